@@ -1,0 +1,322 @@
+"""The vocabulary: what every room says to every other.
+
+Nothing here does I/O, reads a clock or knows HTTP.
+Times ending in ``_s`` are monotonic seconds unless their name says ``wall``;
+ratios are floats 0..1, percent is said with ``_pct``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, IntEnum, StrEnum
+from typing import Literal, Protocol, runtime_checkable
+
+Clock = Callable[[], float]
+"""Monotonic seconds. ``time.monotonic`` in a service, a ``ManualClock`` in tests."""
+
+
+class ThrottleError(Exception):
+    """The root of every exception this library raises on purpose."""
+
+
+class ProviderUnavailable(ThrottleError):
+    """A GPU provider can read nothing now; the sampler tries again."""
+
+
+class ProviderMisconfigured(ThrottleError):
+    """A GPU provider can never work as configured; the text says what to change."""
+
+
+class Priority(IntEnum):
+    """Three classes of work, the most important first."""
+
+    HIGH = 0
+    MID = 1
+    LOW = 2
+
+    @property
+    def label(self) -> str:
+        """The lower-case name, as it stands in settings, logs and metrics."""
+        return self._name_.lower()
+
+    @classmethod
+    def parse(cls, stated: str) -> Priority:
+        """Read a stated priority; one that is stated but unknown is low.
+
+        ``high mid low`` and ``1 2 3`` are known, without regard to case or surrounding blanks.
+        The rule "1 is high, 2 is mid, anything else is low" is a founding figure.
+        """
+        return _STATED.get(stated.strip().lower(), cls.LOW)
+
+
+_STATED = {
+    "high": Priority.HIGH,
+    "1": Priority.HIGH,
+    "mid": Priority.MID,
+    "2": Priority.MID,
+    "low": Priority.LOW,
+    "3": Priority.LOW,
+}
+
+
+class Reason(StrEnum):
+    """Why a request was admitted or refused: a closed set, also the metric label."""
+
+    OK = "ok"
+    RATE = "rate"
+    USER = "user"
+    TOO_LARGE = "too_large"
+    GPU = "gpu"
+
+
+class Outcome(StrEnum):
+    """How an admitted request ended."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    NEUTRAL = "neutral"
+    """No evidence about the service: the client went away."""
+
+
+class Policy(StrEnum):
+    """What decides how much may come in."""
+
+    TIERS = "tiers"
+    FIXED = "fixed"
+
+
+class Borrow(StrEnum):
+    """Whose tokens a class may take when its own bucket is short."""
+
+    OFF = "off"
+    DOWN = "down"
+    ANY = "any"
+
+
+class Unknown(StrEnum):
+    """What to assume once telemetry has been silent for long (``GPU_UNKNOWN``)."""
+
+    OPEN = "open"
+    LAST = "last"
+    CONSERVATIVE = "conservative"
+    CLOSED = "closed"
+
+
+class Aggregate(StrEnum):
+    """How several devices become one utilization."""
+
+    WEIGHTED = "weighted"
+    MEAN = "mean"
+    MAX = "max"
+
+
+class Telemetry(StrEnum):
+    """How far the newest GPU sample can be believed."""
+
+    STARTING = "starting"
+    FRESH = "fresh"
+    LATE = "late"
+    STALE = "stale"
+    BLIND = "blind"
+    NONE = "none"
+    """There is no source at all: nothing is expected, so nothing is missing."""
+
+
+class Why(StrEnum):
+    """The cause of the Regime in force."""
+
+    CALM = "calm"
+    STRIKE = "strike"
+    TIER = "tier"
+    HELD = "held"
+    RELEASED = "released"
+    STALE = "stale"
+    BLIND = "blind"
+    LOST = "lost"
+    NO_DEVICE = "no_device"
+    POLICY = "policy"
+
+
+class Demand:
+    """What one request asks for.
+
+    Args:
+        priority: its class.
+        user: whose user window it is charged to; empty means "nobody in particular",
+            and all such demands share one window, so that an empty identity never escapes the limit.
+        cost: units taken from the priority bucket and, rounded up, from the user window; > 0.
+        plan: name of the caller's plan, whose user limit replaces the default one.
+        route: name of the route policy that applies, whose user limit replaces both.
+        address: a second identity to be limited beside an unverified ``user``; none if empty.
+
+    Raises:
+        ValueError: ``cost`` is not a finite number above 0.
+    """
+
+    __slots__ = ("address", "cost", "plan", "priority", "route", "user")
+
+    def __init__(
+        self,
+        priority: Priority = Priority.MID,
+        user: str = "",
+        cost: float = 1.0,
+        *,
+        plan: str | None = None,
+        route: str | None = None,
+        address: str = "",
+    ) -> None:
+        if not 0.0 < cost < math.inf:
+            raise ValueError(f"cost must be a finite number above 0, not {cost!r}")
+        self.priority = priority
+        self.user = user
+        self.cost = cost
+        self.plan = plan
+        self.route = route
+        self.address = address
+
+    def __repr__(self) -> str:
+        return f"Demand({self.priority.label}, user={self.user!r}, cost={self.cost:g})"
+
+
+@dataclass(slots=True)
+class WindowState:
+    """One user limit after a decision: what the RateLimit header fields are made of."""
+
+    name: str
+    limit: int
+    """Units in a window."""
+    window_s: int
+    remaining: int
+    """Units left now, after this request was charged."""
+    reset_s: float
+    """Seconds until the oldest counted unit leaves the window; 0 if nothing is counted."""
+
+
+@dataclass(slots=True)
+class Decision:
+    """The answer to a Demand: numbers and a reason, no HTTP.
+
+    ``retry_after_s`` is exact: refused at every instant before it, admissible at it,
+    if nobody else spends and the Regime stays. It is infinite when no wait can help.
+    """
+
+    allowed: bool
+    reason: Reason
+    detail: str = ""
+    """The finer reason, such as ``rate:low`` or ``user:user-60s``."""
+    policy: str = ""
+    """Name of the limit that decided, empty for an admission without a user limit."""
+    limit: float = math.inf
+    remaining: float = math.inf
+    retry_after_s: float = 0.0
+    reset_after_s: float = 0.0
+    items: tuple[WindowState, ...] = ()
+    """Every user limit that was looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Regime:
+    """What the controller says: how much of the nominal rates may be refilled now."""
+
+    factor: float
+    """0..1, multiplies every refill rate; 0 refuses all new requests."""
+    tier: float
+    """The table's own factor in force, before lost capacity and staleness."""
+    load: float | None
+    """0..1, or None when nothing is known or the policy does not look."""
+    since_s: float
+    """When ``factor`` last changed."""
+    why: Why
+    telemetry: Telemetry
+    until_s: float
+    """Valid until this instant, after which the controller must be asked again."""
+    retry_after_s: float = 0.0
+    """While ``factor`` is 0: seconds from ``asked_s`` to the first sample that could reopen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSample:
+    """One device at one moment. ``None`` means not known, never 0.
+
+    Field names follow NVML; units are in the names.
+    """
+
+    device: str
+    """A stable id: ``GPU-...``, ``MIG-...``."""
+    index: int
+    """The provider's own numbering; the metric label."""
+    taken_at_s: float
+    """Monotonic time at which the read ended."""
+    source: str
+    """Name of the provider."""
+    host: str = ""
+    """Empty for this host."""
+    kind: Literal["gpu", "mig"] = "gpu"
+    name: str = ""
+    health: Literal["ok", "degraded", "lost"] = "ok"
+    notes: tuple[str, ...] = ()
+    utilization_pct: float | None = None
+    """Share of the last sampling period in which any kernel ran: a duty cycle, not load."""
+    memory_busy_pct: float | None = None
+    """Duty cycle of the memory interface, not its fill."""
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    temperature_c: float | None = None
+    sm_clock_mhz: float | None = None
+    sm_clock_max_mhz: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuView:
+    """All known devices as one value."""
+
+    taken_at_s: float
+    """When the newest usable row was read."""
+    utilization_pct: float | None
+    """By the chosen aggregate over usable devices; None if none of them tells."""
+    utilization_max_pct: float | None
+    memory_ratio: float | None
+    """The fullest device: one full card is an out-of-memory error."""
+    power_ratio: float | None
+    capacity: float
+    """Usable share of the known capacity, 0..1. A lost device lowers it and is never read as 0 %."""
+    devices: tuple[GpuSample, ...]
+    """Every known device, lost ones included."""
+
+
+@runtime_checkable
+class GpuProvider(Protocol):
+    """A source of samples. Only the sampler's thread calls it."""
+
+    name: str
+    min_interval_s: float
+
+    def read(self) -> Sequence[GpuSample]:
+        """Read all devices now; blocking; opens lazily.
+
+        Raises:
+            ProviderUnavailable: nothing usable now; the sampler tries again.
+            ProviderMisconfigured: trying again cannot help.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of the driver. Called on the sampler's thread; idempotent."""
+        ...
+
+    def forget(self) -> None:
+        """Drop handles after a fork, without calling the driver."""
+        ...
+
+
+class Unset(Enum):
+    """The type of `UNSET`: an argument that was left out, where None has a meaning of its own."""
+
+    UNSET = "unset"
+
+
+UNSET = Unset.UNSET

@@ -1,0 +1,3 @@
+"""The version, kept where the build reads it."""
+
+__version__ = "0.1.0"
