@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum, IntEnum, StrEnum
+from enum import IntEnum, StrEnum
 from typing import Literal, Protocol, runtime_checkable
 
 Clock = Callable[[], float]
@@ -232,8 +232,8 @@ class Regime:
     telemetry: Telemetry
     until_s: float
     """Valid until this instant, after which the controller must be asked again."""
-    retry_after_s: float = 0.0
-    """While ``factor`` is 0: seconds from ``asked_s`` to the first sample that could reopen."""
+    reopens_s: float = 0.0
+    """While ``factor`` is 0: the instant of the first sample that could raise it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,12 +311,3 @@ class GpuProvider(Protocol):
     def forget(self) -> None:
         """Drop handles after a fork, without calling the driver."""
         ...
-
-
-class Unset(Enum):
-    """The type of `UNSET`: an argument that was left out, where None has a meaning of its own."""
-
-    UNSET = "unset"
-
-
-UNSET = Unset.UNSET
