@@ -180,6 +180,18 @@ class Demand:
         return f"Demand({self.priority.label}, user={self.user!r}, cost={self.cost:g})"
 
 
+@dataclass(frozen=True, slots=True)
+class UserLimit:
+    """So many units in any window of so many seconds, for each user."""
+
+    name: str
+    """``user-60s``: what headers and refusals call it."""
+    limit: int
+    """Units, 1..16 777 215 (what the shared store's compact form can count)."""
+    window_s: int
+    """Whole seconds, at least 1: the notation knows no shorter granularity."""
+
+
 @dataclass(slots=True)
 class WindowState:
     """One user limit after a decision: what the RateLimit header fields are made of."""
