@@ -15,6 +15,9 @@ from functools import lru_cache
 REMEMBERED = 8192
 """Identities kept ready: an HMAC costs about ten times a dictionary look-up."""
 
+REMEMBERED_LENGTH = 256
+"""Characters; a longer value is hashed anew each time, so that nobody fills the memory with long keys."""
+
 HOPS_READ = 20
 """Elements of X-Forwarded-For that are looked at, from the right: a bound on work per request."""
 
@@ -35,10 +38,15 @@ class Identity:
 
     def __init__(self, secret: bytes | None = None) -> None:
         self._secret = secret if secret is not None else secrets.token_bytes(32)
-        self.of = lru_cache(REMEMBERED)(self._of)
-        """``of(kind, value) -> str``; the kind keeps an address apart from a key that looks like one."""
+        self._remembered = lru_cache(REMEMBERED)(self._hash)
 
-    def _of(self, kind: str, value: str) -> str:
+    def of(self, kind: str, value: str) -> str:
+        """The identity text of a value; the kind keeps an address apart from a key that looks like one."""
+        if len(value) > REMEMBERED_LENGTH:
+            return self._hash(kind, value)
+        return self._remembered(kind, value)
+
+    def _hash(self, kind: str, value: str) -> str:
         message = f"{kind}:{value}".encode("utf-8", "surrogatepass")
         return hmac.digest(self._secret, message, "sha256")[:8].hex()
 
@@ -66,10 +74,16 @@ class ProxyChain:
         self._host_bits = 128 - ipv6_prefix
         self.reads_header = bool(entries)
         """Whether X-Forwarded-For can matter at all."""
-        self.group = lru_cache(REMEMBERED)(self._group)
-        """``group(address) -> str``: the caller's address as it is counted."""
-        self.trusts = lru_cache(REMEMBERED)(self._trusts)
-        """``trusts(peer) -> bool``; an empty peer is the UNIX socket."""
+        self._grouped = lru_cache(REMEMBERED)(self._group)
+        self._trusted = lru_cache(REMEMBERED)(self._is_trusted)
+
+    def group(self, address: str) -> str:
+        """The address as it is counted: an IPv6 prefix, an IPv4 address, or ``unix``."""
+        return self._grouped(address)
+
+    def trusts(self, peer: str) -> bool:
+        """Whether the peer may say who its client is; an empty peer is the UNIX socket."""
+        return self._trusted(peer)
 
     def client(self, peer: str, forwarded: Sequence[bytes]) -> str:
         """The address a request is counted under.
@@ -90,7 +104,7 @@ class ProxyChain:
                 break
         return self.group(last)
 
-    def _trusts(self, peer: str) -> bool:
+    def _is_trusted(self, peer: str) -> bool:
         address = _parse(peer)
         if address is None:
             return self._unix and not peer

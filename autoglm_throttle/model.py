@@ -150,12 +150,13 @@ class Demand:
         plan: name of the caller's plan, whose user limit replaces the default one.
         route: name of the route policy that applies, whose user limit replaces both.
         address: a second identity to be limited beside an unverified ``user``; none if empty.
+        group: identity of the caller's neighbourhood, charged while the user table has no room.
 
     Raises:
         ValueError: ``cost`` is not a finite number above 0.
     """
 
-    __slots__ = ("address", "cost", "plan", "priority", "route", "user")
+    __slots__ = ("address", "cost", "group", "plan", "priority", "route", "user")
 
     def __init__(
         self,
@@ -166,6 +167,7 @@ class Demand:
         plan: str | None = None,
         route: str | None = None,
         address: str = "",
+        group: str = "",
     ) -> None:
         if not 0.0 < cost < math.inf:
             raise ValueError(f"cost must be a finite number above 0, not {cost!r}")
@@ -175,6 +177,7 @@ class Demand:
         self.plan = plan
         self.route = route
         self.address = address
+        self.group = group
 
     def __repr__(self) -> str:
         return f"Demand({self.priority.label}, user={self.user!r}, cost={self.cost:g})"

@@ -1,0 +1,1 @@
+"""What follows from what the GPUs say."""

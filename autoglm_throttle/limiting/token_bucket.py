@@ -1,0 +1,153 @@
+"""Token buckets, one for each priority.
+
+In any t seconds a bucket admits at most ``burst + rate * t`` units.
+A refused take changes nothing and names the exact instant from which it would have succeeded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from autoglm_throttle.model import Borrow, Decision, Demand, Priority, Reason
+
+DONOR_KEEPS = 0.5
+"""Share of its burst that a lending bucket holds back for its own class."""
+
+
+class TokenBucket:
+    """Tokens that refill at a rate which may be changed while it runs.
+
+    Args:
+        rate: nominal tokens per second, > 0.
+        burst: most tokens it holds, and what it starts with, > 0.
+        now: monotonic seconds.
+        name: what refusals call it.
+    """
+
+    __slots__ = ("_stamp", "_tokens", "burst", "name", "nominal", "rate")
+
+    def __init__(self, rate: float, burst: float, now: float, name: str = "") -> None:
+        self.name = name
+        self.nominal = rate
+        self.rate = rate
+        """Tokens per second now."""
+        self.burst = burst
+        self._tokens = burst
+        self._stamp = now
+
+    def take(self, cost: float, now: float, keep: float = 0.0) -> float:
+        """Take ``cost`` tokens if ``keep`` would be left; 0.0 means taken.
+
+        Otherwise nothing changes and the result is the wait in seconds until it would succeed,
+        infinite if it never will.
+        """
+        tokens = self.tokens(now)
+        if tokens < cost + keep:
+            ready = self._ready(cost + keep)
+            if now < ready:
+                return _wait(ready, now)
+        self._tokens = tokens - cost if tokens > cost else 0.0
+        if now > self._stamp:
+            self._stamp = now
+        return 0.0
+
+    def give_back(self, cost: float, now: float) -> None:
+        """Return tokens that were taken and not used; the bucket never holds more than its burst."""
+        self._settle(now)
+        self._tokens = min(self.burst, self._tokens + cost)
+
+    def rescale(self, factor: float, now: float) -> None:
+        """Refill at ``nominal * factor`` from now on; stored tokens and burst stay."""
+        self._settle(now)
+        self.rate = self.nominal * factor
+
+    def tokens(self, now: float) -> float:
+        """Tokens it holds at ``now``; a clock that went back reads as standing still."""
+        if now <= self._stamp:
+            return self._tokens
+        tokens = self._tokens + (now - self._stamp) * self.rate
+        return tokens if tokens < self.burst else self.burst
+
+    def _settle(self, now: float) -> None:
+        self._tokens = self.tokens(now)
+        self._stamp = max(self._stamp, now)
+
+    def _ready(self, need: float) -> float:
+        if need > self.burst or not self.rate:
+            return math.inf
+        return self._stamp + (need - self._tokens) / self.rate
+
+    def __repr__(self) -> str:
+        return f"TokenBucket({self.name}, {self._tokens:g} of {self.burst:g}, {self.rate:g}/s)"
+
+
+class PriorityBuckets:
+    """One bucket for each priority, with optional borrowing between them.
+
+    Borrowing takes the whole cost from the first bucket, lowest priority first,
+    that keeps half of its burst, so the sum of what is admitted stays within the sum of bursts and rates.
+
+    Args:
+        rates: nominal tokens per second for high, mid, low.
+        burst_s: seconds of nominal rate that a full bucket holds; a bucket holds at least one token.
+        borrow: whose tokens a class may take when its own bucket is short.
+        now: monotonic seconds.
+    """
+
+    def __init__(self, rates: Sequence[float], burst_s: float, borrow: Borrow, now: float) -> None:
+        self.all = tuple(
+            TokenBucket(rate, max(1.0, rate * burst_s), now, priority.label)
+            for priority, rate in zip(Priority, rates, strict=True)
+        )
+        self._donors = tuple(_donors(priority, borrow, self.all) for priority in Priority)
+
+    def take(self, demand: Demand, now: float) -> TokenBucket | Decision:
+        """Take the demand's cost; returns the bucket that paid, or the refusal."""
+        bucket = self.all[demand.priority]
+        wait = bucket.take(demand.cost, now)
+        if not wait:
+            return bucket
+        for donor in self._donors[demand.priority]:
+            donor_wait = donor.take(demand.cost, now, keep=donor.burst * DONOR_KEEPS)
+            if not donor_wait:
+                return donor
+            wait = min(wait, donor_wait)
+        return _refusal(bucket, demand.cost, wait, now)
+
+    def rescale(self, factor: float, now: float) -> None:
+        """Refill every bucket at its nominal rate times ``factor``, 0..1."""
+        for bucket in self.all:
+            bucket.rescale(factor, now)
+
+
+def _donors(priority: Priority, borrow: Borrow, buckets: Sequence[TokenBucket]) -> tuple[TokenBucket, ...]:
+    if borrow is Borrow.OFF:
+        return ()
+    return tuple(
+        buckets[other]
+        for other in sorted(Priority, reverse=True)
+        if other > priority or (borrow is Borrow.ANY and other != priority)
+    )
+
+
+def _refusal(bucket: TokenBucket, cost: float, wait: float, now: float) -> Decision:
+    too_large = cost > bucket.burst and math.isinf(wait)
+    return Decision(
+        allowed=False,
+        reason=Reason.TOO_LARGE if too_large else Reason.RATE,
+        detail="too_large:rate" if too_large else f"rate:{bucket.name}",
+        policy=bucket.name,
+        limit=bucket.burst,
+        remaining=bucket.tokens(now),
+        retry_after_s=wait,
+        reset_after_s=wait,
+    )
+
+
+def _wait(ready: float, now: float) -> float:
+    """Seconds from ``now`` to ``ready``, never a rounding error too short."""
+    wait = ready - now
+    while now + wait < ready:
+        wait = math.nextafter(wait, math.inf)
+    return wait
