@@ -1,0 +1,93 @@
+"""One HTTP exchange of the simulated service: read a JSON object, answer with one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from starlette.types import Receive, Scope, Send
+
+BODY_BYTES = 1 << 20
+"""A longer request body is refused with 413."""
+
+
+class BadRequest(Exception):  # noqa: N818 - it is an answer, not a fault of ours
+    """The request cannot be served as it stands.
+
+    Args:
+        status: HTTP status of the answer.
+        message: what to change.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class ClientGone(Exception):  # noqa: N818 - nothing went wrong here
+    """The client left before its request was complete."""
+
+
+class Exchange:
+    """The two ends of one request."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self._receive = receive
+        self._send = send
+
+    async def body(self) -> dict[str, object]:
+        """The request's JSON object; an empty body counts as an empty object.
+
+        Raises:
+            BadRequest: no JSON object, or more than ``BODY_BYTES``.
+            ClientGone: the client left.
+        """
+        raw = bytearray()
+        more = True
+        while more:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            raw += message.get("body", b"")
+            more = message.get("more_body", False)
+            if len(raw) > BODY_BYTES:
+                raise BadRequest(413, f"the body is larger than {BODY_BYTES} bytes")
+        try:
+            read = json.loads(bytes(raw)) if raw else {}
+        except (ValueError, RecursionError):
+            raise BadRequest(400, "the body is not JSON") from None
+        if not isinstance(read, dict):
+            raise BadRequest(400, "the body is not a JSON object")
+        return read
+
+    async def answer(self, status: int, content: Mapping[str, object]) -> None:
+        """Send a whole JSON answer."""
+        body = json.dumps(content, separators=(",", ":")).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def begin_stream(self) -> None:
+        """Start an answer of server-sent events."""
+        headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    async def event(self, data: Mapping[str, object] | str, *, last: bool = False) -> None:
+        """Send one event; the last one ends the answer."""
+        text = data if isinstance(data, str) else json.dumps(data, separators=(",", ":"))
+        body = f"data: {text}\n\n".encode()
+        await self._send({"type": "http.response.body", "body": body, "more_body": not last})
+
+
+def whole(asked: Mapping[str, object], name: str, default: int, least: int) -> int:
+    """A whole number of a request's body.
+
+    Raises:
+        BadRequest: not a whole number from ``least`` to 1 000 000.
+    """
+    number = asked.get(name, default)
+    if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= 1_000_000:
+        raise BadRequest(400, f"{name} must be a whole number from {least} to 1000000")
+    return number

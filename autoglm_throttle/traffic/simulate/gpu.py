@@ -1,0 +1,244 @@
+"""The simulated device: engine, meter and faults behind one lock, and a provider for the sampler.
+
+The model reads no clock: whoever uses it passes the time. Only ``read``, which the sampler's thread calls
+without a time, asks the clock it was given.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from dataclasses import asdict, dataclass
+
+from autoglm_throttle.model import Clock, GpuSample
+from autoglm_throttle.traffic.simulate.batch import BatchEngine
+from autoglm_throttle.traffic.simulate.llm import LlmEngine
+from autoglm_throttle.traffic.simulate.meter import Meter
+from autoglm_throttle.traffic.simulate.spec import BatchSpec, Done, Item, LlmSpec, SimSpec
+
+DEVICE = "GPU-simulated-0"
+FAKE_BUSY_PCT = 98.0
+"""What a card shows whose kernels spin without working."""
+
+FAKE_BUSY_DRAW = 0.1
+"""Share of the span from idle to peak power it draws meanwhile."""
+
+
+@dataclass(slots=True)
+class SimState:
+    """A look inside, for people and tests."""
+
+    submitted: int = 0
+    done: int = 0
+    failed: int = 0
+    resident: int = 0
+    """Waiting and running; ``submitted = done + failed + resident`` always."""
+    queued: int = 0
+    kv_used: int = 0
+    """Tokens."""
+    gone: bool = False
+
+
+class SimGpu:
+    """A modelled GPU that works in batches. Every method may be called from any thread.
+
+    Time never goes back: a ``now`` before the latest one counts as the latest one.
+
+    Args:
+        spec: what it is like.
+        clock: monotonic seconds, for ``read`` and for the service in front of it.
+    """
+
+    name = "simulated"
+    min_interval_s = 0.05
+
+    def __init__(self, spec: SimSpec | None = None, *, clock: Clock = time.monotonic) -> None:
+        self.spec = spec or SimSpec()
+        self.clock = clock
+        work = self.spec.work
+        self._engine = BatchEngine(work) if isinstance(work, BatchSpec) else LlmEngine(work)
+        self._meter = Meter()
+        self._lock = threading.Lock()
+        self._now = -math.inf
+        self._outbox: list[Done] = []
+        self._state = SimState()
+        self._slowness = 1.0
+        self._fake_busy = False
+        self._stalled_until_s = -math.inf
+        self._gone_until_s = -math.inf
+        self._hangs_until_s = -math.inf
+        self._readable = threading.Event()
+        self._readable.set()
+
+    def submit(self, item: Item, now: float) -> None:
+        """Give it a request; what becomes of it is said by ``advance`` sooner or later."""
+        with self._lock:
+            now = self._run(now)
+            self._state.submitted += 1
+            if now < self._gone_until_s:
+                self._fail([item], now, "lost")
+            elif not self._engine.fits(item):
+                self._fail([item], now, "too_large")
+            else:
+                self._engine.add(item, now)
+                if self._memory_bytes() > self.spec.memory_total_bytes:
+                    self._vanish(now, now + self.spec.restart_s, "memory")
+                self._start(now)
+
+    def next_event(self) -> float | None:
+        """The earliest time at which ``advance`` can have anything to say; None if nothing is under way."""
+        with self._lock:
+            return self._now if self._outbox else self._next()
+
+    def advance(self, now: float) -> list[Done]:
+        """What ended up to ``now`` and was not told yet, in order of time.
+
+        How often it is asked changes nothing about what happens when.
+        """
+        with self._lock:
+            self._run(now)
+            told, self._outbox = self._outbox, []
+            return told
+
+    def generated(self, item_id: int, now: float) -> int:
+        """Tokens a running sequence has so far; 0 when it waits or is gone."""
+        with self._lock:
+            return self._engine.generated(item_id, self._run(now))
+
+    def sample(self, now: float) -> GpuSample:
+        """What a driver would tell at ``now``."""
+        with self._lock:
+            now = self._run(now)
+            if now < self._gone_until_s:
+                return GpuSample(device=DEVICE, index=0, taken_at_s=now, source=self.name, health="lost")
+            busy, weighted = self._meter.shares(now)
+            utilization_pct, drawn = 100.0 * busy, weighted
+            if self._fake_busy:
+                utilization_pct, drawn = FAKE_BUSY_PCT, FAKE_BUSY_DRAW
+            return GpuSample(
+                device=DEVICE,
+                index=0,
+                taken_at_s=now,
+                source=self.name,
+                name="Simulated GPU",
+                utilization_pct=utilization_pct,
+                memory_used_bytes=min(self._memory_bytes(), self.spec.memory_total_bytes),
+                memory_total_bytes=self.spec.memory_total_bytes,
+                power_w=self.spec.idle_w + (self.spec.peak_w - self.spec.idle_w) * drawn,
+                power_limit_w=self.spec.peak_w,
+            )
+
+    def state(self, now: float) -> dict[str, int | bool]:
+        """Counters and gauges at ``now``, as one flat mapping."""
+        with self._lock:
+            now = self._run(now)
+            self._state.resident = self._engine.resident
+            self._state.queued = self._engine.queued
+            self._state.kv_used = self._engine.kv_used
+            self._state.gone = now < self._gone_until_s
+            return asdict(self._state)
+
+    def read(self) -> tuple[GpuSample]:
+        """One sample by the own clock. Blocks, in real time, while reads hang."""
+        pause_s = self._hangs_until_s - self.clock()
+        if pause_s > 0.0:
+            self._readable.wait(pause_s)
+        return (self.sample(self.clock()),)
+
+    def close(self) -> None:
+        """There is no driver to let go of."""
+
+    def forget(self) -> None:
+        """No handles to drop; but a thread that a fork left behind may have held the lock."""
+        self._lock = threading.Lock()
+
+    def stall(self, duration_s: float, now: float) -> None:
+        """Nothing moves for so many seconds; what runs then counts as busy, as a hung kernel does."""
+        with self._lock:
+            now = self._run(now)
+            until_s = max(self._stalled_until_s, now + duration_s)
+            self._engine.delay(now, until_s - max(self._stalled_until_s, now))
+            self._stalled_until_s = until_s
+
+    def slow(self, factor: float, now: float) -> None:
+        """Batches and steps that start from now on take so many times as long; 1 is normal.
+
+        Raises:
+            ValueError: the factor is not a finite number above 0.
+        """
+        if not 0.0 < factor < math.inf:
+            raise ValueError(f"factor must be a finite number above 0, not {factor!r}")
+        with self._lock:
+            self._engine.cut(self._run(now))
+            self._slowness = factor
+
+    def fake_busy(self, *, on: bool) -> None:
+        """Show 98 % utilization at low power, at normal speed."""
+        with self._lock:
+            self._fake_busy = on
+
+    def lose(self, now: float) -> None:
+        """The device falls off the bus: everything inside fails, and all that comes, until ``recover``."""
+        with self._lock:
+            self._vanish(self._run(now), math.inf, "lost")
+
+    def recover(self, now: float) -> None:
+        """End every fault: device back, no stall, full speed, honest and readable samples.
+
+        What a stall has delayed already keeps its delay.
+        """
+        with self._lock:
+            now = self._run(now)
+            self._gone_until_s = self._stalled_until_s = self._hangs_until_s = -math.inf
+            self._slowness = 1.0
+            self._fake_busy = False
+            self._readable.set()
+            self._start(now)
+
+    def hang_reads(self, duration_s: float, now: float) -> None:
+        """Every ``read`` blocks until so many seconds from now, as a wedged driver does."""
+        with self._lock:
+            self._hangs_until_s = now + duration_s
+            self._readable.clear()
+
+    def _run(self, now: float) -> float:
+        """Let everything happen that is due; the time it then is."""
+        now = max(now, self._now)
+        due = self._next()
+        while due is not None and due <= now:
+            if self._engine.ends_s is not None:
+                self._meter.end(due)
+                ended = self._engine.finish()
+                self._state.done += len(ended)
+                self._outbox.extend(Done(item.id, due) for item in ended)
+            self._start(due)
+            due = self._next()
+        self._now = now
+        return now
+
+    def _next(self) -> float | None:
+        if self._engine.ends_s is not None:
+            return self._engine.ends_s
+        return self._stalled_until_s if self._engine.queued else None
+
+    def _start(self, now: float) -> None:
+        if self._engine.ends_s is not None or now < self._stalled_until_s:
+            return
+        if self._engine.begin(now, self._slowness):
+            self._meter.begin(now, self._engine.fill)
+
+    def _vanish(self, now: float, until_s: float, why: str) -> None:
+        self._meter.end(now)
+        self._fail(self._engine.clear(), now, why)
+        self._gone_until_s = until_s
+
+    def _fail(self, items: list[Item], now: float, why: str) -> None:
+        self._state.failed += len(items)
+        self._outbox.extend(Done(item.id, now, why) for item in items)
+
+    def _memory_bytes(self) -> int:
+        work = self.spec.work
+        if isinstance(work, LlmSpec):
+            return self.spec.memory_idle_bytes + self._engine.kv_used * work.kv_bytes_per_token
+        return self.spec.memory_idle_bytes + self._engine.resident * self.spec.request_bytes

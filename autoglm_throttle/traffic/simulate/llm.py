@@ -1,0 +1,151 @@
+"""Continuous batching: each step gives every running sequence a token; newcomers join between steps.
+
+Steps of equal length are taken as one *stretch*, so the cost is by sequence and not by token.
+A newcomer cuts the stretch at the end of the step that is running.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from typing import NamedTuple
+
+from autoglm_throttle.traffic.simulate.spec import Item, LlmSpec
+
+
+class _Running(NamedTuple):
+    last_step: int
+    serial: int
+    first_step: int
+    item: Item
+
+
+class LlmEngine:
+    """The work of a device in llm mode. Pure: time is passed in."""
+
+    def __init__(self, spec: LlmSpec) -> None:
+        self._spec = spec
+        self._queue: deque[Item] = deque()
+        self._running: list[_Running] = []
+        self._by_id: dict[int, _Running] = {}
+        self._serial = 0
+        self._steps_done = 0
+        self._stretch_s = 0.0
+        self._step_s = 0.0
+        self._steps = 0
+        self._fixed = False
+        self.kv_used = 0
+        """Tokens of all running sequences, context and all they will generate."""
+        self.ends_s: float | None = None
+        """When the running stretch ends; None while idle."""
+
+    @property
+    def resident(self) -> int:
+        """Requests inside, waiting or running."""
+        return len(self._queue) + len(self._running)
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait."""
+        return len(self._queue)
+
+    @property
+    def fill(self) -> float:
+        """Running sequences as a share of the most that may run."""
+        return len(self._running) / self._spec.max_running
+
+    def fits(self, item: Item) -> bool:
+        """Whether the item could run on the empty device."""
+        return _kv(item) <= self._spec.kv_tokens
+
+    def add(self, item: Item, now: float) -> None:
+        """Let an item wait for a place; it joins after the running step if there is one."""
+        self._queue.append(item)
+        if self._room():
+            self.cut(now)
+
+    def begin(self, now: float, slowness: float) -> bool:
+        """Let in whom there is room for and start the next stretch; False if there is nothing to do."""
+        context = 0
+        joined = False
+        while self._room():
+            item = self._queue.popleft()
+            self._join(item)
+            context += item.context_tokens
+            joined = True
+        if not self._running:
+            return False
+        step_s = self._spec.step_s + self._spec.per_seq_s * len(self._running)
+        self._step_s = slowness * (step_s + context / self._spec.prefill_tps)
+        self._steps = 1 if joined else self._running[0].last_step - self._steps_done
+        self._fixed = joined
+        self._stretch_s = now
+        self.ends_s = now + self._steps * self._step_s
+        return True
+
+    def finish(self) -> list[Item]:
+        """The stretch is over: the sequences that had their last token in it."""
+        self.ends_s = None
+        self._steps_done += self._steps
+        self._steps = 0
+        ended = []
+        while self._running and self._running[0].last_step <= self._steps_done:
+            item = heapq.heappop(self._running).item
+            del self._by_id[item.id]
+            self.kv_used -= _kv(item)
+            ended.append(item)
+        return ended
+
+    def delay(self, now: float, by_s: float) -> None:
+        """The running step ends later, and the stretch with it."""
+        self.cut(now)
+        if self.ends_s is not None:
+            self.ends_s += by_s
+            self._fixed = True
+
+    def cut(self, now: float) -> None:
+        """End the stretch with the step that is running."""
+        if self.ends_s is None or self._fixed:
+            return
+        self._steps = min(self._steps, math.ceil((now - self._stretch_s) / self._step_s))
+        self.ends_s = self._stretch_s + self._steps * self._step_s
+        self._fixed = True
+
+    def generated(self, item_id: int, now: float) -> int:
+        """Tokens of a running sequence so far; 0 while it waits or when it is unknown."""
+        sequence = self._by_id.get(item_id)
+        if sequence is None:
+            return 0
+        ended = 0
+        if self.ends_s is not None:
+            ended = min(self._steps, int((now - self._stretch_s) / self._step_s))
+        return max(0, self._steps_done + ended - sequence.first_step)
+
+    def clear(self) -> list[Item]:
+        """Drop everything inside and say what it was."""
+        lost = [*(sequence.item for sequence in sorted(self._running)), *self._queue]
+        self._running.clear()
+        self._by_id.clear()
+        self._queue.clear()
+        self.kv_used = 0
+        self._steps = 0
+        self.ends_s = None
+        return lost
+
+    def _room(self) -> bool:
+        if not self._queue or len(self._running) >= self._spec.max_running:
+            return False
+        return self.kv_used + _kv(self._queue[0]) <= self._spec.kv_tokens
+
+    def _join(self, item: Item) -> None:
+        self._serial += 1
+        last_step = self._steps_done + max(1, item.tokens)
+        sequence = _Running(last_step, self._serial, self._steps_done, item)
+        heapq.heappush(self._running, sequence)
+        self._by_id[item.id] = sequence
+        self.kv_used += _kv(item)
+
+
+def _kv(item: Item) -> int:
+    return item.context_tokens + item.tokens

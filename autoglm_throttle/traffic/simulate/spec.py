@@ -1,0 +1,128 @@
+"""What a simulated GPU is like, what it is given to do, and what becomes of it.
+
+The defaults are round numbers of this project, not those of a device.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+GIB = 1 << 30
+
+
+def _check(**numbers: float) -> None:
+    for name, number in numbers.items():
+        if not 0.0 < number < math.inf:
+            raise ValueError(f"{name} must be a finite number above 0, not {number!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSpec:
+    """Static batching: when idle, take what waits, at most ``max_batch``; all of it ends together.
+
+    Raises:
+        ValueError: a number that is not above 0, or ``base_s`` so long that
+            ``capacity_rps`` is out of reach.
+    """
+
+    max_batch: int = 16
+    base_s: float = 0.010
+    """Cost of a batch however small: launch, copy, post-processing."""
+    capacity_rps: float = 100.0
+    """Requests/s in full batches, which is the most it can ever do."""
+
+    def __post_init__(self) -> None:
+        _check(max_batch=self.max_batch, base_s=self.base_s, capacity_rps=self.capacity_rps)
+        if self.per_item_s <= 0.0:
+            raise ValueError(
+                f"base_s must be below max_batch / capacity_rps = {self.max_batch / self.capacity_rps:g} s"
+            )
+
+    @property
+    def per_item_s(self) -> float:
+        """What each request adds to its batch, so that full batches run at ``capacity_rps``."""
+        return (self.max_batch / self.capacity_rps - self.base_s) / self.max_batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlmSpec:
+    """Continuous batching: each step gives each running sequence one token; newcomers join between steps.
+
+    A step lasts ``step_s + per_seq_s x running + newcomers' context / prefill_tps``.
+
+    Raises:
+        ValueError: a number that is not above 0.
+    """
+
+    step_s: float = 0.012
+    per_seq_s: float = 0.0002
+    prefill_tps: float = 20_000.0
+    """Context tokens/s."""
+    kv_tokens: int = 400_000
+    """Room for context and generated tokens of all that run; a sequence starts when it fits whole."""
+    max_running: int = 64
+    kv_bytes_per_token: int = 131_072
+    """32 layers x 8 KV heads x 128 x 2 (key, value) x 2 bytes: the shape of Llama 3 8B in half precision."""
+
+    def __post_init__(self) -> None:
+        _check(
+            step_s=self.step_s,
+            per_seq_s=self.per_seq_s,
+            prefill_tps=self.prefill_tps,
+            kv_tokens=self.kv_tokens,
+            max_running=self.max_running,
+        )
+
+    def faster(self, factor: float) -> LlmSpec:
+        """The same card with every duration divided by ``factor``: a film played faster."""
+        return replace(
+            self,
+            step_s=self.step_s / factor,
+            per_seq_s=self.per_seq_s / factor,
+            prefill_tps=self.prefill_tps * factor,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimSpec:
+    """A device and the way it works.
+
+    Raises:
+        ValueError: idle memory or power above the total, or a negative duration.
+    """
+
+    work: BatchSpec | LlmSpec = BatchSpec()
+    memory_total_bytes: int = 80 * GIB
+    memory_idle_bytes: int = 2 * GIB
+    request_bytes: int = GIB // 4
+    """Memory of each request inside, waiting or running; batch mode only."""
+    restart_s: float = 5.0
+    """How long the device is gone after it ran out of memory."""
+    idle_w: float = 70.0
+    peak_w: float = 700.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.memory_idle_bytes < self.memory_total_bytes:
+            raise ValueError("memory_idle_bytes must be below memory_total_bytes")
+        if not 0.0 <= self.idle_w <= self.peak_w or not self.restart_s >= 0.0:
+            raise ValueError("idle_w must not be above peak_w, nor restart_s negative")
+
+
+class Item(NamedTuple):
+    """One request for the device."""
+
+    id: int
+    context_tokens: int = 0
+    tokens: int = 1
+    """To be generated; llm mode only, as ``context_tokens``."""
+
+
+class Done(NamedTuple):
+    """One request the device is through with."""
+
+    id: int
+    done_s: float
+    failed: str = ""
+    """Why it failed: ``memory``, ``lost`` or ``too_large``; empty for success."""

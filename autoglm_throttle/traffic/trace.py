@@ -1,0 +1,133 @@
+"""Reads a public trace of LLM requests: the CSV form ``TIMESTAMP,ContextTokens,GeneratedTokens``.
+
+The form is that of the Azure LLM inference traces (Azure/AzurePublicDataset, CC BY 4.0; Patel et al.,
+"Splitwise", ISCA 2024). Their times have 7 fractional digits, one more than ``datetime`` keeps,
+so differences are taken between whole numbers of 100 ns.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date
+from io import TextIOWrapper
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, cast
+
+from autoglm_throttle.traffic.errors import TrafficError
+
+HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
+TICKS_PER_S = 10_000_000
+"""100 ns each: the resolution of the published files."""
+
+MALFORMED_SHARE = 0.01
+"""Of all lines: above it the file is something else, and guessing would only hide it."""
+
+LINE_CHARS = 1_000
+"""A longer line is malformed; a real one has about 40 characters."""
+
+_STAMP = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)[ T]([01]\d|2[0-3]):([0-5]\d):([0-5]\d)(?:\.(\d{1,9}))?"
+    r"(?:Z|([+-])(\d\d):?(\d\d))?",
+    re.ASCII,
+)
+_TOKENS = re.compile(r"\d{1,8}", re.ASCII)
+
+
+class TraceItem(NamedTuple):
+    """One recorded request."""
+
+    t_s: float
+    """Seconds since the first request of the file."""
+    context_tokens: int
+    generated_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A whole trace."""
+
+    items: tuple[TraceItem, ...]
+    malformed: int
+    """Lines left out because they could not be read; at most 1 % of all."""
+
+    @property
+    def duration_s(self) -> float:
+        """From the first to the last request."""
+        return self.items[-1].t_s
+
+
+def load_azure_llm(path: Path) -> Trace:
+    """Read a trace file; one whose name ends in ``.gz`` is unpacked on the way.
+
+    Raises:
+        TrafficError: the file cannot be read, has another header, holds no request, goes back in time
+            (the line number is named), or more than 1 % of its lines are malformed.
+    """
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as raw:
+            return _read(TextIOWrapper(cast("BinaryIO", raw), encoding="utf-8-sig"), path.name)
+    except (OSError, EOFError, UnicodeDecodeError) as problem:
+        raise TrafficError(f"{path}: cannot be read: {problem}") from problem
+
+
+def _read(lines: Iterable[str], name: str) -> Trace:
+    rows = enumerate(lines, start=1)
+    _, header = next(rows, (1, ""))
+    if header.strip().replace(" ", "") != HEADER:
+        raise TrafficError(f"{name}, line 1: expected the header {HEADER}")
+    items: list[TraceItem] = []
+    malformed: list[int] = []
+    first = last = 0
+    for number, line in rows:
+        row = _row(line)
+        if row is None:
+            malformed.append(number)
+            continue
+        ticks, context, generated = row
+        if not items:
+            first = last = ticks
+        if ticks < last:
+            raise TrafficError(f"{name}, line {number}: {(last - ticks) / TICKS_PER_S:g} s back in time")
+        last = ticks
+        items.append(TraceItem((ticks - first) / TICKS_PER_S, context, generated))
+    _judge(name, len(items), malformed)
+    return Trace(tuple(items), len(malformed))
+
+
+def _judge(name: str, read: int, malformed: list[int]) -> None:
+    if len(malformed) > MALFORMED_SHARE * (read + len(malformed)):
+        share = f"{len(malformed)} of {read + len(malformed)} lines are malformed"
+        raise TrafficError(f"{name}: {share}, the first is line {malformed[0]}")
+    if not read:
+        raise TrafficError(f"{name}: no request in it")
+
+
+def _row(line: str) -> tuple[int, int, int] | None:
+    """Ticks and both token counts of a line, or None if it is malformed."""
+    if len(line) > LINE_CHARS:
+        return None
+    words = [word.strip() for word in line.split(",")]
+    if len(words) != 3 or not _TOKENS.fullmatch(words[1]) or not _TOKENS.fullmatch(words[2]):
+        return None
+    ticks = _ticks(words[0])
+    return None if ticks is None else (ticks, int(words[1]), int(words[2]))
+
+
+def _ticks(stamp: str) -> int | None:
+    """A time stamp as whole 100 ns since the year 1, in UTC; a stamp without a zone is taken as UTC."""
+    match = _STAMP.fullmatch(stamp)
+    if match is None:
+        return None
+    year, month, day, hour, minute, second, fraction, sign, zone_hour, zone_minute = match.groups()
+    try:
+        days = date(int(year), int(month), int(day)).toordinal()
+    except ValueError:
+        return None
+    minutes = (days * 24 + int(hour)) * 60 + int(minute)
+    if sign:
+        east = int(zone_hour) * 60 + int(zone_minute)
+        minutes += -east if sign == "+" else east
+    return (minutes * 60 + int(second)) * TICKS_PER_S + int((fraction or "").ljust(7, "0")[:7])
