@@ -1,0 +1,248 @@
+"""One HTTP/1.1 connection of the generator: an asyncio protocol with one reused parser.
+
+httptools completes a 100 Continue like an answer, and never completes an answer to HEAD that states a length
+or one whose body ends with the connection. Those three are handled here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Protocol, cast
+
+from autoglm_throttle.traffic.ending import Ending, judge
+from autoglm_throttle.traffic.errors import TrafficError
+
+BODY_BYTES = 64 << 20
+"""A longer answer is malformed: no service under test means to send that."""
+
+REFUSAL_BYTES = 64 << 10
+"""How much of a refusal is kept to read its reason."""
+
+REASON_CHARS = 64
+_FRAMING = frozenset((b"content-length", b"transfer-encoding"))
+IDLE = -1
+"""The index of no request."""
+
+
+class Parser(Protocol):
+    """What is used of ``httptools.HttpResponseParser``."""
+
+    def feed_data(self, data: bytes) -> None:
+        """Parse, calling back."""
+
+    def get_status_code(self) -> int:
+        """Status of the answer that is being parsed."""
+
+    def should_keep_alive(self) -> bool:
+        """Whether the connection may be used again."""
+
+
+class ParserLibrary:
+    """httptools, an optional package.
+
+    Raises:
+        TrafficError: it is not installed.
+    """
+
+    def __init__(self) -> None:
+        try:
+            import httptools
+        except ImportError:
+            raise TrafficError("this needs httptools: pip install 'autoglm-throttle[traffic]'") from None
+        self._make = httptools.HttpResponseParser
+        self.errors: tuple[type[Exception], ...] = (
+            httptools.HttpParserError,
+            httptools.HttpParserUpgrade,
+        )
+
+    def parser(self, callbacks: object) -> Parser:
+        """A new parser that calls back."""
+        return cast("Parser", self._make(callbacks))
+
+
+class Owner(Protocol):
+    """Whom a connection tells what happens to it."""
+
+    def opened(self, connection: Connection) -> None:
+        """It can take its first request."""
+
+    def answered(self, connection: Connection, ending: Ending) -> None:
+        """Its request ended with a whole answer or a malformed one; ``reusable`` says what now."""
+
+    def closed(self, connection: Connection) -> None:
+        """It is gone; ``index`` is the request it took along, ``unheard`` whether that may be sent again."""
+
+
+class Connection(asyncio.Protocol):
+    """Carries one request at a time."""
+
+    __slots__ = (
+        "_body",
+        "_complete",
+        "_degraded",
+        "_framed",
+        "_headers_done",
+        "_heard",
+        "_library",
+        "_only_head",
+        "_owner",
+        "_parser",
+        "_promised",
+        "_size",
+        "_spoilt",
+        "_transport",
+        "answers",
+        "index",
+        "sent_s",
+        "status",
+    )
+
+    def __init__(self, owner: Owner, library: ParserLibrary, *, only_head: bool = False) -> None:
+        self._owner = owner
+        self._library = library
+        self._only_head = only_head
+        self._parser = library.parser(self)
+        self._transport: asyncio.Transport | None = None
+        self._spoilt = False
+        self.answers = 0
+        """Complete answers so far: above 0 the connection is a reused one."""
+        self.index = IDLE
+        """The request under way."""
+        self.sent_s = 0.0
+        self._reset()
+
+    def _reset(self) -> None:
+        self.status = 0
+        self._heard = self._complete = self._headers_done = False
+        self._framed = self._degraded = False
+        self._promised: bytes | None = None
+        self._body = b""
+        self._size = 0
+
+    def send(self, index: int, data: bytes, now: float) -> None:
+        """Write a request; the connection must be idle."""
+        self._reset()
+        self.index = index
+        self.sent_s = now
+        if self._transport is not None:
+            self._transport.write(data)
+
+    @property
+    def reusable(self) -> bool:
+        """Whether another request may follow."""
+        return not self._spoilt and self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def unheard(self) -> bool:
+        """A reused connection ended before the first byte of the answer: the request may be sent again.
+
+        Servers close idle connections at any time, so this is nobody's failure (RFC 9112, section 9.3.1).
+        """
+        return self.answers > 0 and not self._heard
+
+    @property
+    def promised_s(self) -> float | None:
+        """The wait that Retry-After asks for, if it is a plain number of seconds."""
+        if self._promised is None or not self._promised.isdigit() or len(self._promised) > 9:
+            return None
+        return float(self._promised)
+
+    @property
+    def reason(self) -> str:
+        """The ``reason`` of a refusal's problem document, or nothing."""
+        try:
+            problem = json.loads(self._body)
+        except (ValueError, RecursionError):
+            return ""
+        stated = problem.get("reason") if isinstance(problem, dict) else None
+        return stated[:REASON_CHARS] if isinstance(stated, str) else ""
+
+    def abort(self) -> None:
+        """Drop the connection and whatever it carries, without a word to the owner about the request."""
+        self.index = IDLE
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self) -> None:
+        """Close an idle connection."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Asyncio: connected."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._owner.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Asyncio: disconnected; an answer without a stated length is complete now."""
+        if self.index != IDLE and exc is None and self._headers_done and not self._framed:
+            self._spoilt = True
+            self._finish(self._ending())
+        self._owner.closed(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Asyncio: bytes came."""
+        if self.index == IDLE:
+            self.abort()
+            return
+        self._heard = True
+        try:
+            self._parser.feed_data(data)
+        except self._library.errors:
+            self._spoilt = True
+            if not self._complete:
+                self._finish(Ending.MALFORMED)
+                return
+        if self._complete:
+            self._finish(self._ending())
+
+    def on_message_begin(self) -> None:
+        """Httptools: an answer starts; one more than was asked for spoils the connection."""
+        if self._complete:
+            self._spoilt = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Httptools: a field."""
+        if self._complete:
+            return
+        field = name.lower()
+        if field in _FRAMING:
+            self._framed = True
+        elif field == b"retry-after":
+            self._promised = value
+        elif field == b"x-degraded":
+            self._degraded = True
+
+    def on_headers_complete(self) -> None:
+        """Httptools: all fields of the head are read."""
+        if self._complete:
+            return
+        self.status = self._parser.get_status_code()
+        self._headers_done = self.status >= 200
+        if self._only_head and self._headers_done:
+            self._parser, spent = self._library.parser(self), self._parser
+            self._spoilt |= not spent.should_keep_alive()
+            self._complete = True
+
+    def on_body(self, body: bytes) -> None:
+        """Httptools: a piece of the body."""
+        self._size += len(body)
+        if self._size > BODY_BYTES:
+            raise ValueError("the answer is too long")
+        if self.status >= 400 and len(self._body) < REFUSAL_BYTES:
+            self._body += body
+
+    def on_message_complete(self) -> None:
+        """Httptools: the answer is whole, unless it was an interim one."""
+        if self.status < 200 or self._complete:
+            return
+        self._spoilt |= not self._parser.should_keep_alive()
+        self._complete = True
+
+    def _ending(self) -> Ending:
+        return judge(self.status, retry_after=self._promised is not None, degraded=self._degraded)
+
+    def _finish(self, ending: Ending) -> None:
+        self.answers += 1
+        self._owner.answered(self, ending)
