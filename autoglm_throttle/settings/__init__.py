@@ -1,0 +1,37 @@
+"""Settings: environment, files and code become one frozen value, and every fault is said at once."""
+
+from autoglm_throttle.settings.field import PREFIX, Setting, Source
+from autoglm_throttle.settings.fields import (
+    SETTINGS,
+    HeaderStyle,
+    HeaderTrust,
+    MetricsExport,
+    UnknownNames,
+)
+from autoglm_throttle.settings.plan import Plan, Plans
+from autoglm_throttle.settings.problem import ConfigError, Problem
+from autoglm_throttle.settings.route_policy import RoutePolicy, unreachable
+from autoglm_throttle.settings.rules import advice
+from autoglm_throttle.settings.settings import Settings
+from autoglm_throttle.settings.user_limits import parse_user_limits, user_limits_text
+
+__all__ = [
+    "PREFIX",
+    "SETTINGS",
+    "ConfigError",
+    "HeaderStyle",
+    "HeaderTrust",
+    "MetricsExport",
+    "Plan",
+    "Plans",
+    "Problem",
+    "RoutePolicy",
+    "Setting",
+    "Settings",
+    "Source",
+    "UnknownNames",
+    "advice",
+    "parse_user_limits",
+    "unreachable",
+    "user_limits_text",
+]

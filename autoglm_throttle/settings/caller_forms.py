@@ -1,0 +1,166 @@
+"""Forms of what is known about callers: headers, identities, proxies, paths, the secret."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+from pydantic import SecretStr
+
+from autoglm_throttle.model import UserLimit
+from autoglm_throttle.settings.form import Form, FormError
+from autoglm_throttle.settings.user_limits import (
+    EXAMPLE,
+    check_user_limits,
+    parse_user_limits,
+    user_limit,
+    user_limits_text,
+)
+
+SECRET_BYTES = 16
+"""128 bits: as many as half the block of SHA-256 can be guessed against."""
+
+HEADER_CHARACTERS = 64
+PATH_CHARACTERS = 1000
+
+UNIX = "unix"
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+"""RFC 9110, 5.6.2: what a header name is made of."""
+
+
+class HeaderName(Form[str]):
+    """The name of a request header, kept in lower case as ASGI has it."""
+
+    allowed = "a header name of letters, digits and -"
+    example = "x-priority"
+
+    def parse(self, raw: object) -> str:
+        """Read a token of RFC 9110 of at most 64 characters."""
+        name = raw.strip().lower() if isinstance(raw, str) else ""
+        if not _TOKEN.fullmatch(name) or len(name) > HEADER_CHARACTERS:
+            raise FormError
+        return name
+
+
+class IdentityForm(Form[str]):
+    """What a caller is known by. Whether a callable exists is seen when it is imported, later."""
+
+    allowed = "address, bearer, header:NAME or module:callable"
+    example = "header:x-api-key"
+    _header = HeaderName()
+
+    def parse(self, raw: object) -> str:
+        """Read one of the four; ``header:`` wins over a module of that name."""
+        text = raw.strip() if isinstance(raw, str) else ""
+        head, colon, tail = text.partition(":")
+        if not colon and text.lower() in {"address", "bearer"}:
+            return text.lower()
+        if colon and head.lower() == "header":
+            return f"header:{self._header.parse(tail)}"
+        if not (colon and _dotted(head) and _dotted(tail)):
+            raise FormError
+        return text
+
+
+class Proxy(Form[str]):
+    """One peer that may say who its client is."""
+
+    allowed = f"addresses, networks such as 10.0.0.0/8, or the word {UNIX}"
+    example = "10.0.0.0/8"
+
+    def parse(self, raw: object) -> str:
+        """Read an address, a CIDR or ``unix``; an IPv4 address inside IPv6 becomes IPv4."""
+        text = raw.strip().lower() if isinstance(raw, str) else ""
+        if text == UNIX:
+            return text
+        if text == "*":
+            raise FormError("name the proxies: whoever is trusted can take any identity")
+        address, slash, _ = text.partition("/")
+        if not slash:
+            return _address(address)
+        try:
+            return str(ipaddress.ip_network(text))
+        except ValueError as error:
+            raise FormError(_meant(text, str(error))) from None
+
+
+class RequestPath(Form[str]):
+    """One exact path."""
+
+    allowed = "exact paths that start with /"
+    example = "/health"
+
+    def parse(self, raw: object) -> str:
+        """Read a path without a wildcard."""
+        path = raw.strip() if isinstance(raw, str) else ""
+        if "*" in path:
+            raise FormError("no wildcard, because /health* would also free /healthcare; list each path")
+        if not path.startswith("/"):
+            raise FormError("must start with /")
+        if len(path) > PATH_CHARACTERS or not path.isprintable() or set(path) & set(" ,?#"):
+            raise FormError("a path has no blank, comma, query or control character")
+        return path
+
+
+class Secret(Form[SecretStr]):
+    """The key of the keyed hash; it is never shown."""
+
+    allowed = f"a secret of at least {SECRET_BYTES} bytes"
+    example = "the output of: openssl rand -hex 32"
+    secret = True
+
+    def parse(self, raw: object) -> SecretStr:
+        """Take a text that is long enough, with its blanks."""
+        text = raw.get_secret_value() if isinstance(raw, SecretStr) else raw
+        if not isinstance(text, str):
+            raise FormError
+        size = len(text.encode("utf-8", "surrogateescape"))
+        if size < SECRET_BYTES:
+            raise FormError(f"this one has {size}; for example {self.example}")
+        return SecretStr(text)
+
+    def text(self, value: SecretStr) -> str:
+        """The secret itself: callers that show settings must ask ``secret`` first."""
+        return value.get_secret_value()
+
+
+class UserLimits(Form[tuple[UserLimit, ...]]):
+    """The limits of one user, or none of them."""
+
+    allowed = "one to four limits in the notation of the limits package, or off"
+    example = EXAMPLE
+
+    def parse(self, raw: object) -> tuple[UserLimit, ...]:
+        """Read the notation, ``off``, or limits made in code, whose names are set right."""
+        if isinstance(raw, str):
+            return () if raw.strip().lower() == "off" else parse_user_limits(raw)
+        if not isinstance(raw, (tuple, list)) or not all(isinstance(limit, UserLimit) for limit in raw):
+            raise FormError
+        named = tuple(user_limit(limit.limit, limit.window_s) for limit in raw)
+        return check_user_limits(named) if named else ()
+
+    def text(self, value: tuple[UserLimit, ...]) -> str:
+        """The notation, or ``off``."""
+        return user_limits_text(value) or "off"
+
+
+def _dotted(name: str) -> bool:
+    return all(part.isidentifier() for part in name.split("."))
+
+
+def _address(text: str) -> str:
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        raise FormError("not an address") from None
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)
+
+
+def _meant(text: str, reason: str) -> str:
+    try:
+        network = ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return "not a network"
+    return f"{reason}; write {network} or {text.partition('/')[0]}"

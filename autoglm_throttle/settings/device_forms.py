@@ -1,0 +1,108 @@
+"""Forms of what is said about GPUs and files: the source, its devices, the tier table, a path."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from pathlib import Path
+
+from autoglm_throttle.settings.form import Form, FormError, Number
+from autoglm_throttle.settings.quantity import plain
+
+TIERS_AT_MOST = 20
+"""More rows than anybody can tell apart on a scale of 100."""
+
+Tiers = tuple[tuple[float, float], ...]
+"""Rows of (edge in percent, factor): above the edge, the rates are multiplied by the factor."""
+
+_DEVICE = re.compile(r"\d{1,4}|GPU-[0-9A-Fa-f][0-9A-Fa-f-]*|MIG-[0-9A-Za-z][0-9A-Za-z/-]*")
+
+
+class GpuSource(Form[str]):
+    """Where telemetry comes from."""
+
+    allowed = "auto, nvml, none or fake:FILE"
+    example = "auto"
+
+    def parse(self, raw: object) -> str:
+        """Read a kind, and for ``fake`` the file to replay."""
+        text = raw.strip() if isinstance(raw, str) else ""
+        kind, _, file = text.partition(":")
+        if kind.lower() == "fake" and file.strip():
+            return f"fake:{file.strip()}"
+        if text.lower() not in {"auto", "nvml", "none"}:
+            raise FormError
+        return text.lower()
+
+
+class Device(Form[str]):
+    """One device: an index or the start of a UUID."""
+
+    allowed = "NVML indexes, or UUIDs that start with GPU- or MIG-"
+    example = "0,1"
+
+    def parse(self, raw: object) -> str:
+        """Read an entry as it would stand in CUDA_VISIBLE_DEVICES."""
+        text = str(raw).strip()
+        if isinstance(raw, bool) or not isinstance(raw, (int, str)) or not _DEVICE.fullmatch(text):
+            raise FormError("neither an index nor a UUID")
+        return text
+
+
+class TierTable(Form[Tiers]):
+    """The table of a GPU's utilization and what it leaves of the rates."""
+
+    allowed = "percent:factor pairs, edges rising within 0..100, factors falling within 0..1"
+    example = "85:0.7,90:0.4,95:0"
+    unit = "% : factor"
+    _edge = Number(0, 100, "%")
+    _factor = Number(0, 1, "share")
+
+    def parse(self, raw: object) -> Tiers:
+        """Read ``85:0.7,90:0.4``, where signs such as ``85%:70%`` are welcome, or a sequence of pairs."""
+        rows = tuple(self._row(pair) for pair in _pairs(raw))
+        if not 1 <= len(rows) <= TIERS_AT_MOST:
+            raise FormError(f"1 to {TIERS_AT_MOST} rows, for example {self.example}")
+        for (edge, factor), (next_edge, next_factor) in pairwise(rows):
+            if next_edge <= edge:
+                raise FormError(f"edge {plain(next_edge)} does not rise above {plain(edge)}")
+            if next_factor >= factor:
+                raise FormError(f"factor {plain(next_factor)} does not fall below {plain(factor)}")
+        return rows
+
+    def _row(self, pair: tuple[object, object]) -> tuple[float, float]:
+        edge, factor = pair
+        try:
+            return self._edge.parse(edge), self._factor.parse(factor)
+        except ValueError as error:
+            raise FormError(str(error) or f"for example {self.example}") from None
+
+    def text(self, value: Tiers) -> str:
+        """The rows as pairs."""
+        return ",".join(f"{plain(edge)}:{plain(factor)}" for edge, factor in value)
+
+
+class FilePath(Form[Path]):
+    """The path of a file. Whether it can be read is seen when it is read."""
+
+    allowed = "the path of a file"
+    example = "throttle.toml"
+
+    def parse(self, raw: object) -> Path:
+        """Take a path."""
+        if not isinstance(raw, (str, Path)) or not str(raw).strip() or "\0" in str(raw):
+            raise FormError
+        return Path(raw)
+
+
+def _pairs(raw: object) -> list[tuple[object, object]]:
+    if isinstance(raw, str):
+        halves = [pair.partition(":") for pair in raw.split(",")]
+        return [(edge, factor) for edge, _, factor in halves]
+    if not isinstance(raw, Iterable) or isinstance(raw, (bytes, Mapping)):
+        raise FormError
+    pairs = [tuple(pair) if isinstance(pair, (tuple, list)) else () for pair in raw]
+    if any(len(pair) != 2 for pair in pairs):
+        raise FormError
+    return [(pair[0], pair[1]) for pair in pairs]

@@ -1,0 +1,250 @@
+"""Every setting there is: type, form, default, meaning, and where the default comes from.
+
+This table is the source of the settings page, of ``autoglm-throttle show`` and of every message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from autoglm_throttle.model import Aggregate, Borrow, Policy, Priority, Unknown, UserLimit
+from autoglm_throttle.settings.caller_forms import (
+    HeaderName,
+    IdentityForm,
+    Proxy,
+    RequestPath,
+    Secret,
+    UserLimits,
+)
+from autoglm_throttle.settings.device_forms import Device, FilePath, GpuSource, Tiers, TierTable
+from autoglm_throttle.settings.field import Setting, setting, setting_of
+from autoglm_throttle.settings.form import Choice, Flag, Listed, Number, PriorityName, Whole, WithNone
+
+FOUNDING = "founding figure"
+CHOSEN = "chosen in the design"
+SIMULATED = "simulated in the design"
+CONVENTION = "convention"
+
+
+class HeaderTrust(StrEnum):
+    """How far a client's priority header is believed."""
+
+    LOWER = "lower"
+    PROXY = "proxy"
+    ANY = "any"
+    OFF = "off"
+
+
+class HeaderStyle(StrEnum):
+    """Which rate limit headers answers carry."""
+
+    AUTO = "auto"
+    IETF = "ietf"
+    LEGACY = "legacy"
+    NONE = "none"
+
+
+class UnknownNames(StrEnum):
+    """What a name with our prefix that nobody knows leads to."""
+
+    ERROR = "error"
+    WARN = "warn"
+
+
+class MetricsExport(StrEnum):
+    """Where the counts go."""
+
+    AUTO = "auto"
+    PROMETHEUS = "prometheus"
+    OFF = "off"
+
+
+Limits = tuple[UserLimit, ...]
+
+_RATE = Number(0.001, 1_000_000, "requests/s")
+_LIMITS = WithNone(UserLimits())
+
+
+class Fields(BaseSettings):
+    """The declarations; ``Settings`` adds how values come in."""
+
+    model_config = SettingsConfigDict(defer_build=True)
+
+    policy: Annotated[Policy, Choice(Policy)] = setting(
+        Policy.TIERS,
+        "tiers follows the GPU by the table of TIERS; fixed keeps the rates.",
+        CHOSEN,
+        starred=True,
+    )
+    rate_high_rps: Annotated[float, _RATE] = setting(
+        1000.0,
+        "Requests of priority high admitted per second, by all workers together.",
+        FOUNDING,
+        starred=True,
+    )
+    rate_mid_rps: Annotated[float, _RATE] = setting(
+        500.0, "The same for priority mid.", FOUNDING, starred=True
+    )
+    rate_low_rps: Annotated[float, _RATE] = setting(
+        100.0, "The same for priority low.", FOUNDING, starred=True
+    )
+    burst_s: Annotated[float, Number(0.001, 3600, "s")] = setting(
+        1.0, "How many seconds of its rate a bucket can save up, at least one request.", SIMULATED
+    )
+    borrow: Annotated[Borrow, Choice(Borrow)] = setting(
+        Borrow.OFF,
+        "Whose tokens a class may take when its own bucket is short: less important ones (down), any.",
+        CHOSEN,
+    )
+    workers: Annotated[int, Whole(1, 10_000, "processes")] = setting(
+        1,
+        "Processes that share the priority rates; each gets its part. User limits are not divided.",
+        CHOSEN,
+        starred=True,
+    )
+    tiers: Annotated[Tiers, TierTable()] = setting(
+        ((85.0, 0.7), (90.0, 0.4), (95.0, 0.0)),
+        "Above each edge of GPU utilization rates are multiplied by the factor; 0 refuses all new requests.",
+        FOUNDING,
+        starred=True,
+    )
+    tier_samples: Annotated[int, Whole(1, 100, "samples")] = setting(
+        3, "Consecutive samples above the first edge before the table acts.", FOUNDING
+    )
+    tier_release_samples: Annotated[int, Whole(1, 1000, "samples")] = setting(
+        1, "Consecutive calmer samples before the factor rises again.", "founding figure, taken literally"
+    )
+    tier_release_margin_pct: Annotated[float, Number(0, 100, "%")] = setting(
+        0.0, "How far below an edge a sample must be to count as calmer.", "founding figure, taken literally"
+    )
+    tier_recovery_step: Annotated[float, Number(0, 1, "share", above=True)] = setting(
+        1.0, "How much the factor may rise with one sample.", "founding figure, taken literally"
+    )
+    user_limit: Annotated[Limits, UserLimits()] = setting(
+        (),
+        "What one user may do; off until set, because behind an unknown proxy all users share one address.",
+        CHOSEN,
+        starred=True,
+    )
+    user_limit_high: Annotated[Limits | None, _LIMITS] = setting(
+        None, "Replaces USER_LIMIT for requests of priority high.", CHOSEN
+    )
+    user_limit_mid: Annotated[Limits | None, _LIMITS] = setting(
+        None, "Replaces USER_LIMIT for requests of priority mid.", CHOSEN
+    )
+    user_limit_low: Annotated[Limits | None, _LIMITS] = setting(
+        None, "Replaces USER_LIMIT for requests of priority low.", CHOSEN
+    )
+    max_users: Annotated[int, Whole(100, 10_000_000, "users")] = setting(
+        100_000,
+        "Users remembered at once; above it idle ones leave first, an exhausted one is never forgotten.",
+        CHOSEN,
+    )
+    address_factor: Annotated[float, Number(1, 1_000_000, "x user limit")] = setting(
+        10.0,
+        "What one address may do with keys that nobody has verified, so that inventing keys gains nothing.",
+        CHOSEN,
+    )
+    identity: Annotated[str, IdentityForm()] = setting(
+        "address", "What tells callers apart.", CHOSEN, starred=True
+    )
+    key_secret: Annotated[SecretStr | None, WithNone(Secret())] = setting(
+        None,
+        "Key of the hash that stands for a caller, one for all processes; not set: each draws its own.",
+        CHOSEN,
+        starred=True,
+    )
+    trusted_proxies: Annotated[tuple[str, ...], Listed(Proxy())] = setting(
+        (), "Peers whose X-Forwarded-For is believed; not set: no header is read.", CHOSEN, starred=True
+    )
+    ipv6_prefix: Annotated[int, Whole(32, 128, "bits")] = setting(
+        64, "IPv6 callers with the same first bits are one caller.", "a subscriber usually holds a /64"
+    )
+    priority_default: Annotated[Priority, PriorityName()] = setting(
+        Priority.MID, "The priority of a request that states none.", CHOSEN, starred=True
+    )
+    priority_header: Annotated[str, HeaderName()] = setting(
+        "x-priority", "The header in which a client states a priority.", CONVENTION
+    )
+    priority_header_trust: Annotated[HeaderTrust, Choice(HeaderTrust)] = setting(
+        HeaderTrust.LOWER,
+        "lower: it may only lower; proxy: a trusted proxy may raise; any: everyone may; off: not read.",
+        CHOSEN,
+    )
+    exempt_paths: Annotated[tuple[str, ...], Listed(RequestPath())] = setting(
+        ("/health", "/healthz", "/livez", "/readyz", "/metrics"),
+        "Paths that are never charged nor refused, compared as received. A value replaces the whole list.",
+        CONVENTION,
+        starred=True,
+    )
+    headers: Annotated[HeaderStyle, Choice(HeaderStyle)] = setting(
+        HeaderStyle.AUTO,
+        "RateLimit headers of draft-ietf-httpapi-ratelimit-headers-11 (ietf, auto), "
+        "those and X-RateLimit (legacy), or none.",
+        CHOSEN,
+    )
+    retry_after_max_s: Annotated[float, Number(1, 31_536_000, "s")] = setting(
+        120.0, "Longest Retry-After that is sent.", "client SDKs give up above 120 s"
+    )
+    retry_jitter: Annotated[float, Number(0, 1, "share")] = setting(
+        0.1,
+        "Share by which Retry-After is lengthened at random, so that refused callers do not return together.",
+        CHOSEN,
+    )
+    gpu: Annotated[str, GpuSource()] = setting(
+        "auto",
+        "Where telemetry comes from: the NVIDIA driver (nvml), a replayed file, nowhere; auto tries nvml.",
+        CHOSEN,
+        starred=True,
+    )
+    gpu_devices: Annotated[tuple[str, ...], Listed(Device())] = setting(
+        (), "Devices that count; not set: those of CUDA_VISIBLE_DEVICES, else all.", CONVENTION
+    )
+    gpu_required: Annotated[bool, Flag()] = setting(
+        False, "Whether a start without a first sample fails.", CHOSEN
+    )
+    sample_interval_s: Annotated[float, Number(0.2, 60, "s")] = setting(
+        1.0, "Time from one sample to the next.", FOUNDING, starred=True
+    )
+    gpu_aggregate: Annotated[Aggregate, Choice(Aggregate)] = setting(
+        Aggregate.WEIGHTED,
+        "How several devices become one number: weighted by memory, mean, or the hottest.",
+        CHOSEN,
+    )
+    gpu_unknown: Annotated[Unknown, Choice(Unknown)] = setting(
+        Unknown.OPEN,
+        "What is assumed once samples stay away: full rates, the last factor, factor 0.7, or a closed door.",
+        CHOSEN,
+    )
+    gpu_stale_after_s: Annotated[float | None, WithNone(Number(0.2, 86_400, "s"))] = setting(
+        None, "Age from which a sample is believed less and less; not set: 3 intervals, at least 3 s.", CHOSEN
+    )
+    gpu_blind_after_s: Annotated[float, Number(0.4, 86_400, "s")] = setting(
+        30.0, "Age from which it is not believed at all; at least twice the age above.", CHOSEN
+    )
+    metrics: Annotated[MetricsExport, Choice(MetricsExport)] = setting(
+        MetricsExport.AUTO, "auto: to prometheus-client if it is installed.", CHOSEN, starred=True
+    )
+    log_refused_every_s: Annotated[float, Number(0.1, 86_400, "s")] = setting(
+        10.0, "Refusals for one reason are logged at most once in this time.", CHOSEN
+    )
+    config_file: Annotated[Path | None, WithNone(FilePath())] = setting(
+        None, "TOML with routes, plans, and any of these settings in lower case.", CHOSEN, starred=True
+    )
+    unknown_env: Annotated[UnknownNames, Choice(UnknownNames)] = setting(
+        UnknownNames.ERROR,
+        "What an unknown name with our prefix is: an error, or a warning for going back a version.",
+        CHOSEN,
+    )
+
+
+SETTINGS: Final[Mapping[str, Setting]] = {
+    name: setting_of(name, info) for name, info in Fields.model_fields.items()
+}
+"""Name -> setting, in the order of the settings page."""

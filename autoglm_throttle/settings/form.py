@@ -1,0 +1,274 @@
+"""Forms of values: what a setting accepts as text or in code, and how it is written back.
+
+A form reads text (environment, files) as well as ready values (code, TOML), so that
+every way of giving a setting meets the same rules and the same words.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Any, Generic, TypeVar
+
+from autoglm_throttle.model import Priority
+from autoglm_throttle.settings.problem import ConfigError, Problem, shown
+from autoglm_throttle.settings.quantity import plain, quantity
+
+T = TypeVar("T")
+E = TypeVar("E", bound=Enum)
+
+NOTHING = "none"
+"""The word for an empty list, because an empty variable means "not set"."""
+
+
+class FormError(ValueError):
+    """A value that its form does not allow; the text may say what to write instead."""
+
+
+class Form(ABC, Generic[T]):
+    """One kind of value."""
+
+    allowed: str
+    """Completes "must be ...": the range or the choices."""
+    example: str
+    """A value that is right."""
+    unit: str = ""
+    secret: bool = False
+    """Whether a value must never be shown."""
+
+    @abstractmethod
+    def parse(self, raw: object) -> T:
+        """Read a value.
+
+        Raises:
+            ValueError: it is not allowed; the text may say what to write instead. Usually a ``FormError``.
+        """
+
+    def text(self, value: T) -> str:
+        """The text that ``parse`` reads back as ``value``."""
+        return str(value)
+
+    def complaint(self, raw: object, reason: ValueError) -> tuple[str, str]:
+        """Message and hint about a value that ``parse`` refused for a reason."""
+        message = f"must be {self.allowed}"
+        if not self.secret:
+            message += f", not {shown(raw)}"
+        return message, str(reason) or f"for example {self.example}"
+
+
+class Number(Form[float]):
+    """A finite number within a range, with or without a spelling of its unit.
+
+    Args:
+        low: smallest value allowed, or the bound itself if ``above``.
+        high: largest value allowed.
+        unit: a unit of ``quantity``, or any other word for numbers without spellings.
+        above: ``low`` itself is not allowed.
+    """
+
+    def __init__(self, low: float, high: float, unit: str = "", *, above: bool = False) -> None:
+        self.low = low
+        self.high = high
+        self.unit = unit
+        self.above = above
+        span = f"{'above' if above else 'from'} {plain(low)} {'up ' if above else ''}to {plain(high)}"
+        kind = "a share" if unit == "share" else "a number"
+        self.allowed = f"{kind} {span}" + (f" {unit}" if unit not in {"", "share"} else "")
+        self.example = "0.1 or 10%" if unit == "share" else plain(high if low <= 0 else max(low, 1.0))
+
+    def parse(self, raw: object) -> float:
+        """Read a number; text may carry a unit."""
+        if isinstance(raw, str):
+            value = quantity(raw, self.unit)
+        elif isinstance(raw, (int, float)) and not isinstance(raw, bool):
+            value = quantity(str(raw))
+        else:
+            raise FormError
+        if not self.low <= value <= self.high or (self.above and value == self.low):
+            meant_percent = self.unit == "share" and 1 < value <= 100 and "%" not in str(raw)
+            raise FormError(f"for {plain(value)} percent write {plain(value)}%" if meant_percent else "")
+        return value
+
+    def text(self, value: float) -> str:
+        """The plain number, in the unit of the setting."""
+        return plain(float(value))
+
+
+class Whole(Form[int]):
+    """A whole number within a range."""
+
+    def __init__(self, low: int, high: int, unit: str = "") -> None:
+        self.low = low
+        self.high = high
+        self.unit = unit
+        self.allowed = f"a whole number from {low} to {high}" + (f" {unit}" if unit else "")
+        self.example = str(low)
+
+    def parse(self, raw: object) -> int:
+        """Read a whole number; ``3.0`` is none."""
+        if isinstance(raw, str):
+            digits = raw.strip().removeprefix("+")
+            if not (digits.isascii() and digits.replace("_", "").isdigit()) or len(digits) > 20:
+                raise FormError
+            value = int(digits)
+        elif isinstance(raw, int) and not isinstance(raw, bool):
+            value = raw
+        else:
+            raise FormError
+        if not self.low <= value <= self.high:
+            raise FormError
+        return value
+
+
+class Flag(Form[bool]):
+    """Yes or no."""
+
+    allowed = "true or false"
+    example = "true"
+    _WORDS: Mapping[str, bool] = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(
+        ("false", "0", "no", "off"), False
+    )
+
+    def parse(self, raw: object) -> bool:
+        """Read ``true false``, ``1 0``, ``yes no`` or ``on off`` in any case."""
+        word = str(raw).strip().lower()
+        if not isinstance(raw, (bool, str)) or word not in self._WORDS:
+            raise FormError
+        return self._WORDS[word]
+
+    def text(self, value: bool) -> str:
+        """``true`` or ``false``."""
+        return "true" if value else "false"
+
+
+class Choice(Form[E]):
+    """One word of a closed set, without regard to case."""
+
+    def __init__(self, kind: type[E]) -> None:
+        self._kind = kind
+        self._words = {str(member.value): member for member in kind}
+        self.allowed = "one of " + ", ".join(self._words)
+        self.example = next(iter(self._words))
+
+    def parse(self, raw: object) -> E:
+        """Read a word or take a member."""
+        if isinstance(raw, self._kind):
+            return raw
+        if not isinstance(raw, str) or raw.strip().lower() not in self._words:
+            raise FormError
+        return self._words[raw.strip().lower()]
+
+    def text(self, value: E) -> str:
+        """The word."""
+        return str(value.value)
+
+
+class PriorityName(Form[Priority]):
+    """A priority by name. An unknown one is an error here: only a client's header may be wrong."""
+
+    allowed = "one of high, mid, low"
+    example = "mid"
+
+    def parse(self, raw: object) -> Priority:
+        """Read a name or one of the texts ``1 2 3``.
+
+        A bare number is refused: as a text 1 is high, as a ``Priority`` it is mid.
+        """
+        if isinstance(raw, Priority):
+            return raw
+        if not isinstance(raw, str):
+            raise FormError('for example "mid"')
+        value = Priority.parse(raw)
+        if value is Priority.LOW and raw.strip().lower() not in {"low", "3"}:
+            raise FormError
+        return value
+
+    def text(self, value: Priority) -> str:
+        """The name."""
+        return value.label
+
+
+class Listed(Form[tuple[str, ...]]):
+    """A list of texts, each of one form; repeated ones count once.
+
+    Args:
+        item: the form of one element; its ``allowed`` reads on after "a list of".
+    """
+
+    def __init__(self, item: Form[str]) -> None:
+        self._item = item
+        self.allowed = f"a list, separated by commas, of {item.allowed}"
+        self.example = item.example
+
+    def parse(self, raw: object) -> tuple[str, ...]:
+        """Read text separated by commas, or a sequence; the word ``none`` is the empty list."""
+        if isinstance(raw, str):
+            parts: list[object] = [part.strip() for part in raw.split(",")]
+            if parts == [NOTHING]:
+                return ()
+        elif isinstance(raw, Iterable) and not isinstance(raw, (bytes, Mapping)):
+            parts = list(raw)
+        else:
+            raise FormError
+        values: dict[str, None] = {}
+        reasons: list[str] = []
+        for part in parts:
+            try:
+                values[self._item.parse(part)] = None
+            except ValueError as error:
+                reasons.append(f"{shown(part)}: {str(error) or 'not allowed'}")
+        if reasons:
+            raise FormError("; ".join(reasons))
+        return tuple(values)
+
+    def text(self, value: tuple[str, ...]) -> str:
+        """The elements separated by commas, or ``none``."""
+        return ",".join(value) or NOTHING
+
+
+class WithNone(Form[T | None]):
+    """Another form, or None in code for "not set"."""
+
+    def __init__(self, form: Form[T]) -> None:
+        self._form = form
+        self.allowed = form.allowed
+        self.example = form.example
+        self.unit = form.unit
+        self.secret = form.secret
+
+    def parse(self, raw: object) -> T | None:
+        """Read a value of the other form; None stays None."""
+        return None if raw is None else self._form.parse(raw)
+
+    def text(self, value: T | None) -> str:
+        """Its text; empty for None, as an empty variable is."""
+        return "" if value is None else self._form.text(value)
+
+
+def read_all(
+    forms: Mapping[str, Form[Any]], raws: Mapping[str, object]
+) -> tuple[dict[str, Any], list[Problem]]:
+    """Read many values at once.
+
+    Args:
+        forms: name -> form of every value there is.
+        raws: name -> value given; names that have no form are not read here.
+
+    Returns:
+        The values that are right, and a problem under its name for each that is not, ordered as ``forms``.
+    """
+    values: dict[str, Any] = {}
+    problems: list[Problem] = []
+    for name, form in forms.items():
+        if name not in raws:
+            continue
+        try:
+            values[name] = form.parse(raws[name])
+        except ConfigError as error:
+            problems += [
+                Problem(name + inner.variable, inner.message, inner.hint) for inner in error.problems
+            ]
+        except ValueError as error:
+            problems.append(Problem(name, *form.complaint(raws[name], error)))
+    return values, problems

@@ -1,0 +1,174 @@
+"""Collecting raw values from code, environment, ``.env`` and ``CONFIG_FILE``, with where each came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic_settings import DotEnvSettingsSource
+
+from autoglm_throttle.settings.config_file import ConfigFile, read_config_file
+from autoglm_throttle.settings.field import PREFIX, Source
+from autoglm_throttle.settings.fields import SETTINGS, Fields, UnknownNames
+from autoglm_throttle.settings.problem import Problem, nearest, shown
+
+TABLES = ("routes", "plans")
+"""What stands in ``CONFIG_FILE`` or code only: it has a shape that no variable can hold."""
+
+NAMES = (*SETTINGS, *TABLES)
+
+
+@dataclass
+class Gathered:
+    """Raw values, before anything is checked, and the faults met on the way to them."""
+
+    values: dict[str, object] = field(default_factory=dict)
+    sources: dict[str, Source] = field(default_factory=dict)
+    places: dict[str, Callable[[str], str]] = field(default_factory=dict)
+    """Name -> what turns the name, or a place inside its value, into where the user wrote it."""
+    problems: list[Problem] = field(default_factory=list)
+    unknown: list[Problem] = field(default_factory=list)
+    """Names that nobody knows: faults, or with ``UNKNOWN_ENV=warn`` warnings."""
+
+    def put(self, name: str, value: object, source: Source, place: Callable[[str], str]) -> None:
+        """Take a value in unless a stronger source has given one; sources come strongest first."""
+        if name not in self.values:
+            self.values[name] = value
+            self.sources[name] = source
+            self.places[name] = place
+
+    def place(self, where: str) -> str:
+        """Where the user wrote what has a problem: ``where`` is a name, perhaps with a place inside."""
+        name = where.partition(".")[0].partition("[")[0]
+        return self.places[name](where) if name in self.places else _variable(where)
+
+
+def from_code(values: Mapping[str, object]) -> Gathered:
+    """Values given as arguments."""
+    gathered = Gathered()
+    for name, value in values.items():
+        if name in NAMES:
+            gathered.put(name, value, Source.CODE, str)
+        else:
+            gathered.problems.append(_unknown(name, name, NAMES, str))
+    return gathered
+
+
+def from_everywhere(
+    overrides: Mapping[str, object], environ: Mapping[str, str], env_file: str | Path | None
+) -> Gathered:
+    """Values from code, then the environment, then the ``.env`` file, then the configuration file."""
+    gathered = from_code(overrides)
+    _take_environment(gathered, environ.items(), Source.ENV, "")
+    if env_file is not None:
+        path = Path(env_file)
+        try:
+            path.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = (error.strerror if isinstance(error, OSError) else None) or "not UTF-8"
+            gathered.problems.append(Problem("env_file", f"cannot be read: {reason}", shown(str(path))))
+        else:
+            pairs = DotEnvSettingsSource(Fields, env_file=path, case_sensitive=True).env_vars
+            _take_environment(gathered, pairs.items(), Source.ENV_FILE, f" in {path.name}")
+    _take_config_file(gathered)
+    if _only_warned(gathered.values.get("unknown_env")):
+        return gathered
+    gathered.problems += gathered.unknown
+    gathered.unknown = []
+    return gathered
+
+
+def _take_environment(
+    gathered: Gathered, pairs: Iterable[tuple[str, str | None]], source: Source, where: str
+) -> None:
+    seen: dict[str, str] = {}
+    for variable, value in pairs:
+        name = _own_name(variable)
+        if name is None or not (value or "").strip():
+            continue
+        if name not in SETTINGS or not variable.upper().startswith(PREFIX):
+            gathered.unknown.append(_unknown_variable(variable, name, where))
+        elif seen.setdefault(name, value or "") != value:
+            gathered.problems.append(
+                Problem(_variable(name) + where, "is set twice, in different case, to different values")
+            )
+        else:
+            gathered.put(name, value, source, lambda place, where=where: _variable(place) + where)  # type: ignore[misc]
+
+
+def _take_config_file(gathered: Gathered) -> None:
+    raw = gathered.values.get("config_file")
+    if raw is None:
+        return
+    try:
+        path = SETTINGS["config_file"].form.parse(raw)
+    except ValueError:
+        return
+    try:
+        file = read_config_file(path)
+    except ValueError as error:
+        gathered.problems.append(
+            Problem(gathered.place("config_file"), f"{shown(str(path))} cannot be used: {error}")
+        )
+        return
+    _take_file_values(gathered, file)
+
+
+def _take_file_values(gathered: Gathered, file: ConfigFile) -> None:
+    names = tuple(name for name in NAMES if name != "config_file")
+    for key, value in file.values.items():
+        if key in names:
+            gathered.put(key, value, Source.CONFIG_FILE, file.place)
+        elif key == "config_file":
+            gathered.problems.append(Problem(file.place(key), "a configuration file cannot name another one"))
+        else:
+            gathered.unknown.append(_unknown(file.place(key), key.lower(), names, str))
+
+
+def _own_name(variable: str) -> str | None:
+    """The name after our prefix; also after a prefix with one slip, if a setting of that name exists.
+
+    A mistyped prefix would otherwise leave a limit silently unset.
+    """
+    upper = variable.upper()
+    if upper.startswith(PREFIX):
+        return upper[len(PREFIX) :].lower()
+    for length in (len(PREFIX) - 1, len(PREFIX), len(PREFIX) + 1):
+        rest = upper[length:].lower()
+        if rest in SETTINGS and _one_slip(upper[:length], PREFIX):
+            return rest
+    return None
+
+
+def _one_slip(text: str, right: str) -> bool:
+    """Whether one character was changed, left out, added, or swapped with its neighbour."""
+    start = next(
+        (i for i, (a, b) in enumerate(zip(text, right, strict=False)) if a != b), min(len(text), len(right))
+    )
+    rest, wanted = text[start:], right[start:]
+    swapped = rest[1:2] + rest[:1] + rest[2:]
+    return wanted in {rest[1:], swapped} or rest == wanted[1:] or rest[1:] == wanted[1:]
+
+
+def _unknown_variable(variable: str, name: str, where: str) -> Problem:
+    if name in TABLES:
+        return Problem(variable + where, "is not a variable", f"{name} stand in CONFIG_FILE or in code")
+    return _unknown(variable + where, name, tuple(SETTINGS), _variable)
+
+
+def _unknown(place: str, name: str, known: tuple[str, ...], write: Callable[[str], str]) -> Problem:
+    near = nearest(name, known)
+    return Problem(place, "is not a known setting", f"did you mean {write(near)}?" if near else "")
+
+
+def _variable(name: str) -> str:
+    head, bracket, rest = name.partition("[")
+    return PREFIX + head.upper() + bracket + rest if head in SETTINGS else name
+
+
+def _only_warned(raw: object) -> bool:
+    try:
+        return bool(SETTINGS["unknown_env"].form.parse(raw) is UnknownNames.WARN)
+    except ValueError:
+        return False

@@ -1,0 +1,160 @@
+"""Plans: what a caller's contract gives, by name, and who is in which plan."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from autoglm_throttle.model import Priority, UserLimit
+from autoglm_throttle.settings.caller_forms import UserLimits
+from autoglm_throttle.settings.form import Form, FormError, Listed, PriorityName, WithNone, read_all
+from autoglm_throttle.settings.problem import ConfigError, Problem
+from autoglm_throttle.settings.route_policy import Label, unknown_keys
+
+_IDENTITY = re.compile(r"[0-9a-f]{16}")
+
+
+class Member(Form[str]):
+    """The identity text that stands for a caller, never the key or address itself."""
+
+    allowed = "identity texts of 16 hex digits, as printed by autoglm-throttle identity"
+    example = "07f3a9c2d4e5b617"
+    secret = True
+    """Somebody who puts an API key here must not read it back in a log."""
+
+    def parse(self, raw: object) -> str:
+        """Take 16 hex digits."""
+        text = raw.strip().lower() if isinstance(raw, str) else ""
+        if not _IDENTITY.fullmatch(text):
+            raise FormError
+        return text
+
+
+class Members(Listed):
+    """A list of identity texts whose faults are counted, not quoted."""
+
+    secret = True
+
+    def __init__(self) -> None:
+        super().__init__(Member())
+
+    def parse(self, raw: object) -> tuple[str, ...]:
+        """Read the list without ever repeating what stands in it."""
+        try:
+            return super().parse(raw)
+        except ValueError:
+            raise FormError(f"for example {self.example}") from None
+
+
+PLAN_FORMS: Final[Mapping[str, Form[Any]]] = {
+    "name": Label(),
+    "user_limit": WithNone(UserLimits()),
+    "priority": WithNone(PriorityName()),
+    "members": Members(),
+}
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Plan:
+    """What one group of callers gets.
+
+    Args:
+        name: as it stands in ``Demand.plan``.
+        user_limit: replaces ``USER_LIMIT`` for each member; ``off`` lifts it, None leaves it.
+        priority: the class of its requests; None leaves it to routes and settings.
+        members: identity texts of the callers (16 hex digits); they mean the same caller everywhere
+            only with a ``KEY_SECRET``.
+
+    Raises:
+        ConfigError: one problem for each argument that is not allowed.
+    """
+
+    name: str
+    user_limit: tuple[UserLimit, ...] | None
+    priority: Priority | None
+    members: tuple[str, ...]
+
+    def __init__(
+        self,
+        name: str,
+        user_limit: str | Sequence[UserLimit] | None = None,
+        priority: Priority | str | None = None,
+        members: Iterable[str] = (),
+    ) -> None:
+        given = dict(zip(PLAN_FORMS, (name, user_limit, priority, members), strict=True))
+        values, problems = read_all(PLAN_FORMS, given)
+        if problems:
+            raise ConfigError(problems)
+        for field, value in values.items():
+            object.__setattr__(self, field, value)
+
+
+class Plans(Mapping[str, Plan]):
+    """All plans by name; immutable.
+
+    Args:
+        plans: each name once, each member in one plan only.
+
+    Raises:
+        ConfigError: a name or a member occurs twice.
+    """
+
+    __slots__ = ("_by_member", "_by_name")
+
+    def __init__(self, plans: Iterable[Plan] = ()) -> None:
+        self._by_name: dict[str, Plan] = {}
+        self._by_member: dict[str, Plan] = {}
+        problems = []
+        for plan in plans:
+            if self._by_name.setdefault(plan.name, plan) is not plan:
+                problems.append(Problem(f".{plan.name}", "is given twice"))
+            for member in plan.members:
+                other = self._by_member.setdefault(member, plan)
+                if other is not plan:
+                    problems.append(
+                        Problem(f".{plan.name}.members", f"{member} is already a member of {other.name}")
+                    )
+        if problems:
+            raise ConfigError(problems)
+
+    def of(self, member: str) -> Plan | None:
+        """The plan of a caller, by identity text; None if there is none."""
+        return self._by_member.get(member)
+
+    @property
+    def has_members(self) -> bool:
+        """Whether any caller is named."""
+        return bool(self._by_member)
+
+    def __getitem__(self, name: str) -> Plan:
+        return self._by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_name)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __repr__(self) -> str:
+        return f"Plans({list(self._by_name.values())!r})"
+
+
+def plan_from_table(name: str, table: object) -> Plan:
+    """A plan from one ``[plans.<name>]`` table.
+
+    Raises:
+        ConfigError: problems under the names of the keys, each with a dot in front.
+    """
+    if not isinstance(table, Mapping):
+        raise ConfigError([Problem("", "must be a table")])
+    keys = tuple(key for key in PLAN_FORMS if key != "name")
+    problems = unknown_keys(table, keys)
+    try:
+        plan = Plan(name, **{key: table[key] for key in keys if key in table})
+    except ConfigError as error:
+        problems += error.problems
+    if problems:
+        raise ConfigError(Problem("." + p.variable, p.message, p.hint) for p in problems)
+    return plan

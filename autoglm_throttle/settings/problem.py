@@ -1,0 +1,77 @@
+"""What is wrong with a setting, said once and together with everything else that is wrong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from autoglm_throttle.model import ThrottleError
+
+SHOWN_CHARACTERS = 60
+"""Longer values are cut: enough to recognise what was typed, short enough for one line of a log."""
+
+NEAR_ENOUGH = 0.6
+"""Similarity (difflib) from which a name is proposed; below it a guess misleads more than it helps."""
+
+_URL_LOGIN = re.compile(r"://.*@", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One fault of the settings."""
+
+    variable: str
+    """Where it is: a variable, an argument, or file, line and key."""
+    message: str
+    """What is allowed and, unless it is secret, what was given."""
+    hint: str = ""
+    """What to write instead; may be empty."""
+
+    def __post_init__(self) -> None:
+        for name in ("variable", "message", "hint"):
+            object.__setattr__(self, name, _escaped(getattr(self, name)))
+
+    def __str__(self) -> str:
+        text = f"{self.variable}: {self.message}"
+        return f"{text} ({self.hint})" if self.hint else text
+
+
+class ConfigError(ThrottleError, ValueError):
+    """Settings that cannot be used; it carries every fault found, not just the first.
+
+    Args:
+        problems: at least one, in the order of the settings page.
+    """
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems: list[Problem] = list(problems)
+        super().__init__(self.problems)
+
+    def __str__(self) -> str:
+        if len(self.problems) == 1:
+            return str(self.problems[0])
+        lines = "".join(f"\n  {problem}" for problem in self.problems)
+        return f"{len(self.problems)} problems in the settings:{lines}"
+
+
+def shown(value: object) -> str:
+    """A value as it may stand in a message: in quotes, one line, 60 characters, no password of a URL."""
+    text = value if isinstance(value, str) else repr(value)
+    text = _URL_LOGIN.sub("://***@", text)
+    if len(text) > SHOWN_CHARACTERS:
+        text = text[: SHOWN_CHARACTERS - 3] + "..."
+    return f"'{_escaped(text)}'"
+
+
+def nearest(name: str, known: Sequence[str]) -> str | None:
+    """The known name most like ``name``, or None if none is near."""
+    from difflib import get_close_matches
+
+    matches = get_close_matches(name, known, n=1, cutoff=NEAR_ENOUGH)
+    return matches[0] if matches else None
+
+
+def _escaped(text: str) -> str:
+    """The text without control characters: what users wrote must not steer the terminal that shows it."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -1,0 +1,248 @@
+"""What one group of requests is worth: a pattern of paths and what applies to them.
+
+Only the rule and its checks are here. The table that finds the rule of a request in
+a fraction of a microsecond belongs to the ASGI skin.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from autoglm_throttle.model import Priority, UserLimit
+from autoglm_throttle.settings.caller_forms import PATH_CHARACTERS, UserLimits
+from autoglm_throttle.settings.form import Flag, Form, FormError, Number, PriorityName, WithNone, read_all
+from autoglm_throttle.settings.problem import ConfigError, Problem, nearest
+
+REST: Final = "*"
+"""As the last segment: whatever follows, or nothing."""
+
+COST_AT_MOST = 1e9
+NAME_CHARACTERS = 100
+
+_NAMED = re.compile(r"\{[A-Za-z_][A-Za-z0-9_]*\}")
+_ENCODED = re.compile(r"%[0-9A-Fa-f]{2}")
+_METHOD = re.compile(r"[A-Z][A-Z0-9-]{0,31}")
+_NO_LITERAL = set("{}*?# ")
+
+
+class Pattern(Form[str]):
+    """A path whose segments are literal, ``{name}`` for any one segment, or ``*`` for the rest."""
+
+    allowed = "a path such as /v1/chat, /users/{id} or /v1/*"
+    example = "/v1/*"
+
+    def parse(self, raw: object) -> str:
+        """Read a pattern; a slash at the end is dropped, because paths are matched without it."""
+        text = raw.strip() if isinstance(raw, str) else ""
+        if not text.startswith("/") or not text.isprintable() or len(text) > PATH_CHARACTERS:
+            raise FormError
+        path = text.rstrip("/")
+        *front, last = path[1:].split("/")
+        for segment in front if last == REST or not path else [*front, last]:
+            _check_segment(segment)
+        named = [segment for segment in (*front, last) if segment.startswith("{")]
+        if len(set(named)) < len(named):
+            raise FormError("two segments have one name")
+        return path or "/"
+
+
+class Methods(Form[frozenset[str]]):
+    """Names of HTTP methods."""
+
+    allowed = "HTTP methods such as GET,POST"
+    example = "POST"
+
+    def parse(self, raw: object) -> frozenset[str]:
+        """Read text separated by commas, or several texts."""
+        parts = raw.split(",") if isinstance(raw, str) else raw
+        if not isinstance(parts, Iterable) or isinstance(parts, (bytes, Mapping)):
+            raise FormError
+        names = [part.strip().upper() if isinstance(part, str) else "" for part in parts]
+        if not names or not all(_METHOD.fullmatch(name) for name in names):
+            raise FormError
+        return frozenset(names)
+
+    def text(self, value: frozenset[str]) -> str:
+        """The names in alphabetical order."""
+        return ",".join(sorted(value))
+
+
+class Label(Form[str]):
+    """A name that can stand in headers, logs and metrics."""
+
+    allowed = f"1 to {NAME_CHARACTERS} ASCII characters without quotes or control characters"
+    example = "chat"
+
+    def parse(self, raw: object) -> str:
+        """Take a printable name."""
+        name = raw.strip() if isinstance(raw, str) else ""
+        good = name.isascii() and name.isprintable() and not set(name) & set('"\\')
+        if not good or not 1 <= len(name) <= NAME_CHARACTERS:
+            raise FormError
+        return name
+
+
+ROUTE_FORMS: Final[Mapping[str, Form[Any]]] = {
+    "pattern": Pattern(),
+    "methods": WithNone(Methods()),
+    "priority": WithNone(PriorityName()),
+    "cost": Number(0, COST_AT_MOST, "units", above=True),
+    "user_limit": WithNone(UserLimits()),
+    "name": WithNone(Label()),
+    "exempt": Flag(),
+}
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class RoutePolicy:
+    """What applies to the requests of one pattern. Of several policies the first that matches counts.
+
+    Args:
+        pattern: segments are literal, ``{name}`` (any one segment) or, as the last, ``*``
+            (the rest, may be empty).
+        methods: the methods it applies to; None is all of them.
+        priority: replaces ``PRIORITY_DEFAULT``; None leaves it.
+        cost: units taken per request from the priority bucket and, rounded up, from user windows; above 0.
+        user_limit: replaces the user limit of settings and plan, in the notation or ready; ``off`` lifts it,
+            None leaves it.
+        name: what refusals, logs and metrics call it; None makes one from methods and pattern.
+        exempt: counted, but neither charged nor refused.
+
+    Raises:
+        ConfigError: one problem for each argument that is not allowed.
+    """
+
+    pattern: str
+    methods: frozenset[str] | None
+    priority: Priority | None
+    cost: float
+    user_limit: tuple[UserLimit, ...] | None
+    name: str
+    exempt: bool
+
+    def __init__(  # noqa: PLR0913, PLR0917 - one argument for each column of the table
+        self,
+        pattern: str,
+        methods: Iterable[str] | None = None,
+        priority: Priority | str | None = None,
+        cost: float = 1.0,
+        user_limit: str | Sequence[UserLimit] | None = None,
+        name: str | None = None,
+        exempt: bool = False,
+    ) -> None:
+        given = (pattern, methods, priority, cost, user_limit, name, exempt)
+        values, problems = read_all(ROUTE_FORMS, dict(zip(ROUTE_FORMS, given, strict=True)))
+        if exempt is True and (cost != 1.0 or priority is not None or user_limit is not None):
+            problems.append(
+                Problem("exempt", "an exempt route is never charged", "leave out cost, priority, user_limit")
+            )
+        if problems:
+            raise ConfigError(problems)
+        if values["name"] is None:
+            methods_text = ",".join(sorted(values["methods"] or ()))
+            values["name"] = f"{methods_text} {values['pattern']}".strip()
+        for field, value in values.items():
+            object.__setattr__(self, field, value)
+
+    @property
+    def segments(self) -> tuple[str, ...]:
+        """The pattern's parts between slashes; none for ``/``."""
+        return segments_of(self.pattern)
+
+    def covers(self, method: str, segments: Sequence[str]) -> bool:
+        """Whether a request of this method and these path segments falls under the pattern."""
+        if self.methods is not None and method not in self.methods:
+            return False
+        mine = self.segments
+        if mine[-1:] == (REST,):
+            mine = mine[:-1]
+            segments = segments[: len(mine)]
+        return len(mine) == len(segments) and all(
+            part == given or part.startswith("{") for part, given in zip(mine, segments, strict=True)
+        )
+
+
+def segments_of(path: str) -> tuple[str, ...]:
+    """The parts of a path between slashes, the slash at the end not counted."""
+    return tuple(path.strip("/").split("/")) if path.strip("/") else ()
+
+
+def unreachable(routes: Sequence[RoutePolicy]) -> list[tuple[RoutePolicy, tuple[RoutePolicy, ...]]]:
+    """Find policies that can never apply, each with the earlier ones that take all its requests.
+
+    Exact, because of witnesses: a request with segments and a method that no policy names stands for all
+    others of its kind, and no length beyond the longest pattern behaves differently.
+    """
+    longest = max((len(route.segments) for route in routes), default=0)
+    found = []
+    for position, route in enumerate(routes):
+        takers: dict[RoutePolicy, None] = {}
+        for method, segments in _witnesses(route, longest):
+            taker = next((r for r in routes[:position] if r.covers(method, segments)), None)
+            if taker is None:
+                break
+            takers[taker] = None
+        else:
+            found.append((route, tuple(takers)))
+    return found
+
+
+def _witnesses(route: RoutePolicy, longest: int) -> list[tuple[str, tuple[str, ...]]]:
+    other = "\0"
+    fixed = tuple(other if part.startswith("{") else part for part in route.segments if part != REST)
+    tails = range(longest + 2 - len(fixed)) if route.segments[-1:] == (REST,) else range(1)
+    methods = sorted(route.methods or {other})
+    return [(method, fixed + (other,) * tail) for method in methods for tail in tails]
+
+
+def route_from_table(table: object) -> RoutePolicy:
+    """A policy from one ``[[routes]]`` table.
+
+    Raises:
+        ConfigError: problems under the names of the keys, each with a dot in front.
+    """
+    if not isinstance(table, Mapping):
+        raise ConfigError([Problem("", "must be a table with the key pattern")])
+    problems = unknown_keys(table, tuple(ROUTE_FORMS))
+    if "pattern" not in table:
+        problems.append(Problem("pattern", "is missing", f"for example {Pattern.example}"))
+    known = {key: table[key] for key in ROUTE_FORMS if key in table}
+    try:
+        route = RoutePolicy(**({"pattern": Pattern.example} | known))
+    except ConfigError as error:
+        problems += error.problems
+    if problems:
+        raise ConfigError(Problem("." + p.variable, p.message, p.hint) for p in problems)
+    return route
+
+
+def unknown_keys(table: Mapping[str, object], known: Sequence[str]) -> list[Problem]:
+    """A problem for each key that is not known, with the nearest one that is."""
+    problems = []
+    for key in table:
+        if key not in known:
+            near = nearest(str(key).lower(), known)
+            problems.append(
+                Problem(
+                    str(key),
+                    "is not a known key",
+                    f"did you mean {near}?" if near else "known are " + ", ".join(known),
+                )
+            )
+    return problems
+
+
+def _check_segment(segment: str) -> None:
+    if _NAMED.fullmatch(segment):
+        return
+    if not segment:
+        raise FormError("an empty segment: two slashes in a row count as one")
+    if segment == REST:
+        raise FormError("* stands only at the end; for one segment write {name}")
+    if set(segment) & _NO_LITERAL:
+        raise FormError("a segment is literal text, {name}, or * at the end")
+    if _ENCODED.search(segment):
+        raise FormError("paths are matched decoded: write the character itself")

@@ -1,0 +1,224 @@
+"""Environment, files and code -> one frozen ``Settings``, once."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import PrivateAttr
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from autoglm_throttle.model import UserLimit
+from autoglm_throttle.settings.field import Source
+from autoglm_throttle.settings.fields import SETTINGS, Fields
+from autoglm_throttle.settings.form import Form, FormError, read_all
+from autoglm_throttle.settings.gather import Gathered, from_code, from_everywhere
+from autoglm_throttle.settings.plan import Plan, Plans, plan_from_table
+from autoglm_throttle.settings.problem import ConfigError, Problem
+from autoglm_throttle.settings.route_policy import RoutePolicy, route_from_table
+from autoglm_throttle.settings.rules import broken_rules
+
+MASK = "********"
+
+_log = logging.getLogger("autoglm_throttle")
+
+
+class _Routes(Form[tuple[RoutePolicy, ...]]):
+    allowed = "a list of route policies"
+    example = '[[routes]] with pattern = "/v1/*"'
+
+    def parse(self, raw: object) -> tuple[RoutePolicy, ...]:
+        """Take policies, or tables as TOML has them."""
+        if isinstance(raw, (str, bytes, Mapping)) or not isinstance(raw, Iterable):
+            raise FormError
+        routes: list[RoutePolicy] = []
+        problems: list[Problem] = []
+        names: dict[str, int] = {}
+        for position, part in enumerate(raw):
+            try:
+                route = part if isinstance(part, RoutePolicy) else route_from_table(part)
+            except ConfigError as error:
+                problems += [Problem(f"[{position}]{p.variable}", p.message, p.hint) for p in error.problems]
+                continue
+            if names.setdefault(route.name, position) != position:
+                place = f"[{position}].name"
+                problems.append(Problem(place, f"{route.name} is already the name of [{names[route.name]}]"))
+            routes.append(route)
+        if problems:
+            raise ConfigError(problems)
+        return tuple(routes)
+
+
+class _PlansForm(Form[Plans]):
+    allowed = "plans by name"
+    example = "[plans.gold]"
+
+    def parse(self, raw: object) -> Plans:
+        """Take plans, a mapping of names to plans, or tables as TOML has them."""
+        if isinstance(raw, Plans):
+            return raw
+        pairs = _named(raw)
+        plans: list[Plan] = []
+        problems: list[Problem] = []
+        for name, part in pairs:
+            try:
+                plan = part if isinstance(part, Plan) else plan_from_table(name, part)
+            except ConfigError as error:
+                problems += [Problem(f".{name}{p.variable}", p.message, p.hint) for p in error.problems]
+                continue
+            if plan.name != name:
+                problems.append(Problem(f".{name}", f"holds the plan {plan.name}"))
+            plans.append(plan)
+        if problems:
+            raise ConfigError(problems)
+        return Plans(plans)
+
+
+FORMS: Final[Mapping[str, Form[Any]]] = {
+    **{name: known.form for name, known in SETTINGS.items()},
+    "routes": _Routes(),
+    "plans": _PlansForm(),
+}
+
+
+class Settings(Fields):
+    """What a ``Throttle`` enforces; frozen.
+
+    ``Settings(...)`` takes ready values or the texts that the environment would have, and reads no
+    environment and no file. ``Settings.from_env()`` is the only reader.
+
+    Args:
+        gathered: what ``from_env`` has collected; leave it out.
+        values: settings by lower-case name, such as ``rate_high_rps=200, user_limit="100/minute"``.
+
+    Raises:
+        ConfigError: with one problem for each fault.
+    """
+
+    model_config = SettingsConfigDict(
+        defer_build=True, frozen=True, extra="forbid", arbitrary_types_allowed=True, hide_input_in_errors=True
+    )
+
+    routes: tuple[RoutePolicy, ...] = ()
+    plans: Plans = Plans()
+
+    _sources: dict[str, Source] = PrivateAttr(default_factory=dict)
+    _ignored: tuple[Problem, ...] = PrivateAttr(default=())
+
+    def __init__(self, gathered: Gathered | None = None, /, **values: Any) -> None:  # noqa: ANN401 - read and checked by FORMS
+        if gathered is None:
+            gathered = from_code(values)
+            if values.get("config_file") is not None:
+                hint = "Settings.from_env(config_file=...) reads it"
+                gathered.problems.append(Problem("config_file", "is not read by Settings(...)", hint))
+        super().__init__(**_checked(gathered))
+        self._sources = dict(gathered.sources)
+        self._ignored = tuple(gathered.unknown)
+
+    @classmethod
+    def from_env(
+        cls,
+        environ: Mapping[str, str] | None = None,
+        env_file: str | Path | None = None,
+        **overrides: Any,  # noqa: ANN401 - read and checked by FORMS
+    ) -> Settings:
+        """Read the environment, a ``.env`` file and the file that ``CONFIG_FILE`` names.
+
+        Overrides win over the environment, the environment over ``.env``, that over the configuration
+        file. Names are matched without case, an empty value means "not set".
+
+        Args:
+            environ: the environment; None: that of the process.
+            env_file: a ``.env`` file that must exist; None: none is looked for. ``${NAME}`` in it is
+                filled in from the environment of the process.
+            overrides: settings by lower-case name.
+
+        Raises:
+            ConfigError: with one problem for each fault, in the order of the settings page.
+        """
+        gathered = from_everywhere(overrides, os.environ if environ is None else environ, env_file)
+        settings = cls(gathered)
+        for problem in gathered.unknown:
+            _log.warning("ignored, because of UNKNOWN_ENV=warn: %s", problem)
+        return settings
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003 - the names are pydantic's
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Leave pydantic only what is passed in: ``from_env`` reads, and reports all faults."""
+        return (init_settings,)
+
+    def source_of(self, name: str) -> Source:
+        """Where the value of a setting came from.
+
+        Raises:
+            KeyError: there is no setting of this name.
+        """
+        if name not in FORMS:
+            raise KeyError(name)
+        return self._sources.get(name, Source.DEFAULT)
+
+    def text_of(self, name: str) -> str:
+        """The value as it would be written in the environment; empty if not set, masked if secret.
+
+        Raises:
+            KeyError: there is no variable of this name.
+        """
+        form, value = SETTINGS[name].form, getattr(self, name)
+        return MASK if form.secret and value is not None else form.text(value)
+
+    @property
+    def rates_rps(self) -> tuple[float, float, float]:
+        """Requests per second for high, mid and low, for all workers together."""
+        return (self.rate_high_rps, self.rate_mid_rps, self.rate_low_rps)
+
+    @property
+    def user_limits(self) -> tuple[tuple[UserLimit, ...], ...]:
+        """The user limits for high, mid and low; an empty tuple means none."""
+        own = (self.user_limit_high, self.user_limit_mid, self.user_limit_low)
+        return tuple(self.user_limit if limits is None else limits for limits in own)
+
+    @property
+    def ignored(self) -> tuple[Problem, ...]:
+        """Unknown names that ``UNKNOWN_ENV=warn`` let pass."""
+        return self._ignored
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all values are equal, wherever they came from."""
+        return isinstance(other, Settings) and self.__dict__ == other.__dict__
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        return [(name, getattr(self, name)) for name in FORMS if name in self._sources]
+
+
+def _checked(gathered: Gathered) -> dict[str, Any]:
+    given = gathered.values
+    values, problems = read_all(FORMS, given)
+    wrong = given.keys() - values.keys()
+    defaults = {name: info.default for name, info in Settings.model_fields.items()}
+    problems += broken_rules(defaults | values, given, set(wrong))
+    if problems or gathered.problems:
+        order = {name: position for position, name in enumerate(FORMS)}
+        problems.sort(key=lambda problem: order[problem.variable.partition(".")[0].partition("[")[0]])
+        placed = [Problem(gathered.place(p.variable), p.message, p.hint) for p in problems]
+        raise ConfigError([*placed, *gathered.problems])
+    return values
+
+
+def _named(raw: object) -> list[tuple[str, object]]:
+    if isinstance(raw, Mapping):
+        return list(raw.items())
+    if not isinstance(raw, (tuple, list)) or not all(isinstance(plan, Plan) for plan in raw):
+        raise FormError
+    return [(plan.name, plan) for plan in raw]

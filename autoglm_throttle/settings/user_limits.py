@@ -1,0 +1,97 @@
+"""The notation of user limits, ``100/minute;5/second``, and what it may not say.
+
+It is the notation of the ``limits`` package. That parser knows no short units, takes a limit of zero,
+and reads ``5/0 second`` as ``5/second``; here the first is allowed and the others are refused.
+"""
+
+from __future__ import annotations
+
+import re
+
+from limits import parse_many
+
+from autoglm_throttle.model import UserLimit
+
+EXAMPLE = "100/minute;5/second"
+
+LIMITS_AT_MOST = 4
+"""Every request checks all of its user's limits, so their number bounds the work per request."""
+
+UNITS_AT_MOST = 16_777_215
+"""2**24 - 1: what three bytes count, the size of a counter in the compact form of a shared store."""
+
+WINDOW_AT_MOST_S = 366 * 86_400
+"""A year. Longer windows are contracts for a database, not for the memory of a process."""
+
+TEXT_AT_MOST = 200
+"""Characters; four limits need fewer than 120."""
+
+_SHORT = {
+    "s": "second",
+    "sec": "second",
+    "m": "minute",
+    "min": "minute",
+    "h": "hour",
+    "hr": "hour",
+    "d": "day",
+}
+_NAMED_S = {86_400: "day", 3600: "hour", 60: "minute", 1: "second"}
+_NO_WINDOW = re.compile(r"(?:/|per)\s*0+\s*[a-z]", re.IGNORECASE)
+
+
+def parse_user_limits(text: str) -> tuple[UserLimit, ...]:
+    """Read one to four limits, kept in the order they are written.
+
+    Args:
+        text: ``100/minute``, ``1000/s``, ``10 per 2 second``, several separated by ``;``.
+
+    Raises:
+        ValueError: not the notation, a limit of 0 or above 16 777 215, more than four limits,
+            two limits with one window, a window above a year. The text says which and gives an example.
+    """
+    if len(text) > TEXT_AT_MOST:
+        raise ValueError(f"longer than {TEXT_AT_MOST} characters, for example {EXAMPLE}")
+    long_form = re.sub(r"[A-Za-z]+", lambda word: _SHORT.get(word[0].lower(), word[0]), text.strip())
+    try:
+        items = parse_many(long_form)
+    except ValueError:
+        raise ValueError(
+            f"for example {EXAMPLE}; whole numbers only: say 30/minute, not 0.5/second"
+        ) from None
+    if _NO_WINDOW.search(long_form):
+        raise ValueError(f"a window of 0 does not exist, for example {EXAMPLE}")
+    return check_user_limits(tuple(user_limit(item.amount, item.get_expiry()) for item in items))
+
+
+def user_limit(limit: int, window_s: int) -> UserLimit:
+    """A limit under the name it has everywhere, such as ``user-60s``."""
+    return UserLimit(f"user-{window_s}s", limit, window_s)
+
+
+def check_user_limits(limits: tuple[UserLimit, ...]) -> tuple[UserLimit, ...]:
+    """Give the limits back if they can be kept together.
+
+    Raises:
+        ValueError: as for ``parse_user_limits``.
+    """
+    windows = [limit.window_s for limit in limits]
+    if not 1 <= len(limits) <= LIMITS_AT_MOST:
+        raise ValueError(f"one to {LIMITS_AT_MOST} limits, not {len(limits)}")
+    if any(not 1 <= limit.limit <= UNITS_AT_MOST for limit in limits):
+        raise ValueError(f"a limit is a whole number from 1 to {UNITS_AT_MOST}, for example {EXAMPLE}")
+    if any(not 1 <= window_s <= WINDOW_AT_MOST_S for window_s in windows):
+        raise ValueError(f"a window is 1 second to {WINDOW_AT_MOST_S // 86_400} days long")
+    if len(set(windows)) < len(windows):
+        raise ValueError("two limits have one window; keep the smaller one")
+    return limits
+
+
+def user_limits_text(limits: tuple[UserLimit, ...]) -> str:
+    """The notation of some limits, which ``parse_user_limits`` reads back."""
+    return ";".join(f"{limit.limit}/{_window_text(limit.window_s)}" for limit in limits)
+
+
+def _window_text(window_s: int) -> str:
+    unit_s = next(unit_s for unit_s in _NAMED_S if window_s % unit_s == 0)
+    count = window_s // unit_s
+    return _NAMED_S[unit_s] if count == 1 else f"{count} {_NAMED_S[unit_s]}"
