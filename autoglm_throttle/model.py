@@ -50,6 +50,11 @@ class Priority(IntEnum):
         """
         return _STATED.get(stated.strip().lower(), cls.LOW)
 
+    @classmethod
+    def knows(cls, stated: str) -> bool:
+        """Whether a stated priority is one of the known texts."""
+        return stated.strip().lower() in _STATED
+
 
 _STATED = {
     "high": Priority.HIGH,
@@ -158,7 +163,7 @@ class Demand:
 
     __slots__ = ("address", "cost", "group", "plan", "priority", "route", "user")
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one argument for each thing that a limit can depend on
         self,
         priority: Priority = Priority.MID,
         user: str = "",
@@ -229,6 +234,14 @@ class Decision:
     reset_after_s: float = 0.0
     items: tuple[WindowState, ...] = ()
     """Every user limit that was looked at."""
+
+
+class Refused(ThrottleError):
+    """Raised where an additional charge is refused in the midst of a request; carries the decision."""
+
+    def __init__(self, decision: Decision) -> None:
+        super().__init__(decision.detail)
+        self.decision = decision
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ SAMPLES_TO_TRUST = 3
 """New samples after an outage before the table may act again: as many as trigger it."""
 
 LOSS_HOLD_S = 30.0
-"""After a device was lost the table may not release for so long: the mean without a hot card looks too good."""
+"""After a loss the table may not release for so long: a mean without the hot card looks too good."""
 
 
 class Controller(Protocol):

@@ -111,8 +111,7 @@ class SlidingWindow:
                 return
             log = self._common
         if log:
-            if log[-1] > now:
-                now = log[-1]
+            now = max(now, log[-1])
             expired = _first_live(log, self._horizon_s, now)
             if expired * COMPACTED_SHARE > len(log):
                 del log[:expired]

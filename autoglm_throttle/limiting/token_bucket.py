@@ -48,8 +48,7 @@ class TokenBucket:
             if now < ready:
                 return _wait(ready, now)
         self._tokens = tokens - cost if tokens > cost else 0.0
-        if now > self._stamp:
-            self._stamp = now
+        self._stamp = max(self._stamp, now)
         return 0.0
 
     def give_back(self, cost: float, now: float) -> None:
@@ -67,7 +66,7 @@ class TokenBucket:
         if now <= self._stamp:
             return self._tokens
         tokens = self._tokens + (now - self._stamp) * self.rate
-        return tokens if tokens < self.burst else self.burst
+        return min(self.burst, tokens)
 
     def _settle(self, now: float) -> None:
         self._tokens = self.tokens(now)

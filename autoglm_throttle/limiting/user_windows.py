@@ -24,9 +24,9 @@ class UserWindows:
     """All user limits of a service, kept in memory.
 
     Args:
-        by_priority: limits for high, mid and low requests; an empty tuple means none.
-        by_plan: limits of the plans that have their own.
-        by_route: limits of the routes that have their own.
+        by_priority: limits for high, mid and low requests; an empty tuple means no limit.
+        by_plan: limits by name of plan; None means the plan has none of its own, empty that it lifts them.
+        by_route: the same by name of route policy.
         address_factor: how many times a user's limit one address may take, >= 1.
         max_users: most users remembered under each set of limits.
     """
@@ -35,17 +35,17 @@ class UserWindows:
         self,
         by_priority: Sequence[Limits],
         *,
-        by_plan: Mapping[str, Limits],
-        by_route: Mapping[str, Limits],
+        by_plan: Mapping[str, Limits | None],
+        by_route: Mapping[str, Limits | None],
         address_factor: float,
         max_users: int,
     ) -> None:
         self._max_users = max_users
         self._factor = address_factor
-        pairs: dict[Limits, _Pair | None] = {(): None}
-        self._by_priority = tuple(self._pair(limits, pairs) for limits in by_priority)
-        self._by_plan = {name: self._pair(limits, {}) for name, limits in by_plan.items() if limits}
-        self._by_route = {name: self._pair(limits, {}) for name, limits in by_route.items() if limits}
+        by_limits = {limits: self._pair(limits) for limits in by_priority}
+        self._by_priority = tuple(by_limits[limits] for limits in by_priority)
+        self._by_plan = {name: self._pair(own) for name, own in by_plan.items() if own is not None}
+        self._by_route = {name: self._pair(own) for name, own in by_route.items() if own is not None}
         self._plain = not (self._by_plan or self._by_route)
 
     @property
@@ -95,10 +95,8 @@ class UserWindows:
             return self._by_plan[demand.plan]
         return self._by_priority[demand.priority]
 
-    def _pair(self, limits: Limits, known: dict[Limits, _Pair | None]) -> _Pair | None:
-        if limits not in known:
-            known[limits] = _Pair(limits, self._factor, self._max_users)
-        return known[limits]
+    def _pair(self, limits: Limits) -> _Pair | None:
+        return _Pair(limits, self._factor, self._max_users) if limits else None
 
     def _windows(self) -> Iterator[SlidingWindow]:
         pairs = [*self._by_priority, *self._by_plan.values(), *self._by_route.values()]
@@ -121,5 +119,3 @@ class _Pair:
         )
         self.users = SlidingWindow(limits, max_users, SlidingWindow(limits, shared))
         self.addresses = SlidingWindow(wide, max_users, SlidingWindow(wide, shared))
-
-

@@ -1,0 +1,60 @@
+"""ASGI middleware that keeps a GPU service answering when demand is more than it can do."""
+
+from autoglm_throttle.asgi import Caller, ThrottleMiddleware, exempt, mark
+from autoglm_throttle.model import (
+    Decision,
+    Demand,
+    GpuProvider,
+    GpuSample,
+    Outcome,
+    Policy,
+    Priority,
+    ProviderMisconfigured,
+    ProviderUnavailable,
+    Reason,
+    Refused,
+    Regime,
+    Telemetry,
+    ThrottleError,
+    UserLimit,
+    Why,
+    WindowState,
+)
+from autoglm_throttle.settings import ConfigError, Plan, Problem, RoutePolicy, Settings
+from autoglm_throttle.snapshot import Snapshot
+from autoglm_throttle.throttle import Permit, Rejection, Throttle
+from autoglm_throttle.version import __version__
+
+__all__ = [
+    "Caller",
+    "ConfigError",
+    "Decision",
+    "Demand",
+    "GpuProvider",
+    "GpuSample",
+    "Outcome",
+    "Permit",
+    "Plan",
+    "Policy",
+    "Priority",
+    "Problem",
+    "ProviderMisconfigured",
+    "ProviderUnavailable",
+    "Reason",
+    "Refused",
+    "Regime",
+    "Rejection",
+    "RoutePolicy",
+    "Settings",
+    "Snapshot",
+    "Telemetry",
+    "Throttle",
+    "ThrottleError",
+    "ThrottleMiddleware",
+    "UserLimit",
+    "Why",
+    "WindowState",
+    "__version__",
+    "exempt",
+    "mark",
+]

@@ -1,0 +1,180 @@
+"""What clients see: RateLimit fields, and the answer to a refused request.
+
+429 is the caller's own limit, 503 is our load, 413 can never fit.
+Fields follow draft-ietf-httpapi-ratelimit-headers-11, bodies RFC 9457.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable
+
+from autoglm_throttle.model import Decision, Reason, WindowState
+
+Field = tuple[bytes, bytes]
+
+STATUS = {Reason.RATE: 429, Reason.USER: 429, Reason.GPU: 503, Reason.TOO_LARGE: 413}
+
+_TYPES = {
+    429: ("https://iana.org/assignments/http-problem-types#quota-exceeded", "Too Many Requests"),
+    503: (
+        "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+        "Service Unavailable",
+    ),
+    413: ("about:blank", "Content Too Large"),
+}
+
+_SENTENCES = {
+    Reason.RATE: "The rate for {policy} priority requests is used up; try again in %d s.",
+    Reason.USER: "Your limit {policy} is used up; try again in %d s.",
+    Reason.GPU: "The service has no capacity left; try again in %d s.",
+}
+
+NAMES = ("retry-after", "retry-after-ms", "ratelimit", "ratelimit-policy", "x-should-retry")
+"""Every field name that an answer may carry, for Access-Control-Expose-Headers."""
+
+LEGACY_NAMES = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")
+
+FORMS_KEPT = 512
+"""Prebuilt bodies and policies kept; there are a few per configured limit, so this only bounds mistakes."""
+
+
+class Answers:
+    """Turns decisions into header fields and bodies.
+
+    Args:
+        dialect: ``ietf``, ``legacy`` (adds ``X-RateLimit-*``) or ``none`` (only Retry-After).
+        retry_after_max_s: greatest Retry-After sent, >= 1 s.
+        jitter: share by which a Retry-After is stretched at random, so that clients do not return together.
+        draw: gives a number in 0..1.
+    """
+
+    def __init__(
+        self,
+        dialect: str = "ietf",
+        *,
+        retry_after_max_s: float = 120.0,
+        jitter: float = 0.1,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self._publishes = dialect != "none"
+        self._legacy = dialect == "legacy"
+        self._max_s = retry_after_max_s
+        self._jitter = jitter
+        self._draw = draw
+        self._policies: dict[tuple[str, int, int], tuple[bytes, bytes]] = {}
+        self._bodies: dict[str, tuple[bytes, bytes]] = {}
+
+    def fields(self, decision: Decision) -> list[Field]:
+        """The fields of an admitted answer; empty where no user limit applies."""
+        items = decision.items
+        if not items or not self._publishes:
+            return []
+        if len(items) == 1:
+            state = items[0]
+            name, policy = self._policy(state)
+            state_text = name % (state.remaining, math.ceil(state.reset_s))
+        else:
+            pairs = [self._policy(state) for state in items]
+            policy = b", ".join(text for _, text in pairs)
+            state_text = b", ".join(
+                name % (state.remaining, math.ceil(state.reset_s))
+                for (name, _), state in zip(pairs, items, strict=True)
+            )
+        fields = [(b"ratelimit-policy", policy), (b"ratelimit", state_text)]
+        if self._legacy:
+            fields += _legacy(decision.limit, decision.remaining, decision.reset_after_s)
+        return fields
+
+    def refusal(self, decision: Decision) -> tuple[int, list[Field], bytes]:
+        """Status, fields and body for a refused decision."""
+        status = STATUS[decision.reason]
+        wait = decision.retry_after_s
+        if math.isinf(wait):
+            body = self._too_large(decision)
+            fields = [(b"x-should-retry", b"false")]
+            seconds = 0
+        else:
+            stretched = wait * (1.0 + self._jitter * self._draw())
+            capped = min(stretched, self._max_s)
+            seconds = max(1, math.ceil(capped))
+            body = self._body(decision, status, seconds)
+            fields = [
+                (b"retry-after", b"%d" % seconds),
+                (b"retry-after-ms", b"%d" % max(1, math.ceil(capped * 1000.0))),
+            ]
+            if wait > self._max_s:
+                fields.append((b"x-should-retry", b"false"))
+        fields.append((b"content-type", b"application/problem+json"))
+        fields.append((b"content-length", b"%d" % len(body)))
+        if decision.items and self._publishes:
+            fields += self._refused_fields(decision, seconds)
+        return status, fields, body
+
+    def _refused_fields(self, decision: Decision, seconds: int) -> list[Field]:
+        texts = []
+        for state in decision.items:
+            refused = state.name == decision.policy and seconds > 0
+            name, _ = self._policy(state)
+            texts.append(name % ((0, seconds) if refused else (state.remaining, math.ceil(state.reset_s))))
+        policies = b", ".join(self._policy(state)[1] for state in decision.items)
+        fields = [(b"ratelimit-policy", policies), (b"ratelimit", b", ".join(texts))]
+        if self._legacy:
+            fields += _legacy(decision.limit, 0, seconds)
+        return fields
+
+    def _policy(self, state: WindowState) -> tuple[bytes, bytes]:
+        """The item's format for RateLimit and its text for RateLimit-Policy."""
+        key = (state.name, state.limit, state.window_s)
+        known = self._policies.get(key)
+        if known is None:
+            quoted = b'"%s"' % state.name.replace("%", "").encode("ascii", "replace")
+            known = (quoted + b";r=%d;t=%d", quoted + b";q=%d;w=%d" % (state.limit, state.window_s))
+            if len(self._policies) < FORMS_KEPT:
+                self._policies[key] = known
+        return known
+
+    def _body(self, decision: Decision, status: int, seconds: int) -> bytes:
+        known = self._bodies.get(decision.detail)
+        if known is None:
+            known = _prepare(decision, status)
+            if len(self._bodies) < FORMS_KEPT:
+                self._bodies[decision.detail] = known
+        front, back = known
+        return b"%b%d%b%.3f}" % (front, seconds, back, decision.retry_after_s)
+
+    def _too_large(self, decision: Decision) -> bytes:
+        sentence = (
+            f"The request costs more than {decision.policy} can ever admit: at most {decision.limit:g}."
+        )
+        return json.dumps(_problem(decision, 413, sentence), separators=(",", ":")).encode()
+
+
+def _problem(decision: Decision, status: int, sentence: str) -> dict[str, object]:
+    uri, title = _TYPES[status]
+    return {
+        "type": uri,
+        "title": title,
+        "status": status,
+        "detail": sentence,
+        "violated-policies": [decision.policy],
+        "reason": decision.detail,
+    }
+
+
+def _prepare(decision: Decision, status: int) -> tuple[bytes, bytes]:
+    """The body for this kind of refusal, cut where the seconds and the exact wait go."""
+    sentence = _SENTENCES[decision.reason].format(policy=decision.policy)
+    document = _problem(decision, status, sentence)
+    front, _, back = json.dumps(document, separators=(",", ":")).partition("%d")
+    return front.encode(), back[:-1].encode() + b',"retry_after_s":'
+
+
+def _legacy(limit: float, remaining: float, reset_s: float) -> list[Field]:
+    return [
+        (b"x-ratelimit-limit", b"%d" % limit),
+        (b"x-ratelimit-remaining", b"%d" % remaining),
+        (b"x-ratelimit-reset", b"%d" % math.ceil(reset_s)),
+    ]

@@ -1,0 +1,198 @@
+"""Who asks, and how important it is: from an ASGI scope to a Demand."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from autoglm_throttle.asgi.routes import RouteTable, path_of
+from autoglm_throttle.identity import REMEMBERED, Identity, ProxyChain, overflow_group
+from autoglm_throttle.model import Demand, Priority
+from autoglm_throttle.settings import ConfigError, Problem, Settings
+
+VALUE_AT_MOST = 8192
+"""Bytes; a longer identity or priority header is treated as absent."""
+
+Scope = Mapping[str, Any]
+Identify = Callable[[Any], "Caller | None"]
+Hint = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """What a user's own ``identify(scope)`` may say about who asks."""
+
+    user: str
+    """Anything that stands for the caller, such as a user id; it is hashed before it is kept.
+    Empty is nobody: the address counts."""
+    plan: str | None = None
+    """Name of the plan whose limits apply."""
+    priority: Priority | None = None
+    """The class of work; None leaves it to routes, header and default."""
+    verified: bool = False
+    """Whether the identity was checked. If not, the address is limited beside it."""
+
+
+class Callers:
+    """Makes a Demand of each scope. Never raises, whatever stands in the scope.
+
+    Args:
+        settings: identity, proxies, plans, priorities.
+        routes: the policies by path.
+        identify: the user's own identification; None: as ``settings.identity`` says.
+        hint: counts what was odd, under a name from code.
+
+    Raises:
+        ConfigError: ``settings.identity`` names a callable that cannot be imported.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        routes: RouteTable,
+        *,
+        identify: Identify | None = None,
+        hint: Hint = lambda name: None,  # noqa: ARG005
+    ) -> None:
+        secret = settings.key_secret
+        self._identity = Identity(secret.get_secret_value().encode() if secret else None)
+        self._proxies = ProxyChain(settings.trusted_proxies, settings.ipv6_prefix)
+        self._plans = settings.plans
+        self._routes = routes
+        self._hint = hint
+        self._default = settings.priority_default
+        self._trust = settings.priority_header_trust
+        self._identify = identify or _imported(settings.identity)
+        self._key_header, self._scheme = _key_source(settings.identity)
+        self._priority_header = settings.priority_header.encode() if self._trust != "off" else b""
+        forwarded = b"x-forwarded-for" if self._proxies.reads_header else b""
+        self._wanted = frozenset({self._key_header, self._priority_header, forwarded} - {b""})
+        self._by_address = lru_cache(REMEMBERED)(self._address_identity)
+
+    def demand(self, scope: Scope) -> Demand:
+        """What this request asks for."""
+        try:
+            return self._demand(scope)
+        except Exception:  # noqa: BLE001 - a scope may hold anything, and the limits must hold all the same
+            self._hint("malformed_scope")
+            nobody, group = self._by_address("")
+            return Demand(self._default, nobody.user, group=group)
+
+    def _demand(self, scope: Scope) -> Demand:
+        found: dict[bytes, bytes] = {}
+        forwarded: list[bytes] = []
+        for name, value in scope["headers"]:
+            if name in self._wanted:
+                if name == b"x-forwarded-for":
+                    forwarded.append(value)
+                else:
+                    found.setdefault(name, value)
+        client = scope.get("client")
+        peer = client[0] if client else ""
+        caller, address, group = self._caller(scope, found, self._proxies.client(peer, forwarded))
+        fixed = caller.priority
+        cost, route_name = 1.0, None
+        if self._routes:
+            route = self._routes.match(path_of(scope), scope.get("method") or "GET")
+            if route is not None:
+                cost, route_name = route.cost, route.name
+                if fixed is None:
+                    fixed = route.priority
+        priority = self._default if fixed is None else fixed
+        stated = found.get(self._priority_header)
+        if stated is not None:
+            priority = self._stated(stated, priority, peer, raises=fixed is None)
+        return Demand(
+            priority, caller.user, cost, plan=caller.plan, route=route_name, address=address, group=group
+        )
+
+    def _caller(self, scope: Scope, found: Mapping[bytes, bytes], client: str) -> tuple[Caller, str, str]:
+        """The caller under its hashed identity, the address to limit beside it, its neighbourhood."""
+        by_address, group = self._by_address(client)
+        caller, unverified = by_address, False
+        if self._identify is not None:
+            stated = self._ask(scope)
+            if stated is not None:
+                caller, unverified = stated, not stated.verified
+        elif self._key_header:
+            key = self._key(found.get(self._key_header, b""))
+            if key:
+                user = self._identity.of("key", key)
+                known = self._member(user)
+                caller, unverified = known or Caller(user), known is None
+        return caller, by_address.user if unverified else "", group
+
+    def _ask(self, scope: Scope) -> Caller | None:
+        """Ask the user's own function; what it raises or returns cannot break a request."""
+        try:
+            caller = self._identify(scope) if self._identify is not None else None
+            if caller is None or not caller.user:
+                return None
+            user = self._identity.of("user", caller.user)
+            return Caller(user, caller.plan, caller.priority, caller.verified)
+        except Exception:  # noqa: BLE001 - it is the user's code
+            self._hint("identify_failed")
+            return None
+
+    def _key(self, value: bytes) -> str:
+        """The caller's key, or nothing if it is absent, malformed or of another scheme."""
+        if len(value) > VALUE_AT_MOST:
+            return ""
+        text = value.decode("latin-1").strip()
+        if not (text.isascii() and text.isprintable()):
+            return ""
+        if self._scheme:
+            scheme, _, text = text.partition(" ")
+            if scheme.lower() != self._scheme:
+                return ""
+        return text.strip()
+
+    def _stated(self, value: bytes, priority: Priority, peer: str, *, raises: bool) -> Priority:
+        """The priority after what the header says: anybody may lower it, only the trusted may raise it."""
+        text = value.decode("latin-1") if len(value) <= VALUE_AT_MOST else ""
+        if not (text.strip() and text.isascii() and text.isprintable()):
+            return priority
+        stated = Priority.parse(text)
+        if stated is Priority.LOW and not Priority.knows(text):
+            self._hint("unknown_priority")
+        trusted = self._trust == "any" or (self._trust == "proxy" and self._proxies.trusts(peer))
+        return stated if raises and trusted else max(priority, stated)
+
+    def _address_identity(self, client: str) -> tuple[Caller, str]:
+        user = self._identity.of("address", client)
+        group = self._identity.of("group", overflow_group(client))
+        return self._member(user) or Caller(user, verified=True), group
+
+    def _member(self, user: str) -> Caller | None:
+        plan = self._plans.of(user)
+        return Caller(user, plan.name, plan.priority, verified=True) if plan is not None else None
+
+
+def _key_source(identity: str) -> tuple[bytes, str]:
+    """The header that carries the key, and the scheme in front of it."""
+    if identity == "bearer":
+        return b"authorization", "bearer"
+    kind, _, name = identity.partition(":")
+    return (name.encode(), "") if kind == "header" else (b"", "")
+
+
+def _imported(identity: str) -> Identify | None:
+    """The callable that ``module:callable`` names; None for the built-in ways.
+
+    Raises:
+        ConfigError: it cannot be imported or called.
+    """
+    module, colon, name = identity.partition(":")
+    if not colon or module == "header":
+        return None
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError([Problem("IDENTITY", f"{identity} cannot be imported: {error}")]) from None
+    if not callable(found):
+        raise ConfigError([Problem("IDENTITY", f"{identity} is not callable")])
+    identify: Identify = found
+    return identify

@@ -1,0 +1,84 @@
+"""Which route policy a request falls under, found before any routing happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from autoglm_throttle.settings import RoutePolicy
+
+MATCHES_KEPT = 4096
+"""Paths whose policy is remembered. Concrete paths are the client's choice, so there must be an end."""
+
+
+REMEMBERED_LENGTH = 512
+"""Characters; longer paths are matched anew each time."""
+
+
+class RouteTable:
+    """Policies by path and method; the first that matches in listed order wins.
+
+    Paths are matched without ``root_path``, with repeated and trailing slashes removed.
+    Policies learned from marks come after the configured ones, so configuration wins.
+    """
+
+    def __init__(self, routes: Iterable[RoutePolicy] = ()) -> None:
+        self._routes = list(routes)
+        self._by_first: dict[str, list[RoutePolicy]] = {}
+        self._known: dict[tuple[str, str], RoutePolicy | None] = {}
+        self._index()
+
+    def __len__(self) -> int:
+        return len(self._routes)
+
+    def knows(self, name: str) -> bool:
+        """Whether a policy of this name is there."""
+        return any(route.name == name for route in self._routes)
+
+    def learn(self, routes: Iterable[RoutePolicy]) -> None:
+        """Add policies behind those that are there."""
+        self._routes.extend(routes)
+        self._index()
+
+    def match(self, path: str, method: str) -> RoutePolicy | None:
+        """The policy for a path, already without ``root_path``; None means the default policy."""
+        key = (path, method)
+        if key in self._known:
+            return self._known[key]
+        found = self._search(path, method)
+        if len(path) > REMEMBERED_LENGTH:
+            return found
+        if len(self._known) >= MATCHES_KEPT:
+            self._known.clear()
+        self._known[key] = found
+        return found
+
+    def _search(self, path: str, method: str) -> RoutePolicy | None:
+        segments = [segment for segment in path.split("/") if segment]
+        candidates = self._by_first.get(segments[0] if segments else "", self._by_first[_ANY])
+        return next((route for route in candidates if route.covers(method, segments)), None)
+
+    def _index(self) -> None:
+        """For each first literal segment: the policies that could match, in their order."""
+        firsts = {_first(route) for route in self._routes} | {_ANY, ""}
+        self._by_first = {
+            first: [route for route in self._routes if _first(route) in {first, _ANY}] for first in firsts
+        }
+        self._known.clear()
+
+
+_ANY = "*"
+
+
+def _first(route: RoutePolicy) -> str:
+    first = route.segments[0] if route.segments else ""
+    return _ANY if first.startswith(("{", "*")) else first
+
+
+def path_of(scope: Mapping[str, Any]) -> str:
+    """The path as received, without ``root_path`` in front."""
+    path: str = scope.get("path") or "/"
+    root: str = scope.get("root_path") or ""
+    if root and path.startswith(root) and path[len(root) : len(root) + 1] in {"/", ""}:
+        return path[len(root) :] or "/"
+    return path

@@ -1,0 +1,95 @@
+"""Which changes deserve a log line, and how often a refusal does."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from autoglm_throttle.model import Decision, Demand, Reason, Regime, Telemetry
+
+LOGGER = logging.getLogger("autoglm_throttle")
+LOGGER.addHandler(logging.NullHandler())
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One log line: an event name, a level, a sentence and flat keys."""
+
+    event: str
+    level: int
+    text: str
+    keys: dict[str, object]
+
+    def write(self) -> None:
+        """Hand the line to the logger ``autoglm_throttle``."""
+        LOGGER.log(self.level, self.text, extra={"event": self.event, **self.keys})
+
+
+def changes(before: Regime, after: Regime) -> Iterator[Line]:
+    """The lines that a change of Regime deserves: a tier entered or left, the door shut, telemetry."""
+    shut, was_shut = not after.factor, not before.factor
+    if after.tier != before.tier or shut is not was_shut:
+        falls = after.factor < before.factor
+        yield Line(
+            "tier_changed",
+            logging.WARNING if falls else logging.INFO,
+            f"rates at {after.factor:.0%} of nominal ({after.why})",
+            {
+                "factor": after.factor,
+                "factor_before": before.factor,
+                "why": after.why.value,
+                "gpu_utilization_ratio": after.load,
+            },
+        )
+    if after.telemetry is not before.telemetry:
+        worse = after.telemetry in {Telemetry.STALE, Telemetry.BLIND}
+        yield Line(
+            "telemetry_changed",
+            logging.WARNING if worse else logging.INFO,
+            f"GPU telemetry is {after.telemetry}",
+            {"state": after.telemetry.value, "state_before": before.telemetry.value, "factor": after.factor},
+        )
+
+
+def refused(demand: Demand, decision: Decision, name: str, count: int) -> Line:
+    """The line for a sampled refusal; the caller stands there as its keyed hash."""
+    return Line(
+        "refused",
+        logging.INFO,
+        f"{count} {name} ({decision.detail})",
+        {
+            "priority": demand.priority.label,
+            "decision": name,
+            "reason": decision.reason.value,
+            "detail": decision.detail,
+            "client_hash": demand.user,
+            "retry_after_s": decision.retry_after_s,
+            "count": count,
+        },
+    )
+
+
+class RefusalSampler:
+    """The first refusal for each reason is a line; those after it are counted into one line per interval.
+
+    Args:
+        every_s: least time between two lines for one reason.
+    """
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._seen: dict[Reason, list[float]] = {}
+
+    def note(self, reason: Reason, now: float) -> int:
+        """Count a refusal; more than 0 means: write a line for so many refusals."""
+        seen = self._seen.get(reason)
+        if seen is None:
+            self._seen[reason] = [now + self._every_s, 0]
+            return 1
+        seen[1] += 1
+        if now < seen[0]:
+            return 0
+        count = int(seen[1])
+        seen[0], seen[1] = now + self._every_s, 0
+        return count

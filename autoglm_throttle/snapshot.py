@@ -1,0 +1,116 @@
+"""What the throttle counts, and the immutable picture of it that metrics, logs and pages read."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from autoglm_throttle.model import GpuSample, Outcome, Policy, Priority, Reason, Regime
+
+DecisionName = Literal["admitted", "limited", "rejected", "exempt"]
+
+LIMITED = frozenset({Reason.RATE, Reason.USER, Reason.TOO_LARGE})
+"""Refusals that are the caller's own limit; all others are our load."""
+
+DURATION_BUCKETS_S = (
+    *(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0),
+    *(2.0, 2.5, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0),
+)
+"""OpenTelemetry's buckets for HTTP durations, with 2 s (the alert threshold must be an edge) and longer ones
+for inference."""
+
+
+def decision_name(reason: Reason) -> DecisionName:
+    """``limited`` for the caller's own limit, ``rejected`` for our load, else ``admitted``."""
+    if reason is Reason.OK:
+        return "admitted"
+    return "limited" if reason in LIMITED else "rejected"
+
+
+class Count:
+    """A number that only grows."""
+
+    __slots__ = ("n",)
+
+    def __init__(self) -> None:
+        self.n = 0
+
+
+class Histogram:
+    """Durations in `DURATION_BUCKETS_S`; the last count is of those above all edges."""
+
+    __slots__ = ("counts", "total_s")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(DURATION_BUCKETS_S) + 1)
+        self.total_s = 0.0
+
+    def observe(self, duration_s: float) -> None:
+        """Count one duration; an edge belongs to the bucket below it."""
+        self.counts[bisect_left(DURATION_BUCKETS_S, duration_s)] += 1
+        self.total_s += duration_s
+
+
+class Rows:
+    """Every counting row of one throttle, made at the start; touched only under the throttle's lock."""
+
+    def __init__(self) -> None:
+        self.admitted = tuple(Count() for _ in Priority)
+        self.refused: dict[tuple[Priority, Reason], Count] = {
+            (priority, reason): Count()
+            for priority in Priority
+            for reason in Reason
+            if reason is not Reason.OK
+        }
+        self.exempt = Count()
+        self.active = [0 for _ in Priority]
+        self.outcomes = {(priority, outcome): Count() for priority in Priority for outcome in Outcome}
+        self.durations = tuple(Histogram() for _ in Priority)
+        self.stale_results = Count()
+        self.hints: dict[str, int] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class DurationCounts:
+    """One histogram at the moment of the snapshot."""
+
+    counts: tuple[int, ...]
+    """One more than `DURATION_BUCKETS_S`; not cumulative."""
+    total_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The throttle at one moment. Counters only grow, except across a fork, where a child starts at 0."""
+
+    taken_at_s: float
+    """Monotonic."""
+    taken_at_wall_s: float
+    """Unix time."""
+    policy: Policy
+    regime: Regime
+    ready: bool
+    """False while the door is shut because no device is left."""
+    requests: Mapping[tuple[Priority, DecisionName, Reason], int]
+    exempt: int
+    active: Mapping[Priority, int]
+    """Admitted and not yet settled."""
+    outcomes: Mapping[tuple[Priority, Outcome], int]
+    durations: Mapping[Priority, DurationCounts]
+    """Of admitted requests that did not end ``neutral``."""
+    rate_limit_rps: Mapping[Priority, float]
+    """Refill rate now."""
+    tokens: Mapping[Priority, float]
+    users: int
+    """Users remembered by the window in memory."""
+    devices: tuple[GpuSample, ...]
+    last_sample_wall_s: float | None
+    """Unix time of the newest sample."""
+    controller_errors: int
+    """Failed or overdue reads, and fields that were not plausible."""
+    stale_results: int
+    """Permits settled a second time."""
+    hints: Mapping[str, int]
+    """What was seen and quietly dealt with, by name: unknown priorities, failing ``identify`` calls."""

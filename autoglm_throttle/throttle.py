@@ -1,0 +1,415 @@
+"""The composition root: the order of the limits, the refunds, the clock and the lock; no algorithm."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Final, Literal
+
+from autoglm_throttle import journal
+from autoglm_throttle.control.controller import Controller, FixedController, Hysteresis, TierController
+from autoglm_throttle.control.staleness import Staleness
+from autoglm_throttle.control.table import TierTable
+from autoglm_throttle.gpu.aggregate import Aggregator
+from autoglm_throttle.gpu.none import NoSource
+from autoglm_throttle.gpu.sampler import Sampler
+from autoglm_throttle.gpu.select import select
+from autoglm_throttle.limiting.token_bucket import PriorityBuckets
+from autoglm_throttle.limiting.user_windows import UserWindows
+from autoglm_throttle.model import (
+    Clock,
+    Decision,
+    Demand,
+    GpuProvider,
+    GpuSample,
+    Outcome,
+    Policy,
+    Priority,
+    ProviderMisconfigured,
+    Reason,
+    Regime,
+    Why,
+)
+from autoglm_throttle.settings import Settings
+from autoglm_throttle.snapshot import DurationCounts, Rows, Snapshot, decision_name
+
+SWEPT_PER_SAMPLE = 100
+"""Users looked at for idleness with each GPU sample: tens of microseconds under the lock."""
+
+ADMITTED: Final = Decision(True, Reason.OK)
+"""The decision where no user limit applies: there is nothing to say about it."""
+
+
+class Permit:
+    """The right to run one request. It must be settled once, most simply by ``with permit:``.
+
+    Leaving the block settles it: ``success``, ``failure`` after an exception,
+    ``neutral`` after a cancellation, which says nothing about the service.
+    """
+
+    __slots__ = ("_throttle", "admitted_s", "decision", "demand", "settled")
+
+    admitted: Literal[True] = True
+
+    def __init__(self, throttle: Throttle, demand: Demand, decision: Decision, admitted_s: float) -> None:
+        self._throttle = throttle
+        self.demand = demand
+        self.decision = decision
+        self.admitted_s = admitted_s
+        self.settled = False
+
+    def settle(self, outcome: Outcome = Outcome.SUCCESS) -> None:
+        """Say how the request ended. Never waits; a second call changes nothing and is counted."""
+        self._throttle.settle(self, outcome)
+
+    def __enter__(self) -> Permit:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.settle(Outcome.SUCCESS)
+        else:
+            self.settle(Outcome.FAILURE if issubclass(kind, Exception) else Outcome.NEUTRAL)
+
+    def __repr__(self) -> str:
+        return f"Permit({self.demand!r}, {'settled' if self.settled else 'open'})"
+
+
+class Rejection:
+    """A refused demand: nothing was taken, nothing needs to be settled."""
+
+    __slots__ = ("decision", "demand")
+
+    admitted: Literal[False] = False
+
+    def __init__(self, demand: Demand, decision: Decision) -> None:
+        self.demand = demand
+        self.decision = decision
+
+    def __repr__(self) -> str:
+        return f"Rejection({self.demand!r}, {self.decision.detail})"
+
+
+class Throttle:
+    """Owns every limit of a service. Share one object between all that is to be limited together.
+
+    Args:
+        settings: what to enforce; None: the defaults. ``Throttle.from_env()`` reads the environment.
+        gpu: where samples come from, instead of what ``settings.gpu`` names.
+        sampling: ``thread`` reads the GPUs on a daemon thread from the first request or lifespan on;
+            ``manual`` reads them only in `tick`, for tests and simulators.
+        clock: monotonic seconds; the only clock that decisions see.
+    """
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        gpu: GpuProvider | None = None,
+        sampling: Literal["thread", "manual"] = "thread",
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.settings = settings = settings if settings is not None else Settings()
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._manual = sampling == "manual"
+        self._listening = False
+        now = clock()
+        rates = [rate / settings.workers for rate in settings.rates_rps]
+        self._buckets = PriorityBuckets(rates, settings.burst_s, settings.borrow, now)
+        self._windows = _user_windows(settings)
+        self._controller = _controller(settings, now)
+        self._aggregator = Aggregator(settings.gpu_aggregate)
+        self._regime = self._controller.regime(now)
+        self._devices: tuple[GpuSample, ...] = ()
+        self._sampled_wall_s: float | None = None
+        self._rows = Rows()
+        self._refusals = journal.RefusalSampler(settings.log_refused_every_s)
+        self._lines: list[journal.Line] = []
+        self._sampler = self._make_sampler(gpu)
+        if self._sampler is None:
+            self._adopt(self._controller.silent(now), now)
+        _ALL.add(self)
+
+    @classmethod
+    def from_env(cls) -> Throttle:
+        """A throttle as the environment configures it.
+
+        Raises:
+            ConfigError: with every fault of the environment and the configuration file.
+        """
+        return cls(Settings.from_env())
+
+    def __repr__(self) -> str:
+        regime = self._regime
+        rates = "/".join(f"{bucket.rate:g}" for bucket in self._buckets.all)
+        return (
+            f"Throttle({self.settings.policy}, factor={regime.factor:.2f} ({regime.why}), "
+            f"telemetry={regime.telemetry}, rates={rates}/s, active={sum(self._rows.active)})"
+        )
+
+    async def admit(self, demand: Demand) -> Permit | Rejection:
+        """Ask for leave to run a request. Never raises, and never returns anything else."""
+        return self.try_admit(demand)
+
+    def try_admit(self, demand: Demand) -> Permit | Rejection:
+        """The same without an event loop."""
+        if not self._listening:
+            self.start()
+        now = self._clock()
+        with self._lock:
+            decision = self._charge(demand, now)
+            if decision.allowed:
+                self._rows.admitted[demand.priority].n += 1
+                self._rows.active[demand.priority] += 1
+            else:
+                self._note_refusal(demand, decision, now)
+        if self._lines:
+            self._write()
+        return Permit(self, demand, decision, now) if decision.allowed else Rejection(demand, decision)
+
+    def settle(self, permit: Permit, outcome: Outcome) -> None:
+        """What `Permit.settle` does."""
+        duration_s = self._clock() - permit.admitted_s
+        priority = permit.demand.priority
+        with self._lock:
+            rows = self._rows
+            if permit.settled:
+                rows.stale_results.n += 1
+                return
+            permit.settled = True
+            rows.active[priority] -= 1
+            rows.outcomes[priority, outcome].n += 1
+            if outcome is not Outcome.NEUTRAL:
+                rows.durations[priority].observe(duration_s)
+
+    def observe(self, samples: Sequence[GpuSample]) -> Regime:
+        """Take in one reading of all devices: the sampler's entrance, and that of tests."""
+        now = self._clock()
+        with self._lock:
+            view = self._aggregator.update(samples, now)
+            self._devices = view.devices
+            self._sampled_wall_s = time.time()
+            regime = self._adopt(self._controller.observe(view, now), now)
+            if self._windows is not None:
+                self._windows.sweep(now, SWEPT_PER_SAMPLE)
+        self._write()
+        return regime
+
+    def tick(self) -> Regime:
+        """Read the GPUs once in the caller, with ``sampling="manual"``."""
+        if self._sampler is not None:
+            self._sampler.tick()
+        return self.regime()
+
+    def regime(self) -> Regime:
+        """The Regime in force now, its age considered."""
+        now = self._clock()
+        with self._lock:
+            regime = self._adopt(self._controller.regime(now), now)
+        self._write()
+        return regime
+
+    def start(self) -> None:
+        """Start reading the GPUs; returns at once. Idempotent, and good again after `stop` and in a fork."""
+        self._listening = True
+        if self._sampler is not None and not self._manual:
+            self._sampler.start()
+
+    def stop(self) -> None:
+        """Stop reading the GPUs. The next request starts it again. Idempotent."""
+        self._listening = False
+        if self._sampler is not None:
+            self._sampler.stop()
+
+    def count_exempt(self) -> None:
+        """Count a request that is not subject to the throttle."""
+        with self._lock:
+            self._rows.exempt.n += 1
+
+    def hint(self, name: str) -> None:
+        """Count something odd that was dealt with, under a name from code, never from a request."""
+        with self._lock:
+            self._rows.hints[name] = self._rows.hints.get(name, 0) + 1
+
+    def snapshot(self) -> Snapshot:
+        """Everything there is to see, as one immutable value; tens of microseconds under the lock."""
+        now = self._clock()
+        with self._lock:
+            regime = self._adopt(self._controller.regime(now), now)
+            snapshot = self._picture(regime, now)
+        self._write()
+        return snapshot
+
+    def _picture(self, regime: Regime, now: float) -> Snapshot:
+        rows, windows = self._rows, self._windows
+        requests = {(p, decision_name(Reason.OK), Reason.OK): rows.admitted[p].n for p in Priority}
+        requests |= {(p, decision_name(why), why): row.n for (p, why), row in rows.refused.items()}
+        return Snapshot(
+            taken_at_s=now,
+            taken_at_wall_s=time.time(),
+            policy=self.settings.policy,
+            regime=regime,
+            ready=regime.why is not Why.LOST,
+            requests=requests,
+            exempt=rows.exempt.n,
+            active=dict(zip(Priority, rows.active, strict=True)),
+            outcomes={key: row.n for key, row in rows.outcomes.items()},
+            durations={
+                p: DurationCounts(tuple(rows.durations[p].counts), rows.durations[p].total_s)
+                for p in Priority
+            },
+            rate_limit_rps={p: self._buckets.all[p].rate for p in Priority},
+            tokens={p: self._buckets.all[p].tokens(now) for p in Priority},
+            users=windows.users if windows is not None else 0,
+            devices=self._devices,
+            last_sample_wall_s=self._sampled_wall_s,
+            controller_errors=_errors(self._sampler),
+            stale_results=rows.stale_results.n,
+            hints=dict(rows.hints),
+        )
+
+    def _charge(self, demand: Demand, now: float) -> Decision:
+        """Ask each limit in turn, the cheapest refusal first; who refuses leaves nothing charged."""
+        regime = self._regime
+        if now >= regime.until_s:
+            regime = self._adopt(self._controller.regime(now), now)
+        if not regime.factor:
+            return _door_shut(regime, now)
+        paid = self._buckets.take(demand, now)
+        if isinstance(paid, Decision):
+            return paid
+        decision = self._windows.hit(demand, now) if self._windows is not None else None
+        if decision is None:
+            return ADMITTED
+        if not decision.allowed:
+            paid.give_back(demand.cost, now)
+        return decision
+
+    def _note_refusal(self, demand: Demand, decision: Decision, now: float) -> None:
+        reason = decision.reason
+        self._rows.refused[demand.priority, reason].n += 1
+        count = self._refusals.note(reason, now)
+        if count:
+            self._lines.append(journal.refused(demand, decision, decision_name(reason), count))
+
+    def _adopt(self, regime: Regime, now: float) -> Regime:
+        before, self._regime = self._regime, regime
+        if regime is not before:
+            if regime.factor != before.factor:
+                self._buckets.rescale(regime.factor, now)
+            self._lines.extend(journal.changes(before, regime))
+        return regime
+
+    def _write(self) -> None:
+        """Write the lines that changes under the lock have left behind; a handler may be slow."""
+        while self._lines:
+            with self._lock:
+                lines, self._lines = self._lines, []
+            for line in lines:
+                line.write()
+
+    def _make_sampler(self, gpu: GpuProvider | None) -> Sampler | None:
+        settings = self.settings
+        provider = gpu if gpu is not None else select(settings.gpu, settings.gpu_devices)
+        if provider is None:
+            return None
+        myself = weakref.ref(self)
+
+        def samples(rows: Sequence[GpuSample]) -> None:
+            throttle = myself()
+            if throttle is not None:
+                throttle.observe(rows)
+
+        def failure(error: Exception) -> None:
+            throttle = myself()
+            if throttle is not None:
+                throttle._failed(error)  # noqa: SLF001 - a method of this class, reached through a weak reference
+
+        sampler = Sampler(
+            provider, samples, failure, interval_s=settings.sample_interval_s, clock=self._clock
+        )
+        weakref.finalize(self, sampler.stop, 0.0).atexit = False
+        return sampler
+
+    def _failed(self, error: Exception) -> None:
+        now = self._clock()
+        with self._lock:
+            if isinstance(error, NoSource):
+                self._adopt(self._controller.silent(now), now)
+            elif isinstance(error, ProviderMisconfigured):
+                self._adopt(self._controller.gone(now), now)
+        self._write()
+
+    def _after_fork(self) -> None:
+        """The parent's thread may have held the lock, and its counts are not the child's."""
+        self._lock = threading.Lock()
+        self._rows = Rows()
+        self._listening = False
+
+
+def _errors(sampler: Sampler | None) -> int:
+    if sampler is None:
+        return 0
+    return sampler.failures + sampler.overruns + sampler.implausible + sampler.callback_errors
+
+
+def _door_shut(regime: Regime, now: float) -> Decision:
+    wait = regime.reopens_s - now
+    lost = regime.why is Why.LOST
+    return Decision(
+        allowed=False,
+        reason=Reason.GPU,
+        detail="gpu:lost" if lost else "gpu:stop",
+        policy="gpu",
+        limit=0.0,
+        remaining=0.0,
+        retry_after_s=wait,
+        reset_after_s=wait,
+    )
+
+
+def _user_windows(settings: Settings) -> UserWindows | None:
+    windows = UserWindows(
+        settings.user_limits,
+        by_plan={name: plan.user_limit for name, plan in settings.plans.items()},
+        by_route={route.name: route.user_limit for route in settings.routes},
+        address_factor=settings.address_factor,
+        max_users=settings.max_users,
+    )
+    return windows if windows.any else None
+
+
+def _controller(settings: Settings, now: float) -> Controller:
+    if settings.policy is Policy.FIXED:
+        return FixedController(now)
+    interval_s = settings.sample_interval_s
+    return TierController(
+        TierTable(settings.tiers),
+        Hysteresis(
+            settings.tier_samples,
+            settings.tier_release_samples,
+            settings.tier_release_margin_pct,
+            settings.tier_recovery_step,
+        ),
+        Staleness(interval_s, settings.gpu_stale_after_s, settings.gpu_blind_after_s, settings.gpu_unknown),
+        interval_s=interval_s,
+        now=now,
+    )
+
+
+_ALL: weakref.WeakSet[Throttle] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for throttle in list(_ALL):
+        throttle._after_fork()  # noqa: SLF001 - a method of this module's class
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
