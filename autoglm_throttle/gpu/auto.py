@@ -1,0 +1,77 @@
+"""The automatic choice of a source: made on the sampler's thread, never in the caller.
+
+Finding out whether a driver works means opening it, and some drivers hang in that call.
+So the choice is a provider itself, and the first ``read`` makes it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from autoglm_throttle.gpu.none import NoSource, NotPresent, PackageMissing
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autoglm_throttle.model import GpuProvider, GpuSample
+
+_log = logging.getLogger("autoglm_throttle")
+
+
+class AutoProvider:
+    """The first of several providers that finds anything to read.
+
+    A candidate that finds no driver, no device or no package is passed over. One that finds a driver
+    which does not work is the choice already: there is a GPU, and not seeing it is being blind.
+    Once found, a source stays the choice, so that its loss is not mistaken for never having had one.
+
+    Args:
+        candidates: providers in the order of preference.
+    """
+
+    def __init__(self, candidates: Sequence[GpuProvider]) -> None:
+        self.name = "auto"
+        self.min_interval_s = max((one.min_interval_s for one in candidates), default=0.0)
+        self._candidates = tuple(candidates)
+        self._found: GpuProvider | None = None
+        self._tried = ""
+
+    def __repr__(self) -> str:
+        return f"AutoProvider({self._found or self._tried or 'not tried yet'})"
+
+    def read(self) -> Sequence[GpuSample]:
+        """Read the source found, looking for one first if there is none yet.
+
+        Raises:
+            NoSource: none of the candidates has anything to read.
+            ProviderUnavailable: the source is there and cannot be read now.
+            ProviderMisconfigured: it is there and can never be read as configured.
+        """
+        if self._found is not None:
+            return self._found.read()
+        tried = []
+        for candidate in self._candidates:
+            try:
+                rows = candidate.read()
+            except (NotPresent, PackageMissing) as error:
+                candidate.close()
+                tried.append(f"{candidate.name}: {error}")
+            else:
+                self._found, self.name = candidate, candidate.name
+                return rows
+        text = "; ".join(tried)
+        if text != self._tried:
+            self._tried = text
+            _log.info("GPU telemetry: no source found (%s)", text)
+        raise NoSource(f"no GPU found ({text})")
+
+    def close(self) -> None:
+        """Close every candidate."""
+        for candidate in self._candidates:
+            candidate.close()
+
+    def forget(self) -> None:
+        """Let every candidate drop its handles, without a driver call."""
+        for candidate in self._candidates:
+            candidate.forget()

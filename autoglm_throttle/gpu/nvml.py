@@ -1,0 +1,222 @@
+"""NVIDIA's management library: opening it, and choosing and reading its devices.
+
+Everything happens in ``read`` and ``close``, thus on the sampler's thread: some drivers hang
+while they are opened. The binding is ``nvidia-ml-py``, whose module is ``pynvml``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import time
+from typing import TYPE_CHECKING, Final
+
+from autoglm_throttle.gpu import visible
+from autoglm_throttle.gpu.none import NotPresent, PackageMissing
+from autoglm_throttle.gpu.nvml_cards import Found, find, look_up
+from autoglm_throttle.gpu.nvml_device import NO_PERMISSION, UNINITIALIZED, NvmlDevice, Uninitialized
+from autoglm_throttle.model import ProviderMisconfigured, ProviderUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autoglm_throttle.gpu.nvml_device import Binding, Refusal
+    from autoglm_throttle.model import Clock, GpuSample
+
+_log = logging.getLogger("autoglm_throttle")
+
+NO_DRIVER: Final = 9
+NO_LIBRARY: Final = 12
+REMEDIES: Final[dict[int, str]] = {
+    NO_PERMISSION: "this user may not read the GPUs; in a container give it the driver capability 'utility'",
+    NO_DRIVER: "the NVIDIA driver is not loaded",
+    NO_LIBRARY: "libnvidia-ml.so.1 was not found; in a container give it the driver capability 'utility'",
+    18: "the driver was replaced under the running system: reboot, or reload it and restart the container",
+    999: "the GPUs were taken from this container, for example by 'systemctl daemon-reload': restart it",
+}
+"""What to do about an error of the library, by its code."""
+
+PACKAGE: Final = "install autoglm-throttle[nvml]"
+"""What to do when the binding is missing."""
+
+
+class NvmlProvider:
+    """Samples of the NVIDIA GPUs of this host.
+
+    Args:
+        devices: the devices to read, by NVML index or UUID (a unique beginning is enough; also MIG).
+            Empty means those of ``CUDA_VISIBLE_DEVICES``, or all if that is not set.
+        environ: where the CUDA variables are looked up, at each opening; ``os.environ`` by default.
+        clock: monotonic seconds.
+    """
+
+    name = "nvml"
+    min_interval_s = 0.2
+    """The driver averages utilization over 1/6 to 1 s: reading faster repeats the same number."""
+
+    def __init__(
+        self,
+        devices: Sequence[str] = (),
+        *,
+        environ: Mapping[str, str] | None = None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self._wanted = tuple(entry.strip() for entry in devices if entry.strip())
+        self._environ = os.environ if environ is None else environ
+        self._clock = clock
+        self._pid: int | None = None
+        self._nvml: Binding = None
+        self._devices: list[NvmlDevice] = []
+        self._cards: dict[int, visible.Card] = {}
+        """Cards by index, kept over re-opening: a lost one no longer tells its UUID and instances."""
+        self._chosen: tuple[str, ...] = ()
+        """UUIDs once chosen; after that a missing device is a loss and no fault of the setting."""
+
+    def __repr__(self) -> str:
+        return f"NvmlProvider({', '.join(device.uuid for device in self._devices) or 'not open'})"
+
+    def read(self) -> Sequence[GpuSample]:
+        """Read all devices, opening the driver first where this process has not yet.
+
+        Returns:
+            One row per card or MIG instance; a lost one has ``health`` ``lost``.
+
+        Raises:
+            NotPresent: there is no driver, no library or no device.
+            ProviderUnavailable: the driver cannot be opened, or no device told anything.
+            PackageMissing: the binding is missing, or is another package of the same name.
+            ProviderMisconfigured: a device was named that does not exist; the text lists the present ones.
+        """
+        if self._pid != os.getpid():
+            self.forget()
+        try:
+            return self._rows()
+        except Uninitialized:
+            self.forget()  # another user of the library shut it down: once more, with a new opening
+        try:
+            return self._rows()
+        except Uninitialized as error:
+            raise ProviderUnavailable(f"NVML is shut down again and again: {error}") from error
+
+    def close(self) -> None:
+        """Shut the library down, if this process opened it."""
+        nvml, pid = self._nvml, self._pid
+        self.forget()
+        if nvml is not None and pid == os.getpid():
+            try:
+                nvml.nvmlShutdown()
+            except nvml.NVMLError as error:
+                _log.debug("NVML shutdown: %s", error)
+
+    def forget(self) -> None:
+        """Drop the library and all handles without calling it."""
+        self._pid = None
+        self._nvml = None
+        self._devices = []
+
+    def _rows(self) -> list[GpuSample]:
+        if not self._devices:
+            self._open()
+        rows = [device.read() for device in self._devices]
+        errors = [device.error for device in self._devices if device.error is not None]
+        if errors and not any(_tells(row) for row in rows):
+            raise _unavailable(errors[-1])
+        return rows
+
+    def _open(self) -> None:
+        if self._nvml is None:
+            nvml = _binding()
+            try:
+                nvml.nvmlInitWithFlags(nvml.NVML_INIT_FLAG_NO_GPUS)
+            except nvml.NVMLError as error:
+                raise _unavailable(error) from error
+            self._nvml, self._pid = nvml, os.getpid()
+        try:
+            found = look_up(self._nvml, self._cards)
+        except self._nvml.NVMLError as error:
+            if error.value == UNINITIALIZED:
+                raise Uninitialized(str(error)) from error
+            raise _unavailable(error) from error
+        self._devices = self._choose(found)
+        self._chosen = tuple(device.uuid for device in self._devices)
+
+    def _choose(self, found: Sequence[Found]) -> list[NvmlDevice]:
+        cards = [one.card for one in found]
+        listed = self._environ.get("CUDA_VISIBLE_DEVICES")
+        if self._chosen and (self._wanted or listed is not None):
+            choice = visible.named(self._chosen, cards)
+        elif self._wanted:
+            choice = visible.named(self._wanted, cards)
+            if choice.unknown:
+                raise ProviderMisconfigured(_unknown(choice.unknown, cards))
+        elif listed is not None:
+            choice = visible.cuda(listed, cards, order=self._environ.get("CUDA_DEVICE_ORDER", ""))
+        else:
+            choice = visible.every(cards)
+        if not choice.targets:
+            raise NotPresent(_nothing(cards, listed))
+        if choice.guessed:
+            _log.warning(
+                "CUDA_VISIBLE_DEVICES holds indexes and the cards differ: CUDA's numbers are taken for PCI "
+                "order, which may be wrong; use UUIDs or set CUDA_DEVICE_ORDER=PCI_BUS_ID"
+            )
+        by_index = {one.card.index: one for one in found}
+        return [self._device(by_index[index], slot) for index, slot in choice.targets]
+
+    def _device(self, found: Found, slot: int | None) -> NvmlDevice:
+        card, nvml = found.card, self._nvml
+        instance = next((one for one in card.instances or () if one.slot == slot), None)
+        uuid = card.uuid if instance is None else instance.uuid
+        return NvmlDevice(
+            nvml=nvml,
+            uuid=uuid,
+            index=card.index if slot is None else 100 * (card.index + 1) + slot,
+            name=card.name,
+            kind="gpu" if slot is None else "mig",
+            handle=found.handle if slot is None else found.slots.get(slot),
+            card=found.handle,
+            find=lambda: find(nvml, (card.index, slot), uuid),
+            clock=self._clock,
+            source=self.name,
+            lost="" if found.error is None else str(found.error),
+        )
+
+
+def _binding() -> Binding:
+    """Import the binding, and make sure that it is the right one."""
+    try:
+        nvml = importlib.import_module("pynvml")
+    except ImportError as error:
+        raise PackageMissing(f"the Python package nvidia-ml-py is not installed: {PACKAGE}") from error
+    if not hasattr(nvml, "nvmlInitWithFlags"):
+        raise PackageMissing(
+            "the installed module pynvml is not that of nvidia-ml-py: "
+            f"remove the packages pynvml and nvidia-ml-py3, then {PACKAGE}"
+        )
+    return nvml
+
+
+def _unavailable(error: Refusal) -> ProviderUnavailable:
+    kind = NotPresent if error.value in {NO_DRIVER, NO_LIBRARY} else ProviderUnavailable
+    remedy = REMEDIES.get(error.value)
+    return kind(f"NVML {error.value} {error}" + (f": {remedy}" if remedy else ""))
+
+
+def _unknown(entries: Sequence[str], cards: Sequence[visible.Card]) -> str:
+    present = [f"{card.index} = {card.uuid}" for card in cards]
+    present += [instance.uuid for card in cards for instance in card.instances or ()]
+    return f"no such GPU: {', '.join(entries)}; present are {', '.join(present) or 'none'}"
+
+
+def _nothing(cards: Sequence[visible.Card], listed: str | None) -> str:
+    if not cards:
+        return "the NVIDIA driver lists no GPU"
+    if listed is not None:
+        return f"CUDA_VISIBLE_DEVICES={listed!r} names none of the {len(cards)} GPUs present"
+    return "every GPU is in MIG mode and has no instance"
+
+
+def _tells(row: GpuSample) -> bool:
+    numbers = (row.utilization_pct, row.memory_used_bytes, row.power_w, row.temperature_c, row.sm_clock_mhz)
+    return any(number is not None for number in numbers)

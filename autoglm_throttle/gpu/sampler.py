@@ -1,0 +1,309 @@
+"""The thread that asks a provider, so that no request and no event loop ever does.
+
+A driver call can take milliseconds or hang for ever, and a thread cannot interrupt it.
+So there is one daemon thread and never a second one beside a hung read (a hung driver usually
+hangs for every caller). Whoever needs the samples notices their age; nobody waits for this thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from autoglm_throttle.gpu.none import NoSource
+from autoglm_throttle.gpu.plausible import believable
+from autoglm_throttle.gpu.schedule import Next, Schedule
+from autoglm_throttle.model import ProviderMisconfigured
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from autoglm_throttle.model import Clock, GpuProvider, GpuSample
+
+_T = TypeVar("_T")
+
+_log = logging.getLogger("autoglm_throttle")
+
+LOG_EVERY_S: Final = 30.0
+"""At most one line per kind of trouble in this time: a driver that is away stays away for long."""
+
+DEADLINE_SHARE: Final = 0.5
+DEADLINE_MIN_S: Final = 0.2
+"""A read longer than half the interval, and than 0.2 s, is an overrun: the next tick is in danger."""
+
+
+class Sampler:
+    """Reads a provider again and again on its own daemon thread and hands the rows on.
+
+    Args:
+        provider: where the samples come from; while the thread lives only it calls the provider.
+        on_samples: gets the rows of each successful read, on the sampler's thread, with
+            implausible fields emptied. What it raises is caught, counted and logged.
+        on_failure: gets the exception of each read that gave none, on the same thread.
+        interval_s: seconds from start to start of two reads; raised to ``provider.min_interval_s``.
+        clock: monotonic seconds.
+
+    Raises:
+        ValueError: ``interval_s`` is not a finite number above 0.
+    """
+
+    def __init__(
+        self,
+        provider: GpuProvider,
+        on_samples: Callable[[Sequence[GpuSample]], object],
+        on_failure: Callable[[Exception], object] | None = None,
+        *,
+        interval_s: float,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.provider = provider
+        self.running = False
+        """True from ``start`` to ``stop``: nothing to start. Also after a misconfiguration ended
+        the thread, so that the request path, which starts what does not run, does not try for ever."""
+        self.failures = 0
+        """Reads that raised, since construction."""
+        self.overruns = 0
+        """Reads that took longer than the deadline."""
+        self.implausible = 0
+        """Fields emptied because their value cannot be."""
+        self.callback_errors = 0
+        """Exceptions from ``on_samples`` and ``on_failure``."""
+        self.last_error: str | None = None
+        """Text of the newest failure, kept after a recovery."""
+        self.misconfigured: str | None = None
+        """Why the thread ended for good, with the remedy; None unless it did."""
+        self.no_source: str | None = None
+        """What the automatic choice tried, while it finds nothing; None otherwise."""
+        self._on_samples = on_samples
+        self._on_failure = on_failure
+        self._clock = clock
+        self._schedule = Schedule(max(interval_s, provider.min_interval_s))
+        self._next = Next(due_s=0.0)
+        self._logged: dict[str, float] = {}
+        self._lock = threading.Lock()
+        self._alarm = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+        self._woken = False
+        _SAMPLERS.add(self)
+
+    def __repr__(self) -> str:
+        state = "misconfigured" if self.misconfigured else "running" if self.running else "stopped"
+        return f"Sampler({self.provider.name}, {state}, failures={self.failures}, overruns={self.overruns})"
+
+    def start(self) -> None:
+        """Start the thread unless there is one; returns at once and never calls the provider.
+
+        After ``stop`` has left a thread behind in a hung read, that same thread goes on
+        when its call returns.
+        """
+        with self._lock:
+            self._stopping = False
+            self.running = True
+            if self._thread is None:
+                self.misconfigured = None
+                self._launch()
+
+    def stop(self, join_s: float = 1.0) -> None:
+        """Ask the thread to end, and wait for it.
+
+        Args:
+            join_s: seconds to wait at most; a thread in a hung read is left behind.
+        """
+        with self._lock:
+            self.running = False
+            self._stopping = True
+            thread = self._thread
+        self._alarm.set()
+        if thread is None:
+            self._close()  # manual mode: there was never a thread to do it
+        elif thread is not threading.current_thread():
+            thread.join(join_s)
+
+    def wake(self) -> None:
+        """Read now instead of at the next tick, but not faster than ``provider.min_interval_s``."""
+        self._woken = True
+        self._alarm.set()
+
+    def tick(self) -> None:
+        """Read once in the caller (manual mode), with the same checks and the same error handling.
+
+        Raises:
+            RuntimeError: the sampler's thread lives; two readers at once are one too many.
+        """
+        if self._thread is not None:
+            raise RuntimeError("the sampler's thread reads; tick() is for a sampler that was not started")
+        self._stopping = False
+        self._read()
+
+    def forget(self) -> None:
+        """Leave the parent's thread and handles behind, in a forked child; no driver call.
+
+        Lock and event are made anew: the parent's thread may have held them at the fork.
+        """
+        self.running = False
+        self.misconfigured = None
+        self._lock = threading.Lock()
+        self._alarm = threading.Event()
+        self._thread = None
+        self._stopping = self._woken = False
+        self._schedule.strikes = 0
+        self._next = Next(due_s=0.0)
+        self.provider.forget()
+
+    def _launch(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="autoglm-throttle-gpu", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # no threads left: the request that started us must not fail for it
+            self._thread = None
+            self.running = False
+            self.failures += 1
+            self.last_error = _text(error)
+            self._say("start", logging.ERROR, self.last_error)
+
+    def _run(self) -> None:
+        try:
+            while not self._ends():
+                started = self._clock()
+                if not self._read():
+                    self._close()
+                    return
+                self._sleep(started)
+        except BaseException as error:
+            self.misconfigured = f"the provider ended the thread with {type(error).__name__}"
+            raise
+        finally:
+            with self._lock:
+                if self._thread is threading.current_thread():
+                    self._thread = None
+
+    def _ends(self) -> bool:
+        """Decide under the lock whether the thread ends, so that ``start`` never counts on a dying one."""
+        with self._lock:
+            if not self._stopping:
+                return False
+        self._close()
+        with self._lock:
+            if self._stopping:
+                self._thread = None
+            return self._stopping
+
+    def _sleep(self, started: float) -> None:
+        """Wait for the next tick, ``wake`` or ``stop``."""
+        floor = started + self.provider.min_interval_s
+        while not self._stopping:
+            due = min(floor, self._next.due_s) if self._woken else self._next.due_s
+            left = due - self._clock()
+            if left <= 0.0:
+                return
+            self._alarm.wait(left)
+            self._alarm.clear()
+
+    def _read(self) -> bool:
+        """Read once and plan the next read; False if reading again cannot help."""
+        started = self._clock()
+        self._woken = False
+        if self._next.fresh:
+            self._close()
+        try:
+            rows = [self._check(row) for row in self.provider.read()]
+        except ProviderMisconfigured as error:
+            self._misconfigured(error)
+            return False
+        except NoSource as error:
+            self._absent(error)
+        except Exception as error:  # noqa: BLE001 - a driver binding may raise anything; none may end the thread
+            self._failed(error, started)
+        else:
+            self._succeeded(rows, started)
+        return True
+
+    def _check(self, row: GpuSample) -> GpuSample:
+        row, wrong = believable(row)
+        if wrong:
+            self.implausible += len(wrong)
+            self._say("implausible", logging.WARNING, f"{row.device}: implausible {', '.join(wrong)}")
+        return row
+
+    def _succeeded(self, rows: Sequence[GpuSample], started: float) -> None:
+        now = self._clock()
+        self._count_overrun(started, now)
+        self._next = self._schedule.succeeded(started, now)
+        if rows and not self._stopping:  # an empty reading says nothing, and a stopped sampler is silent
+            self.no_source = self.misconfigured = None
+            self._call(self._on_samples, rows)
+
+    def _failed(self, error: Exception, started: float) -> None:
+        now = self._clock()
+        self._count_overrun(started, now)
+        self._next = self._schedule.failed(started, now)
+        self.failures += 1
+        self.no_source = None
+        self.last_error = _text(error)
+        self._say("failed", logging.WARNING, f"{self.provider.name}: {self.last_error}")
+        self._report(error)
+
+    def _absent(self, error: NoSource) -> None:
+        self._next = self._schedule.absent(self._clock())
+        self.no_source = str(error)
+        self._report(error)
+
+    def _misconfigured(self, error: ProviderMisconfigured) -> None:
+        self.failures += 1
+        self.no_source = None
+        self.last_error = self.misconfigured = str(error)
+        _log.critical("GPU telemetry ends: %s", error)
+        self._report(error)
+
+    def _count_overrun(self, started: float, now: float) -> None:
+        if now - started > max(DEADLINE_SHARE * self._schedule.interval_s, DEADLINE_MIN_S):
+            self.overruns += 1
+            self._say("overrun", logging.WARNING, f"{self.provider.name}: a read took {now - started:.1f} s")
+
+    def _report(self, error: Exception) -> None:
+        if self._on_failure is not None and not self._stopping:
+            self._call(self._on_failure, error)
+
+    def _call(self, callback: Callable[[_T], object], argument: _T) -> None:
+        try:
+            callback(argument)
+        except Exception as error:  # noqa: BLE001 - whoever listens must not be able to end the sampling
+            self.callback_errors += 1
+            self._say("callback", logging.ERROR, f"the receiver of GPU samples raised {_text(error)}")
+
+    def _close(self) -> None:
+        try:
+            self.provider.close()
+        except Exception as error:  # noqa: BLE001 - what cannot be closed is left to the process's end
+            self.last_error = _text(error)
+            self._say("close", logging.WARNING, f"{self.provider.name}: closing failed: {self.last_error}")
+
+    def _say(self, kind: str, level: int, text: str) -> None:
+        """Log one line, or nothing if one of this kind was logged less than 30 s ago."""
+        now = self._clock()
+        last = self._logged.get(kind)
+        if last is None or now - last >= LOG_EVERY_S:
+            self._logged[kind] = now
+            _log.log(level, "GPU telemetry: %s", text)
+
+
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+_SAMPLERS: weakref.WeakSet[Sampler] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for sampler in list(_SAMPLERS):
+        with contextlib.suppress(Exception):  # one provider's fault must not leave the others unprepared
+            sampler.forget()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,321 @@
+/* A stand-in for NVIDIA's libnvidia-ml.so.1: the real ABI, error codes, hangs and forks, without a GPU.
+ *
+ * Written from the prototypes of nvml.h. The state is the text file named by FAKE_NVML_FILE, read again
+ * at every call: lines "<device>.<key>=<integer>", device -1 = global, the last line wins. A test writes
+ * a temporary file and renames it, so no call sees half of it.
+ *
+ * Every device call first: not initialised in this process -> 1; null handle -> 2; sleeps delay_us;
+ * returns err (any call) or err_<name> if set. A MIG instance is device 100 x (card + 1) + slot.
+ */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct { int idx; } device_t;
+typedef unsigned int u32;
+typedef uint64_t u64;
+
+enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, VERSION_MISMATCH = 25 };
+enum { CARDS = 64, SLOTS = 8, MIG_BASE = 100 };
+
+static device_t cards[CARDS];
+static device_t slots[CARDS][SLOTS];
+static int references;
+static pid_t owner;
+static int opened;
+static int pcie_calls;
+
+static long long get(int device, const char *key, long long otherwise)
+{
+    const char *path = getenv("FAKE_NVML_FILE");
+    FILE *file = path ? fopen(path, "r") : NULL;
+    if (!file)
+        return otherwise;
+    char line[256], wanted[128];
+    snprintf(wanted, sizeof wanted, "%d.%s=", device, key);
+    size_t length = strlen(wanted);
+    while (fgets(line, sizeof line, file))
+        if (!strncmp(line, wanted, length))
+            otherwise = atoll(line + length);
+    fclose(file);
+    return otherwise;
+}
+
+static int failure(int device, const char *name)
+{
+    char key[96];
+    snprintf(key, sizeof key, "err_%s", name);
+    long long error = get(device, "err", 0);
+    return (int)(error ? error : get(device, key, 0));
+}
+
+/* NVML's state does not survive a fork: a child must initialise for itself. */
+static int alive(void) { return references > 0 && owner == getpid(); }
+
+static int enter(const device_t *device, const char *name)
+{
+    if (!alive())
+        return UNINITIALIZED;
+    if (!device)
+        return INVALID;
+    long long delay = get(device->idx, "delay_us", 0);
+    if (delay > 0)
+        usleep((useconds_t)delay);
+    return failure(device->idx, name);
+}
+
+/* ---- library ---- */
+
+int nvmlInitWithFlags(u32 flags)
+{
+    (void)flags;
+    long long delay = get(-1, "delay_us", 0);
+    if (delay > 0)
+        usleep((useconds_t)delay);
+    int error = failure(-1, "init");
+    if (error)
+        return error;
+    if (owner != getpid()) {
+        owner = getpid();
+        references = 0;
+    }
+    references++;
+    opened++;
+    return OK;
+}
+
+int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+
+int nvmlShutdown(void)
+{
+    if (!alive())
+        return UNINITIALIZED;
+    references--;
+    return OK;
+}
+
+const char *nvmlErrorString(int code)
+{
+    static char text[32];
+    snprintf(text, sizeof text, "fake error %d", code);
+    return text;
+}
+
+/* Questions of the tests, unknown to the real library. */
+int fake_opened(void) { return opened; }
+int fake_references(void) { return alive() ? references : 0; }
+int fake_pcie_calls(void) { return pcie_calls; }
+
+/* ---- looking devices up ---- */
+
+static void number(void)
+{
+    for (int card = 0; card < CARDS; card++) {
+        cards[card].idx = card;
+        for (int slot = 0; slot < SLOTS; slot++)
+            slots[card][slot].idx = MIG_BASE * (card + 1) + slot;
+    }
+}
+
+int nvmlDeviceGetCount_v2(u32 *count)
+{
+    if (!alive())
+        return UNINITIALIZED;
+    *count = (u32)get(-1, "count", 1);
+    return failure(-1, "count");
+}
+
+int nvmlDeviceGetHandleByIndex_v2(u32 index, device_t **device)
+{
+    if (!alive())
+        return UNINITIALIZED;
+    if (index >= (u32)get(-1, "count", 1) || index >= CARDS)
+        return INVALID;
+    number();
+    *device = &cards[index];
+    return failure((int)index, "handle");
+}
+
+static void uuid_of(const device_t *device, char *text, size_t size)
+{
+    int number = (int)get(device->idx, "uuid", device->idx);
+    snprintf(text, size, "%s-00000000-0000-0000-0000-%012d", device->idx < MIG_BASE ? "GPU" : "MIG", number);
+}
+
+int nvmlDeviceGetHandleByUUID(const char *uuid, device_t **device)
+{
+    if (!alive())
+        return UNINITIALIZED;
+    number();
+    for (int card = 0; card < (int)get(-1, "count", 1) && card < CARDS; card++) {
+        char text[96];
+        uuid_of(&cards[card], text, sizeof text);
+        if (!strcmp(uuid, text)) {
+            *device = &cards[card];
+            return failure(card, "handle");
+        }
+    }
+    return NOT_FOUND;
+}
+
+int nvmlDeviceGetUUID(device_t *device, char *text, u32 size)
+{
+    int error = enter(device, "uuid");
+    if (!error)
+        uuid_of(device, text, size);
+    return error;
+}
+
+int nvmlDeviceGetName(device_t *device, char *text, u32 size)
+{
+    int error = enter(device, "name");
+    if (!error)
+        snprintf(text, size, "Fake GPU %lld", get(device->idx, "model", 0));
+    return error;
+}
+
+typedef struct {
+    char legacy[16];
+    u32 domain, bus, device, id, subsystem;
+    char bus_id[32];
+} pci_t;
+
+int nvmlDeviceGetPciInfo_v3(device_t *device, pci_t *pci)
+{
+    int error = enter(device, "pci");
+    if (error)
+        return error;
+    memset(pci, 0, sizeof *pci);
+    pci->bus = (u32)get(device->idx, "bus", device->idx + 1);
+    snprintf(pci->bus_id, sizeof pci->bus_id, "00000000:%02X:00.0", pci->bus);
+    return OK;
+}
+
+/* ---- readings ---- */
+
+#define NUMBER(function, type, name, key, otherwise)                        \
+    int function(device_t *device, type *value)                             \
+    {                                                                       \
+        int error = enter(device, name);                                    \
+        if (!error)                                                         \
+            *value = (type)get(device->idx, key, otherwise);                \
+        return error;                                                       \
+    }
+
+#define KIND_NUMBER(function, name, key, otherwise)                         \
+    int function(device_t *device, int kind, u32 *value)                    \
+    {                                                                       \
+        (void)kind;                                                         \
+        int error = enter(device, name);                                    \
+        if (!error)                                                         \
+            *value = (u32)get(device->idx, key, otherwise);                 \
+        return error;                                                       \
+    }
+
+NUMBER(nvmlDeviceGetPowerUsage, u32, "power_mw", "power_mw", 100000)
+NUMBER(nvmlDeviceGetEnforcedPowerLimit, u32, "limit_mw", "limit_mw", 700000)
+NUMBER(nvmlDeviceGetTotalEnergyConsumption, u64, "energy_mj", "energy_mj", 0)
+NUMBER(nvmlDeviceGetCurrentClocksEventReasons, u64, "reasons", "reasons", 0)
+KIND_NUMBER(nvmlDeviceGetTemperature, "temp_old", "temp", 40)
+KIND_NUMBER(nvmlDeviceGetClockInfo, "clock", "smclk", 1500)
+KIND_NUMBER(nvmlDeviceGetMaxClockInfo, "clock_max", "smclk_max", 1980)
+
+typedef struct { u32 gpu, memory; } utilization_t;
+
+int nvmlDeviceGetUtilizationRates(device_t *device, utilization_t *rates)
+{
+    int error = device && device->idx >= MIG_BASE ? NOT_SUPPORTED : enter(device, "util");
+    if (error)
+        return error;
+    rates->gpu = (u32)get(device->idx, "gpu", 0);
+    rates->memory = (u32)get(device->idx, "mem", 0);
+    return OK;
+}
+
+typedef struct { u64 total, free, used; } memory_t;
+typedef struct { u32 version; u64 total, reserved, free, used; } memory2_t;
+
+int nvmlDeviceGetMemoryInfo(device_t *device, memory_t *memory)
+{
+    int error = enter(device, "memory_old");
+    if (error)
+        return error;
+    u64 reserved = (u64)get(device->idx, "reserved", 0);
+    memory->total = (u64)get(device->idx, "total", 1LL << 30);
+    memory->used = (u64)get(device->idx, "used", 0) + reserved;
+    memory->free = memory->total - memory->used;
+    return OK;
+}
+
+int nvmlDeviceGetMemoryInfo_v2(device_t *device, memory2_t *memory)
+{
+    int error = enter(device, "memory");
+    if (error)
+        return error;
+    if (memory->version != (40u | 2u << 24))
+        return VERSION_MISMATCH;
+    memory->total = (u64)get(device->idx, "total", 1LL << 30);
+    memory->reserved = (u64)get(device->idx, "reserved", 0);
+    memory->used = (u64)get(device->idx, "used", 0);
+    memory->free = memory->total - memory->used - memory->reserved;
+    return OK;
+}
+
+typedef struct { u32 version; int sensor, degrees; } temperature_t;
+
+int nvmlDeviceGetTemperatureV(device_t *device, temperature_t *temperature)
+{
+    int error = enter(device, "temp");
+    if (error)
+        return error;
+    if (temperature->version != (12u | 1u << 24))
+        return VERSION_MISMATCH;
+    temperature->degrees = (int)get(device->idx, "temp", 40);
+    return OK;
+}
+
+/* The real call blocks about 20 ms per direction; nobody here may make it. */
+int nvmlDeviceGetPcieThroughput(device_t *device, int counter, u32 *value)
+{
+    (void)counter;
+    pcie_calls++;
+    int error = enter(device, "pcie");
+    usleep(20000);
+    *value = 0;
+    return error;
+}
+
+/* ---- MIG ---- */
+
+int nvmlDeviceGetMigMode(device_t *device, u32 *current, u32 *pending)
+{
+    int error = enter(device, "mig");
+    if (!error)
+        *current = *pending = (u32)get(device->idx, "mig", 0);
+    return error;
+}
+
+NUMBER(nvmlDeviceGetMaxMigDeviceCount, u32, "mig", "mig_max", 7)
+NUMBER(nvmlDeviceGetGpuInstanceId, u32, "mig", "gi", device->idx % MIG_BASE + 1)
+NUMBER(nvmlDeviceGetComputeInstanceId, u32, "mig", "ci", 0)
+
+int nvmlDeviceGetMigDeviceHandleByIndex(device_t *device, u32 slot, device_t **instance)
+{
+    int error = enter(device, "mig");
+    if (error)
+        return error;
+    if (slot >= (u32)get(device->idx, "mig_count", 0) || slot >= SLOTS)
+        return NOT_FOUND;
+    *instance = &slots[device->idx][slot];
+    return failure((*instance)->idx, "handle");
+}
+
+int nvmlDeviceIsMigDeviceHandle(device_t *device, u32 *yes)
+{
+    int error = enter(device, "mig");
+    if (!error)
+        *yes = device->idx >= MIG_BASE;
+    return error;
+}
