@@ -317,7 +317,11 @@ class Throttle:
 
     def _make_sampler(self, gpu: GpuProvider | None) -> Sampler | None:
         settings = self.settings
-        provider = gpu if gpu is not None else select(settings.gpu, settings.gpu_devices)
+        provider = (
+            gpu
+            if gpu is not None
+            else select(settings.gpu, devices=settings.gpu_devices, clock=self._clock, manual=self._manual)
+        )
         if provider is None:
             return None
         myself = weakref.ref(self)

@@ -115,7 +115,10 @@ class Secret(Form[SecretStr]):
         text = raw.get_secret_value() if isinstance(raw, SecretStr) else raw
         if not isinstance(text, str):
             raise FormError
-        size = len(text.encode("utf-8", "surrogateescape"))
+        try:
+            size = len(text.encode())
+        except UnicodeEncodeError:
+            raise FormError("it is not UTF-8") from None
         if size < SECRET_BYTES:
             raise FormError(f"this one has {size}; for example {self.example}")
         return SecretStr(text)

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic_settings import DotEnvSettingsSource
 
-from autoglm_throttle.settings.config_file import ConfigFile, read_config_file
 from autoglm_throttle.settings.field import PREFIX, Source
 from autoglm_throttle.settings.fields import SETTINGS, Fields, UnknownNames
 from autoglm_throttle.settings.problem import Problem, nearest, shown
+
+if TYPE_CHECKING:
+    from autoglm_throttle.settings.config_file import ConfigFile
 
 TABLES = ("routes", "plans")
 """What stands in ``CONFIG_FILE`` or code only: it has a shape that no variable can hold."""
@@ -105,6 +108,8 @@ def _take_config_file(gathered: Gathered) -> None:
         path = SETTINGS["config_file"].form.parse(raw)
     except ValueError:
         return
+    from autoglm_throttle.settings.config_file import read_config_file
+
     try:
         file = read_config_file(path)
     except ValueError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from autoglm_throttle.model import Priority, UserLimit
@@ -122,6 +122,8 @@ class RoutePolicy:
     user_limit: tuple[UserLimit, ...] | None
     name: str
     exempt: bool
+    segments: tuple[str, ...] = field(repr=False, compare=False)
+    """The pattern's parts between slashes; none for ``/``."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - one argument for each column of the table
         self,
@@ -144,13 +146,9 @@ class RoutePolicy:
         if values["name"] is None:
             methods_text = ",".join(sorted(values["methods"] or ()))
             values["name"] = f"{methods_text} {values['pattern']}".strip()
-        for field, value in values.items():
-            object.__setattr__(self, field, value)
-
-    @property
-    def segments(self) -> tuple[str, ...]:
-        """The pattern's parts between slashes; none for ``/``."""
-        return segments_of(self.pattern)
+        values["segments"] = segments_of(values["pattern"])
+        for column, value in values.items():
+            object.__setattr__(self, column, value)
 
     def covers(self, method: str, segments: Sequence[str]) -> bool:
         """Whether a request of this method and these path segments falls under the pattern."""

@@ -67,8 +67,9 @@ def load_azure_llm(path: Path) -> Trace:
             (the line number is named), or more than 1 % of its lines are malformed.
     """
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as raw:
-            return _read(TextIOWrapper(cast("BinaryIO", raw), encoding="utf-8-sig"), path.name)
+        raw = gzip.open(path) if path.suffix == ".gz" else path.open("rb")
+        with TextIOWrapper(cast("BinaryIO", raw), encoding="utf-8-sig") as lines:
+            return _read(lines, path.name)
     except (OSError, EOFError, UnicodeDecodeError) as problem:
         raise TrafficError(f"{path}: cannot be read: {problem}") from problem
 
