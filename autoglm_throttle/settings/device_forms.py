@@ -29,7 +29,7 @@ class GpuSource(Form[str]):
         """Read a kind, and for ``fake`` the file to replay."""
         text = raw.strip() if isinstance(raw, str) else ""
         kind, _, file = text.partition(":")
-        if kind.lower() == "fake" and file.strip():
+        if kind.lower() == "fake" and file.strip() and file.isprintable():
             return f"fake:{file.strip()}"
         if text.lower() not in {"auto", "nvml", "none"}:
             raise FormError
@@ -90,8 +90,8 @@ class FilePath(Form[Path]):
     example = "throttle.toml"
 
     def parse(self, raw: object) -> Path:
-        """Take a path."""
-        if not isinstance(raw, (str, Path)) or not str(raw).strip() or "\0" in str(raw):
+        """Take a path that can be printed."""
+        if not isinstance(raw, (str, Path)) or not str(raw).strip() or not str(raw).isprintable():
             raise FormError
         return Path(raw)
 

@@ -177,12 +177,9 @@ class PriorityName(Form[Priority]):
         """
         if isinstance(raw, Priority):
             return raw
-        if not isinstance(raw, str):
-            raise FormError('for example "mid"')
-        value = Priority.parse(raw)
-        if value is Priority.LOW and raw.strip().lower() not in {"low", "3"}:
+        if not isinstance(raw, str) or not Priority.knows(raw):
             raise FormError
-        return value
+        return Priority.parse(raw)
 
     def text(self, value: Priority) -> str:
         """The name."""

@@ -20,7 +20,7 @@ REST: Final = "*"
 """As the last segment: whatever follows, or nothing."""
 
 COST_AT_MOST = 1e9
-NAME_CHARACTERS = 100
+NAME_CHARACTERS = 200
 
 _NAMED = re.compile(r"\{[A-Za-z_][A-Za-z0-9_]*\}")
 _ENCODED = re.compile(r"%[0-9A-Fa-f]{2}")

@@ -1,0 +1,25 @@
+"""``check``: every problem at once, then what is allowed but looks like a mistake."""
+
+from __future__ import annotations
+
+import argparse
+
+from autoglm_throttle.cli.command import load
+from autoglm_throttle.cli.output import FINE, as_json, remark, write, write_json
+from autoglm_throttle.settings import advice
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print warnings; problems end in the ``ConfigError`` that the caller prints.
+
+    Raises:
+        ConfigError: there are problems.
+    """
+    warnings = advice(load(args))
+    if args.format == "json":
+        write_json({"ok": True, "problems": [], "warnings": as_json(warnings)})
+        return FINE
+    for warning in warnings:
+        write(remark("warning", warning))
+    write(f"no problem, {len(warnings)} warning{'' if len(warnings) == 1 else 's'}")
+    return FINE

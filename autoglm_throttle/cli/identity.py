@@ -1,0 +1,52 @@
+"""``identity``: the text that stands for a caller, to be listed as a member of a plan."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from autoglm_throttle.cli.command import add_sources, load
+from autoglm_throttle.cli.output import FINE, write, write_json
+from autoglm_throttle.identity import Identity, ProxyChain
+from autoglm_throttle.settings import PREFIX, ConfigError, Problem, Settings
+
+KINDS = ("address", "key", "user")
+"""What the value is: an address, what a header holds, or what a callable gives."""
+
+_KIND_OF = {"address": "address", "bearer": "key", "header": "key"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the kind to the options that all share."""
+    add_sources(parser)
+    parser.add_argument("--kind", choices=KINDS, help="what the value is; default: as IDENTITY says")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print 16 hex digits for the value on standard input, which is never printed itself.
+
+    Raises:
+        ConfigError: the settings have problems, there is no ``KEY_SECRET``, or the input is empty.
+    """
+    settings = load(args)
+    if settings.key_secret is None:
+        message = "is not set: each process would give another identity"
+        raise ConfigError([Problem(f"{PREFIX}KEY_SECRET", message, "set the one that the service has")])
+    value = sys.stdin.read().rstrip("\r\n")
+    if not value:
+        raise ConfigError(
+            [Problem("standard input", "is empty", "printf %s VALUE | autoglm-throttle identity")]
+        )
+    kind = args.kind or _KIND_OF.get(settings.identity.partition(":")[0], "user")
+    text = Identity(settings.key_secret.get_secret_value().encode()).of(kind, _counted(settings, kind, value))
+    if args.format == "json":
+        write_json({"kind": kind, "identity": text})
+    else:
+        write(text)
+    return FINE
+
+
+def _counted(settings: Settings, kind: str, value: str) -> str:
+    if kind != "address":
+        return value
+    return ProxyChain(settings.trusted_proxies, settings.ipv6_prefix).group(value)

@@ -1,0 +1,89 @@
+"""The command table and the way from arguments to an exit status."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Final
+
+from autoglm_throttle.cli import check, identity, show, tiers
+from autoglm_throttle.cli.command import Command, add_sources
+from autoglm_throttle.cli.output import PROBLEM_FOUND, as_json, remark, write, write_json
+from autoglm_throttle.model import ThrottleError
+from autoglm_throttle.settings import ConfigError
+from autoglm_throttle.version import __version__
+
+_DEMO = "autoglm_throttle.traffic.demo"
+
+
+def _demo_arguments(parser: argparse.ArgumentParser) -> None:
+    import_module(_DEMO).add_arguments(parser)
+
+
+def _demo_run(args: argparse.Namespace) -> int:
+    return int(import_module(_DEMO).run(args))
+
+
+COMMANDS: Final = (
+    Command("check", "print every problem and warning of the settings", add_sources, check.run),
+    Command("show", "print the settings in force and where each came from", show.add_arguments, show.run),
+    Command("tiers", "print what each band of GPU utilization leaves of the rates", add_sources, tiers.run),
+    Command(
+        "identity",
+        "read a key or an address from standard input, print the text that stands for it",
+        identity.add_arguments,
+        identity.run,
+    ),
+    Command("demo", "run a simulated service under load, on loopback", _demo_arguments, _demo_run),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: arguments without the program's name; None takes those of the process.
+
+    Returns:
+        0 fine, 1 a problem was found. A wrong usage leaves the process with 2, as argparse does.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    args = _parser(arguments).parse_args(arguments)
+    logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
+    command: Command = args.command
+    try:
+        return command.run(args)
+    except ConfigError as error:
+        _report(error, as_document=getattr(args, "format", "text") == "json")
+        return PROBLEM_FOUND
+    except ThrottleError as error:
+        sys.stderr.write(f"{command.name}: {error}\n")
+        return PROBLEM_FOUND
+
+
+def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="autoglm-throttle", description="Look at and try out the limits of a GPU service."
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    asked = next((word for word in arguments if not word.startswith("-")), None)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        own = commands.add_parser(
+            command.name, help=command.help, description=command.help.capitalize() + "."
+        )
+        own.set_defaults(command=command)
+        if command.name == asked:
+            command.add_arguments(own)
+    return parser
+
+
+def _report(error: ConfigError, *, as_document: bool) -> None:
+    if as_document:
+        write_json({"ok": False, "problems": as_json(error.problems), "warnings": []})
+    else:
+        for problem in error.problems:
+            write(remark("problem", problem))

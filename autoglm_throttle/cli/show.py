@@ -1,0 +1,206 @@
+"""``show``: the settings in force with their sources, or what applies to one request."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from autoglm_throttle.cli.command import add_sources, load
+from autoglm_throttle.cli.output import FINE, table, write, write_json
+from autoglm_throttle.model import Priority, UserLimit
+from autoglm_throttle.settings import SETTINGS, ConfigError, Problem, RoutePolicy, Settings, user_limits_text
+from autoglm_throttle.settings.quantity import plain
+
+NOT_SET = "-"
+MARK_NAMES = "mark "
+"""How the names of policies begin that come from a mark on an endpoint."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What applies to one request and why."""
+
+    why: str
+    exempt: bool
+    policy: RoutePolicy | None = None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the request to ask about to the options that all share."""
+    add_sources(parser)
+    parser.add_argument("--path", help="show what applies to a request of this path instead")
+    parser.add_argument("--method", default="GET", help="its method; default: GET")
+    parser.add_argument("--app", metavar="MODULE:NAME", help="an app whose marks count as well")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the settings, or the policy of one request.
+
+    Raises:
+        ConfigError: the settings have problems, or the app cannot be imported.
+    """
+    settings = load(args)
+    as_document = args.format == "json"
+    if args.path is None:
+        write_json(_document(settings)) if as_document else write(_text(settings))
+        return FINE
+    verdict = judge(settings, args.path, args.method.upper(), _app(args.app))
+    details = _details(settings, verdict)
+    if as_document:
+        write_json({"path": args.path, "method": args.method.upper(), **details})
+    else:
+        write(
+            "\n".join(f"{name:<12}{NOT_SET if value is None else value}" for name, value in details.items())
+        )
+    return FINE
+
+
+def judge(settings: Settings, path: str, method: str, app: object = None) -> Verdict:
+    """Find what applies to a request, as the middleware does.
+
+    Args:
+        settings: the policies and the defaults.
+        path: as received, without ``root_path``.
+        method: in capitals.
+        app: an app with marked endpoints, or None.
+    """
+    from autoglm_throttle.asgi import marks
+    from autoglm_throttle.asgi.routes import RouteTable
+
+    if method == "OPTIONS":
+        return Verdict("OPTIONS is never charged", exempt=True)
+    if path in settings.exempt_paths:
+        return Verdict("the path is in EXEMPT_PATHS", exempt=True)
+    routes = RouteTable(settings.routes)
+    if app is not None:
+        routes.learn(marks.visible(app))
+    route = routes.match(path, method)
+    if route is None:
+        return Verdict("no pattern matches: the defaults apply", exempt=False)
+    origin = (
+        "a mark on its endpoint" if route.name.startswith(MARK_NAMES) else "the first pattern that matches"
+    )
+    return Verdict(origin, route.exempt, route)
+
+
+def _details(settings: Settings, verdict: Verdict) -> dict[str, Any]:
+    route = verdict.policy
+    priority = settings.priority_default
+    if route is not None and route.priority is not None:
+        priority = route.priority
+    own = None if route is None else route.user_limit
+    limits = settings.user_limits[priority] if own is None else own
+    return {
+        "policy": None if route is None else route.name,
+        "why": verdict.why,
+        "exempt": verdict.exempt,
+        "priority": None if verdict.exempt else priority.label,
+        "cost": None if verdict.exempt else (1.0 if route is None else route.cost),
+        "user_limit": None if verdict.exempt else _limits_text(limits),
+    }
+
+
+def _app(spec: str | None) -> object:
+    if spec is None:
+        return None
+    module, _, name = spec.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: object = import_module(module)
+        for part in (name or "app").split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError([Problem("--app", f"cannot be imported: {error}")]) from None
+    return found
+
+
+def _text(settings: Settings) -> str:
+    rows = [("setting", "value", "unit", "source")]
+    rows += [
+        (
+            known.variable,
+            settings.text_of(name) or NOT_SET,
+            known.form.unit or "",
+            str(settings.source_of(name)),
+        )
+        for name, known in SETTINGS.items()
+    ]
+    parts = [table(rows)]
+    if settings.routes:
+        parts.append(table([("route", "priority", "cost", "user limit"), *map(_route_row, settings.routes)]))
+    if settings.plans:
+        plans = [
+            (
+                plan.name,
+                _label(plan.priority),
+                _limits_text(plan.user_limit) or NOT_SET,
+                str(len(plan.members)),
+            )
+            for plan in settings.plans.values()
+        ]
+        parts.append(table([("plan", "priority", "user limit", "members"), *plans]))
+    return "\n\n".join(parts)
+
+
+def _route_row(route: RoutePolicy) -> tuple[str, str, str, str]:
+    if route.exempt:
+        return (route.name, "exempt", NOT_SET, NOT_SET)
+    limits = _limits_text(route.user_limit) or NOT_SET
+    return (route.name, _label(route.priority), plain(route.cost), limits)
+
+
+def _document(settings: Settings) -> dict[str, Any]:
+    return {
+        "settings": [
+            {
+                "name": name,
+                "variable": known.variable,
+                "value": settings.text_of(name) or None,
+                "unit": known.form.unit or None,
+                "default": known.default_text or None,
+                "source": settings.source_of(name).value,
+            }
+            for name, known in SETTINGS.items()
+        ],
+        "routes": [
+            {
+                "name": route.name,
+                "pattern": route.pattern,
+                "methods": None if route.methods is None else sorted(route.methods),
+                "priority": None if route.priority is None else route.priority.label,
+                "cost": route.cost,
+                "user_limit": _limits_text(route.user_limit),
+                "exempt": route.exempt,
+            }
+            for route in settings.routes
+        ],
+        "plans": [
+            {
+                "name": plan.name,
+                "priority": None if plan.priority is None else plan.priority.label,
+                "user_limit": _limits_text(plan.user_limit),
+                "members": len(plan.members),
+            }
+            for plan in settings.plans.values()
+        ],
+    }
+
+
+def _plain(value: str | float | None) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: NOT_SET, True: "yes", False: "no"}[value]
+    return value if isinstance(value, str) else plain(value)
+
+
+def _label(priority: Priority | None) -> str:
+    return NOT_SET if priority is None else priority.label
+
+
+def _limits_text(limits: tuple[UserLimit, ...] | None) -> str | None:
+    """The notation; ``off`` if limits were lifted, None if they are left to others."""
+    return None if limits is None else user_limits_text(limits) or "off"

@@ -1,0 +1,113 @@
+"""The settings page of the documentation, made from the table of settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from autoglm_throttle.settings.field import PREFIX, Setting
+from autoglm_throttle.settings.fields import SETTINGS
+
+HEADINGS: Final = {
+    "policy": "How much may come in",
+    "user_limit": "What one user may do",
+    "identity": "Who is calling",
+    "headers": "What is answered",
+    "gpu": "What the GPU says",
+    "metrics": "What is seen",
+    "config_file": "The settings themselves",
+}
+"""Name of the first setting of a group -> its heading."""
+
+EXAMPLE: Final = """\
+user_limit = "100/minute"
+
+[[routes]]
+pattern = "/payments/*"
+priority = "high"
+
+[[routes]]
+pattern = "/v1/generate"
+methods = ["POST"]
+cost = 4
+user_limit = "20/minute;2/second"
+
+[[routes]]
+pattern = "/status/{job}"
+exempt = true
+
+[plans.gold]
+user_limit = "1000/minute"
+priority = "high"
+"""
+"""A configuration file that is right; the tests read it."""
+
+_HEAD: Final = f"""\
+# Settings
+
+<!-- Made by `python -m autoglm_throttle.settings > docs/settings.md`; change the declarations instead. -->
+
+Each setting is an environment variable with the prefix `{PREFIX}`, a line of a `.env` file, a key in
+lower case of the file that `CONFIG_FILE` names, or an argument of `Settings(...)`.
+Code wins over the environment, the environment over `.env`, that over the configuration file, and all over the
+default. `autoglm-throttle show` prints what is in force and where it came from; `autoglm-throttle check` prints
+every fault at once.
+
+- Names are matched without case. An empty value means "not set". An unknown name with the prefix is an error,
+  answered with the nearest known one.
+- A plain number is in the unit of the table. `250ms`, `3m`, `1h`, `6000/m` (requests) and `85%` are read too.
+- Lists are separated by commas; `none` is the empty list.
+- Limits use the notation of the `limits` package: `100/minute;5/second`, `10 per 2 second`. Short units are read
+  too: `1000/s`, `5/m`, `20/h`, `10/10s`. Whole numbers only: half a request per second is `30/minute`.
+  `off` lifts a limit.
+
+`*` marks what a first user should know."""
+
+_TAIL: Final = f"""\
+## Routes and plans
+
+They stand in the TOML of `CONFIG_FILE`, or in code as `Settings(routes=[RoutePolicy(...)], plans=[Plan(...)])`.
+
+```toml
+{EXAMPLE}```
+
+| key of `[[routes]]` | meaning |
+|---|---|
+| `pattern` | segments are literal, `{{name}}` (any one segment) or, as the last, `*` (the rest, may be empty); \
+the first pattern in the list that matches counts |
+| `methods` | HTTP methods; not set: all |
+| `priority` | `high`, `mid` or `low`; not set: as stated, or `PRIORITY_DEFAULT` |
+| `cost` | units taken for each request; not set: 1 |
+| `user_limit` | replaces the limit of plan and settings; `off` lifts it |
+| `name` | what refusals, logs and metrics call it; not set: methods and pattern |
+| `exempt` | `true`: counted, but never charged nor refused |
+
+| key of `[plans.<name>]` | meaning |
+|---|---|
+| `user_limit` | replaces `USER_LIMIT` for each member; `off` lifts it |
+| `priority` | the class of the members' requests |
+| `members` | identity texts as `autoglm-throttle identity` prints them; needs `KEY_SECRET`; \
+a caller is a member of one plan only |
+"""
+
+
+def settings_page() -> str:
+    """The whole page as Markdown."""
+    parts = [_HEAD]
+    for name, known in SETTINGS.items():
+        if name in HEADINGS:
+            parts.append(f"\n## {HEADINGS[name]}\n")
+            parts.append(
+                "| variable | allowed | default | meaning | origin of the default |\n|---|---|---|---|---|"
+            )
+        parts.append("| " + " | ".join(_cells(known)) + " |")
+    return "\n".join(parts) + "\n\n" + _TAIL
+
+
+def _cells(known: Setting) -> Iterator[str]:
+    star = " *" if known.starred else ""
+    yield f"`{known.name.upper()}`{star}"
+    yield known.form.allowed
+    yield f"`{known.default_text}`" if known.default_text else "not set"
+    yield known.about
+    yield known.provenance
