@@ -1,7 +1,7 @@
 """Sends a plan open loop: an intended start never depends on an answer.
 
-Latency counts from the intended start, as in wrk2: a server that stalls for a second makes a second's requests
-slow, and all of them must show it. What network and service took from the write on is kept apart.
+Latency counts from the intended start, as in wrk2: if a server stalls for a second, all requests of
+that second were slow and must show it. What network and service took from the write on is kept apart.
 """
 
 from __future__ import annotations
@@ -169,7 +169,6 @@ class Generator:
         if connection.unheard and not self._stopped:
             self._resent += 1
             self._again.append(index)
-            self._pool.want(len(self._again) + len(self._waiting))
         else:
             self._fail(index, Ending.CONNECTION)
 
@@ -186,6 +185,7 @@ class Generator:
             self._next += 1
             self._launch(index)
         self._expire(elapsed_s)
+        self._pool.want(len(self._again) + len(self._waiting))
         if self._next == len(offsets) and self._drain(elapsed_s):
             self._over.set_result(None)
         else:
@@ -204,7 +204,6 @@ class Generator:
             self._send(connection, index)
         else:
             self._waiting.append(index)
-            self._pool.want(len(self._again) + len(self._waiting))
 
     def _send(self, connection: Connection, index: int) -> None:
         self._carried[index] = connection

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
@@ -67,10 +68,11 @@ def load_azure_llm(path: Path) -> Trace:
             (the line number is named), or more than 1 % of its lines are malformed.
     """
     try:
-        raw = gzip.open(path) if path.suffix == ".gz" else path.open("rb")
-        with TextIOWrapper(cast("BinaryIO", raw), encoding="utf-8-sig") as lines:
-            return _read(lines, path.name)
-    except (OSError, EOFError, UnicodeDecodeError) as problem:
+        with path.open("rb") as stored:
+            plain = gzip.GzipFile(fileobj=stored) if path.suffix == ".gz" else stored
+            with TextIOWrapper(cast("BinaryIO", plain), encoding="utf-8-sig") as lines:
+                return _read(lines, path.name)
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as problem:
         raise TrafficError(f"{path}: cannot be read: {problem}") from problem
 
 

@@ -11,7 +11,7 @@ BODY_BYTES = 1 << 20
 """A longer request body is refused with 413."""
 
 
-class BadRequest(Exception):  # noqa: N818 - it is an answer, not a fault of ours
+class BadRequest(Exception):
     """The request cannot be served as it stands.
 
     Args:
@@ -24,7 +24,7 @@ class BadRequest(Exception):  # noqa: N818 - it is an answer, not a fault of our
         self.status = status
 
 
-class ClientGone(Exception):  # noqa: N818 - nothing went wrong here
+class ClientGone(Exception):
     """The client left before its request was complete."""
 
 

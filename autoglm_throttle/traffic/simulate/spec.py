@@ -107,7 +107,7 @@ class SimSpec:
         if not 0 <= self.memory_idle_bytes < self.memory_total_bytes:
             raise ValueError("memory_idle_bytes must be below memory_total_bytes")
         if not 0.0 <= self.idle_w <= self.peak_w or not self.restart_s >= 0.0:
-            raise ValueError("idle_w must not be above peak_w, nor restart_s negative")
+            raise ValueError("idle_w must not be above peak_w, restart_s not negative")
 
 
 class Item(NamedTuple):

@@ -1,0 +1,78 @@
+"""A server that says exactly the bytes it is told to, and does exactly what it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from asyncio import StreamReader as Reader
+from asyncio import StreamWriter as Writer
+from collections.abc import Awaitable, Callable
+
+Serve = Callable[[Reader, Writer], Awaitable[None]]
+
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
+
+
+class ScriptedServer:
+    """Runs ``serve`` for each connection, on a port of its own."""
+
+    def __init__(self, serve: Serve) -> None:
+        self._serve = serve
+        self.connections = 0
+        self.port = 0
+
+    async def __aenter__(self) -> ScriptedServer:
+        self._server = await asyncio.start_server(self._one, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+
+    async def _one(self, reader: Reader, writer: Writer) -> None:
+        self.connections += 1
+        try:
+            await self._serve(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.close()
+
+
+async def request(reader: Reader) -> bytes:
+    """Read one whole request; its head."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    for line in head.lower().split(b"\r\n"):
+        if line.startswith(b"content-length:"):
+            await reader.readexactly(int(line.partition(b":")[2]))
+    return head
+
+
+def always(*pieces: bytes) -> Serve:
+    """Answer every request with these bytes, written piece by piece."""
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        while True:
+            await request(reader)
+            for piece in pieces:
+                writer.write(piece)
+                await writer.drain()
+                await asyncio.sleep(0)
+
+    return serve
+
+
+def once(answer: bytes, *, reset: bool = False) -> Serve:
+    """Answer one request with these bytes and close, by a reset if asked."""
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        await request(reader)
+        writer.write(answer)
+        await writer.drain()
+        if reset:
+            linger_not = struct.pack("ii", 1, 0)
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_not)
+            writer.transport.abort()
+
+    return serve

@@ -1,0 +1,195 @@
+"""A plan is a function of its inputs, exact at every change of rate."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoglm_throttle.model import Priority
+from autoglm_throttle.traffic.arrivals import (
+    MIX,
+    Arrivals,
+    Crowd,
+    Level,
+    Plan,
+    Shape,
+    duration,
+    parse_mix,
+    plan,
+    replay,
+)
+from autoglm_throttle.traffic.errors import TrafficError
+
+levels = st.lists(
+    st.builds(Level, st.floats(min_value=0.5, max_value=200.0), st.floats(min_value=0.1, max_value=5.0)),
+    min_size=1,
+    max_size=5,
+)
+arrivals = st.sampled_from(Arrivals)
+seeds = st.integers(min_value=0, max_value=2**32)
+
+
+def of_segment(made: Plan, segment: int) -> int:
+    return sum(count for (where, _), count in made.planned().items() if where == segment)
+
+
+@given(levels, arrivals, seeds)
+def test_a_plan_is_sorted_inside_its_shape_and_a_function_of_its_inputs(
+    chosen: list[Level], process: Arrivals, seed: int
+) -> None:
+    shape = Shape(chosen)
+    made = plan(shape, process, Crowd(clients=3), seed)
+    assert list(made.offsets) == sorted(made.offsets)
+    assert all(0.0 <= offset <= shape.duration_s for offset in made.offsets)
+    assert list(made.segments) == sorted(made.segments)
+    assert made == plan(Shape(chosen), process, Crowd(clients=3), seed)
+
+
+@given(levels, seeds)
+def test_uniform_arrivals_fill_each_segment_to_within_one(chosen: list[Level], seed: int) -> None:
+    made = plan(Shape(chosen), Arrivals.UNIFORM, Crowd(), seed)
+    for segment, level in enumerate(chosen):
+        assert abs(of_segment(made, segment) - level.rate_rps * level.duration_s) <= 1.0
+
+
+@settings(max_examples=40)
+@given(levels, seeds)
+def test_poisson_arrivals_fill_each_segment_to_within_five_sigma(chosen: list[Level], seed: int) -> None:
+    made = plan(Shape(chosen), Arrivals.POISSON, Crowd(), seed)
+    for segment, level in enumerate(chosen):
+        expected = level.rate_rps * level.duration_s
+        assert abs(of_segment(made, segment) - expected) <= 5.0 * math.sqrt(expected) + 5.0
+
+
+@given(levels, arrivals, seeds)
+def test_segments_hold_what_lies_in_their_time(chosen: list[Level], process: Arrivals, seed: int) -> None:
+    made = plan(Shape(chosen), process, Crowd(), seed)
+    edge_s = 0.0
+    for segment, level in enumerate(chosen):
+        inside = [
+            offset for offset, where in zip(made.offsets, made.segments, strict=True) if where == segment
+        ]
+        assert all(edge_s - 1e-9 <= offset <= edge_s + level.duration_s + 1e-9 for offset in inside)
+        edge_s += level.duration_s
+
+
+@given(levels, arrivals, seeds)
+def test_changing_the_mix_or_the_clients_moves_no_arrival(
+    chosen: list[Level], process: Arrivals, seed: int
+) -> None:
+    one = plan(Shape(chosen), process, Crowd(), seed)
+    other = plan(Shape(chosen), process, Crowd({Priority.HIGH: 100.0}, clients=7, skew=1.0), seed)
+    assert one.offsets == other.offsets
+    assert set(other.priorities) <= {Priority.HIGH}
+
+
+def test_the_rate_changes_exactly_where_the_shape_says() -> None:
+    made = plan(Shape.parse("step:10,100:1"), Arrivals.UNIFORM, Crowd())
+    assert len(made) == 110
+    assert made.offsets[9] == pytest.approx(0.9)
+    assert made.offsets[10] == pytest.approx(1.0)
+    assert made.offsets[11] == pytest.approx(1.01)
+
+
+def test_squared_variation_of_poisson_gaps_is_one_and_of_uniform_ones_nothing() -> None:
+    for process, wanted in ((Arrivals.POISSON, 1.0), (Arrivals.UNIFORM, 0.0)):
+        offsets = plan(Shape.parse("fixed:1000:20"), process, Crowd(), 1).offsets
+        gaps = [later - earlier for earlier, later in pairwise(offsets)]
+        mean = sum(gaps) / len(gaps)
+        variation = sum((gap - mean) ** 2 for gap in gaps) / len(gaps) / mean**2
+        assert variation == pytest.approx(wanted, abs=0.06)
+
+
+def test_the_mix_is_kept_in_the_long_run() -> None:
+    made = plan(Shape.parse("fixed:1000:20"), Arrivals.UNIFORM, Crowd())
+    for priority, share in MIX.items():
+        assert made.priorities.count(priority) / len(made) == pytest.approx(share / 100.0, abs=0.015)
+
+
+def test_skewed_clients_follow_zipf() -> None:
+    made = plan(Shape.parse("fixed:1000:20"), Arrivals.UNIFORM, Crowd(clients=4, skew=1.0))
+    counts = [list(made.clients).count(client) for client in range(4)]
+    assert [count / counts[0] for count in counts] == pytest.approx([1.0, 1 / 2, 1 / 3, 1 / 4], abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("fixed:50:2m", [(50.0, 120.0)]),
+        ("step:1,2.5:500ms", [(1.0, 0.5), (2.5, 0.5)]),
+        ("step:10:30:3:5s", [(10.0, 5.0), (20.0, 5.0), (30.0, 5.0)]),
+        ("spike:10:100:3:1", [(10.0, 3.0), (100.0, 1.0), (10.0, 3.0)]),
+    ],
+)
+def test_shapes_are_read(text: str, expected: list[tuple[float, float]]) -> None:
+    read = [(level.rate_rps, level.duration_s) for level in Shape.parse(text).levels]
+    assert read == [pytest.approx(pair) for pair in expected]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "fixed",
+        "fixed:1",
+        "fixed:x:1",
+        "fixed:0:1",
+        "fixed:-1:1",
+        "fixed:nan:1",
+        "fixed:inf:1",
+        "fixed:1:0",
+        "fixed:1:5h",
+        "step:1,:1",
+        "step:1:2:1:1",
+        "step:1:2:2.5:1",
+        "step:1:2:99999:1",
+        "ramp:1:2:3",
+        "fixed:1000000:60",
+    ],
+)
+def test_what_is_no_shape_is_refused(text: str) -> None:
+    with pytest.raises(TrafficError):
+        Shape.parse(text)
+
+
+def test_a_shape_needs_a_level() -> None:
+    with pytest.raises(TrafficError, match="at least one"):
+        Shape([])
+
+
+def test_durations_have_units() -> None:
+    assert [duration(word) for word in ("250ms", "20s", "2m", "1.5")] == [0.25, 20.0, 120.0, 1.5]
+
+
+def test_a_mix_is_read_and_checked() -> None:
+    assert parse_mix("high=10, mid=30,low=60") == MIX
+    assert parse_mix("low=100") == {Priority.LOW: 100.0}
+    for text in ("high=10", "high=200,low=-100", "urgent=100", "high", "low=nan"):
+        with pytest.raises(TrafficError):
+            parse_mix(text)
+
+
+@pytest.mark.parametrize("fault", [{"clients": 0}, {"clients": 65_537}, {"skew": -1.0}, {"skew": math.inf}])
+def test_an_impossible_crowd_is_refused(fault: dict[str, float]) -> None:
+    with pytest.raises(TrafficError):
+        Crowd(**fault)  # type: ignore[arg-type]
+
+
+@given(st.lists(st.floats(min_value=0.0, max_value=1e6), min_size=1, max_size=30), seeds)
+def test_a_replay_keeps_every_gap_divided_by_the_speed(times: list[float], seed: int) -> None:
+    times.sort()
+    made = replay(times, Crowd(), speed=4.0, seed=seed)
+    assert made.offsets == array("d", ((time_s - times[0]) / 4.0 for time_s in times))
+    assert list(made.segments) == [0] * len(times)
+    assert made.names == ("trace",)
+
+
+def test_an_impossible_replay_is_refused() -> None:
+    for times, speed in (([], 1.0), ([2.0, 1.0], 1.0), ([1.0], 0.0), ([1.0], math.nan)):
+        with pytest.raises(TrafficError):
+            replay(times, Crowd(), speed=speed)

@@ -1,0 +1,360 @@
+"""The generator against a server that misbehaves in every way: each planned request ends once, rightly."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from asyncio import StreamReader as Reader
+from asyncio import StreamWriter as Writer
+
+import pytest
+
+from autoglm_throttle.model import Priority
+from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Plan, Shape, plan
+from autoglm_throttle.traffic.books import Books, Result
+from autoglm_throttle.traffic.ending import Ending, judge
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.generator import Generator, Options
+from autoglm_throttle.traffic.wire import Target, encoder
+from tests.traffic.scripted_server import OK, ScriptedServer, Serve, always, once, request
+
+BRISK = Options(connections=1, timeout_s=5.0, drain_s=5.0)
+
+
+def some(requests: int = 3, crowd: Crowd | None = None) -> Plan:
+    return plan(Shape.parse(f"fixed:1000:{requests}ms"), Arrivals.UNIFORM, crowd or Crowd())
+
+
+async def drive(serve: Serve, made: Plan, options: Options = BRISK, method: str = "POST") -> Result:
+    async with ScriptedServer(serve) as server:
+        target = Target(port=server.port, method=method)
+        result = await Generator(made, target, encoder(made, target), options).run()
+    assert result.balanced
+    return result
+
+
+def endings(result: Result) -> dict[Ending, int]:
+    return {
+        ending: count for ending, count in zip(Ending, result.books.total().endings, strict=True) if count
+    }
+
+
+@pytest.mark.parametrize(
+    ("answer", "ending"),
+    [
+        ([OK], Ending.OK),
+        ([bytes([byte]) for byte in OK], Ending.OK),
+        ([b"HTTP/1.1 204 No Content\r\n\r\n"], Ending.OK),
+        ([b"HTTP/1.1 304 Not Modified\r\ncontent-length: 5\r\n\r\n"], Ending.OK),
+        ([b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n", b"0\r\n\r\n"], Ending.OK),
+        ([b"HTTP/1.1 100 Continue\r\n\r\n", OK], Ending.OK),
+        ([b"HTTP/1.1 100 Continue\r\n\r\n" + OK], Ending.OK),
+        ([b"HTTP/1.1 200 OK\r\nX-Degraded: cache\r\ncontent-length: 0\r\n\r\n"], Ending.DEGRADED),
+        ([b"HTTP/1.1 429 X\r\ncontent-length: 0\r\n\r\n"], Ending.LIMITED),
+        ([b"HTTP/1.1 503 X\r\nRetry-After: 3\r\ncontent-length: 0\r\n\r\n"], Ending.REJECTED),
+        ([b"HTTP/1.1 503 X\r\ncontent-length: 0\r\n\r\n"], Ending.SERVER_ERROR),
+        ([b"HTTP/1.1 404 X\r\ncontent-length: 0\r\n\r\n"], Ending.CLIENT_ERROR),
+        ([b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"], Ending.OK),
+        ([OK + b"HTTP/1.1 429 X\r\ncontent-length: 0\r\n\r\n"], Ending.OK),
+        ([b"garbage\r\n\r\n"], Ending.MALFORMED),
+        ([b"HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n"], Ending.MALFORMED),
+        ([b"HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n"], Ending.MALFORMED),
+    ],
+)
+async def test_answers_are_told_apart(answer: list[bytes], ending: Ending) -> None:
+    assert endings(await drive(always(*answer), some())) == {ending: 3}
+
+
+@pytest.mark.parametrize(
+    ("serve", "ending"),
+    [
+        (once(OK), Ending.OK),
+        (once(b"HTTP/1.1 200 OK\r\n\r\nuntil the end"), Ending.OK),
+        (once(b"HTTP/1.1 200 OK\r\n\r\nuntil the end", reset=True), Ending.CONNECTION),
+        (once(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf"), Ending.CONNECTION),
+        (once(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nha"), Ending.CONNECTION),
+        (once(b"HTTP/1.1 200"), Ending.CONNECTION),
+        (once(b""), Ending.CONNECTION),
+    ],
+)
+async def test_connections_that_end_are_told_apart_and_replaced(serve: Serve, ending: Ending) -> None:
+    assert endings(await drive(serve, some())) == {ending: 3}
+
+
+async def test_answers_to_head_have_no_body_whatever_they_state() -> None:
+    serve = always(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n")
+    assert endings(await drive(serve, some(), method="HEAD")) == {Ending.OK: 3}
+
+
+async def test_an_endless_answer_is_malformed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autoglm_throttle.traffic.connection.BODY_BYTES", 1000)
+    serve = always(
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n",
+        b"1f4\r\n" + b"x" * 500 + b"\r\n",
+        b"1f5\r\n" + b"x" * 501,
+    )
+    assert endings(await drive(serve, some(1))) == {Ending.MALFORMED: 1}
+
+
+async def test_an_idle_connection_closed_by_the_server_costs_nothing() -> None:
+    async def serve(reader: Reader, writer: Writer) -> None:
+        await request(reader)
+        writer.write(OK)
+        await reader.readuntil(b"\r\n\r\n")
+
+    result = await drive(serve, some(6))
+    assert endings(result) == {Ending.OK: 6}
+    assert result.resent == 5
+
+
+async def test_a_request_is_sent_again_only_once() -> None:
+    answered = 0
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        nonlocal answered
+        await request(reader)
+        if not answered:
+            answered += 1
+            writer.write(OK)
+            await request(reader)
+
+    result = await drive(serve, some(2))
+    assert endings(result) == {Ending.OK: 1, Ending.CONNECTION: 1}
+    assert result.resent == 1
+
+
+async def test_unasked_bytes_close_an_idle_connection() -> None:
+    async def serve(reader: Reader, writer: Writer) -> None:
+        writer.write(b"HTTP/1.1 408 Too Late\r\ncontent-length: 0\r\n\r\n")
+        await reader.read()
+
+    made = plan(Shape.parse("fixed:1:1"), Arrivals.UNIFORM, Crowd())
+    result = await drive(serve, made, Options(connections=2, timeout_s=0.3, drain_s=1.0))
+    assert endings(result) in ({Ending.CONNECTION: 1}, {Ending.TIMEOUT: 1}, {Ending.CLIENT_ERROR: 1})
+
+
+async def silent(reader: Reader, _writer: Writer) -> None:
+    await reader.read()
+
+
+async def test_a_silent_server_times_out_from_the_intended_start() -> None:
+    result = await drive(silent, some(5), Options(connections=2, timeout_s=0.1, drain_s=5.0))
+    assert endings(result) == {Ending.TIMEOUT: 5}
+    assert result.elapsed_s < 2.0
+
+
+async def test_what_is_open_after_the_drain_is_unanswered() -> None:
+    result = await drive(silent, some(5), Options(connections=2, timeout_s=5.0, drain_s=0.05))
+    assert endings(result) == {Ending.UNANSWERED: 5}
+
+
+async def test_above_the_most_in_flight_requests_are_dropped_and_counted() -> None:
+    result = await drive(silent, some(9), Options(connections=2, max_inflight=4, timeout_s=0.2))
+    assert endings(result) == {Ending.TIMEOUT: 4, Ending.DROPPED: 5}
+
+
+async def test_reasons_and_promises_of_refusals_are_kept_by_priority() -> None:
+    bodies = iter([b'{"reason":"user"}', b'{"reason":7}', b"[]", b"", b"{"])
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        while True:
+            await request(reader)
+            body = next(bodies)
+            retry = b"7" if body else b"Thu, 01 Jan 2026 00:00:00 GMT"
+            writer.write(
+                b"HTTP/1.1 429 X\r\nretry-after: %b\r\ncontent-length: %d\r\n\r\n%b"
+                % (retry, len(body), body)
+            )
+
+    result = await drive(serve, some(5, Crowd({Priority.LOW: 100.0})))
+    row = result.books.rows[0, Priority.LOW]
+    assert row.reasons == {"user": 1, "": 4}
+    assert row.limited == row.refusal.count == 5
+    assert row.promised.pairs() == [(6_979_584, 4)]
+    assert row.response.count == row.failed == 0
+    assert result.books.rows[0, Priority.HIGH].sent == 0
+
+
+async def test_requests_carry_priority_client_and_body() -> None:
+    heads: list[bytes] = []
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        while True:
+            heads.append(await request(reader))
+            writer.write(OK)
+
+    await drive(serve, some(2, Crowd({Priority.HIGH: 100.0})))
+    assert heads[0].startswith(b"POST /v1/predict HTTP/1.1\r\nhost: 127.0.0.1:")
+    assert b"\r\nx-priority: high\r\nx-client: client-0\r\n" in heads[0]
+    assert heads[0] == heads[1]
+
+
+async def test_the_observer_sees_every_ending() -> None:
+    seen: list[tuple[int, Ending]] = []
+    made = some(4)
+    async with ScriptedServer(always(OK)) as server:
+        target = Target(port=server.port)
+        generator = Generator(
+            made, target, encoder(made, target), BRISK, lambda index, ending, _: seen.append((index, ending))
+        )
+        await generator.run()
+    assert sorted(seen) == [(index, Ending.OK) for index in range(4)]
+
+
+async def test_stopping_leaves_the_rest_out_and_waits_for_what_is_under_way() -> None:
+    made = plan(Shape.parse("fixed:10:60"), Arrivals.UNIFORM, Crowd())
+
+    async def slow(reader: Reader, writer: Writer) -> None:
+        await request(reader)
+        generator.stop()
+        writer.write(OK)
+        await reader.read()
+
+    async with ScriptedServer(slow) as server:
+        target = Target(port=server.port)
+        generator = Generator(made, target, encoder(made, target), BRISK)
+        result = await generator.run()
+    total = result.books.total()
+    assert result.aborted
+    assert result.balanced
+    assert (total.planned, total.sent, total.admitted) == (600, 1, 1)
+
+
+async def test_stopping_twice_ends_at_once() -> None:
+    made = some(3)
+
+    async def never(reader: Reader, _writer: Writer) -> None:
+        await request(reader)
+        generator.stop()
+        generator.stop()
+        await reader.read()
+
+    async with ScriptedServer(never) as server:
+        target = Target(port=server.port)
+        generator = Generator(made, target, encoder(made, target), Options(connections=1, drain_s=60.0))
+        result = await generator.run()
+    assert Ending.UNANSWERED in endings(result)
+    assert result.balanced
+    assert result.elapsed_s < 5.0
+
+
+async def test_a_target_that_refuses_connections_is_an_error_before_the_start() -> None:
+    async with ScriptedServer(silent) as server:
+        port = server.port
+    target = Target(port=port)
+    with pytest.raises(TrafficError, match=rf"127\.0\.0\.1:{port} refuses connections"):
+        await Generator(some(), target, encoder(some(), target), BRISK).run()
+
+
+async def test_a_server_that_goes_away_and_comes_back_is_found_again() -> None:
+    made = plan(Shape.parse("fixed:100:400ms"), Arrivals.UNIFORM, Crowd())
+    answered = asyncio.Event()
+    async with ScriptedServer(once(OK)) as first:
+        target = Target(port=first.port)
+        generator = Generator(made, target, encoder(made, target), BRISK, lambda *_: answered.set())
+        running = asyncio.create_task(generator.run())
+        await answered.wait()
+    second = await asyncio.start_server(ScriptedServer(always(OK))._one, "127.0.0.1", target.port)
+    result = await running
+    second.close()
+    assert result.books.total().admitted >= 38
+    assert result.balanced
+
+
+def test_too_few_open_files_are_an_error_that_names_both_numbers() -> None:
+    target = Target(port=1)
+    with pytest.raises(TrafficError, match=r"10000064 open files are needed and \d+ allowed"):
+        Generator(some(), target, encoder(some(), target), Options(connections=10_000_000))
+
+
+def test_without_httptools_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "httptools", None)
+    target = Target(port=1)
+    with pytest.raises(TrafficError, match=r"autoglm-throttle\[traffic\]"):
+        Generator(some(), target, encoder(some(), target), BRISK)
+
+
+@pytest.mark.parametrize("fault", ["connections", "max_inflight", "timeout_s", "drain_s"])
+def test_impossible_options_are_refused(fault: str) -> None:
+    with pytest.raises(TrafficError, match="above 0"):
+        Options(**{fault: 0})
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"path": "/x HTTP/1.1\r\nevil: 1"},
+        {"path": ""},
+        {"host": "a b"},
+        {"method": "PO ST"},
+        {"identity_header": "x:y"},
+        {"port": 0},
+        {"port": 65_536},
+    ],
+)
+def test_targets_that_would_smuggle_bytes_are_refused(fault: dict[str, str]) -> None:
+    with pytest.raises(TrafficError):
+        Target(**({"port": 1} | fault))  # type: ignore[arg-type]
+
+
+def test_bodies_are_used_in_turn_and_measured() -> None:
+    target = Target(port=80, host="::1")
+    made = some(3)
+    encode = encoder(made, target, [b"{}", b'{"tokens":9}'])
+    assert b"host: [::1]:80" in encode(0)
+    assert encode(0).endswith(b"content-length: 2\r\n\r\n{}")
+    assert encode(1).endswith(b'content-length: 12\r\n\r\n{"tokens":9}')
+    assert encode(2) == encode(0)
+
+
+def test_a_request_cannot_end_twice() -> None:
+    books = Books(some(1))
+    books.close(0, Ending.OK)
+    with pytest.raises(RuntimeError, match="twice"):
+        books.close(0, Ending.TIMEOUT)
+    with pytest.raises(RuntimeError, match="twice"):
+        books.leave_out(0)
+
+
+def test_every_ending_is_served_refused_or_failed() -> None:
+    for ending in Ending:
+        assert ending.served + ending.refused + ending.failed == 1
+    assert [ending.label for ending in Ending][:3] == ["ok", "degraded", "limited"]
+
+
+@pytest.mark.parametrize("status", [200, 201, 302, 400, 413, 429, 499, 500, 502, 503])
+def test_judging_is_total(status: int) -> None:
+    plain = judge(status, retry_after=False, degraded=False)
+    waiting = judge(status, retry_after=True, degraded=False)
+    assert (plain is waiting) == (status != 503)
+
+
+STALL_S = 0.5
+
+
+async def test_a_stall_shows_in_the_response_times_and_not_in_the_service_times() -> None:
+    """The test that the generator is honest: 1000/s for 2 s, with one freeze of half a second."""
+    loop = asyncio.get_running_loop()
+    frozen_until_s = 0.0
+    served = 0
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        nonlocal frozen_until_s, served
+        while True:
+            await request(reader)
+            served += 1
+            if served == 500:
+                frozen_until_s = loop.time() + STALL_S
+            if frozen_until_s > loop.time():
+                await asyncio.sleep(frozen_until_s - loop.time())
+            writer.write(OK)
+
+    made = plan(Shape.parse("fixed:1000:2"), Arrivals.UNIFORM, Crowd())
+    result = await drive(serve, made, Options(connections=8))
+    total = result.books.total()
+    assert total.admitted == 2000
+    response_s, service_s = total.response.percentile(0.99), total.service.percentile(0.99)
+    assert response_s is not None
+    assert service_s is not None
+    assert response_s >= 0.9 * STALL_S
+    assert service_s <= 0.1

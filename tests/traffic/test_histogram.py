@@ -1,0 +1,62 @@
+"""Percentiles are never better than the truth, and hardly worse."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.traffic.histogram import Histogram
+
+durations = st.lists(st.floats(min_value=0.0, max_value=3600.0), min_size=1, max_size=60)
+
+
+def recorded(values: list[float]) -> Histogram:
+    histogram = Histogram()
+    for value in values:
+        histogram.record(value)
+    return histogram
+
+
+@given(durations, st.floats(min_value=0.001, max_value=1.0))
+def test_a_percentile_is_at_least_the_truth_and_at_most_one_128th_above(
+    values: list[float], share: float
+) -> None:
+    truth = sorted(values)[max(1, math.ceil(share * len(values))) - 1]
+    told = recorded(values).percentile(share)
+    assert told is not None
+    assert truth <= told <= truth * (1 + 1 / 128) + 1e-6 + 1e-12
+
+
+@given(durations, durations, durations)
+def test_merging_is_associative_and_equals_recording_all(
+    a: list[float], b: list[float], c: list[float]
+) -> None:
+    left = Histogram.of([Histogram.of([recorded(a), recorded(b)]), recorded(c)])
+    right = Histogram.of([recorded(a), Histogram.of([recorded(b), recorded(c)])])
+    whole = recorded(a + b + c)
+    assert left.pairs() == right.pairs() == whole.pairs()
+    assert left.max_s == right.max_s == whole.max_s == max(a + b + c)
+    assert whole.count == len(a + b + c)
+
+
+def test_nothing_recorded_has_no_percentile() -> None:
+    assert Histogram().percentile(0.5) is None
+    assert Histogram().max_s == 0.0
+
+
+def test_a_clock_that_stepped_back_counts_as_zero() -> None:
+    histogram = recorded([-1.0])
+    assert histogram.pairs() == [(0, 1)]
+    assert histogram.percentile(1.0) == 0.0
+
+
+@pytest.mark.parametrize(("micros", "edge"), [(255, 255), (256, 256), (257, 256), (511, 510), (513, 512)])
+def test_values_are_rounded_down_to_eight_binary_digits(micros: int, edge: int) -> None:
+    assert recorded([micros / 1e6 + 1e-9]).pairs() == [(edge, 1)]
+
+
+def test_repr_says_how_much_it_holds() -> None:
+    assert repr(recorded([0.5])) == "Histogram(1 recorded, max 0.500000 s)"

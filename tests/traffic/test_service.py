@@ -1,0 +1,185 @@
+"""The simulated service as an ASGI application; the card is fast, so nothing waits long."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from starlette.types import Message
+
+from autoglm_throttle.traffic.simulate import BatchSpec, LlmSpec, SimGpu, SimSpec, service
+from autoglm_throttle.traffic.simulate.exchange import BODY_BYTES
+from tests.traffic.asgi_driver import ask
+
+FAST = SimSpec(work=BatchSpec(max_batch=8, base_s=1e-4, capacity_rps=10_000.0))
+FAST_LLM = SimSpec(work=LlmSpec().faster(100.0))
+
+
+async def test_predict_answers_when_the_batch_is_done() -> None:
+    app = service(SimGpu(FAST))
+    answer = await ask(app, "POST", "/v1/predict")
+    assert answer.status == 200
+    assert answer.headers[b"content-length"] == b"%d" % len(answer.chunks[0])
+    assert answer.json["tokens"] == 1
+    assert answer.json["took_s"] >= 1e-4
+
+
+async def test_many_at_once_are_batched_and_all_answered() -> None:
+    sim = SimGpu(FAST)
+    app = service(sim)
+    answers = await asyncio.gather(
+        *(ask(app, "POST", "/v1/predict", b'{"tok', b'ens":3}') for _ in range(50))
+    )
+    assert {answer.status for answer in answers} == {200}
+    assert sim.state(sim.clock())["done"] == 50
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("GET", "/v1/predict", b"", 405),
+        ("POST", "/healthz", b"", 405),
+        ("POST", "/nowhere", b"", 404),
+        ("POST", "/sim/fault", b"{}", 404),
+        ("POST", "/v1/predict", b"{", 400),
+        ("POST", "/v1/predict", b"[]", 400),
+        ("POST", "/v1/predict", b"\xff", 400),
+        ("POST", "/v1/predict", b"[" * 100_000, 400),
+        ("POST", "/v1/predict", b'{"tokens":0}', 400),
+        ("POST", "/v1/predict", b'{"tokens":true}', 400),
+        ("POST", "/v1/predict", b'{"tokens":1.5}', 400),
+        ("POST", "/v1/predict", b'{"tokens":1000001}', 400),
+        ("POST", "/v1/predict", b'{"context_tokens":-1}', 400),
+        ("POST", "/v1/predict", b" " * (BODY_BYTES + 1), 413),
+        ("POST", "/v1/chat/completions", b"{}", 400),
+        ("POST", "/v1/chat/completions", b'{"messages":[1]}', 400),
+    ],
+)
+async def test_bad_requests_are_told_so(method: str, path: str, body: bytes, status: int) -> None:
+    answer = await ask(service(SimGpu(FAST)), method, path, body)
+    assert answer.status == status
+    assert answer.json["error"]
+
+
+async def test_a_client_that_leaves_early_gets_no_answer() -> None:
+    sim = SimGpu(FAST)
+    assert (await ask(service(sim), "POST", "/v1/predict", b"{", gone=True)).status == 0
+    assert sim.state(sim.clock())["submitted"] == 0
+
+
+async def test_work_of_a_client_that_left_goes_on() -> None:
+    sim = SimGpu(FAST)
+    app = service(sim)
+    leaving = asyncio.create_task(ask(app, "POST", "/v1/predict"))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    assert (await ask(app, "POST", "/v1/predict")).status == 200
+    assert sim.state(sim.clock())["done"] == 2
+
+
+CHAT = {"messages": [{"role": "user", "content": "x" * 41}], "max_tokens": 30}
+
+
+async def test_chat_answers_in_the_usual_form() -> None:
+    answer = await ask(service(SimGpu(FAST_LLM)), "POST", "/v1/chat/completions", json.dumps(CHAT).encode())
+    assert answer.status == 200
+    assert answer.json["object"] == "chat.completion"
+    assert answer.json["usage"] == {"prompt_tokens": 11, "completion_tokens": 30, "total_tokens": 41}
+    assert answer.json["choices"][0]["message"]["content"].split() == ["word"] * 30
+
+
+async def test_chat_streams_every_token_once_and_then_the_usage() -> None:
+    sim = SimGpu(SimSpec(work=LlmSpec().faster(4.0)))
+    body = json.dumps(CHAT | {"stream": True}).encode()
+    answer = await ask(service(sim), "POST", "/v1/chat/completions", body)
+    assert answer.headers[b"content-type"] == b"text/event-stream"
+    assert all(chunk.startswith(b"data: ") and chunk.endswith(b"\n\n") for chunk in answer.chunks)
+    assert answer.chunks[-1] == b"data: [DONE]\n\n"
+    events = [json.loads(chunk[6:]) for chunk in answer.chunks[:-1]]
+    words = [event["choices"][0]["delta"].get("content", "") for event in events]
+    assert "".join(words).split() == ["word"] * 30
+    assert sum(word != "" for word in words) >= 2
+    assert events[-1]["usage"]["completion_tokens"] == 30
+    assert {event["id"] for event in events} == {"chatcmpl-1"}
+
+
+async def test_a_device_that_dies_in_a_stream_says_so_at_the_end() -> None:
+    sim = SimGpu(SimSpec(work=LlmSpec()))
+    streaming = asyncio.create_task(
+        ask(service(sim), "POST", "/v1/chat/completions", json.dumps(CHAT | {"stream": True}).encode())
+    )
+    await asyncio.sleep(0)
+    assert sim.state(sim.clock())["resident"] == 1
+    sim.lose(sim.clock())
+    answer = await streaming
+    assert json.loads(answer.chunks[-1][6:]) == {"error": "the device failed: lost"}
+    assert "word" not in answer.chunks[-1].decode()
+
+
+async def test_failed_work_is_a_500_and_work_that_never_fits_a_400() -> None:
+    sim = SimGpu(SimSpec(work=LlmSpec(kv_tokens=100).faster(100.0)))
+    app = service(sim, allow_faults=True)
+    assert (await ask(app, "POST", "/v1/predict", b'{"tokens":101}')).status == 400
+    assert (await ask(app, "POST", "/sim/fault", b'{"fault":"lose"}')).json["gone"] is True
+    answer = await ask(app, "POST", "/v1/predict")
+    assert (answer.status, answer.json["error"]) == (500, "the device failed: lost")
+    assert (await ask(app, "GET", "/healthz")).status == 503
+    assert (await ask(app, "POST", "/sim/fault", b'{"fault":"recover"}')).status == 200
+    assert (await ask(app, "GET", "/healthz")).status == 200
+    assert (await ask(app, "POST", "/v1/predict")).status == 200
+
+
+@pytest.mark.parametrize("fault", ["stall", "slow", "fake_busy", "hang_reads"])
+async def test_every_fault_can_be_planted(fault: str) -> None:
+    app = service(SimGpu(FAST), allow_faults=True)
+    answer = await ask(app, "POST", "/sim/fault", json.dumps({"fault": fault, "number": 0.01}).encode())
+    assert answer.status == 200
+
+
+@pytest.mark.parametrize(
+    "body", [b"{}", b'{"fault":"fire"}', b'{"fault":"slow","number":-1}', b'{"number":"x"}']
+)
+async def test_unknown_faults_are_refused(body: bytes) -> None:
+    assert (await ask(service(SimGpu(FAST), allow_faults=True), "POST", "/sim/fault", body)).status == 400
+
+
+async def test_the_state_shows_a_sample() -> None:
+    answer = await ask(service(SimGpu(FAST)), "GET", "/sim/state")
+    assert answer.json["sample"]["utilization_pct"] == 0.0
+    assert answer.json["resident"] == 0
+
+
+def test_loops_may_follow_each_other() -> None:
+    sim = SimGpu(FAST)
+    app = service(sim)
+
+    async def leave_early() -> None:
+        task = asyncio.create_task(ask(app, "POST", "/v1/predict"))
+        await asyncio.sleep(0)
+        task.cancel()
+
+    asyncio.run(leave_early())
+    assert asyncio.run(ask(app, "POST", "/v1/predict")).status == 200
+
+
+async def test_lifespan_is_answered_and_websockets_are_closed() -> None:
+    app = service(SimGpu(FAST))
+    inbox: list[Message] = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
+    outbox: list[Message] = []
+
+    async def receive() -> Message:
+        return inbox.pop(0)
+
+    async def send(message: Message) -> None:
+        outbox.append(message)
+
+    await app({"type": "lifespan"}, receive, send)
+    await app({"type": "websocket"}, receive, send)
+    assert [message["type"] for message in outbox] == [
+        "lifespan.startup.complete",
+        "lifespan.shutdown.complete",
+        "websocket.close",
+    ]

@@ -1,0 +1,279 @@
+"""The modelled GPU: nothing is lost, nothing is faster than it can be, and looking changes nothing."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoglm_throttle.model import GpuProvider
+from autoglm_throttle.traffic.simulate import BatchSpec, Done, Item, LlmSpec, SimGpu, SimSpec
+
+GIB = 1 << 30
+SPECS = {
+    "batch": SimSpec(work=BatchSpec(max_batch=4, base_s=0.01, capacity_rps=50.0), request_bytes=2 * GIB),
+    "llm": SimSpec(work=LlmSpec(max_running=3, kv_tokens=400)),
+}
+specs = st.sampled_from(sorted(SPECS))
+gaps = st.floats(min_value=0.0, max_value=0.3)
+works = st.lists(st.tuples(gaps, st.integers(0, 250), st.integers(1, 40)), min_size=1, max_size=60)
+faults = st.lists(
+    st.tuples(st.floats(0.0, 6.0), st.sampled_from(["stall", "slow", "lose", "recover", "fake_busy"])),
+    max_size=4,
+)
+FAULTS: dict[str, Callable[[SimGpu, float], None]] = {
+    "stall": lambda sim, now: sim.stall(0.7, now),
+    "slow": lambda sim, now: sim.slow(3.0, now),
+    "lose": lambda sim, now: sim.lose(now),
+    "recover": lambda sim, now: sim.recover(now),
+    "fake_busy": lambda sim, _now: sim.fake_busy(on=True),
+}
+
+
+def play(
+    spec: SimSpec, work: list[tuple[float, int, int]], trouble: list[tuple[float, str]], step_s: float
+) -> list[Done]:
+    """Everything that ended within 60 s, looking every ``step_s`` seconds as well."""
+    sim = SimGpu(spec, clock=lambda: 0.0)
+    at_s = 0.0
+    events: list[tuple[float, int, Callable[[float], None]]] = []
+    for number, (gap_s, context, tokens) in enumerate(work):
+        at_s += gap_s
+        item = Item(number, context, tokens)
+        events.append((at_s, number, lambda now, item=item: sim.submit(item, now)))  # type: ignore[misc]
+    for number, (when_s, fault) in enumerate(trouble):
+        events.append((when_s, -number - 1, lambda now, fault=fault: FAULTS[fault](sim, now)))  # type: ignore[misc]
+    looks = int(60.0 / step_s)
+    events += [(look * step_s, 10_000 + look, lambda _now: None) for look in range(looks + 1)]
+    told: list[Done] = []
+    for now, _, act in sorted(events, key=lambda event: event[:2]):
+        act(now)
+        told += sim.advance(now)
+        sample = sim.sample(now)
+        assert sample.utilization_pct is None or 0.0 <= sample.utilization_pct <= 100.0
+        state = sim.state(now)
+        assert state["submitted"] == state["done"] + state["failed"] + state["resident"]
+    told += sim.advance(1e6)
+    return told
+
+
+@settings(max_examples=60, deadline=None)
+@given(specs, works, faults)
+def test_everything_ends_once_and_how_often_one_looks_changes_nothing(
+    name: str, work: list[tuple[float, int, int]], trouble: list[tuple[float, str]]
+) -> None:
+    rarely = play(SPECS[name], work, trouble, 7.0)
+    often = play(SPECS[name], work, trouble, 0.31)
+    assert often == rarely
+    assert sorted(done.id for done in rarely) == list(range(len(work)))
+    assert [done.done_s for done in rarely] == sorted(done.done_s for done in rarely)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(gaps, min_size=5, max_size=80), st.integers(1, 8))
+def test_no_window_between_completions_holds_more_than_the_capacity(
+    spaces: list[float], max_batch: int
+) -> None:
+    work = BatchSpec(max_batch=max_batch, base_s=0.004, capacity_rps=80.0)
+    told = play(SimSpec(work=work), [(gap_s, 0, 1) for gap_s in spaces], [], 30.0)
+    ends = sorted({done.done_s for done in told})
+    for first, begin_s in enumerate(ends):
+        for end_s in ends[first + 1 :]:
+            done = sum(begin_s < one.done_s <= end_s for one in told)
+            assert done <= work.capacity_rps * (end_s - begin_s) * (1 + 1e-9) + 1e-6
+
+
+def test_a_full_batch_runs_at_the_stated_capacity() -> None:
+    sim = SimGpu(SimSpec(work=BatchSpec(max_batch=16, base_s=0.01, capacity_rps=100.0)))
+    for number in range(17):
+        sim.submit(Item(number), 0.0)
+    assert sim.next_event() == pytest.approx(0.01 + 0.009375)
+    told = sim.advance(0.5)
+    assert [done.id for done in told] == list(range(17))
+    assert told[0].done_s == pytest.approx(0.019375)
+    assert told[16].done_s == pytest.approx(0.019375 + 0.16)
+
+
+def test_llm_steps_give_each_sequence_a_token_and_prefill_takes_time() -> None:
+    spec = LlmSpec(step_s=0.01, per_seq_s=0.001, prefill_tps=1000.0, max_running=2, kv_tokens=1000)
+    sim = SimGpu(SimSpec(work=spec))
+    sim.submit(Item(1, 100, 3), 0.0)
+    assert sim.advance(0.11) == []
+    assert sim.generated(1, 0.112) == 1
+    sim.submit(Item(2, 50, 1), 0.115)
+    # The step that runs ends at 0.111 + 0.011; then both share one step of 10 + 2 + 50 ms.
+    told = sim.advance(10.0)
+    assert [done.id for done in told] == [1, 2]
+    assert [done.done_s for done in told] == pytest.approx([0.122 + 0.062] * 2)
+
+
+def test_a_sequence_waits_until_its_tokens_fit() -> None:
+    spec = LlmSpec(step_s=0.01, per_seq_s=0.001, prefill_tps=1e9, max_running=8, kv_tokens=100)
+    sim = SimGpu(SimSpec(work=spec))
+    sim.submit(Item(1, 60, 10), 0.0)
+    sim.submit(Item(2, 25, 10), 0.0)
+    sim.submit(Item(3, 95, 10), 0.0)
+    state = sim.state(0.05)
+    assert (state["kv_used"], state["queued"], state["failed"]) == (70, 1, 1)
+    told = sim.advance(10.0)
+    assert [(done.id, done.failed) for done in told] == [(3, "too_large"), (1, ""), (2, "")]
+    assert told[2].done_s == pytest.approx(2 * told[1].done_s)
+
+
+def test_utilization_is_the_busy_share_of_the_last_second() -> None:
+    sim = SimGpu(SimSpec(work=BatchSpec(max_batch=1, base_s=0.1, capacity_rps=5.0)))
+    sim.submit(Item(1), 10.0)
+    shares = [sim.sample(now).utilization_pct for now in (10.1, 10.2, 10.7, 11.0, 11.1, 11.3)]
+    assert shares == [pytest.approx(share) for share in (10.0, 20.0, 20.0, 20.0, 10.0, 0.0)]
+
+
+def test_power_and_memory_follow_the_work() -> None:
+    sim = SimGpu(SimSpec(work=BatchSpec(max_batch=2, base_s=1.0, capacity_rps=1.0)))
+    idle = sim.sample(0.0)
+    assert (idle.power_w, idle.memory_used_bytes, idle.power_limit_w) == (70.0, 2 * GIB, 700.0)
+    sim.submit(Item(1), 0.0)
+    sim.submit(Item(2), 0.0)
+    busy = sim.sample(1.0)
+    assert busy.power_w == pytest.approx(70.0 + 630.0 / 2)
+    assert busy.memory_used_bytes == 2 * GIB + GIB // 2
+
+
+def test_memory_above_the_total_fails_all_and_takes_the_device_away() -> None:
+    sim = SimGpu(SimSpec(memory_total_bytes=3 * GIB, request_bytes=GIB // 2, restart_s=5.0))
+    for number in range(3):
+        sim.submit(Item(number), 0.0)
+    assert [(done.id, done.failed) for done in sim.advance(0.0)] == [
+        (0, "memory"),
+        (1, "memory"),
+        (2, "memory"),
+    ]
+    assert sim.sample(4.9).health == "lost"
+    assert sim.sample(4.9).utilization_pct is None
+    sim.submit(Item(3), 4.9)
+    assert sim.advance(4.9) == [Done(3, 4.9, "lost")]
+    sim.submit(Item(4), 5.0)
+    assert sim.advance(6.0)[0].failed == ""
+    assert sim.sample(6.0).health == "ok"
+
+
+def test_a_stall_holds_what_runs_and_what_comes_and_looks_busy() -> None:
+    sim = SimGpu(SimSpec(work=BatchSpec(max_batch=1, base_s=0.1, capacity_rps=5.0)))
+    sim.stall(2.0, 0.0)
+    sim.submit(Item(1), 0.5)
+    assert sim.next_event() == 2.0
+    assert [done.done_s for done in sim.advance(5.0)] == [pytest.approx(2.2)]
+    sim.submit(Item(2), 10.0)
+    sim.stall(1.0, 10.1)
+    sim.stall(0.5, 10.2)
+    assert [done.done_s for done in sim.advance(20.0)] == [pytest.approx(11.2)]
+    sim.submit(Item(3), 30.0)
+    sim.stall(5.0, 30.1)
+    assert sim.sample(33.0).utilization_pct == pytest.approx(100.0)
+
+
+def test_a_slow_card_is_slow_from_the_next_batch_on() -> None:
+    sim = SimGpu(SimSpec(work=BatchSpec(max_batch=1, base_s=0.1, capacity_rps=5.0)))
+    sim.submit(Item(1), 0.0)
+    sim.slow(3.0, 0.1)
+    sim.submit(Item(2), 0.1)
+    assert [done.done_s for done in sim.advance(5.0)] == [pytest.approx(0.2), pytest.approx(0.8)]
+    with pytest.raises(ValueError, match="factor"):
+        sim.slow(0.0, 5.0)
+
+
+def test_fake_busy_shows_much_and_draws_little_at_normal_speed() -> None:
+    sim = SimGpu()
+    sim.fake_busy(on=True)
+    sample = sim.sample(0.0)
+    assert sample.utilization_pct == 98.0
+    assert sample.power_w == pytest.approx(133.0)
+
+
+def test_a_lost_device_fails_everything_until_it_recovers() -> None:
+    sim = SimGpu()
+    sim.submit(Item(1), 0.0)
+    sim.lose(0.01)
+    assert sim.next_event() == 0.01
+    assert sim.advance(0.01) == [Done(1, 0.01, "lost")]
+    assert sim.next_event() is None
+    sim.slow(2.0, 0.01)
+    sim.recover(1e5)
+    sim.submit(Item(2), 1e5)
+    assert [done.done_s for done in sim.advance(1e6)] == pytest.approx([1e5 + 0.019375])
+
+
+def test_recovery_ends_a_stall_for_those_who_wait() -> None:
+    sim = SimGpu()
+    sim.stall(100.0, 0.0)
+    sim.submit(Item(1), 0.0)
+    sim.recover(1.0)
+    assert sim.advance(2.0)[0].done_s == pytest.approx(1.019375)
+
+
+def test_time_never_goes_back() -> None:
+    sim = SimGpu()
+    sim.submit(Item(1), 1.0)
+    sim.submit(Item(2), 0.5)
+    assert sim.advance(0.0) == []
+    assert [done.done_s for done in sim.advance(9.0)] == [pytest.approx(1.019375), pytest.approx(1.03875)]
+
+
+def test_it_is_a_provider_that_reads_by_its_own_clock() -> None:
+    sim = SimGpu(clock=lambda: 7.0)
+    assert isinstance(sim, GpuProvider)
+    (sample,) = sim.read()
+    assert (sample.taken_at_s, sample.utilization_pct, sample.source) == (7.0, 0.0, "simulated")
+    sim.close()
+    sim.forget()
+    assert sim.read() == (sample,)
+
+
+def test_hanging_reads_block_their_thread_and_nobody_else() -> None:
+    sim = SimGpu(clock=lambda: 0.0)
+    sim.hang_reads(60.0, 0.0)
+    began, ended = threading.Event(), threading.Event()
+
+    def read() -> None:
+        began.set()
+        sim.read()
+        ended.set()
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    assert began.wait(5.0)
+    assert sim.sample(0.0).utilization_pct == 0.0
+    assert not ended.is_set()
+    sim.recover(0.0)
+    assert ended.wait(5.0)
+    thread.join(5.0)
+
+
+def test_a_faster_card_plays_the_same_film_faster() -> None:
+    slow = SimGpu(SimSpec(work=LlmSpec()))
+    fast = SimGpu(SimSpec(work=LlmSpec().faster(10.0)))
+    for number in range(5):
+        slow.submit(Item(number, 100, 50), number * 1.0)
+        fast.submit(Item(number, 100, 50), number * 0.1)
+    ends = [done.done_s for done in slow.advance(1e3)]
+    assert [10.0 * done.done_s for done in fast.advance(1e3)] == pytest.approx(ends)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: BatchSpec(max_batch=0),
+        lambda: BatchSpec(base_s=math.nan),
+        lambda: BatchSpec(base_s=1.0, capacity_rps=100.0),
+        lambda: LlmSpec(kv_tokens=0),
+        lambda: SimSpec(memory_idle_bytes=90 * GIB),
+        lambda: SimSpec(idle_w=800.0),
+        lambda: SimSpec(restart_s=-1.0),
+    ],
+)
+def test_impossible_cards_are_refused(make: Callable[[], object]) -> None:
+    with pytest.raises(ValueError, match=r"\w+ must"):
+        make()
