@@ -67,6 +67,7 @@ def _lines(text: str) -> dict[str, int]:
         key = _KEY.match(stripped)
         if header:
             table = header[1].replace('"', "")
+            lines.setdefault(table.partition(".")[0], number)
             if stripped.startswith("[["):
                 position = counts.get(table, 0)
                 counts[table] = position + 1

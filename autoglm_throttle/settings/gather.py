@@ -132,28 +132,24 @@ def _take_file_values(gathered: Gathered, file: ConfigFile) -> None:
 
 
 def _own_name(variable: str) -> str | None:
-    """The name after our prefix; also after a prefix with one slip, if a setting of that name exists.
+    """The name after our prefix, or that of the setting whose variable was missed by one slip.
 
     A mistyped prefix would otherwise leave a limit silently unset.
     """
     upper = variable.upper()
     if upper.startswith(PREFIX):
         return upper[len(PREFIX) :].lower()
-    for length in (len(PREFIX) - 1, len(PREFIX), len(PREFIX) + 1):
-        rest = upper[length:].lower()
-        if rest in SETTINGS and _one_slip(upper[:length], PREFIX):
-            return rest
-    return None
+    return next((name for name, known in SETTINGS.items() if _one_slip(upper, known.variable)), None)
 
 
 def _one_slip(text: str, right: str) -> bool:
     """Whether one character was changed, left out, added, or swapped with its neighbour."""
-    start = next(
-        (i for i, (a, b) in enumerate(zip(text, right, strict=False)) if a != b), min(len(text), len(right))
-    )
-    rest, wanted = text[start:], right[start:]
+    if abs(len(text) - len(right)) > 1:
+        return False
+    same = next((i for i, (a, b) in enumerate(zip(text, right, strict=False)) if a != b), len(right))
+    rest, wanted = text[same:], right[same:]
     swapped = rest[1:2] + rest[:1] + rest[2:]
-    return wanted in {rest[1:], swapped} or rest == wanted[1:] or rest[1:] == wanted[1:]
+    return wanted in {rest[1:], swapped} or wanted[1:] in {rest, rest[1:]}
 
 
 def _unknown_variable(variable: str, name: str, where: str) -> Problem:

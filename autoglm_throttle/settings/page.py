@@ -47,34 +47,35 @@ _HEAD: Final = f"""\
 
 <!-- Made by `python -m autoglm_throttle.settings > docs/settings.md`; change the declarations instead. -->
 
-Each setting is an environment variable with the prefix `{PREFIX}`, a line of a `.env` file, a key in
-lower case of the file that `CONFIG_FILE` names, or an argument of `Settings(...)`.
-Code wins over the environment, the environment over `.env`, that over the configuration file, and all over the
-default. `autoglm-throttle show` prints what is in force and where it came from; `autoglm-throttle check` prints
-every fault at once.
+Each setting is an environment variable with the prefix `{PREFIX}`, a line of a `.env` file,
+a key in lower case of the file that `CONFIG_FILE` names, or an argument of `Settings(...)`.
+Code wins over the environment, the environment over `.env`, that over the configuration file,
+and all over the default. `autoglm-throttle show` prints what is in force and where it came from;
+`autoglm-throttle check` prints every fault at once.
 
 - Names are matched without case. An empty value means "not set". An unknown name with the prefix is an error,
   answered with the nearest known one.
 - A plain number is in the unit of the table. `250ms`, `3m`, `1h`, `6000/m` (requests) and `85%` are read too.
 - Lists are separated by commas; `none` is the empty list.
-- Limits use the notation of the `limits` package: `100/minute;5/second`, `10 per 2 second`. Short units are read
-  too: `1000/s`, `5/m`, `20/h`, `10/10s`. Whole numbers only: half a request per second is `30/minute`.
-  `off` lifts a limit.
+- Limits use the notation of the `limits` package: `100/minute;5/second`, `10 per 2 second`.
+  Short units are read too: `1000/s`, `5/m`, `20/h`, `10/10s`.
+  Whole numbers only: half a request per second is `30/minute`. `off` lifts a limit.
 
 `*` marks what a first user should know."""
 
 _TAIL: Final = f"""\
 ## Routes and plans
 
-They stand in the TOML of `CONFIG_FILE`, or in code as `Settings(routes=[RoutePolicy(...)], plans=[Plan(...)])`.
+They stand in the TOML of `CONFIG_FILE`, or in code:
+`Settings(routes=[RoutePolicy(...)], plans=[Plan(...)])`.
 
 ```toml
 {EXAMPLE}```
 
 | key of `[[routes]]` | meaning |
 |---|---|
-| `pattern` | segments are literal, `{{name}}` (any one segment) or, as the last, `*` (the rest, may be empty); \
-the first pattern in the list that matches counts |
+| `pattern` | segments are literal, `{{name}}` (any one) or, as the last, `*` (the rest, may be empty); \
+of several patterns the first that matches counts |
 | `methods` | HTTP methods; not set: all |
 | `priority` | `high`, `mid` or `low`; not set: as stated, or `PRIORITY_DEFAULT` |
 | `cost` | units taken for each request; not set: 1 |

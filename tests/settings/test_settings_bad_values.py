@@ -1,0 +1,143 @@
+"""A table of values that must be refused: every setting, all at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from autoglm_throttle.settings import PREFIX, SETTINGS, ConfigError, Settings
+
+BAD: dict[str, list[object]] = {
+    "policy": ["adaptive", 1],
+    "rate_high_rps": ["0", "-1", "fast", "1000001", True, None, "5 apples"],
+    "rate_mid_rps": ["0.0001"],
+    "rate_low_rps": ["nan", "inf", [1]],
+    "burst_s": ["0", "2h"],
+    "borrow": ["up"],
+    "workers": ["0", "10001", "1.5", "two", 1.0, True, "-1", "9" * 30],
+    "tiers": [
+        "85",
+        "85:70",
+        "90:0.4,85:0.7",
+        "85:0.4,90:0.7",
+        "85:0.7,85:0.4",
+        "101:0.5",
+        "85:x",
+        "85:0.7,",
+        5,
+        [85, 0.7],
+        [(85,)],
+        {"85": 0.7},
+        [],
+        [(edge, 1 - edge / 100) for edge in range(21)],
+    ],
+    "tier_samples": ["0", "101"],
+    "tier_release_samples": ["0"],
+    "tier_release_margin_pct": ["-1", "101"],
+    "tier_recovery_step": ["0", "1.1"],
+    "user_limit": ["0/second", "1/s;2/s", "fast", 5, [5], [None], "1/s;2/2s;3/3s;4/4s;5/5s"],
+    "user_limit_high": ["-5/s"],
+    "user_limit_mid": ["16777216/s"],
+    "user_limit_low": ["5/s;"],
+    "max_users": ["99", "10000001"],
+    "address_factor": ["0.5"],
+    "identity": ["", "ip", "header:", "header:x y", "a-b:c", "module:", ":f", 5, "header:" + "x" * 65],
+    "key_secret": ["short", "fifteen-bytes..", 5],
+    "trusted_proxies": ["*", "10.0.0.1/8", "10.0.0.0/33", "example.org", "10.0.0.1,,10.0.0.2", 5, b"x", [5]],
+    "ipv6_prefix": ["31", "129"],
+    "priority_default": ["urgent", 1],
+    "priority_header": ["x priority", "", "x:y", 5],
+    "priority_header_trust": ["all"],
+    "exempt_paths": ["/health*", "health", "/a?b", "/a b", "/" + "x" * 1000, ["/a\nb"], {"/a": 1}],
+    "headers": ["openai"],
+    "retry_after_max_s": ["0.5", "0"],
+    "retry_jitter": ["10", "101%", "-0.1"],
+    "gpu": ["amd", "fake:", "nvml,none", "", 5, "fake:\x1b"],
+    "gpu_devices": ["gpu0", "-1", "GPU-", True, [True], [1.5]],
+    "gpu_required": ["maybe", 1],
+    "sample_interval_s": ["0.1", "100ms", "61"],
+    "gpu_aggregate": ["median"],
+    "gpu_unknown": ["shut"],
+    "gpu_stale_after_s": ["0.1", "soon"],
+    "gpu_blind_after_s": ["0.1"],
+    "metrics": ["otel"],
+    "log_refused_every_s": ["0"],
+    "config_file": ["a\0b", 5],
+    "unknown_env": ["ignore"],
+}
+
+
+def test_every_setting_has_a_bad_value() -> None:
+    assert list(BAD) == list(SETTINGS)
+
+
+def test_all_of_them_are_reported_at_once_in_order() -> None:
+    environ = {
+        PREFIX + name.upper(): next(v for v in bad if isinstance(v, str) and v) for name, bad in BAD.items()
+    }
+    with pytest.raises(ConfigError) as caught:
+        Settings.from_env(environ)
+    problems = caught.value.problems
+    assert [problem.variable for problem in problems] == list(environ)
+    for problem, name in zip(problems, SETTINGS, strict=True):
+        form = SETTINGS[name].form
+        assert form.allowed in problem.message
+        assert problem.hint
+        if not form.secret:
+            assert "not '" in problem.message
+
+
+@pytest.mark.parametrize(("name", "bad"), [(name, bad) for name, values in BAD.items() for bad in values])
+def test_a_bad_value_is_refused_alone(name: str, bad: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Settings.from_env({}, **{name: bad})
+    assert [problem.variable for problem in caught.value.problems] == [name]
+
+
+@pytest.mark.parametrize(
+    ("name", "bad", "hint"),
+    [
+        ("retry_jitter", "10", "for 10 percent write 10%"),
+        ("retry_jitter", 10, "for 10 percent write 10%"),
+        ("tiers", "85:70", "for 70 percent write 70%"),
+        ("tiers", "90:0.4,85:0.7", "edge 85 does not rise above 90"),
+        ("tiers", "85:0.4,90:0.7", "factor 0.7 does not fall below 0.4"),
+        ("exempt_paths", "/health*", "would also free /healthcare"),
+        ("trusted_proxies", "10.0.0.1/8", "write 10.0.0.0/8 or 10.0.0.1"),
+        ("trusted_proxies", "*", "whoever is trusted can take any identity"),
+        ("key_secret", "short", "this one has 5"),
+        ("user_limit", "0.5/second", "say 30/minute"),
+        ("sample_interval_s", "1 fortnight", "us, ms, s, m, min, h, d"),
+        ("gpu", "amd", "for example auto"),
+    ],
+)
+def test_the_hint_says_what_to_write(name: str, bad: Any, hint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Settings.from_env({}, **{name: bad})
+    assert hint in caught.value.problems[0].hint
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("sample_interval_s", "250ms", 0.25),
+        ("burst_s", "3m", 180.0),
+        ("rate_high_rps", "6000/m", 100.0),
+        ("retry_jitter", "85%", 0.85),
+        ("tiers", "85%:70%, 95 : 0", ((85.0, 0.7), (95.0, 0.0))),
+        ("workers", "+1_000", 1000),
+        ("trusted_proxies", "UNIX, 10.0.0.0/8,::ffff:10.0.0.1", ("unix", "10.0.0.0/8", "10.0.0.1")),
+        ("trusted_proxies", "2001:DB8::/32", ("2001:db8::/32",)),
+        ("exempt_paths", "none", ()),
+        ("identity", "Header:X-Api-Key", "header:x-api-key"),
+        ("identity", "Bearer", "bearer"),
+        ("identity", "my.mod:Class.identify", "my.mod:Class.identify"),
+        ("gpu", "FAKE: trace.csv", "fake:trace.csv"),
+        ("gpu_required", "On", True),
+        ("user_limit", "Off", ()),
+        ("gpu_devices", "0,MIG-GPU-1f/1/0", ("0", "MIG-GPU-1f/1/0")),
+    ],
+)
+def test_what_is_read_from_texts(name: str, text: str, value: object) -> None:
+    assert getattr(Settings.from_env({PREFIX + name.upper(): text}), name) == value

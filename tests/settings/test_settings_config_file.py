@@ -1,0 +1,177 @@
+"""The TOML of CONFIG_FILE."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autoglm_throttle.model import Priority
+from autoglm_throttle.settings import PREFIX, ConfigError, Settings, Source
+from autoglm_throttle.settings.config_file import BYTES_AT_MOST
+from autoglm_throttle.settings.page import EXAMPLE
+
+FULL = """\
+tier_samples = 5
+tiers = [[80, 0.5], [90, 0]]
+exempt_paths = ["/health"]
+workers = 3
+
+[[routes]]
+pattern = "/payments/*"
+priority = "high"
+
+[[routes]]
+pattern = "/v1/chat"
+methods = ["POST"]
+cost = 4
+name = "chat"
+
+[plans.gold]
+user_limit = "1000/minute"
+members = ["07f3a9c2d4e5b617"]
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "throttle.toml"
+
+
+def read(file: Path, text: str, **environ: str) -> Settings:
+    file.write_text(text)
+    return Settings.from_env(
+        {PREFIX + "CONFIG_FILE": str(file)} | {PREFIX + k: v for k, v in environ.items()}
+    )
+
+
+def told(file: Path, text: str) -> list[tuple[str, str]]:
+    with pytest.raises(ConfigError) as caught:
+        read(file, text)
+    return [(problem.variable, problem.hint) for problem in caught.value.problems]
+
+
+def test_settings_routes_and_plans(file: Path) -> None:
+    settings = read(file, FULL, KEY_SECRET="0123456789abcdef", WORKERS="2")
+    assert settings.tiers == ((80.0, 0.5), (90.0, 0.0))
+    assert (settings.tier_samples, settings.workers) == (5, 2)
+    assert [route.name for route in settings.routes] == ["/payments/*", "chat"]
+    assert settings.routes[0].priority is Priority.HIGH
+    plan = settings.plans.of("07f3a9c2d4e5b617")
+    assert plan is settings.plans["gold"]
+    sources = [settings.source_of(name) for name in ("tier_samples", "workers", "routes", "config_file")]
+    assert sources == [Source.CONFIG_FILE, Source.ENV, Source.CONFIG_FILE, Source.ENV]
+
+
+def test_the_example_of_the_documentation_is_right(file: Path) -> None:
+    settings = read(file, EXAMPLE)
+    assert [route.pattern for route in settings.routes] == ["/payments/*", "/v1/generate", "/status/{job}"]
+    assert list(settings.plans) == ["gold"]
+
+
+def test_faults_name_file_line_and_key(file: Path) -> None:
+    text = """\
+tier_sample = 5
+workers = 0
+config_file = "other.toml"
+key_secret = "short"
+
+[[routes]]
+pattern = "/a"
+cost = 0
+
+[[routes]]
+patern = "/b"
+
+[[routes]]
+pattern = "/c"
+name = "/a"
+
+[plans.gold]
+user_limit = "often"
+member = []
+
+[plans."silver"]
+members = ["sk-live-123"]
+"""
+    places = [place for place, _ in told(file, text)]
+    assert places == [
+        "throttle.toml:2: workers",
+        "throttle.toml:4: key_secret",
+        "throttle.toml:8: routes[0].cost",
+        "throttle.toml:11: routes[1].patern",
+        "throttle.toml:10: routes[1].pattern",
+        "throttle.toml:19: plans.gold.member",
+        "throttle.toml:18: plans.gold.user_limit",
+        "throttle.toml:22: plans.silver.members",
+        "throttle.toml:3: config_file",
+        "throttle.toml:1: tier_sample",
+    ]
+    hints = dict(told(file, text))
+    assert hints["throttle.toml:1: tier_sample"] == "did you mean tier_samples?"
+    assert hints["throttle.toml:11: routes[1].patern"] == "did you mean pattern?"
+
+
+def test_two_routes_of_one_name(file: Path) -> None:
+    text = '[[routes]]\npattern = "/a"\n[[routes]]\npattern = "/a/"\n'
+    assert [place for place, _ in told(file, text)] == ["throttle.toml:3: routes[1].name"]
+
+
+def test_two_plans_with_one_member(file: Path) -> None:
+    text = "[plans]\na = {members = ['0000000000000000']}\nb = {members = ['0000000000000000']}\n"
+    assert [place for place, _ in told(file, f"key_secret = '{'x' * 16}'\n{text}")] == [
+        "throttle.toml:4: plans.b.members"
+    ]
+
+
+def test_unknown_keys_can_be_let_pass(file: Path) -> None:
+    settings = read(file, 'unknown_env = "warn"\nfuture = 1\n[guards.db]\nfailures = 5\n')
+    assert [problem.variable for problem in settings.ignored] == [
+        "throttle.toml:2: future",
+        "throttle.toml:3: guards",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        ("workers = 1979-05-27", ["throttle.toml:1: workers"]),
+        ("routes = 5", ["throttle.toml:1: routes"]),
+        ("routes = [5]", ["throttle.toml:1: routes[0]"]),
+        ("plans = 5", ["throttle.toml:1: plans"]),
+        ("[plans]\ngold = 5", ["throttle.toml:2: plans.gold"]),
+        ("[routes]\npattern = '/a'", ["throttle.toml:1: routes"]),
+        ("priority_default = 1", ["throttle.toml:1: priority_default"]),
+        ("'workers' = 0", ["throttle.toml: workers"]),
+        ("", []),
+    ],
+)
+def test_wrong_shapes(file: Path, text: str, places: list[str]) -> None:
+    if places:
+        assert [place for place, _ in told(file, text)] == places
+    else:
+        assert read(file, text).workers == 1
+
+
+def test_a_file_that_cannot_be_used(file: Path, tmp_path: Path) -> None:
+    cases: list[tuple[Path, bytes | None, str]] = [
+        (tmp_path / "absent.toml", None, "No such file"),
+        (tmp_path, None, "directory"),
+        (file, b"workers = ", "not TOML"),
+        (file, b"\xff", "not UTF-8 at byte 0"),
+        (file, b"#" * (BYTES_AT_MOST + 1), "longer than"),
+    ]
+    for path, data, said in cases:
+        if data is not None:
+            path.write_bytes(data)
+        with pytest.raises(ConfigError, match=said) as caught:
+            Settings.from_env({PREFIX + "CONFIG_FILE": str(path), PREFIX + "WORKERS": "0"})
+        places = [problem.variable for problem in caught.value.problems]
+        assert places == [PREFIX + "WORKERS", PREFIX + "CONFIG_FILE"]
+
+
+def test_a_file_named_in_code(file: Path) -> None:
+    file.write_text("workers = 3")
+    settings = Settings.from_env({}, config_file=file)
+    assert settings.workers == 3
+    assert settings.source_of("config_file") is Source.CODE

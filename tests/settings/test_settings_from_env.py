@@ -1,0 +1,246 @@
+"""Settings from the environment and a .env file."""
+
+from __future__ import annotations
+
+import logging
+import string
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoglm_throttle.model import Aggregate, Borrow, Policy, Priority, Unknown
+from autoglm_throttle.settings import (
+    PREFIX,
+    SETTINGS,
+    ConfigError,
+    HeaderStyle,
+    HeaderTrust,
+    MetricsExport,
+    Problem,
+    Settings,
+    Source,
+)
+from autoglm_throttle.settings.user_limits import user_limit
+
+
+def to_env(values: Settings) -> dict[str, str]:
+    """The environment that gives these settings."""
+    return {
+        known.variable: known.form.text(getattr(values, name))
+        for name, known in SETTINGS.items()
+        if getattr(values, name) != known.default
+    }
+
+
+def faults(environ: Mapping[str, str], env_file: Path | None = None) -> list[Problem]:
+    with pytest.raises(ConfigError) as caught:
+        Settings.from_env(environ, env_file)
+    return caught.value.problems
+
+
+LIMITS = st.lists(
+    st.builds(user_limit, st.integers(1, 16_777_215), st.integers(1, 86_400)),
+    max_size=4,
+    unique_by=lambda limit: limit.window_s,
+).map(tuple)
+PATHS = st.text(string.ascii_letters + string.digits + "-_.~/ü%:", min_size=1, max_size=20).map("/{}".format)
+
+
+@st.composite
+def tier_tables(draw: st.DrawFn) -> tuple[tuple[float, float], ...]:
+    edges = sorted(draw(st.sets(st.floats(0, 100), min_size=1, max_size=6)))
+    factors = draw(st.sets(st.floats(0, 1), min_size=len(edges), max_size=len(edges)))
+    return tuple(zip(edges, sorted(factors, reverse=True), strict=True))
+
+
+GIVEN = st.fixed_dictionaries(
+    {},
+    optional={
+        "policy": st.sampled_from(Policy),
+        "rate_high_rps": st.floats(0.001, 1e6),
+        "burst_s": st.floats(0.001, 3600),
+        "borrow": st.sampled_from(Borrow),
+        "workers": st.integers(1, 10_000),
+        "tiers": tier_tables(),
+        "tier_recovery_step": st.floats(0, 1, exclude_min=True),
+        "user_limit": LIMITS,
+        "user_limit_high": LIMITS,
+        "max_users": st.integers(100, 10_000_000),
+        "identity": st.sampled_from(["address", "bearer", "header:x-api-key", "my.module:identify"]),
+        "key_secret": st.text(string.printable.strip(), min_size=16, max_size=40),
+        "trusted_proxies": st.lists(st.ip_addresses().map(str), max_size=4).map(tuple),
+        "priority_default": st.sampled_from(Priority),
+        "priority_header_trust": st.sampled_from(HeaderTrust),
+        "exempt_paths": st.lists(PATHS, max_size=4),
+        "headers": st.sampled_from(HeaderStyle),
+        "retry_jitter": st.floats(0, 1),
+        "gpu": st.sampled_from(["auto", "nvml", "none", "fake:/tmp/Trace A.csv"]),
+        "gpu_devices": st.lists(st.sampled_from(["0", "3", "GPU-1f", "MIG-GPU-1f/1/0"]), max_size=3),
+        "gpu_aggregate": st.sampled_from(Aggregate),
+        "gpu_unknown": st.sampled_from(Unknown),
+        "gpu_stale_after_s": st.floats(2, 10),
+        "metrics": st.sampled_from(MetricsExport),
+        "log_refused_every_s": st.floats(0.1, 86_400),
+    },
+)
+
+
+@given(GIVEN)
+@settings(max_examples=150)
+def test_what_is_written_to_the_environment_is_read_back(values: dict[str, object]) -> None:
+    made = Settings(**values)
+    read = Settings.from_env(to_env(made))
+    assert read == made
+
+
+def test_names_are_matched_without_case_and_empty_is_not_set() -> None:
+    read = Settings.from_env(
+        {
+            "autoglm_throttle_workers": "2",
+            "AUTOGLM_THROTTLE_GPU": "",
+            "Autoglm_Throttle_Burst_S": " ",
+            "GPU": "x",
+        }
+    )
+    assert read == Settings(workers=2)
+
+
+def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOGLM_THROTTLE_WORKERS", "4")
+    assert Settings.from_env().workers == 4
+    assert Settings.from_env({}).workers == 1
+
+
+def test_one_name_in_two_cases_must_agree() -> None:
+    both = {"AUTOGLM_THROTTLE_WORKERS": "2", "autoglm_throttle_workers": "3"}
+    assert [fault.variable for fault in faults(both)] == ["AUTOGLM_THROTTLE_WORKERS"]
+    assert Settings.from_env(dict.fromkeys(both, "2")).workers == 2
+
+
+def test_code_wins_over_environment_over_env_file_over_default(tmp_path: Path) -> None:
+    file = tmp_path / ".env"
+    file.write_text(
+        "# shared with others\nOTHER=1\nAUTOGLM_THROTTLE_WORKERS=2\nAUTOGLM_THROTTLE_BURST_S=2\n"
+        "export AUTOGLM_THROTTLE_GPU='none'\nAUTOGLM_THROTTLE_METRICS=\n"
+    )
+    environ = {"AUTOGLM_THROTTLE_WORKERS": "3", "AUTOGLM_THROTTLE_BURST_S": "3"}
+    read = Settings.from_env(environ, file, workers=4)
+    assert (read.workers, read.burst_s, read.gpu) == (4, 3.0, "none")
+    sources = [read.source_of(name) for name in ("workers", "burst_s", "gpu", "metrics")]
+    assert sources == [Source.CODE, Source.ENV, Source.ENV_FILE, Source.DEFAULT]
+
+
+def test_an_env_file_must_exist_and_be_text(tmp_path: Path) -> None:
+    assert faults({}, tmp_path / "no.env")[0].variable == "env_file"
+    assert faults({}, tmp_path)[0].variable == "env_file"
+    (tmp_path / "bad.env").write_bytes(b"\xff\xfe")
+    assert "not UTF-8" in faults({}, tmp_path / "bad.env")[0].message
+
+
+def test_faults_of_an_env_file_name_it(tmp_path: Path) -> None:
+    file = tmp_path / "prod.env"
+    file.write_text("AUTOGLM_THROTTLE_WORKERS=0\nAUTOGLM_THROTTLE_WORKER=1\nAUTOGLM_THROTTLE_BARE\n")
+    assert [fault.variable for fault in faults({}, file)] == [
+        "AUTOGLM_THROTTLE_WORKERS in prod.env",
+        "AUTOGLM_THROTTLE_WORKER in prod.env",
+    ]
+
+
+def test_every_fault_is_told_in_the_order_of_the_page() -> None:
+    environ = {
+        PREFIX + "GPU": "cuda",
+        PREFIX + "NOPE": "1",
+        PREFIX + "WORKERS": "many",
+        PREFIX + "USER_LIMIT": "0/second",
+        PREFIX + "TRUSTED_PROXIES": "*",
+    }
+    told = [fault.variable.removeprefix(PREFIX) for fault in faults(environ)]
+    assert told == ["WORKERS", "USER_LIMIT", "TRUSTED_PROXIES", "GPU", "NOPE"]
+
+
+def typos(name: str) -> list[str]:
+    """Every name with one character left out, doubled, changed or swapped, that is not itself known."""
+    made = {name[:i] + name[i + 1 :] for i in range(len(name))}
+    made |= {name[:i] + name[i] + name[i:] for i in range(len(name))}
+    made |= {name[:i] + other + name[i + 1 :] for i in range(len(name)) for other in "X_"}
+    made |= {name[:i] + other + name[i:] for i in range(len(name) + 1) for other in "X_"}
+    made |= {name[:i] + name[i + 1] + name[i] + name[i + 2 :] for i in range(len(name) - 1)}
+    return sorted(made - {known.variable for known in SETTINGS.values()})
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_single_character_typo_is_answered_with_the_right_name(name: str) -> None:
+    right = SETTINGS[name].variable
+    wrong = typos(right)
+    answers = {fault.variable: fault.hint for fault in faults(dict.fromkeys(wrong, "1"))}
+    assert answers == dict.fromkeys(wrong, f"did you mean {right}?")
+
+
+def test_foreign_names_are_left_alone() -> None:
+    assert (
+        Settings.from_env({"AUTOGLM_WORKERS": "x", "THROTTLE_GPU": "x", "XUTOGLM_THROTTLE_NOPE": "x"})
+        == Settings()
+    )
+
+
+def test_routes_are_no_variable() -> None:
+    assert faults({PREFIX + "ROUTES": "/x"})[0].hint == "routes stand in CONFIG_FILE or in code"
+
+
+def test_unknown_names_can_be_let_pass(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "autoglm_throttle"):
+        read = Settings.from_env({PREFIX + "FUTURE": "1", PREFIX + "UNKNOWN_ENV": "Warn"})
+    assert [fault.variable for fault in read.ignored] == [PREFIX + "FUTURE"]
+    assert "AUTOGLM_THROTTLE_FUTURE" in caplog.text
+
+
+def test_a_wrong_word_for_unknown_env_does_not_let_anything_pass() -> None:
+    told = faults({PREFIX + "FUTURE": "1", PREFIX + "UNKNOWN_ENV": "perhaps"})
+    assert [fault.variable for fault in told] == [PREFIX + "UNKNOWN_ENV", PREFIX + "FUTURE"]
+
+
+def test_values_in_messages_are_short_harmless_and_without_passwords() -> None:
+    nasty = "x\x1b[31m\n" + "y" * 200
+    told = faults(
+        {
+            PREFIX + "GPU": nasty,
+            PREFIX + "IDENTITY": "http://me:hunter2@host/?a@b",
+            "AUTOGLM_THROTTLE_\x07": "1",
+        }
+    )
+    text = "".join(map(str, told))
+    assert text.isprintable()
+    assert "\\x1b[31m\\n" in text
+    assert "y" * 61 not in text
+    assert "hunter2" not in text
+
+
+def test_bytes_that_are_not_utf8_do_no_harm() -> None:
+    told = faults({PREFIX + "GPU": "\udcff", PREFIX + "KEY_SECRET": "\udcff" * 16})
+    assert str(told[1]).encode()
+    assert told[0].hint == "it is not UTF-8"
+
+
+SECRET = "hunter2-hunter2-hunter2"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"key_secret": SECRET, "workers": 0},
+        {"key_secret": SECRET.encode()},
+        {"key_secret": SECRET, "gpu_required": True, "gpu": "none"},
+        {"plans": {"gold": {"members": [SECRET]}}},
+        {"plans": {"gold": {"members": SECRET}}},
+        {"key_secrets": SECRET},
+        {"workers": f"redis://user:{SECRET}@host"},
+    ],
+)
+def test_a_secret_is_never_told(values: dict[str, object]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Settings(**values)
+    error = caught.value
+    assert SECRET not in str(error) + repr(error) + repr(error.__context__) + repr(error.__cause__)

@@ -1,0 +1,34 @@
+"""The settings page says what the code does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from autoglm_throttle.settings import SETTINGS
+from autoglm_throttle.settings.page import HEADINGS, settings_page
+
+PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
+
+
+def test_the_page_is_up_to_date() -> None:
+    made = subprocess.run(
+        [sys.executable, "-m", "autoglm_throttle.settings"], capture_output=True, text=True, check=True
+    )
+    assert made.stdout == PAGE.read_text("utf-8"), (
+        "run: python -m autoglm_throttle.settings > docs/settings.md"
+    )
+
+
+def test_every_setting_stands_on_it_once() -> None:
+    page = settings_page()
+    for name in SETTINGS:
+        assert page.count(f"\n| `{name.upper()}`") == 1
+    assert set(HEADINGS) <= set(SETTINGS)
+    assert next(iter(HEADINGS)) == next(iter(SETTINGS))
+
+
+def test_no_cell_breaks_its_row() -> None:
+    rows = [line for line in settings_page().splitlines() if line.startswith("| `") and line.count("|") != 3]
+    assert {row.count("|") for row in rows} == {6}
