@@ -1,0 +1,16 @@
+"""Test doubles for services that are protected by this library; the fixtures stand in `plugin`."""
+
+from autoglm_throttle.testing.answers import assert_admitted, assert_limited, assert_rejected
+from autoglm_throttle.testing.clock import ManualClock
+from autoglm_throttle.testing.gpu import FakeGpu
+from autoglm_throttle.testing.manual import ManualThrottle, throttle_for_tests
+
+__all__ = [
+    "FakeGpu",
+    "ManualClock",
+    "ManualThrottle",
+    "assert_admitted",
+    "assert_limited",
+    "assert_rejected",
+    "throttle_for_tests",
+]

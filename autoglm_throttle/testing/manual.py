@@ -1,0 +1,69 @@
+"""A throttle that does nothing by itself: the test moves its clock and its GPUs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autoglm_throttle.model import Regime
+from autoglm_throttle.settings import Settings
+from autoglm_throttle.testing.clock import ManualClock
+from autoglm_throttle.testing.gpu import FakeGpu
+from autoglm_throttle.throttle import Throttle
+
+
+class ManualThrottle(Throttle):
+    """A real `Throttle` on a `ManualClock` and a `FakeGpu`; no thread, no waiting.
+
+    Args:
+        settings: what to enforce.
+        clock: its clock.
+        gpu: its GPUs.
+    """
+
+    def __init__(self, settings: Settings, clock: ManualClock, gpu: FakeGpu) -> None:
+        super().__init__(settings, gpu=gpu, sampling="manual", clock=clock)
+        self.clock = clock
+        self.gpu = gpu
+
+    def tick(self, samples: int = 1) -> Regime:
+        """Let one sampling interval pass and read the GPUs, again and again.
+
+        Args:
+            samples: how many times. Three are what the tier table needs before it acts.
+
+        Returns:
+            The Regime in force afterwards.
+
+        Raises:
+            ValueError: ``samples`` is less than 1.
+        """
+        if samples < 1:
+            raise ValueError(f"samples must be 1 or more, not {samples}")
+        for _ in range(samples):
+            self.clock.advance(self.settings.sample_interval_s)
+            regime = super().tick()
+        return regime
+
+
+def throttle_for_tests(
+    *,
+    clock: ManualClock | None = None,
+    gpu: FakeGpu | None = None,
+    **settings: Any,  # noqa: ANN401 - read and checked by Settings
+) -> ManualThrottle:
+    """Make a throttle whose time and GPUs belong to the test.
+
+    The policy is ``tiers``, so that a busy GPU acts without any traffic, and ``retry_jitter`` is 0,
+    so that a Retry-After is exactly the wait. The environment is not read.
+
+    Args:
+        clock: its clock; None: a new one.
+        gpu: its GPUs; None: one new device.
+        settings: settings by lower-case name, such as ``user_limit="2/minute"``.
+
+    Raises:
+        ConfigError: with one problem for each setting that is not allowed.
+    """
+    clock = clock if clock is not None else ManualClock()
+    gpu = gpu if gpu is not None else FakeGpu(clock=clock)
+    return ManualThrottle(Settings(**{"policy": "tiers", "retry_jitter": 0.0, **settings}), clock, gpu)

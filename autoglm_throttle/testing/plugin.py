@@ -1,0 +1,66 @@
+"""The pytest plugin. What the fixtures need is imported when one of them is used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pytest
+
+if TYPE_CHECKING:
+    from autoglm_throttle.asgi.middleware import App
+    from autoglm_throttle.testing.clock import ManualClock
+    from autoglm_throttle.testing.gpu import FakeGpu
+    from autoglm_throttle.testing.manual import ManualThrottle
+    from autoglm_throttle.testing.wrapped import ThrottledApp
+
+
+class ThrottleApp(Protocol):
+    """What the fixture ``throttle_app`` gives: wraps an ASGI app in a throttle of its own."""
+
+    def __call__(self, app: App, **settings: Any) -> ThrottledApp:  # noqa: ANN401 - as throttle_for_tests
+        """Protect ``app`` with ``settings``; its throttle is the attribute ``throttle``."""
+        ...
+
+
+@pytest.fixture
+def fake_clock() -> ManualClock:
+    """A `ManualClock`, shared by the fixtures of one test."""
+    from autoglm_throttle.testing.clock import ManualClock
+
+    return ManualClock()
+
+
+@pytest.fixture
+def fake_gpu(fake_clock: ManualClock) -> Iterator[FakeGpu]:
+    """A `FakeGpu` on ``fake_clock``, shared by the fixtures of one test."""
+    from autoglm_throttle.testing.gpu import FakeGpu
+
+    gpu = FakeGpu(clock=fake_clock)
+    yield gpu
+    gpu.recover()
+
+
+@pytest.fixture
+def throttle_app(fake_clock: ManualClock, fake_gpu: FakeGpu) -> ThrottleApp:
+    """Wraps an ASGI app in a throttle on ``fake_clock`` and ``fake_gpu``."""
+    from autoglm_throttle.testing.manual import throttle_for_tests
+    from autoglm_throttle.testing.wrapped import ThrottledApp
+
+    def wrap(app: App, **settings: Any) -> ThrottledApp:  # noqa: ANN401 - as throttle_for_tests
+        return ThrottledApp(app, throttle_for_tests(clock=fake_clock, gpu=fake_gpu, **settings))
+
+    return wrap
+
+
+@pytest.fixture
+def no_throttle(monkeypatch: pytest.MonkeyPatch) -> ManualThrottle:
+    """Lets every throttle of the process admit everything, for one test; they still count.
+
+    The value is a throttle for tests that may be handed to an app that takes one.
+    """
+    from autoglm_throttle.testing.manual import throttle_for_tests
+    from autoglm_throttle.throttle import ADMITTED, Throttle
+
+    monkeypatch.setattr(Throttle, "_charge", lambda *_: ADMITTED)
+    return throttle_for_tests()
