@@ -229,11 +229,24 @@ class Decision:
     policy: str = ""
     """Name of the limit that decided, empty for an admission without a user limit."""
     limit: float = math.inf
+    """Units that the deciding limit holds at most."""
     remaining: float = math.inf
+    """Units left now; after an admission, with this request charged."""
     retry_after_s: float = 0.0
     reset_after_s: float = 0.0
-    items: tuple[WindowState, ...] = ()
-    """Every user limit that was looked at."""
+    """Seconds until the deciding limit gives back the oldest unit it counts."""
+    window_s: int = 0
+    """Length of the deciding limit's window; 0 where it is no user limit."""
+    others: tuple[WindowState, ...] = ()
+    """The user limits that were looked at beside the deciding one."""
+
+    @property
+    def items(self) -> tuple[WindowState, ...]:
+        """Every user limit that was looked at; none where a rate or the GPU decided."""
+        if not self.window_s:
+            return ()
+        limit, remaining = int(self.limit), int(self.remaining)
+        return (WindowState(self.policy, limit, self.window_s, remaining, self.reset_after_s), *self.others)
 
 
 class Refused(ThrottleError):

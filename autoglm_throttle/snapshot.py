@@ -29,13 +29,13 @@ def decision_name(reason: Reason) -> DecisionName:
     return "limited" if reason in LIMITED else "rejected"
 
 
-class Count:
-    """A number that only grows."""
+@dataclass(frozen=True, slots=True)
+class DurationCounts:
+    """One histogram at the moment of the snapshot."""
 
-    __slots__ = ("n",)
-
-    def __init__(self) -> None:
-        self.n = 0
+    counts: tuple[int, ...]
+    """One more than `DURATION_BUCKETS_S`; not cumulative."""
+    total_s: float
 
 
 class Histogram:
@@ -52,33 +52,38 @@ class Histogram:
         self.counts[bisect_left(DURATION_BUCKETS_S, duration_s)] += 1
         self.total_s += duration_s
 
+    def copy(self) -> DurationCounts:
+        """The counts as they are now."""
+        return DurationCounts(tuple(self.counts), self.total_s)
+
+
+class ClassRow:
+    """What is counted for one priority."""
+
+    __slots__ = ("admitted", "durations", "outcomes", "refused")
+
+    def __init__(self) -> None:
+        self.admitted = 0
+        self.refused: dict[Reason, int] = {reason: 0 for reason in Reason if reason is not Reason.OK}
+        self.outcomes = dict.fromkeys(Outcome, 0)
+        self.durations = Histogram()
+
+    @property
+    def active(self) -> int:
+        """Admitted and not yet settled."""
+        return self.admitted - sum(self.outcomes.values())
+
 
 class Rows:
     """Every counting row of one throttle, made at the start; touched only under the throttle's lock."""
 
+    __slots__ = ("classes", "exempt", "hints", "stale_results")
+
     def __init__(self) -> None:
-        self.admitted = tuple(Count() for _ in Priority)
-        self.refused: dict[tuple[Priority, Reason], Count] = {
-            (priority, reason): Count()
-            for priority in Priority
-            for reason in Reason
-            if reason is not Reason.OK
-        }
-        self.exempt = Count()
-        self.active = [0 for _ in Priority]
-        self.outcomes = {(priority, outcome): Count() for priority in Priority for outcome in Outcome}
-        self.durations = tuple(Histogram() for _ in Priority)
-        self.stale_results = Count()
+        self.classes = tuple(ClassRow() for _ in Priority)
+        self.exempt = 0
+        self.stale_results = 0
         self.hints: dict[str, int] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class DurationCounts:
-    """One histogram at the moment of the snapshot."""
-
-    counts: tuple[int, ...]
-    """One more than `DURATION_BUCKETS_S`; not cumulative."""
-    total_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ from autoglm_throttle.model import (
     Why,
 )
 from autoglm_throttle.settings import Settings
-from autoglm_throttle.snapshot import DurationCounts, Rows, Snapshot, decision_name
+from autoglm_throttle.snapshot import Rows, Snapshot, decision_name
 
 SWEPT_PER_SAMPLE = 100
 """Users looked at for idleness with each GPU sample: tens of microseconds under the lock."""
@@ -151,7 +151,7 @@ class Throttle:
         rates = "/".join(f"{bucket.rate:g}" for bucket in self._buckets.all)
         return (
             f"Throttle({self.settings.policy}, factor={regime.factor:.2f} ({regime.why}), "
-            f"telemetry={regime.telemetry}, rates={rates}/s, active={sum(self._rows.active)})"
+            f"telemetry={regime.telemetry}, rates={rates}/s, active={sum(row.active for row in self._rows.classes)})"
         )
 
     async def admit(self, demand: Demand) -> Permit | Rejection:
@@ -166,8 +166,7 @@ class Throttle:
         with self._lock:
             decision = self._charge(demand, now)
             if decision.allowed:
-                self._rows.admitted[demand.priority].n += 1
-                self._rows.active[demand.priority] += 1
+                self._rows.classes[demand.priority].admitted += 1
             else:
                 self._note_refusal(demand, decision, now)
         if self._lines:
@@ -177,17 +176,15 @@ class Throttle:
     def settle(self, permit: Permit, outcome: Outcome) -> None:
         """What `Permit.settle` does."""
         duration_s = self._clock() - permit.admitted_s
-        priority = permit.demand.priority
         with self._lock:
-            rows = self._rows
             if permit.settled:
-                rows.stale_results.n += 1
+                self._rows.stale_results += 1
                 return
             permit.settled = True
-            rows.active[priority] -= 1
-            rows.outcomes[priority, outcome].n += 1
+            row = self._rows.classes[permit.demand.priority]
+            row.outcomes[outcome] += 1
             if outcome is not Outcome.NEUTRAL:
-                rows.durations[priority].observe(duration_s)
+                row.durations.observe(duration_s)
 
     def observe(self, samples: Sequence[GpuSample]) -> Regime:
         """Take in one reading of all devices: the sampler's entrance, and that of tests."""
@@ -231,7 +228,7 @@ class Throttle:
     def count_exempt(self) -> None:
         """Count a request that is not subject to the throttle."""
         with self._lock:
-            self._rows.exempt.n += 1
+            self._rows.exempt += 1
 
     def hint(self, name: str) -> None:
         """Count something odd that was dealt with, under a name from code, never from a request."""
@@ -249,8 +246,10 @@ class Throttle:
 
     def _picture(self, regime: Regime, now: float) -> Snapshot:
         rows, windows = self._rows, self._windows
-        requests = {(p, decision_name(Reason.OK), Reason.OK): rows.admitted[p].n for p in Priority}
-        requests |= {(p, decision_name(why), why): row.n for (p, why), row in rows.refused.items()}
+        by_class = list(zip(Priority, rows.classes, self._buckets.all, strict=True))
+        requests = {(p, decision_name(Reason.OK), Reason.OK): row.admitted for p, row, _ in by_class}
+        for p, row, _ in by_class:
+            requests |= {(p, decision_name(reason), reason): n for reason, n in row.refused.items()}
         return Snapshot(
             taken_at_s=now,
             taken_at_wall_s=time.time(),
@@ -258,20 +257,17 @@ class Throttle:
             regime=regime,
             ready=regime.why is not Why.LOST,
             requests=requests,
-            exempt=rows.exempt.n,
-            active=dict(zip(Priority, rows.active, strict=True)),
-            outcomes={key: row.n for key, row in rows.outcomes.items()},
-            durations={
-                p: DurationCounts(tuple(rows.durations[p].counts), rows.durations[p].total_s)
-                for p in Priority
-            },
-            rate_limit_rps={p: self._buckets.all[p].rate for p in Priority},
-            tokens={p: self._buckets.all[p].tokens(now) for p in Priority},
+            exempt=rows.exempt,
+            active={p: row.active for p, row, _ in by_class},
+            outcomes={(p, outcome): n for p, row, _ in by_class for outcome, n in row.outcomes.items()},
+            durations={p: row.durations.copy() for p, row, _ in by_class},
+            rate_limit_rps={p: bucket.rate for p, _, bucket in by_class},
+            tokens={p: bucket.tokens(now) for p, _, bucket in by_class},
             users=windows.users if windows is not None else 0,
             devices=self._devices,
             last_sample_wall_s=self._sampled_wall_s,
             controller_errors=_errors(self._sampler),
-            stale_results=rows.stale_results.n,
+            stale_results=rows.stale_results,
             hints=dict(rows.hints),
         )
 
@@ -294,7 +290,7 @@ class Throttle:
 
     def _note_refusal(self, demand: Demand, decision: Decision, now: float) -> None:
         reason = decision.reason
-        self._rows.refused[demand.priority, reason].n += 1
+        self._rows.classes[demand.priority].refused[reason] += 1
         count = self._refusals.note(reason, now)
         if count:
             self._lines.append(journal.refused(demand, decision, decision_name(reason), count))

@@ -64,29 +64,20 @@ class Answers:
         self._max_s = retry_after_max_s
         self._jitter = jitter
         self._draw = draw
-        self._policies: dict[tuple[str, int, int], tuple[bytes, bytes]] = {}
+        self._policies: dict[tuple[str, float, int], tuple[bytes, bytes]] = {}
         self._bodies: dict[str, tuple[bytes, bytes]] = {}
 
     def fields(self, decision: Decision) -> list[Field]:
         """The fields of an admitted answer; empty where no user limit applies."""
-        items = decision.items
-        if not items or not self._publishes:
+        if not decision.window_s or not self._publishes:
             return []
-        if len(items) == 1:
-            state = items[0]
-            name, policy = self._policy(state)
-            state_text = name % (state.remaining, math.ceil(state.reset_s))
-        else:
-            pairs = [self._policy(state) for state in items]
-            policy = b", ".join(text for _, text in pairs)
-            state_text = b", ".join(
-                name % (state.remaining, math.ceil(state.reset_s))
-                for (name, _), state in zip(pairs, items, strict=True)
-            )
-        fields = [(b"ratelimit-policy", policy), (b"ratelimit", state_text)]
+        item, policy = self._policy(decision.policy, decision.limit, decision.window_s)
+        state = item % (decision.remaining, math.ceil(decision.reset_after_s))
+        if decision.others:
+            policy, state = self._listed(policy, state, decision.others)
         if self._legacy:
-            fields += _legacy(decision.limit, decision.remaining, decision.reset_after_s)
-        return fields
+            return [(b"ratelimit-policy", policy), (b"ratelimit", state), *_legacy(decision)]
+        return [(b"ratelimit-policy", policy), (b"ratelimit", state)]
 
     def refusal(self, decision: Decision) -> tuple[int, list[Field], bytes]:
         """Status, fields and body for a refused decision."""
@@ -109,29 +100,30 @@ class Answers:
                 fields.append((b"x-should-retry", b"false"))
         fields.append((b"content-type", b"application/problem+json"))
         fields.append((b"content-length", b"%d" % len(body)))
-        if decision.items and self._publishes:
-            fields += self._refused_fields(decision, seconds)
+        if decision.window_s and self._publishes:
+            item, policy = self._policy(decision.policy, decision.limit, decision.window_s)
+            refused = item % ((0, seconds) if seconds else (decision.remaining, _whole(decision)))
+            policy, state = self._listed(policy, refused, decision.others)
+            fields += [(b"ratelimit-policy", policy), (b"ratelimit", state)]
+            if self._legacy:
+                fields += _legacy(decision)
         return status, fields, body
 
-    def _refused_fields(self, decision: Decision, seconds: int) -> list[Field]:
-        texts = []
-        for state in decision.items:
-            refused = state.name == decision.policy and seconds > 0
-            name, _ = self._policy(state)
-            texts.append(name % ((0, seconds) if refused else (state.remaining, math.ceil(state.reset_s))))
-        policies = b", ".join(self._policy(state)[1] for state in decision.items)
-        fields = [(b"ratelimit-policy", policies), (b"ratelimit", b", ".join(texts))]
-        if self._legacy:
-            fields += _legacy(decision.limit, 0, seconds)
-        return fields
+    def _listed(self, policy: bytes, state: bytes, others: tuple[WindowState, ...]) -> tuple[bytes, bytes]:
+        """Both fields with the items of the other limits behind the deciding one's."""
+        for other in others:
+            item, its_policy = self._policy(other.name, other.limit, other.window_s)
+            policy += b", " + its_policy
+            state += b", " + item % (other.remaining, math.ceil(other.reset_s))
+        return policy, state
 
-    def _policy(self, state: WindowState) -> tuple[bytes, bytes]:
-        """The item's format for RateLimit and its text for RateLimit-Policy."""
-        key = (state.name, state.limit, state.window_s)
+    def _policy(self, name: str, limit: float, window_s: int) -> tuple[bytes, bytes]:
+        """A limit's item for RateLimit, to be filled in, and its item for RateLimit-Policy."""
+        key = (name, limit, window_s)
         known = self._policies.get(key)
         if known is None:
-            quoted = b'"%s"' % state.name.replace("%", "").encode("ascii", "replace")
-            known = (quoted + b";r=%d;t=%d", quoted + b";q=%d;w=%d" % (state.limit, state.window_s))
+            quoted = b'"%s"' % name.replace("%", "").encode("ascii", "replace")
+            known = (quoted + b";r=%d;t=%d", quoted + b";q=%d;w=%d" % (limit, window_s))
             if len(self._policies) < FORMS_KEPT:
                 self._policies[key] = known
         return known
@@ -172,9 +164,15 @@ def _prepare(decision: Decision, status: int) -> tuple[bytes, bytes]:
     return front.encode(), back[:-1].encode() + b',"retry_after_s":'
 
 
-def _legacy(limit: float, remaining: float, reset_s: float) -> list[Field]:
+def _whole(decision: Decision) -> int:
+    return math.ceil(decision.reset_after_s)
+
+
+def _legacy(decision: Decision) -> list[Field]:
+    remaining = decision.remaining if decision.allowed else 0
+    seconds = decision.reset_after_s if decision.allowed else decision.retry_after_s
     return [
-        (b"x-ratelimit-limit", b"%d" % limit),
+        (b"x-ratelimit-limit", b"%d" % decision.limit),
         (b"x-ratelimit-remaining", b"%d" % remaining),
-        (b"x-ratelimit-reset", b"%d" % math.ceil(reset_s)),
+        (b"x-ratelimit-reset", b"%d" % (math.ceil(seconds) if math.isfinite(seconds) else 0)),
     ]

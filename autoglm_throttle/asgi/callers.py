@@ -71,15 +71,26 @@ class Callers:
         forwarded = b"x-forwarded-for" if self._proxies.reads_header else b""
         self._wanted = frozenset({self._key_header, self._priority_header, forwarded} - {b""})
         self._by_address = lru_cache(REMEMBERED)(self._address_identity)
+        self._of_stranger = lru_cache(REMEMBERED)(self._stranger)
 
     def demand(self, scope: Scope) -> Demand:
         """What this request asks for."""
         try:
-            return self._demand(scope)
+            for name, _ in scope["headers"]:
+                if name in self._wanted:
+                    return self._demand(scope)
+            if self._identify is not None or self._routes:
+                return self._demand(scope)
+            client = scope.get("client")
+            return self._of_stranger(client[0] if client else "")
         except Exception:  # noqa: BLE001 - a scope may hold anything, and the limits must hold all the same
             self._hint("malformed_scope")
             nobody, group = self._by_address("")
             return Demand(self._default, nobody.user, group=group)
+
+    def _stranger(self, peer: str) -> Demand:
+        """The demand of one of whom nothing is known but its address: always the same one."""
+        return self._demand({"headers": (), "client": (peer, 0)})
 
     def _demand(self, scope: Scope) -> Demand:
         found: dict[bytes, bytes] = {}

@@ -2,22 +2,33 @@
 
 A mark only sets an attribute: no wrapper, no extra argument, any decorator order.
 Admission never depends on finding a route. A mark that cannot be seen from outside before routing
-is learned when its endpoint first answers: late once, never open.
+is learned when its endpoint first answers: late once. An exemption that turns out to free an endpoint
+without one is withdrawn.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from autoglm_throttle.asgi.routes import RouteTable
+from autoglm_throttle.journal import LOGGER
 from autoglm_throttle.model import Priority
 from autoglm_throttle.settings import ConfigError, RoutePolicy
 
-_ATTRIBUTE = "__autoglm_throttle__"
+ATTRIBUTE = "__autoglm_throttle__"
 _PARAMETER = re.compile(r"\{([^}:]*)(?::([^}]*))?\}")
+_LITERAL = re.compile(r"[^{}*?#%\s]+")
 _LAYERS_AT_MOST = 50
+
+WALKS_AT_MOST = 64
+"""Walks along the routes: an app that keeps adding routes must not make requests pay for it for ever."""
+
+LEARNED_AT_MOST = 1000
+"""Policies learned from answers, for the same reason."""
 
 E = TypeVar("E", bound=Callable[..., Any])
 
@@ -29,6 +40,9 @@ class Mark:
     priority: Priority | None = None
     cost: float = 1.0
     exempt: bool = False
+
+
+UNMARKED = Mark()
 
 
 def mark(*, priority: Priority | str | None = None, cost: float = 1.0) -> Callable[[E], E]:
@@ -44,7 +58,7 @@ def mark(*, priority: Priority | str | None = None, cost: float = 1.0) -> Callab
     policy = RoutePolicy("/", priority=priority, cost=cost)
 
     def set_mark(endpoint: E) -> E:
-        setattr(endpoint, _ATTRIBUTE, Mark(policy.priority, policy.cost))
+        setattr(endpoint, ATTRIBUTE, Mark(policy.priority, policy.cost))
         return endpoint
 
     return set_mark
@@ -52,67 +66,173 @@ def mark(*, priority: Priority | str | None = None, cost: float = 1.0) -> Callab
 
 def exempt(endpoint: E) -> E:
     """Free an endpoint from the throttle: its requests are counted, never charged or refused."""
-    setattr(endpoint, _ATTRIBUTE, Mark(exempt=True))
+    setattr(endpoint, ATTRIBUTE, Mark(exempt=True))
     return endpoint
 
 
-def visible(app: object) -> Iterator[RoutePolicy]:
-    """The policies of all marked endpoints that can be seen from outside ``app``.
+class MarkPolicy(RoutePolicy):
+    """A policy that comes from an endpoint and not from the configuration."""
 
+    __slots__ = ()
+
+    def says(self, mark: Mark) -> bool:
+        """Whether it gives what the mark says."""
+        return (self.priority, self.cost, self.exempt) == (mark.priority, mark.cost, mark.exempt)
+
+
+class Marks:
+    """What is known about the marks of one app, kept in a route table behind the configured policies.
+
+    Args:
+        app: what the middleware wraps.
+        table: where the policies go.
+    """
+
+    def __init__(self, app: object, table: RouteTable) -> None:
+        self._app = app
+        self._table = table
+        self._learned: list[MarkPolicy] = []
+        self._withdrawn: set[str] = set()
+        self._walks = 0
+        self.any = False
+        """Whether any policy comes from a mark."""
+        self._walk()
+
+    def check(self, scope: Mapping[str, Any], path: str, root_path: str) -> None:
+        """Compare what was applied to a request with the mark of the endpoint that answered, and learn.
+
+        Args:
+            scope: as the router left it, with ``endpoint``, ``route`` and ``path_params``.
+            path: the request's path without ``root_path``.
+            root_path: what it was before the router; mounts change it.
+        """
+        endpoint, route = scope.get("endpoint"), scope.get("route")
+        method = scope.get("method") or "GET"
+        methods = getattr(route, "methods", None)
+        if endpoint is None or (methods and method not in methods):
+            return
+        mark = _mark_of(endpoint) or UNMARKED
+        if self._agrees(path, method, mark):
+            return
+        self._walk()
+        if self._agrees(path, method, mark):
+            return
+        if mark is not UNMARKED:
+            policy = learned(scope, mark, root_path)
+            if policy is not None and policy not in self._learned and len(self._learned) < LEARNED_AT_MOST:
+                self._learned.insert(0, policy)
+                self._walk()
+        self._withdraw(path, method, mark)
+
+    def _agrees(self, path: str, method: str, mark: Mark) -> bool:
+        policy = self._table.match(path, method)
+        if policy is None:
+            return mark is UNMARKED
+        return not isinstance(policy, MarkPolicy) or policy.says(mark)
+
+    def _withdraw(self, path: str, method: str, mark: Mark) -> None:
+        """Drop the exemption that freed an endpoint which does not have one."""
+        policy = self._table.match(path, method)
+        if mark.exempt or not isinstance(policy, MarkPolicy) or not policy.exempt:
+            return
+        LOGGER.warning("the exempt endpoint at %s covers others; its mark is ignored", policy.name)
+        self._withdrawn.add(policy.name)
+        self._learned = [known for known in self._learned if known.name != policy.name]
+        self._walk()
+
+    def _walk(self) -> None:
+        if self._walks >= WALKS_AT_MOST + LEARNED_AT_MOST:
+            return
+        self._walks += 1
+        policies = [*self._learned, *visible(self._app)]
+        policies = [known for known in policies if not (known.exempt and known.name in self._withdrawn)]
+        self.any = not all(known.says(UNMARKED) for known in policies)
+        self._table.learn(policies if self.any else ())
+
+
+def visible(app: object) -> Iterator[MarkPolicy]:
+    """The policies of all endpoints that can be seen from outside ``app``, in the order of routing.
+
+    Endpoints without a mark are among them, since they keep their requests from the marks behind them.
     Only public attributes are read: ``app`` down to ``routes``, and of each route its own ``routes``.
     """
     for _ in range(_LAYERS_AT_MOST):
+        mark = _mark_of(app)
         routes = getattr(app, "routes", None)
+        if mark is not None:
+            yield from _policy("/{rest:path}", None, mark)
+            return
         if isinstance(routes, Iterable):
-            yield from _marked(routes, "")
+            yield from _of_routes(routes, "")
             return
         app = getattr(app, "app", None)
 
 
-def learned(scope: Mapping[str, Any], root_path: str) -> RoutePolicy | None:
-    """The policy of a marked endpoint that has just answered; None if it has no mark.
-
-    Args:
-        scope: as the router left it, with ``endpoint``, ``route`` and ``path_params``.
-        root_path: what it was before the router; mounts change it.
-    """
-    found = getattr(scope.get("endpoint"), _ATTRIBUTE, None)
+def learned(scope: Mapping[str, Any], mark: Mark, root_path: str) -> MarkPolicy | None:
+    """The policy of a marked endpoint that has just answered; None if its template is not certain."""
     route = scope.get("route")
-    if not isinstance(found, Mark) or route is None:
-        return None
     template = str(getattr(route, "path_format", None) or getattr(route, "path", ""))
     path = str(scope.get("path") or "").removeprefix(root_path)
     full = _prefixed(template, path, dict(scope.get("path_params") or {}))
-    return _policy(full, getattr(route, "methods", None), found) if full else None
+    return next(_policy(full, getattr(route, "methods", None), mark), None) if full else None
 
 
-def _marked(routes: Iterable[Any], prefix: str, depth: int = 0) -> Iterator[RoutePolicy]:
-    for route in routes:
-        path = prefix + str(getattr(route, "path", ""))
-        found = getattr(getattr(route, "endpoint", None), _ATTRIBUTE, None)
-        if isinstance(found, Mark):
-            policy = _policy(path, getattr(route, "methods", None), found)
-            if policy is not None:
-                yield policy
+def _of_routes(routes: Iterable[Any], prefix: str, depth: int = 0) -> Iterator[MarkPolicy]:
+    for route in _effective(routes):
+        path = getattr(route, "path", None)
+        if not isinstance(path, str) or depth >= _LAYERS_AT_MOST:
+            continue
         inner = getattr(route, "routes", None)
-        if isinstance(inner, Iterable) and depth < _LAYERS_AT_MOST:
-            yield from _marked(inner, path, depth + 1)
+        endpoint = getattr(route, "endpoint", None)
+        if endpoint is not None:
+            yield from _policy(prefix + path, getattr(route, "methods", None), _mark_of(endpoint))
+        elif isinstance(inner, Iterable) and inner:
+            yield from _of_routes(inner, prefix + path, depth + 1)
+            yield from _policy(f"{prefix}{path}/{{rest:path}}", None, None)
+        else:
+            mark = _mark_of(getattr(route, "app", None))
+            yield from _policy(f"{prefix}{path}/{{rest:path}}", None, mark)
 
 
-def _policy(template: str, methods: Iterable[str] | None, found: Mark) -> RoutePolicy | None:
-    """A mark as a policy; None where the template says more than a pattern can."""
-    pattern = _PARAMETER.sub(lambda m: "*" if m[2] == "path" else "{" + m[1] + "}", template)
+def _effective(routes: Iterable[Any]) -> Iterable[Any]:
+    """The routes with those of included routers, which FastAPI since 0.137 shows only through a function."""
+    contexts = getattr(sys.modules.get("fastapi.routing"), "iter_route_contexts", None)
+    effective: Iterable[Any] = contexts(routes) if contexts is not None else routes
+    return effective
+
+
+def _mark_of(endpoint: object) -> Mark | None:
+    found = getattr(endpoint, ATTRIBUTE, None)
+    return found if isinstance(found, Mark) else None
+
+
+def _policy(template: str, methods: Iterable[str] | None, mark: Mark | None) -> Iterator[MarkPolicy]:
+    """The mark as a policy; nothing where even a wider pattern cannot say it."""
+    mark = mark or UNMARKED
     try:
-        return RoutePolicy(
-            pattern or "/",
+        yield MarkPolicy(
+            _pattern(template),
             methods=sorted(methods) if methods else None,
-            priority=found.priority,
-            cost=found.cost,
-            exempt=found.exempt,
-            name=f"mark {pattern}",
+            priority=mark.priority,
+            cost=mark.cost,
+            exempt=mark.exempt,
         )
     except ConfigError:
-        return None
+        LOGGER.warning("no pattern can stand for the route %s; it falls under the others", template)
+
+
+def _pattern(template: str) -> str:
+    """The template as a pattern. What a pattern cannot say becomes wider, never narrower."""
+    segments: list[str] = []
+    for segment in template.split("/"):
+        found = _PARAMETER.search(segment)
+        if found and found[2] == "path":
+            segments.append("*")
+            break
+        if segment:
+            literal = _LITERAL.fullmatch(segment) and segment.isprintable()
+            segments.append(segment if literal else f"{{part{len(segments)}}}")
+    return "/" + "/".join(segments)
 
 
 def _prefixed(template: str, path: str, parameters: dict[str, Any]) -> str:
@@ -125,7 +245,7 @@ def _prefixed(template: str, path: str, parameters: dict[str, Any]) -> str:
         return ""
     prefix = path[: len(path) - len(concrete)].split("/")
     for name, value in parameters.items():
-        if str(value) not in prefix:
+        if prefix.count(str(value)) != 1:
             return ""
         prefix[prefix.index(str(value))] = "{" + name + "}"
     return "/".join(prefix) + template

@@ -24,6 +24,7 @@ class RouteTable:
 
     def __init__(self, routes: Iterable[RoutePolicy] = ()) -> None:
         self._routes = list(routes)
+        self._configured = len(self._routes)
         self._by_first: dict[str, list[RoutePolicy]] = {}
         self._known: dict[tuple[str, str], RoutePolicy | None] = {}
         self._index()
@@ -31,13 +32,9 @@ class RouteTable:
     def __len__(self) -> int:
         return len(self._routes)
 
-    def knows(self, name: str) -> bool:
-        """Whether a policy of this name is there."""
-        return any(route.name == name for route in self._routes)
-
     def learn(self, routes: Iterable[RoutePolicy]) -> None:
-        """Add policies behind those that are there."""
-        self._routes.extend(routes)
+        """Put policies behind the configured ones, in place of those learned before."""
+        self._routes[self._configured :] = routes
         self._index()
 
     def match(self, path: str, method: str) -> RoutePolicy | None:

@@ -11,7 +11,7 @@ import math
 from array import array
 from bisect import bisect_right
 
-from autoglm_throttle.model import Decision, Reason, UserLimit, WindowState
+from autoglm_throttle.model import Decision, Reason, UserLimit
 
 SWEPT_PER_NEWCOMER = 2
 """Users looked at for idleness when one arrives: more than one, so the idle leave faster than others come."""
@@ -21,6 +21,9 @@ SCANNED_WHEN_FULL = 16
 
 COMPACTED_SHARE = 4
 """A log drops its expired units once they are a quarter of it, so each unit is moved at most four times."""
+
+Log = array
+"""Instants at which units were spent, in rising order; one entry for each unit."""
 
 
 class SlidingWindow:
@@ -43,13 +46,14 @@ class SlidingWindow:
         self.max_users = max_users
         self.overflowed = 0
         """Decisions taken on a shared log because the table was full of users who may not be forgotten."""
+        self._only = limits[0] if len(limits) == 1 else None
         self._horizon_s = max(limit.window_s for limit in limits)
         self._smallest = min(limit.limit for limit in limits)
-        self._logs: dict[str, array[float]] = {}
+        self._logs: dict[str, Log[float]] = {}
         self._ring: list[str] = []
         self._hand = 0
         self._neighbourhoods = neighbourhoods
-        self._common: array[float] = array("d")
+        self._common: Log[float] = Log("d")
 
     def __len__(self) -> int:
         return len(self._logs)
@@ -67,54 +71,42 @@ class SlidingWindow:
             now: monotonic seconds; a clock that went back reads as standing still.
             group: the user's neighbourhood, charged instead while there is no room for a newcomer.
         """
-        decision = self.look(user, units, now, group)
+        log = self._logs.get(user)
+        if log is None:
+            log = self._newcomer(user, units, now, group)
+        decision = self.judge(log, units, now)
         if decision.allowed:
-            self.spend(user, units, now, group)
+            self.spend(log, units, now)
         return decision
 
-    def look(self, user: str, units: int, now: float, group: str = "") -> Decision:
-        """The decision that `hit` would take, its ``remaining`` as it would be after it; spends nothing."""
+    def find(self, user: str, units: int, now: float, group: str = "") -> Log[float]:
+        """The log that `hit` would charge, for a caller who asks another window before spending."""
         log = self._logs.get(user)
-        if log is None:
-            if units > self._smallest:
-                return self._refusal(self._common, units, now)
-            if not self._make_room(now):
-                self.overflowed += 1
-                if self._neighbourhoods is not None:
-                    return self._neighbourhoods.look(group, units, now)
-                log = self._common
-            else:
-                log = self._logs[user] = array("d")
-                self._ring.append(user)
-        if log and log[-1] > now:
-            now = log[-1]
-        states = []
-        for limit in self.limits:
-            window_s = limit.window_s
-            live = _first_live(log, window_s, now)
-            left = limit.limit - (len(log) - live) - units
-            if left < 0:
-                return self._refusal(log, units, now)
-            reset_s = log[live] + window_s - now if live < len(log) else float(window_s)
-            states.append(WindowState(limit.name, limit.limit, window_s, left, reset_s))
-        least = states[0] if len(states) == 1 else min(states, key=_fullness)
-        return Decision(
-            True, Reason.OK, "", least.name, least.limit, least.remaining, 0.0, least.reset_s, tuple(states)
-        )
+        return log if log is not None else self._newcomer(user, units, now, group)
 
-    def spend(self, user: str, units: int, now: float, group: str = "") -> None:
-        """Charge ``units`` that `look` has just allowed, given the same arguments."""
-        log = self._logs.get(user)
-        if log is None:
-            if self._neighbourhoods is not None:
-                self._neighbourhoods.spend(group, units, now)
-                return
-            log = self._common
+    def judge(self, log: Log[float], units: int, now: float) -> Decision:
+        """The decision on ``units``, with what would remain after them; spends nothing."""
+        if self._only is not None:
+            return _verdict(log, self._only, units, now)
+        verdicts = [_verdict(log, limit, units, now) for limit in self.limits]
+        refused = [verdict for verdict in verdicts if not verdict.allowed]
+        if not refused:
+            return _deciding(min(verdicts, key=_fullness), verdicts)
+        for verdict in verdicts:
+            if verdict.allowed:
+                verdict.remaining += units
+        return _deciding(max(refused, key=_patience), verdicts)
+
+    def spend(self, log: Log[float], units: int, now: float) -> None:
+        """Charge ``units`` that `judge` has just allowed."""
         if log:
-            now = max(now, log[-1])
-            expired = _first_live(log, self._horizon_s, now)
-            if expired * COMPACTED_SHARE > len(log):
-                del log[:expired]
+            last = log[-1]
+            if last > now:
+                now = last
+            if log[0] + self._horizon_s <= now:
+                expired = _first_live(log, self._horizon_s, now)
+                if expired * COMPACTED_SHARE >= len(log):
+                    del log[:expired]
         if units == 1:
             log.append(now)
         else:
@@ -131,6 +123,18 @@ class SlidingWindow:
                 self._hand = slot + 1
         if self._neighbourhoods is not None:
             self._neighbourhoods.sweep(now, users)
+
+    def _newcomer(self, user: str, units: int, now: float, group: str) -> Log[float]:
+        if units > self._smallest:
+            return Log("d")
+        if self._make_room(now):
+            log = self._logs[user] = Log("d")
+            self._ring.append(user)
+            return log
+        self.overflowed += 1
+        if self._neighbourhoods is not None:
+            return self._neighbourhoods.find(group, units, now)
+        return self._common
 
     def _make_room(self, now: float) -> bool:
         if len(self._logs) < self.max_users:
@@ -154,65 +158,69 @@ class SlidingWindow:
         if slot < len(self._ring):
             self._ring[slot] = last
 
-    def _left(self, log: array[float], now: float) -> float:
+    def _left(self, log: Log[float], now: float) -> float:
         """The share that is left of the limit with the least: 1 for an idle user, 0 for an exhausted one."""
         return min(
             1.0 - (len(log) - _first_live(log, limit.window_s, now)) / limit.limit for limit in self.limits
         )
 
-    def _refusal(self, log: array[float], units: int, now: float) -> Decision:
-        states = []
-        worst, wait = self.limits[0], -1.0
-        for limit in self.limits:
-            live = _first_live(log, limit.window_s, now)
-            used = len(log) - live
-            reset_s = log[live] + limit.window_s - now if used else 0.0
-            states.append(
-                WindowState(limit.name, limit.limit, limit.window_s, max(0, limit.limit - used), reset_s)
-            )
-            its_wait = _wait(log, live, limit, units, now)
-            if its_wait > wait:
-                worst, wait = limit, its_wait
-        state = states[self.limits.index(worst)]
-        too_large = math.isinf(wait)
-        return Decision(
-            allowed=False,
-            reason=Reason.TOO_LARGE if too_large else Reason.USER,
-            detail=f"{'too_large' if too_large else 'user'}:{worst.name}",
-            policy=worst.name,
-            limit=worst.limit,
-            remaining=state.remaining,
-            retry_after_s=wait,
-            reset_after_s=state.reset_s,
-            items=tuple(states),
-        )
+
+def _verdict(log: Log[float], limit: UserLimit, units: int, now: float) -> Decision:
+    """What one limit says."""
+    window_s = limit.window_s
+    live = _first_live(log, window_s, now) if log and log[0] + window_s <= now else 0
+    left = limit.limit + live - len(log) - units
+    if left < 0:
+        return _refusal(log, live, limit, units, now)
+    reset_s = log[live] + window_s - now if live < len(log) else float(window_s)
+    return Decision(True, Reason.OK, "", limit.name, limit.limit, left, 0.0, reset_s, window_s)
 
 
-def _fullness(state: WindowState) -> float:
-    return state.remaining / state.limit
+def _refusal(log: Log[float], live: int, limit: UserLimit, units: int, now: float) -> Decision:
+    used = len(log) - live
+    too_large = units > limit.limit
+    return Decision(
+        allowed=False,
+        reason=Reason.TOO_LARGE if too_large else Reason.USER,
+        detail=f"{'too_large' if too_large else 'user'}:{limit.name}",
+        policy=limit.name,
+        limit=limit.limit,
+        remaining=max(0, limit.limit - used),
+        retry_after_s=math.inf
+        if too_large
+        else _wait(log[live + used + units - limit.limit - 1], limit, now),
+        reset_after_s=log[live] + limit.window_s - now if used else 0.0,
+        window_s=limit.window_s,
+    )
 
 
-def _first_live(log: array[float], window_s: int, now: float) -> int:
+def _wait(spent_at: float, limit: UserLimit, now: float) -> float:
+    """Seconds until a unit has left the window, never a rounding error too short."""
+    leaves_at = spent_at + limit.window_s
+    wait = leaves_at - now
+    while now + wait < leaves_at:
+        wait = math.nextafter(wait, math.inf)
+    return wait
+
+
+def _first_live(log: Log[float], window_s: int, now: float) -> int:
     """Index of the first unit that is still inside the window: of those before it, ``t + window <= now``."""
-    if not log or log[0] + window_s > now:
-        return 0
     live = bisect_right(log, now - window_s)
     while live < len(log) and log[live] + window_s <= now:
         live += 1
-    while log[live - 1] + window_s > now:
+    while live and log[live - 1] + window_s > now:
         live -= 1
     return live
 
 
-def _wait(log: array[float], live: int, limit: UserLimit, units: int, now: float) -> float:
-    """Seconds until ``units`` fit under the limit, 0 if they do, infinite if they never will."""
-    if units > limit.limit:
-        return math.inf
-    excess = len(log) - live + units - limit.limit
-    if excess <= 0:
-        return 0.0
-    fits_at = log[live + excess - 1] + limit.window_s
-    wait = fits_at - now
-    while now + wait < fits_at:
-        wait = math.nextafter(wait, math.inf)
-    return wait
+def _deciding(chosen: Decision, verdicts: list[Decision]) -> Decision:
+    chosen.others = tuple(state for verdict in verdicts if verdict is not chosen for state in verdict.items)
+    return chosen
+
+
+def _fullness(verdict: Decision) -> float:
+    return verdict.remaining / verdict.limit
+
+
+def _patience(verdict: Decision) -> float:
+    return verdict.retry_after_s

@@ -72,16 +72,19 @@ class UserWindows:
         units = 1 if cost <= 1.0 else math.ceil(cost)
         if not demand.address:
             return pair.users.hit(demand.user, units, now, demand.group)
-        user = pair.users.look(demand.user, units, now, demand.group)
-        if not user.allowed:
-            return user
-        address = pair.addresses.look(demand.address, units, now, demand.group)
-        if not address.allowed:
-            return address
-        pair.users.spend(demand.user, units, now, demand.group)
-        pair.addresses.spend(demand.address, units, now, demand.group)
-        user.items += address.items
-        return user
+        users, addresses = pair.users, pair.addresses
+        log = users.find(demand.user, units, now, demand.group)
+        decision = users.judge(log, units, now)
+        if not decision.allowed:
+            return decision
+        address_log = addresses.find(demand.address, units, now, demand.group)
+        address_decision = addresses.judge(address_log, units, now)
+        if not address_decision.allowed:
+            return address_decision
+        users.spend(log, units, now)
+        addresses.spend(address_log, units, now)
+        decision.others += address_decision.items
+        return decision
 
     def sweep(self, now: float, users: int) -> None:
         """Forget idle users among the next ``users`` of each table."""

@@ -1,0 +1,185 @@
+"""The same small app behind us and behind each peer, driven without a server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from autoglm_throttle import Settings, Throttle, ThrottleMiddleware
+
+Scope = MutableMapping[str, Any]
+App = Callable[[Any, Any, Any], Awaitable[None]]
+
+USERS = 200
+LIMIT = 100
+"""Requests a minute; every user uses up exactly these in one round."""
+
+HEADERS = [
+    (b"host", b"127.0.0.1:8000"),
+    (b"accept", b"*/*"),
+    (b"accept-encoding", b"gzip, deflate"),
+    (b"connection", b"keep-alive"),
+    (b"user-agent", b"benchmark"),
+]
+
+
+async def bare(_scope: Scope, _receive: Any, send: Any) -> None:
+    """The app itself."""
+    await send(
+        {
+            "type": "http.response.start",
+            "status": 200,
+            "headers": [(b"content-type", b"text/plain"), (b"content-length", b"2")],
+        }
+    )
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+def wrapped() -> App:
+    """The floor: a middleware that does nothing."""
+
+    async def middleware(scope: Scope, receive: Any, send: Any) -> None:
+        await bare(scope, receive, send)
+
+    return middleware
+
+
+def ours(**settings: Any) -> App:
+    """The whole chain: identity, priority bucket, user window, permit, RateLimit fields."""
+    chosen = {"user_limit": f"{LIMIT}/minute", "rate_mid_rps": 1e6, "gpu": "none"} | settings
+    return ThrottleMiddleware(bare, throttle=Throttle(Settings(**chosen)))
+
+
+def asgi_ratelimit() -> App:
+    """asgi-ratelimit with its memory backend: a rule for all paths, the user from the scope."""
+    from ratelimit import RateLimitMiddleware, Rule
+    from ratelimit.backends.simple import MemoryBackend
+
+    async def client(scope: Any) -> tuple[str, str]:
+        return scope["client"][0], "default"
+
+    app: App = RateLimitMiddleware(bare, client, MemoryBackend(), {r"^/": [Rule(minute=LIMIT)]})
+    return app
+
+
+def limits_fixed(strategy: str = "FixedWindowRateLimiter") -> App:
+    """An engine of ``limits`` in a wrapper as bare as possible: key and rejection, no header fields."""
+    from limits import parse, strategies
+    from limits.storage import MemoryStorage
+
+    limiter = getattr(strategies, strategy)(MemoryStorage())
+    item = parse(f"{LIMIT}/minute")
+
+    async def middleware(scope: Scope, receive: Any, send: Any) -> None:
+        if limiter.hit(item, scope["client"][0]):
+            await bare(scope, receive, send)
+        else:
+            await send({"type": "http.response.start", "status": 429, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+
+    return middleware
+
+
+def limits_moving() -> App:
+    """The moving window of ``limits``: exact, as ours is."""
+    return limits_fixed("MovingWindowRateLimiter")
+
+
+def slowapi() -> App:
+    """slowapi's pure ASGI middleware round a Starlette app, as its documentation attaches it."""
+    from slowapi import Limiter
+    from slowapi.middleware import SlowAPIASGIMiddleware
+    from slowapi.util import get_remote_address
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import PlainTextResponse
+
+    async def endpoint(request: Request) -> PlainTextResponse:  # noqa: ARG001
+        return PlainTextResponse("ok")
+
+    app = Starlette()
+    app.add_route("/v1/predict", endpoint)
+    app.state.limiter = Limiter(
+        key_func=get_remote_address, default_limits=[f"{LIMIT}/minute"], headers_enabled=True
+    )
+    app.add_middleware(SlowAPIASGIMiddleware)
+    return app
+
+
+def starlette_alone() -> App:
+    """What slowapi's row is measured against, since it needs a Starlette app."""
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import PlainTextResponse
+
+    async def endpoint(request: Request) -> PlainTextResponse:  # noqa: ARG001
+        return PlainTextResponse("ok")
+
+    app = Starlette()
+    app.add_route("/v1/predict", endpoint)
+    return app
+
+
+def scopes(start: int = 0) -> list[dict[str, Any]]:
+    """One round of requests: every user in turn, LIMIT times."""
+    return [
+        {
+            "type": "http",
+            "http_version": "1.1",
+            "method": "GET",
+            "scheme": "http",
+            "path": "/v1/predict",
+            "raw_path": b"/v1/predict",
+            "root_path": "",
+            "query_string": b"",
+            "headers": list(HEADERS),
+            "client": (f"10.0.{(user + start) // 250}.{(user + start) % 250}", 40000),
+            "server": ("127.0.0.1", 8000),
+        }
+        for _ in range(LIMIT)
+        for user in range(USERS)
+    ]
+
+
+class Counter:
+    """Counts the answers by status, so that a row that does another job is seen."""
+
+    def __init__(self) -> None:
+        self.statuses: dict[int, int] = {}
+
+    async def __call__(self, message: Any) -> None:
+        """Stand in for the server's send."""
+        if message["type"] == "http.response.start":
+            status = message["status"]
+            self.statuses[status] = self.statuses.get(status, 0) + 1
+
+
+async def receive() -> dict[str, Any]:
+    """Stand in for the server's receive."""
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+def seconds_each(make: Callable[[], App], *, refused: bool) -> float:
+    """Seconds per request of one round; with ``refused``, of the round after every limit is used up."""
+
+    async def run() -> float:
+        app = make()
+        send = Counter()
+        if refused:
+            for scope in scopes():
+                await app(scope, receive, send)
+            send.statuses.clear()
+        requests = scopes()[::-1]
+        count = len(requests)
+        begun = time.perf_counter()
+        while requests:
+            await app(requests.pop(), receive, send)  # a server lets go of each scope, too
+        spent = time.perf_counter() - begun
+        expected = {429: count} if refused else {200: count}
+        if send.statuses != expected:
+            raise RuntimeError(f"another job was done: {send.statuses}, not {expected}")
+        return spent / count
+
+    return asyncio.run(run())

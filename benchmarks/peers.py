@@ -1,0 +1,114 @@
+"""What a limited request costs, ours beside what users can pick today; in memory.
+
+Run: ``python -m benchmarks.peers``. Ratios hold on any machine, absolute figures only on the one named.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+from autoglm_throttle import Settings, Throttle
+from autoglm_throttle.model import Demand, Priority
+from benchmarks import asgi_rows as rows
+from benchmarks import harness
+
+MEMORY_USERS = 100_000
+
+MAKERS: dict[str, Callable[[], rows.App]] = {
+    "bare app": lambda: rows.bare,
+    "empty wrapper": rows.wrapped,
+    "autoglm_throttle": rows.ours,
+    "asgi-ratelimit": rows.asgi_ratelimit,
+    "limits-fixed": rows.limits_fixed,
+    "limits-moving": rows.limits_moving,
+    "starlette app": rows.starlette_alone,
+    "slowapi": rows.slowapi,
+}
+REFUSING = ("autoglm_throttle", "asgi-ratelimit", "limits-fixed", "limits-moving", "slowapi")
+
+
+def memory_ours() -> float:
+    """Bytes that 100 000 users cost us, one request each, through the whole of `Throttle`."""
+    throttle = Throttle(Settings(user_limit="100/minute", rate_mid_rps=1e6, burst_s=10, gpu="none"))
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for number in range(MEMORY_USERS):
+        throttle.try_admit(Demand(Priority.MID, f"{number:016x}"))
+    held = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    if throttle.snapshot().users != MEMORY_USERS:
+        raise RuntimeError("not every user was remembered")
+    return held
+
+
+def memory_limits() -> float:
+    """The same of the fixed window of ``limits``, which keeps a counter and an expiry for each user."""
+    from limits import parse
+    from limits.storage import MemoryStorage
+    from limits.strategies import FixedWindowRateLimiter
+
+    limiter, item = FixedWindowRateLimiter(MemoryStorage()), parse("100/minute")
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for number in range(MEMORY_USERS):
+        limiter.hit(item, f"{number:016x}")
+    held = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    return held
+
+
+def row(make: Callable[[], rows.App], *, refused: bool) -> Callable[[], float]:
+    """A row for the harness."""
+    return lambda: rows.seconds_each(make, refused=refused)
+
+
+def main() -> None:
+    """Measure, print, keep."""
+    options = harness.arguments(__doc__ or "", rounds=9)
+    passing = {name: row(make, refused=False) for name, make in MAKERS.items()}
+    refusing = {f"{name} refusing": row(MAKERS[name], refused=True) for name in REFUSING}
+    seen = harness.interleave(passing | refusing, options.rounds)
+    micros: dict[str, float] = {name: statistics.median(values) * 1e6 for name, values in seen.items()}
+
+    print(f"{'added per admitted request':34}{'us':>8}{'ours / it':>12}")
+    added: dict[str, Any] = {}
+    for name in ("autoglm_throttle", "asgi-ratelimit", "limits-fixed", "limits-moving", "slowapi"):
+        base = "starlette app" if name == "slowapi" else "bare app"
+        cost = statistics.median(a - b for a, b in zip(seen[name], seen[base], strict=True)) * 1e6
+        quotients = [
+            (ours - bare) / (it - its_bare)
+            for ours, bare, it, its_bare in zip(
+                seen["autoglm_throttle"], seen["bare app"], seen[name], seen[base], strict=True
+            )
+        ]
+        added[name] = {"us": cost, "ours_over_it": statistics.median(quotients)}
+        print(f"{name:34}{cost:8.2f}{added[name]['ours_over_it']:12.2f}")
+
+    print(f"\n{'whole refused request':34}{'us':>8}{'ours / it':>12}")
+    refused: dict[str, Any] = {}
+    for name in REFUSING:
+        quotient = harness.ratio(seen, "autoglm_throttle refusing", f"{name} refusing")
+        refused[name] = {"us": micros[f"{name} refusing"], "ours_over_it": quotient}
+        print(f"{name:34}{refused[name]['us']:8.2f}{quotient:12.2f}")
+
+    held = {"autoglm_throttle": memory_ours() / 1e6, "limits-fixed": memory_limits() / 1e6}
+    print(f"\nmemory of {MEMORY_USERS} users, MB: " + ", ".join(f"{k} {v:.1f}" for k, v in held.items()))
+
+    result = {
+        **harness.machine("asgi-ratelimit", "limits", "slowapi", "starlette"),
+        "rounds": options.rounds,
+        "added_us": added,
+        "refused_us": refused,
+        "memory_mb": held,
+        "medians_us": micros,
+    }
+    print(harness.line(result))
+    if options.write:
+        harness.keep("peers", result)
+
+
+if __name__ == "__main__":
+    main()
