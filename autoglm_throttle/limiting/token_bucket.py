@@ -57,9 +57,12 @@ class TokenBucket:
         self._tokens = min(self.burst, self._tokens + cost)
 
     def rescale(self, factor: float, now: float) -> None:
-        """Refill at ``nominal * factor`` from now on; stored tokens and burst stay."""
+        """Refill at ``nominal * factor`` from now on; stored tokens and burst stay.
+
+        A factor outside 0..1 counts as the nearer end, so that no mistake above drains or floods a bucket.
+        """
         self._settle(now)
-        self.rate = self.nominal * factor
+        self.rate = self.nominal * min(1.0, max(0.0, factor))
 
     def tokens(self, now: float) -> float:
         """Tokens it holds at ``now``; a clock that went back reads as standing still."""
