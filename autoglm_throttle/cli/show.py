@@ -53,9 +53,7 @@ def run(args: argparse.Namespace) -> int:
     if as_document:
         write_json({"path": args.path, "method": args.method.upper(), **details})
     else:
-        write(
-            "\n".join(f"{name:<12}{NOT_SET if value is None else value}" for name, value in details.items())
-        )
+        write(table((name, _plain(value)) for name, value in details.items()))
     return FINE
 
 

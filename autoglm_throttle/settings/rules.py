@@ -164,19 +164,18 @@ def _remarks(settings: Settings) -> list[tuple[str, bool, str, str]]:
 
 
 def _dead_routes(settings: Settings) -> list[Problem]:
+    places = dict(zip(settings.routes, settings.route_places, strict=True))
     problems = [
         Problem(
-            f"route {route.name}",
-            "can never apply: "
-            + ", ".join(taker.name for taker in takers)
-            + " before it takes all its requests",
+            places[route],
+            f"{route.name} can never apply, {', '.join(taker.name for taker in takers)} before it takes all",
             "put the narrower pattern first",
         )
         for route, takers in unreachable(settings.routes)
     ]
     exempt = set(settings.exempt_paths)
     return problems + [
-        Problem(f"route {route.name}", "can never apply: its path is in EXEMPT_PATHS", "")
+        Problem(places[route], f"{route.name} can never apply, its path is in EXEMPT_PATHS")
         for route in settings.routes
         if _is_literal(route) and route.pattern in exempt and not route.exempt
     ]

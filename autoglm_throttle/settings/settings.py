@@ -107,6 +107,7 @@ class Settings(Fields):
 
     _sources: dict[str, Source] = PrivateAttr(default_factory=dict)
     _ignored: tuple[Problem, ...] = PrivateAttr(default=())
+    _route_places: tuple[str, ...] = PrivateAttr(default=())
 
     def __init__(self, gathered: Gathered | None = None, /, **values: Any) -> None:  # noqa: ANN401 - read and checked by FORMS
         if gathered is None:
@@ -117,6 +118,7 @@ class Settings(Fields):
         super().__init__(**_checked(gathered))
         self._sources = dict(gathered.sources)
         self._ignored = tuple(gathered.unknown)
+        self._route_places = tuple(gathered.place(f"routes[{n}]") for n in range(len(self.routes)))
 
     @classmethod
     def from_env(
@@ -191,6 +193,11 @@ class Settings(Fields):
     def ignored(self) -> tuple[Problem, ...]:
         """Unknown names that ``UNKNOWN_ENV=warn`` let pass."""
         return self._ignored
+
+    @property
+    def route_places(self) -> tuple[str, ...]:
+        """Where each route policy was written: file and line, or its place in the argument."""
+        return self._route_places
 
     def __eq__(self, other: object) -> bool:
         """Whether all values are equal, wherever they came from."""

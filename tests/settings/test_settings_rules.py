@@ -73,8 +73,8 @@ def test_advice_on_defaults_and_none_on_a_full_configuration() -> None:
         ({"trusted_proxies": "0.0.0.0/0"}, "TRUSTED_PROXIES"),
         ({"trusted_proxies": "::/0"}, "TRUSTED_PROXIES"),
         ({"gpu_devices": "0", "gpu": "none"}, "GPU_DEVICES"),
-        ({"routes": [RoutePolicy("/*"), RoutePolicy("/a")]}, "route /a"),
-        ({"routes": [RoutePolicy("/health")]}, "route /health"),
+        ({"routes": [RoutePolicy("/*"), RoutePolicy("/a")]}, "routes[1]"),
+        ({"routes": [RoutePolicy("/health")]}, "routes[0]"),
     ],
 )
 def test_advice(values: dict[str, object], about: str) -> None:

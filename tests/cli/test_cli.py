@@ -1,0 +1,303 @@
+"""The command line: what each command prints, and how it ends."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from autoglm_throttle.cli import main
+from autoglm_throttle.identity import Identity
+from autoglm_throttle.settings import SETTINGS
+
+GOLDEN = Path(__file__).parent / "golden"
+SECRET = "planted-secret-planted-secret"
+TOML = f"""\
+key_secret = "{SECRET}"
+user_limit_low = "10/minute"
+
+[[routes]]
+pattern = "/payments/*"
+priority = "high"
+
+[[routes]]
+pattern = "/v1/generate"
+methods = ["POST"]
+cost = 4
+user_limit = "20/minute;2/second"
+
+[[routes]]
+pattern = "/status/{{job}}"
+exempt = true
+
+[[routes]]
+pattern = "/payments/logs"
+priority = "low"
+user_limit = "off"
+
+[plans.gold]
+user_limit = "1000/minute"
+priority = "high"
+members = ["07f3a9c2d4e5b617"]
+
+[plans.trial]
+"""
+BROKEN = {
+    "WORKERS": "0",
+    "GPU": f"vllm:http://me:{SECRET}@host",
+    "KEY_SECRET": "short",
+    "USER_LIMTI": SECRET,
+    "TIERS": "90:0.4,85:0.7",
+}
+
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in list(os.environ):
+        if name.upper().startswith("AUTOGLM_THROTTLE_"):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "throttle.toml").write_text(TOML)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*argv: str, stdin: str = "", **environ: str) -> tuple[int, str]:
+        for name, value in environ.items():
+            monkeypatch.setenv("AUTOGLM_THROTTLE_" + name, value)
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        status = main(argv)
+        out, err = capsys.readouterr()
+        assert SECRET not in out + err
+        return status, out + err
+
+    return call
+
+
+FILE = {"CONFIG_FILE": "throttle.toml", "WORKERS": "4", "USER_LIMIT": "100/minute;5/second"}
+CASES: dict[str, tuple[int, list[str], dict[str, str]]] = {
+    "check_defaults": (0, ["check"], {}),
+    "check_file": (0, ["check"], FILE | {"PRIORITY_HEADER_TRUST": "any"}),
+    "check_broken": (1, ["check"], BROKEN),
+    "show_defaults": (0, ["show"], {}),
+    "show_file": (0, ["show"], FILE),
+    "show_broken": (1, ["show"], BROKEN),
+    "show_path_pattern": (0, ["show", "--path", "/payments/logs", "--method", "post"], FILE),
+    "show_path_price": (0, ["show", "--path", "/v1/generate/", "--method", "POST"], FILE),
+    "show_path_default": (0, ["show", "--path", "/v1/generate"], FILE),
+    "show_path_exempt": (0, ["show", "--path", "/health"], FILE),
+    "show_path_exempt_route": (0, ["show", "--path", "/status/7"], FILE),
+    "show_path_options": (0, ["show", "--path", "/v1/generate", "--method", "OPTIONS"], FILE),
+    "tiers_defaults": (0, ["tiers"], {}),
+    "tiers_workers": (0, ["tiers"], FILE),
+    "tiers_fixed": (0, ["tiers"], {"POLICY": "fixed", "RATE_HIGH_RPS": "10/m"}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_output_is_as_agreed(run: Run, name: str, form: str) -> None:
+    """To agree to a change: UPDATE_GOLDEN=1 pytest tests/cli, then read the diff."""
+    expected, argv, environ = CASES[name]
+    status, out = run(*argv, "--format", form, **environ)
+    assert status == expected
+    if form == "json":
+        json.loads(out)
+    golden = GOLDEN / f"{name}.{'txt' if form == 'text' else 'json'}"
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.write_text(out, "utf-8")
+    assert out == golden.read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_check_finds_a_wrong_value_of_each_variable(run: Run, name: str) -> None:
+    status, out = run("check", **{name.upper(): "?!"})
+    assert status == 1
+    assert f"problem: {SETTINGS[name].variable}: " in out
+
+
+def test_an_env_file_and_a_file_on_the_command_line(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "prod.env").write_text("AUTOGLM_THROTTLE_WORKERS=7\n")
+    status, out = run("show", "--env-file", "prod.env", "--config-file", "throttle.toml", "--format", "json")
+    assert status == 0
+    settings = {row["name"]: row for row in json.loads(out)["settings"]}
+    assert (settings["workers"]["value"], settings["workers"]["source"]) == ("7", "env_file")
+    assert settings["user_limit_low"]["source"] == "config_file"
+    assert settings["config_file"]["source"] == "code"
+    assert settings["key_secret"]["value"] == "********"
+
+
+def test_keys_of_the_documents_are_stable(run: Run) -> None:
+    _, out = run("show", "--format", "json", **FILE)
+    document = json.loads(out)
+    assert list(document) == ["settings", "routes", "plans"]
+    assert {tuple(row) for row in document["settings"]} == {
+        ("name", "variable", "value", "unit", "default", "source")
+    }
+    _, out = run("tiers", "--format", "json", **FILE)
+    assert list(json.loads(out)) == ["policy", "workers", "samples", "bands", "user_limits"]
+    _, out = run("check", "--format", "json", **FILE)
+    assert list(json.loads(out)) == ["ok", "problems", "warnings"]
+
+
+MARKED = """\
+from autoglm_throttle import exempt, mark
+
+class Route:
+    def __init__(self, path, endpoint):
+        self.path, self.endpoint, self.methods = path, endpoint, {"GET"}
+
+@mark(priority="low", cost=3)
+def logs(): ...
+
+@exempt
+def ping(): ...
+
+class App:
+    routes = [Route("/logs/{day}", logs), Route("/ping", ping), Route("/payments/x", logs)]
+
+app = App()
+"""
+
+
+@pytest.fixture
+def marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "marked_service.py").write_text(MARKED)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "marked_service", raising=False)
+    return "marked_service:app"
+
+
+def test_marks_of_an_app_count(run: Run, marked: str) -> None:
+    _, out = run("show", "--path", "/logs/monday", "--app", marked, "--format", "json")
+    document = json.loads(out)
+    assert (document["priority"], document["cost"]) == ("low", 3.0)
+    assert document["why"] == "a mark on its endpoint"
+    _, out = run("show", "--path", "/ping", "--app", "marked_service", "--format", "json")
+    assert json.loads(out)["exempt"] is True
+
+
+def test_configuration_wins_over_marks(run: Run, marked: str) -> None:
+    _, out = run("show", "--path", "/payments/x", "--app", marked, "--format", "json", **FILE)
+    assert json.loads(out)["policy"] == "/payments/*"
+
+
+@pytest.mark.parametrize("app", ["no_such_module:app", "marked_service:nothing", ":app"])
+def test_an_app_that_cannot_be_imported_is_a_problem(run: Run, marked: str, app: str) -> None:
+    status, out = run("show", "--path", "/x", "--app", app)
+    assert status == 1
+    assert out.startswith("problem: --app: cannot be imported: ")
+
+
+@pytest.mark.parametrize(
+    ("argv", "identity", "kind", "counted"),
+    [
+        ([], "header:x-api-key", "key", "sk-live-1"),
+        ([], "bearer", "key", "sk-live-1"),
+        ([], "my.module:f", "user", "sk-live-1"),
+        (["--kind", "user"], "bearer", "user", "sk-live-1"),
+        (["--kind", "address"], "bearer", "address", "2001:db8::"),
+        ([], "address", "address", "2001:db8::"),
+    ],
+)
+def test_identity(run: Run, argv: list[str], identity: str, kind: str, counted: str) -> None:
+    stdin = "2001:db8::7\n" if kind == "address" else "sk-live-1\r\n"
+    status, out = run("identity", *argv, stdin=stdin, KEY_SECRET=SECRET, IDENTITY=identity)
+    assert (status, out) == (0, Identity(SECRET.encode()).of(kind, counted) + "\n")
+    assert re.fullmatch(r"[0-9a-f]{16}\n", out)
+
+
+def test_identity_as_json(run: Run) -> None:
+    _, out = run("identity", "--format", "json", stdin="10.0.0.1", KEY_SECRET=SECRET)
+    assert json.loads(out)["kind"] == "address"
+
+
+def test_identity_needs_a_secret_and_a_value(run: Run) -> None:
+    status, out = run("identity", stdin="x")
+    assert (status, "KEY_SECRET: is not set" in out) == (1, True)
+    status, out = run("identity", stdin="\n", KEY_SECRET=SECRET)
+    assert (status, "standard input: is empty" in out) == (1, True)
+
+
+@pytest.mark.parametrize("argv", [[], ["nonsense"], ["show", "--nonsense"], ["check", "--format", "xml"]])
+def test_wrong_usage_ends_with_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(argv)
+    assert caught.value.code == 2
+    assert "usage: autoglm-throttle" in capsys.readouterr().err
+
+
+def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in (["--help"], ["check", "--help"], ["--version"]):
+        with pytest.raises(SystemExit) as caught:
+            main(argv)
+        assert caught.value.code == 0
+    out = capsys.readouterr().out
+    for name in ("check", "show", "tiers", "identity", "demo"):
+        assert name in out
+    assert "autoglm-throttle 0." in out
+
+
+def test_the_demo_is_loaded_only_when_asked_for(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    asked: list[str] = []
+    demo: Any = ModuleType("autoglm_throttle.traffic.demo")
+    demo.add_arguments = lambda parser: parser.add_argument("--seconds", type=int, default=1)
+
+    def seconds(args: Namespace) -> int:
+        asked.append("run")
+        return int(args.seconds)
+
+    demo.run = seconds
+    monkeypatch.setitem(sys.modules, demo.__name__, demo)
+    assert run("demo", "--seconds", "3")[0] == 3
+    monkeypatch.setitem(sys.modules, demo.__name__, None)
+    assert run("tiers")[0] == 0
+    assert asked == ["run"]
+
+
+class Terminal(io.StringIO):
+    encoding = "ascii"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_colours_only_on_a_terminal_that_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def printed() -> str:
+        terminal = Terminal()
+        monkeypatch.setattr(sys, "stdout", terminal)
+        main(["check"])
+        return terminal.getvalue()
+
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert printed().startswith("\x1b[33mwarning\x1b[0m: ")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert printed().startswith("warning: ")
+
+
+def test_text_that_the_terminal_lacks_is_escaped(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    terminal = Terminal()
+    monkeypatch.setenv("AUTOGLM_THROTTLE_GPU", "grün")
+    monkeypatch.setattr(sys, "stdout", terminal)
+    main(["check"])
+    assert "'gr\\xfcn'" in terminal.getvalue()
+
+
+def test_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "autoglm_throttle", "tiers"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (GOLDEN / "tiers_defaults.txt").read_text("utf-8")
