@@ -44,7 +44,8 @@ def believable(sample: GpuSample) -> tuple[GpuSample, tuple[str, ...]]:
         if (value := getattr(sample, name)) is not None and not low <= value <= high  # NaN fails, too
     ]
     used, total = sample.memory_used_bytes, sample.memory_total_bytes
-    if used is not None and total is not None and used > total and "memory_used_bytes" not in wrong:
+    pair_believed = not {"memory_used_bytes", "memory_total_bytes"} & set(wrong)
+    if pair_believed and used is not None and total is not None and used > total:
         wrong.append("memory_used_bytes")
     if not wrong:
         return sample, ()

@@ -85,7 +85,7 @@ class Sampler:
         self._schedule = Schedule(max(interval_s, provider.min_interval_s))
         self._next = Next(due_s=0.0)
         self._logged: dict[str, float] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # re-entrant: a finalizer may call stop() in the middle of start()
         self._alarm = threading.Event()
         self._thread: threading.Thread | None = None
         self._stopping = False
@@ -148,7 +148,7 @@ class Sampler:
         """
         self.running = False
         self.misconfigured = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._alarm = threading.Event()
         self._thread = None
         self._stopping = self._woken = False

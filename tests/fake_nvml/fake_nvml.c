@@ -4,8 +4,8 @@
  * at every call: lines "<device>.<key>=<integer>", device -1 = global, the last line wins. A test writes
  * a temporary file and renames it, so no call sees half of it.
  *
- * Every device call first: not initialised in this process -> 1; null handle -> 2; sleeps delay_us;
- * returns err (any call) or err_<name> if set. A MIG instance is device 100 x (card + 1) + slot.
+ * Every device call first: not initialised in this process -> 1; null handle -> 2; sleeps delay_us,
+ * which may be shortened while it sleeps; returns err (any call) or err_<name> if set. A MIG instance is device 100 x (card + 1) + slot.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -54,15 +54,28 @@ static int failure(int device, const char *name)
 /* NVML's state does not survive a fork: a child must initialise for itself. */
 static int alive(void) { return references > 0 && owner == getpid(); }
 
+static volatile int sleeping;
+
+/* A hanging driver: the state is looked at again every few milliseconds, so that a test can end it. */
+static void hang(int device)
+{
+    long long slept = 0, left;
+    sleeping++;
+    while ((left = get(device, "delay_us", 0) - slept) > 0) {
+        long long slice = left < 5000 ? left : 5000;
+        usleep((useconds_t)slice);
+        slept += slice;
+    }
+    sleeping--;
+}
+
 static int enter(const device_t *device, const char *name)
 {
     if (!alive())
         return UNINITIALIZED;
     if (!device)
         return INVALID;
-    long long delay = get(device->idx, "delay_us", 0);
-    if (delay > 0)
-        usleep((useconds_t)delay);
+    hang(device->idx);
     return failure(device->idx, name);
 }
 
@@ -71,9 +84,7 @@ static int enter(const device_t *device, const char *name)
 int nvmlInitWithFlags(u32 flags)
 {
     (void)flags;
-    long long delay = get(-1, "delay_us", 0);
-    if (delay > 0)
-        usleep((useconds_t)delay);
+    hang(-1);
     int error = failure(-1, "init");
     if (error)
         return error;
@@ -106,6 +117,7 @@ const char *nvmlErrorString(int code)
 /* Questions of the tests, unknown to the real library. */
 int fake_opened(void) { return opened; }
 int fake_references(void) { return alive() ? references : 0; }
+int fake_sleeping(void) { return sleeping; }
 int fake_pcie_calls(void) { return pcie_calls; }
 
 /* ---- looking devices up ---- */

@@ -1,0 +1,140 @@
+"""The cases over the compiled library: the real binding and the real ABI, in a process of its own.
+
+``python -m tests.fake_nvml.library`` prints one JSON object, case -> traceback or null.
+The loader must find the fake library, and ``FAKE_NVML_FILE`` names its state.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import pynvml
+
+from autoglm_throttle.gpu.nvml import NvmlProvider
+from autoglm_throttle.gpu.sampler import Sampler
+from autoglm_throttle.gpu.select import select
+from tests.fake_nvml.cases import CASES, state_key
+
+PATIENCE_S = 20.0
+
+
+class Library:
+    """The compiled library, which reads its state from a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.state: dict[str, int] = {}
+        self.now = 1000.0
+        self._lib = ctypes.CDLL("libnvidia-ml.so.1")
+        self._opened: int = self._lib.fake_opened()
+        self.set()
+
+    def set(self, **keys: int) -> None:
+        self.state |= {state_key(name): value for name, value in keys.items()}
+        fresh = self.path.with_suffix(".new")
+        fresh.write_text("".join(f"{key}={value}\n" for key, value in self.state.items()))
+        fresh.replace(self.path)
+
+    def opened(self) -> int:
+        return int(self._lib.fake_opened()) - self._opened
+
+    def references(self) -> int:
+        return int(self._lib.fake_references())
+
+    def wait_for_a_hang(self) -> None:
+        """Return once a call sleeps in the library."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not self._lib.fake_sleeping():
+            assert time.monotonic() < deadline, "no call hangs"
+            time.sleep(0.001)
+
+    def pcie_calls(self) -> int:
+        return int(self._lib.fake_pcie_calls())
+
+
+def threads() -> list[threading.Thread]:
+    return [one for one in threading.enumerate() if one.name == "autoglm-throttle-gpu"]
+
+
+def case_a_hang_in_the_library_leaves_everybody_free(world: Library) -> None:
+    came = threading.Semaphore(0)
+    sampler = Sampler(NvmlProvider(environ={}), lambda rows: came.release(), interval_s=0.2)
+    sampler.start()
+    assert came.acquire(timeout=PATIENCE_S)
+    (thread,) = threads()
+    world.set(d0_delay_us=60_000_000)
+    sampler.wake()
+    world.wait_for_a_hang()
+    before = time.monotonic()
+    sampler.stop()
+    assert time.monotonic() - before < 1.5, "stop() waits for the driver"
+    assert thread.is_alive()
+    sampler.start()
+    assert time.monotonic() - before < 2.0, "start() waits for the driver"
+    assert threads() == [thread], "a second thread beside a hung one"
+    while came.acquire(blocking=False):
+        pass
+    world.set(d0_delay_us=0)
+    assert came.acquire(timeout=PATIENCE_S), "it goes on when the call returns"
+    sampler.stop(join_s=PATIENCE_S)
+    assert not thread.is_alive()
+    assert world.references() == 0
+
+
+def case_a_hang_in_the_opening_leaves_the_choice_free(world: Library) -> None:
+    world.set(g_delay_us=60_000_000)
+    before = time.monotonic()
+    auto = select("auto")
+    assert auto is not None
+    came = threading.Semaphore(0)
+    sampler = Sampler(auto, lambda rows: came.release(), interval_s=0.2)
+    sampler.start()
+    world.wait_for_a_hang()
+    sampler.stop(join_s=0.1)
+    assert time.monotonic() - before < 2.0
+    sampler.start()
+    world.set(g_delay_us=0)
+    assert came.acquire(timeout=PATIENCE_S)
+    sampler.stop(join_s=PATIENCE_S)
+
+
+def case_a_sampler_never_asks_what_blocks(world: Library) -> None:
+    assert world.pcie_calls() == 0
+
+
+LIBRARY_CASES: dict[str, Callable[[Library], None]] = {
+    **CASES,
+    **{
+        name.removeprefix("case_"): case for name, case in list(globals().items()) if name.startswith("case_")
+    },
+}
+"""All cases, with those for which a plain object cannot stand: it never lets go of the interpreter."""
+
+
+def main() -> None:
+    """Run every case over the compiled library."""
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    path = Path(os.environ["FAKE_NVML_FILE"])
+    results: dict[str, str | None] = {}
+    for name, case in LIBRARY_CASES.items():
+        world = Library(path)
+        while world.references():
+            pynvml.nvmlShutdown()
+        try:
+            case(world)
+            results[name] = None
+        except BaseException:  # noqa: BLE001 - reported to the parent
+            results[name] = traceback.format_exc()
+    json.dump(results, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""A provider, a listener and a clock that the tests command."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from autoglm_throttle.model import GpuSample
+
+ROW = GpuSample(device="GPU-a", index=0, taken_at_s=1.0, source="test", utilization_pct=50.0)
+PATIENCE_S = 10.0
+"""How long a thread may take on a busy machine before a test calls it dead."""
+
+
+class Source:
+    """A provider whose reading is what the test says, and which notes who called it."""
+
+    name = "source"
+
+    def __init__(
+        self, reading: Callable[[], Sequence[GpuSample]] = lambda: [ROW], min_interval_s: float = 0.0
+    ) -> None:
+        self.reading = reading
+        self.min_interval_s = min_interval_s
+        self.calls: list[str] = []
+        self.threads: set[str] = set()
+        self.entered = threading.Semaphore(0)
+
+    def _note(self, call: str) -> None:
+        self.calls.append(call)
+        self.threads.add(threading.current_thread().name)
+
+    def read(self) -> Sequence[GpuSample]:
+        self._note("read")
+        self.entered.release()
+        return self.reading()
+
+    def close(self) -> None:
+        self._note("close")
+
+    def forget(self) -> None:
+        self._note("forget")
+
+
+class Hang:
+    """A driver call that returns only when the test lets it: it stands for 60 s, or for ever."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+
+    def __call__(self) -> Sequence[GpuSample]:
+        self.over.wait()
+        return [ROW]
+
+
+class Heard:
+    """What a sampler hands on."""
+
+    def __init__(self) -> None:
+        self.rows: list[Sequence[GpuSample]] = []
+        self.errors: list[Exception] = []
+        self.came = threading.Semaphore(0)
+
+    def samples(self, rows: Sequence[GpuSample]) -> None:
+        self.rows.append(rows)
+        self.came.release()
+
+    def failure(self, error: Exception) -> None:
+        self.errors.append(error)
+        self.came.release()
+
+    def wait(self) -> None:
+        assert self.came.acquire(timeout=PATIENCE_S), "nothing came from the sampler"
+
+
+def raising(error: BaseException) -> Callable[[], Sequence[GpuSample]]:
+    def read() -> Sequence[GpuSample]:
+        raise error
+
+    return read
+
+
+class Hands:
+    """A clock that only the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now

@@ -1,0 +1,183 @@
+"""Several devices as one value: what is lost never looks idle."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.gpu.aggregate import Aggregator
+from autoglm_throttle.model import Aggregate, GpuSample
+
+GIB = 2**30
+
+
+def card(
+    index: int,
+    utilization_pct: float | None = 50.0,
+    *,
+    memory: int | None = 80 * GIB,
+    used: int | None = None,
+    power_w: float | None = None,
+    at: float = 1.0,
+) -> GpuSample:
+    return GpuSample(
+        device=f"GPU-{index}",
+        index=index,
+        taken_at_s=at,
+        source="test",
+        utilization_pct=utilization_pct,
+        memory_total_bytes=memory,
+        memory_used_bytes=used,
+        power_w=power_w,
+        power_limit_w=None if power_w is None else 700.0,
+    )
+
+
+def lost(index: int, at: float = 1.0) -> GpuSample:
+    return GpuSample(device=f"GPU-{index}", index=index, taken_at_s=at, source="test", health="lost")
+
+
+def test_no_device_is_no_capacity_missing_and_nothing_known() -> None:
+    view = Aggregator(Aggregate.WEIGHTED).update([], 7.0)
+    assert (view.taken_at_s, view.capacity, view.devices) == (7.0, 1.0, ())
+    assert view.utilization_pct is view.utilization_max_pct is view.memory_ratio is view.power_ratio is None
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"), [(Aggregate.WEIGHTED, 90.0), (Aggregate.MEAN, 75.0), (Aggregate.MAX, 100.0)]
+)
+def test_utilization_by_each_way(how: Aggregate, expected: float) -> None:
+    view = Aggregator(how).update([card(0, 100.0, memory=80 * GIB), card(1, 50.0, memory=20 * GIB)], 1.0)
+    assert view.utilization_pct == expected
+    assert view.utilization_max_pct == 100.0
+
+
+def test_weights_are_equal_as_soon_as_one_memory_is_unknown() -> None:
+    view = Aggregator(Aggregate.WEIGHTED).update([card(0, 100.0), card(1, 50.0, memory=None)], 1.0)
+    assert view.utilization_pct == 75.0
+
+
+def test_an_unknown_utilization_is_left_out_and_not_read_as_zero() -> None:
+    for how in Aggregate:
+        assert Aggregator(how).update([card(0, 90.0), card(1, None)], 1.0).utilization_pct == 90.0
+
+
+def test_a_lost_device_leaves_the_mean_and_takes_its_weight_from_capacity() -> None:
+    fleet = Aggregator(Aggregate.WEIGHTED)
+    fleet.update([card(0, 90.0, memory=60 * GIB), card(1, 90.0, memory=20 * GIB)], 1.0)
+    view = fleet.update([card(0, 90.0, memory=60 * GIB), lost(1)], 2.0)
+    assert (view.utilization_pct, view.capacity) == (90.0, 0.75)
+
+
+def test_a_vanished_device_is_lost_until_a_row_comes_again() -> None:
+    fleet = Aggregator(Aggregate.WEIGHTED)
+    fleet.update([card(0), card(1, used=GIB, power_w=100.0)], 1.0)
+    view = fleet.update([card(0)], 2.0)
+    gone = view.devices[1]
+    assert view.capacity == 0.5
+    assert (gone.device, gone.health, gone.utilization_pct, gone.memory_total_bytes) == (
+        "GPU-1",
+        "lost",
+        None,
+        None,
+    )
+    assert "vanished" in gone.notes[0]
+    assert fleet.update([card(0)], 3.0).devices[1] is gone
+    assert fleet.update([card(0), card(1)], 4.0).capacity == 1.0
+
+
+def test_a_degraded_device_is_still_usable() -> None:
+    view = Aggregator(Aggregate.MEAN).update([replace(card(0, 40.0), health="degraded")], 1.0)
+    assert (view.utilization_pct, view.capacity) == (40.0, 1.0)
+
+
+def test_all_lost_is_known_now_and_has_no_capacity() -> None:
+    fleet = Aggregator(Aggregate.WEIGHTED)
+    fleet.update([card(0)], 1.0)
+    view = fleet.update([lost(0, at=5.0)], 5.1)
+    assert (view.capacity, view.utilization_pct, view.taken_at_s) == (0.0, None, 5.0)
+
+
+def test_time_is_that_of_the_newest_usable_row() -> None:
+    view = Aggregator(Aggregate.MEAN).update([card(0, at=3.0), card(1, at=4.0), lost(2, at=9.0)], 9.0)
+    assert view.taken_at_s == 4.0
+
+
+def test_memory_and_power_are_those_of_the_fullest_and_hottest() -> None:
+    rows = [card(0, used=8 * GIB, power_w=630.0), card(1, used=60 * GIB, power_w=70.0), card(2)]
+    view = Aggregator(Aggregate.MEAN).update(rows, 1.0)
+    assert (view.memory_ratio, view.power_ratio) == (0.75, 0.9)
+
+
+def test_a_total_of_zero_is_no_weight_and_no_divisor() -> None:
+    view = Aggregator(Aggregate.WEIGHTED).update([card(0, memory=0, used=0), card(1)], 1.0)
+    assert (view.capacity, view.memory_ratio, view.utilization_pct) == (1.0, None, 50.0)
+
+
+def test_of_two_rows_of_one_device_the_newer_counts() -> None:
+    for rows in (
+        [card(0, 10.0, at=1.0), card(0, 90.0, at=2.0)],
+        [card(0, 90.0, at=2.0), card(0, 10.0, at=1.0)],
+    ):
+        assert Aggregator(Aggregate.MEAN).update(rows, 2.0).utilization_pct == 90.0
+
+
+def test_the_same_name_on_two_hosts_is_two_devices() -> None:
+    view = Aggregator(Aggregate.MEAN).update([card(0), replace(card(0), host="b")], 1.0)
+    assert len(view.devices) == 2
+
+
+def test_repr_tells_the_state() -> None:
+    fleet = Aggregator(Aggregate.MAX)
+    fleet.update([card(0), lost(1)], 1.0)
+    assert repr(fleet) == "Aggregator(max, 2 devices, 1 lost)"
+
+
+PERCENT = st.none() | st.floats(0.0, 100.0)
+FLEETS = st.lists(st.tuples(PERCENT, st.none() | st.integers(1, 2**40)), min_size=1, max_size=8)
+
+
+def fleet_rows(fleet: list[tuple[float | None, int | None]]) -> list[GpuSample]:
+    return [card(index, pct, memory=memory, used=memory) for index, (pct, memory) in enumerate(fleet)]
+
+
+@given(FLEETS, st.sampled_from(Aggregate), st.data())
+def test_losing_a_device_never_raises_capacity(
+    fleet: list[tuple[float | None, int | None]], how: Aggregate, data: st.DataObject
+) -> None:
+    rows = fleet_rows(fleet)
+    aggregator = Aggregator(how)
+    capacity = aggregator.update(rows, 1.0).capacity
+    assert capacity == 1.0
+    said_lost: list[GpuSample] = []
+    for index in data.draw(st.permutations(range(len(rows)))):
+        rows = [row for row in rows if row.index != index]
+        if data.draw(st.booleans()):  # the others vanish without a word
+            said_lost.append(lost(index))
+        view = aggregator.update([*rows, *said_lost], 2.0)
+        assert view.capacity < capacity
+        capacity = view.capacity
+    assert capacity == 0.0
+
+
+@given(FLEETS, st.sampled_from(Aggregate), st.data())
+def test_the_order_of_rows_changes_nothing(
+    fleet: list[tuple[float | None, int | None]], how: Aggregate, data: st.DataObject
+) -> None:
+    rows = fleet_rows(fleet)
+    shuffled = data.draw(st.permutations(rows))
+    assert Aggregator(how).update(rows, 1.0) == Aggregator(how).update(shuffled, 1.0)
+
+
+@given(FLEETS, st.sampled_from(Aggregate))
+def test_utilization_lies_between_the_lowest_and_the_highest_known(
+    fleet: list[tuple[float | None, int | None]], how: Aggregate
+) -> None:
+    view = Aggregator(how).update(fleet_rows(fleet), 1.0)
+    known = [pct for pct, _ in fleet if pct is not None]
+    if not known:
+        assert view.utilization_pct is None
+    else:
+        assert view.utilization_pct is not None
+        assert min(known) - 1e-9 <= view.utilization_pct <= max(known)

@@ -1,0 +1,101 @@
+"""The NVML provider over a plain object in the place of the library: no compiler, no GPU."""
+
+import logging
+import sys
+import types
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from autoglm_throttle.gpu.none import PackageMissing
+from autoglm_throttle.gpu.nvml import NvmlProvider
+from autoglm_throttle.model import GpuProvider
+from tests.fake_nvml.cases import CASES, World, provider, state_key
+from tests.fake_nvml.plain import PlainNvml, installed
+
+
+class Plain:
+    """The world of a plain object."""
+
+    def __init__(self, library: PlainNvml) -> None:
+        self.library = library
+        self.now = 1000.0
+
+    def set(self, **keys: int) -> None:
+        self.library.state |= {state_key(name): value for name, value in keys.items()}
+
+    def opened(self) -> int:
+        return self.library.opened
+
+    def references(self) -> int:
+        return self.library.references
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[Plain]:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    library = PlainNvml()
+    with installed(library):
+        yield Plain(library)
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])
+def test_case(case: Callable[[World], None], world: Plain) -> None:
+    case(world)
+
+
+def test_it_is_a_provider() -> None:
+    assert isinstance(NvmlProvider(), GpuProvider)
+
+
+def test_a_missing_symbol_and_an_older_binding_are_unknown_numbers(
+    world: Plain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(PlainNvml, "nvmlDeviceGetPowerUsage")
+    monkeypatch.delattr("pynvml.nvmlDeviceGetTemperatureV")
+    (row,) = provider(world).read()
+    assert (row.power_w, row.temperature_c, row.health) == (None, 40, "ok")
+    assert [note.split(":")[0] for note in row.notes] == ["nvmlDeviceGetPowerUsage"]
+
+
+def test_texts_of_an_older_binding_are_bytes(world: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pynvml.nvmlDeviceGetName", lambda handle: b"H100")
+    assert provider(world).read()[0].name == "H100"
+
+
+def test_what_a_card_lacks_is_logged_once(world: Plain, caplog: pytest.LogCaptureFixture) -> None:
+    world.set(d0_err_util=3)
+    source = provider(world)
+    with caplog.at_level(logging.INFO, "autoglm_throttle"):
+        source.read()
+        source.read()
+    assert len(caplog.messages) == 1
+    assert "nvmlDeviceGetUtilizationRates" in caplog.messages[0]
+
+
+def test_a_guessed_index_is_warned_of(world: Plain, caplog: pytest.LogCaptureFixture) -> None:
+    world.set(g_count=2, d1_model=1)
+    provider(world, environ={"CUDA_VISIBLE_DEVICES": "1"}).read()
+    assert "use UUIDs" in caplog.messages[0]
+
+
+def test_a_lost_card_costs_no_call(world: Plain) -> None:
+    source = provider(world)
+    source.read()
+    world.set(d0_err=15)
+    source.read()
+    world.library.calls.clear()
+    source.read()
+    assert world.library.calls == []
+
+
+def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(PackageMissing, match=r"autoglm-throttle\[nvml\]"):
+        NvmlProvider().read()
+
+
+def test_another_package_of_that_name_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", types.ModuleType("pynvml"))
+    with pytest.raises(PackageMissing, match=r"remove the packages pynvml and nvidia-ml-py3.*\[nvml\]"):
+        NvmlProvider().read()

@@ -1,0 +1,94 @@
+"""Numbers that cannot be become unknown, and nothing else changes."""
+
+import math
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.gpu.plausible import RANGES, believable
+from autoglm_throttle.model import GpuSample
+
+GOOD = GpuSample(
+    device="GPU-a",
+    index=0,
+    taken_at_s=1.0,
+    source="test",
+    utilization_pct=100.0,
+    memory_busy_pct=0.0,
+    memory_used_bytes=80,
+    memory_total_bytes=80,
+    power_w=5000.0,
+    power_limit_w=700.0,
+    temperature_c=-50.0,
+    sm_clock_mhz=0.0,
+    sm_clock_max_mhz=1980.0,
+)
+
+
+def sample(**values: Any) -> GpuSample:
+    given_values = {field.name: getattr(GOOD, field.name) for field in fields(GOOD)} | values
+    return GpuSample(**given_values)
+
+
+def test_every_number_of_a_sample_is_checked() -> None:
+    optional = {field.name for field in fields(GpuSample) if field.default is None}
+    assert optional == set(RANGES)
+
+
+def test_a_good_sample_comes_back_itself() -> None:
+    row, wrong = believable(GOOD)
+    assert row is GOOD
+    assert wrong == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("utilization_pct", 100.5),
+        ("utilization_pct", -1),
+        ("utilization_pct", math.nan),
+        ("utilization_pct", 4294967295),
+        ("memory_busy_pct", math.inf),
+        ("memory_used_bytes", 81),
+        ("memory_used_bytes", -1),
+        ("memory_used_bytes", 10**400),
+        ("memory_total_bytes", 0),
+        ("power_w", 5000.1),
+        ("power_w", -math.inf),
+        ("power_limit_w", 0),
+        ("temperature_c", 200.5),
+        ("temperature_c", -51),
+        ("sm_clock_mhz", math.nan),
+        ("sm_clock_max_mhz", 0),
+    ],
+)
+def test_what_cannot_be_is_unknown(name: str, value: float) -> None:
+    row, wrong = believable(sample(**{name: value}))
+    assert wrong == (name,)
+    assert row == sample(**{name: None})
+
+
+def test_used_above_total_is_named_once() -> None:
+    assert believable(sample(memory_used_bytes=2**60))[1] == ("memory_used_bytes",)
+
+
+def test_used_without_a_total_is_believed() -> None:
+    assert believable(sample(memory_total_bytes=None))[1] == ()
+
+
+NUMBERS = st.none() | st.floats() | st.integers()
+
+
+@given(st.fixed_dictionaries(dict.fromkeys(RANGES, NUMBERS)))
+def test_nothing_is_clamped_and_what_is_left_is_in_range(values: dict[str, Any]) -> None:
+    row, wrong = believable(sample(**values))
+    for name, (low, high) in RANGES.items():
+        kept = getattr(row, name)
+        assert (kept is None) == (values[name] is None or name in wrong)
+        if kept is not None:
+            assert kept == values[name]
+            assert low <= kept <= high
+    assert believable(row) == (row, ())

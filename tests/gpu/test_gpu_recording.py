@@ -1,0 +1,170 @@
+"""Rows as text: every fault is named, with its line and what was meant."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.gpu.recording import COLUMNS, Line, Recording, parse, row
+from autoglm_throttle.model import ProviderMisconfigured
+
+TIMED = """t_s,device,utilization_pct,memory_used_bytes,event
+0,GPU-a,50,,
+0,GPU-b,60,8e9,
+2.5,GPU-a,92.5,,hang:3
+"""
+
+
+def faults(text: str, *, jsonl: bool = False) -> str:
+    with pytest.raises(ProviderMisconfigured) as caught:
+        parse(text, jsonl=jsonl)
+    return str(caught.value)
+
+
+def test_rows_are_grouped_by_their_time() -> None:
+    recording = parse(TIMED, jsonl=False)
+    assert recording.times == (0.0, 2.5)
+    assert recording.at(0.0) == recording.at(2.4) == (0, recording.groups[0])
+    assert recording.groups[0][1] == Line(
+        {"device": "GPU-b", "utilization_pct": 60.0, "memory_used_bytes": 8_000_000_000}, 0.0
+    )
+    assert recording.at(1e9) == (1, (Line({"device": "GPU-a", "utilization_pct": 92.5}, 2.5, "hang", 3.0),))
+
+
+def test_before_the_first_time_there_are_no_rows() -> None:
+    assert parse("t_s,utilization_pct\n5,1\n", jsonl=False).at(4.9) == (-1, ())
+
+
+def test_without_times_all_rows_are_now() -> None:
+    recording = parse("utilization_pct\n1\n\n  \n2\n", jsonl=False)
+    assert recording == Recording((), ((Line({"utilization_pct": 1.0}), Line({"utilization_pct": 2.0})),))
+    assert recording.at(0.0) == recording.at(99.0) == (0, recording.groups[0])
+
+
+def test_json_lines_say_the_same() -> None:
+    text = (
+        '{"t_s": 0, "device": "GPU-a", "utilization_pct": 50, "memory_used_bytes": null}\n\n'
+        '{"t_s": 0, "device": "GPU-b", "utilization_pct": 60, "memory_used_bytes": 8e9}\n'
+        '{"t_s": 2.5, "device": "GPU-a", "utilization_pct": 92.5, "event": "hang:3"}\n'
+    )
+    assert parse(text, jsonl=True) == parse(TIMED, jsonl=False)
+
+
+def test_every_kind_of_column() -> None:
+    line = {
+        "index": 3, "host": "h", "name": "H100", "kind": "mig", "health": "degraded", "notes": ["a", "b"],
+        "power_w": 1.5, "memory_total_bytes": "1e3",
+    }  # fmt: skip
+    (read,) = parse(json.dumps(line), jsonl=True).groups[0]
+    assert read.values == line | {"notes": ("a", "b"), "memory_total_bytes": 1000}
+    assert parse("notes,utilization_pct\na; b;,1\n", jsonl=False).groups[0][0].values["notes"] == ("a", "b")
+
+
+def test_a_sentinel_is_left_to_the_check_of_plausibility() -> None:
+    (read,) = parse('{"utilization_pct": NaN, "memory_used_bytes": Infinity}', jsonl=True).groups[0]
+    assert read.values["utilization_pct"] != read.values["utilization_pct"]
+    assert read.values["memory_used_bytes"] == float("inf")
+
+
+def test_all_faults_are_listed_together() -> None:
+    said = faults("utilisation_pct,event,zzz\n1,lost,\n2,gone,\n3,hang,\n4,error:3,\n5,,,9\n")
+    assert "'utilisation_pct' is unknown, did you mean 'utilization_pct'?" in said
+    assert "'zzz' is unknown, known are device, index" in said
+    for number, text in ((3, "'gone'"), (4, "'hang'"), (5, "'error:3'")):
+        assert f"line {number}: event: {text} is none of lost, error, stale, hang:SECONDS" in said
+    assert "line 6: 4 cells, but 3 columns" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "there are no rows"),
+        ("utilization_pct\n", "there are no rows"),
+        ("utilization_pct,utilization_pct\n1,2\n", "'utilization_pct' is there twice"),
+        ("utilization_pct\nabc\n", "line 2: utilization_pct: 'abc' is no number"),
+        ("index\n1.5\n", "is no index"),
+        ("index\n-1\n", "is no index"),
+        ("index\nnan\n", "is no index"),
+        ("kind\ncpu\n", "is none of gpu, mig"),
+        ("health\nfine\n", "is none of ok, degraded, lost"),
+        ("t_s,index\n-1,0\n", "is no time from the start"),
+        ("t_s,index\ninf,0\n", "is no time from the start"),
+        ("t_s,index\n1,0\n0.5,0\n", "t_s goes back"),
+        ("t_s,index\n1,0\n,0\n", "t_s is given in 1 of 2 rows"),
+        ("t_s,device\n1,a\n1,a\n", "a device stands twice at one time"),
+        ("taken_at_s\n1\n", "'taken_at_s' is unknown"),
+        ('index\n"1\n', "no CSV"),
+    ],
+)
+def test_a_faulty_table_says_so(text: str, said: str) -> None:
+    assert said in faults(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "line 1: no JSON"),
+        ("\n[1]", "line 2: not a JSON object"),
+        ("[" * 100_000, "line 1: no JSON"),
+        ('{"utilization_pct": true}', "is no number"),
+        ('{"utilization_pct": [1]}', "is no number"),
+        ('{"utilization_pct": 1' + "0" * 400 + "}", "is no number"),
+        ('{"device": 1}', "is no text"),
+        ('{"notes": [1]}', "is no text"),
+        ('{"notes": 1}', "notes"),
+        ('{"event": 1}', "is no text"),
+        ('{"health": []}', "is none of ok"),
+        ('{"x": 1}\n{"x": 1}', "column 'x'"),
+    ],
+)
+def test_a_faulty_json_line_says_so(text: str, said: str) -> None:
+    assert said in faults(text, jsonl=True)
+
+
+def test_a_column_is_named_once_and_the_list_ends_at_twenty() -> None:
+    assert faults('{"x": 1}\n{"x": 1}', jsonl=True).count("column 'x'") == 1
+    said = faults("index\n" + "x\n" * 30)
+    assert said.count("is no number") == 20
+    assert said.endswith(" and 10 more")
+
+
+def test_a_row_in_code_is_checked_alike() -> None:
+    assert row({"utilization_pct": 5, "device": "a", "power_w": None}) == {
+        "utilization_pct": 5.0,
+        "device": "a",
+    }
+    with pytest.raises(
+        ProviderMisconfigured, match=r"'power' is unknown, did you mean 'power_w'\?; .*is no number"
+    ):
+        row({"power": 1, "utilization_pct": "x"})
+    with pytest.raises(ProviderMisconfigured, match="'event' is unknown"):
+        row({"event": "lost"})
+
+
+@given(st.text(max_size=200), st.booleans())
+def test_any_text_is_a_recording_or_a_list_of_faults(text: str, jsonl: bool) -> None:
+    try:
+        recording = parse(text, jsonl=jsonl)
+    except ProviderMisconfigured:
+        return
+    assert recording.groups
+
+
+CELLS = (
+    st.none()
+    | st.booleans()
+    | st.floats()
+    | st.integers()
+    | st.text(max_size=5)
+    | st.lists(st.integers(), max_size=2)
+)
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(COLUMNS), CELLS), max_size=4))
+def test_any_values_are_a_recording_or_a_list_of_faults(rows: list[dict[str, object]]) -> None:
+    try:
+        recording = parse("\n".join(map(json.dumps, rows)), jsonl=True)
+    except ProviderMisconfigured:
+        return
+    assert sum(map(len, recording.groups)) == len(rows)

@@ -1,0 +1,196 @@
+"""What one reading leads to, without a thread: checks, counts, reports and logs."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from autoglm_throttle.gpu import sampler as sampler_module
+from autoglm_throttle.gpu.none import NoSource
+from autoglm_throttle.gpu.sampler import Sampler
+from autoglm_throttle.model import GpuSample, ProviderMisconfigured, ProviderUnavailable
+from tests.gpu.doubles import ROW, Hands, Heard, Source, raising
+
+
+def test_a_tick_reads_in_the_caller_and_empties_what_cannot_be(heard: Heard, hands: Hands) -> None:
+    odd = replace(ROW, utilization_pct=math.nan, power_w=-1.0)
+    sampler = Sampler(Source(lambda: [odd, ROW]), heard.samples, interval_s=1.0, clock=hands)
+    sampler.tick()
+    assert heard.rows == [[replace(ROW, utilization_pct=None), ROW]]
+    assert (sampler.implausible, sampler.failures, sampler.running) == (2, 0, False)
+
+
+def test_an_empty_reading_is_not_handed_on(heard: Heard) -> None:
+    Sampler(Source(list), heard.samples, heard.failure, interval_s=1.0).tick()
+    assert not heard.rows
+    assert not heard.errors
+
+
+def test_a_failure_is_counted_reported_and_kept(heard: Heard, hands: Hands) -> None:
+    error = ProviderUnavailable("no driver")
+    source = Source(raising(error))
+    sampler = Sampler(source, heard.samples, heard.failure, interval_s=1.0, clock=hands)
+    sampler.tick()
+    assert (sampler.failures, sampler.last_error, heard.errors) == (
+        1,
+        "ProviderUnavailable: no driver",
+        [error],
+    )
+    source.reading = lambda: [ROW]
+    sampler.tick()
+    assert (sampler.failures, len(heard.rows)) == (1, 1)
+    assert sampler.last_error is not None
+
+
+def test_without_a_listener_a_failure_is_only_counted(heard: Heard) -> None:
+    sampler = Sampler(Source(raising(OSError("x"))), heard.samples, interval_s=1.0)
+    sampler.tick()
+    assert sampler.failures == 1
+
+
+def test_trouble_is_logged_once_in_thirty_seconds(
+    heard: Heard, hands: Hands, caplog: pytest.LogCaptureFixture
+) -> None:
+    sampler = Sampler(Source(raising(OSError("x"))), heard.samples, interval_s=1.0, clock=hands)
+    with caplog.at_level(logging.INFO, "autoglm_throttle"):
+        for _ in range(31):
+            sampler.tick()
+            hands.now += 1.0
+    assert caplog.messages == ["GPU telemetry: source: OSError: x"] * 2
+
+
+def test_after_three_retries_the_driver_is_opened_anew(heard: Heard, hands: Hands) -> None:
+    source = Source(raising(OSError("x")))
+    sampler = Sampler(source, heard.samples, interval_s=1.0, clock=hands)
+    for _ in range(6):
+        sampler.tick()
+    assert source.calls == ["read"] * 4 + ["close", "read"] * 2
+
+
+def test_nothing_there_is_no_failure_and_is_visible(heard: Heard, hands: Hands) -> None:
+    source = Source(raising(NoSource("no GPU found")))
+    sampler = Sampler(source, heard.samples, heard.failure, interval_s=1.0, clock=hands)
+    sampler.tick()
+    assert (sampler.no_source, sampler.failures, len(heard.errors)) == ("no GPU found", 0, 1)
+    source.reading = lambda: [ROW]
+    sampler.tick()
+    assert sampler.no_source is None
+
+
+def test_a_misconfiguration_is_visible_and_critical(heard: Heard, caplog: pytest.LogCaptureFixture) -> None:
+    source = Source(raising(ProviderMisconfigured("install it")))
+    sampler = Sampler(source, heard.samples, heard.failure, interval_s=1.0)
+    sampler.tick()
+    assert sampler.misconfigured == sampler.last_error == "install it"
+    assert (caplog.records[0].levelno, len(heard.errors)) == (logging.CRITICAL, 1)
+    source.reading = lambda: [ROW]
+    sampler.tick()
+    assert sampler.misconfigured is None
+
+
+def test_a_listener_that_raises_is_caught_and_counted(heard: Heard) -> None:
+    def broken(argument: object) -> None:
+        raise ZeroDivisionError
+
+    source = Source()
+    sampler = Sampler(source, broken, broken, interval_s=1.0)
+    sampler.tick()
+    source.reading = raising(OSError("x"))
+    sampler.tick()
+    assert (sampler.callback_errors, sampler.failures) == (2, 1)
+
+
+@pytest.mark.parametrize(("took_s", "overruns"), [(0.2, 0), (0.5, 0), (0.6, 1)])
+def test_a_read_longer_than_half_the_interval_is_an_overrun(
+    heard: Heard, hands: Hands, took_s: float, overruns: int
+) -> None:
+    def slow() -> Sequence[GpuSample]:
+        hands.now += took_s
+        return [ROW]
+
+    sampler = Sampler(Source(slow), heard.samples, interval_s=1.0, clock=hands)
+    sampler.tick()
+    assert sampler.overruns == overruns
+
+
+def test_stop_without_a_thread_closes_in_the_caller_and_a_tick_goes_on(heard: Heard) -> None:
+    source = Source()
+    sampler = Sampler(source, heard.samples, interval_s=1.0)
+    sampler.tick()
+    sampler.stop()
+    sampler.tick()
+    assert source.calls == ["read", "close", "read"]
+    assert len(heard.rows) == 2
+
+
+def test_a_close_that_raises_is_only_logged(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Source()
+    monkeypatch.setattr(source, "close", raising(OSError("shutdown")))
+    sampler = Sampler(source, heard.samples, interval_s=1.0)
+    sampler.stop()
+    assert sampler.last_error == "OSError: shutdown"
+
+
+class Alarm:
+    """An event whose waiting moves the clock by hand."""
+
+    def __init__(self, hands: Hands) -> None:
+        self.hands = hands
+        self.waits: list[float] = []
+
+    def wait(self, timeout: float) -> None:
+        self.waits.append(timeout)
+        self.hands.now += timeout
+
+    def set(self) -> None: ...
+
+    def clear(self) -> None: ...
+
+
+@pytest.mark.parametrize(("woken", "slept_s"), [(False, 5.0), (True, 0.25)])
+def test_wake_reads_at_once_but_not_faster_than_the_provider_allows(
+    heard: Heard, hands: Hands, monkeypatch: pytest.MonkeyPatch, woken: bool, slept_s: float
+) -> None:
+    sampler = Sampler(Source(min_interval_s=0.25), heard.samples, interval_s=5.0, clock=hands)
+    alarm = Alarm(hands)
+    monkeypatch.setattr(sampler, "_alarm", alarm)
+    sampler.tick()
+    if woken:
+        sampler.wake()
+    sampler._sleep(hands.now)
+    assert alarm.waits == [slept_s]
+
+
+def test_the_interval_is_at_least_that_of_the_provider(heard: Heard, hands: Hands) -> None:
+    sampler = Sampler(Source(min_interval_s=2.0), heard.samples, interval_s=0.5, clock=hands)
+    sampler.tick()
+    assert sampler._next.due_s == hands.now + 2.0
+
+
+@pytest.mark.parametrize("interval_s", [0.0, -1.0, math.nan])
+def test_an_impossible_interval_is_refused(heard: Heard, interval_s: float) -> None:
+    with pytest.raises(ValueError, match="interval_s"):
+        Sampler(Source(), heard.samples, interval_s=interval_s)
+
+
+def test_repr_tells_the_state(heard: Heard) -> None:
+    sampler = Sampler(Source(raising(ProviderMisconfigured("x"))), heard.samples, interval_s=1.0)
+    assert repr(sampler) == "Sampler(source, stopped, failures=0, overruns=0)"
+    sampler.tick()
+    assert repr(sampler) == "Sampler(source, misconfigured, failures=1, overruns=0)"
+
+
+def test_what_a_fork_leaves_is_as_new(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Source(raising(OSError("x")))
+    sampler = Sampler(source, heard.samples, interval_s=1.0)
+    for _ in range(5):
+        sampler.tick()
+    source.calls.clear()
+    monkeypatch.setattr(sampler_module, "_SAMPLERS", [sampler])
+    sampler_module._after_fork_in_child()
+    sampler.tick()
+    assert source.calls == ["forget", "read"], "no closing of what the parent opened"

@@ -1,0 +1,311 @@
+"""The thread that asks: hang-proof, fork-safe and restartable."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from autoglm_throttle.gpu.sampler import Sampler
+from autoglm_throttle.model import ProviderMisconfigured
+from tests.gpu.doubles import PATIENCE_S, ROW, Hang, Heard, Source, raising
+
+
+@pytest.fixture
+def hang() -> Iterator[Hang]:
+    hang = Hang()
+    yield hang
+    hang.over.set()
+
+
+@pytest.fixture
+def made() -> Iterator[Callable[..., Sampler]]:
+    """Make samplers that are stopped after the test."""
+    samplers: list[Sampler] = []
+
+    def make(source: Source, heard: Heard, *, interval_s: float = 0.01, **more: Any) -> Sampler:
+        samplers.append(Sampler(source, heard.samples, heard.failure, interval_s=interval_s, **more))
+        return samplers[-1]
+
+    yield make
+    for sampler in samplers:
+        sampler.stop()
+
+
+def reading_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "autoglm-throttle-gpu"]
+
+
+def runs(sampler: Sampler) -> bool:
+    """Whether it runs now; a function, for it changes between two looks."""
+    return sampler.running
+
+
+def trouble(sampler: Sampler) -> str | None:
+    """Why it ended; a function for the same reason."""
+    return sampler.misconfigured
+
+
+def join(thread: threading.Thread) -> None:
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+
+
+def test_only_the_thread_calls_the_provider_from_opening_to_closing(
+    heard: Heard, made: Callable[..., Sampler]
+) -> None:
+    source = Source()
+    sampler = made(source, heard)
+    sampler.start()
+    assert runs(sampler)
+    heard.wait()
+    heard.wait()
+    (thread,) = reading_threads()
+    assert thread.daemon
+    with pytest.raises(RuntimeError, match="thread reads"):
+        sampler.tick()
+    sampler.stop(PATIENCE_S)
+    assert not runs(sampler)
+    assert not thread.is_alive()
+    assert source.threads == {"autoglm-throttle-gpu"}
+    assert source.calls[-1] == "close"
+    assert source.calls.count("close") == 1
+
+
+def test_start_twice_is_one_thread_and_after_stop_a_new_one(
+    heard: Heard, made: Callable[..., Sampler]
+) -> None:
+    sampler = made(Source(), heard)
+    sampler.start()
+    sampler.start()
+    (first,) = reading_threads()
+    sampler.stop(PATIENCE_S)
+    sampler.start()
+    (second,) = reading_threads()
+    assert second is not first
+    heard.wait()
+
+
+def test_wake_ends_a_long_wait(heard: Heard, made: Callable[..., Sampler]) -> None:
+    sampler = made(Source(), heard, interval_s=3600.0)
+    sampler.start()
+    heard.wait()
+    sampler.wake()
+    heard.wait()
+
+
+def test_stop_ends_a_long_wait(heard: Heard, made: Callable[..., Sampler]) -> None:
+    sampler = made(Source(), heard, interval_s=3600.0)
+    sampler.start()
+    heard.wait()
+    (thread,) = reading_threads()
+    sampler.stop(PATIENCE_S)
+    assert not thread.is_alive()
+
+
+def test_a_listener_may_stop_the_sampler(made: Callable[..., Sampler], heard: Heard) -> None:
+    sampler = made(Source(), heard)
+    sampler._on_samples = lambda rows: sampler.stop()
+    sampler.start()
+    for thread in reading_threads():
+        join(thread)
+    assert not runs(sampler)
+
+
+def test_a_misconfiguration_ends_the_thread_until_a_new_start(
+    heard: Heard, made: Callable[..., Sampler]
+) -> None:
+    source = Source(raising(ProviderMisconfigured("install it")))
+    sampler = made(source, heard)
+    sampler.start()
+    heard.wait()
+    for thread in reading_threads():
+        join(thread)
+    assert trouble(sampler) == "install it"
+    assert runs(sampler), "else every request would start the thread again"
+    assert source.calls == ["read", "close"]
+    sampler.stop()
+    source.reading = lambda: [ROW]
+    sampler.start()
+    assert trouble(sampler) is None
+    heard.wait()
+    assert heard.rows
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_whatever_ends_the_thread_is_visible(heard: Heard, made: Callable[..., Sampler]) -> None:
+    sampler = made(Source(raising(SystemExit())), heard)
+    sampler.start()
+    for thread in reading_threads():
+        join(thread)
+    assert sampler.misconfigured == "the provider ended the thread with SystemExit"
+
+
+def test_no_thread_to_be_had_does_not_fail_the_caller(
+    heard: Heard, made: Callable[..., Sampler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampler = made(Source(), heard)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", raising_thread)
+        sampler.start()
+    assert (sampler.running, sampler.last_error) == (False, "RuntimeError: can't start new thread")
+    sampler.start()
+    heard.wait()
+
+
+def raising_thread(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+# A driver call that hangs.
+
+
+def test_a_hang_leaves_the_caller_free(heard: Heard, made: Callable[..., Sampler], hang: Hang) -> None:
+    source = Source(hang)
+    sampler = made(source, heard)
+    sampler.start()
+    assert source.entered.acquire(timeout=PATIENCE_S)
+    before = time.perf_counter()
+    for _ in range(1000):
+        assert runs(sampler)
+        sampler.start()
+        sampler.wake()
+    sampler.stop(join_s=0.05)
+    assert time.perf_counter() - before < 2.0
+    assert source.calls == ["read"]
+    assert heard.rows == []
+
+
+def test_after_a_hang_the_same_thread_goes_on(heard: Heard, made: Callable[..., Sampler], hang: Hang) -> None:
+    source = Source(hang)
+    sampler = made(source, heard)
+    sampler.start()
+    assert source.entered.acquire(timeout=PATIENCE_S)
+    (thread,) = reading_threads()
+    sampler.stop(join_s=0.0)
+    assert not runs(sampler)
+    sampler.start()
+    assert reading_threads() == [thread]
+    hang.over.set()
+    heard.wait()
+    heard.wait()
+    assert reading_threads() == [thread]
+
+
+def test_a_hang_that_ends_after_stop_is_not_handed_on(
+    heard: Heard, made: Callable[..., Sampler], hang: Hang
+) -> None:
+    source = Source(hang)
+    sampler = made(source, heard)
+    sampler.start()
+    assert source.entered.acquire(timeout=PATIENCE_S)
+    (thread,) = reading_threads()
+    sampler.stop(join_s=0.0)
+    hang.over.set()
+    join(thread)
+    assert heard.rows == []
+    assert source.calls == ["read", "close"]
+
+
+def test_a_start_while_the_thread_is_closing_keeps_it(heard: Heard, made: Callable[..., Sampler]) -> None:
+    source = Source()
+    sampler = made(source, heard)
+    closing, go = threading.Event(), threading.Event()
+
+    def close() -> None:
+        closing.set()
+        go.wait(PATIENCE_S)
+
+    source.close = close  # type: ignore[method-assign]
+    sampler.start()
+    heard.wait()
+    sampler.stop(join_s=0.0)
+    assert closing.wait(PATIENCE_S)
+    sampler.start()
+    heard.rows.clear()
+    while heard.came.acquire(blocking=False):
+        pass
+    go.set()
+    heard.wait()
+    assert len(reading_threads()) == 1
+
+
+# A fork.
+
+
+def in_child(check: Callable[[], None]) -> None:
+    """Fork, run the check in the child, and fail here with the child's traceback."""
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        said = b""
+        try:
+            check()
+        except BaseException:  # noqa: BLE001 - it travels through the pipe
+            said = traceback.format_exc().encode()
+        finally:
+            os.write(write_end, said)
+            os._exit(0)
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as pipe:
+        said = pipe.read()
+    os.waitpid(child, 0)
+    assert not said, said.decode()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_child_has_no_thread_no_handles_and_no_locked_lock(
+    heard: Heard, made: Callable[..., Sampler], hang: Hang
+) -> None:
+    source = Source(hang)
+    sampler = made(source, heard)
+    sampler.start()
+    assert source.entered.acquire(timeout=PATIENCE_S)
+    held, free = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with sampler._lock:
+            held.set()
+            free.wait(PATIENCE_S)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert held.wait(PATIENCE_S)
+
+    def check() -> None:
+        assert not runs(sampler)
+        assert source.calls == ["read", "forget"], source.calls
+        source.reading = lambda: [ROW]
+        starter = threading.Thread(target=sampler.start, daemon=True)
+        starter.start()
+        starter.join(PATIENCE_S)
+        assert runs(sampler), "start() waits for the parent's lock"
+        heard.wait()
+        sampler.stop()
+
+    try:
+        in_child(check)
+    finally:
+        free.set()
+        join(holder)
+    assert runs(sampler)
+    assert source.calls == ["read"]
+
+
+def test_a_provider_that_cannot_forget_does_not_spoil_the_others(
+    heard: Heard, made: Callable[..., Sampler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = [Source() for _ in range(8)]
+    samplers = [made(source, heard) for source in sources]
+    monkeypatch.setattr(sources[3], "forget", raising(OSError("x")))
+
+    def check() -> None:
+        assert [source.calls for source in sources] == [[] if i == 3 else ["forget"] for i in range(8)]
+        assert not any(sampler.running for sampler in samplers)
+
+    in_child(check)

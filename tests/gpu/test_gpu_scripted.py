@@ -1,0 +1,179 @@
+"""Written-down samples: lists, generators, functions and files."""
+
+import itertools
+import os
+from pathlib import Path
+
+import pytest
+
+from autoglm_throttle.gpu.scripted import ScriptedProvider
+from autoglm_throttle.model import GpuProvider, GpuSample, ProviderMisconfigured, ProviderUnavailable
+from tests.gpu.doubles import Hands
+
+
+def percents(provider: ScriptedProvider) -> list[float | None]:
+    return [row.utilization_pct for row in provider.read()]
+
+
+def write(path: Path, text: str) -> None:
+    """Replace a file as a careful writer does, with a time of change that surely differs."""
+    before = path.stat().st_mtime_ns if path.exists() else 0
+    fresh = path.with_suffix(".new")
+    fresh.write_text(text)
+    os.utime(fresh, ns=(before + 10**9, before + 10**9))
+    fresh.replace(path)
+
+
+def test_it_is_a_provider() -> None:
+    provider = ScriptedProvider([1])
+    assert isinstance(provider, GpuProvider)
+    provider.forget()
+    provider.close()
+    assert percents(provider) == [1.0]
+
+
+def test_a_list_of_numbers_is_one_device_and_its_last_stays(hands: Hands) -> None:
+    provider = ScriptedProvider([50, 92.5], clock=hands)
+    (row,) = provider.read()
+    assert row == GpuSample(
+        device="FAKE-0", index=0, taken_at_s=hands.now, source="fake", utilization_pct=50.0
+    )
+    assert [percents(provider) for _ in range(3)] == [[92.5]] * 3
+
+
+def test_a_reading_may_be_several_devices_of_every_form() -> None:
+    whole = GpuSample(device="X", index=7, taken_at_s=1.0, source="mine")
+    provider = ScriptedProvider([[10, {"utilization_pct": 20, "device": "B"}, {"index": 9}, whole]])
+    rows = provider.read()
+    assert [(row.device, row.index) for row in rows] == [("FAKE-0", 0), ("B", 1), ("FAKE-9", 9), ("X", 7)]
+    assert rows[3] is whole
+
+
+def test_a_generator_and_a_function() -> None:
+    provider = ScriptedProvider(iter([1, 2]))
+    assert [percents(provider) for _ in range(3)] == [[1.0], [2.0], [2.0]]
+    count = itertools.count()
+    called = ScriptedProvider(lambda: next(count))
+    assert [percents(called) for _ in range(3)] == [[0.0], [1.0], [2.0]]
+
+
+def test_an_exception_is_raised_and_an_empty_script_is_unavailable() -> None:
+    provider = ScriptedProvider([ProviderUnavailable("off"), 5])
+    with pytest.raises(ProviderUnavailable, match="off"):
+        provider.read()
+    assert percents(provider) == [5.0]
+    with pytest.raises(ProviderUnavailable, match="empty"):
+        ScriptedProvider([]).read()
+
+
+def test_a_wrong_name_in_a_row_is_a_misconfiguration() -> None:
+    with pytest.raises(ProviderMisconfigured, match="utilization_pct"):
+        ScriptedProvider([{"utilisation_pct": 5}]).read()
+
+
+def test_a_recording_plays_by_the_clock(tmp_path: Path, hands: Hands) -> None:
+    path = tmp_path / "gpu.csv"
+    path.write_text("t_s,utilization_pct,event\n0,50,\n2,92,\n4,,error\n5,10,lost\n6,70,\n7,1,stale\n8,80,\n")
+    provider = ScriptedProvider(path, clock=hands)
+    assert percents(provider) == [50.0]
+    hands.now += 2.5
+    assert percents(provider) == [92.0]
+    hands.now += 1.5
+    with pytest.raises(ProviderUnavailable, match="says error"):
+        provider.read()
+    hands.now += 1.0
+    (row,) = provider.read()
+    assert (row.health, row.utilization_pct, row.device) == ("lost", None, "FAKE-0")
+    hands.now += 1.0
+    fresh = provider.read()
+    hands.now += 1.0
+    assert provider.read() == fresh
+    hands.now += 100.0
+    assert percents(provider) == [80.0]
+
+
+def test_a_recording_that_has_not_begun_is_unavailable(tmp_path: Path, hands: Hands) -> None:
+    path = tmp_path / "gpu.csv"
+    path.write_text("t_s,utilization_pct\n3,50\n")
+    provider = ScriptedProvider(path, clock=hands)
+    with pytest.raises(ProviderUnavailable, match="not begun"):
+        provider.read()
+    hands.now += 3.0
+    assert percents(provider) == [50.0]
+
+
+def test_a_stale_row_without_a_former_one_is_none(tmp_path: Path, hands: Hands) -> None:
+    path = tmp_path / "gpu.jsonl"
+    path.write_text('{"utilization_pct": 1, "event": "stale"}\n{"utilization_pct": 2}\n')
+    assert percents(ScriptedProvider(path, clock=hands)) == [2.0]
+
+
+def test_a_hang_waits_once_and_then_gives_the_rows_of_its_end(tmp_path: Path, hands: Hands) -> None:
+    path = tmp_path / "gpu.csv"
+    path.write_text("t_s,utilization_pct,event\n0,50,\n1,60,hang:3\n4,70,\n")
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        hands.now += seconds
+
+    provider = ScriptedProvider(path, clock=hands, hang=wait)
+    provider.read()
+    hands.now += 1.0
+    assert percents(provider) == [70.0]
+    assert percents(provider) == [70.0]
+    assert waits == [3.0]
+
+
+def test_without_a_thread_a_hang_gives_no_rows_for_its_time(tmp_path: Path, hands: Hands) -> None:
+    path = tmp_path / "gpu.csv"
+    path.write_text("t_s,utilization_pct,event\n0,60,hang:3\n")
+    provider = ScriptedProvider(path, clock=hands, hang=None)
+    assert provider.read() == []
+    hands.now += 2.9
+    assert provider.read() == []
+    hands.now += 0.2
+    assert percents(provider) == [60.0]
+
+
+def test_a_live_state_is_read_again_when_it_changes(tmp_path: Path) -> None:
+    path = tmp_path / "gpu.csv"
+    write(path, "utilization_pct\n50\n")
+    provider = ScriptedProvider(str(path))
+    assert percents(provider) == percents(provider) == [50.0]
+    write(path, "utilization_pct\n60\n")
+    assert percents(provider) == [60.0]
+
+
+def test_a_live_state_that_breaks_later_is_only_unavailable(tmp_path: Path) -> None:
+    path = tmp_path / "gpu.jsonl"
+    write(path, '{"utilization_pct": 50}\n')
+    provider = ScriptedProvider(path)
+    provider.read()
+    write(path, '{"utilization_pct": 5')
+    for _ in range(2):
+        with pytest.raises(ProviderUnavailable, match="no JSON"):
+            provider.read()
+    write(path, '{"utilization_pct": 55}\n')
+    assert percents(provider) == [55.0]
+
+
+def test_a_file_that_is_wrong_from_the_beginning_is_misconfigured(tmp_path: Path) -> None:
+    path = tmp_path / "gpu.csv"
+    path.write_bytes(b"utilization\xff\n1\n")
+    with pytest.raises(ProviderMisconfigured, match=r"gpu\.csv: column"):
+        ScriptedProvider(path).read()
+
+
+def test_a_file_that_is_not_there_is_unavailable_until_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "gpu.csv"
+    provider = ScriptedProvider(path)
+    with pytest.raises(ProviderUnavailable, match="No such file"):
+        provider.read()
+    path.write_text("utilization_pct\n7\n")
+    assert percents(provider) == [7.0]
+
+
+def test_repr_names_the_script() -> None:
+    assert repr(ScriptedProvider("x.csv")) == "ScriptedProvider(x.csv)"
+    assert repr(ScriptedProvider([1])) == "ScriptedProvider(steps)"

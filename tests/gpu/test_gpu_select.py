@@ -1,0 +1,125 @@
+"""From a setting to a provider, without a driver call in the caller."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from autoglm_throttle.gpu.auto import AutoProvider
+from autoglm_throttle.gpu.none import NoSource, NotPresent, PackageMissing
+from autoglm_throttle.gpu.nvml import NvmlProvider
+from autoglm_throttle.gpu.scripted import ScriptedProvider
+from autoglm_throttle.gpu.select import select
+from autoglm_throttle.model import GpuProvider, GpuSample, ProviderMisconfigured, ProviderUnavailable
+from tests.gpu.doubles import Hands
+
+ROW = GpuSample(device="GPU-a", index=0, taken_at_s=1.0, source="test")
+
+
+class Candidate:
+    """A provider that plays a list of answers."""
+
+    min_interval_s = 0.2
+
+    def __init__(self, *answers: Exception | None, name: str = "first") -> None:
+        self.name = name
+        self.answers = list(answers)
+        self.calls: list[str] = []
+
+    def read(self) -> Sequence[GpuSample]:
+        self.calls.append("read")
+        answer = self.answers.pop(0)
+        if answer is not None:
+            raise answer
+        return [ROW]
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+    def forget(self) -> None:
+        self.calls.append("forget")
+
+
+def test_none_is_no_provider() -> None:
+    assert select("none") is None
+
+
+@pytest.mark.parametrize("spec", ["auto", " AUTO ", "Auto"])
+def test_auto_is_a_provider_that_has_not_looked_yet(spec: str) -> None:
+    provider = select(spec)
+    assert isinstance(provider, AutoProvider)
+    assert repr(provider) == "AutoProvider(not tried yet)"
+
+
+def test_nvml_is_its_provider() -> None:
+    assert isinstance(select("nvml", devices=["0", "GPU-1a2b", "MIG-GPU-1a/1/0", ""]), NvmlProvider)
+
+
+def test_nvml_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"autoglm-throttle\[nvml\]"):
+        select("nvml")
+
+
+def test_fake_plays_a_file_and_hangs_only_on_a_thread(tmp_path: Path, hands: Hands) -> None:
+    path = tmp_path / "a b:c.csv"
+    path.write_text("utilization_pct,event\n1,hang:3\n")
+    provider = select(f"fake: {path}", clock=hands, manual=True)
+    assert isinstance(provider, ScriptedProvider)
+    assert provider.read() == []
+
+
+@pytest.mark.parametrize("spec", ["", "fake", "fake:", "cuda", "nvml:0", "none,auto", "auto:"])
+def test_another_text_is_refused_with_the_allowed_forms(spec: str) -> None:
+    with pytest.raises(ValueError, match="auto, nvml, none or fake:FILE"):
+        select(spec)
+
+
+@pytest.mark.parametrize("entry", ["-1", "x", "GPU-", "0;1", "GPU 1"])
+def test_a_malformed_device_is_refused(entry: str) -> None:
+    with pytest.raises(ValueError, match="not a GPU"):
+        select("none", devices=["0", entry])
+
+
+def test_auto_takes_the_first_that_finds_something_and_keeps_it() -> None:
+    first = Candidate(NotPresent("no driver"))
+    second = Candidate(None, ProviderUnavailable("gone"), NotPresent("gone"), None, name="second")
+    auto = AutoProvider([first, second])
+    assert isinstance(auto, GpuProvider)
+    assert auto.read() == [ROW]
+    assert auto.name == "second"
+    for error in (ProviderUnavailable, NotPresent):
+        with pytest.raises(error, match="gone") as caught:
+            auto.read()
+        assert not isinstance(caught.value, NoSource)
+    assert auto.read() == [ROW]
+    assert first.calls == ["read", "close"]
+
+
+@pytest.mark.parametrize("error", [NotPresent("no driver"), PackageMissing("no package")])
+def test_auto_that_finds_nothing_says_what_was_tried_once(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    auto = AutoProvider([Candidate(error, error)])
+    with caplog.at_level(logging.INFO, "autoglm_throttle"):
+        for _ in range(2):
+            with pytest.raises(NoSource, match=f"first: {error}"):
+                auto.read()
+    assert caplog.messages == [f"GPU telemetry: no source found (first: {error})"]
+    assert repr(auto) == f"AutoProvider(first: {error})"
+
+
+@pytest.mark.parametrize("error", [ProviderUnavailable("999"), ProviderMisconfigured("no such GPU")])
+def test_auto_that_finds_a_broken_driver_is_not_nothing(error: Exception) -> None:
+    with pytest.raises(type(error), match=str(error)) as caught:
+        AutoProvider([Candidate(error)]).read()
+    assert caught.value is error
+
+
+def test_auto_passes_close_and_forget_on() -> None:
+    one, two = Candidate(), Candidate()
+    auto = AutoProvider([one, two])
+    auto.close()
+    auto.forget()
+    assert one.calls == two.calls == ["close", "forget"]

@@ -1,0 +1,87 @@
+"""Which GPUs a list means: ours, and CUDA's rules."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.gpu.visible import Card, Choice, Instance, cuda, every, named
+
+A = Card(0, "GPU-aaaa1111", "H100", "00000000:81:00.0")
+B = Card(1, "GPU-aaaa2222", "H100", "00000000:01:00.0")
+M = Card(
+    2,
+    "GPU-cccc3333",
+    "H100",
+    "00000000:C1:00.0",
+    (Instance(0, "MIG-dddd1111", 7, 0), Instance(2, "MIG-dddd2222", 9, 1)),
+)
+CARDS = [A, B, M]
+WHOLE = ((0, None), (1, None), (2, 0), (2, 2))
+
+
+def test_every_card_and_every_instance_of_a_divided_one() -> None:
+    assert every(CARDS) == Choice(WHOLE)
+
+
+@pytest.mark.parametrize(
+    ("entry", "targets"),
+    [
+        ("0", [(0, None)]),
+        ("2", [(2, 0), (2, 2)]),
+        ("GPU-aaaa2222", [(1, None)]),
+        ("gpu-AAAA2", [(1, None)]),
+        ("GPU-c", [(2, 0), (2, 2)]),
+        ("MIG-dddd2222", [(2, 2)]),
+        ("MIG-dddd2", [(2, 2)]),
+        ("MIG-GPU-cccc3333/9/1", [(2, 2)]),
+    ],
+)
+def test_an_entry_names(entry: str, targets: list[tuple[int, int | None]]) -> None:
+    assert named([entry], CARDS) == Choice(tuple(targets))
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "3", "-1", "", "x", "0x0", "²", "GPU-", "GPU-aaaa", "GPU-zz", "MIG-", "MIG-dddd", "MIG-zz",
+        "MIG-GPU-cccc3333/9/0", "MIG-GPU-aaaa1111/0/0", "MIG-GPU-cccc3333/9", "GPU-aaaa1111/7/0",
+    ],
+)  # fmt: skip
+def test_an_entry_that_names_nothing_or_too_much_is_reported(entry: str) -> None:
+    assert named(["0", entry, "1"], CARDS) == Choice(((0, None), (1, None)), (entry,))
+
+
+def test_our_indexes_are_those_of_the_driver() -> None:
+    assert named(["1"], [B]) == Choice(((1, None),))
+
+
+def test_the_same_card_twice_is_one() -> None:
+    assert named(["0", "GPU-aaaa1"], CARDS).targets == ((0, None),)
+
+
+def test_cuda_counts_in_pci_order_when_all_cards_have_one_name() -> None:
+    assert cuda("0", CARDS) == Choice(((1, None),))
+    assert cuda(" 1 , GPU-aaaa2222", CARDS) == Choice(((0, None), (1, None)))
+
+
+@pytest.mark.parametrize("value", ["", "-1", "-1,0", "NoDevFiles", "9", "0x1"])
+def test_cuda_sees_nothing(value: str) -> None:
+    assert cuda(value, CARDS).targets == ()
+
+
+def test_an_invalid_entry_ends_the_list_of_cuda() -> None:
+    assert cuda("0,-1,1", CARDS) == Choice(((1, None),), ("-1",))
+
+
+def test_an_index_is_a_guess_when_names_differ_and_the_order_is_not_said() -> None:
+    mixed = [A, Card(1, "GPU-bb", "L4", "00000000:01:00.0")]
+    assert cuda("0", mixed).guessed
+    assert cuda("0,9", mixed).guessed
+    assert not cuda("0", mixed, order="PCI_BUS_ID").guessed
+    assert not cuda("GPU-bb", mixed).guessed
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_answered(text: str) -> None:
+    assert set(cuda(text, CARDS).targets) <= set(WHOLE)
+    assert set(named(text.split(","), CARDS).targets) <= set(WHOLE)
