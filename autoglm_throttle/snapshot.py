@@ -5,9 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
+from threading import Lock
 from typing import Literal
 
-from autoglm_throttle.model import GpuSample, Outcome, Policy, Priority, Reason, Regime
+from autoglm_throttle.model import Clock, GpuSample, Outcome, Policy, Priority, Reason, Regime
 
 DecisionName = Literal["admitted", "limited", "rejected", "exempt"]
 
@@ -75,11 +76,17 @@ class ClassRow:
 
 
 class Rows:
-    """Every counting row of one throttle, made at the start; touched only under the throttle's lock."""
+    """Every counting row of one throttle, made at the start, and the lock under which they are touched.
 
-    __slots__ = ("classes", "exempt", "hints", "stale_results")
+    Args:
+        clock: monotonic seconds.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("classes", "clock", "exempt", "hints", "lock", "stale_results")
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.lock = Lock()
         self.classes = tuple(ClassRow() for _ in Priority)
         self.exempt = 0
         self.stale_results = 0

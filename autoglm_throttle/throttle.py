@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 import weakref
 from collections.abc import Sequence
@@ -51,12 +50,12 @@ class Permit:
     ``neutral`` after a cancellation, which says nothing about the service.
     """
 
-    __slots__ = ("_throttle", "admitted_s", "decision", "demand", "settled")
+    __slots__ = ("_rows", "admitted_s", "decision", "demand", "settled")
 
     admitted: Literal[True] = True
 
-    def __init__(self, throttle: Throttle, demand: Demand, decision: Decision, admitted_s: float) -> None:
-        self._throttle = throttle
+    def __init__(self, rows: Rows, demand: Demand, decision: Decision, admitted_s: float) -> None:
+        self._rows = rows
         self.demand = demand
         self.decision = decision
         self.admitted_s = admitted_s
@@ -64,7 +63,17 @@ class Permit:
 
     def settle(self, outcome: Outcome = Outcome.SUCCESS) -> None:
         """Say how the request ended. Never waits; a second call changes nothing and is counted."""
-        self._throttle.settle(self, outcome)
+        rows = self._rows
+        duration_s = rows.clock() - self.admitted_s
+        with rows.lock:
+            if self.settled:
+                rows.stale_results += 1
+                return
+            self.settled = True
+            row = rows.classes[self.demand.priority]
+            row.outcomes[outcome] += 1
+            if outcome is not Outcome.NEUTRAL:
+                row.durations.observe(duration_s)
 
     def __enter__(self) -> Permit:
         return self
@@ -117,7 +126,7 @@ class Throttle:
     ) -> None:
         self.settings = settings = settings if settings is not None else Settings()
         self._clock = clock
-        self._lock = threading.Lock()
+        self._rows = Rows(clock)
         self._manual = sampling == "manual"
         self._listening = False
         now = clock()
@@ -129,7 +138,6 @@ class Throttle:
         self._regime = self._controller.regime(now)
         self._devices: tuple[GpuSample, ...] = ()
         self._sampled_wall_s: float | None = None
-        self._rows = Rows()
         self._refusals = journal.RefusalSampler(settings.log_refused_every_s)
         self._lines: list[journal.Line] = []
         self._sampler = self._make_sampler(gpu)
@@ -163,33 +171,22 @@ class Throttle:
         if not self._listening:
             self.start()
         now = self._clock()
-        with self._lock:
+        if now >= self._regime.until_s:
+            self.regime()
+        rows = self._rows
+        with rows.lock:
             decision = self._charge(demand, now)
             if decision.allowed:
-                self._rows.classes[demand.priority].admitted += 1
-            else:
-                self._note_refusal(demand, decision, now)
-        if self._lines:
-            self._write()
-        return Permit(self, demand, decision, now) if decision.allowed else Rejection(demand, decision)
-
-    def settle(self, permit: Permit, outcome: Outcome) -> None:
-        """What `Permit.settle` does."""
-        duration_s = self._clock() - permit.admitted_s
-        with self._lock:
-            if permit.settled:
-                self._rows.stale_results += 1
-                return
-            permit.settled = True
-            row = self._rows.classes[permit.demand.priority]
-            row.outcomes[outcome] += 1
-            if outcome is not Outcome.NEUTRAL:
-                row.durations.observe(duration_s)
+                rows.classes[demand.priority].admitted += 1
+                return Permit(rows, demand, decision, now)
+            self._note_refusal(demand, decision, now)
+        self._write()
+        return Rejection(demand, decision)
 
     def observe(self, samples: Sequence[GpuSample]) -> Regime:
         """Take in one reading of all devices: the sampler's entrance, and that of tests."""
         now = self._clock()
-        with self._lock:
+        with self._rows.lock:
             view = self._aggregator.update(samples, now)
             self._devices = view.devices
             self._sampled_wall_s = time.time()
@@ -208,7 +205,7 @@ class Throttle:
     def regime(self) -> Regime:
         """The Regime in force now, its age considered."""
         now = self._clock()
-        with self._lock:
+        with self._rows.lock:
             regime = self._adopt(self._controller.regime(now), now)
         self._write()
         return regime
@@ -227,18 +224,18 @@ class Throttle:
 
     def count_exempt(self) -> None:
         """Count a request that is not subject to the throttle."""
-        with self._lock:
+        with self._rows.lock:
             self._rows.exempt += 1
 
     def hint(self, name: str) -> None:
         """Count something odd that was dealt with, under a name from code, never from a request."""
-        with self._lock:
+        with self._rows.lock:
             self._rows.hints[name] = self._rows.hints.get(name, 0) + 1
 
     def snapshot(self) -> Snapshot:
         """Everything there is to see, as one immutable value; tens of microseconds under the lock."""
         now = self._clock()
-        with self._lock:
+        with self._rows.lock:
             regime = self._adopt(self._controller.regime(now), now)
             snapshot = self._picture(regime, now)
         self._write()
@@ -273,11 +270,8 @@ class Throttle:
 
     def _charge(self, demand: Demand, now: float) -> Decision:
         """Ask each limit in turn, the cheapest refusal first; who refuses leaves nothing charged."""
-        regime = self._regime
-        if now >= regime.until_s:
-            regime = self._adopt(self._controller.regime(now), now)
-        if not regime.factor:
-            return _door_shut(regime, now)
+        if not self._regime.factor:
+            return _door_shut(self._regime, now)
         paid = self._buckets.take(demand, now)
         if isinstance(paid, Decision):
             return paid
@@ -306,7 +300,7 @@ class Throttle:
     def _write(self) -> None:
         """Write the lines that changes under the lock have left behind; a handler may be slow."""
         while self._lines:
-            with self._lock:
+            with self._rows.lock:
                 lines, self._lines = self._lines, []
             for line in lines:
                 line.write()
@@ -340,7 +334,7 @@ class Throttle:
 
     def _failed(self, error: Exception) -> None:
         now = self._clock()
-        with self._lock:
+        with self._rows.lock:
             if isinstance(error, NoSource):
                 self._adopt(self._controller.silent(now), now)
             elif isinstance(error, ProviderMisconfigured):
@@ -349,8 +343,7 @@ class Throttle:
 
     def _after_fork(self) -> None:
         """The parent's thread may have held the lock, and its counts are not the child's."""
-        self._lock = threading.Lock()
-        self._rows = Rows()
+        self._rows = Rows(self._clock)
         self._listening = False
 
 

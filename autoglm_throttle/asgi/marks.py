@@ -75,6 +75,17 @@ class MarkPolicy(RoutePolicy):
 
     __slots__ = ()
 
+    def __init__(self, template: str, methods: Iterable[str] | None, mark: Mark) -> None:
+        super().__init__(
+            _pattern(template),
+            methods=sorted(methods) if methods else None,
+            priority=mark.priority,
+            cost=mark.cost,
+            exempt=mark.exempt,
+        )
+        if mark is not UNMARKED:
+            object.__setattr__(self, "name", f"mark {self.name}")
+
     def says(self, mark: Mark) -> bool:
         """Whether it gives what the mark says."""
         return (self.priority, self.cost, self.exempt) == (mark.priority, mark.cost, mark.exempt)
@@ -208,15 +219,8 @@ def _mark_of(endpoint: object) -> Mark | None:
 
 def _policy(template: str, methods: Iterable[str] | None, mark: Mark | None) -> Iterator[MarkPolicy]:
     """The mark as a policy; nothing where even a wider pattern cannot say it."""
-    mark = mark or UNMARKED
     try:
-        yield MarkPolicy(
-            _pattern(template),
-            methods=sorted(methods) if methods else None,
-            priority=mark.priority,
-            cost=mark.cost,
-            exempt=mark.exempt,
-        )
+        yield MarkPolicy(template, methods, mark or UNMARKED)
     except ConfigError:
         LOGGER.warning("no pattern can stand for the route %s; it falls under the others", template)
 

@@ -24,7 +24,8 @@ Send = Callable[[Any], Awaitable[None]]
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
 MARKER = "autoglm_throttle"
-"""The scope entry that says what became of the request: a dict from Throttle to Permit or Rejection."""
+"""The scope entry that says what became of the request: a dict from Throttle to Permit or Rejection,
+or None where the request is exempt."""
 
 TRY_AGAIN_LATER = 1013
 """WebSocket close code (IANA registry, RFC 6455): the server is overloaded."""
@@ -32,11 +33,6 @@ TRY_AGAIN_LATER = 1013
 FIRST_SAMPLE_WITHIN_S = 5.0
 """How long a start waits for the first GPU sample where ``GPU_REQUIRED`` is set."""
 
-ENDPOINTS_AT_MOST = 10_000
-"""Endpoints looked at for marks: an app that makes new ones for each request must not fill the memory."""
-
-LIMITED_TYPES = frozenset({"http", "websocket"})
-STARTS = frozenset({"http.response.start", "websocket.accept"})
 OURS = frozenset(name.encode() for name in (*NAMES, *LEGACY_NAMES))
 CLIENT_LEFT = (ClientDisconnect, WebSocketDisconnect)
 
@@ -66,43 +62,61 @@ class ThrottleMiddleware:
             settings.headers, retry_after_max_s=settings.retry_after_max_s, jitter=settings.retry_jitter
         )
         self._exempt = frozenset(settings.exempt_paths)
-        self._endpoints_seen: set[int] = set()
+        self._marks = marks.Marks(app, self._routes)
         self._nested = False
-        self._routes.learn(marks.visible(app))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""
         kind = scope.get("type")
-        if kind == "lifespan":
+        if kind == "http" or kind == "websocket":  # noqa: PLR1714 - a set would have to hash what the server sent
+            if self.throttle in scope.get(MARKER, ()):
+                self._warn_nested()
+                await self.app(scope, receive, send)
+            elif self._exempts(scope):
+                await self._exempted(scope, receive, send)
+            else:
+                await self._limited(scope, receive, send)
+        elif kind == "lifespan":
             await self._lifespan(scope, receive, send)
-        elif kind not in LIMITED_TYPES or self._passes(scope):
-            await self.app(scope, receive, send)
         else:
-            await self._limited(scope, receive, send)
+            await self.app(scope, receive, send)
 
-    def _passes(self, scope: Scope) -> bool:
-        """Whether the request is exempt, or was charged by this throttle further out."""
-        charged = scope.get(MARKER)
-        if charged is not None and self.throttle in charged:
-            if not self._nested:
-                self._nested = True
-                LOGGER.warning("two middlewares share one throttle round the same app; the inner one passes")
-            return True
-        path = path_of(scope)
-        exempt = scope.get("method") == "OPTIONS" or path in self._exempt
-        if not exempt and self._routes:
+    def _warn_nested(self) -> None:
+        if not self._nested:
+            self._nested = True
+            LOGGER.warning("two middlewares share one throttle round the same app; the inner one passes")
+
+    def _exempts(self, scope: Scope) -> bool:
+        """Whether the request is free. What is malformed is not."""
+        try:
+            if scope.get("method") == "OPTIONS":
+                return True
+            path = path_of(scope) if scope.get("root_path") else scope["path"]
+            if path in self._exempt:
+                return True
+            if not self._routes:
+                return False
             route = self._routes.match(path, scope.get("method") or "GET")
-            exempt = route is not None and route.exempt
-        if exempt:
-            self.throttle.count_exempt()
-        return exempt
+            return route is not None and route.exempt and "//" not in path
+        except Exception:  # noqa: BLE001 - a scope may hold anything, and the limits must hold all the same
+            return False
+
+    async def _exempted(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.throttle.count_exempt()
+        scope.setdefault(MARKER, {})[self.throttle] = None
+        root_path = scope.get("root_path") or ""
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            if self._marks.any:
+                self._check_mark(scope, root_path)
 
     async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:
         throttle = self.throttle
-        verdict = await throttle.admit(self._callers.demand(scope))
+        verdict = throttle.try_admit(self._callers.demand(scope))
         scope.setdefault(MARKER, {})[throttle] = verdict
         if not verdict.admitted:
-            await self._refuse(scope, receive, send, verdict.decision)
+            await self._refuse(scope, send, verdict.decision)
             return
         root_path = scope.get("root_path") or ""
         watch = _Watch(send, verdict, self._answers)
@@ -112,30 +126,29 @@ class ThrottleMiddleware:
             watch.settle(Outcome.NEUTRAL)
             if watch.started:
                 raise
-            await self._refuse(scope, receive, send, refused.decision)
+            await self._refuse(scope, send, refused.decision)
         except BaseException as error:
-            watch.settle(_outcome(error))
+            watch.settle(Outcome.NEUTRAL if watch.client_left else _outcome(error))
             raise
         else:
             watch.settle(Outcome.NEUTRAL if scope["type"] == "http" else Outcome.SUCCESS)
         finally:
-            endpoint = scope.get("endpoint")
-            if endpoint is not None and id(endpoint) not in self._endpoints_seen:
-                self._learn(scope, root_path)
+            if self._marks.any or hasattr(scope.get("endpoint"), marks.ATTRIBUTE):
+                self._check_mark(scope, root_path)
 
-    def _learn(self, scope: Scope, root_path: str) -> None:
-        if len(self._endpoints_seen) < ENDPOINTS_AT_MOST:
-            self._endpoints_seen.add(id(scope["endpoint"]))
-            policy = marks.learned(scope, root_path)
-            if policy is not None and not self._routes.knows(policy.name):
-                self._routes.learn([policy])
+    def _check_mark(self, scope: Scope, root_path: str) -> None:
+        try:
+            path = path_of({"path": scope["path"], "root_path": root_path})
+            self._marks.check(scope, path, root_path)
+        except Exception:  # noqa: BLE001 - what cannot be learned must not break a request
+            self.throttle.hint("malformed_scope")
 
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send, decision: Decision) -> None:
+    async def _refuse(self, scope: Scope, send: Send, decision: Decision) -> None:
         status, fields, body = self._answers.refusal(decision)
         prefix = "http.response"
         if scope["type"] == "websocket":
-            await receive()
-            if "websocket.http.response" not in (scope.get("extensions") or {}):
+            extensions = scope.get("extensions")
+            if not (isinstance(extensions, dict) and "websocket.http.response" in extensions):
                 await send({"type": "websocket.close", "code": TRY_AGAIN_LATER, "reason": decision.detail})
                 return
             prefix = "websocket.http.response"
@@ -146,12 +159,12 @@ class ThrottleMiddleware:
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.throttle.start()
-        if self.throttle.settings.gpu_required and not await self._first_sample():
-            await receive()
-            text = f"no GPU sample within {FIRST_SAMPLE_WITHIN_S:g} s, and GPU_REQUIRED is set"
-            await send({"type": "lifespan.startup.failed", "message": text})
-            return
         try:
+            if self.throttle.settings.gpu_required and not await self._first_sample():
+                await receive()
+                text = f"no GPU sample within {FIRST_SAMPLE_WITHIN_S:g} s, and GPU_REQUIRED is set"
+                await send({"type": "lifespan.startup.failed", "message": text})
+                return
             await self.app(scope, receive, send)
         finally:
             self.throttle.stop()
@@ -167,22 +180,24 @@ class ThrottleMiddleware:
 class _Watch:
     """Stands between the app and ``send``: adds the fields, and settles the permit at the last byte."""
 
-    __slots__ = ("_answers", "_permit", "_send", "_status", "started")
+    __slots__ = ("_answers", "_permit", "_send", "_status", "client_left", "started")
 
     def __init__(self, send: Send, permit: Permit, answers: Answers) -> None:
         self._send = send
         self._permit = permit
         self._answers = answers
         self._status = 0
+        self.client_left = False
         self.started = False
 
     def send(self, message: Message) -> Awaitable[None]:
         """Pass a message on. Not a coroutine itself: that would cost one more for each message."""
         kind = message["type"]
         if kind == "http.response.body":
-            if not message.get("more_body"):
-                self._finish()
-        elif kind in STARTS:
+            if message.get("more_body"):
+                return self._pass_on(message)
+            self._finish()
+        elif kind == "http.response.start" or kind == "websocket.accept":  # noqa: PLR1714 - as above
             self.started = True
             self._status = message.get("status", 0)
             fields = self._answers.fields(self._permit.decision)
@@ -192,8 +207,17 @@ class _Watch:
             self._finish()
         return self._send(message)
 
+    async def _pass_on(self, message: Message) -> None:
+        """Send a part of a stream; a server may raise OSError once nobody listens (ASGI 2.4)."""
+        try:
+            await self._send(message)
+        except OSError:
+            self.client_left = True
+            raise
+
     def _finish(self) -> None:
-        self.settle(Outcome.FAILURE if self._status >= 500 else Outcome.SUCCESS)
+        if not self._permit.settled:
+            self._permit.settle(Outcome.FAILURE if self._status >= 500 else Outcome.SUCCESS)
 
     def settle(self, outcome: Outcome) -> None:
         """Settle the permit unless the last byte has done so."""
