@@ -1,0 +1,253 @@
+"""For FastAPI: an additional charge as a dependency, and the refusals in the OpenAPI document."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, MutableMapping
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException, WebSocketException
+from starlette.requests import ClientDisconnect, HTTPConnection
+from starlette.websockets import WebSocketDisconnect
+
+from autoglm_throttle.asgi import MARKER, Callers, RouteTable, ThrottleMiddleware, exempt, mark
+from autoglm_throttle.asgi.answers import Answers
+from autoglm_throttle.asgi.marks import visible
+from autoglm_throttle.asgi.middleware import TRY_AGAIN_LATER
+from autoglm_throttle.journal import LOGGER
+from autoglm_throttle.model import Decision, Demand, Outcome, Priority, Refused
+from autoglm_throttle.settings import RoutePolicy, Settings
+from autoglm_throttle.throttle import Permit, Throttle
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+__all__ = ["ThrottleProblem", "document", "exempt", "limit", "mark", "throttle_responses"]
+
+Dependency = Callable[[HTTPConnection], AsyncIterator[Permit | None]]
+
+
+class ThrottleProblem(BaseModel):
+    """The body of a refusal: RFC 9457 with three members of our own."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str = Field(description="A URI that names the kind of problem.")
+    title: str = Field(description="The status in words.")
+    status: int = Field(description="The status of the answer.")
+    detail: str = Field(description="Whose limit it is, and when to come back.")
+    violated_policies: list[str] = Field(alias="violated-policies", description="Names of the limits.")
+    reason: str = Field(description="The finer reason, such as rate:low, user:user-60s or gpu:stop.")
+    retry_after_s: float | None = Field(None, description="The exact wait in seconds; absent if none helps.")
+
+
+_SENTENCES: Final = {
+    413: "The request costs more than the limit can ever admit.",
+    429: "The caller has used up a limit of its own.",
+    503: "The service has no capacity left.",
+}
+
+_FIELDS: Final = {
+    "Retry-After": ("integer", "Seconds to wait, at least 1."),
+    "RateLimit": ("string", "What is left of each user limit, where there is one."),
+    "RateLimit-Policy": ("string", "The user limits themselves, where there are any."),
+}
+
+_METHODS: Final = ("get", "put", "post", "delete", "patch", "head", "trace")
+"""Operations of a path in OpenAPI; OPTIONS is exempt."""
+
+
+def limit(
+    priority: Priority | str | None = None, cost: float = 1.0, *, throttle: Throttle | None = None
+) -> Dependency:
+    """Make a dependency that charges the caller once more: ``Depends(limit(priority="high", cost=4))``.
+
+    It runs after the middleware and after the body was parsed, takes ``cost`` units from the bucket of
+    its priority and from the caller's user windows, and counts as a request of its own.
+    The caller is whom the middleware saw. Refused inside the middleware, the answer is the middleware's;
+    where an app with error handling of its own stands between them, and without the middleware, the same
+    status and fields come with FastAPI's error body. It is never a 500.
+
+    Where no middleware has charged the request, because it is exempt or there is none, and no ``throttle``
+    is given, nothing is charged and a warning is logged once: an app whose middleware is switched
+    off in one environment must not fail there.
+
+    Args:
+        priority: whose bucket pays: ``high``, ``mid``, ``low``; None: that of the request.
+        cost: units to take, > 0.
+        throttle: the limits; None: those of the innermost middleware that charged the request.
+
+    Raises:
+        ConfigError: an argument is not allowed.
+    """
+    policy = RoutePolicy("/", priority=priority, cost=cost)
+    door = _Door(throttle)
+
+    async def charge(connection: HTTPConnection) -> AsyncIterator[Permit | None]:
+        charged = door.before(connection)
+        if charged is None:
+            yield None
+            return
+        whose, demand = charged
+        verdict = await whose.admit(_further(demand, policy))
+        if not verdict.admitted:
+            raise _refusal(connection, whose, verdict.decision)
+        try:
+            yield verdict
+        except BaseException as error:
+            verdict.settle(_outcome(error))
+            raise
+        else:
+            verdict.settle(Outcome.SUCCESS)
+
+    return charge
+
+
+class _Door:
+    """Finds the throttle to ask, and who asks."""
+
+    def __init__(self, throttle: Throttle | None) -> None:
+        self._throttle = throttle
+        self._callers = None
+        if throttle is not None:
+            self._callers = Callers(throttle.settings, RouteTable(), hint=throttle.hint)
+        self._warned = False
+
+    def before(self, connection: HTTPConnection) -> tuple[Throttle, Demand] | None:
+        charged: dict[Throttle, Any] = connection.scope.get(MARKER) or {}
+        whose = self._throttle if self._throttle is not None else next(reversed(charged), None)
+        if whose is None:
+            self._warn()
+            return None
+        if whose in charged:
+            return whose, charged[whose].demand
+        if self._callers is not None:
+            return whose, self._callers.demand(connection.scope)
+        return None
+
+    def _warn(self) -> None:
+        if not self._warned:
+            self._warned = True
+            LOGGER.warning(
+                "limit() charges nothing: no ThrottleMiddleware has charged the request, because it is exempt "
+                "or there is none; add the middleware, or give limit() a throttle"
+            )
+
+
+def _further(demand: Demand, policy: RoutePolicy) -> Demand:
+    """The same caller, with the price of the dependency."""
+    return Demand(
+        demand.priority if policy.priority is None else policy.priority,
+        demand.user,
+        policy.cost,
+        plan=demand.plan,
+        route=demand.route,
+        address=demand.address,
+        group=demand.group,
+    )
+
+
+def _refusal(connection: HTTPConnection, throttle: Throttle, decision: Decision) -> Exception:
+    """What to raise, so that no error handling on the way out makes a 500 of it."""
+    if _reaches_middleware(connection, throttle):
+        return Refused(decision)
+    if connection.scope["type"] == "websocket":
+        return WebSocketException(TRY_AGAIN_LATER, decision.detail)
+    settings = throttle.settings
+    answers = Answers(
+        settings.headers, retry_after_max_s=settings.retry_after_max_s, jitter=settings.retry_jitter
+    )
+    status, fields, body = answers.refusal(decision)
+    headers = {name.decode(): value.decode() for name, value in fields if not name.startswith(b"content-")}
+    return HTTPException(status, ThrottleProblem.model_validate_json(body).detail, headers)
+
+
+def _reaches_middleware(connection: HTTPConnection, throttle: Throttle) -> bool:
+    """Whether the app that handles the request has the middleware among its own.
+
+    Then nothing of Starlette's stands between them. An app that is wrapped or mounted
+    would turn an exception that it does not know into a 500 before the middleware sees it.
+    """
+    if throttle not in (connection.scope.get(MARKER) or {}):
+        return False
+    added: Iterable[Any] = getattr(connection.scope.get("app"), "user_middleware", ())
+    return any(isinstance(one.cls, type) and issubclass(one.cls, ThrottleMiddleware) for one in added)
+
+
+def _outcome(error: BaseException) -> Outcome:
+    if isinstance(error, HTTPException):
+        return Outcome.FAILURE if error.status_code >= 500 else Outcome.SUCCESS
+    if isinstance(error, (ClientDisconnect, WebSocketDisconnect, Refused)) or not isinstance(
+        error, Exception
+    ):
+        return Outcome.NEUTRAL
+    return Outcome.FAILURE
+
+
+def throttle_responses() -> dict[int | str, dict[str, Any]]:
+    """The refusals for one route: ``@app.get("/", responses=throttle_responses())``."""
+    return _responses(ThrottleProblem.model_json_schema())
+
+
+def document(app: FastAPI, *, throttle: Throttle | None = None) -> None:
+    """Add the refusals to every operation of the OpenAPI document that the throttle guards.
+
+    What the user has written for a status stays. Calling it twice changes nothing.
+    Mounted apps have documents of their own.
+
+    Args:
+        app: whose document.
+        throttle: whose exempt paths and routes are left out; None: those of the default settings.
+    """
+    if getattr(app.openapi, "__autoglm_throttle__", False):
+        return
+    settings = throttle.settings if throttle is not None else Settings()
+    make = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        schema = make()
+        routes = RouteTable([*settings.routes, *visible(app)])
+        _describe(schema, lambda path, method: _exempt(settings, routes, path, method))
+        return schema
+
+    openapi.__autoglm_throttle__ = True  # type: ignore[attr-defined]
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _exempt(settings: Settings, routes: RouteTable, path: str, method: str) -> bool:
+    if path in settings.exempt_paths:
+        return True
+    route = routes.match(path, method.upper())
+    return route is not None and route.exempt
+
+
+def _describe(schema: MutableMapping[str, Any], passes: Callable[[str, str], bool]) -> None:
+    schemas = schema.setdefault("components", {}).setdefault("schemas", {})
+    schemas.setdefault(ThrottleProblem.__name__, ThrottleProblem.model_json_schema())
+    reference = {"$ref": f"#/components/schemas/{ThrottleProblem.__name__}"}
+    for path, operations in schema.get("paths", {}).items():
+        for method in _METHODS:
+            if method in operations and not passes(path, method):
+                responses = operations[method].setdefault("responses", {})
+                for status, response in _responses(reference).items():
+                    responses.setdefault(str(status), response)
+
+
+def _responses(problem: dict[str, Any]) -> dict[int | str, dict[str, Any]]:
+    return {
+        status: {
+            "description": sentence,
+            "headers": _headers(status),
+            "content": {"application/problem+json": {"schema": problem}},
+        }
+        for status, sentence in _SENTENCES.items()
+    }
+
+
+def _headers(status: int) -> dict[str, Any]:
+    """The fields of a refusal; no wait helps a request that is too large."""
+    return {
+        name: {"description": about, "schema": {"type": kind}}
+        for name, (kind, about) in _FIELDS.items()
+        if status != 413 or name != "Retry-After"
+    }

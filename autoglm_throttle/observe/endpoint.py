@@ -1,0 +1,119 @@
+"""The path ``/metrics``, and the collector for a registry of one's own."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from starlette.websockets import WebSocketClose
+
+from autoglm_throttle.asgi.marks import exempt
+from autoglm_throttle.journal import LOGGER
+from autoglm_throttle.settings import ConfigError, MetricsExport, Problem
+
+if TYPE_CHECKING:
+    from prometheus_client.registry import Collector
+
+    from autoglm_throttle.asgi.middleware import App, Receive, Scope, Send
+    from autoglm_throttle.throttle import Throttle
+
+INSTALL: Final = 'pip install "autoglm-throttle[prometheus]"'
+
+UNDERSTOOD: Final = (b"accept", b"accept-encoding")
+"""The header fields that matter for a scrape; no other reaches the exporter."""
+
+
+def collector(throttle: Throttle) -> Collector:
+    """Make a collector for a registry of prometheus-client.
+
+    It reads ``throttle.snapshot()`` at each scrape. It does not take part in the multi-process mode
+    of prometheus-client, which leaves custom collectors out.
+
+    Args:
+        throttle: whose counts to tell.
+
+    Raises:
+        ConfigError: prometheus-client is not installed.
+    """
+    if not _installed():
+        raise ConfigError([Problem("METRICS", "prometheus-client is not installed", INSTALL)])
+    from autoglm_throttle.observe.prometheus import SnapshotCollector
+
+    return SnapshotCollector(throttle)
+
+
+def metrics_app(throttle: Throttle) -> MetricsApp:
+    """Make the ASGI app to be mounted at ``/metrics``.
+
+    Under every path it answers with the metrics of this process. With several workers each answers for
+    itself: the multi-process mode of prometheus-client leaves custom collectors out.
+
+    Args:
+        throttle: whose counts to tell. With ``METRICS=off``, or ``auto`` and no prometheus-client,
+            the app answers 404 and says why.
+
+    Raises:
+        ConfigError: ``METRICS=prometheus``, and prometheus-client is not installed.
+    """
+    wanted = throttle.settings.metrics
+    if wanted is MetricsExport.OFF:
+        return MetricsApp(_absent("metrics are off (METRICS=off)"))
+    if wanted is MetricsExport.AUTO and not _installed():
+        return MetricsApp(_absent(f"metrics need prometheus-client: {INSTALL}"))
+    if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
+        LOGGER.warning("PROMETHEUS_MULTIPROC_DIR is set; /metrics still tells of this worker process only")
+    return MetricsApp(_exporter(throttle))
+
+
+class MetricsApp:
+    """What `metrics_app` makes: an ASGI app that is exempt from the throttle wherever it is mounted.
+
+    Args:
+        answer: the ASGI app that answers GET and HEAD.
+    """
+
+    def __init__(self, answer: App) -> None:
+        self._answer = answer
+        exempt(self)
+        self.routes = [Route("/{path:path}", self)]
+        """Shows the mark through a mount, whose redirect from ``/metrics`` to ``/metrics/`` leads to a path
+        that is not in ``EXEMPT_PATHS``: a closed door must not shut out those who want to see why."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection."""
+        kind = scope["type"]
+        if kind == "websocket":
+            await WebSocketClose()(scope, receive, send)
+        elif kind == "http" and scope["method"] in {"GET", "HEAD"}:
+            await self._answer(_sanitized(scope), receive, send)
+        elif kind == "http":
+            refusal = PlainTextResponse("Method Not Allowed", 405, {"allow": "GET, HEAD"})
+            await refusal(scope, receive, send)
+
+
+def _installed() -> bool:
+    return find_spec("prometheus_client") is not None
+
+
+def _absent(text: str) -> App:
+    return PlainTextResponse(text + "\n", 404)
+
+
+def _exporter(throttle: Throttle) -> App:
+    metrics = collector(throttle)
+    from prometheus_client import CollectorRegistry, make_asgi_app
+
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    app: App = make_asgi_app(registry)
+    return app
+
+
+def _sanitized(scope: Scope) -> dict[str, Any]:
+    """A scope without what the exporter would stumble over: it raises at bytes that are no text."""
+    query = scope.get("query_string") or b""
+    headers = [(name, value) for name, value in scope["headers"] if name in UNDERSTOOD and value.isascii()]
+    return {**scope, "headers": headers, "query_string": query if query.isascii() else b""}

@@ -1,0 +1,67 @@
+"""One JSON object per log line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from datetime import UTC, datetime
+from typing import Any, Final
+
+TEXT_AT_MOST = 2000
+"""Characters of one value; tracebacks are the longest, and a log line is no place for more."""
+
+_OWN: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+"""What every record has; the rest came in ``extra`` and is ours to print."""
+
+
+class JsonFormatter(logging.Formatter):
+    r"""Prints a record as one JSON object on one line, in ASCII.
+
+    First ``time`` (UTC), ``level``, ``logger`` and ``message``, then the keys that came in ``extra``:
+    for this library ``event`` and those of the event. Line ends and control characters are escaped,
+    so no value can begin a line of its own. A number that JSON cannot say, such as an infinite wait,
+    is null; any other value that it cannot say is printed as text.
+
+    How to use it::
+
+        import logging
+        from autoglm_throttle.observe import JsonFormatter
+
+        handler = logging.StreamHandler()
+        handler.setFormatter(JsonFormatter())
+        logger = logging.getLogger("autoglm_throttle")
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+
+    With structlog the same keys come out of its ``ProcessorFormatter`` with ``ExtraAdder``.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without a line end."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": _plain(record.getMessage()),
+        }
+        for key, value in record.__dict__.items():
+            if key not in _OWN:
+                line.setdefault(key, _plain(value))
+        if record.exc_info:
+            line["exception"] = _plain(self.formatException(record.exc_info))
+        return json.dumps(line, separators=(",", ":"))
+
+
+def _plain(value: object) -> object:
+    """The value as JSON can say it."""
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    text = str(value)
+    return text if len(text) <= TEXT_AT_MOST else text[: TEXT_AT_MOST - 1] + "…"

@@ -1,0 +1,245 @@
+"""Every metric there is: its name, its labels and where its value comes from.
+
+`METRICS` is the only place where a metric is named; the collector, the endpoint and the page of the
+documentation are made from it. A value that is not known has no series: it is absent, never 0.
+Labels are closed sets from code, settings or the driver, never something that a client has sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from autoglm_throttle.model import GpuSample, Telemetry
+from autoglm_throttle.settings import Settings
+from autoglm_throttle.snapshot import DurationCounts, Snapshot
+from autoglm_throttle.version import __version__
+
+PREFIX: Final = "autoglm_throttle_"
+
+Labels = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What one scrape sees."""
+
+    snapshot: Snapshot
+    settings: Settings
+
+
+Rows = Iterable[tuple[Labels, float]]
+Histograms = Iterable[tuple[Labels, DurationCounts]]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """One metric."""
+
+    name: str
+    """As in Prometheus, without the ``_total`` that its format adds to counters."""
+    kind: Literal["counter", "gauge", "stateset", "info"]
+    """A state set is a gauge that is 1 for the state in force and 0 for the others; info is always 1."""
+    labels: Labels
+    help: str
+    read: Callable[[Picture], Rows]
+    """Label values and value of each series; no I/O, no lock."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramSpec:
+    """A metric of durations, in the buckets of `DURATION_BUCKETS_S`."""
+
+    name: str
+    labels: Labels
+    help: str
+    read: Callable[[Picture], Histograms]
+    """Label values and counts of each series."""
+    kind: Literal["histogram"] = "histogram"
+
+
+def _requests(picture: Picture) -> Rows:
+    for (priority, decision, reason), count in picture.snapshot.requests.items():
+        yield (priority.label, decision, reason.value), count
+    yield ("none", "exempt", "ok"), picture.snapshot.exempt
+
+
+def _durations(picture: Picture) -> Histograms:
+    return [((priority.label, "admitted"), row) for priority, row in picture.snapshot.durations.items()]
+
+
+def _active(picture: Picture) -> Rows:
+    return [((priority.label,), count) for priority, count in picture.snapshot.active.items()]
+
+
+def _outcomes(picture: Picture) -> Rows:
+    counts = picture.snapshot.outcomes.items()
+    return [((priority.label, outcome.value), count) for (priority, outcome), count in counts]
+
+
+def _factor(picture: Picture) -> Rows:
+    return [((), picture.snapshot.regime.factor)]
+
+
+def _tier(picture: Picture) -> Rows:
+    """One state per step of the table; on the way up the last step reached is the one in force."""
+    steps = sorted({1.0, *(factor for _, factor in picture.settings.tiers)})
+    tier = picture.snapshot.regime.tier
+    in_force = max((step for step in steps if step <= tier), default=steps[0])
+    return [((f"{step * 100:g}",), float(step == in_force)) for step in reversed(steps)]
+
+
+def _rate_limit(picture: Picture) -> Rows:
+    return [((priority.label,), rate) for priority, rate in picture.snapshot.rate_limit_rps.items()]
+
+
+def _tokens(picture: Picture) -> Rows:
+    return [((priority.label,), tokens) for priority, tokens in picture.snapshot.tokens.items()]
+
+
+def _each_gpu(read: Callable[[GpuSample], float | None]) -> Callable[[Picture], Rows]:
+    """A series for each device whose reading is known and not too old to be believed."""
+
+    def rows(picture: Picture) -> Iterator[tuple[Labels, float]]:
+        if picture.snapshot.regime.telemetry is not Telemetry.BLIND:
+            for device in picture.snapshot.devices:
+                value = read(device)
+                if value is not None:
+                    yield (str(device.index),), value
+
+    return rows
+
+
+def _utilization_ratio(device: GpuSample) -> float | None:
+    return None if device.utilization_pct is None else device.utilization_pct / 100.0
+
+
+def _gpu_devices(picture: Picture) -> Rows:
+    healths = [device.health for device in picture.snapshot.devices]
+    return [((health,), healths.count(health)) for health in ("ok", "degraded", "lost")] if healths else []
+
+
+def _gpu_info(picture: Picture) -> Rows:
+    return [((str(device.index), device.device, device.name), 1) for device in picture.snapshot.devices]
+
+
+def _telemetry(picture: Picture) -> Rows:
+    now = picture.snapshot.regime.telemetry
+    return [((state.value,), float(state is now)) for state in Telemetry]
+
+
+def _last_sample(picture: Picture) -> Rows:
+    at = picture.snapshot.last_sample_wall_s
+    return [] if at is None else [((), at)]
+
+
+def _errors(picture: Picture) -> Rows:
+    return [((), picture.snapshot.controller_errors)]
+
+
+def _build(_: Picture) -> Rows:
+    return [((__version__,), 1)]
+
+
+METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (
+    MetricSpec(
+        PREFIX + "requests",
+        "counter",
+        ("priority", "decision", "reason"),
+        "Decisions: admitted, limited (429, 413: the caller's own limit), rejected (503: our load), "
+        "or exempt, which has no priority.",
+        _requests,
+    ),
+    HistogramSpec(
+        PREFIX + "request_duration_seconds",
+        ("priority", "decision"),
+        "Time from admission to the last byte of the answer. Requests whose client left are not in it.",
+        _durations,
+    ),
+    MetricSpec(
+        PREFIX + "active_requests", "gauge", ("priority",), "Requests admitted and not yet ended.", _active
+    ),
+    MetricSpec(
+        PREFIX + "outcomes",
+        "counter",
+        ("priority", "outcome"),
+        "How admitted requests ended: success, failure, or neutral where the client left.",
+        _outcomes,
+    ),
+    MetricSpec(
+        PREFIX + "factor_ratio",
+        "gauge",
+        (),
+        "Share of the nominal rates that is refilled now, 0 to 1; 0 refuses all new requests.",
+        _factor,
+    ),
+    MetricSpec(
+        PREFIX + "tier",
+        "stateset",
+        ("tier",),
+        "Step of the tier table in force, in percent of the nominal rates.",
+        _tier,
+    ),
+    MetricSpec(PREFIX + "rate_limit", "gauge", ("priority",), "Tokens refilled per second now.", _rate_limit),
+    MetricSpec(PREFIX + "tokens", "gauge", ("priority",), "Tokens left in the bucket.", _tokens),
+    MetricSpec(
+        PREFIX + "gpu_utilization_ratio",
+        "gauge",
+        ("gpu",),
+        "Share of time in which any kernel ran, 0 to 1: a duty cycle, not load.",
+        _each_gpu(_utilization_ratio),
+    ),
+    MetricSpec(
+        PREFIX + "gpu_memory_used_bytes",
+        "gauge",
+        ("gpu",),
+        "Device memory in use.",
+        _each_gpu(lambda device: device.memory_used_bytes),
+    ),
+    MetricSpec(
+        PREFIX + "gpu_memory_total_bytes",
+        "gauge",
+        ("gpu",),
+        "Device memory there is.",
+        _each_gpu(lambda device: device.memory_total_bytes),
+    ),
+    MetricSpec(
+        PREFIX + "gpu_power_watts",
+        "gauge",
+        ("gpu",),
+        "Power drawn.",
+        _each_gpu(lambda device: device.power_w),
+    ),
+    MetricSpec(PREFIX + "gpu_devices", "gauge", ("health",), "Devices known, by health.", _gpu_devices),
+    MetricSpec(
+        PREFIX + "gpu_info",
+        "info",
+        ("gpu", "uuid", "model"),
+        "Which device a number in the label gpu means.",
+        _gpu_info,
+    ),
+    MetricSpec(
+        PREFIX + "telemetry_state",
+        "stateset",
+        ("state",),
+        "How far the newest GPU sample can be believed; none means that no GPU is expected.",
+        _telemetry,
+    ),
+    MetricSpec(
+        PREFIX + "controller_last_sample_timestamp_seconds",
+        "gauge",
+        (),
+        "Unix time of the newest GPU sample; the reader computes its age.",
+        _last_sample,
+    ),
+    MetricSpec(
+        PREFIX + "controller_errors",
+        "counter",
+        (),
+        "GPU reads that failed or were overdue, and values that cannot be.",
+        _errors,
+    ),
+    MetricSpec(PREFIX + "build_info", "info", ("version",), "The version of this library.", _build),
+)
+"""Every metric, in the order of the page."""

@@ -1,0 +1,66 @@
+"""The metrics for prometheus-client. Loaded only where its package is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from autoglm_throttle.observe.metrics import (
+    METRICS,
+    Histograms,
+    HistogramSpec,
+    MetricSpec,
+    Picture,
+    Rows,
+)
+from autoglm_throttle.snapshot import DURATION_BUCKETS_S
+from autoglm_throttle.throttle import Throttle
+
+EDGES: Final = (*(repr(float(edge)) for edge in DURATION_BUCKETS_S), "+Inf")
+
+
+class SnapshotCollector(Collector):
+    """Turns one snapshot into metric families whenever it is asked.
+
+    Args:
+        throttle: whose counts to tell.
+    """
+
+    def __init__(self, throttle: Throttle) -> None:
+        self._throttle = throttle
+
+    def describe(self) -> Iterable[Metric]:
+        """The families without their values, so that registering one reads nothing."""
+        return [_family(spec, None) for spec in METRICS]
+
+    def collect(self) -> Iterator[Metric]:
+        """The families with the values of this moment."""
+        picture = Picture(self._throttle.snapshot(), self._throttle.settings)
+        for spec in METRICS:
+            yield _family(spec, picture)
+
+
+def _family(spec: MetricSpec | HistogramSpec, picture: Picture | None) -> Metric:
+    if isinstance(spec, HistogramSpec):
+        return _histogram(spec, () if picture is None else spec.read(picture))
+    return _single(spec, () if picture is None else spec.read(picture))
+
+
+def _single(spec: MetricSpec, rows: Rows) -> Metric:
+    made = CounterMetricFamily if spec.kind == "counter" else GaugeMetricFamily
+    family = made(spec.name, spec.help, labels=spec.labels)
+    for labels, value in rows:
+        family.add_metric(labels, value)
+    return family
+
+
+def _histogram(spec: HistogramSpec, rows: Histograms) -> Metric:
+    family = HistogramMetricFamily(spec.name, spec.help, labels=spec.labels)
+    for labels, counts in rows:
+        family.add_metric(labels, list(zip(EDGES, accumulate(counts.counts), strict=True)), counts.total_s)
+    return family
