@@ -101,6 +101,11 @@ class Generator:
         return time.monotonic() - self._start_s if self._start_s else 0.0
 
     @property
+    def launched(self) -> int:
+        """Requests whose time has come; all of them once the run was stopped."""
+        return self._next
+
+    @property
     def in_flight(self) -> int:
         """Requests sent, or waiting for a connection, and not ended."""
         return self._in_flight

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from autoglm_throttle.traffic.connection import Connection
 from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.files import allow_connections
 
 BACKOFF_FIRST_S = 0.010
 BACKOFF_MAX_S = 1.0
@@ -17,9 +18,6 @@ BACKOFF_MAX_S = 1.0
 
 CONNECT_S = 10.0
 """A connection that takes longer than this to open counts as refused."""
-
-SPARE_FILES = 64
-"""File descriptors left to the process besides the connections."""
 
 
 class Pool:
@@ -36,7 +34,7 @@ class Pool:
     """
 
     def __init__(self, host: str, port: int, size: int, make: Callable[[], Connection]) -> None:
-        _check_files(size)
+        allow_connections(size)
         self._host = host
         self._port = port
         self._size = size
@@ -114,12 +112,3 @@ class Pool:
                 pause_s = min(2.0 * pause_s, BACKOFF_MAX_S)
             else:
                 return
-
-
-def _check_files(size: int) -> None:
-    import resource
-
-    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = size + SPARE_FILES
-    if allowed != resource.RLIM_INFINITY and allowed < needed:
-        raise TrafficError(f"{needed} open files are needed and {allowed} allowed: ulimit -n {needed}")

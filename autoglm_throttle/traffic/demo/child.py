@@ -1,0 +1,110 @@
+"""Starts the demonstration's service in a child process and makes sure it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from typing import IO, Any, cast
+
+from autoglm_throttle.traffic.demo.scenario import STATE_PATH
+from autoglm_throttle.traffic.errors import TrafficError
+
+SERVER = "autoglm_throttle.traffic.demo.server"
+ASK_S = 2.0
+"""An overloaded event loop may answer late; the live view then shows what it knew."""
+
+END_S = 5.0
+"""After its input was closed; then it is killed."""
+
+
+class Child:
+    """The service's process. Use it with ``with``.
+
+    It has a session of its own: Ctrl-C in the terminal reaches only the parent, which then closes
+    the child's input.
+
+    Args:
+        environment: the settings of its throttle, by full name.
+        speed: of the trace; None for the phases.
+    """
+
+    def __init__(self, environment: Mapping[str, str], speed: float | None) -> None:
+        self._asked = json.dumps({"environment": dict(environment), "speed": speed})
+        self.port = 0
+        """Known once it is started."""
+
+    def __enter__(self) -> Child:
+        """Start it.
+
+        Raises:
+            TrafficError: it ended before it said its port.
+        """
+        self._said = tempfile.TemporaryFile()
+        self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+            [sys.executable, "-m", SERVER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            start_new_session=True,
+        )
+        self._input = cast("IO[bytes]", self._process.stdin)
+        self._output = cast("IO[bytes]", self._process.stdout)
+        try:
+            self.port = self._first_word()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it, by force if it must be."""
+        self._end()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives."""
+        return self._process.poll() is None
+
+    async def state(self) -> dict[str, Any] | None:
+        """What its throttle shows now; None if it does not say in time."""
+        try:
+            async with asyncio.timeout(ASK_S):
+                reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+                writer.write(f"GET {STATE_PATH} HTTP/1.1\r\nhost: demo\r\nconnection: close\r\n\r\n".encode())
+                answer = await reader.read()
+                writer.close()
+        except OSError:
+            return None
+        body = answer.partition(b"\r\n\r\n")[2]
+        return cast("dict[str, Any]", json.loads(body)) if body else None
+
+    def _first_word(self) -> int:
+        with contextlib.suppress(BrokenPipeError):
+            self._input.write(self._asked.encode() + b"\n")
+            self._input.flush()
+        port = self._output.readline()
+        if not port:
+            self._process.wait(END_S)
+            self._said.seek(0)
+            raise TrafficError(f"the service did not start:\n{self._said.read().decode(errors='replace')}")
+        return int(port)
+
+    def _end(self) -> None:
+        for stream in (self._input, self._output, self._said):
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()

@@ -1,0 +1,146 @@
+"""The command ``autoglm-throttle demo``: start the service, drive it, show it, judge it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import math
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from autoglm_throttle.model import Policy
+from autoglm_throttle.traffic.arrivals import duration
+from autoglm_throttle.traffic.books import Result
+from autoglm_throttle.traffic.demo import screen, story
+from autoglm_throttle.traffic.demo.child import Child
+from autoglm_throttle.traffic.demo.scenario import (
+    IDENTITY_HEADER,
+    SECONDS,
+    Scenario,
+    environment,
+    phases,
+    traced,
+)
+from autoglm_throttle.traffic.demo.tally import Lately
+from autoglm_throttle.traffic.demo.view import TURN_S, View, frame
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.generator import Generator, Options
+from autoglm_throttle.traffic.wire import Target, encoder
+
+OPTIONS = Options(connections=768, timeout_s=120.0, drain_s=60.0)
+"""Patient: under policy ``fixed`` answers may take half a minute, and that is the point of showing it."""
+
+USAGE, INTERRUPTED = 2, 130
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the demonstration to a parser."""
+    parser.add_argument(
+        "--seconds", type=_seconds, help=f"length of the load (default: {SECONDS:g}, or the whole trace)"
+    )
+    parser.add_argument("--policy", choices=[policy.value for policy in Policy], default=Policy.TIERS.value)
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        metavar="PATH",
+        help="drive it with this CSV of TIMESTAMP,ContextTokens,GeneratedTokens instead of the phases",
+    )
+    parser.add_argument(
+        "--speed", type=_above_zero, default=20.0, help="how many times faster to play a trace (default: 20)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Play the demonstration.
+
+    Returns:
+        0 if every request is accounted for, none failed and the overload was refused; 1 if not;
+        2 if it cannot begin; 130 after Ctrl-C.
+    """
+    out = sys.stdout
+    try:
+        scenario = _scenario(args)
+        settings = environment(Policy(args.policy))
+        shown = {name: value for name, value in settings.items() if not name.endswith("_SECRET")}
+        out.write(f"{scenario.title}\n" + "".join(f"  {name}={value}\n" for name, value in shown.items()))
+        out.flush()
+        with Child(settings, scenario.speed) as child:
+            result, watched = asyncio.run(_play(scenario, child, out))
+    except TrafficError as problem:
+        sys.stderr.write(f"autoglm-throttle demo: {problem}\n")
+        return USAGE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return _conclude(scenario, result, watched, out)
+
+
+def _scenario(args: argparse.Namespace) -> Scenario:
+    if args.trace is not None:
+        return traced(args.trace, args.speed, args.seconds)
+    return phases(SECONDS if args.seconds is None else args.seconds)
+
+
+async def _play(scenario: Scenario, child: Child, out: TextIO) -> tuple[Result, story.Watched]:
+    await child.state()
+    target = Target(port=child.port, identity_header=IDENTITY_HEADER)
+    lately = Lately(scenario.plan.priorities)
+    encode = encoder(scenario.plan, target, scenario.bodies)
+    generator = Generator(scenario.plan, target, encode, OPTIONS, lately.note)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, generator.stop)
+    watched = story.Watched()
+    running = loop.create_task(generator.run())
+    view = View(out)
+    state: dict[str, Any] | None = None
+    while not running.done():
+        await asyncio.wait((running,), timeout=TURN_S)
+        if not child.running:
+            generator.stop()
+            generator.stop()
+        state = await child.state() or state
+        if state is not None:
+            watched.see(state)
+            view.show(frame(scenario, generator, lately, state))
+        lately.turn(generator.launched)
+    return await running, watched
+
+
+def _conclude(scenario: Scenario, result: Result, watched: story.Watched, out: TextIO) -> int:
+    lines: Sequence[str] = (
+        "",
+        *screen.table(result.books),
+        "",
+        *story.MEANINGS,
+        "",
+        story.sentence(result, watched),
+    )
+    out.write("\n".join(lines) + "\n")
+    found = story.problems(result, phased=scenario.speed is None)
+    out.writelines(f"PROBLEM: {problem}\n" for problem in found)
+    if result.aborted:
+        return INTERRUPTED
+    return 1 if found else 0
+
+
+def _seconds(text: str) -> float:
+    try:
+        length_s = duration(text)
+    except TrafficError as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from None
+    if not 1.0 <= length_s <= 3600.0:
+        raise argparse.ArgumentTypeError("must be 1..3600 seconds")
+    return length_s
+
+
+def _above_zero(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0.0 < number < math.inf:
+        raise argparse.ArgumentTypeError("must be a finite number above 0")
+    return number

@@ -1,0 +1,102 @@
+"""What the demonstration plays: the card, the settings of the throttle, and the load.
+
+The sizes belong together. The card does 200 requests/s; the rates are the defaults, 1000, 500 and 100/s.
+So at half load nobody is refused. At twice the capacity the low class meets its own rate and the most
+eager caller the user limit, and what is left still fills the card. At five times all happens at once.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+
+from autoglm_throttle.model import Policy
+from autoglm_throttle.settings import PREFIX
+from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Level, Plan, Shape, plan, replay
+from autoglm_throttle.traffic.simulate import BatchSpec, LlmSpec, SimSpec
+from autoglm_throttle.traffic.trace import load_azure_llm
+
+CAPACITY_RPS = 200.0
+"""Small enough for a laptop to drive five times of it besides serving it."""
+
+SECONDS = 60.0
+USER_LIMIT = "60/second"
+"""The most eager of the callers sends 31 % of all: 31/s at half load, 124/s at twice the capacity."""
+
+IDENTITY_HEADER = "x-client"
+PHASES = (("calm", 0.5, 0.20), ("2x", 2.0, 0.25), ("5x", 5.0, 0.30), ("recovery", 0.5, 0.25))
+"""Name, load as a multiple of the capacity, share of the time."""
+
+OVERLOADED = ("2x", "5x")
+"""Phases in which some must be refused."""
+
+CROWD = Crowd(clients=8, skew=0.8)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A load and what it is played against."""
+
+    plan: Plan
+    bodies: tuple[bytes, ...]
+    """Of the requests, in turn."""
+    speed: float | None
+    """Of a trace; None: the phases."""
+    length_s: float
+    title: str
+
+
+def phases(seconds: float) -> Scenario:
+    """Calm, twice the capacity, five times, recovery, in so many seconds."""
+    levels = [Level(CAPACITY_RPS * load, seconds * share, name) for name, load, share in PHASES]
+    shape = Shape(levels)
+    title = f"a card that does {CAPACITY_RPS:g} requests/s, loaded to 0.5x, 2x, 5x and 0.5x of that"
+    return Scenario(plan(shape, Arrivals.POISSON, CROWD), (b"{}",), None, shape.duration_s, title)
+
+
+def traced(path: Path, speed: float, seconds: float | None) -> Scenario:
+    """A trace played so many times as fast, on a card as many times faster.
+
+    That keeps the trace's load in proportion to the card's capacity: a film of the real thing.
+
+    Raises:
+        TrafficError: the file or the speed is no good.
+    """
+    trace = load_azure_llm(path)
+    until_s = trace.duration_s if seconds is None else seconds * speed
+    items = list(takewhile(lambda item: item.t_s <= until_s, trace.items))
+    made = replay((item.t_s for item in items), CROWD, speed=speed)
+    bodies = tuple(
+        json.dumps({"context_tokens": item.context_tokens, "tokens": max(1, item.generated_tokens)}).encode()
+        for item in items
+    )
+    title = f"{len(items)} requests of {path.name}, {speed:g} times as fast, on a card {speed:g} times faster"
+    return Scenario(made, bodies, speed, made.offsets[-1], title)
+
+
+def card(speed: float | None) -> SimSpec:
+    """The simulated GPU of a scenario: batches for the phases, tokens for a trace."""
+    if speed is not None:
+        return SimSpec(work=LlmSpec().faster(speed))
+    # 1 % of a request's usual memory: a waiting line of thousands must show as latency, not as a crash.
+    work = BatchSpec(max_batch=16, base_s=0.002, capacity_rps=CAPACITY_RPS)
+    return SimSpec(work=work, request_bytes=SimSpec().request_bytes // 100)
+
+
+def environment(policy: Policy) -> dict[str, str]:
+    """The settings of the throttle, as its user would write them."""
+    settings = {
+        "POLICY": policy.value,
+        "USER_LIMIT": USER_LIMIT,
+        "IDENTITY": f"header:{IDENTITY_HEADER}",
+        "KEY_SECRET": "a-secret-of-the-demonstration",
+        "PRIORITY_HEADER_TRUST": "any",
+        "EXEMPT_PATHS": STATE_PATH,
+        "SAMPLE_INTERVAL_S": "0.5",
+    }
+    return {PREFIX + name: value for name, value in settings.items()}
+
+
+STATE_PATH = "/demo/state"

@@ -1,0 +1,87 @@
+"""Says in one sentence what happened, and whether it was as it should be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from autoglm_throttle.model import Priority
+from autoglm_throttle.traffic.books import Result, Row
+from autoglm_throttle.traffic.demo.scenario import OVERLOADED
+
+MEANINGS = (
+    "rate: the whole class was above its own rate (429)",
+    "user: one caller was above the user limit (429)",
+    "gpu: the card was too busy to take anybody (503)",
+)
+
+
+@dataclass(slots=True)
+class Watched:
+    """What the live view saw of the throttle."""
+
+    peak_pct: float = 0.0
+    lowest_factor: float = 1.0
+    cuts: int = 0
+    """How often the factor fell."""
+    _factor: float = 1.0
+
+    def see(self, state: dict[str, Any]) -> None:
+        """Take note of one look at the throttle."""
+        self.peak_pct = max(self.peak_pct, state["utilization_pct"] or 0.0)
+        factor = float(state["factor"])
+        self.cuts += factor < self._factor
+        self.lowest_factor = min(self.lowest_factor, factor)
+        self._factor = factor
+
+
+def sentence(result: Result, watched: Watched) -> str:
+    """What happened, in plain words and true numbers."""
+    total = result.books.total()
+    refused = total.limited + total.rejected
+    high = Row.of(row for (_, priority), row in result.books.rows.items() if priority is Priority.HIGH)
+    low = Row.of(row for (_, priority), row in result.books.rows.items() if priority is Priority.LOW)
+    cut = "never cut the rates"
+    if watched.cuts:
+        cut = f"cut the rates {_times(watched.cuts)}, down to {watched.lowest_factor:g} of nominal"
+    return (
+        f"The card rose to {watched.peak_pct:.0f} % and the throttle {cut}: of {total.sent}"
+        f" requests {total.admitted} were served, {refused} were told at once when to come back,"
+        f" {total.failed} failed; {_share(high)} of the high and {_share(low)} of the low priority got in."
+    )
+
+
+def problems(result: Result, *, phased: bool) -> list[str]:
+    """What was not as it should be; empty if all is well."""
+    total = result.books.total()
+    found = []
+    if not result.balanced:
+        found.append("the books do not balance: a request was lost or counted twice")
+    if total.failed:
+        endings = ", ".join(
+            f"{ending.label} {total.endings[ending]}" for ending in _failures() if total.endings[ending]
+        )
+        found.append(f"{total.failed} requests failed: {endings}")
+    if phased and not result.aborted:
+        found += [f"nobody was refused at {name}" for name in OVERLOADED if not _refused(result, name)]
+    return found
+
+
+def _failures() -> list[Any]:
+    from autoglm_throttle.traffic.ending import Ending
+
+    return [ending for ending in Ending if ending.failed]
+
+
+def _refused(result: Result, name: str) -> int:
+    segment = result.books.segments.index(name)
+    row = Row.of(result.books.rows[segment, priority] for priority in Priority)
+    return row.limited + row.rejected
+
+
+def _share(row: Row) -> str:
+    return f"{100.0 * row.admitted / row.sent:.0f} %" if row.sent else "none"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

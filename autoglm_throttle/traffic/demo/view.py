@@ -1,0 +1,70 @@
+"""The live view: a frame twice a second on a terminal, a line every few seconds anywhere else."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, TextIO
+
+from autoglm_throttle.model import Priority
+from autoglm_throttle.traffic.demo import screen
+from autoglm_throttle.traffic.demo.scenario import Scenario
+from autoglm_throttle.traffic.demo.tally import Lately
+from autoglm_throttle.traffic.generator import Generator
+
+TURN_S = 0.5
+"""Two frames a second: faster than people read, slower than it flickers."""
+
+PLAIN_TURNS = 10
+"""Turns between two lines where there is no terminal."""
+
+
+class View:
+    """Writes frames to a terminal, over each other, or now and then a line to anything else."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._terminal = out.isatty() and os.environ.get("TERM") != "dumb"
+        self._color = self._terminal and "NO_COLOR" not in os.environ
+        self._lines = 0
+        self._turns = 0
+
+    def show(self, frame: screen.Frame) -> None:
+        """Show a frame, if it is its turn."""
+        if self._terminal:
+            lines = screen.draw(frame, color=self._color)
+            up = f"\x1b[{self._lines}A" if self._lines else ""
+            self._out.write(up + "".join(f"\x1b[2K{line}\n" for line in lines))
+            self._lines = len(lines)
+        elif self._turns % PLAIN_TURNS == 0:
+            self._out.write(screen.plain(frame) + "\n")
+        self._turns += 1
+        self._out.flush()
+
+
+def frame(scenario: Scenario, generator: Generator, lately: Lately, state: dict[str, Any]) -> screen.Frame:
+    """One picture of everything, from the generator, the endings and the throttle's state."""
+    plan, elapsed_s = scenario.plan, generator.elapsed_s
+    span_s = TURN_S * lately.turns
+    classes = {}
+    for priority in Priority:
+        tally = lately.of(priority)
+        classes[priority] = screen.ClassFrame(
+            state["rate_rps"][priority.label],
+            tally.admitted / span_s,
+            tally.limited / span_s,
+            tally.rejected / span_s,
+            tally.response.percentile(0.95),
+        )
+    return screen.Frame(
+        elapsed_s=max(0.0, elapsed_s),
+        length_s=scenario.length_s,
+        phase=plan.names[plan.segments[generator.launched - 1]] if generator.launched else plan.names[0],
+        offered_rps=lately.offered(generator.launched) / span_s,
+        in_flight=generator.in_flight,
+        utilization_pct=state["utilization_pct"],
+        power_w=state["power_w"],
+        tiers=state["tiers"],
+        factor=state["factor"],
+        why=state["why"],
+        classes=classes,
+    )
