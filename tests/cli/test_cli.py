@@ -18,6 +18,7 @@ import pytest
 
 from autoglm_throttle.cli import main
 from autoglm_throttle.identity import Identity
+from autoglm_throttle.model import ThrottleError
 from autoglm_throttle.settings import SETTINGS
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -265,6 +266,17 @@ def test_the_demo_is_loaded_only_when_asked_for(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setitem(sys.modules, demo.__name__, None)
     assert run("tiers")[0] == 0
     assert asked == ["run"]
+
+
+def test_an_error_of_ours_ends_with_1_and_no_traceback(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    def failing(args: Namespace) -> int:
+        raise ThrottleError("no port is free")
+
+    demo: Any = ModuleType("autoglm_throttle.traffic.demo")
+    demo.add_arguments = lambda parser: None
+    demo.run = failing
+    monkeypatch.setitem(sys.modules, demo.__name__, demo)
+    assert run("demo") == (1, "demo: no port is free\n")
 
 
 class Terminal(io.StringIO):

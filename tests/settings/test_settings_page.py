@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from pydantic.fields import FieldInfo
+
 from autoglm_throttle.settings import SETTINGS
+from autoglm_throttle.settings.field import setting_of
 from autoglm_throttle.settings.page import HEADINGS, settings_page
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
@@ -32,3 +36,8 @@ def test_every_setting_stands_on_it_once() -> None:
 def test_no_cell_breaks_its_row() -> None:
     rows = [line for line in settings_page().splitlines() if line.startswith("| `") and line.count("|") != 3]
     assert {row.count("|") for row in rows} == {6}
+
+
+def test_a_setting_without_a_form_cannot_be_declared() -> None:
+    with pytest.raises(TypeError, match="odd is declared without a form"):
+        setting_of("odd", FieldInfo(default=1))

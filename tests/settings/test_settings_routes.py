@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.model import Priority, UserLimit
 from autoglm_throttle.settings import ConfigError, Plan, Plans, RoutePolicy, unreachable
+from autoglm_throttle.settings.route_policy import ROUTE_FORMS
 
 
 def test_columns_are_read_and_the_name_is_made() -> None:
@@ -82,6 +83,11 @@ def test_all_faults_of_a_policy_at_once() -> None:
 def test_methods_must_be_tokens(methods: object) -> None:
     with pytest.raises(ConfigError):
         RoutePolicy("/a", methods)  # type: ignore[arg-type]
+
+
+def test_methods_are_written_in_order() -> None:
+    assert ROUTE_FORMS["methods"].text(frozenset({"POST", "GET"})) == "GET,POST"
+    assert ROUTE_FORMS["methods"].text(None) == ""
 
 
 def test_an_exempt_policy_has_no_price() -> None:
