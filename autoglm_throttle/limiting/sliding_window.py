@@ -117,10 +117,10 @@ class SlidingWindow:
         for _ in range(min(users, len(self._ring))):
             slot = self._hand % len(self._ring)
             log = self._logs[self._ring[slot]]
-            if not log or log[-1] + self._horizon_s <= now:
+            idle = not log or log[-1] + self._horizon_s <= now
+            self._hand = slot if idle else slot + 1
+            if idle:
                 self._forget(slot)
-            else:
-                self._hand = slot + 1
         if self._neighbourhoods is not None:
             self._neighbourhoods.sweep(now, users)
 
