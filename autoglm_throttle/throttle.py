@@ -42,6 +42,8 @@ SWEPT_PER_SAMPLE = 100
 ADMITTED: Final = Decision(True, Reason.OK)
 """The decision where no user limit applies: there is nothing to say about it."""
 
+_NEUTRAL: Final = Outcome.NEUTRAL
+
 
 class Permit:
     """The right to run one request. It must be settled once, most simply by ``with permit:``.
@@ -72,7 +74,7 @@ class Permit:
             self.settled = True
             row = rows.classes[self.demand.priority]
             row.outcomes[outcome] += 1
-            if outcome is not Outcome.NEUTRAL:
+            if outcome is not _NEUTRAL:
                 row.durations.observe(duration_s)
 
     def __enter__(self) -> Permit:

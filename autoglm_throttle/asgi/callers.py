@@ -79,7 +79,7 @@ class Callers:
             for name, _ in scope["headers"]:
                 if name in self._wanted:
                     return self._demand(scope)
-            if self._identify is not None or self._routes:
+            if self._identify is not None or self._routes.any:
                 return self._demand(scope)
             client = scope.get("client")
             return self._of_stranger(client[0] if client else "")
@@ -106,7 +106,7 @@ class Callers:
         caller, address, group = self._caller(scope, found, self._proxies.client(peer, forwarded))
         fixed = caller.priority
         cost, route_name = 1.0, None
-        if self._routes:
+        if self._routes.any:
             route = self._routes.match(path_of(scope), scope.get("method") or "GET")
             if route is not None:
                 cost, route_name = route.cost, route.name

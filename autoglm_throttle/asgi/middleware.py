@@ -72,7 +72,7 @@ class ThrottleMiddleware:
         """Handle one connection."""
         kind = scope.get("type")
         if kind == "http" or kind == "websocket":  # noqa: PLR1714 - a set would have to hash what the server sent
-            if self.throttle in scope.get(MARKER, ()):
+            if MARKER in scope and self.throttle in scope[MARKER]:
                 self._warn_nested()
                 await self.app(scope, receive, send)
             elif self._exempts(scope):
@@ -97,7 +97,7 @@ class ThrottleMiddleware:
             path = path_of(scope) if scope.get("root_path") else scope["path"]
             if path in self._exempt:
                 return True
-            route = self._routes.match(path, scope.get("method") or "GET") if self._routes else None
+            route = self._routes.match(path, scope.get("method") or "GET") if self._routes.any else None
         except Exception:  # noqa: BLE001 - a scope may hold anything, and the limits must hold all the same
             return False
         return route is not None and route.exempt and "//" not in path
@@ -134,7 +134,8 @@ class ThrottleMiddleware:
         else:
             watch.settle(Outcome.NEUTRAL if scope["type"] == "http" else Outcome.SUCCESS)
         finally:
-            if self._marks.any or hasattr(scope.get("endpoint"), marks.ATTRIBUTE):
+            endpoint = scope.get("endpoint")
+            if endpoint is not None and (self._marks.any or hasattr(endpoint, marks.ATTRIBUTE)):
                 self._check_mark(scope, root_path)
 
     def _check_mark(self, scope: Scope, root_path: str) -> None:

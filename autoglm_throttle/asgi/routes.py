@@ -29,9 +29,6 @@ class RouteTable:
         self._known: dict[tuple[str, str], RoutePolicy | None] = {}
         self._index()
 
-    def __len__(self) -> int:
-        return len(self._routes)
-
     def learn(self, routes: Iterable[RoutePolicy]) -> None:
         """Put policies behind the configured ones, in place of those learned before."""
         self._routes[self._configured :] = routes
@@ -62,6 +59,8 @@ class RouteTable:
             first: [route for route in self._routes if _first(route) in {first, _ANY}] for first in firsts
         }
         self._known.clear()
+        self.any = bool(self._routes)
+        """Whether there is any policy to look for."""
 
 
 _ANY = "*"
