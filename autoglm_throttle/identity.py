@@ -28,16 +28,20 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
+_DRAWN = secrets.token_bytes(32)
+"""One key for the whole process: with one for each middleware, every mount would count its callers anew."""
+
+
 class Identity:
     """Turns what a caller is known by into 16 hex digits.
 
     Args:
         secret: the HMAC key, the same in all processes that share a store.
-            None draws a random one, good for the life of this process.
+            None takes the random one of this process.
     """
 
     def __init__(self, secret: bytes | None = None) -> None:
-        self._secret = secret if secret is not None else secrets.token_bytes(32)
+        self._secret = secret if secret is not None else _DRAWN
         self._remembered = lru_cache(REMEMBERED)(self._hash)
 
     def of(self, kind: str, value: str) -> str:
