@@ -1,0 +1,155 @@
+"""The GPUs that fail on request."""
+
+import threading
+
+import pytest
+
+from autoglm_throttle.gpu.sampler import Sampler
+from autoglm_throttle.model import GpuProvider, GpuSample, ProviderUnavailable
+from autoglm_throttle.testing import FakeGpu, ManualClock
+from autoglm_throttle.testing.gpu import READINGS
+
+
+def one(gpu: FakeGpu) -> GpuSample:
+    (row,) = gpu.read()
+    return row
+
+
+def test_is_a_provider() -> None:
+    assert isinstance(FakeGpu(), GpuProvider)
+
+
+@pytest.mark.parametrize("name", READINGS)
+def test_each_reading_of_a_sample_is_an_attribute_for_all_devices(name: str) -> None:
+    gpu = FakeGpu(devices=3)
+    setattr(gpu, name, 7)
+    assert [getattr(row, name) for row in gpu.read()] == [7, 7, 7]
+    setattr(gpu, name, None)
+    assert [getattr(row, name) for row in gpu.read()] == [None, None, None]
+
+
+def test_samples_carry_the_time_of_the_reading() -> None:
+    clock = ManualClock(10.0)
+    gpu = FakeGpu(clock=clock)
+    clock.advance(2.0)
+    assert one(gpu).taken_at_s == 12.0
+
+
+def test_devices_are_told_apart() -> None:
+    rows = FakeGpu(devices=2).read()
+    assert [(row.device, row.index) for row in rows] == [("FAKE-0", 0), ("FAKE-1", 1)]
+
+
+def test_one_device_may_have_readings_of_its_own() -> None:
+    gpu = FakeGpu(devices=2)
+    gpu.set(1, utilization_pct=92.0)
+    gpu.utilization_pct = 10.0
+    assert [row.utilization_pct for row in gpu.read()] == [10.0, 92.0]
+
+
+def test_a_lost_device_is_listed_and_tells_nothing() -> None:
+    gpu = FakeGpu(devices=2)
+    gpu.utilization_pct = 50.0
+    gpu.lose(1)
+    kept, lost = gpu.read()
+    assert (kept.health, kept.utilization_pct) == ("ok", 50.0)
+    assert (lost.health, lost.device, lost.utilization_pct, lost.memory_used_bytes) == (
+        *("lost", "FAKE-1", None),
+        None,
+    )
+    gpu.recover()
+    assert [row.health for row in gpu.read()] == ["ok", "ok"]
+
+
+def test_a_hang_gives_no_rows_until_it_ends() -> None:
+    clock = ManualClock()
+    gpu = FakeGpu(clock=clock)
+    gpu.hang(2.0)
+    assert not gpu.read()
+    clock.advance(1.9)
+    assert not gpu.read()
+    clock.advance(0.1)
+    assert gpu.read()
+
+
+def test_a_hang_without_an_end_lasts_until_it_recovers() -> None:
+    clock = ManualClock()
+    gpu = FakeGpu(clock=clock)
+    gpu.hang()
+    clock.advance(1e9)
+    assert not gpu.read()
+    gpu.recover()
+    assert gpu.read()
+
+
+def test_a_blocking_hang_holds_the_reader_until_it_recovers() -> None:
+    gpu = FakeGpu(blocks=True)
+    got = threading.Event()
+    gpu.hang()
+    sampler = Sampler(gpu, lambda _: got.set(), interval_s=1.0)
+    sampler.start()
+    try:
+        assert not got.wait(0.1)
+        gpu.recover()
+        assert got.wait(5.0)
+    finally:
+        gpu.recover()
+        sampler.stop()
+
+
+def test_a_blocking_hang_may_end_by_itself() -> None:
+    gpu = FakeGpu(blocks=True)
+    gpu.hang(0.01)
+    assert gpu.read()
+    assert gpu.read()
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+def test_a_fork_leaves_the_lock_of_the_hang_behind(hangs: bool) -> None:
+    gpu = FakeGpu(blocks=True)
+    if hangs:
+        gpu.hang(0.0)
+    inherited = gpu._released
+    gpu.forget()
+    assert gpu._released is not inherited
+    assert gpu._released.is_set() is not hangs
+
+
+def test_stale_rows_keep_their_old_time() -> None:
+    clock = ManualClock(0.0)
+    gpu = FakeGpu(clock=clock)
+    gpu.stale()
+    first = one(gpu)
+    clock.advance(5.0)
+    gpu.utilization_pct = 99.0
+    assert one(gpu) is first
+    gpu.recover()
+    assert (one(gpu).taken_at_s, one(gpu).utilization_pct) == (5.0, 99.0)
+
+
+def test_raises_what_it_is_told_to_raise() -> None:
+    gpu = FakeGpu()
+    gpu.raises(ProviderUnavailable("driver gone"))
+    with pytest.raises(ProviderUnavailable, match="driver gone"):
+        gpu.read()
+    gpu.recover()
+    assert gpu.read()
+
+
+def test_refuses_what_is_not_there() -> None:
+    gpu = FakeGpu(devices=2)
+    with pytest.raises(ValueError, match="at least one"):
+        FakeGpu(devices=0)
+    for index in (-1, 2):
+        with pytest.raises(IndexError, match="no device"):
+            gpu.lose(index)
+        with pytest.raises(IndexError, match="no device"):
+            gpu.set(index, utilization_pct=1.0)
+    with pytest.raises(AttributeError, match="utilisation_pct"):
+        gpu.set(0, utilisation_pct=1.0)
+
+
+def test_says_what_it_is() -> None:
+    gpu = FakeGpu(devices=2)
+    gpu.close()
+    assert repr(gpu) == "FakeGpu(2 devices, 0.0 %)"

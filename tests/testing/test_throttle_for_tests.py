@@ -1,0 +1,56 @@
+"""The throttle whose time and GPUs belong to the test."""
+
+import pytest
+
+from autoglm_throttle import ConfigError, Demand, Policy, Priority, Telemetry
+from autoglm_throttle.testing import FakeGpu, ManualClock, throttle_for_tests
+
+
+def test_acts_at_the_third_busy_sample_without_traffic() -> None:
+    throttle = throttle_for_tests()
+    throttle.gpu.utilization_pct = 92.0
+    assert [throttle.tick().factor for _ in range(3)] == [1.0, 1.0, 0.4]
+
+
+def test_many_ticks_are_one_call() -> None:
+    throttle = throttle_for_tests(sample_interval_s=2.0)
+    began = throttle.clock()
+    throttle.gpu.utilization_pct = 96.0
+    assert throttle.tick(3).factor == 0.0
+    assert throttle.clock() == began + 6.0
+
+
+def test_no_tick_is_a_mistake() -> None:
+    with pytest.raises(ValueError, match="1 or more"):
+        throttle_for_tests().tick(0)
+
+
+def test_takes_clock_and_gpu_from_the_test() -> None:
+    clock = ManualClock(7.0)
+    gpu = FakeGpu(devices=4, clock=clock)
+    throttle = throttle_for_tests(clock=clock, gpu=gpu)
+    assert (throttle.clock, throttle.gpu) == (clock, gpu)
+    throttle.tick()
+    assert len(throttle.snapshot().devices) == 4
+    assert throttle.snapshot().taken_at_s == 8.0
+
+
+def test_settings_win_over_what_suits_tests() -> None:
+    assert throttle_for_tests().settings.policy is Policy.TIERS
+    assert throttle_for_tests().settings.retry_jitter == 0.0
+    assert throttle_for_tests(policy="fixed", retry_jitter=0.5).settings.retry_jitter == 0.5
+    with pytest.raises(ConfigError, match="rate_low"):
+        throttle_for_tests(rate_low=3)
+
+
+def test_does_not_read_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOGLM_THROTTLE_RATE_LOW_RPS", "7")
+    assert throttle_for_tests().settings.rate_low_rps == 100.0
+
+
+def test_never_starts_a_thread() -> None:
+    throttle = throttle_for_tests()
+    assert throttle.try_admit(Demand(Priority.HIGH)).admitted
+    assert throttle._sampler is not None
+    assert not throttle._sampler.running
+    assert throttle.snapshot().regime.telemetry is Telemetry.STARTING
