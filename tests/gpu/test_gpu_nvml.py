@@ -1,6 +1,7 @@
 """The NVML provider over a plain object in the place of the library: no compiler, no GPU."""
 
 import logging
+import os
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -99,3 +100,14 @@ def test_another_package_of_that_name_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "pynvml", types.ModuleType("pynvml"))
     with pytest.raises(PackageMissing, match=r"remove the packages pynvml and nvidia-ml-py3.*\[nvml\]"):
         NvmlProvider().read()
+
+
+def test_after_a_fork_the_first_call_is_an_opening(world: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = provider(world)
+    source.read()
+    world.library.calls.clear()
+    child = os.getpid() + 1
+    monkeypatch.setattr(os, "getpid", lambda: child)
+    source.read()
+    assert world.library.calls[0] == "uuid", "the parent's handles were used"
+    assert world.opened() == 2

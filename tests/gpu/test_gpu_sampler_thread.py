@@ -115,6 +115,7 @@ def test_a_listener_may_stop_the_sampler(made: Callable[..., Sampler], heard: He
     for thread in reading_threads():
         join(thread)
     assert not runs(sampler)
+    assert sampler.callback_errors == 0
 
 
 def test_a_misconfiguration_ends_the_thread_until_a_new_start(

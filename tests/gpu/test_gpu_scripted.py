@@ -145,6 +145,17 @@ def test_a_live_state_is_read_again_when_it_changes(tmp_path: Path) -> None:
     assert percents(provider) == [60.0]
 
 
+def test_a_live_state_hangs_once_for_each_change(tmp_path: Path) -> None:
+    path = tmp_path / "gpu.csv"
+    waits: list[float] = []
+    provider = ScriptedProvider(path, hang=waits.append)
+    for seconds in (1, 2):
+        write(path, f"utilization_pct,event\n50,hang:{seconds}\n")
+        provider.read()
+        provider.read()
+    assert waits == [1.0, 2.0]
+
+
 def test_a_live_state_that_breaks_later_is_only_unavailable(tmp_path: Path) -> None:
     path = tmp_path / "gpu.jsonl"
     write(path, '{"utilization_pct": 50}\n')
