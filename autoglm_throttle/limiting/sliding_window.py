@@ -84,6 +84,10 @@ class SlidingWindow:
         log = self._logs.get(user)
         return log if log is not None else self._newcomer(user, units, now, group)
 
+    def peek(self, user: str) -> Log[float]:
+        """The log of a user, an empty one for a user who is not remembered; makes no room."""
+        return self._logs.get(user) or Log("d")
+
     def judge(self, log: Log[float], units: int, now: float) -> Decision:
         """The decision on ``units``, with what would remain after them; spends nothing."""
         if self._only is not None:
@@ -172,11 +176,14 @@ _OK = Reason.OK
 def _verdict(log: Log[float], limit: UserLimit, units: int, now: float) -> Decision:
     """What one limit says."""
     window_s = limit.window_s
-    live = _first_live(log, window_s, now) if log and log[0] + window_s <= now else 0
-    left = limit.limit + live - len(log) - units
+    live, used = 0, len(log)
+    reset_s = log[0] + window_s - now if used else float(window_s)
+    if used and log[0] + window_s <= now:
+        live = _first_live(log, window_s, now)
+        reset_s = log[live] + window_s - now if live < used else float(window_s)
+    left = limit.limit - (used - live) - units
     if left < 0:
         return _refusal(log, live, limit, units, now)
-    reset_s = log[live] + window_s - now if live < len(log) else float(window_s)
     return Decision(True, _OK, "", limit.name, limit.limit, left, 0.0, reset_s, window_s)
 
 

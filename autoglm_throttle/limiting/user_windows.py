@@ -72,19 +72,7 @@ class UserWindows:
         units = 1 if cost <= 1.0 else math.ceil(cost)
         if not demand.address:
             return pair.users.hit(demand.user, units, now, demand.group)
-        users, addresses = pair.users, pair.addresses
-        log = users.find(demand.user, units, now, demand.group)
-        decision = users.judge(log, units, now)
-        if not decision.allowed:
-            return decision
-        address_log = addresses.find(demand.address, units, now, demand.group)
-        address_decision = addresses.judge(address_log, units, now)
-        if not address_decision.allowed:
-            return address_decision
-        users.spend(log, units, now)
-        addresses.spend(address_log, units, now)
-        decision.others += address_decision.items
-        return decision
+        return _hit_both(pair, demand, units, now)
 
     def sweep(self, now: float, users: int) -> None:
         """Forget idle users among the next ``users`` of each table."""
@@ -107,6 +95,25 @@ class UserWindows:
             if pair is not None:
                 yield pair.users
                 yield pair.addresses
+
+
+def _hit_both(pair: _Pair, demand: Demand, units: int, now: float) -> Decision:
+    """Charge a caller and its address, or neither; of two refusals the longer one counts.
+
+    No room is made for a caller at an exhausted address:
+    a host that invents keys must not push others out of the table.
+    """
+    users, addresses = pair.users, pair.addresses
+    address_log = addresses.find(demand.address, units, now, demand.group)
+    address = addresses.judge(address_log, units, now)
+    log = users.find(demand.user, units, now, demand.group) if address.allowed else users.peek(demand.user)
+    user = users.judge(log, units, now)
+    if not (user.allowed and address.allowed):
+        return user if user.retry_after_s >= address.retry_after_s else address
+    users.spend(log, units, now)
+    addresses.spend(address_log, units, now)
+    user.others += address.items
+    return user
 
 
 class _Pair:

@@ -289,7 +289,7 @@ class Counting(dict[str, Any]):
     def __iter__(self) -> Any:
         raise AssertionError("a request must not walk over all users")
 
-    items = values = keys = __iter__  # type: ignore[assignment]
+    items = values = keys = __iter__
 
 
 @pytest.mark.parametrize("units", [1, 2])
@@ -320,7 +320,7 @@ def test_a_log_holds_little_more_than_the_limit() -> None:
 
 
 def test_100k_users_need_no_more_than_25_mb() -> None:
-    """An eighth of them, since tracing is slow: a dictionary grows by doubling, so it is as full as with all."""
+    """An eighth of them, since tracing is slow: a dictionary doubles, so it is as full as with all."""
     users, share = 12_500, 8
     names = [f"{n:016x}" for n in range(users)]
     tested = window(limit(100, 60), max_users=users)
