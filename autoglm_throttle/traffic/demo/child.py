@@ -21,6 +21,9 @@ ASK_S = 2.0
 END_S = 5.0
 """After its input was closed; then it is killed."""
 
+LINES = 8
+"""Of a traceback: its end says what went wrong."""
+
 
 class Child:
     """The service's process. Use it with ``with``.
@@ -66,14 +69,14 @@ class Child:
         self._end()
 
     @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
-
-    @property
     def running(self) -> bool:
         """Whether the process lives."""
         return self._process.poll() is None
+
+    def last_words(self) -> list[str]:
+        """The last lines of what it said to its standard error."""
+        self._said.seek(0)
+        return self._said.read().decode(errors="replace").splitlines()[-LINES:]
 
     async def state(self) -> dict[str, Any] | None:
         """What its throttle shows now; None if it does not say in time."""
@@ -95,8 +98,7 @@ class Child:
         port = self._output.readline()
         if not port:
             self._process.wait(END_S)
-            self._said.seek(0)
-            raise TrafficError(f"the service did not start:\n{self._said.read().decode(errors='replace')}")
+            raise TrafficError("the service did not start:\n" + "\n".join(self.last_words()))
         return int(port)
 
     def _end(self) -> None:

@@ -7,7 +7,6 @@ import asyncio
 import math
 import signal
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -60,21 +59,30 @@ def run(args: argparse.Namespace) -> int:
         0 if every request is accounted for, none failed and the overload was refused; 1 if not;
         2 if it cannot begin; 130 after Ctrl-C.
     """
-    out = sys.stdout
     try:
-        scenario = _scenario(args)
-        settings = environment(Policy(args.policy))
-        shown = {name: value for name, value in settings.items() if not name.endswith("_SECRET")}
-        out.write(f"{scenario.title}\n" + "".join(f"  {name}={value}\n" for name, value in shown.items()))
-        out.flush()
-        with Child(settings, scenario.speed) as child:
-            result, watched = asyncio.run(_play(scenario, child, out))
+        return _perform(_scenario(args), environment(Policy(args.policy)), sys.stdout)
     except TrafficError as problem:
         sys.stderr.write(f"autoglm-throttle demo: {problem}\n")
         return USAGE
     except KeyboardInterrupt:
         return INTERRUPTED
-    return _conclude(scenario, result, watched, out)
+
+
+def _perform(scenario: Scenario, settings: dict[str, str], out: TextIO) -> int:
+    shown = (f"  {name}={value}\n" for name, value in settings.items() if not name.endswith("_SECRET"))
+    out.write(f"{scenario.title}\n{''.join(shown)}")
+    out.flush()
+    with Child(settings, scenario.speed) as child:
+        result, watched = asyncio.run(_play(scenario, child, out))
+        found = story.problems(result, watched, phased=scenario.speed is None)
+        if found:
+            found += child.last_words()
+    lines = ("", *screen.table(result.books), "", *story.MEANINGS, "", story.sentence(result, watched))
+    out.write("\n".join(lines) + "\n")
+    out.writelines(f"PROBLEM: {problem}\n" for problem in found)
+    if result.aborted and not watched.died:
+        return INTERRUPTED
+    return 1 if found else 0
 
 
 def _scenario(args: argparse.Namespace) -> Scenario:
@@ -98,7 +106,8 @@ async def _play(scenario: Scenario, child: Child, out: TextIO) -> tuple[Result, 
     state: dict[str, Any] | None = None
     while not running.done():
         await asyncio.wait((running,), timeout=TURN_S)
-        if not child.running:
+        if not (child.running or watched.died):
+            watched.died = True
             generator.stop()
             generator.stop()
         state = await child.state() or state
@@ -107,23 +116,6 @@ async def _play(scenario: Scenario, child: Child, out: TextIO) -> tuple[Result, 
             view.show(frame(scenario, generator, lately, state))
         lately.turn(generator.launched)
     return await running, watched
-
-
-def _conclude(scenario: Scenario, result: Result, watched: story.Watched, out: TextIO) -> int:
-    lines: Sequence[str] = (
-        "",
-        *screen.table(result.books),
-        "",
-        *story.MEANINGS,
-        "",
-        story.sentence(result, watched),
-    )
-    out.write("\n".join(lines) + "\n")
-    found = story.problems(result, phased=scenario.speed is None)
-    out.writelines(f"PROBLEM: {problem}\n" for problem in found)
-    if result.aborted:
-        return INTERRUPTED
-    return 1 if found else 0
 
 
 def _seconds(text: str) -> float:

@@ -121,9 +121,9 @@ def table(books: Books) -> list[str]:
         rows += [
             _cells(name, priority.label, books.rows[segment, priority])
             for priority in Priority
-            if books.rows[segment, priority].planned
+            if books.rows[segment, priority].sent
         ]
-    rows.append(_cells("all", "all", books.total()))
+    rows.append(_cells("all", "", books.total()))
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
     return [_line(row, widths) for row in rows]
 

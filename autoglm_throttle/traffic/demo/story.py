@@ -8,6 +8,7 @@ from typing import Any
 from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.books import Result, Row
 from autoglm_throttle.traffic.demo.scenario import OVERLOADED
+from autoglm_throttle.traffic.ending import Ending
 
 MEANINGS = (
     "rate: the whole class was above its own rate (429)",
@@ -24,6 +25,8 @@ class Watched:
     lowest_factor: float = 1.0
     cuts: int = 0
     """How often the factor fell."""
+    died: bool = False
+    """The service's process ended before the load did."""
     _factor: float = 1.0
 
     def see(self, state: dict[str, Any]) -> None:
@@ -51,26 +54,19 @@ def sentence(result: Result, watched: Watched) -> str:
     )
 
 
-def problems(result: Result, *, phased: bool) -> list[str]:
+def problems(result: Result, watched: Watched, *, phased: bool) -> list[str]:
     """What was not as it should be; empty if all is well."""
     total = result.books.total()
-    found = []
+    found = ["the process of the service ended"] if watched.died else []
     if not result.balanced:
         found.append("the books do not balance: a request was lost or counted twice")
     if total.failed:
-        endings = ", ".join(
-            f"{ending.label} {total.endings[ending]}" for ending in _failures() if total.endings[ending]
-        )
+        failures = [ending for ending in Ending if ending.failed and total.endings[ending]]
+        endings = ", ".join(f"{ending.label} {total.endings[ending]}" for ending in failures)
         found.append(f"{total.failed} requests failed: {endings}")
     if phased and not result.aborted:
         found += [f"nobody was refused at {name}" for name in OVERLOADED if not _refused(result, name)]
     return found
-
-
-def _failures() -> list[Any]:
-    from autoglm_throttle.traffic.ending import Ending
-
-    return [ending for ending in Ending if ending.failed]
 
 
 def _refused(result: Result, name: str) -> int:

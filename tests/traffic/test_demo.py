@@ -1,0 +1,155 @@
+"""The demonstration itself: real processes, real HTTP, a few seconds."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from autoglm_throttle.model import Policy
+from autoglm_throttle.traffic.demo import add_arguments, run
+from autoglm_throttle.traffic.demo.child import Child
+from autoglm_throttle.traffic.demo.scenario import environment
+from autoglm_throttle.traffic.errors import TrafficError
+from tests.traffic.test_trace import synthetic, written
+
+pytestmark = pytest.mark.server
+
+DEADLINE_S = 20.0
+SETTINGS = environment(Policy.TIERS)
+
+
+def parsed(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return parser.parse_args(words)
+
+
+def gone(port: int) -> bool:
+    """Whether a service ends within the deadline: nobody listens on its port any more."""
+    pause = threading.Event()
+    give_up_s = time.monotonic() + DEADLINE_S
+    while time.monotonic() < give_up_s:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            pass
+        pause.wait(0.05)
+    return False
+
+
+def test_overload_is_refused_explained_and_accounted_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(parsed("--seconds", "5")) == 0
+    out = capsys.readouterr().out
+    assert "AUTOGLM_THROTTLE_POLICY=tiers" in out
+    assert "AUTOGLM_THROTTLE_USER_LIMIT=60/second" in out
+    assert "SECRET" not in out
+    overloaded = [line for line in out.splitlines() if line.startswith("5x ") and " low " in line]
+    assert "rate:low" in overloaded[0]
+    assert "user:user-1s" in out
+    assert out.splitlines()[-1].startswith("The card rose to ")
+
+
+def test_a_trace_is_driven_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path / "made.csv", synthetic())
+    assert run(parsed("--trace", str(path), "--speed", "30", "--policy", "fixed")) == 0
+    last = capsys.readouterr().out.splitlines()
+    total = next(line for line in last if line.startswith("all"))
+    sent, admitted, limited, rejected, failed = map(int, total.split()[1:6])
+    assert sent == 200
+    assert (admitted + limited + rejected, failed) == (200, 0)
+
+
+def test_what_cannot_begin_is_said_and_is_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(parsed("--trace", str(tmp_path / "none.csv"))) == 2
+    assert "none.csv: cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--seconds", "0"),
+        ("--seconds", "soon"),
+        ("--speed", "-1"),
+        ("--speed", "x"),
+        ("--policy", "anything"),
+    ],
+)
+def test_impossible_options_are_usage_errors(words: tuple[str, str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parsed(*words)
+
+
+def test_a_service_that_cannot_start_says_why() -> None:
+    with (
+        pytest.raises(TrafficError, match=r"(?s)did not start.*USER_LIMIT"),
+        Child(SETTINGS | {"AUTOGLM_THROTTLE_USER_LIMIT": "many"}, None),
+    ):
+        pass
+
+
+async def test_the_child_shows_its_throttle_and_ends_with_the_block() -> None:
+    with Child(SETTINGS, None) as child:
+        assert child.running
+        state = await child.state()
+        assert state is not None
+        assert state["rate_rps"] == {"high": 1000.0, "mid": 500.0, "low": 100.0}
+        assert state["tiers"] == [[85.0, 0.7], [90.0, 0.4], [95.0, 0.0]]
+        port = child.port
+    assert gone(port)
+    assert await child.state() is None
+
+
+PARENT = """
+import sys
+from autoglm_throttle.model import Policy
+from autoglm_throttle.traffic.demo.child import Child
+from autoglm_throttle.traffic.demo.scenario import environment
+with Child(environment(Policy.TIERS), None) as child:
+    print(child.port, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_killed_parent_leaves_no_child_behind() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        port = int(parent.stdout.readline())
+        socket.create_connection(("127.0.0.1", port), timeout=5.0).close()
+        parent.kill()
+    assert gone(port)
+
+
+COMMAND = """
+import argparse, sys
+from autoglm_throttle.traffic.demo import add_arguments, run
+parser = argparse.ArgumentParser()
+add_arguments(parser)
+sys.exit(run(parser.parse_args()))
+"""
+
+
+def test_ctrl_c_still_prints_the_table() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", COMMAND, "--seconds", "60"], stdout=subprocess.PIPE, text=True
+    ) as demo:
+        assert demo.stdout is not None
+        for line in demo.stdout:
+            if "calm" in line:
+                break
+        demo.send_signal(signal.SIGINT)
+        rest, _ = demo.communicate(timeout=DEADLINE_S)
+    assert demo.returncode == 130
+    assert "why refused" in rest
+    assert rest.splitlines()[-1].startswith("The card rose to ")
