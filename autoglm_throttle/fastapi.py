@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Callable, Iterable, MutableMapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -129,8 +130,8 @@ class _Door:
         if not self._warned:
             self._warned = True
             LOGGER.warning(
-                "limit() charges nothing: no ThrottleMiddleware has charged the request, because it is exempt "
-                "or there is none; add the middleware, or give limit() a throttle"
+                "limit() charges nothing: no ThrottleMiddleware has charged the request, because "
+                "it is exempt or there is none; add the middleware, or give limit() a throttle"
             )
 
 
@@ -159,7 +160,7 @@ def _refusal(connection: HTTPConnection, throttle: Throttle, decision: Decision)
     )
     status, fields, body = answers.refusal(decision)
     headers = {name.decode(): value.decode() for name, value in fields if not name.startswith(b"content-")}
-    return HTTPException(status, ThrottleProblem.model_validate_json(body).detail, headers)
+    return HTTPException(status, json.loads(body)["detail"], headers)
 
 
 def _reaches_middleware(connection: HTTPConnection, throttle: Throttle) -> bool:

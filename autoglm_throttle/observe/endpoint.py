@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
@@ -16,8 +16,8 @@ from autoglm_throttle.settings import ConfigError, MetricsExport, Problem
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from autoglm_throttle.asgi.middleware import App, Receive, Scope, Send
     from autoglm_throttle.throttle import Throttle
 
 INSTALL: Final = 'pip install "autoglm-throttle[prometheus]"'
@@ -75,7 +75,7 @@ class MetricsApp:
         answer: the ASGI app that answers GET and HEAD.
     """
 
-    def __init__(self, answer: App) -> None:
+    def __init__(self, answer: ASGIApp) -> None:
         self._answer = answer
         exempt(self)
         self.routes = [Route("/{path:path}", self)]
@@ -98,21 +98,21 @@ def _installed() -> bool:
     return find_spec("prometheus_client") is not None
 
 
-def _absent(text: str) -> App:
+def _absent(text: str) -> ASGIApp:
     return PlainTextResponse(text + "\n", 404)
 
 
-def _exporter(throttle: Throttle) -> App:
+def _exporter(throttle: Throttle) -> ASGIApp:
     metrics = collector(throttle)
     from prometheus_client import CollectorRegistry, make_asgi_app
 
     registry = CollectorRegistry()
     registry.register(metrics)
-    app: App = make_asgi_app(registry)
+    app: ASGIApp = make_asgi_app(registry)
     return app
 
 
-def _sanitized(scope: Scope) -> dict[str, Any]:
+def _sanitized(scope: Scope) -> Scope:
     """A scope without what the exporter would stumble over: it raises at bytes that are no text."""
     query = scope.get("query_string") or b""
     headers = [(name, value) for name, value in scope["headers"] if name in UNDERSTOOD and value.isascii()]
