@@ -182,7 +182,7 @@ class TierController:
         heard = state in {Telemetry.FRESH, Telemetry.LATE, Telemetry.STALE}
         self._regime = Regime(
             factor=factor,
-            tier=self._tier,
+            tier=self._tier if self._expects_source else 1.0,
             load=self._signal_pct / 100.0 if heard and self._signal_pct is not None else None,
             since_s=since_s,
             why=self._cause(state),
@@ -207,13 +207,18 @@ class TierController:
         return {
             Telemetry.FRESH: self._heard_s + self._staleness.fresh_s,
             Telemetry.LATE: self._heard_s + self._staleness.stale_s,
-            Telemetry.STALE: now + BLEND_STEP_S,
+            Telemetry.STALE: min(now + BLEND_STEP_S, self._heard_s + self._staleness.blind_s),
         }.get(state, math.inf)
 
     def _reopens(self, now: float) -> float:
         """The first sample that could raise the factor; one interval from now if none can be foreseen."""
-        if self._heard_s is None:
-            return now + self._interval_s
-        samples = max(1, self._rules.release_samples - self._calm, self._distrust)
-        at = max(self._heard_s + samples * self._interval_s, self._release_s)
-        return at if at > now else now + self._interval_s
+        interval_s = self._interval_s
+        if self._heard_s is None or self._heard_s == -math.inf:
+            return now + interval_s
+        following = self._heard_s + interval_s
+        counts_from = self._heard_s + max(1, self._distrust) * interval_s
+        if counts_from < self._release_s:
+            counts_from += math.ceil((self._release_s - counts_from) / interval_s) * interval_s
+        calm = self._calm if counts_from == following else 0
+        at = counts_from + (max(1, self._rules.release_samples - calm) - 1) * interval_s
+        return at if at > now else now + interval_s

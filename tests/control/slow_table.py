@@ -1,0 +1,62 @@
+"""The literal table and the ladder, written again in the words of the design, with no care for speed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from autoglm_throttle.control.controller import Hysteresis
+from autoglm_throttle.model import Unknown
+
+
+@dataclass
+class SlowTable:
+    """One step per new sample; the strikes are counted anew from all samples each time."""
+
+    steps: tuple[tuple[float, float], ...]
+    rules: Hysteresis
+    factor: float = 1.0
+    calm: int = 0
+    seen: list[float] = field(default_factory=list)
+    distrusted: int = 0
+    """New samples, this one included, that may not raise the factor yet."""
+
+    def row(self, signal_pct: float) -> float:
+        """The factor of the highest edge below the signal."""
+        return min([factor for edge, factor in self.steps if edge < signal_pct], default=1.0)
+
+    def sample(self, signal_pct: float) -> float:
+        """The factor after one more sample."""
+        self.seen.append(signal_pct)
+        lowest = min(edge for edge, _ in self.steps)
+        strikes = 0
+        for earlier in reversed(self.seen):
+            if earlier <= lowest:
+                break
+            strikes += 1
+        want = self.row(signal_pct) if strikes >= self.rules.samples else 1.0
+        up = self.row(signal_pct + self.rules.release_margin_pct)
+        self.distrusted = max(0, self.distrusted - 1)
+        if want < self.factor:
+            self.factor, self.calm = want, 0
+        elif up > self.factor and self.distrusted == 0:
+            self.calm += 1
+            if self.calm >= self.rules.release_samples:
+                self.factor = min(up, self.factor + self.rules.recovery_step)
+        else:
+            self.calm = 0
+        return self.factor
+
+    def resume(self, factor: float) -> None:
+        """Go on after an outage: from the factor then in force, with three samples to look at first."""
+        self.factor, self.calm, self.seen, self.distrusted = factor, 0, [], 3
+
+
+def slow_ladder(held: float, age_s: float, *, stale_s: float, blind_s: float, unknown: Unknown) -> float:
+    """The factor at an age, rung by rung."""
+    assumed = {Unknown.OPEN: 1.0, Unknown.LAST: held, Unknown.CONSERVATIVE: 0.7, Unknown.CLOSED: 0.0}[unknown]
+    if age_s <= stale_s:
+        return held
+    if age_s >= blind_s:
+        return assumed
+    share = (age_s - stale_s) / (blind_s - stale_s)
+    return held * (1.0 - share) + assumed * share
