@@ -31,8 +31,8 @@ class AutoProvider:
     """
 
     def __init__(self, candidates: Sequence[GpuProvider]) -> None:
-        self.name = "auto"
-        self.min_interval_s = max((one.min_interval_s for one in candidates), default=0.0)
+        self.name: str = "auto"
+        self.min_interval_s: float = max((one.min_interval_s for one in candidates), default=0.0)
         self._candidates = tuple(candidates)
         self._found: GpuProvider | None = None
         self._tried = ""

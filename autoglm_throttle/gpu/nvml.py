@@ -51,8 +51,8 @@ class NvmlProvider:
         clock: monotonic seconds.
     """
 
-    name = "nvml"
-    min_interval_s = 0.2
+    name: str = "nvml"
+    min_interval_s: float = 0.2
     """The driver averages utilization over 1/6 to 1 s: reading faster repeats the same number."""
 
     def __init__(

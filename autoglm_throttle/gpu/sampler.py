@@ -61,17 +61,17 @@ class Sampler:
         interval_s: float,
         clock: Clock = time.monotonic,
     ) -> None:
-        self.provider = provider
-        self.running = False
+        self.provider: GpuProvider = provider
+        self.running: bool = False
         """True from ``start`` to ``stop``: nothing to start. Also after a misconfiguration ended
         the thread, so that the request path, which starts what does not run, does not try for ever."""
-        self.failures = 0
+        self.failures: int = 0
         """Reads that raised, since construction."""
-        self.overruns = 0
+        self.overruns: int = 0
         """Reads that took longer than the deadline."""
-        self.implausible = 0
+        self.implausible: int = 0
         """Fields emptied because their value cannot be."""
-        self.callback_errors = 0
+        self.callback_errors: int = 0
         """Exceptions from ``on_samples`` and ``on_failure``."""
         self.last_error: str | None = None
         """Text of the newest failure, kept after a recovery."""

@@ -47,8 +47,8 @@ class Schedule:
     def __init__(self, interval_s: float) -> None:
         if not 0.0 < interval_s < math.inf:
             raise ValueError(f"interval_s must be a finite number above 0, not {interval_s!r}")
-        self.interval_s = interval_s
-        self.strikes = 0
+        self.interval_s: float = interval_s
+        self.strikes: int = 0
         """Failed reads in a row."""
 
     def succeeded(self, started_s: float, now: float) -> Next:

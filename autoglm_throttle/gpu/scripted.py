@@ -39,7 +39,7 @@ class ScriptedProvider:
             None, for use without a thread: readings give no rows for that time instead.
     """
 
-    min_interval_s = 0.0
+    min_interval_s: float = 0.0
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class ScriptedProvider:
         name: str = "fake",
         hang: Callable[[float], object] | None = time.sleep,
     ) -> None:
-        self.name = name
+        self.name: str = name
         self._clock = clock
         self._hang = hang
         self._last: Tick | None = None
@@ -150,8 +150,8 @@ class _File:
     """A file that is parsed again when its size or its time of change is new."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.changes = 0
+        self.path: Path = path
+        self.changes: int = 0
         self._stamp: tuple[int, int] | None = None
         self._recording: Recording | None = None
 
