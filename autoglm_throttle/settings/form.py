@@ -81,7 +81,7 @@ class Number(Form[float]):
         """Read a number; text may carry a unit."""
         if isinstance(raw, str):
             value = quantity(raw, self.unit)
-        elif isinstance(raw, (int, float)) and not isinstance(raw, bool):
+        elif isinstance(raw, (int, float)):
             value = quantity(str(raw))
         else:
             raise FormError
