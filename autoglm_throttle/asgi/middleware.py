@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 import anyio
@@ -18,7 +18,7 @@ from autoglm_throttle.model import Decision, Outcome, Refused, Telemetry
 from autoglm_throttle.throttle import Permit, Throttle
 
 Message = dict[str, Any]
-Scope = dict[str, Any]
+Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 App = Callable[[Any, Any, Any], Awaitable[None]]
@@ -132,7 +132,8 @@ class ThrottleMiddleware:
             watch.settle(Outcome.NEUTRAL if watch.client_left else _outcome(error))
             raise
         else:
-            watch.settle(Outcome.NEUTRAL if scope["type"] == "http" else Outcome.SUCCESS)
+            if not verdict.settled:
+                verdict.settle(Outcome.NEUTRAL if scope["type"] == "http" else Outcome.SUCCESS)
         finally:
             endpoint = scope.get("endpoint")
             if endpoint is not None and (self._marks.any or hasattr(endpoint, marks.ATTRIBUTE)):
@@ -230,6 +231,8 @@ class _Watch:
 def _with_fields(message: Message, fields: list[tuple[bytes, bytes]]) -> Message:
     """A copy with our fields; the app's own of the same name win."""
     headers = message.get("headers") or ()
+    if not isinstance(headers, list):
+        headers = list(headers)  # any iterable is allowed, also one that can be read only once
     for name, _ in headers:
         if name in OURS:
             taken = {name for name, _ in headers}

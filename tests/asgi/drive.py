@@ -93,17 +93,24 @@ def websocket_scope(path: str = "/", *, denial: bool = False, **more: Any) -> Sc
 
 
 async def send_scope(app: App, scope: Scope, incoming: Iterable[Message] = ()) -> Answer:
-    """Run an app on a scope; after ``incoming`` its ``receive`` says that the client has left."""
+    """Run an app on a scope; the client leaves after ``incoming``, and not before it has its answer."""
     answer = Answer()
     waiting = list(incoming)
-    gone = {"type": "websocket.disconnect" if scope.get("type") == "websocket" else "http.disconnect"}
+    answered = anyio.Event()
+    if scope.get("type") != "http":
+        answered.set()
+    gone = {"type": f"{scope.get('type', 'http')}.disconnect", "code": 1001}
 
     async def receive() -> Message:
         await anyio.lowlevel.checkpoint()
+        if not waiting:
+            await answered.wait()
         return waiting.pop(0) if waiting else gone
 
     async def send(message: Message) -> None:
         answer.messages.append(message)
+        if message["type"] == "http.response.body" and not message.get("more_body"):
+            answered.set()
 
     await app(scope, receive, send)
     return answer

@@ -16,7 +16,7 @@ from fastapi import APIRouter, FastAPI, WebSocket
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Mount, Route, Router, WebSocketRoute
+from starlette.routing import BaseRoute, Mount, Route, Router, WebSocketRoute
 from starlette.websockets import WebSocket as StarletteWebSocket
 
 from autoglm_throttle import Priority, Settings, Throttle
@@ -39,7 +39,9 @@ def plain(endpoint: Endpoint) -> Endpoint:
 class Site:
     """One endpoint, reached at one path in one kind of app."""
 
-    def __init__(self, build: Callable[[Decorate], Any], path: str, answers: int = 200, method: str = "GET") -> None:
+    def __init__(
+        self, build: Callable[[Decorate], Any], path: str, answers: int = 200, method: str = "GET"
+    ) -> None:
         self.build = build
         self.path = path
         self.answers = answers
@@ -166,8 +168,8 @@ def by_wrapping(app: Any, limits: dict[str, Any], monkeypatch: pytest.MonkeyPatc
 
 
 WAYS = {"env": by_env, "add_middleware": by_argument, "wrapping": by_wrapping}
-USER = {"user_limit": f"{LIMIT}/minute"}
-BUCKET = {"rate_mid_rps": 0.001, "burst_s": LIMIT * 1000}
+USER: dict[str, Any] = {"user_limit": f"{LIMIT}/minute"}
+BUCKET: dict[str, Any] = {"rate_mid_rps": 0.001, "burst_s": LIMIT * 1000}
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
@@ -294,7 +296,7 @@ def by_priority(throttle: Throttle) -> list[int]:
 
 
 MARKED = {**SITES, **{f"websocket {name}": site for name, site in SOCKETS.items()}}
-EXACT = {name: site for name, site in MARKED.items() if name not in {"trailing slash"}}
+EXACT = {name: site for name, site in MARKED.items() if name != "trailing slash"}
 
 
 async def ask(app: App, site: Site) -> int:
@@ -305,9 +307,7 @@ async def ask(app: App, site: Site) -> int:
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize("site", EXACT.values(), ids=EXACT)
-async def test_exempt_mark_frees_its_endpoint(
-    site: Site, way: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_exempt_mark_frees_its_endpoint(site: Site, way: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     app = way(site.build(exempt), {"user_limit": "1/minute"}, monkeypatch)
     answers = [await ask(app, site) for _ in range(TIMES)]
     assert set(answers) <= {200, 101}, answers
@@ -395,7 +395,9 @@ async def test_exempt_catch_all_does_not_free_the_routes_before_it(path: str) ->
     assert (await statuses(app, path, TIMES))[LIMIT:] == [429] * 3
 
 
-async def test_exemption_that_frees_a_route_added_later_is_withdrawn(caplog: pytest.LogCaptureFixture) -> None:
+async def test_exemption_that_frees_a_route_added_later_is_withdrawn(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     app = Starlette(routes=[Mount("/m", routes=[Route("/{rest:path}", star_endpoint(exempt))])])
     throttle = throttle_for_tests(user_limit="1/minute")
     wrapped = ThrottleMiddleware(app, throttle=throttle)
@@ -407,7 +409,7 @@ async def test_exemption_that_frees_a_route_added_later_is_withdrawn(caplog: pyt
     assert [r.levelno for r in caplog.records if "covers others" in r.message] == [logging.WARNING]
 
 
-class _Hidden(Router):
+class _Hidden(BaseRoute):
     """A router that shows nothing of itself, as a future framework's might."""
 
     def __init__(self, routes: Iterable[Any]) -> None:

@@ -1,0 +1,174 @@
+"""A websocket is charged once, at the handshake; a refusal is a denial or a close before the accept."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import anyio
+import pytest
+from fastapi import FastAPI, WebSocket
+from starlette.websockets import WebSocketDisconnect
+
+from autoglm_throttle.asgi import ThrottleMiddleware
+from autoglm_throttle.model import Decision, Reason, Refused
+from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
+from tests.asgi.drive import Message, connect, send_scope, websocket_scope
+
+
+def echo() -> FastAPI:
+    app = FastAPI()
+
+    @app.websocket("/ws")
+    async def endpoint(websocket: WebSocket) -> None:
+        await websocket.accept()
+        await websocket.send_text(await websocket.receive_text())
+        await websocket.close()
+
+    return app
+
+
+def outcomes(throttle: ManualThrottle) -> dict[str, int]:
+    return {outcome.value: n for (_, outcome), n in throttle.snapshot().outcomes.items() if n}
+
+
+async def test_admitted_websocket_passes_untouched_but_for_its_headers() -> None:
+    throttle = throttle_for_tests(user_limit="2/minute")
+    answer = await connect(ThrottleMiddleware(echo(), throttle=throttle), "/ws")
+    bare = await connect(echo(), "/ws")
+    assert [m["type"] for m in answer.messages] == [m["type"] for m in bare.messages]
+    assert answer.messages[1:] == bare.messages[1:]
+    assert answer.header("ratelimit") == '"user-60s";r=1;t=60'
+    assert outcomes(throttle) == {"success": 1}
+
+
+async def test_messages_of_an_open_websocket_are_not_charged() -> None:
+    throttle = throttle_for_tests(user_limit="2/minute")
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "websocket.accept"})
+        for _ in range(10):
+            await send({"type": "websocket.send", "text": "hello"})
+
+    wrapped = ThrottleMiddleware(app, throttle=throttle)
+    assert len((await connect(wrapped)).messages) == 11
+    assert (await connect(wrapped)).status == 101
+
+
+async def test_permit_is_held_for_the_life_of_the_websocket() -> None:
+    throttle = throttle_for_tests(user_limit="2/minute")
+    seen: list[int] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        for kind in ("accept", "send", "close"):
+            await send({"type": f"websocket.{kind}"})
+            seen.append(sum(throttle.snapshot().active.values()))
+
+    await connect(ThrottleMiddleware(app, throttle=throttle))
+    assert seen == [1, 1, 1]
+    assert sum(throttle.snapshot().active.values()) == 0
+
+
+async def test_refused_with_a_denial_answer_where_the_server_can() -> None:
+    app = ThrottleMiddleware(echo(), throttle=throttle_for_tests(user_limit="1/minute"))
+    await connect(app, "/ws")
+    answer = await connect(app, "/ws", denial=True)
+    assert [m["type"] for m in answer.messages] == [
+        "websocket.http.response.start",
+        "websocket.http.response.body",
+    ]
+    assert answer.status == 429
+    assert answer.header("retry-after") == "60"
+    assert json.loads(answer.body)["reason"] == "user:user-60s"
+
+
+@pytest.mark.parametrize("extensions", [None, {}, {"other": {}}])
+async def test_refused_with_a_close_before_the_accept_elsewhere(extensions: Any) -> None:
+    app = ThrottleMiddleware(echo(), throttle=throttle_for_tests(user_limit="1/minute"))
+    await connect(app, "/ws")
+    scope = {**websocket_scope("/ws"), "extensions": extensions}
+    answer = await send_scope(app, scope, [{"type": "websocket.connect"}])
+    assert answer.messages == [{"type": "websocket.close", "code": 1013, "reason": "user:user-60s"}]
+    assert len(answer.messages[0]["reason"].encode()) <= 123
+
+
+async def test_refused_without_waiting_for_the_client() -> None:
+    app = ThrottleMiddleware(echo(), throttle=throttle_for_tests(user_limit="1/minute"))
+    await connect(app, "/ws")
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    with anyio.fail_after(1):
+        await app(websocket_scope("/ws"), receive, send)
+    assert sent[0]["code"] == 1013
+
+
+@pytest.mark.parametrize("denial", [True, False])
+async def test_charge_refused_in_the_handshake_is_answered_even_after_the_connect_was_read(
+    denial: bool,
+) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        raise Refused(Decision(False, Reason.USER, detail="user:extra", policy="extra", retry_after_s=3.0))
+
+    throttle = throttle_for_tests()
+    with anyio.fail_after(1):
+        answer = await connect(ThrottleMiddleware(app, throttle=throttle), denial=denial)
+    assert (answer.status, answer.close_code) == ((429, None) if denial else (0, 1013))
+    assert outcomes(throttle) == {"neutral": 1}
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"), [(RuntimeError("app"), "failure"), (WebSocketDisconnect(1006), "neutral")]
+)
+async def test_exception_settles_the_websocket(error: Exception, outcome: str) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "websocket.accept"})
+        raise error
+
+    throttle = throttle_for_tests()
+    with pytest.raises(type(error)):
+        await connect(ThrottleMiddleware(app, throttle=throttle))
+    assert outcomes(throttle) == {outcome: 1}
+    assert sum(throttle.snapshot().active.values()) == 0
+
+
+async def test_client_that_leaves_is_no_failure() -> None:
+    app = FastAPI()
+
+    @app.websocket("/ws")
+    async def endpoint(websocket: WebSocket) -> None:
+        await websocket.accept()
+        while True:
+            await websocket.receive_text()
+
+    throttle = throttle_for_tests()
+    with pytest.raises(WebSocketDisconnect):
+        await connect(ThrottleMiddleware(app, throttle=throttle), "/ws")
+    assert outcomes(throttle) == {"neutral": 1}
+
+
+async def test_app_that_turns_the_client_away_settles() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "websocket.close", "code": 4000})
+
+    throttle = throttle_for_tests(user_limit="5/minute")
+    answer = await connect(ThrottleMiddleware(app, throttle=throttle))
+    assert answer.messages == [{"type": "websocket.close", "code": 4000}]
+    assert sum(throttle.snapshot().active.values()) == 0
+
+
+async def test_refused_websocket_costs_nothing() -> None:
+    throttle = throttle_for_tests(rate_mid_rps=0.001, burst_s=1000)
+    app = ThrottleMiddleware(echo(), throttle=throttle)
+    assert (await connect(app, "/ws")).status == 101
+    for _ in range(5):
+        assert (await connect(app, "/ws")).close_code == 1013
+    throttle.clock.advance(1000)
+    assert (await connect(app, "/ws")).status == 101
