@@ -69,9 +69,9 @@ def limit(
     where an app with error handling of its own stands between them, and without the middleware, the same
     status and fields come with FastAPI's error body. It is never a 500.
 
-    Where no middleware has charged the request, because it is exempt or there is none, and no ``throttle``
-    is given, nothing is charged and a warning is logged once: an app whose middleware is switched
-    off in one environment must not fail there.
+    A request that the throttle exempts is not charged here either. Where there is no middleware and no
+    ``throttle`` is given, nothing is charged and a warning is logged once: an app whose middleware is
+    switched off in one environment must not fail there.
 
     Args:
         priority: whose bucket pays: ``high``, ``mid``, ``low``; None: that of the request.
@@ -108,30 +108,31 @@ class _Door:
     """Finds the throttle to ask, and who asks."""
 
     def __init__(self, throttle: Throttle | None) -> None:
-        self._throttle = throttle
-        self._callers = None
+        self._own = None
         if throttle is not None:
-            self._callers = Callers(throttle.settings, RouteTable(), hint=throttle.hint)
+            self._own = throttle, Callers(throttle.settings, RouteTable(), hint=throttle.hint)
         self._warned = False
 
     def before(self, connection: HTTPConnection) -> tuple[Throttle, Demand] | None:
-        charged: dict[Throttle, Any] = connection.scope.get(MARKER) or {}
-        whose = self._throttle if self._throttle is not None else next(reversed(charged), None)
-        if whose is None:
-            self._warn()
-            return None
-        if whose in charged:
-            return whose, charged[whose].demand
-        if self._callers is not None:
-            return whose, self._callers.demand(connection.scope)
-        return None
+        """Whom to charge with what the request asked for; None: nobody."""
+        seen: dict[Throttle, Permit | None] = connection.scope.get(MARKER) or {}
+        if self._own is None:
+            charged = [(throttle, permit.demand) for throttle, permit in seen.items() if permit is not None]
+            if not seen:
+                self._warn()
+            return charged[-1] if charged else None
+        throttle, callers = self._own
+        if throttle not in seen:
+            return throttle, callers.demand(connection.scope)
+        permit = seen[throttle]
+        return None if permit is None else (throttle, permit.demand)
 
     def _warn(self) -> None:
         if not self._warned:
             self._warned = True
             LOGGER.warning(
-                "limit() charges nothing: no ThrottleMiddleware has charged the request, because "
-                "it is exempt or there is none; add the middleware, or give limit() a throttle"
+                "limit() charges nothing: no ThrottleMiddleware has seen the request; "
+                "add the middleware, or give limit() a throttle"
             )
 
 
