@@ -141,11 +141,11 @@ def _parse(text: str) -> _Address | None:
     """Read ``1.2.3.4``, ``1.2.3.4:80``, ``[2001:db8::1]:443`` or ``2001:db8::1%eth0``; None for all else."""
     if text.startswith("["):
         text, closed, port = text[1:].partition("]")
-        if not closed or (port and not (port[0] == ":" and port[1:].isdigit())):
+        if not closed or (port and not (port[0] == ":" and port[1:].isdecimal())):
             return None
     elif text.count(":") == 1:
         text, _, port = text.partition(":")
-        if not port.isdigit():
+        if not port.isdecimal():
             return None
     try:
         address = ipaddress.ip_address(text.partition("%")[0])

@@ -1,0 +1,272 @@
+"""The keyed hash, and the walk along proxies against a walk that is told what each element means."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from autoglm_throttle.identity import (
+    HOPS_READ,
+    REMEMBERED,
+    REMEMBERED_LENGTH,
+    UNIX,
+    Identity,
+    ProxyChain,
+    overflow_group,
+)
+
+SECRET = b"sixteen bytes or more"
+
+# --- the hash ---
+
+values = st.text(st.characters(), max_size=REMEMBERED_LENGTH + 10)
+
+
+@given(kind=st.sampled_from(["address", "key", "user", "group"]), value=values)
+def test_an_identity_is_the_start_of_an_hmac(kind: str, value: str) -> None:
+    message = f"{kind}:{value}".encode("utf-8", "surrogatepass")
+    expected = hmac.new(SECRET, message, hashlib.sha256).hexdigest()[:16]
+    identity = Identity(SECRET)
+    assert (
+        identity.of(kind, value) == identity.of(kind, value) == Identity(SECRET).of(kind, value) == expected
+    )
+
+
+@given(value=st.text(min_size=3))
+def test_an_identity_never_contains_the_value(value: str) -> None:
+    text = Identity(SECRET).of("key", value)
+    assert len(text) == 16
+    assert set(text) <= set("0123456789abcdef")
+    assume(not (set(value.lower()) <= set("0123456789abcdef")))
+    assert value not in text
+
+
+def test_kinds_and_secrets_keep_identities_apart() -> None:
+    ours, theirs = Identity(SECRET), Identity(b"another secret, also long")
+    texts = {who.of(kind, "10.0.0.1") for who in (ours, theirs) for kind in ("address", "key", "user")}
+    assert len(texts) == 6
+
+
+def test_lone_surrogates_and_long_values_are_hashed_like_any_other() -> None:
+    identity = Identity(SECRET)
+    odd = ["\udcff", "\x00", "a\nb", "k" * REMEMBERED_LENGTH, "k" * (REMEMBERED_LENGTH + 1), "k" * 65536]
+    assert len({identity.of("key", value) for value in odd}) == len(odd)
+
+
+def test_without_a_secret_all_share_the_one_drawn_by_this_process() -> None:
+    assert Identity().of("key", "x") == Identity(None).of("key", "x") != Identity(SECRET).of("key", "x")
+
+
+def test_long_values_are_not_kept() -> None:
+    identity = Identity(SECRET)
+    for n in range(100):
+        identity.of("key", f"{n:0{REMEMBERED_LENGTH + 1}}")
+    assert identity._remembered.cache_info().currsize == 0
+    assert identity._remembered.cache_info().maxsize == REMEMBERED
+
+
+# --- the walk ---
+
+PROXIES = ("10.0.0.0/8", "192.0.2.7", "2001:db8:aaaa::/48")
+TRUSTED = ("10.0.0.1", "10.9.9.9", "192.0.2.7", "2001:db8:aaaa::1", "2001:db8:aaaa:1::2")
+STRANGERS = ("1.2.3.4", "192.0.2.8", "11.0.0.1", "2001:db8:bbbb::1", "2001:db8:bbbb:0:ffff::2", "fe80::5")
+GARBAGE = (
+    *("", "unknown", "_hidden", "1.2.3", "1.2.3.4.5", "999.1.1.1", "01.2.3.4", "::g", "[::1", "::1]"),
+    *("1.2.3.4:", "1.2.3.4:x", "1.2.3.4:-1", "1.2.3.4:\xb2", "[::1]x", "[::1]:", "[::1]:\xb9", "[]", "[]:80"),
+    *("for=1.2.3.4", '"1.2.3.4"', "1.2.3.4 5.6.7.8", "1.2.3.4;5.6.7.8", "example.org", "\x00", "\xff" * 50),
+)
+
+Element = tuple[str, str | None]
+"""What stands in the header, and the address that it means; None if it means nothing."""
+
+
+@st.composite
+def elements(draw: st.DrawFn) -> Element:
+    if draw(st.integers(0, 7)) == 0:
+        return draw(st.sampled_from(GARBAGE)), None
+    address = draw(st.sampled_from(TRUSTED * 2 + STRANGERS))
+    port = draw(st.integers(0, 65535))
+    if ":" in address:
+        zone = draw(st.sampled_from(["", "%eth0", "%1"]))
+        forms = (
+            address,
+            f"{address}{zone}",
+            f"[{address}]:{port}",
+            f"[{address}]",
+            f"[{address}{zone}]:{port}",
+        )
+        upper = draw(st.booleans())
+        text = draw(st.sampled_from(forms))
+        return text.upper() if upper else text, address
+    plain = (address, f"{address}:{port}", f"::ffff:{address}", f"[::ffff:{address}]:{port}")
+    return draw(st.sampled_from(plain)), address
+
+
+def slow_client(peer: str, chain: list[Element]) -> str:
+    networks = [ipaddress.ip_network(entry) for entry in PROXIES]
+    hop = peer
+    for _, address in reversed(chain[-HOPS_READ:]):
+        if address is None or not any(ipaddress.ip_address(hop) in network for network in networks):
+            break
+        hop = address
+    parsed = ipaddress.ip_address(hop)
+    return str(ipaddress.ip_network(f"{hop}/64", strict=False)[0]) if parsed.version == 6 else hop
+
+
+@given(
+    peer=st.sampled_from(TRUSTED * 3 + STRANGERS),
+    chain=st.lists(elements(), max_size=30),
+    cuts=st.sets(st.integers(0, 29)),
+    blank=st.sampled_from(["", " ", "\t "]),
+)
+def test_the_walk_is_the_slow_one(peer: str, chain: list[Element], cuts: set[int], blank: str) -> None:
+    lines: list[list[str]] = [[]]
+    for position, (text, _) in enumerate(chain):
+        if position in cuts and lines[-1]:
+            lines.append([])
+        lines[-1].append(blank + text + blank)
+    forwarded = [",".join(line).encode("latin-1") for line in lines] if chain else []
+    assert ProxyChain(PROXIES).client(peer, forwarded) == slow_client(peer, chain)
+
+
+@given(
+    peer=st.sampled_from([*STRANGERS, "", "testclient"]),
+    forwarded=st.lists(st.binary(max_size=60), max_size=4),
+)
+def test_nobody_untrusted_changes_its_address_by_a_header(peer: str, forwarded: list[bytes]) -> None:
+    for proxies in (ProxyChain(), ProxyChain(PROXIES)):
+        assert proxies.client(peer, forwarded) == proxies.client(peer, []) == proxies.group(peer)
+
+
+@given(forged=st.lists(st.sampled_from([*TRUSTED, *STRANGERS, *GARBAGE]), max_size=25))
+def test_what_stands_left_of_the_first_stranger_does_not_matter(forged: list[str]) -> None:
+    header = ", ".join([*forged, "1.2.3.4", "10.9.9.9"]).encode("latin-1")
+    assert ProxyChain(PROXIES).client("10.0.0.1", [header]) == "1.2.3.4"
+
+
+@given(forwarded=st.lists(st.binary(max_size=200), max_size=3))
+def test_no_header_of_a_trusted_peer_breaks_the_walk(forwarded: list[bytes]) -> None:
+    found = ProxyChain(PROXIES).client("10.0.0.1", forwarded)
+    assert ipaddress.ip_address(found), "always an address, never text from the header"
+
+
+@pytest.mark.parametrize(
+    ("element", "client"),
+    [
+        ("1.2.3.4", "1.2.3.4"),
+        ("1.2.3.4:80", "1.2.3.4"),
+        ("[2001:db8::1]:443", "2001:db8::"),
+        ("[2001:db8::1]", "2001:db8::"),
+        ("2001:db8::1", "2001:db8::"),
+        ("2001:DB8:0:0:FFFF::1", "2001:db8::"),
+        ("fe80::1%eth0", "fe80::"),
+        ("[fe80::1%eth0]:80", "fe80::"),
+        ("::ffff:1.2.3.4", "1.2.3.4"),
+        ("[::ffff:1.2.3.4]:80", "1.2.3.4"),
+        ("::ffff:102:304", "1.2.3.4"),
+        ("unknown", "10.0.0.1"),
+        ("_name", "10.0.0.1"),
+        ("", "10.0.0.1"),
+        ("1.2.3.4:", "10.0.0.1"),
+        ("1.2.3.4:\xb2", "10.0.0.1"),
+    ],
+)
+def test_forms_of_an_element(element: str, client: str) -> None:
+    assert ProxyChain(["10.0.0.0/8"]).client("10.0.0.1", [element.encode("latin-1")]) == client
+
+
+def test_a_malformed_element_ends_the_walk_at_the_last_good_hop() -> None:
+    proxies = ProxyChain(["10.0.0.0/8"])
+    assert proxies.client("10.0.0.1", [b"1.2.3.4, junk, 10.0.0.2"]) == "10.0.0.2"
+    assert proxies.client("10.0.0.1", [b"1.2.3.4, junk"]) == "10.0.0.1"
+
+
+def test_if_all_hops_are_trusted_the_leftmost_is_the_client() -> None:
+    assert ProxyChain(["10.0.0.0/8"]).client("10.0.0.1", [b"10.0.0.4", b"10.0.0.3,10.0.0.2"]) == "10.0.0.4"
+
+
+def test_only_the_last_twenty_elements_are_read() -> None:
+    proxies = ProxyChain(["10.0.0.0/8"])
+    for trusted, client in ((HOPS_READ - 1, "1.2.3.4"), (HOPS_READ, "10.7.0.0"), (5000, "10.7.0.0")):
+        chain = ["1.2.3.4", *["10.7.0.0"] * trusted]
+        assert proxies.client("10.0.0.1", [", ".join(chain).encode()]) == client
+
+
+def test_a_server_that_has_already_rewritten_the_peer_is_not_read_twice() -> None:
+    assert ProxyChain(["10.0.0.0/8"]).client("1.2.3.4", [b"6.6.6.6, 1.2.3.4"]) == "1.2.3.4"
+
+
+def test_a_unix_socket_is_one_caller_unless_it_is_trusted() -> None:
+    assert ProxyChain().client("", [b"1.2.3.4"]) == UNIX
+    assert ProxyChain(["10.0.0.0/8"]).client("", [b"1.2.3.4"]) == UNIX
+    trusting = ProxyChain(["unix"])
+    assert trusting.client("", [b"1.2.3.4"]) == "1.2.3.4"
+    assert trusting.client("", []) == trusting.client("", [b"junk"]) == UNIX
+    assert trusting.client("testclient", [b"1.2.3.4"]) == "testclient", "unix is the empty peer, no other"
+    assert (trusting.trusts(""), trusting.trusts("testclient"), ProxyChain().trusts("")) == (
+        True,
+        False,
+        False,
+    )
+
+
+def test_a_mapped_peer_is_its_ipv4_address() -> None:
+    proxies = ProxyChain(["10.0.0.0/8"])
+    assert proxies.client("::ffff:10.0.0.1", [b"1.2.3.4"]) == "1.2.3.4"
+    assert proxies.client("::ffff:1.2.3.4", [b"6.6.6.6"]) == "1.2.3.4"
+
+
+@pytest.mark.parametrize(
+    ("prefix", "group"),
+    [(128, "2001:db8:1:2:3:4:5:6"), (64, "2001:db8:1:2::"), (48, "2001:db8:1::"), (32, "2001:db8::")],
+)
+def test_ipv6_callers_are_told_apart_by_their_prefix(prefix: int, group: str) -> None:
+    proxies = ProxyChain((), prefix)
+    assert proxies.group("2001:db8:1:2:3:4:5:6") == group
+    assert proxies.group("1.2.3.4") == "1.2.3.4", "IPv4 callers by address"
+
+
+@given(address=st.ip_addresses(v=6), prefix=st.integers(32, 128))
+def test_a_prefix_is_that_of_the_standard_library(address: ipaddress.IPv6Address, prefix: int) -> None:
+    assume(address.ipv4_mapped is None)
+    network = ipaddress.ip_network(f"{address}/{prefix}", strict=False)
+    assert ProxyChain((), prefix).group(str(address)) == str(network.network_address)
+
+
+def test_whether_the_header_can_matter() -> None:
+    assert not ProxyChain().reads_header
+    assert ProxyChain(["unix"]).reads_header
+    assert ProxyChain(["10.0.0.1"]).reads_header
+
+
+def test_a_proxy_that_is_none_is_an_error() -> None:
+    with pytest.raises(ValueError, match="nonsense"):
+        ProxyChain(["nonsense"])
+
+
+def test_endless_addresses_are_not_kept() -> None:
+    proxies = ProxyChain(["10.0.0.0/8"])
+    for n in range(REMEMBERED + 500):
+        proxies.client("10.0.0.1", [f"1.{n >> 16}.{n >> 8 & 255}.{n & 255}".encode()])
+    assert proxies._grouped.cache_info().currsize <= REMEMBERED
+    assert proxies._trusted.cache_info().currsize <= REMEMBERED
+
+
+@pytest.mark.parametrize(
+    ("address", "group"),
+    [
+        ("1.2.3.4", "1.2.3.0/24"),
+        ("::ffff:1.2.3.4", "1.2.3.0/24"),
+        ("2001:db8:1:2::", "2001:db8:1::/48"),
+        ("unix", "unix"),
+        ("", "unix"),
+        ("testclient", "unix"),
+    ],
+)
+def test_neighbourhoods(address: str, group: str) -> None:
+    assert overflow_group(address) == group

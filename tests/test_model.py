@@ -1,0 +1,72 @@
+"""The vocabulary: what a demand may be, and how a stated priority is read."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.model import Decision, Demand, Priority, Reason, Refused, WindowState
+
+
+@pytest.mark.parametrize(
+    ("stated", "priority", "known"),
+    [
+        ("1", Priority.HIGH, True),
+        ("2", Priority.MID, True),
+        ("3", Priority.LOW, True),
+        ("high", Priority.HIGH, True),
+        (" MID\t", Priority.MID, True),
+        ("Low", Priority.LOW, True),
+        ("0", Priority.LOW, False),
+        ("4", Priority.LOW, False),
+        ("", Priority.LOW, False),
+        ("1.0", Priority.LOW, False),
+        ("highest", Priority.LOW, False),
+        ("\u0661", Priority.LOW, False),
+    ],
+)
+def test_one_is_high_two_is_mid_anything_else_is_low(stated: str, priority: Priority, known: bool) -> None:
+    assert Priority.parse(stated) is priority
+    assert Priority.knows(stated) is known
+
+
+@given(stated=st.text())
+def test_no_text_breaks_a_priority(stated: str) -> None:
+    assert Priority.parse(stated) is Priority.LOW or Priority.knows(stated)
+
+
+def test_the_most_important_comes_first() -> None:
+    assert sorted(Priority) == [Priority.HIGH, Priority.MID, Priority.LOW]
+    assert [priority.label for priority in Priority] == ["high", "mid", "low"]
+
+
+@pytest.mark.parametrize("cost", [0.0, -1.0, math.nan, math.inf, -math.inf])
+def test_a_cost_that_is_none_is_an_error(cost: float) -> None:
+    with pytest.raises(ValueError, match="cost must be a finite number above 0"):
+        Demand(cost=cost)
+
+
+def test_a_demand_says_nothing_that_is_not_stated() -> None:
+    demand = Demand()
+    assert (demand.priority, demand.user, demand.cost) == (Priority.MID, "", 1.0)
+    assert (demand.plan, demand.route, demand.address, demand.group) == (None, None, "", "")
+    assert repr(Demand(Priority.LOW, "07f3", 2.5)) == "Demand(low, user='07f3', cost=2.5)"
+
+
+def test_a_decision_lists_the_deciding_limit_first() -> None:
+    other = WindowState("address-60s", 1000, 60, 999, 60.0)
+    decision = Decision(
+        True, Reason.OK, "", "user-60s", 100, 99, reset_after_s=60.0, window_s=60, others=(other,)
+    )
+    assert decision.items == (WindowState("user-60s", 100, 60, 99, 60.0), other)
+    assert Decision(False, Reason.RATE, "rate:low", "low", 100.0, 0.5, 0.005).items == ()
+
+
+def test_a_refusal_that_is_raised_carries_its_decision() -> None:
+    decision = Decision(False, Reason.USER, "user:user-60s")
+    error = Refused(decision)
+    assert error.decision is decision
+    assert str(error) == "user:user-60s"
