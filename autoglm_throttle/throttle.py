@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import weakref
+from bisect import bisect_left
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Literal
@@ -34,7 +35,7 @@ from autoglm_throttle.model import (
     Why,
 )
 from autoglm_throttle.settings import Settings
-from autoglm_throttle.snapshot import Rows, Snapshot, decision_name
+from autoglm_throttle.snapshot import DURATION_BUCKETS_S, Rows, Snapshot, decision_name
 
 SWEPT_PER_SAMPLE = 100
 """Users looked at for idleness with each GPU sample: tens of microseconds under the lock."""
@@ -75,7 +76,9 @@ class Permit:
             row = rows.classes[self.demand.priority]
             row.outcomes[outcome] += 1
             if outcome is not _NEUTRAL:
-                row.durations.observe(duration_s)
+                durations = row.durations
+                durations.counts[bisect_left(DURATION_BUCKETS_S, duration_s)] += 1
+                durations.total_s += duration_s
 
     def __enter__(self) -> Permit:
         return self
@@ -178,10 +181,13 @@ class Throttle:
         rows = self._rows
         with rows.lock:
             decision = self._charge(demand, now)
-            if decision.allowed:
+            allowed = decision.allowed
+            if allowed:
                 rows.classes[demand.priority].admitted += 1
-                return Permit(rows, demand, decision, now)
-            self._note_refusal(demand, decision, now)
+            else:
+                self._note_refusal(demand, decision, now)
+        if allowed:
+            return Permit(rows, demand, decision, now)
         self._write()
         return Rejection(demand, decision)
 

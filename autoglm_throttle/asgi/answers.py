@@ -7,9 +7,9 @@ Fields follow draft-ietf-httpapi-ratelimit-headers-11, bodies RFC 9457.
 from __future__ import annotations
 
 import json
-import math
 import random
 from collections.abc import Callable
+from math import ceil, isfinite, isinf
 
 from autoglm_throttle.model import Decision, Reason, WindowState
 
@@ -64,7 +64,7 @@ class Answers:
         self._max_s = retry_after_max_s
         self._jitter = jitter
         self._draw = draw
-        self._policies: dict[tuple[str, float, int], tuple[bytes, bytes]] = {}
+        self._policies: dict[str, dict[float, tuple[bytes, bytes]]] = {}
         self._bodies: dict[str, tuple[bytes, bytes]] = {}
 
     def fields(self, decision: Decision) -> list[Field]:
@@ -72,7 +72,7 @@ class Answers:
         if not decision.window_s or not self._publishes:
             return []
         item, policy = self._policy(decision.policy, decision.limit, decision.window_s)
-        state = item % (decision.remaining, math.ceil(decision.reset_after_s))
+        state = item % (decision.remaining, ceil(decision.reset_after_s))
         if decision.others:
             policy, state = self._listed(policy, state, decision.others)
         if self._legacy:
@@ -83,18 +83,18 @@ class Answers:
         """Status, fields and body for a refused decision."""
         status = STATUS[decision.reason]
         wait = decision.retry_after_s
-        if math.isinf(wait):
+        if isinf(wait):
             body = self._too_large(decision)
             fields = [(b"x-should-retry", b"false")]
             seconds = 0
         else:
             stretched = wait * (1.0 + self._jitter * self._draw())
             capped = min(stretched, self._max_s)
-            seconds = max(1, math.ceil(capped))
+            seconds = max(1, ceil(capped))
             body = self._body(decision, status, seconds)
             fields = [
                 (b"retry-after", b"%d" % seconds),
-                (b"retry-after-ms", b"%d" % max(1, math.ceil(capped * 1000.0))),
+                (b"retry-after-ms", b"%d" % max(1, ceil(capped * 1000.0))),
             ]
             if wait > self._max_s:
                 fields.append((b"x-should-retry", b"false"))
@@ -114,19 +114,19 @@ class Answers:
         for other in others:
             item, its_policy = self._policy(other.name, other.limit, other.window_s)
             policy += b", " + its_policy
-            state += b", " + item % (other.remaining, math.ceil(other.reset_s))
+            state += b", " + item % (other.remaining, ceil(other.reset_s))
         return policy, state
 
     def _policy(self, name: str, limit: float, window_s: int) -> tuple[bytes, bytes]:
         """A limit's item for RateLimit, to be filled in, and its item for RateLimit-Policy."""
-        key = (name, limit, window_s)
-        known = self._policies.get(key)
-        if known is None:
-            quoted = b'"%s"' % name.replace("%", "").encode("ascii", "replace")
-            known = (quoted + b";r=%d;t=%d", quoted + b";q=%d;w=%d" % (limit, window_s))
-            if len(self._policies) < FORMS_KEPT:
-                self._policies[key] = known
-        return known
+        by_limit = self._policies.get(name)
+        if by_limit is not None and limit in by_limit:
+            return by_limit[limit]
+        quoted = b'"%s"' % name.replace("%", "").encode("ascii", "replace")
+        made = (quoted + b";r=%d;t=%d", quoted + b";q=%d;w=%d" % (limit, window_s))
+        if sum(map(len, self._policies.values())) < FORMS_KEPT:
+            self._policies.setdefault(name, {})[limit] = made
+        return made
 
     def _body(self, decision: Decision, status: int, seconds: int) -> bytes:
         known = self._bodies.get(decision.detail)
@@ -165,7 +165,7 @@ def _prepare(decision: Decision, status: int) -> tuple[bytes, bytes]:
 
 
 def _whole(decision: Decision) -> int:
-    return math.ceil(decision.reset_after_s)
+    return ceil(decision.reset_after_s)
 
 
 def _legacy(decision: Decision) -> list[Field]:
@@ -174,5 +174,5 @@ def _legacy(decision: Decision) -> list[Field]:
     return [
         (b"x-ratelimit-limit", b"%d" % decision.limit),
         (b"x-ratelimit-remaining", b"%d" % remaining),
-        (b"x-ratelimit-reset", b"%d" % (math.ceil(seconds) if math.isfinite(seconds) else 0)),
+        (b"x-ratelimit-reset", b"%d" % (ceil(seconds) if isfinite(seconds) else 0)),
     ]

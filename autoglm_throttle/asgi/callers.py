@@ -76,8 +76,9 @@ class Callers:
     def demand(self, scope: Scope) -> Demand:
         """What this request asks for."""
         try:
+            wanted = self._wanted
             for name, _ in scope["headers"]:
-                if name in self._wanted:
+                if name in wanted:
                     return self._demand(scope)
             if self._identify is not None or self._routes.any:
                 return self._demand(scope)

@@ -115,7 +115,10 @@ class ThrottleMiddleware:
     async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:
         throttle = self.throttle
         verdict = throttle.try_admit(self._callers.demand(scope))
-        scope.setdefault(MARKER, {})[throttle] = verdict
+        if MARKER in scope:
+            scope[MARKER][throttle] = verdict
+        else:
+            scope[MARKER] = {throttle: verdict}
         if not verdict.admitted:
             await self._refuse(scope, send, verdict.decision)
             return
@@ -199,7 +202,8 @@ class _Watch:
         if kind == "http.response.body":
             if message.get("more_body"):
                 return self._pass_on(message)
-            self._finish()
+            if not self._permit.settled:
+                self._permit.settle(_FAILURE if self._status >= 500 else _SUCCESS)
         elif kind == "http.response.start" or kind == "websocket.accept":  # noqa: PLR1714 - as above
             self.started = True
             self._status = message.get("status", 0)
@@ -207,7 +211,7 @@ class _Watch:
             if fields:
                 message = _with_fields(message, fields)
         elif kind == "http.response.pathsend":
-            self._finish()
+            self.settle(_FAILURE if self._status >= 500 else _SUCCESS)
         return self._send(message)
 
     async def _pass_on(self, message: Message) -> None:
@@ -217,10 +221,6 @@ class _Watch:
         except OSError:
             self.client_left = True
             raise
-
-    def _finish(self) -> None:
-        if not self._permit.settled:
-            self._permit.settle(_FAILURE if self._status >= 500 else _SUCCESS)
 
     def settle(self, outcome: Outcome) -> None:
         """Settle the permit unless the last byte has done so."""

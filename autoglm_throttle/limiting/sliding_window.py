@@ -178,7 +178,7 @@ def _verdict(log: Log[float], limit: UserLimit, units: int, now: float) -> Decis
     window_s = limit.window_s
     live, used = 0, len(log)
     reset_s = log[0] + window_s - now if used else float(window_s)
-    if used and log[0] + window_s <= now:
+    if reset_s <= 0.0:
         live = _first_live(log, window_s, now)
         reset_s = log[live] + window_s - now if live < used else float(window_s)
     left = limit.limit - (used - live) - units
