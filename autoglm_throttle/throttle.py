@@ -188,7 +188,8 @@ class Throttle:
                 self._note_refusal(demand, decision, now)
         if allowed:
             return Permit(rows, demand, decision, now)
-        self._write()
+        if self._lines:
+            self._write()
         return Rejection(demand, decision)
 
     def observe(self, samples: Sequence[GpuSample]) -> Regime:

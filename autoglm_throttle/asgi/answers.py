@@ -37,6 +37,9 @@ NAMES = ("retry-after", "retry-after-ms", "ratelimit", "ratelimit-policy", "x-sh
 
 LEGACY_NAMES = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")
 
+_NO_RETRY = (b"x-should-retry", b"false")
+_PROBLEM = (b"content-type", b"application/problem+json")
+
 FORMS_KEPT = 512
 """Prebuilt bodies and policies kept; there are a few per configured limit, so this only bounds mistakes."""
 
@@ -84,27 +87,24 @@ class Answers:
         status = STATUS[decision.reason]
         wait = decision.retry_after_s
         if isinf(wait):
-            body = self._too_large(decision)
-            fields = [(b"x-should-retry", b"false")]
             seconds = 0
+            body = self._too_large(decision)
+            fields = [_NO_RETRY]
         else:
             stretched = wait * (1.0 + self._jitter * self._draw())
-            capped = min(stretched, self._max_s)
-            seconds = max(1, ceil(capped))
+            capped = stretched if stretched < self._max_s else self._max_s
+            seconds = ceil(capped) or 1
             body = self._body(decision, status, seconds)
-            fields = [
-                (b"retry-after", b"%d" % seconds),
-                (b"retry-after-ms", b"%d" % max(1, ceil(capped * 1000.0))),
-            ]
+            fields = [(b"retry-after", b"%d" % seconds), (b"retry-after-ms", b"%d" % (ceil(capped * 1e3) or 1))]
             if wait > self._max_s:
-                fields.append((b"x-should-retry", b"false"))
-        fields.append((b"content-type", b"application/problem+json"))
-        fields.append((b"content-length", b"%d" % len(body)))
+                fields.append(_NO_RETRY)
+        fields += (_PROBLEM, (b"content-length", b"%d" % len(body)))
         if decision.window_s and self._publishes:
             item, policy = self._policy(decision.policy, decision.limit, decision.window_s)
-            refused = item % ((0, seconds) if seconds else (decision.remaining, _whole(decision)))
-            policy, state = self._listed(policy, refused, decision.others)
-            fields += [(b"ratelimit-policy", policy), (b"ratelimit", state)]
+            state = item % ((0, seconds) if seconds else (decision.remaining, ceil(decision.reset_after_s)))
+            if decision.others:
+                policy, state = self._listed(policy, state, decision.others)
+            fields += ((b"ratelimit-policy", policy), (b"ratelimit", state))
             if self._legacy:
                 fields += _legacy(decision)
         return status, fields, body
@@ -162,10 +162,6 @@ def _prepare(decision: Decision, status: int) -> tuple[bytes, bytes]:
     document = _problem(decision, status, sentence)
     front, _, back = json.dumps(document, separators=(",", ":")).partition("%d")
     return front.encode(), back[:-1].encode() + b',"retry_after_s":'
-
-
-def _whole(decision: Decision) -> int:
-    return ceil(decision.reset_after_s)
 
 
 def _legacy(decision: Decision) -> list[Field]:

@@ -16,6 +16,10 @@ from autoglm_throttle.settings import ConfigError, Problem, Settings
 VALUE_AT_MOST = 8192
 """Bytes; a longer identity or priority header is treated as absent."""
 
+PEER_AT_MOST = 128
+"""Characters of a peer that count. An address has 45; a server behind a proxy may hand on whatever that wrote,
+and what is remembered must have an end."""
+
 Scope = Mapping[str, Any]
 Identify = Callable[[Any], "Caller | None"]
 Hint = Callable[[str], None]
@@ -83,7 +87,7 @@ class Callers:
             if self._identify is not None or self._routes.any:
                 return self._demand(scope)
             client = scope.get("client")
-            return self._of_stranger(client[0] if client else "")
+            return self._of_stranger(client[0][:PEER_AT_MOST] if client else "")
         except Exception:  # noqa: BLE001 - a scope may hold anything, and the limits must hold all the same
             self._hint("malformed_scope")
             nobody, group = self._by_address("")
@@ -103,7 +107,7 @@ class Callers:
                 else:
                     found.setdefault(name, value)
         client = scope.get("client")
-        peer = client[0] if client else ""
+        peer = client[0][:PEER_AT_MOST] if client else ""
         caller, address, group = self._caller(scope, found, self._proxies.client(peer, forwarded))
         fixed = caller.priority
         cost, route_name = 1.0, None

@@ -71,15 +71,59 @@ class ThrottleMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""
         kind = scope.get("type")
-        if kind == "http" or kind == "websocket":  # noqa: PLR1714 - a set would have to hash what the server sent
-            if MARKER in scope and self.throttle in scope[MARKER]:
-                self._warn_nested()
-                await self.app(scope, receive, send)
-            elif self._exempts(scope):
-                await self._exempted(scope, receive, send)
+        if kind != "http" and kind != "websocket":  # noqa: PLR1714 - a set would hash what the server sent
+            await self._unlimited(scope, receive, send)
+        elif (MARKER in scope and self.throttle in scope[MARKER]) or self._exempts(scope):
+            await self._free(scope, receive, send)
+        else:
+            verdict = self.throttle.try_admit(self._callers.demand(scope))
+            if MARKER in scope:
+                scope[MARKER][self.throttle] = verdict
             else:
-                await self._limited(scope, receive, send)
-        elif kind == "lifespan":
+                scope[MARKER] = {self.throttle: verdict}
+            if verdict.admitted:
+                await self._run(scope, receive, send, verdict)
+            else:
+                await self._refuse(scope, send, verdict.decision)
+
+    async def _run(self, scope: Scope, receive: Receive, send: Send, permit: Permit) -> None:
+        root_path = scope.get("root_path") or ""
+        watch = _Watch(send, permit, self._answers)
+        try:
+            await self.app(scope, receive, watch.send)
+        except Refused as refused:
+            watch.settle(Outcome.NEUTRAL)
+            if watch.started:
+                raise
+            await self._refuse(scope, send, refused.decision)
+        except BaseException as error:
+            watch.settle(Outcome.NEUTRAL if watch.client_left else _outcome(error))
+            raise
+        finally:
+            if not permit.settled:
+                permit.settle(Outcome.NEUTRAL if scope["type"] == "http" else Outcome.SUCCESS)
+            endpoint = scope.get("endpoint")
+            if endpoint is not None and (self._marks.any or hasattr(endpoint, marks.ATTRIBUTE)):
+                self._check_mark(scope, root_path)
+
+    async def _free(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run what is exempt, or was charged by this throttle further out."""
+        charged = scope.setdefault(MARKER, {})
+        if self.throttle in charged:
+            self._warn_nested()
+            await self.app(scope, receive, send)
+            return
+        self.throttle.count_exempt()
+        charged[self.throttle] = None
+        root_path = scope.get("root_path") or ""
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            if self._marks.any:
+                self._check_mark(scope, root_path)
+
+    async def _unlimited(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("type") == "lifespan":
             await self._lifespan(scope, receive, send)
         else:
             await self.app(scope, receive, send)
@@ -101,46 +145,6 @@ class ThrottleMiddleware:
         except Exception:  # noqa: BLE001 - a scope may hold anything, and the limits must hold all the same
             return False
         return route is not None and route.exempt and "//" not in path
-
-    async def _exempted(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.throttle.count_exempt()
-        scope.setdefault(MARKER, {})[self.throttle] = None
-        root_path = scope.get("root_path") or ""
-        try:
-            await self.app(scope, receive, send)
-        finally:
-            if self._marks.any:
-                self._check_mark(scope, root_path)
-
-    async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:
-        throttle = self.throttle
-        verdict = throttle.try_admit(self._callers.demand(scope))
-        if MARKER in scope:
-            scope[MARKER][throttle] = verdict
-        else:
-            scope[MARKER] = {throttle: verdict}
-        if not verdict.admitted:
-            await self._refuse(scope, send, verdict.decision)
-            return
-        root_path = scope.get("root_path") or ""
-        watch = _Watch(send, verdict, self._answers)
-        try:
-            await self.app(scope, receive, watch.send)
-        except Refused as refused:
-            watch.settle(Outcome.NEUTRAL)
-            if watch.started:
-                raise
-            await self._refuse(scope, send, refused.decision)
-        except BaseException as error:
-            watch.settle(Outcome.NEUTRAL if watch.client_left else _outcome(error))
-            raise
-        else:
-            if not verdict.settled:
-                verdict.settle(Outcome.NEUTRAL if scope["type"] == "http" else Outcome.SUCCESS)
-        finally:
-            endpoint = scope.get("endpoint")
-            if endpoint is not None and (self._marks.any or hasattr(endpoint, marks.ATTRIBUTE)):
-                self._check_mark(scope, root_path)
 
     def _check_mark(self, scope: Scope, root_path: str) -> None:
         try:

@@ -12,7 +12,7 @@ MATCHES_KEPT = 4096
 
 
 REMEMBERED_LENGTH = 512
-"""Characters; longer paths are matched anew each time."""
+"""Characters of path and method; what is longer is matched anew each time."""
 
 
 class RouteTable:
@@ -40,7 +40,7 @@ class RouteTable:
         if key in self._known:
             return self._known[key]
         found = self._search(path, method)
-        if len(path) > REMEMBERED_LENGTH:
+        if len(path) + len(method) > REMEMBERED_LENGTH:
             return found
         if len(self._known) >= MATCHES_KEPT:
             self._known.clear()

@@ -169,7 +169,7 @@ class SlidingWindow:
         )
 
 
-_OK = Reason.OK
+_OK, _USER, _TOO_LARGE = Reason.OK, Reason.USER, Reason.TOO_LARGE
 """Before Python 3.12 reading a member from its class costs as much as a look into a dictionary."""
 
 

@@ -58,8 +58,10 @@ class TokenBucket:
 
     def give_back(self, cost: float, now: float) -> None:
         """Return tokens that were taken and not used; the bucket never holds more than its burst."""
-        self._settle(now)
-        self._tokens = min(self.burst, self._tokens + cost)
+        tokens = self.tokens(now) + cost
+        self._tokens = tokens if tokens < self.burst else self.burst
+        if now > self._stamp:
+            self._stamp = now
 
     def rescale(self, factor: float, now: float) -> None:
         """Refill at ``nominal * factor`` from now on; stored tokens and burst stay.
