@@ -1,0 +1,135 @@
+"""The route table against a naive first match, and what endless paths may cost."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.asgi.routes import MATCHES_KEPT, REMEMBERED_LENGTH, RouteTable, path_of
+from autoglm_throttle.settings import RoutePolicy
+
+segments = st.sampled_from(["a", "b", "c", "{x}", "*"])
+methods = st.sampled_from([None, ["GET"], ["POST"], ["GET", "POST"]])
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> list[RoutePolicy]:
+    found = []
+    for number in range(draw(st.integers(0, 8))):
+        drawn = draw(st.lists(segments, max_size=3))
+        front = [
+            f"{{x{place}}}" if part == "{x}" else part for place, part in enumerate(drawn) if part != "*"
+        ]
+        rest = ["*"] if "*" in drawn else []
+        pattern = "/" + "/".join(front + rest)
+        found.append(RoutePolicy(pattern, methods=draw(methods), name=f"policy {number}"))
+    return found
+
+
+def naive(routes: list[RoutePolicy], path: str, method: str) -> RoutePolicy | None:
+    given_parts = [part for part in path.split("/") if part]
+    for route in routes:
+        parts = [part for part in route.pattern.split("/") if part]
+        if route.methods is not None and method not in route.methods:
+            continue
+        open_end = bool(parts) and parts[-1] == "*"
+        if open_end:
+            parts = parts[:-1]
+        if len(given_parts) < len(parts) or (len(given_parts) > len(parts) and not open_end):
+            continue
+        if all(part[0] == "{" or part == actual for part, actual in zip(parts, given_parts, strict=False)):
+            return route
+    return None
+
+
+paths = st.lists(st.sampled_from(["a", "b", "c", "d", "", "{x0}", "*", "a b"]), max_size=5).map(
+    lambda parts: "/" + "/".join(parts)
+)
+
+
+@given(
+    configured=policies(),
+    learned=policies(),
+    requests=st.lists(st.tuples(paths, st.sampled_from(["GET", "POST", "PUT"])), max_size=20),
+)
+def test_it_finds_what_a_naive_scan_finds(
+    configured: list[RoutePolicy], learned: list[RoutePolicy], requests: list[tuple[str, str]]
+) -> None:
+    table = RouteTable(configured)
+    for path, method in requests * 2:
+        assert table.match(path, method) is naive(configured, path, method)
+    table.learn(learned)
+    assert table.any is bool(configured or learned)
+    for path, method in requests * 2:
+        assert table.match(path, method) is naive(configured + learned, path, method)
+
+
+@given(number=st.integers(0, 30), path=paths)
+def test_slashes_that_repeat_or_trail_change_nothing(number: int, path: str) -> None:
+    table = RouteTable([RoutePolicy("/a/b"), RoutePolicy("/a/*"), RoutePolicy("/{x}"), RoutePolicy("/")])
+    doubled = path.replace("/", "/" * (1 + number % 3)) + "/" * (number // 10)
+    assert table.match(doubled, "GET") is table.match(path, "GET")
+
+
+def test_what_is_learned_comes_behind_and_is_replaced_when_learned_anew() -> None:
+    mine, first, second = RoutePolicy("/a"), RoutePolicy("/*", name="first"), RoutePolicy("/b", name="second")
+    table = RouteTable([mine])
+    table.learn([first])
+    assert [table.match(path, "GET") for path in ("/a", "/b", "/c")] == [mine, first, first]
+    table.learn([second])
+    assert [table.match(path, "GET") for path in ("/a", "/b", "/c")] == [mine, second, None]
+    table.learn([])
+    assert [table.match(path, "GET") for path in ("/a", "/b", "/c")] == [mine, None, None]
+
+
+def test_an_empty_table_says_so() -> None:
+    assert not RouteTable().any
+    assert RouteTable().match("/", "GET") is None
+
+
+def test_endless_paths_and_methods_do_not_fill_the_memory() -> None:
+    table = RouteTable([RoutePolicy("/a/*")])
+    for number in range(MATCHES_KEPT + 100):
+        assert table.match(f"/a/{number}", "GET") is not None
+    assert len(table._known) <= MATCHES_KEPT
+    before = len(table._known)
+    for number in range(10):
+        assert table.match(f"/a/{number}" + "x" * REMEMBERED_LENGTH, "GET") is not None
+        assert table.match(f"/a/{number}", "X" * REMEMBERED_LENGTH) is not None
+    assert len(table._known) == before, "long ones are matched anew each time"
+
+
+def test_what_is_remembered_is_remembered_by_method() -> None:
+    post = RoutePolicy("/a", methods=["POST"])
+    table = RouteTable([post])
+    assert [table.match("/a", method) for method in ("GET", "POST", "GET", "POST")] == [
+        None,
+        post,
+        None,
+        post,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "root", "found"),
+    [
+        ("/v1/chat", "", "/v1/chat"),
+        ("/v1/chat", None, "/v1/chat"),
+        ("/api/v1", "/api", "/v1"),
+        ("/api", "/api", "/"),
+        ("/api/", "/api", "/"),
+        ("/apix", "/api", "/apix"),
+        ("/other", "/api", "/other"),
+        ("//api/x", "/api", "//api/x"),
+        ("", "", "/"),
+        (None, None, "/"),
+        ("/api//x", "/api", "//x"),
+    ],
+)
+def test_a_path_is_taken_without_its_root(path: str | None, root: str | None, found: str) -> None:
+    assert path_of({"path": path, "root_path": root}) == found
+
+
+def test_a_scope_without_a_path_is_the_root() -> None:
+    assert path_of({}) == "/"
