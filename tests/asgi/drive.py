@@ -116,6 +116,24 @@ async def send_scope(app: App, scope: Scope, incoming: Iterable[Message] = ()) -
     return answer
 
 
+def at_once(app: App, scope: Scope) -> Answer:
+    """Run an app that never waits, without an event loop: for tests of many thousand requests."""
+    answer = Answer()
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b""}
+
+    async def send(message: Message) -> None:
+        answer.messages.append(message)
+
+    coroutine = app(scope, receive, send).__await__()
+    try:
+        next(coroutine)
+    except StopIteration:
+        return answer
+    raise AssertionError("the app waits")
+
+
 async def request(app: App, path: str = "/", method: str = "GET", **more: Any) -> Answer:
     """One HTTP request without a body."""
     return await send_scope(app, http_scope(path, method, **more), [{"type": "http.request", "body": b""}])
