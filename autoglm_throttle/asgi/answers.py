@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable
 from math import ceil, isfinite, isinf
 
@@ -39,6 +40,9 @@ LEGACY_NAMES = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset
 
 _NO_RETRY = (b"x-should-retry", b"false")
 _PROBLEM = (b"content-type", b"application/problem+json")
+
+_UNQUOTABLE = re.compile(r'[^ -~]|["\\%]')
+"""What cannot stand in a string of RFC 9651 as it is, and the percent sign, which the forms below fill in."""
 
 FORMS_KEPT = 512
 """Prebuilt bodies and policies kept; there are a few per configured limit, so this only bounds mistakes."""
@@ -122,7 +126,7 @@ class Answers:
         by_limit = self._policies.get(name)
         if by_limit is not None and limit in by_limit:
             return by_limit[limit]
-        quoted = b'"%s"' % name.replace("%", "").encode("ascii", "replace")
+        quoted = b'"%s"' % _UNQUOTABLE.sub("?", name).encode()
         made = (quoted + b";r=%d;t=%d", quoted + b";q=%d;w=%d" % (limit, window_s))
         if sum(map(len, self._policies.values())) < FORMS_KEPT:
             self._policies.setdefault(name, {})[limit] = made
@@ -135,11 +139,11 @@ class Answers:
             if len(self._bodies) < FORMS_KEPT:
                 self._bodies[decision.detail] = known
         front, back = known
-        return b"%b%d%b%.3f}" % (front, seconds, back, decision.retry_after_s)
+        return b"%b%d%b%.3f}" % (front, seconds, back, ceil(decision.retry_after_s * 1e3) / 1e3)
 
     def _too_large(self, decision: Decision) -> bytes:
         sentence = (
-            f"The request costs more than {decision.policy} can ever admit: at most {decision.limit:g}."
+            f"The request costs more than {decision.policy} can ever admit: at most {decision.limit:.15g}."
         )
         return json.dumps(_problem(decision, 413, sentence), separators=(",", ":")).encode()
 
@@ -158,7 +162,7 @@ def _problem(decision: Decision, status: int, sentence: str) -> dict[str, object
 
 def _prepare(decision: Decision, status: int) -> tuple[bytes, bytes]:
     """The body for this kind of refusal, cut where the seconds and the exact wait go."""
-    sentence = _SENTENCES[decision.reason].format(policy=decision.policy)
+    sentence = _SENTENCES[decision.reason].format(policy=decision.policy.replace("%", "?"))
     document = _problem(decision, status, sentence)
     front, _, back = json.dumps(document, separators=(",", ":")).partition("%d")
     return front.encode(), back[:-1].encode() + b',"retry_after_s":'
