@@ -103,7 +103,6 @@ class Connection(asyncio.Protocol):
         self._library = library
         self._only_head = only_head
         self._parser = library.parser(self)
-        self._transport: asyncio.Transport | None = None
         self._spoilt = False
         self.answers = 0
         """Complete answers so far: above 0 the connection is a reused one."""
@@ -125,13 +124,12 @@ class Connection(asyncio.Protocol):
         self._reset()
         self.index = index
         self.sent_s = now
-        if self._transport is not None:
-            self._transport.write(data)
+        self._transport.write(data)
 
     @property
     def reusable(self) -> bool:
         """Whether another request may follow."""
-        return not self._spoilt and self._transport is not None and not self._transport.is_closing()
+        return not (self._spoilt or self._transport.is_closing())
 
     @property
     def unheard(self) -> bool:
@@ -161,13 +159,11 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Drop the connection and whatever it carries, without a word to the owner about the request."""
         self.index = IDLE
-        if self._transport is not None:
-            self._transport.abort()
+        self._transport.abort()
 
     def close(self) -> None:
         """Close an idle connection."""
-        if self._transport is not None:
-            self._transport.close()
+        self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Asyncio: connected."""

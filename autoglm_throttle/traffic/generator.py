@@ -40,6 +40,9 @@ class Options:
     """
 
     connections: int = 256
+    """Opened before the start, so that connecting is part of no latency."""
+    more_connections: int = 0
+    """Opened when all others are busy; without any left, requests wait in line and their latency runs."""
     max_inflight: int = 20_000
     """Above it a request is dropped and counted, never delayed (the rule of k6)."""
     timeout_s: float = 30.0
@@ -48,6 +51,8 @@ class Options:
     """How long to wait for answers after the last request was sent."""
 
     def __post_init__(self) -> None:
+        if self.more_connections < 0:
+            raise TrafficError("more_connections must not be negative")
         if min(self.connections, self.max_inflight, self.timeout_s, self.drain_s) <= 0:
             raise TrafficError("connections, max_inflight, timeout_s and drain_s must be above 0")
 
@@ -75,13 +80,15 @@ class Generator:
         observer: Observer | None = None,
     ) -> None:
         self.books = Books(plan)
-        self.options = options or Options()
+        self.options = chosen = options or Options()
         self._plan = plan
         self._encode = encode
         self._observer = observer
         self._library = ParserLibrary()
         self._only_head = target.method == "HEAD"
-        self._pool = Pool(target.host, target.port, self.options.connections, self._connection)
+        self._pool = Pool(
+            target.host, target.port, chosen.connections, chosen.more_connections, self._connection
+        )
         self._lag = Histogram()
         self._start_s = 0.0
         self._next = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
+from itertools import accumulate
 
 DIGITS = 8
 """Significant binary digits: the error is below 1/128, finer than two runs ever agree."""
@@ -60,12 +61,9 @@ class Histogram:
         if not total:
             return None
         wanted = max(1, math.ceil(share * total))
-        seen = 0
-        edge = 0
-        for edge in sorted(self._counts):
-            seen += self._counts[edge]
-            if seen >= wanted:
-                break
+        rising = self.pairs()
+        seen = accumulate(count for _, count in rising)
+        edge = next(edge for (edge, _), so_far in zip(rising, seen, strict=True) if so_far >= wanted)
         width = 1 << max(0, edge.bit_length() - DIGITS)
         return min((edge + width) / 1e6, self._largest_s)
 

@@ -26,18 +26,20 @@ class Pool:
     Args:
         host: name or address.
         port: TCP port.
-        size: the most connections at a time.
+        size: connections to open before the start.
+        more: connections to open later, while all others are busy.
         make: a new connection object; it tells its owner when it is open.
 
     Raises:
         TrafficError: the process may not open that many files.
     """
 
-    def __init__(self, host: str, port: int, size: int, make: Callable[[], Connection]) -> None:
-        allow_connections(size)
+    def __init__(self, host: str, port: int, size: int, more: int, make: Callable[[], Connection]) -> None:
+        allow_connections(size + more)
         self._host = host
         self._port = port
         self._size = size
+        self._most = size + more
         self._make = make
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
@@ -70,8 +72,8 @@ class Pool:
         self._idle.append(connection)
 
     def want(self, waiting: int) -> None:
-        """So many requests wait for a connection: open that many more, up to the size of the pool."""
-        room = self._size - len(self._open) - len(self._opening)
+        """So many requests wait for a connection: open that many more if it may."""
+        room = self._most - len(self._open) - len(self._opening)
         for _ in range(min(room, waiting - len(self._opening))):
             task = asyncio.get_running_loop().create_task(self._reconnect())
             self._opening.add(task)

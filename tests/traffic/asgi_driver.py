@@ -37,7 +37,11 @@ async def ask(app: ASGIApp, method: str, path: str, *pieces: bytes, gone: bool =
     async def send(message: Message) -> None:
         outbox.append(message)
 
-    await app({"type": "http", "method": method, "path": path, "headers": []}, receive, send)
+    await app(
+        {"type": "http", "method": method, "path": path, "headers": [], "client": ("127.0.0.1", 1)},
+        receive,
+        send,
+    )
     if not outbox:
         return Answer(0, {}, [])
     return Answer(

@@ -56,6 +56,7 @@ def endings(result: Result) -> dict[Ending, int]:
         ([b"HTTP/1.1 404 X\r\ncontent-length: 0\r\n\r\n"], Ending.CLIENT_ERROR),
         ([b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"], Ending.OK),
         ([OK + b"HTTP/1.1 429 X\r\ncontent-length: 0\r\n\r\n"], Ending.OK),
+        ([b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\nmore"], Ending.OK),
         ([b"garbage\r\n\r\n"], Ending.MALFORMED),
         ([b"HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n"], Ending.MALFORMED),
         ([b"HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n"], Ending.MALFORMED),
@@ -220,6 +221,28 @@ async def test_stopping_leaves_the_rest_out_and_waits_for_what_is_under_way() ->
     assert (total.planned, total.sent, total.admitted) == (600, 1, 1)
 
 
+async def test_a_cancelled_run_sends_no_more() -> None:
+    made = plan(Shape.parse("fixed:100:60"), Arrivals.UNIFORM, Crowd())
+    arrived = asyncio.Event()
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        await request(reader)
+        arrived.set()
+        await reader.read()
+
+    async with ScriptedServer(serve) as server:
+        target = Target(port=server.port)
+        generator = Generator(made, target, encoder(made, target), BRISK)
+        running = asyncio.create_task(generator.run())
+        await arrived.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        launched = generator.launched
+        await asyncio.sleep(0.03)
+    assert generator.launched == launched
+
+
 async def test_stopping_twice_ends_at_once() -> None:
     made = some(3)
 
@@ -305,6 +328,30 @@ def test_bodies_are_used_in_turn_and_measured() -> None:
     assert encode(0).endswith(b"content-length: 2\r\n\r\n{}")
     assert encode(1).endswith(b'content-length: 12\r\n\r\n{"tokens":9}')
     assert encode(2) == encode(0)
+
+
+def test_a_negative_number_of_connections_is_refused() -> None:
+    with pytest.raises(TrafficError, match="negative"):
+        Options(more_connections=-1)
+
+
+async def test_more_connections_are_opened_when_all_are_busy() -> None:
+    made = some(5)
+    arrived = asyncio.Event()
+    inside = 0
+
+    async def together(reader: Reader, writer: Writer) -> None:
+        nonlocal inside
+        await request(reader)
+        inside += 1
+        if inside == 5:
+            arrived.set()
+        await arrived.wait()
+        writer.write(OK)
+        await reader.read()
+
+    result = await drive(together, made, Options(connections=1, more_connections=4, timeout_s=5.0))
+    assert endings(result) == {Ending.OK: 5}
 
 
 def test_a_request_cannot_end_twice() -> None:

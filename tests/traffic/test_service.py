@@ -106,6 +106,13 @@ async def test_chat_streams_every_token_once_and_then_the_usage() -> None:
     assert {event["id"] for event in events} == {"chatcmpl-1"}
 
 
+async def test_a_batching_card_streams_everything_at_the_end() -> None:
+    sim = SimGpu(SimSpec(work=BatchSpec(max_batch=1, base_s=0.1, capacity_rps=9.0)))
+    body = json.dumps(CHAT | {"stream": True}).encode()
+    answer = await ask(service(sim), "POST", "/v1/chat/completions", body)
+    assert len(answer.chunks) == 3
+
+
 async def test_a_device_that_dies_in_a_stream_says_so_at_the_end() -> None:
     sim = SimGpu(SimSpec(work=LlmSpec()))
     streaming = asyncio.create_task(

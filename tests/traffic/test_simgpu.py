@@ -104,6 +104,7 @@ def test_llm_steps_give_each_sequence_a_token_and_prefill_takes_time() -> None:
     sim.submit(Item(1, 100, 3), 0.0)
     assert sim.advance(0.11) == []
     assert sim.generated(1, 0.112) == 1
+    assert sim.generated(2, 0.112) == 0
     sim.submit(Item(2, 50, 1), 0.115)
     # The step that runs ends at 0.111 + 0.011; then both share one step of 10 + 2 + 50 ms.
     told = sim.advance(10.0)

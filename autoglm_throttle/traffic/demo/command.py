@@ -16,6 +16,7 @@ from autoglm_throttle.traffic.books import Result
 from autoglm_throttle.traffic.demo import screen, story
 from autoglm_throttle.traffic.demo.child import Child
 from autoglm_throttle.traffic.demo.scenario import (
+    CONNECTIONS,
     IDENTITY_HEADER,
     SECONDS,
     Scenario,
@@ -29,7 +30,12 @@ from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import Generator, Options
 from autoglm_throttle.traffic.wire import Target, encoder
 
-OPTIONS = Options(connections=768, timeout_s=120.0, drain_s=60.0)
+OPENED = 100
+"""Connections before the start: no more than the shortest backlog of a listening socket (macOS: 128)."""
+
+OPTIONS = Options(
+    connections=OPENED, more_connections=max(0, CONNECTIONS - OPENED), timeout_s=120.0, drain_s=60.0
+)
 """Patient: under policy ``fixed`` answers may take half a minute, and that is the point of showing it."""
 
 USAGE, INTERRUPTED = 2, 130

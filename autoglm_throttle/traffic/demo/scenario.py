@@ -15,6 +15,7 @@ from pathlib import Path
 from autoglm_throttle.model import Policy
 from autoglm_throttle.settings import PREFIX
 from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Level, Plan, Shape, plan, replay
+from autoglm_throttle.traffic.files import most_connections
 from autoglm_throttle.traffic.simulate import BatchSpec, LlmSpec, SimSpec
 from autoglm_throttle.traffic.trace import load_azure_llm
 
@@ -31,6 +32,12 @@ PHASES = (("calm", 0.5, 0.20), ("2x", 2.0, 0.25), ("5x", 5.0, 0.30), ("recovery"
 
 OVERLOADED = ("2x", "5x")
 """Phases in which some must be refused."""
+
+STATE_PATH = "/demo/state"
+"""Where the service shows its throttle; exempt from every limit."""
+
+CONNECTIONS = min(6_000, most_connections())
+"""Each request inside has one. Under ``tiers`` some hundred are inside, under ``fixed`` almost 5000."""
 
 CROWD = Crowd(clients=8, skew=0.8)
 
@@ -97,6 +104,3 @@ def environment(policy: Policy) -> dict[str, str]:
         "SAMPLE_INTERVAL_S": "0.5",
     }
     return {PREFIX + name: value for name, value in settings.items()}
-
-
-STATE_PATH = "/demo/state"

@@ -23,7 +23,7 @@ from autoglm_throttle.asgi import ThrottleMiddleware
 from autoglm_throttle.model import Priority
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.throttle import Throttle
-from autoglm_throttle.traffic.demo.scenario import STATE_PATH, card
+from autoglm_throttle.traffic.demo.scenario import CONNECTIONS, STATE_PATH, card
 from autoglm_throttle.traffic.files import allow_connections
 from autoglm_throttle.traffic.simulate import SimGpu, service
 from autoglm_throttle.traffic.simulate.exchange import Exchange
@@ -31,8 +31,8 @@ from autoglm_throttle.traffic.simulate.exchange import Exchange
 if TYPE_CHECKING:
     import uvicorn
 
-CONNECTIONS = 1024
-"""Of the load to the service: more than are ever inside under policy ``tiers``."""
+BACKLOG = 1024
+"""Connections that may wait to be accepted; Linux allows 4096 by default, macOS 128."""
 
 PATIENCE_S = 3.0
 """After the input ended: time to close connections before the process ends anyway."""
@@ -92,7 +92,7 @@ def main() -> None:
     threading.Thread(target=_watch, args=(server,), daemon=True).start()
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
         listener.bind(("127.0.0.1", 0))
-        listener.listen(CONNECTIONS)
+        listener.listen(BACKLOG)
         sys.stdout.write(f"{listener.getsockname()[1]}\n")
         sys.stdout.flush()
         asyncio.run(server.serve(sockets=[listener]))

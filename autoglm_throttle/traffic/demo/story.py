@@ -7,6 +7,7 @@ from typing import Any
 
 from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.books import Result, Row
+from autoglm_throttle.traffic.demo import screen
 from autoglm_throttle.traffic.demo.scenario import OVERLOADED
 from autoglm_throttle.traffic.ending import Ending
 
@@ -47,10 +48,12 @@ def sentence(result: Result, watched: Watched) -> str:
     cut = "never cut the rates"
     if watched.cuts:
         cut = f"cut the rates {_times(watched.cuts)}, down to {watched.lowest_factor:g} of nominal"
+    patience = screen.seconds(total.response.percentile(0.95))
     return (
         f"The card rose to {watched.peak_pct:.0f} % and the throttle {cut}: of {total.sent}"
         f" requests {total.admitted} were served, {refused} were told at once when to come back,"
-        f" {total.failed} failed; {_share(high)} of the high and {_share(low)} of the low priority got in."
+        f" {total.failed} failed; {_share(high)} of the high and {_share(low)} of the low priority got in,"
+        f" 95 % of all within {patience}."
     )
 
 

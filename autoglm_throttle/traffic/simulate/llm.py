@@ -117,9 +117,7 @@ class LlmEngine:
         sequence = self._by_id.get(item_id)
         if sequence is None:
             return 0
-        ended = 0
-        if self.ends_s is not None:
-            ended = min(self._steps, int((now - self._stretch_s) / self._step_s))
+        ended = min(self._steps, int((now - self._stretch_s) / self._step_s))
         return max(0, self._steps_done + ended - sequence.first_step)
 
     def clear(self) -> list[Item]:

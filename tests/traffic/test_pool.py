@@ -1,0 +1,120 @@
+"""The pool of connections, with sockets replaced by plain calls."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from typing import cast
+
+import pytest
+
+from autoglm_throttle.traffic import files
+from autoglm_throttle.traffic.connection import Connection
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.pool import Pool
+
+
+class Line:
+    """As much of a connection as a pool sees."""
+
+    reusable = True
+    aborted = False
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+def line() -> Connection:
+    return cast("Connection", Line())
+
+
+def pool(monkeypatch: pytest.MonkeyPatch, refusals: int, size: int = 1, more: int = 0) -> Pool:
+    """A pool whose first attempts to connect are refused."""
+    made = Pool("127.0.0.1", 1, size, more, line)
+    left = refusals
+
+    async def connect() -> None:
+        nonlocal left
+        if left:
+            left -= 1
+            raise ConnectionRefusedError
+        made.opened(line())
+
+    monkeypatch.setattr(made, "_connect", connect)
+    monkeypatch.setattr("autoglm_throttle.traffic.pool.BACKOFF_FIRST_S", 0.0)
+    return made
+
+
+async def test_refused_connections_are_tried_again_until_one_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = pool(monkeypatch, refusals=5)
+    lines.want(1)
+    lines.want(1)
+    (task,) = lines._opening
+    await asyncio.wait_for(task, 5.0)
+    assert len(lines._open) == 1
+
+
+async def test_no_more_are_opened_than_the_pool_may_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = pool(monkeypatch, refusals=0, size=2, more=1)
+    await lines.fill()
+    lines.want(10)
+    (task,) = lines._opening
+    await task
+    lines.want(10)
+    assert len(lines._open) == 3
+
+
+async def test_a_pool_that_was_shut_opens_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = pool(monkeypatch, refusals=10**6)
+    lines.want(1)
+    await asyncio.sleep(0)
+    lines.shut()
+    await asyncio.wait(lines._opening)
+    assert not lines._open
+    late = line()
+    lines.opened(late)
+    assert cast("Line", late).aborted
+
+
+async def test_the_most_recently_used_connection_comes_first_and_dead_ones_never() -> None:
+    lines = Pool("127.0.0.1", 1, 3, 0, line)
+    first, second, dead = line(), line(), line()
+    for one in (first, second, dead):
+        lines.opened(one)
+        lines.give_back(one)
+    cast("Line", dead).reusable = False
+    assert [lines.take(), lines.take(), lines.take()] == [second, first, None]
+    lines.give_back(first)
+    lines.closed(first)
+    assert lines.take() is None
+
+
+def limits(monkeypatch: pytest.MonkeyPatch, soft: int, hard: int) -> list[tuple[int, int]]:
+    asked: list[tuple[int, int]] = []
+
+    def change(_what: int, wanted: tuple[int, int]) -> None:
+        if hard != resource.RLIM_INFINITY and wanted[0] > hard:
+            raise ValueError
+        asked.append(wanted)
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _what: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", change)
+    return asked
+
+
+def test_the_soft_limit_is_raised_only_when_it_must_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = limits(monkeypatch, 1000, 5000)
+    files.allow_connections(900)
+    assert asked == []
+    files.allow_connections(2000)
+    assert asked == [(2064, 5000)]
+    assert files.most_connections() == 4936
+    with pytest.raises(TrafficError, match="5064 open files are needed and 1000 allowed: ulimit -n 5064"):
+        files.allow_connections(5000)
+
+
+def test_without_limits_there_is_still_a_sane_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = limits(monkeypatch, resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    files.allow_connections(10**6)
+    assert asked == []
+    assert files.most_connections() == files.MANY
