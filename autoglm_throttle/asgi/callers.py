@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from autoglm_throttle.asgi.proxy_hint import WARNING, ProxyHint
 from autoglm_throttle.asgi.routes import RouteTable, path_of
 from autoglm_throttle.identity import REMEMBERED, Identity, ProxyChain, overflow_group
+from autoglm_throttle.journal import LOGGER
 from autoglm_throttle.model import Demand, Priority
 from autoglm_throttle.settings import ConfigError, Problem, Settings
 
@@ -76,10 +78,13 @@ class Callers:
         self._wanted = frozenset({self._key_header, self._priority_header, forwarded} - {b""})
         self._by_address = lru_cache(REMEMBERED)(self._address_identity)
         self._of_stranger = lru_cache(REMEMBERED)(self._stranger)
+        self._proxy_hint = None if settings.trusted_proxies else ProxyHint()
 
     def demand(self, scope: Scope) -> Demand:
         """What this request asks for."""
         try:
+            if self._proxy_hint is not None:
+                self._look_for_proxy(scope, self._proxy_hint)
             wanted = self._wanted
             for name, _ in scope["headers"]:
                 if name in wanted:
@@ -92,6 +97,14 @@ class Callers:
             self._hint("malformed_scope")
             nobody, group = self._by_address("")
             return Demand(self._default, nobody.user, group=group)
+
+    def _look_for_proxy(self, scope: Scope, hint: ProxyHint) -> None:
+        client = scope.get("client")
+        if hint.note(client[0][:PEER_AT_MOST] if client else ""):
+            self._hint("behind_proxy")
+            LOGGER.warning(WARNING)
+        if hint.done:
+            self._proxy_hint = None
 
     def _stranger(self, peer: str) -> Demand:
         """The demand of one of whom nothing is known but its address: always the same one."""

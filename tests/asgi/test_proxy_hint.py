@@ -1,0 +1,101 @@
+"""One private address with nearly all requests is a proxy that nobody has told us of."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from autoglm_throttle.asgi.callers import Callers
+from autoglm_throttle.asgi.proxy_hint import REQUESTS, ProxyHint
+from autoglm_throttle.asgi.routes import RouteTable
+from autoglm_throttle.settings import Settings
+
+
+def noted(*peers: tuple[str, int]) -> list[bool]:
+    hint = ProxyHint()
+    return [hint.note(peer) for peer, times in peers for _ in range(times)]
+
+
+@pytest.mark.parametrize(
+    "peer", ["10.0.0.1", "192.168.1.7", "172.17.0.1", "127.0.0.1", "fd00::1", "::1", "::ffff:10.0.0.1", ""]
+)
+def test_one_private_address_with_nearly_all_requests(peer: str) -> None:
+    answers = noted(("8.8.8.8", 50), ("8.8.4.4", 50), (peer, 900), (peer, 5000))
+    assert [position for position, answer in enumerate(answers) if answer] == [REQUESTS - 1], (
+        "once, at the end"
+    )
+
+
+@pytest.mark.parametrize(
+    "peers",
+    [
+        [("8.8.8.8", 2000)],
+        [("2606:4700::1", 2000)],
+        [("testclient", 2000)],
+        [("10.0.0.1", 899), ("8.8.8.8", 2000)],
+        [("10.0.0.1", 500), ("10.0.0.2", 2000)],
+        [("10.0.0.1", 999)],
+    ],
+)
+def test_all_else_is_no_proxy(peers: list[tuple[str, int]]) -> None:
+    assert not any(noted(*peers))
+
+
+def test_nothing_is_kept_once_it_is_done() -> None:
+    hint = ProxyHint()
+    for number in range(REQUESTS):
+        assert not hint.done
+        hint.note(f"10.0.{number >> 8}.{number & 255}")
+    assert hint.done
+    assert not hint.note("10.0.0.1")
+    assert not hint._peers
+
+
+def scope(peer: object) -> dict[str, Any]:
+    return {"type": "http", "headers": [], "client": peer}
+
+
+def callers(hints: list[str], **settings: Any) -> Callers:
+    return Callers(Settings(**settings), RouteTable(), hint=hints.append)
+
+
+def test_one_warning_says_what_to_set(caplog: pytest.LogCaptureFixture) -> None:
+    hints: list[str] = []
+    tested = callers(hints)
+    with caplog.at_level(logging.WARNING, "autoglm_throttle"):
+        for _ in range(REQUESTS * 3):
+            tested.demand(scope(("10.1.2.3", 5)))
+    (record,) = caplog.records
+    assert "you are behind a proxy" in record.getMessage()
+    assert "AUTOGLM_THROTTLE_TRUSTED_PROXIES" in record.getMessage()
+    assert "10.1.2.3" not in record.getMessage()
+    assert hints == ["behind_proxy"]
+    assert tested._proxy_hint is None, "after that it costs nothing"
+
+
+@pytest.mark.parametrize(
+    ("peer", "settings"),
+    [
+        (("10.1.2.3", 5), {"trusted_proxies": "10.0.0.0/8"}),
+        (("10.1.2.3", 5), {"trusted_proxies": "unix"}),
+        (("8.8.8.8", 5), {}),
+    ],
+)
+def test_no_warning_where_none_is_due(
+    peer: object, settings: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    hints: list[str] = []
+    tested = callers(hints, **settings)
+    for _ in range(REQUESTS + 1):
+        tested.demand(scope(peer))
+    assert not caplog.records
+    assert not hints
+
+
+@pytest.mark.parametrize("peer", [None, (), (None, 1), (7, 1), "x", ([], 1)])
+def test_a_malformed_peer_breaks_nothing(peer: object) -> None:
+    tested = callers([])
+    for _ in range(REQUESTS + 1):
+        assert tested.demand(scope(peer)).user
