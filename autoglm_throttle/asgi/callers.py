@@ -19,8 +19,8 @@ VALUE_AT_MOST = 8192
 """Bytes; a longer identity or priority header is treated as absent."""
 
 PEER_AT_MOST = 128
-"""Characters of a peer that count. An address has 45; a server behind a proxy may hand on whatever that wrote,
-and what is remembered must have an end."""
+"""Characters of a peer that count. An address has 45, but a server behind a proxy may hand on anything
+that this wrote, and what is remembered must have an end."""
 
 Scope = Mapping[str, Any]
 Identify = Callable[[Any], "Caller | None"]
