@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 from autoglm_throttle.asgi.proxy_hint import WARNING, ProxyHint
@@ -13,7 +14,7 @@ from autoglm_throttle.asgi.routes import RouteTable, path_of
 from autoglm_throttle.identity import REMEMBERED, Identity, ProxyChain, overflow_group
 from autoglm_throttle.journal import LOGGER
 from autoglm_throttle.model import Demand, Priority
-from autoglm_throttle.settings import ConfigError, Problem, Settings
+from autoglm_throttle.settings import PREFIX, ConfigError, Problem, Settings
 
 VALUE_AT_MOST = 8192
 """Bytes; a longer identity or priority header is treated as absent."""
@@ -21,6 +22,8 @@ VALUE_AT_MOST = 8192
 PEER_AT_MOST = 128
 """Characters of a peer that count. An address has 45, but a server behind a proxy may hand on anything
 that this wrote, and what is remembered must have an end."""
+
+VARIABLE = PREFIX + "IDENTITY"
 
 Scope = Mapping[str, Any]
 Identify = Callable[[Any], "Caller | None"]
@@ -161,7 +164,11 @@ class Callers:
             if caller is None or not caller.user:
                 return None
             user = self._identity.of("user", caller.user)
-            return Caller(user, caller.plan, caller.priority, caller.verified)
+            plan = self._plans.get(caller.plan) if caller.plan is not None else None
+            priority = plan.priority if plan is not None and caller.priority is None else caller.priority
+            return Caller(
+                user, caller.plan, None if priority is None else Priority(priority), bool(caller.verified)
+            )
         except Exception:  # noqa: BLE001 - it is the user's code
             self._hint("identify_failed")
             return None
@@ -218,10 +225,10 @@ def _imported(identity: str) -> Identify | None:
     if not colon or module == "header":
         return None
     try:
-        found = getattr(importlib.import_module(module), name)
+        found = attrgetter(name)(importlib.import_module(module))
     except (ImportError, AttributeError) as error:
-        raise ConfigError([Problem("IDENTITY", f"{identity} cannot be imported: {error}")]) from None
+        raise ConfigError([Problem(VARIABLE, f"{identity} cannot be imported: {error}")]) from None
     if not callable(found):
-        raise ConfigError([Problem("IDENTITY", f"{identity} is not callable")])
+        raise ConfigError([Problem(VARIABLE, f"{identity} is not callable")])
     identify: Identify = found
     return identify

@@ -1,0 +1,426 @@
+"""From a scope to a demand: every way to be known, and nothing that a client can gain by lying."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.asgi.callers import VALUE_AT_MOST, Caller, Callers
+from autoglm_throttle.asgi.routes import RouteTable
+from autoglm_throttle.identity import Identity
+from autoglm_throttle.model import Demand, Priority
+from autoglm_throttle.settings import ConfigError, Plan, RoutePolicy, Settings
+
+SECRET = "a secret of more than sixteen bytes"
+HASH = Identity(SECRET.encode())
+PEER = ("8.8.8.8", 1234)
+PROXY = ("10.0.0.1", 1234)
+Headers = list[tuple[bytes, bytes]]
+
+ADDRESS = HASH.of("address", "8.8.8.8")
+KEY = HASH.of("key", "k-123")
+
+
+def scope(headers: Any = (), client: Any = PEER, **more: Any) -> dict[str, Any]:
+    return {"type": "http", "method": "GET", "path": "/", "headers": headers, "client": client, **more}
+
+
+def make(identify: Any = None, hints: list[str] | None = None, **settings: Any) -> Callers:
+    chosen = Settings(key_secret=SECRET, **settings)
+    seen = hints if hints is not None else []
+    return Callers(chosen, RouteTable(chosen.routes), identify=identify, hint=seen.append)
+
+
+def known_as(demand: Demand) -> tuple[str, str]:
+    return demand.user, demand.address
+
+
+# --- by address ---
+
+
+def test_by_default_the_address_is_the_caller() -> None:
+    demand = make().demand(scope())
+    assert known_as(demand) == (ADDRESS, "")
+    assert (demand.priority, demand.cost, demand.plan, demand.route) == (Priority.MID, 1.0, None, None)
+    assert demand.group == HASH.of("group", "8.8.8.0/24")
+
+
+@pytest.mark.parametrize(
+    ("client", "address"),
+    [
+        (("8.8.8.8", 1), "8.8.8.8"),
+        (["8.8.8.8", 1], "8.8.8.8"),
+        (("8.8.8.8",), "8.8.8.8"),
+        (("::ffff:8.8.8.8", 1), "8.8.8.8"),
+        (("2001:db8::1:2:3:4", 1), "2001:db8::"),
+        (None, "unix"),
+        ((), "unix"),
+        (("", 0), "unix"),
+        (("testclient", 1), "testclient"),
+    ],
+)
+def test_the_peer_is_the_client(client: Any, address: str) -> None:
+    assert known_as(make().demand(scope(client=client))) == (HASH.of("address", address), "")
+
+
+def test_the_ipv6_prefix_is_that_of_the_settings() -> None:
+    demand = make(ipv6_prefix=128).demand(scope(client=("2001:db8::1", 1)))
+    assert demand.user == HASH.of("address", "2001:db8::1")
+
+
+def test_a_trusted_proxy_says_who_its_client_is() -> None:
+    callers = make(trusted_proxies="10.0.0.0/8")
+    lines: Headers = [(b"x-forwarded-for", b"6.6.6.6"), (b"x-forwarded-for", b"8.8.8.8, 10.0.0.9")]
+    assert callers.demand(scope(lines, PROXY)).user == ADDRESS
+    assert callers.demand(scope(lines, ("1.2.3.4", 1))).user == HASH.of("address", "1.2.3.4")
+    assert make().demand(scope(lines, PROXY)).user == HASH.of("address", "10.0.0.1")
+
+
+header_names = st.sampled_from(
+    [b"x-forwarded-for", b"forwarded", b"x-real-ip", b"x-api-key", b"authorization", b"x-priority", b"host"]
+)
+header_values = st.one_of(
+    st.binary(max_size=30),
+    st.sampled_from(
+        [b"8.8.4.4", b"10.0.0.1", b"1", b"high", b"bearer x", b"", b"\x00", b"\n", b"\xff" * 9000]
+    ),
+)
+
+
+@given(headers=st.lists(st.tuples(header_names, header_values), max_size=6))
+def test_no_header_changes_who_an_untrusted_peer_is_or_raises_its_priority(headers: Headers) -> None:
+    setups: list[dict[str, Any]] = [{"trusted_proxies": "10.0.0.0/8", "priority_header_trust": "proxy"}, {}]
+    for settings in setups:
+        callers = make(**settings)
+        plain, lying = callers.demand(scope()), callers.demand(scope(headers))
+        assert known_as(lying) == known_as(plain) == (ADDRESS, "")
+        assert (lying.group, lying.cost, lying.plan) == (plain.group, plain.cost, plain.plan)
+        assert lying.priority >= plain.priority
+
+
+# --- by key ---
+
+KEYED = {
+    "header": ("header:x-api-key", b"x-api-key", b"%b"),
+    "bearer": ("bearer", b"authorization", b"Bearer %b"),
+}
+
+ABSENT = (
+    *(b"", b" ", b"\t", b"a\x00b", b"a\nb", b"a\rb", b"\x7f", b"\xff\xfe", "caf\xe9".encode()),
+    *("\u2028".encode(), b"k" * (VALUE_AT_MOST + 1), b"k" * 65536),
+)
+
+
+@pytest.mark.parametrize("mode", KEYED)
+def test_a_key_is_a_caller_and_its_address_is_limited_beside_it(mode: str) -> None:
+    identity, name, form = KEYED[mode]
+    demand = make(identity=identity).demand(scope([(b"host", b"x"), (name, form % b"k-123")]))
+    assert known_as(demand) == (KEY, ADDRESS)
+    assert demand.group == HASH.of("group", "8.8.8.0/24")
+
+
+@pytest.mark.parametrize("mode", KEYED)
+@pytest.mark.parametrize("value", ABSENT)
+def test_a_key_that_is_none_never_lifts_the_limit(mode: str, value: bytes) -> None:
+    identity, name, form = KEYED[mode]
+    callers = make(identity=identity)
+    for headers in ([], [(name, value)], [(name, form % value)]):
+        assert known_as(callers.demand(scope(headers))) == (ADDRESS, "")
+
+
+@pytest.mark.parametrize(
+    ("value", "user"),
+    [
+        (b"Bearer k-123", KEY),
+        (b"bearer k-123", KEY),
+        (b"BEARER  k-123 ", KEY),
+        (b"Basic k-123", ADDRESS),
+        (b"k-123", ADDRESS),
+        (b"Bearer", ADDRESS),
+        (b"Bearer ", ADDRESS),
+        (b"Bearerk-123", ADDRESS),
+    ],
+)
+def test_only_the_scheme_bearer_carries_a_key(value: bytes, user: str) -> None:
+    assert make(identity="bearer").demand(scope([(b"authorization", value)])).user == user
+
+
+def test_blanks_round_a_key_and_a_second_one_change_nothing() -> None:
+    callers = make(identity="header:x-api-key")
+    assert callers.demand(scope([(b"x-api-key", b" k-123\t")])).user == KEY
+    assert callers.demand(scope([(b"x-api-key", b"k-123"), (b"x-api-key", b"other")])).user == KEY
+
+
+def test_the_longest_key_is_still_one() -> None:
+    key = b"k" * VALUE_AT_MOST
+    demand = make(identity="header:x-api-key").demand(scope([(b"x-api-key", key)]))
+    assert known_as(demand) == (HASH.of("key", key.decode()), ADDRESS)
+
+
+def test_a_key_that_looks_like_an_address_is_not_that_address() -> None:
+    assert make(identity="header:x-api-key").demand(scope([(b"x-api-key", b"8.8.8.8")])).user != ADDRESS
+
+
+@given(value=st.binary(max_size=60))
+def test_whatever_stands_in_the_key_somebody_is_charged(value: bytes) -> None:
+    for identity, name, form in KEYED.values():
+        callers = make(identity=identity)
+        demand = callers.demand(scope([(name, form % value)]))
+        assert known_as(demand) == (ADDRESS, "") or (len(demand.user) == 16 and demand.address == ADDRESS)
+        if len(value) > 3:
+            assert value.decode("latin-1") not in repr(demand)
+
+
+# --- plans ---
+
+PLANS = {"gold": Plan("gold", "1000/minute", "high", members=[KEY]), "slow": Plan("slow", members=[ADDRESS])}
+
+
+def test_a_member_of_a_plan_is_verified_and_has_its_priority() -> None:
+    callers = make(identity="header:x-api-key", plans=PLANS)
+    demand = callers.demand(scope([(b"x-api-key", b"k-123")]))
+    assert known_as(demand) == (KEY, "")
+    assert (demand.plan, demand.priority) == ("gold", Priority.HIGH)
+    stranger = callers.demand(scope([(b"x-api-key", b"k-124")]))
+    assert (stranger.plan, stranger.priority, stranger.address) == (None, Priority.MID, ADDRESS)
+
+
+def test_an_address_may_be_a_member_too() -> None:
+    demand = make(plans=PLANS).demand(scope())
+    assert (demand.plan, demand.priority, demand.address) == ("slow", Priority.MID, "")
+    assert make(plans=PLANS).demand(scope(client=("8.8.4.4", 1))).plan is None
+
+
+# --- identify ---
+
+
+def test_the_users_own_function_says_who_asks() -> None:
+    caller = Caller("ann", plan="gold", priority=Priority.LOW, verified=True)
+    demand = make(lambda scope: caller).demand(scope())
+    assert known_as(demand) == (HASH.of("user", "ann"), "")
+    assert (demand.plan, demand.priority) == ("gold", Priority.LOW)
+    assert "ann" not in repr(demand)
+
+
+def test_an_identity_that_was_not_checked_is_limited_by_address_too() -> None:
+    assert known_as(make(lambda scope: Caller("ann")).demand(scope())) == (HASH.of("user", "ann"), ADDRESS)
+
+
+def test_a_plan_that_was_named_brings_its_priority() -> None:
+    plans = {**PLANS, "night": Plan("night", priority="low")}
+    assert make(lambda scope: Caller("a", plan="night"), plans=plans).demand(scope()).priority is Priority.LOW
+    both = make(lambda scope: Caller("a", plan="night", priority=Priority.HIGH), plans=plans).demand(scope())
+    assert both.priority is Priority.HIGH, "what identify says itself comes first"
+    unknown = make(lambda scope: Caller("a", plan="never heard of"), plans=plans).demand(scope())
+    assert (unknown.plan, unknown.priority) == ("never heard of", Priority.MID)
+
+
+def raises(scope: Any) -> Caller:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    "nobody", [None, Caller(""), Caller("", plan="gold", priority=Priority.HIGH, verified=True)]
+)
+def test_nobody_is_the_address(nobody: Caller | None) -> None:
+    hints: list[str] = []
+    demand = make(lambda scope: nobody, hints, plans=PLANS).demand(scope(client=("8.8.4.4", 1)))
+    assert known_as(demand) == (HASH.of("address", "8.8.4.4"), "")
+    assert (demand.plan, demand.priority) == (None, Priority.MID)
+    assert hints == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        raises,
+        lambda scope: "ann",
+        lambda scope: 17,
+        lambda scope: {"user": "ann"},
+        lambda scope: Caller(17),  # type: ignore[arg-type]
+        lambda scope: Caller(["ann"]),  # type: ignore[arg-type]
+        lambda scope: Caller("ann", priority="high"),  # type: ignore[arg-type]
+        lambda scope: Caller("ann", priority=7),  # type: ignore[arg-type]
+        lambda scope: Caller("ann", plan=["gold"]),  # type: ignore[arg-type]
+        lambda scope: Caller("ann", plan=[]),  # type: ignore[arg-type]
+        lambda scope, more: Caller("ann"),
+    ],
+)
+def test_what_identify_raises_or_invents_is_counted_and_the_address_counts(answer: Any) -> None:
+    hints: list[str] = []
+    demand = make(answer, hints).demand(scope([(b"x-priority", b"low")]))
+    assert known_as(demand) == (ADDRESS, "")
+    assert (demand.priority, demand.plan) == (Priority.LOW, None)
+    assert hints == ["identify_failed"]
+
+
+def test_identify_can_be_named_in_the_settings() -> None:
+    callers = make(identity=f"{__name__}:named")
+    assert callers.demand(scope()).user == HASH.of("user", "named")
+    assert make(identity=f"{__name__}:Holder.inner").demand(scope()).user == HASH.of("user", "inner")
+    given_in_code = make(lambda scope: Caller("in code"), identity=f"{__name__}:named")
+    assert given_in_code.demand(scope()).user == HASH.of("user", "in code")
+
+
+def named(scope: Any) -> Caller:
+    return Caller("named")
+
+
+class Holder:
+    @staticmethod
+    def inner(scope: Any) -> Caller:
+        return Caller("inner")
+
+
+@pytest.mark.parametrize(
+    ("identity", "said"),
+    [
+        ("no_such_module_anywhere:identify", "cannot be imported"),
+        (f"{__name__}:no_such_name", "cannot be imported"),
+        (f"{__name__}:SECRET", "is not callable"),
+    ],
+)
+def test_a_callable_that_is_none_is_said_at_the_start(identity: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make(identity=identity)
+    (problem,) = caught.value.problems
+    assert problem.variable == "AUTOGLM_THROTTLE_IDENTITY"
+    assert said in problem.message
+
+
+# --- priority ---
+
+
+@pytest.mark.parametrize(
+    ("trust", "client", "stated", "priority"),
+    [
+        ("lower", PEER, b"high", Priority.MID),
+        ("lower", PEER, b"1", Priority.MID),
+        ("lower", PEER, b"mid", Priority.MID),
+        ("lower", PEER, b"low", Priority.LOW),
+        ("lower", PEER, b" LOW ", Priority.LOW),
+        ("lower", PEER, b"whatever", Priority.LOW),
+        ("lower", PROXY, b"high", Priority.MID),
+        ("proxy", PEER, b"high", Priority.MID),
+        ("proxy", PEER, b"3", Priority.LOW),
+        ("proxy", PROXY, b"high", Priority.HIGH),
+        ("proxy", PROXY, b"low", Priority.LOW),
+        ("any", PEER, b"high", Priority.HIGH),
+        ("any", PEER, b"low", Priority.LOW),
+        ("off", PROXY, b"high", Priority.MID),
+        ("off", PEER, b"low", Priority.MID),
+        *[("any", PEER, absent, Priority.MID) for absent in ABSENT],
+    ],
+)
+def test_how_far_a_stated_priority_is_believed(
+    trust: str, client: Any, stated: bytes, priority: Priority
+) -> None:
+    callers = make(priority_header_trust=trust, trusted_proxies="10.0.0.0/8")
+    assert callers.demand(scope([(b"x-priority", stated)], client)).priority is priority
+
+
+def test_a_stated_but_unknown_priority_is_low_and_counted() -> None:
+    hints: list[str] = []
+    callers = make(None, hints)
+    assert callers.demand(scope([(b"x-priority", b"urgent!")])).priority is Priority.LOW
+    assert hints == ["unknown_priority"]
+    for stated in (b"3", b"low", b"high", b"", b"\x00"):
+        callers.demand(scope([(b"x-priority", stated)]))
+    assert hints == ["unknown_priority"]
+
+
+def test_the_first_of_two_priority_headers_counts() -> None:
+    headers: Headers = [(b"x-priority", b"low"), (b"x-priority", b"high")]
+    assert make(priority_header_trust="any").demand(scope(headers)).priority is Priority.LOW
+
+
+def test_header_and_default_are_those_of_the_settings() -> None:
+    callers = make(priority_header="X-Class", priority_default="high")
+    assert callers.demand(scope()).priority is Priority.HIGH
+    assert callers.demand(scope([(b"x-class", b"mid")])).priority is Priority.MID
+    assert callers.demand(scope([(b"x-priority", b"low")])).priority is Priority.HIGH
+
+
+def test_the_default_is_no_floor_that_a_header_could_lift() -> None:
+    assert make(priority_default="low").demand(scope([(b"x-priority", b"mid")])).priority is Priority.LOW
+
+
+ROUTES = (
+    RoutePolicy("/pay", priority="high", cost=4.0, name="pay"),
+    RoutePolicy("/logs/*", methods=["POST"], priority="low", name="logs"),
+    RoutePolicy("/plain", cost=2.0, name="plain"),
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "expected"),
+    [
+        ("/pay", "GET", (Priority.HIGH, 4.0, "pay")),
+        ("/pay/", "POST", (Priority.HIGH, 4.0, "pay")),
+        ("/api/pay", "GET", (Priority.HIGH, 4.0, "pay")),
+        ("/logs/x", "POST", (Priority.LOW, 1.0, "logs")),
+        ("/logs/x", "GET", (Priority.MID, 1.0, None)),
+        ("/plain", "GET", (Priority.MID, 2.0, "plain")),
+        ("/else", "GET", (Priority.MID, 1.0, None)),
+    ],
+)
+def test_a_route_policy_gives_priority_cost_and_name(
+    path: str, method: str, expected: tuple[Priority, float, str | None]
+) -> None:
+    demand = make(routes=ROUTES).demand(scope(path=path, method=method, root_path="/api"))
+    assert (demand.priority, demand.cost, demand.route) == expected
+
+
+def test_a_websocket_has_no_method_and_counts_as_get() -> None:
+    found = {"type": "websocket", "path": "/x", "headers": [], "client": PEER}
+    routes = [RoutePolicy("/x", methods=["GET"], cost=3.0)]
+    assert make(routes=routes).demand(found).cost == 3.0
+
+
+def test_identify_before_route_before_header() -> None:
+    high = make(lambda scope: Caller("a", priority=Priority.HIGH), routes=ROUTES)
+    assert high.demand(scope(path="/logs/x", method="POST")).priority is Priority.HIGH
+    silent = make(lambda scope: Caller("a"), routes=ROUTES)
+    assert silent.demand(scope(path="/logs/x", method="POST")).priority is Priority.LOW
+    trusting = make(routes=ROUTES, priority_header_trust="any")
+    stated: Headers = [(b"x-priority", b"high")]
+    assert trusting.demand(scope(stated, path="/logs/x", method="POST")).priority is Priority.LOW
+    assert trusting.demand(scope(stated, path="/plain")).priority is Priority.HIGH
+    assert trusting.demand(scope([(b"x-priority", b"low")], path="/pay")).priority is Priority.LOW
+
+
+# --- scopes that are none ---
+
+junk = st.one_of(
+    st.none(), st.integers(), st.text(), st.binary(), st.lists(st.integers()), st.tuples(st.none())
+)
+
+
+@given(
+    found=st.dictionaries(st.sampled_from(["headers", "client", "path", "root_path", "method"]), junk),
+    setup=st.sampled_from(
+        [
+            {},
+            {"routes": ROUTES},
+            {"identity": "header:x-api-key", "trusted_proxies": "unix"},
+            {"identity": f"{__name__}:named"},
+        ]
+    ),
+)
+def test_no_scope_raises_and_none_escapes(found: dict[str, Any], setup: dict[str, Any]) -> None:
+    demand = make(**setup).demand(found)
+    assert len(demand.user) == 16
+    assert demand.priority in set(Priority)
+    assert demand.cost > 0.0
+
+
+def test_a_malformed_scope_is_counted_and_all_such_share_one_window() -> None:
+    hints: list[str] = []
+    callers = make(None, hints, identity="header:x-api-key", priority_default="low")
+    demands = [callers.demand({}), callers.demand({"headers": [(b"x-api-key", "text")], "client": PEER})]
+    assert {known_as(demand) for demand in demands} == {(HASH.of("address", ""), "")}
+    assert {demand.priority for demand in demands} == {Priority.LOW}
+    assert hints == ["malformed_scope"] * 2
