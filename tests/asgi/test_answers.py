@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from autoglm_throttle.asgi.answers import FORMS_KEPT, LEGACY_NAMES, NAMES, STATUS, Answers
+from autoglm_throttle.asgi.answers import BODIES_KEPT, FORMS_KEPT, LEGACY_NAMES, NAMES, STATUS, Answers
 from autoglm_throttle.limiting.user_windows import UserWindows
 from autoglm_throttle.model import Decision, Demand, Reason, UserLimit, WindowState
 from tests.asgi.structured_fields import Item, read_list
@@ -321,17 +321,24 @@ def test_no_name_breaks_the_fields(name: str) -> None:
     assert json.loads(body)["violated-policies"] == [name]
 
 
-def test_prebuilt_forms_are_bounded() -> None:
+def test_prepared_texts_are_bounded_and_right_beyond_the_bound() -> None:
     answers = no_jitter()
-    for number in range(FORMS_KEPT + 50):
+    for number in range(max(FORMS_KEPT, BODIES_KEPT) + 50):
         _, fields, body = answers.refusal(refused(policy=f"user-{number}s", detail=f"user:user-{number}s"))
         assert f'"user-{number}s"' in as_dict(fields)["ratelimit"]
-        assert json.loads(body)["reason"] == f"user:user-{number}s"
-    kept = [len(forms) for forms in vars(answers).values() if isinstance(forms, dict)]
-    assert FORMS_KEPT in kept
-    assert max(kept) == FORMS_KEPT
-    again = [answers.refusal(refused(policy="user-1s", detail="user:user-1s")) for _ in range(2)]
-    assert again[0] == again[1]
+        assert f'"user:user-{number}s"' in body.decode()
+    assert (len(answers._forms), len(answers._bodies)) == (FORMS_KEPT, BODIES_KEPT)
+
+
+def test_a_prepared_text_is_the_same_again_and_follows_the_wait() -> None:
+    answers = no_jitter()
+    first, again = (answers.refusal(refused(wait=wait)) for wait in (12.3, 12.3))
+    assert first == again
+    for wait in (12.2, 12.9, 13.1, 1000.0, 12.3):
+        problem = json.loads(answers.refusal(refused(wait=wait))[2])
+        assert problem["retry_after_s"] == wait
+        assert f"in {min(120, math.ceil(wait))} s" in problem["detail"]
+    assert answers.refusal(refused()) == first
 
 
 def test_one_name_under_two_limits_is_two_policies() -> None:
