@@ -54,10 +54,13 @@ class RouteTable:
 
     def _index(self) -> None:
         """For each first literal segment: the policies that could match, in their order."""
-        firsts = {_first(route) for route in self._routes} | {_ANY, ""}
-        self._by_first = {
-            first: [route for route in self._routes if _first(route) in {first, _ANY}] for first in firsts
-        }
+        by_first: dict[str, list[RoutePolicy]] = {_ANY: [], "": []}
+        by_first |= {_first(route): [] for route in self._routes}
+        for route in self._routes:
+            first = _first(route)
+            for candidates in by_first.values() if first == _ANY else (by_first[first],):
+                candidates.append(route)
+        self._by_first = by_first
         self._known.clear()
         self.any = bool(self._routes)
         """Whether there is any policy to look for."""
