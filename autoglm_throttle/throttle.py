@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import weakref
@@ -141,6 +142,8 @@ class Throttle:
         self._controller = _controller(settings, now)
         self._aggregator = Aggregator(settings.gpu_aggregate)
         self._regime = self._controller.regime(now)
+        self._renew_at_s = -math.inf
+        """When a request must first do what is due; at once while nothing listens."""
         self._devices: tuple[GpuSample, ...] = ()
         self._sampled_wall_s: float | None = None
         self._refusals = journal.RefusalSampler(settings.log_refused_every_s)
@@ -164,7 +167,8 @@ class Throttle:
         rates = "/".join(f"{bucket.rate:g}" for bucket in self._buckets.all)
         return (
             f"Throttle({self.settings.policy}, factor={regime.factor:.2f} ({regime.why}), "
-            f"telemetry={regime.telemetry}, rates={rates}/s, active={sum(row.active for row in self._rows.classes)})"
+            f"telemetry={regime.telemetry}, rates={rates}/s, "
+            f"active={sum(row.active for row in self._rows.classes)})"
         )
 
     async def admit(self, demand: Demand) -> Permit | Rejection:
@@ -173,21 +177,21 @@ class Throttle:
 
     def try_admit(self, demand: Demand) -> Permit | Rejection:
         """The same without an event loop."""
-        if not self._listening:
-            self.start()
         now = self._clock()
-        if now >= self._regime.until_s:
-            self.regime()
+        if now >= self._renew_at_s:
+            self._renew()
         rows = self._rows
         with rows.lock:
-            decision = self._charge(demand, now)
-            allowed = decision.allowed
-            if allowed:
-                rows.classes[demand.priority].admitted += 1
+            paid = self._buckets.take(demand, now) if self._regime.factor else _door_shut(self._regime, now)
+            if isinstance(paid, Decision):
+                decision = paid
             else:
-                self._note_refusal(demand, decision, now)
-        if allowed:
-            return Permit(rows, demand, decision, now)
+                decision = self._windows.hit(demand, now) or ADMITTED
+                if decision.allowed:
+                    rows.classes[demand.priority].admitted += 1
+                    return Permit(rows, demand, decision, now)
+                paid.give_back(demand.cost, now)
+            self._note_refusal(demand, decision, now)
         if self._lines:
             self._write()
         return Rejection(demand, decision)
@@ -200,8 +204,7 @@ class Throttle:
             self._devices = view.devices
             self._sampled_wall_s = time.time()
             regime = self._adopt(self._controller.observe(view, now), now)
-            if self._windows is not None:
-                self._windows.sweep(now, SWEPT_PER_SAMPLE)
+            self._windows.sweep(now, SWEPT_PER_SAMPLE)
         self._write()
         return regime
 
@@ -222,12 +225,14 @@ class Throttle:
     def start(self) -> None:
         """Start reading the GPUs; returns at once. Idempotent, and good again after `stop` and in a fork."""
         self._listening = True
+        self._renew_at_s = self._regime.until_s
         if self._sampler is not None and not self._manual:
             self._sampler.start()
 
     def stop(self) -> None:
         """Stop reading the GPUs. The next request starts it again. Idempotent."""
         self._listening = False
+        self._renew_at_s = -math.inf
         if self._sampler is not None:
             self._sampler.stop()
 
@@ -269,7 +274,7 @@ class Throttle:
             durations={p: row.durations.copy() for p, row, _ in by_class},
             rate_limit_rps={p: bucket.rate for p, _, bucket in by_class},
             tokens={p: bucket.tokens(now) for p, _, bucket in by_class},
-            users=windows.users if windows is not None else 0,
+            users=windows.users,
             devices=self._devices,
             last_sample_wall_s=self._sampled_wall_s,
             controller_errors=_errors(self._sampler),
@@ -277,19 +282,11 @@ class Throttle:
             hints=dict(rows.hints),
         )
 
-    def _charge(self, demand: Demand, now: float) -> Decision:
-        """Ask each limit in turn, the cheapest refusal first; who refuses leaves nothing charged."""
-        if not self._regime.factor:
-            return _door_shut(self._regime, now)
-        paid = self._buckets.take(demand, now)
-        if isinstance(paid, Decision):
-            return paid
-        decision = self._windows.hit(demand, now) if self._windows is not None else None
-        if decision is None:
-            return ADMITTED
-        if not decision.allowed:
-            paid.give_back(demand.cost, now)
-        return decision
+    def _renew(self) -> None:
+        """Do what a request finds due: start the sampling, and ask the controller about an older sample."""
+        if not self._listening:
+            self.start()
+        self.regime()
 
     def _note_refusal(self, demand: Demand, decision: Decision, now: float) -> None:
         reason = decision.reason
@@ -300,6 +297,7 @@ class Throttle:
 
     def _adopt(self, regime: Regime, now: float) -> Regime:
         before, self._regime = self._regime, regime
+        self._renew_at_s = regime.until_s if self._listening else -math.inf
         if regime is not before:
             if regime.factor != before.factor:
                 self._buckets.rescale(regime.factor, now)
@@ -352,8 +350,11 @@ class Throttle:
 
     def _after_fork(self) -> None:
         """The parent's thread may have held the lock, and its counts are not the child's."""
-        self._rows = Rows(self._clock)
+        rows = Rows(self._clock)
+        self._rows.lock = rows.lock  # where permits that the parent gave are settled
+        self._rows = rows
         self._listening = False
+        self._renew_at_s = -math.inf
 
 
 def _errors(sampler: Sampler | None) -> int:
@@ -377,15 +378,14 @@ def _door_shut(regime: Regime, now: float) -> Decision:
     )
 
 
-def _user_windows(settings: Settings) -> UserWindows | None:
-    windows = UserWindows(
+def _user_windows(settings: Settings) -> UserWindows:
+    return UserWindows(
         settings.user_limits,
         by_plan={name: plan.user_limit for name, plan in settings.plans.items()},
         by_route={route.name: route.user_limit for route in settings.routes},
         address_factor=settings.address_factor,
         max_users=settings.max_users,
     )
-    return windows if windows.any else None
 
 
 def _controller(settings: Settings, now: float) -> Controller:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from math import ceil, isfinite, isinf
 
-from autoglm_throttle.model import Decision, Reason, WindowState
+from autoglm_throttle.model import Decision, Reason
 
 Field = tuple[bytes, bytes]
 
@@ -28,9 +28,9 @@ _TYPES = {
 }
 
 _SENTENCES = {
-    Reason.RATE: "The rate for {policy} priority requests is used up; try again in %d s.",
-    Reason.USER: "Your limit {policy} is used up; try again in %d s.",
-    Reason.GPU: "The service has no capacity left; try again in %d s.",
+    Reason.RATE: "The rate for {policy} priority requests is used up; try again in {seconds} s.",
+    Reason.USER: "Your limit {policy} is used up; try again in {seconds} s.",
+    Reason.GPU: "The service has no capacity left; try again in {seconds} s.",
 }
 
 NAMES = ("retry-after", "retry-after-ms", "ratelimit", "ratelimit-policy", "x-should-retry")
@@ -40,6 +40,12 @@ LEGACY_NAMES = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset
 
 _NO_RETRY = (b"x-should-retry", b"false")
 _PROBLEM = (b"content-type", b"application/problem+json")
+
+BODIES_KEPT = 4096
+"""Bodies are prepared for each kind of refusal and each second of waiting."""
+
+_NUMBERS = tuple(b"%d" % number for number in range(1024))
+"""Looking a number up costs a third of writing it."""
 
 _UNQUOTABLE = re.compile(r'[^ -~]|["\\%]')
 """What cannot stand in a string of RFC 9651 as it is, and the percent sign, which the forms below fill in."""
@@ -71,20 +77,30 @@ class Answers:
         self._max_s = retry_after_max_s
         self._jitter = jitter
         self._draw = draw
-        self._policies: dict[str, dict[float, tuple[bytes, bytes]]] = {}
-        self._bodies: dict[str, tuple[bytes, bytes]] = {}
+        self._forms: dict[str, _Form] = {}
+        self._bodies: dict[tuple[str, int], bytes] = {}
 
     def fields(self, decision: Decision) -> list[Field]:
         """The fields of an admitted answer; empty where no user limit applies."""
         if not decision.window_s or not self._publishes:
             return []
-        item, policy = self._policy(decision.policy, decision.limit, decision.window_s)
-        state = item % (decision.remaining, ceil(decision.reset_after_s))
-        if decision.others:
-            policy, state = self._listed(policy, state, decision.others)
-        if self._legacy:
-            return [(b"ratelimit-policy", policy), (b"ratelimit", state), *_legacy(decision)]
-        return [(b"ratelimit-policy", policy), (b"ratelimit", state)]
+        form = self._forms.get(decision.policy)
+        if form is None or form.limit != decision.limit:
+            form = self._form(decision.policy, decision.limit, decision.window_s)
+        state = form.item % (decision.remaining, ceil(decision.reset_after_s))
+        if decision.others or self._legacy:
+            return self._more_fields(decision, form, state)
+        return [form.field, (b"ratelimit", state)]
+
+    def _more_fields(self, decision: Decision, form: _Form, state: bytes) -> list[Field]:
+        """Both fields with the items of the other limits behind the deciding one's, and the legacy ones."""
+        policy = form.policy
+        for other in decision.others:
+            its = self._form(other.name, other.limit, other.window_s)
+            policy += b", " + its.policy
+            state += b", " + its.item % (other.remaining, ceil(other.reset_s))
+        fields = [(b"ratelimit-policy", policy), (b"ratelimit", state)]
+        return fields + _legacy(decision) if self._legacy else fields
 
     def refusal(self, decision: Decision) -> tuple[int, list[Field], bytes]:
         """Status, fields and body for a refused decision."""
@@ -99,53 +115,58 @@ class Answers:
             capped = stretched if stretched < self._max_s else self._max_s
             seconds = ceil(capped) or 1
             body = self._body(decision, status, seconds)
-            fields = [(b"retry-after", b"%d" % seconds), (b"retry-after-ms", b"%d" % (ceil(capped * 1e3) or 1))]
+            fields = [
+                (b"retry-after", _number(seconds)),
+                (b"retry-after-ms", b"%d" % (ceil(capped * 1e3) or 1)),
+            ]
             if wait > self._max_s:
                 fields.append(_NO_RETRY)
-        fields += (_PROBLEM, (b"content-length", b"%d" % len(body)))
+        fields += (_PROBLEM, (b"content-length", _number(len(body))))
         if decision.window_s and self._publishes:
-            item, policy = self._policy(decision.policy, decision.limit, decision.window_s)
-            state = item % ((0, seconds) if seconds else (decision.remaining, ceil(decision.reset_after_s)))
-            if decision.others:
-                policy, state = self._listed(policy, state, decision.others)
-            fields += ((b"ratelimit-policy", policy), (b"ratelimit", state))
-            if self._legacy:
-                fields += _legacy(decision)
+            form = self._form(decision.policy, decision.limit, decision.window_s)
+            left = (0, seconds) if seconds else (decision.remaining, ceil(decision.reset_after_s))
+            fields += self._more_fields(decision, form, form.item % left)
         return status, fields, body
 
-    def _listed(self, policy: bytes, state: bytes, others: tuple[WindowState, ...]) -> tuple[bytes, bytes]:
-        """Both fields with the items of the other limits behind the deciding one's."""
-        for other in others:
-            item, its_policy = self._policy(other.name, other.limit, other.window_s)
-            policy += b", " + its_policy
-            state += b", " + item % (other.remaining, ceil(other.reset_s))
-        return policy, state
-
-    def _policy(self, name: str, limit: float, window_s: int) -> tuple[bytes, bytes]:
-        """A limit's item for RateLimit, to be filled in, and its item for RateLimit-Policy."""
-        by_limit = self._policies.get(name)
-        if by_limit is not None and limit in by_limit:
-            return by_limit[limit]
-        quoted = b'"%s"' % _UNQUOTABLE.sub("?", name).encode()
-        made = (quoted + b";r=%d;t=%d", quoted + b";q=%d;w=%d" % (limit, window_s))
-        if sum(map(len, self._policies.values())) < FORMS_KEPT:
-            self._policies.setdefault(name, {})[limit] = made
-        return made
+    def _form(self, name: str, limit: float, window_s: int) -> _Form:
+        """Prepared texts; of limits with one name, such as those of two plans, the last one stays."""
+        form = self._forms.get(name)
+        if form is None or form.limit != limit:
+            form = _Form(name, limit, window_s)
+            if name in self._forms or len(self._forms) < FORMS_KEPT:
+                self._forms[name] = form
+        return form
 
     def _body(self, decision: Decision, status: int, seconds: int) -> bytes:
-        known = self._bodies.get(decision.detail)
-        if known is None:
-            known = _prepare(decision, status)
-            if len(self._bodies) < FORMS_KEPT:
-                self._bodies[decision.detail] = known
-        front, back = known
-        return b"%b%d%b%.3f}" % (front, seconds, back, ceil(decision.retry_after_s * 1e3) / 1e3)
+        """The problem document; only the exact wait, rounded up to a millisecond, is written anew."""
+        front = self._bodies.get((decision.detail, seconds))
+        if front is None:
+            front = _prepare(decision, status, seconds)
+            if len(self._bodies) < BODIES_KEPT:
+                self._bodies[decision.detail, seconds] = front
+        wait_ms = ceil(decision.retry_after_s * 1e3)
+        return b"%b%d.%03d}" % (front, wait_ms // 1000, wait_ms % 1000)
 
     def _too_large(self, decision: Decision) -> bytes:
         sentence = (
             f"The request costs more than {decision.policy} can ever admit: at most {decision.limit:.15g}."
         )
         return json.dumps(_problem(decision, 413, sentence), separators=(",", ":")).encode()
+
+
+class _Form:
+    """The prepared texts of one limit."""
+
+    __slots__ = ("field", "item", "limit", "policy")
+
+    def __init__(self, name: str, limit: float, window_s: int) -> None:
+        quoted = b'"%s"' % _UNQUOTABLE.sub("?", name).encode()
+        self.limit = limit
+        self.item = quoted + b";r=%d;t=%d"
+        """For RateLimit, to be filled in."""
+        self.policy = quoted + b";q=%d;w=%d" % (limit, window_s)
+        """For RateLimit-Policy."""
+        self.field = (b"ratelimit-policy", self.policy)
 
 
 def _problem(decision: Decision, status: int, sentence: str) -> dict[str, object]:
@@ -160,12 +181,15 @@ def _problem(decision: Decision, status: int, sentence: str) -> dict[str, object
     }
 
 
-def _prepare(decision: Decision, status: int) -> tuple[bytes, bytes]:
-    """The body for this kind of refusal, cut where the seconds and the exact wait go."""
-    sentence = _SENTENCES[decision.reason].format(policy=decision.policy.replace("%", "?"))
+def _prepare(decision: Decision, status: int, seconds: int) -> bytes:
+    """The body for this kind of refusal, up to where the exact wait goes."""
+    sentence = _SENTENCES[decision.reason].format(policy=decision.policy, seconds=seconds)
     document = _problem(decision, status, sentence)
-    front, _, back = json.dumps(document, separators=(",", ":")).partition("%d")
-    return front.encode(), back[:-1].encode() + b',"retry_after_s":'
+    return json.dumps(document, separators=(",", ":"))[:-1].encode() + b',"retry_after_s":'
+
+
+def _number(number: int) -> bytes:
+    return _NUMBERS[number] if number < len(_NUMBERS) else b"%d" % number
 
 
 def _legacy(decision: Decision) -> list[Field]:

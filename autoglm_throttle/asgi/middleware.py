@@ -15,7 +15,7 @@ from autoglm_throttle.asgi.callers import Callers, Identify
 from autoglm_throttle.asgi.routes import RouteTable, path_of
 from autoglm_throttle.journal import LOGGER
 from autoglm_throttle.model import Decision, Outcome, Refused, Telemetry
-from autoglm_throttle.throttle import Permit, Throttle
+from autoglm_throttle.throttle import Permit, Rejection, Throttle
 
 Message = dict[str, Any]
 Scope = MutableMapping[str, Any]
@@ -26,6 +26,9 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 MARKER = "autoglm_throttle"
 """The scope entry that says what became of the request: a dict from Throttle to Permit or Rejection,
 or None where the request is exempt."""
+
+SWITCHING_PROTOCOLS = 101
+"""The status of an accepted websocket."""
 
 TRY_AGAIN_LATER = 1013
 """WebSocket close code (IANA registry, RFC 6455): the server is overloaded."""
@@ -70,83 +73,84 @@ class ThrottleMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""
-        kind = scope.get("type")
-        if kind != "http" and kind != "websocket":  # noqa: PLR1714 - a set would hash what the server sent
-            await self._unlimited(scope, receive, send)
-        elif (MARKER in scope and self.throttle in scope[MARKER]) or self._exempts(scope):
+        if not self._limits(scope):
             await self._free(scope, receive, send)
-        else:
-            verdict = self.throttle.try_admit(self._callers.demand(scope))
-            if MARKER in scope:
-                scope[MARKER][self.throttle] = verdict
-            else:
-                scope[MARKER] = {self.throttle: verdict}
-            if verdict.admitted:
-                await self._run(scope, receive, send, verdict)
-            else:
-                await self._refuse(scope, send, verdict.decision)
-
-    async def _run(self, scope: Scope, receive: Receive, send: Send, permit: Permit) -> None:
+            return
+        verdict = self._admit(scope)
+        if not verdict.admitted:
+            await self._refuse(scope, send, verdict.decision)
+            return
         root_path = scope.get("root_path") or ""
-        watch = _Watch(send, permit, self._answers)
+        watch = _Watch(send, verdict, self._answers)
         try:
             await self.app(scope, receive, watch.send)
         except Refused as refused:
             watch.settle(Outcome.NEUTRAL)
-            if watch.started:
+            if watch.status:
                 raise
             await self._refuse(scope, send, refused.decision)
         except BaseException as error:
             watch.settle(Outcome.NEUTRAL if watch.client_left else _outcome(error))
             raise
         finally:
-            if not permit.settled:
-                permit.settle(Outcome.NEUTRAL if scope["type"] == "http" else Outcome.SUCCESS)
+            if not verdict.settled:
+                verdict.settle(Outcome.NEUTRAL if scope["type"] == "http" else Outcome.SUCCESS)
             endpoint = scope.get("endpoint")
-            if endpoint is not None and (self._marks.any or hasattr(endpoint, marks.ATTRIBUTE)):
+            if endpoint is not None:
                 self._check_mark(scope, root_path)
+
+    def _limits(self, scope: Scope) -> bool:
+        """Whether the connection is subject to the throttle. What is malformed is."""
+        kind = scope.get("type")
+        if kind != "http" and kind != "websocket":  # noqa: PLR1714 - a set would hash what the server sent
+            return False
+        try:
+            if MARKER in scope and self.throttle in scope[MARKER]:
+                return False
+            path = path_of(scope) if scope.get("root_path") else scope["path"]
+            if path in self._exempt or scope.get("method") == "OPTIONS":
+                return False
+            route = self._routes.match(path, scope.get("method") or "GET") if self._routes.any else None
+        except Exception:  # noqa: BLE001 - a scope may hold anything, and the limits must hold all the same
+            return True
+        return route is None or not route.exempt or "//" in path
+
+    def _admit(self, scope: Scope) -> Permit | Rejection:
+        throttle = self.throttle
+        verdict = throttle.try_admit(self._callers.demand(scope))
+        if MARKER in scope:
+            scope[MARKER][throttle] = verdict
+        else:
+            scope[MARKER] = {throttle: verdict}
+        return verdict
 
     async def _free(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run what is exempt, or was charged by this throttle further out."""
-        charged = scope.setdefault(MARKER, {})
-        if self.throttle in charged:
+        """Run what is exempt, what was charged by this throttle further out, and what is no request."""
+        kind = scope.get("type")
+        if kind == "lifespan":
+            await self._lifespan(scope, receive, send)
+        elif kind != "http" and kind != "websocket":  # noqa: PLR1714 - what the server sent may not be hashable
+            await self.app(scope, receive, send)
+        elif self.throttle in scope.setdefault(MARKER, {}):
             self._warn_nested()
             await self.app(scope, receive, send)
-            return
-        self.throttle.count_exempt()
-        charged[self.throttle] = None
-        root_path = scope.get("root_path") or ""
-        try:
-            await self.app(scope, receive, send)
-        finally:
-            if self._marks.any:
-                self._check_mark(scope, root_path)
-
-    async def _unlimited(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope.get("type") == "lifespan":
-            await self._lifespan(scope, receive, send)
         else:
-            await self.app(scope, receive, send)
+            self.throttle.count_exempt()
+            scope[MARKER][self.throttle] = None
+            root_path = scope.get("root_path") or ""
+            try:
+                await self.app(scope, receive, send)
+            finally:
+                self._check_mark(scope, root_path)
 
     def _warn_nested(self) -> None:
         if not self._nested:
             self._nested = True
             LOGGER.warning("two middlewares share one throttle round the same app; the inner one passes")
 
-    def _exempts(self, scope: Scope) -> bool:
-        """Whether the request is free. What is malformed is not."""
-        try:
-            if scope.get("method") == "OPTIONS":
-                return True
-            path = path_of(scope) if scope.get("root_path") else scope["path"]
-            if path in self._exempt:
-                return True
-            route = self._routes.match(path, scope.get("method") or "GET") if self._routes.any else None
-        except Exception:  # noqa: BLE001 - a scope may hold anything, and the limits must hold all the same
-            return False
-        return route is not None and route.exempt and "//" not in path
-
     def _check_mark(self, scope: Scope, root_path: str) -> None:
+        if not (self._marks.any or hasattr(scope.get("endpoint"), marks.ATTRIBUTE)):
+            return
         try:
             path = path_of({"path": scope["path"], "root_path": root_path})
             self._marks.check(scope, path, root_path)
@@ -190,15 +194,14 @@ class ThrottleMiddleware:
 class _Watch:
     """Stands between the app and ``send``: adds the fields, and settles the permit at the last byte."""
 
-    __slots__ = ("_answers", "_permit", "_send", "_status", "client_left", "started")
+    __slots__ = ("_answers", "_permit", "_send", "client_left", "status")
 
     def __init__(self, send: Send, permit: Permit, answers: Answers) -> None:
         self._send = send
         self._permit = permit
         self._answers = answers
-        self._status = 0
+        self.status = 0
         self.client_left = False
-        self.started = False
 
     def send(self, message: Message) -> Awaitable[None]:
         """Pass a message on. Not a coroutine itself: that would cost one more for each message."""
@@ -207,15 +210,14 @@ class _Watch:
             if message.get("more_body"):
                 return self._pass_on(message)
             if not self._permit.settled:
-                self._permit.settle(_FAILURE if self._status >= 500 else _SUCCESS)
+                self._permit.settle(_FAILURE if self.status >= 500 else _SUCCESS)
         elif kind == "http.response.start" or kind == "websocket.accept":  # noqa: PLR1714 - as above
-            self.started = True
-            self._status = message.get("status", 0)
+            self.status = message.get("status", SWITCHING_PROTOCOLS)
             fields = self._answers.fields(self._permit.decision)
             if fields:
                 message = _with_fields(message, fields)
         elif kind == "http.response.pathsend":
-            self.settle(_FAILURE if self._status >= 500 else _SUCCESS)
+            self.settle(_FAILURE if self.status >= 500 else _SUCCESS)
         return self._send(message)
 
     async def _pass_on(self, message: Message) -> None:

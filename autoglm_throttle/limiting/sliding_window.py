@@ -74,7 +74,9 @@ class SlidingWindow:
         log = self._logs.get(user)
         if log is None:
             log = self._newcomer(user, units, now, group)
-        decision = self.judge(log, units, now) if self._only is None else _verdict(log, self._only, units, now)
+        decision = (
+            self.judge(log, units, now) if self._only is None else _verdict(log, self._only, units, now)
+        )
         if decision.allowed:
             self.spend(log, units, now)
         return decision
@@ -188,21 +190,14 @@ def _verdict(log: Log[float], limit: UserLimit, units: int, now: float) -> Decis
 
 
 def _refusal(log: Log[float], live: int, limit: UserLimit, units: int, now: float) -> Decision:
+    name, most, window_s = limit.name, limit.limit, limit.window_s
     used = len(log) - live
-    too_large = units > limit.limit
-    return Decision(
-        allowed=False,
-        reason=Reason.TOO_LARGE if too_large else Reason.USER,
-        detail=f"{'too_large' if too_large else 'user'}:{limit.name}",
-        policy=limit.name,
-        limit=limit.limit,
-        remaining=max(0, limit.limit - used),
-        retry_after_s=math.inf
-        if too_large
-        else _wait(log[live + used + units - limit.limit - 1], limit, now),
-        reset_after_s=log[live] + limit.window_s - now if used else 0.0,
-        window_s=limit.window_s,
-    )
+    left = most - used if used < most else 0
+    reset_s = log[live] + window_s - now if used else 0.0
+    if units > most:
+        return Decision(False, _TOO_LARGE, f"too_large:{name}", name, most, left, math.inf, reset_s, window_s)
+    wait = _wait(log[live + used + units - most - 1], limit, now)
+    return Decision(False, _USER, f"user:{name}", name, most, left, wait, reset_s, window_s)
 
 
 def _wait(spent_at: float, limit: UserLimit, now: float) -> float:

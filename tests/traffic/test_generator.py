@@ -82,6 +82,15 @@ async def test_connections_that_end_are_told_apart_and_replaced(serve: Serve, en
     assert endings(await drive(serve, some())) == {ending: 3}
 
 
+async def test_an_answer_too_many_ends_its_connection_so_it_is_never_taken_for_the_next() -> None:
+    async with ScriptedServer(always(OK + b"HTTP/1.1 500 X\r\ncontent-length: 1\r\n\r\n", b"x")) as server:
+        made = plan(Shape.parse("fixed:50:60ms"), Arrivals.UNIFORM, Crowd())
+        target = Target(port=server.port)
+        result = await Generator(made, target, encoder(made, target), BRISK).run()
+    assert endings(result) == {Ending.OK: 3}
+    assert server.connections == 3
+
+
 async def test_answers_to_head_have_no_body_whatever_they_state() -> None:
     serve = always(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n")
     assert endings(await drive(serve, some(), method="HEAD")) == {Ending.OK: 3}

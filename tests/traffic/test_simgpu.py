@@ -203,6 +203,7 @@ def test_a_lost_device_fails_everything_until_it_recovers() -> None:
     assert sim.next_event() is None
     sim.slow(2.0, 0.01)
     sim.recover(1e5)
+    assert sim.sample(1e5).utilization_pct == 0.0
     sim.submit(Item(2), 1e5)
     assert [done.done_s for done in sim.advance(1e6)] == pytest.approx([1e5 + 0.019375])
 
@@ -221,6 +222,8 @@ def test_time_never_goes_back() -> None:
     sim.submit(Item(2), 0.5)
     assert sim.advance(0.0) == []
     assert [done.done_s for done in sim.advance(9.0)] == [pytest.approx(1.019375), pytest.approx(1.03875)]
+    sim.submit(Item(3), 2.0)
+    assert [done.done_s for done in sim.advance(20.0)] == [pytest.approx(9.019375)]
 
 
 def test_it_is_a_provider_that_reads_by_its_own_clock() -> None:

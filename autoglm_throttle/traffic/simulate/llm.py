@@ -110,7 +110,6 @@ class LlmEngine:
             return
         self._steps = min(self._steps, math.ceil((now - self._stretch_s) / self._step_s))
         self.ends_s = self._stretch_s + self._steps * self._step_s
-        self._fixed = True
 
     def generated(self, item_id: int, now: float) -> int:
         """Tokens of a running sequence so far; 0 while it waits or when it is unknown."""
