@@ -174,6 +174,9 @@ def test_no_header_of_a_trusted_peer_breaks_the_walk(forwarded: list[bytes]) -> 
         ("", "10.0.0.1"),
         ("1.2.3.4:", "10.0.0.1"),
         ("1.2.3.4:\xb2", "10.0.0.1"),
+        ("[2001:db8::1", "10.0.0.1"),
+        ("[2001:db8::1]443", "10.0.0.1"),
+        ("[2001:db8::1]:", "10.0.0.1"),
     ],
 )
 def test_forms_of_an_element(element: str, client: str) -> None:

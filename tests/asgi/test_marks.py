@@ -206,6 +206,18 @@ def test_an_answer_teaches_once_and_root_path_is_left_out() -> None:
     assert (len(known._learned), known._walks) == (1, walks), "nothing is done for what is known"
 
 
+def test_a_route_that_was_added_since_is_found_by_looking_again() -> None:
+    grown = SimpleNamespace(routes=[])
+    table = RouteTable()
+    known = Marks(grown, table)
+    grown.routes.append(route("/x/{item}", low, {"GET"}))
+    known.check(answered("/x/1", "/x/{item}", low, item="1"), "/x/1", "")
+    assert not known._learned
+    found = table.match("/x/2", "GET")
+    assert found is not None
+    assert found.priority is Priority.LOW
+
+
 @pytest.mark.parametrize(
     "scope",
     [

@@ -352,6 +352,14 @@ def test_a_unit_leaves_at_exactly_its_instant_whatever_floats_do(
     assert sliding_window._first_live(log, window_s, now) == expected
 
 
+def test_rounding_does_not_keep_a_unit_in_its_window() -> None:
+    """The sum of instant and window is rounded down here, so the difference lies before the instant."""
+    spent, window_s = 2.2014426429991936, 3600
+    now = spent + window_s
+    assert now - window_s < spent
+    assert sliding_window._first_live(array("d", [spent, spent]), window_s, now) == 2
+
+
 def test_it_shows_its_state() -> None:
     tested = window(limit(100, 60), limit(5, 1), max_users=10)
     tested.hit("ann", 1, 0.0)
