@@ -360,6 +360,14 @@ def test_rounding_does_not_keep_a_unit_in_its_window() -> None:
     assert sliding_window._first_live(array("d", [spent, spent]), window_s, now) == 2
 
 
+def test_rounding_does_not_let_a_unit_out_of_its_window() -> None:
+    """A clock may count from anywhere: the difference is rounded up to the instant itself here."""
+    spent, window_s, now = math.nextafter(-1.0, 0.0), 1, 9e-17
+    assert now - window_s == spent
+    assert spent + window_s > now
+    assert sliding_window._first_live(array("d", [spent]), window_s, now) == 0
+
+
 def test_it_shows_its_state() -> None:
     tested = window(limit(100, 60), limit(5, 1), max_users=10)
     tested.hit("ann", 1, 0.0)
