@@ -388,15 +388,13 @@ class TestTrouble:
         heard_s = throttle.clock()
         for age_s, state in (
             (2.0, Telemetry.FRESH),
-            (math.nextafter(2.0, 3.0), Telemetry.LATE),
+            (2.001, Telemetry.LATE),
             (3.0, Telemetry.LATE),
             (3.001, Telemetry.STALE),
             (30.0, Telemetry.STALE),
             (30.001, Telemetry.BLIND),
         ):
-            throttle.clock.advance(
-                max(0.0, heard_s + age_s + 1e-9 * (age_s > 2.0 > age_s - 1e-6) - throttle.clock())
-            )
+            throttle.clock.advance(heard_s + age_s - throttle.clock())
             assert throttle.regime().telemetry is state
         assert throttle.regime().factor == 1.0
 
@@ -452,14 +450,12 @@ class TestTrouble:
         throttle.gpu.utilization_pct = 10.0
         assert [throttle.tick().factor for _ in range(3)] == [0.0, 0.0, 1.0]
 
-    @pytest.mark.xfail(strict=True, reason="the controller believes a reading whose time stands still")
     def test_rows_that_repeat_their_old_time_are_no_news(self) -> None:
         throttle = heated(throttle_for_tests(), 50.0, samples=1)
         throttle.gpu.stale()
         throttle.tick(10)
         assert throttle.regime().telemetry is Telemetry.STALE
 
-    @pytest.mark.xfail(strict=True, reason="the controller counts a repeated reading as a strike")
     def test_one_hot_reading_shown_three_times_is_one_strike(self) -> None:
         throttle = heated(throttle_for_tests(), 99.0, samples=1)
         throttle.gpu.stale()

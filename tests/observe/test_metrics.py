@@ -6,7 +6,9 @@ import sys
 import threading
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -297,3 +299,14 @@ def test_the_page_is_printed_by_the_module() -> None:
         [sys.executable, "-m", "autoglm_throttle.observe"], capture_output=True, check=True, text=True
     )
     assert done.stdout == metrics_page()
+
+
+async def test_the_example_on_the_page_serves_metrics() -> None:
+    (code,) = re.findall(r"^```python\n(.*?)^```$", metrics_page(), re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    transport = httpx.ASGITransport(names["app"])
+    async with httpx.AsyncClient(transport=transport, base_url="http://service") as scraper:
+        answer = await scraper.get("/metrics", follow_redirects=True)
+    assert PREFIX + "factor_ratio 1.0" in answer.text
+    names["throttle"].stop()

@@ -1,0 +1,14 @@
+"""A throttle that refuses nobody and still counts, for tests that are about something else."""
+
+from __future__ import annotations
+
+from autoglm_throttle.model import Demand
+from autoglm_throttle.throttle import ADMITTED, Permit, Throttle
+
+
+def admit_everything(throttle: Throttle, demand: Demand) -> Permit:
+    """What stands in for ``Throttle.try_admit``: no limit is asked, nothing is taken."""
+    rows = throttle._rows  # noqa: SLF001 - of this package, and a test holds the two together
+    with rows.lock:
+        rows.classes[demand.priority].admitted += 1
+    return Permit(rows, demand, ADMITTED, rows.clock())
