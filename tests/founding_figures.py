@@ -1,0 +1,107 @@
+"""Every literal figure this library was asked for, and the page that is made from the table.
+
+``python -m tests.founding_figures > docs/founding-figures.md`` writes the page;
+``tests/test_founding_figures.py`` has a test for each row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autoglm_throttle.settings import SETTINGS
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One row of the page."""
+
+    name: str
+    """Its test is ``test_<name>``."""
+    asked: str
+    """The figure as it was asked for."""
+    settings: tuple[str, ...]
+    """The settings that hold it; none where it is not to be changed."""
+    note: str
+    """How it is taken, or why the default is another one."""
+
+
+FIGURES = (
+    Figure(
+        "token_buckets",
+        "token buckets: high 1000, mid 500, low 100 requests/s",
+        ("rate_high_rps", "rate_mid_rps", "rate_low_rps"),
+        "the same; a full bucket holds one second of its rate (`BURST_S`)",
+    ),
+    Figure(
+        "priorities",
+        "priority 1 = high, 2 = mid, anything else = low",
+        ("priority_default",),
+        "the same for what is stated; a request that states nothing is mid",
+    ),
+    Figure(
+        "sampling",
+        "the GPU is sampled every second",
+        ("sample_interval_s",),
+        "the same",
+    ),
+    Figure(
+        "trigger",
+        "above 85 % in 3 consecutive samples triggers",
+        ("tiers", "tier_samples"),
+        "the same, and literally: 85 % is not above 85 %, and a sample at or below it starts the count anew",
+    ),
+    Figure(
+        "tiers",
+        "85-90 % -> 70 % of the rate, 90-95 % -> 40 %, above 95 % -> no refill and no new requests",
+        ("tiers",),
+        "the same; the newest sample picks the row, and a sample on an edge belongs to the row below it",
+    ),
+    Figure(
+        "release",
+        "nothing on the way back",
+        ("tier_release_samples", "tier_release_margin_pct", "tier_recovery_step"),
+        "taken literally: one calm sample ends a cut. "
+        "The settings make the way back slower where the factor would swing",
+    ),
+    Figure(
+        "user_window",
+        "user window of 1 s",
+        ("user_limit",),
+        "off until it is set, as `10/second` for a window of 1 s: "
+        "behind a proxy that nobody has told us of, all users would share one",
+    ),
+)
+
+HEAD = """\
+# Founding figures
+
+<!-- Made by `python -m tests.founding_figures > docs/founding-figures.md`; change its table instead. -->
+
+The figures that were asked for at the beginning, and what became of each.
+A test asserts every row with the default settings, on the objects that a service runs.
+Settings have the prefix `AUTOGLM_THROTTLE_`; [Settings](settings.md) says more about them.
+
+| figure | settings and defaults | how it is taken | test |
+|---|---|---|---|
+"""
+
+
+def page() -> str:
+    """The whole page as Markdown."""
+    rows = [" | ".join(_cells(figure)) for figure in FIGURES]
+    lines = "\n".join(f"| {row} |" for row in rows)
+    return f"{HEAD}{lines}\n\nThe tests stand in `tests/test_founding_figures.py`.\n"
+
+
+def _cells(figure: Figure) -> tuple[str, ...]:
+    defaults = "; ".join(_default(name) for name in figure.settings)
+    return figure.asked, defaults, figure.note, f"`test_{figure.name}`"
+
+
+def _default(name: str) -> str:
+    known = SETTINGS[name]
+    return f"`{name.upper()}` = `{known.default_text or 'not set'}`"
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -1,0 +1,147 @@
+"""Each literal figure, asserted on a throttle with default settings, and the page that lists them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from autoglm_throttle.control.controller import Hysteresis
+from autoglm_throttle.control.table import FOUNDING
+from autoglm_throttle.model import Demand, Policy, Priority, Reason, Regime, Why
+from autoglm_throttle.settings import Settings
+from autoglm_throttle.testing import FakeGpu, ManualClock
+from autoglm_throttle.throttle import Throttle
+from tests.founding_figures import FIGURES, page
+
+PAGE = Path(__file__).parents[1] / "docs" / "founding-figures.md"
+
+
+class Service:
+    """A throttle as it comes, with a clock and a GPU that obey."""
+
+    def __init__(self, **settings: object) -> None:
+        self.clock = ManualClock()
+        self.gpu = FakeGpu(clock=self.clock)
+        self.throttle = Throttle(Settings(**settings), gpu=self.gpu, sampling="manual", clock=self.clock)
+
+    def sample(self, *percents: float) -> list[float]:
+        """Read the GPU once a second; the factor after each sample."""
+        return [self.regime_at(percent).factor for percent in percents]
+
+    def regime_at(self, percent: float) -> Regime:
+        self.clock.advance(1.0)
+        self.gpu.utilization_pct = percent
+        return self.throttle.tick()
+
+    def admitted(self, priority: Priority, tries: int) -> int:
+        """How many of so many requests come in at this instant."""
+        return sum(self.throttle.try_admit(Demand(priority)).admitted for _ in range(tries))
+
+    def drain(self) -> None:
+        for priority in Priority:
+            self.admitted(priority, 1100)
+
+    def refilled(self, seconds: float) -> tuple[int, ...]:
+        """How many requests of each priority come in after so many seconds, the buckets having been empty."""
+        self.drain()
+        self.clock.advance(seconds)
+        return tuple(self.admitted(priority, 1100) for priority in Priority)
+
+
+def test_token_buckets() -> None:
+    assert Settings().rates_rps == (1000.0, 500.0, 100.0)
+    service = Service()
+    assert tuple(service.admitted(priority, 1500) for priority in Priority) == (1000, 500, 100)
+    assert service.refilled(1.0) == (1000, 500, 100)
+    assert service.refilled(0.1) == (100, 50, 10)
+    assert service.refilled(60.0) == (1000, 500, 100), "no more than one second is saved up"
+
+
+def test_priorities() -> None:
+    assert [Priority.parse(stated) for stated in ("1", "2", "3", "0", "17", "x", "")] == [
+        Priority.HIGH,
+        Priority.MID,
+        *[Priority.LOW] * 5,
+    ]
+    assert Settings().priority_default is Priority.MID
+
+
+def test_sampling() -> None:
+    assert Settings().sample_interval_s == 1.0
+
+
+def test_trigger() -> None:
+    above = math.nextafter(85.0, 100.0)
+    assert (Settings().tier_samples, Settings().tiers[0][0]) == (3, 85.0)
+    assert Settings().policy is Policy.TIERS
+    assert Service().sample(above, above, above) == [1.0, 1.0, 0.7]
+    assert Service().sample(85.0, 85.0, 85.0, 85.0) == [1.0] * 4
+    assert Service().sample(above, above, 85.0, above, above, above) == [1.0] * 5 + [0.7]
+
+
+@pytest.mark.parametrize(
+    ("percent", "factor", "refilled"),
+    [
+        (85.0, 1.0, (1000, 500, 100)),
+        (85.1, 0.7, (700, 350, 70)),
+        (90.0, 0.7, (700, 350, 70)),
+        (90.1, 0.4, (400, 200, 40)),
+        (95.0, 0.4, (400, 200, 40)),
+        (95.1, 0.0, (0, 0, 0)),
+        (100.0, 0.0, (0, 0, 0)),
+    ],
+)
+def test_tiers(percent: float, factor: float, refilled: tuple[int, ...]) -> None:
+    assert Settings().tiers == FOUNDING == ((85.0, 0.7), (90.0, 0.4), (95.0, 0.0))
+    service = Service()
+    assert service.sample(percent, percent, percent)[-1] == factor
+    assert service.refilled(1.0) == refilled
+
+
+def test_above_95_percent_full_buckets_do_not_help() -> None:
+    service = Service()
+    service.sample(96.0, 96.0, 96.0)
+    assert service.throttle.snapshot().tokens[Priority.HIGH] == 1000.0
+    verdict = service.throttle.try_admit(Demand(Priority.HIGH))
+    assert not verdict.admitted
+    assert (verdict.decision.reason, verdict.decision.detail) == (Reason.GPU, "gpu:stop")
+    assert verdict.decision.retry_after_s == 1.0, "the next sample could open the door"
+
+
+def test_release() -> None:
+    settings = Settings()
+    literal = Hysteresis(
+        settings.tier_samples,
+        settings.tier_release_samples,
+        settings.tier_release_margin_pct,
+        settings.tier_recovery_step,
+    )
+    assert literal == Hysteresis() == Hysteresis(3, 1, 0.0, 1.0)
+    service = Service()
+    assert service.sample(96.0, 96.0, 96.0, 92.0, 88.0, 85.0) == [1.0, 1.0, 0.0, 0.4, 0.7, 1.0]
+    assert service.sample(96.0, 96.0, 96.0, 20.0) == [1.0, 1.0, 0.0, 1.0]
+    assert service.throttle.regime().why is Why.RELEASED
+
+
+def test_user_window() -> None:
+    assert Settings().user_limits == ((), (), ())
+    service = Service(user_limit="10/second")
+    ann = Demand(user="ann")
+    assert sum(service.throttle.try_admit(ann).admitted for _ in range(50)) == 10
+    service.clock.advance(0.999)
+    assert not service.throttle.try_admit(ann).admitted
+    service.clock.advance(0.001)
+    assert service.throttle.try_admit(ann).admitted
+
+
+def test_every_row_has_its_test() -> None:
+    assert len({figure.name for figure in FIGURES}) == len(FIGURES)
+    missing = [figure.name for figure in FIGURES if f"test_{figure.name}" not in globals()]
+    assert not missing
+
+
+def test_the_page_is_made_from_the_table() -> None:
+    told = "run: python -m tests.founding_figures > docs/founding-figures.md"
+    assert PAGE.read_text(encoding="utf-8") == page(), told
