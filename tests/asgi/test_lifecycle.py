@@ -187,6 +187,19 @@ async def test_hanging_read_delays_no_request(card: Card, throttle: Throttle) ->
     assert throttle.regime().telemetry is Telemetry.STARTING
 
 
+async def test_hanging_read_delays_no_start(
+    card: Card, throttle: Throttle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(middleware, "FIRST_SAMPLE_WITHIN_S", 0.01)
+    card.go_on.clear()
+
+    async def during() -> None:
+        card.go_on.set()
+
+    said = await lifespan(ThrottleMiddleware(service(), throttle=throttle), during)
+    assert said == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+
+
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_limits_and_lifespan_under_both_loops(card: Card, throttle: Throttle, backend: str) -> None:
     app = ThrottleMiddleware(service(), throttle=throttle)
