@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 import warnings
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
@@ -48,7 +49,8 @@ class Card:
         self.was_closed.clear()
         self.was_read.set()
         self.go_on.wait()
-        return [GpuSample(device="GPU-1", index=0, taken_at_s=0.0, source="card", utilization_pct=10.0)]
+        now = time.monotonic()
+        return [GpuSample(device="GPU-1", index=0, taken_at_s=now, source="card", utilization_pct=10.0)]
 
     def close(self) -> None:
         self.was_read.clear()
