@@ -91,6 +91,7 @@ class TierController:
         self._interval_s = interval_s
         self._expects_source = True
         self._heard_s: float | None = None
+        self._newest_s = -math.inf
         self._deadline_s = now + STARTING_S
         self._signal_pct: float | None = None
         self._strikes = 0
@@ -103,15 +104,19 @@ class TierController:
         self._regime = self._publish(now, since_s=now)
 
     def observe(self, view: GpuView, now: float) -> Regime:
-        """Apply the table to a new view; one that does not know the utilization is no new signal."""
+        """Apply the table to a new view.
+
+        A view that does not know the utilization, or is no younger than the last one, is no new signal.
+        """
         self._expects_source = True
         if view.capacity < self._capacity:
             self._release_s = now + LOSS_HOLD_S
         self._capacity = view.capacity
         signal = view.utilization_pct
-        if signal is not None and 0.0 <= signal <= 100.0:
+        if signal is not None and 0.0 <= signal <= 100.0 and view.taken_at_s > self._newest_s:
             self._regain_trust(now)
-            self._heard_s = now
+            self._newest_s = view.taken_at_s
+            self._heard_s = min(view.taken_at_s, now)
             self._signal_pct = signal
             self._step(signal, now)
         return self._publish(now)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -23,10 +25,13 @@ from tests.control.slow_table import SlowTable
 
 T0 = 1000.0
 
+_INSTANTS = itertools.count(1e9)
+"""Every view is younger than the last, and none is older than the time at which it is observed."""
+
 
 def view(pct: float | None, capacity: float = 1.0) -> GpuView:
     return GpuView(
-        taken_at_s=0.0,
+        taken_at_s=next(_INSTANTS),
         utilization_pct=pct,
         utilization_max_pct=pct,
         memory_ratio=None,
@@ -34,6 +39,21 @@ def view(pct: float | None, capacity: float = 1.0) -> GpuView:
         capacity=capacity,
         devices=(),
     )
+
+
+def test_a_view_no_younger_than_the_last_is_no_new_signal() -> None:
+    controller = tiers()
+    hot = replace(view(99.0), taken_at_s=T0)
+    for tick in range(3):
+        assert controller.observe(hot, T0 + tick).factor == 1.0
+    assert controller.regime(T0 + 2.5).telemetry is Telemetry.LATE
+    assert controller.observe(replace(hot, taken_at_s=T0 - 1.0), T0 + 4.0).telemetry is Telemetry.STALE
+
+
+def test_the_age_of_a_signal_counts_from_when_it_was_taken() -> None:
+    controller = tiers()
+    controller.observe(replace(view(50.0), taken_at_s=T0), T0 + 2.5)
+    assert controller.regime(T0 + 2.5).telemetry is Telemetry.LATE
 
 
 def tiers(
