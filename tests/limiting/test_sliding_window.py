@@ -368,6 +368,15 @@ def test_rounding_does_not_let_a_unit_out_of_its_window() -> None:
     assert sliding_window._first_live(array("d", [spent]), window_s, now) == 0
 
 
+@pytest.mark.parametrize(("spent", "now", "window_s"), [(0.44, 0.79, 10), (0.55, 0.94, 5), (0.04, 0.52, 5)])
+def test_a_wait_that_rounding_would_cut_short_is_lengthened(spent: float, now: float, window_s: int) -> None:
+    tested = window(limit(1, window_s))
+    assert tested.hit("ann", 1, spent).allowed
+    leaves = spent + window_s
+    assert now + (leaves - now) < leaves
+    assert tested.hit("ann", 1, now + tested.hit("ann", 1, now).retry_after_s).allowed
+
+
 def test_it_shows_its_state() -> None:
     tested = window(limit(100, 60), limit(5, 1), max_users=10)
     tested.hit("ann", 1, 0.0)

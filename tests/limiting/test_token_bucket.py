@@ -143,6 +143,17 @@ def test_the_wait_is_never_a_rounding_error_too_short(wait: float, start: float)
     assert bucket.take(1.0, start + promised) == 0.0
 
 
+@pytest.mark.parametrize(
+    ("rate", "cost", "now"), [(11.0, 37.0, 0.51), (3.0, 40.0, 0.54), (7.0, 12.0, 0.65), (7.0, 33.0, 0.27)]
+)
+def test_a_wait_that_rounding_would_cut_short_is_lengthened(rate: float, cost: float, now: float) -> None:
+    bucket = TokenBucket(rate, cost, 0.0)
+    assert bucket.take(cost, 0.0) == 0.0
+    ready = cost / rate
+    assert now + (ready - now) < ready
+    assert now + bucket.take(cost, now) >= ready
+
+
 def test_one_microsecond_before_the_wait_is_refused() -> None:
     bucket = TokenBucket(3.0, 5.0, 1000.0)
     assert bucket.take(5.0, 1000.0) == 0.0
@@ -306,6 +317,16 @@ def test_a_refusal_names_the_first_instant_at_which_anybody_could_pay(
     for wait in (refusal.retry_after_s * before, refusal.retry_after_s - 1e-6):
         assert payer(copy.deepcopy(buckets), priority, cost, now + wait) == ""
     assert payer(buckets, priority, cost, now + refusal.retry_after_s)
+
+
+def test_a_borrower_waits_for_the_first_who_could_lend() -> None:
+    buckets = drained(Borrow.DOWN, 0.0, 0.0, 50.0)
+    refusal = buckets.take(Demand(Priority.HIGH, cost=50.0), 0.0)
+    assert isinstance(refusal, Decision)
+    assert refusal.retry_after_s == 1.25, (
+        "low has 100 then and keeps 50; high would have 50 after 5 s, mid never"
+    )
+    assert payer(buckets, Priority.HIGH, 50.0, 1.25) == "low"
 
 
 def test_a_refusal_tells_what_there_is_to_know() -> None:
