@@ -201,8 +201,6 @@ def document(app: FastAPI, *, throttle: Throttle | None = None) -> None:
         app: whose document.
         throttle: whose exempt paths and routes are left out; None: those of the default settings.
     """
-    if getattr(app.openapi, "__autoglm_throttle__", False):
-        return
     settings = throttle.settings if throttle is not None else Settings()
     make = app.openapi
 
@@ -212,7 +210,6 @@ def document(app: FastAPI, *, throttle: Throttle | None = None) -> None:
         _describe(schema, lambda path, method: _exempt(settings, routes, path, method))
         return schema
 
-    openapi.__autoglm_throttle__ = True  # type: ignore[attr-defined]
     app.openapi = openapi  # type: ignore[method-assign]
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -247,6 +247,13 @@ FAST: dict[str, Any] = {"rate_mid_rps": "100000/s"}
 class TestConcurrency:
     """Exactly the limit, however many ask at once."""
 
+    @pytest.fixture(autouse=True)
+    def _threads_change_often(self) -> Iterator[None]:
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        yield
+        sys.setswitchinterval(before)
+
     async def test_512_cold_tasks_admit_exactly_the_limit(self) -> None:
         throttle = throttle_for_tests(user_limit="100/minute", **FAST)
         answers = await asyncio.gather(*(throttle.admit(Demand(user="u")) for _ in range(512)))
@@ -275,6 +282,25 @@ class TestConcurrency:
         _together(64, ask)
         assert sum(counts) == 100
         assert throttle.snapshot().tokens[Priority.MID] == 0.0
+
+    def test_all_limits_are_asked_in_one_go(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Threads seldom meet at the wrong moment by themselves, so the lock is looked at."""
+        throttle = throttle_for_tests(user_limit="1/minute")
+        held: list[bool] = []
+
+        def watched(room: Any, name: str) -> None:
+            original = getattr(room, name)
+
+            def call(*args: Any) -> Any:
+                held.append(throttle._rows.lock.locked())
+                return original(*args)
+
+            monkeypatch.setattr(room, name, call)
+
+        watched(throttle._buckets, "take")
+        watched(throttle._windows, "hit")
+        assert admitted(throttle, 2, user="u") == 1
+        assert held == [True] * 4
 
     def test_a_snapshot_under_load_is_one_moment(self) -> None:
         throttle = Throttle(Settings(gpu="none", rate_mid_rps="1000000/s"))

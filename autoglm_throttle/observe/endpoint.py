@@ -7,7 +7,6 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from starlette.responses import PlainTextResponse
-from starlette.routing import Route
 from starlette.websockets import WebSocketClose
 
 from autoglm_throttle.asgi.marks import exempt
@@ -71,6 +70,9 @@ def metrics_app(throttle: Throttle) -> MetricsApp:
 class MetricsApp:
     """What `metrics_app` makes: an ASGI app that is exempt from the throttle wherever it is mounted.
 
+    A mount redirects ``/metrics`` to ``/metrics/``, which is not among ``EXEMPT_PATHS``; without a mark a
+    closed door would shut out those who want to see why it is closed.
+
     Args:
         answer: the ASGI app that answers GET and HEAD.
     """
@@ -78,9 +80,6 @@ class MetricsApp:
     def __init__(self, answer: ASGIApp) -> None:
         self._answer = answer
         exempt(self)
-        self.routes = [Route("/{path:path}", self)]
-        """Shows the mark through a mount, whose redirect from ``/metrics`` to ``/metrics/`` leads to a path
-        that is not in ``EXEMPT_PATHS``: a closed door must not shut out those who want to see why."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""

@@ -38,7 +38,9 @@ def test_no_throttle_admits_all_and_counts(no_throttle: ManualThrottle) -> None:
     shut.tick(3)
     for throttle in (shut, no_throttle):
         for _ in range(4):
-            with throttle.try_admit(Demand(Priority.LOW, cost=1e6)) as permit:
+            permit = throttle.try_admit(Demand(Priority.LOW, cost=1e6))
+            assert permit.admitted
+            with permit:
                 assert permit.decision.reason is Reason.OK
         snapshot = throttle.snapshot()
         assert snapshot.requests[Priority.LOW, "admitted", Reason.OK] == 4
