@@ -9,12 +9,20 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 import warnings
 
 import uvicorn
 
 from tests.servers import service
+
+
+def hold(held: threading.Event, forked: threading.Event) -> None:
+    """Hold the throttle's lock over the fork, as any thread of the parent might."""
+    with service.throttle._rows.lock:
+        held.set()
+        forked.wait()
 
 
 def main(port: int) -> None:
@@ -27,8 +35,11 @@ def main(port: int) -> None:
         time.sleep(0.01)
     listener = socket.create_server(("127.0.0.1", port))
     warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 on: a fork beside threads
-    with service.throttle._rows.lock:
-        child = os.fork()
+    held, forked = threading.Event(), threading.Event()
+    threading.Thread(target=hold, args=(held, forked), daemon=True).start()
+    held.wait()
+    child = os.fork()
+    forked.set()
     if child == 0:
         uvicorn.Server(uvicorn.Config(service.app, log_level="warning")).run(sockets=[listener])
         os._exit(0)
