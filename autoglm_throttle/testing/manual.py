@@ -41,8 +41,8 @@ class ManualThrottle(Throttle):
             raise ValueError(f"samples must be 1 or more, not {samples}")
         for _ in range(samples):
             self.clock.advance(self.settings.sample_interval_s)
-            regime = super().tick()
-        return regime
+            super().tick()
+        return self.regime()
 
 
 def throttle_for_tests(
