@@ -87,7 +87,7 @@ class Answers:
         form = self._forms.get(decision.policy)
         if form is None or form.limit != decision.limit:
             form = self._form(decision.policy, decision.limit, decision.window_s)
-        state = form.item % (decision.remaining, ceil(decision.reset_after_s))
+        state = form.item(decision.remaining, ceil(decision.reset_after_s))
         if decision.others or self._legacy:
             return self._more_fields(decision, form, state)
         return [form.field, (b"ratelimit", state)]
@@ -98,7 +98,7 @@ class Answers:
         for other in decision.others:
             its = self._form(other.name, other.limit, other.window_s)
             policy += b", " + its.policy
-            state += b", " + its.item % (other.remaining, ceil(other.reset_s))
+            state += b", " + its.item(other.remaining, ceil(other.reset_s))
         fields = [(b"ratelimit-policy", policy), (b"ratelimit", state)]
         return fields + _legacy(decision) if self._legacy else fields
 
@@ -125,7 +125,7 @@ class Answers:
         if decision.window_s and self._publishes:
             form = self._form(decision.policy, decision.limit, decision.window_s)
             left = (0, seconds) if seconds else (decision.remaining, ceil(decision.reset_after_s))
-            fields += self._more_fields(decision, form, form.item % left)
+            fields += self._more_fields(decision, form, form.item(*left))
         return status, fields, body
 
     def _form(self, name: str, limit: float, window_s: int) -> _Form:
@@ -157,16 +157,21 @@ class Answers:
 class _Form:
     """The prepared texts of one limit."""
 
-    __slots__ = ("field", "item", "limit", "policy")
+    __slots__ = ("field", "front", "limit", "policy")
 
     def __init__(self, name: str, limit: float, window_s: int) -> None:
         quoted = b'"%s"' % _UNQUOTABLE.sub("?", name).encode()
         self.limit = limit
-        self.item = quoted + b";r=%d;t=%d"
-        """For RateLimit, to be filled in."""
+        self.front = quoted + b";r="
         self.policy = quoted + b";q=%d;w=%d" % (limit, window_s)
         """For RateLimit-Policy."""
         self.field = (b"ratelimit-policy", self.policy)
+
+    def item(self, left: float, seconds: int) -> bytes:
+        """Its item for RateLimit: units left, and the seconds within which there are no more."""
+        if left < len(_NUMBERS) and seconds < len(_NUMBERS):
+            return self.front + _NUMBERS[int(left)] + b";t=" + _NUMBERS[seconds]
+        return b"%b%d;t=%d" % (self.front, left, seconds)
 
 
 def _problem(decision: Decision, status: int, sentence: str) -> dict[str, object]:

@@ -95,7 +95,8 @@ class Callers:
             if self._identify is not None or self._routes.any:
                 return self._demand(scope)
             client = scope.get("client")
-            return self._of_stranger(client[0][:PEER_AT_MOST] if client else "")
+            peer = client[0] if client else ""
+            return self._of_stranger(peer) if len(peer) <= PEER_AT_MOST else self._demand(scope)
         except Exception:  # noqa: BLE001 - a scope may hold anything, and the limits must hold all the same
             self._hint("malformed_scope")
             nobody, group = self._by_address("")

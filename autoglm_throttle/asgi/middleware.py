@@ -76,11 +76,15 @@ class ThrottleMiddleware:
         if not self._limits(scope):
             await self._free(scope, receive, send)
             return
-        verdict = self._admit(scope)
+        verdict = self.throttle.try_admit(self._callers.demand(scope))
+        if MARKER in scope:
+            scope[MARKER][self.throttle] = verdict
+        else:
+            scope[MARKER] = {self.throttle: verdict}
         if not verdict.admitted:
             await self._refuse(scope, send, verdict.decision)
             return
-        root_path = scope.get("root_path") or ""
+        root_path = scope.get("root_path")
         watch = _Watch(send, verdict, self._answers)
         try:
             await self.app(scope, receive, watch.send)
@@ -110,19 +114,12 @@ class ThrottleMiddleware:
             path = path_of(scope) if scope.get("root_path") else scope["path"]
             if path in self._exempt or scope.get("method") == "OPTIONS":
                 return False
-            route = self._routes.match(path, scope.get("method") or "GET") if self._routes.any else None
+            if not self._routes.any:
+                return True
+            route = self._routes.match(path, scope.get("method") or "GET")
         except Exception:  # noqa: BLE001 - a scope may hold anything, and the limits must hold all the same
             return True
         return route is None or not route.exempt or "//" in path
-
-    def _admit(self, scope: Scope) -> Permit | Rejection:
-        throttle = self.throttle
-        verdict = throttle.try_admit(self._callers.demand(scope))
-        if MARKER in scope:
-            scope[MARKER][throttle] = verdict
-        else:
-            scope[MARKER] = {throttle: verdict}
-        return verdict
 
     async def _free(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run what is exempt, what was charged by this throttle further out, and what is no request."""
@@ -137,7 +134,7 @@ class ThrottleMiddleware:
         else:
             self.throttle.count_exempt()
             scope[MARKER][self.throttle] = None
-            root_path = scope.get("root_path") or ""
+            root_path = scope.get("root_path")
             try:
                 await self.app(scope, receive, send)
             finally:
@@ -148,12 +145,12 @@ class ThrottleMiddleware:
             self._nested = True
             LOGGER.warning("two middlewares share one throttle round the same app; the inner one passes")
 
-    def _check_mark(self, scope: Scope, root_path: str) -> None:
+    def _check_mark(self, scope: Scope, root_path: str | None) -> None:
         if not (self._marks.any or hasattr(scope.get("endpoint"), marks.ATTRIBUTE)):
             return
         try:
             path = path_of({"path": scope["path"], "root_path": root_path})
-            self._marks.check(scope, path, root_path)
+            self._marks.check(scope, path, root_path or "")
         except Exception:  # noqa: BLE001 - what cannot be learned must not break a request
             self.throttle.hint("malformed_scope")
 
