@@ -18,7 +18,7 @@ from autoglm_throttle.asgi.middleware import TRY_AGAIN_LATER
 from autoglm_throttle.journal import LOGGER
 from autoglm_throttle.model import Decision, Demand, Outcome, Priority, Refused
 from autoglm_throttle.settings import RoutePolicy, Settings
-from autoglm_throttle.throttle import Permit, Throttle
+from autoglm_throttle.throttle import Permit, Rejection, Throttle
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -91,7 +91,7 @@ def limit(
             return
         whose, demand = charged
         verdict = await whose.admit(_further(demand, policy))
-        if not verdict.admitted:
+        if isinstance(verdict, Rejection):
             raise _refusal(connection, whose, verdict.decision)
         try:
             yield verdict
