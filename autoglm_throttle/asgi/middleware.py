@@ -15,6 +15,7 @@ from autoglm_throttle.asgi.callers import Callers, Identify
 from autoglm_throttle.asgi.routes import RouteTable, path_of
 from autoglm_throttle.journal import LOGGER
 from autoglm_throttle.model import Decision, Outcome, Refused, Telemetry
+from autoglm_throttle.settings import ConfigError
 from autoglm_throttle.throttle import Permit, Rejection, Throttle
 
 Message = dict[str, Any]
@@ -53,14 +54,25 @@ class ThrottleMiddleware:
         identify: says who asks, from the scope; None: as the settings say.
 
     Raises:
-        ConfigError: the environment, or ``IDENTITY``, is not usable.
+        ConfigError: the environment, or ``IDENTITY``, is not usable. Where a running server builds the
+            middleware, the startup fails instead: servers take an exception there for "no lifespan"
+            and would go on.
     """
 
     def __init__(
         self, app: App, *, throttle: Throttle | None = None, identify: Identify | None = None
     ) -> None:
         self.app = app
-        self.throttle = throttle = throttle if throttle is not None else Throttle.from_env()
+        try:
+            self._prepare(throttle if throttle is not None else Throttle.from_env(), identify)
+        except ConfigError as error:
+            if not _in_event_loop():
+                raise
+            self._fault = error
+            self.__class__ = _Unusable
+
+    def _prepare(self, throttle: Throttle, identify: Identify | None) -> None:
+        self.throttle = throttle
         settings = throttle.settings
         self._routes = RouteTable(settings.routes)
         self._callers = Callers(settings, self._routes, identify=identify, hint=throttle.hint)
@@ -68,7 +80,7 @@ class ThrottleMiddleware:
             settings.headers, retry_after_max_s=settings.retry_after_max_s, jitter=settings.retry_jitter
         )
         self._exempt = frozenset(settings.exempt_paths)
-        self._marks = marks.Marks(app, self._routes)
+        self._marks = marks.Marks(self.app, self._routes)
         self._nested = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -188,6 +200,16 @@ class ThrottleMiddleware:
         return False
 
 
+class _Unusable(ThrottleMiddleware):
+    """What a middleware becomes whose configuration has faults: nothing starts, and nothing passes."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("type") != "lifespan":
+            raise self._fault
+        await receive()
+        await send({"type": "lifespan.startup.failed", "message": str(self._fault)})
+
+
 class _Watch:
     """Stands between the app and ``send``: adds the fields, and settles the permit at the last byte."""
 
@@ -229,6 +251,14 @@ class _Watch:
         """Settle the permit unless the last byte has done so."""
         if not self._permit.settled:
             self._permit.settle(outcome)
+
+
+def _in_event_loop() -> bool:
+    try:
+        anyio.get_current_task()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _with_fields(message: Message, fields: list[tuple[bytes, bytes]]) -> Message:

@@ -323,6 +323,18 @@ def test_wrong_environment_stops_the_wrapping(monkeypatch: pytest.MonkeyPatch) -
         ThrottleMiddleware(service())
 
 
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_wrong_environment_fails_the_start_of_a_running_server(
+    monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    monkeypatch.setenv("AUTOGLM_THROTTLE_USER_LIMIT", "nonsense")
+    app = service()
+    app.add_middleware(ThrottleMiddleware)
+    assert anyio.run(lifespan, app, backend=backend) == ["lifespan.startup.failed"]
+    with pytest.raises(ConfigError, match="AUTOGLM_THROTTLE_USER_LIMIT"):
+        anyio.run(request, app, "/x", backend=backend)
+
+
 async def test_one_throttle_under_two_services_outlives_the_first(card: Card, throttle: Throttle) -> None:
     first, second = (ThrottleMiddleware(service(), throttle=throttle) for _ in range(2))
 

@@ -21,6 +21,9 @@ START_S = 20.0
 STOP_S = 5.0
 ANSWER_S = 5.0
 
+ENVIRONMENT: dict[str, str] = {}
+"""What is added to the environment of a server."""
+
 _keys = itertools.count()
 
 
@@ -43,7 +46,7 @@ class Server:
         self._process = subprocess.Popen(
             [sys.executable, *arguments],
             cwd=ROOT,
-            env={**_clean_environment(), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
+            env=_environment(),
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=subprocess.STDOUT,
@@ -153,5 +156,7 @@ def _free_port() -> int:
         return port
 
 
-def _clean_environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith("AUTOGLM_THROTTLE_")}
+def _environment() -> dict[str, str]:
+    """That of the tests, with no settings of ours but ``ENVIRONMENT``."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AUTOGLM_THROTTLE_")}
+    return kept | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"} | ENVIRONMENT

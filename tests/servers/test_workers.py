@@ -18,6 +18,15 @@ from tests.servers.test_servers import APP, EXACTLY, HYPERCORN, TIMES, UVICORN
 
 pytestmark = pytest.mark.server
 
+FAULTY = """
+import sys
+import uvicorn
+from starlette.applications import Starlette
+from autoglm_throttle.asgi import ThrottleMiddleware
+app = Starlette()
+app.add_middleware(ThrottleMiddleware)
+uvicorn.run(app, port=int(sys.argv[1]))
+"""
 ROUNDS = 3
 REQUESTS = 100
 STALE_WITHIN_S = 4.0
@@ -49,6 +58,12 @@ def test_each_of_two_workers_samples_and_limits(server: Server) -> None:
             key = fresh_key()
             seen[state["pid"]] = [ask(connection, "/ok", key).status for _ in range(TIMES)]
     assert list(seen.values()) == [EXACTLY, EXACTLY], "user limits in memory hold for each worker"
+
+
+def test_server_with_a_faulty_environment_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.servers.server.ENVIRONMENT", {"AUTOGLM_THROTTLE_USER_LIMIT": "nonsense"})
+    with pytest.raises(RuntimeError, match="AUTOGLM_THROTTLE_USER_LIMIT"):
+        Server("-c", FAULTY, "{port}").stop()
 
 
 @pytest.mark.parametrize(
