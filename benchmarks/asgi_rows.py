@@ -46,13 +46,13 @@ def wrapped() -> App:
     return middleware
 
 
-def ours(**settings: Any) -> App:
+def ours(app: App = bare, **settings: Any) -> App:
     """The whole chain: identity, priority bucket, user window, permit, RateLimit fields."""
     chosen = {"user_limit": f"{LIMIT}/minute", "rate_mid_rps": 1e6, "gpu": "none"} | settings
-    return ThrottleMiddleware(bare, throttle=Throttle(Settings(**chosen)))
+    return ThrottleMiddleware(app, throttle=Throttle(Settings(**chosen)))
 
 
-def asgi_ratelimit() -> App:
+def asgi_ratelimit(app: App = bare, limit: int = LIMIT) -> App:
     """asgi-ratelimit with its memory backend: a rule for all paths, the user from the scope."""
     from ratelimit import RateLimitMiddleware, Rule
     from ratelimit.backends.simple import MemoryBackend
@@ -60,21 +60,21 @@ def asgi_ratelimit() -> App:
     async def client(scope: Any) -> tuple[str, str]:
         return scope["client"][0], "default"
 
-    app: App = RateLimitMiddleware(bare, client, MemoryBackend(), {r"^/": [Rule(minute=LIMIT)]})
-    return app
+    limited: App = RateLimitMiddleware(app, client, MemoryBackend(), {r"^/": [Rule(minute=limit)]})
+    return limited
 
 
-def limits_fixed(strategy: str = "FixedWindowRateLimiter") -> App:
+def limits_fixed(strategy: str = "FixedWindowRateLimiter", app: App = bare, limit: int = LIMIT) -> App:
     """An engine of ``limits`` in a wrapper as bare as possible: key and rejection, no header fields."""
     from limits import parse, strategies
     from limits.storage import MemoryStorage
 
     limiter = getattr(strategies, strategy)(MemoryStorage())
-    item = parse(f"{LIMIT}/minute")
+    item = parse(f"{limit}/minute")
 
     async def middleware(scope: Scope, receive: Any, send: Any) -> None:
-        if limiter.hit(item, scope["client"][0]):
-            await bare(scope, receive, send)
+        if scope["type"] != "http" or limiter.hit(item, scope["client"][0]):
+            await app(scope, receive, send)
         else:
             await send({"type": "http.response.start", "status": 429, "headers": []})
             await send({"type": "http.response.body", "body": b""})

@@ -25,6 +25,9 @@ that this wrote, and what is remembered must have an end."""
 
 VARIABLE = PREFIX + "IDENTITY"
 
+KNOWN_PRIORITIES = frozenset({b"high", b"mid", b"low", b"1", b"2", b"3"})
+"""As clients write them; any other text takes the longer way."""
+
 Scope = Mapping[str, Any]
 Identify = Callable[[Any], "Caller | None"]
 Hint = Callable[[str], None]
@@ -88,15 +91,18 @@ class Callers:
         try:
             if self._proxy_hint is not None:
                 self._look_for_proxy(scope, self._proxy_hint)
-            wanted = self._wanted
-            for name, _ in scope["headers"]:
+            stated = b""
+            wanted, priority_header = self._wanted, self._priority_header
+            for name, value in scope["headers"]:
                 if name in wanted:
-                    return self._demand(scope)
+                    if name != priority_header or value not in KNOWN_PRIORITIES or stated:
+                        return self._demand(scope)
+                    stated = value
             if self._identify is not None or self._routes.any:
                 return self._demand(scope)
             client = scope.get("client")
             peer = client[0] if client else ""
-            return self._of_stranger(peer) if len(peer) <= PEER_AT_MOST else self._demand(scope)
+            return self._of_stranger(peer, stated) if len(peer) <= PEER_AT_MOST else self._demand(scope)
         except Exception:  # noqa: BLE001 - a scope may hold anything, and the limits must hold all the same
             self._hint("malformed_scope")
             nobody, group = self._by_address("")
@@ -110,9 +116,10 @@ class Callers:
         if hint.done:
             self._proxy_hint = None
 
-    def _stranger(self, peer: str) -> Demand:
-        """The demand of one of whom nothing is known but its address: always the same one."""
-        return self._demand({"headers": (), "client": (peer, 0)})
+    def _stranger(self, peer: str, stated: bytes) -> Demand:
+        """The demand of one of whom only address and stated priority are known: always the same one."""
+        headers = [(self._priority_header, stated)] if stated else []
+        return self._demand({"headers": headers, "client": (peer, 0)})
 
     def _demand(self, scope: Scope) -> Demand:
         found: dict[bytes, bytes] = {}

@@ -1,0 +1,104 @@
+"""Server CPU per request under uvicorn: how much of the bare app's capacity is kept.
+
+Run: ``python -m benchmarks.serve``. Each row is a server process of its own, driven at the same rate
+over real HTTP on loopback by the load lab's generator; the server reports the CPU time it used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+
+from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, plan
+from autoglm_throttle.traffic.generator import Generator, Options
+from autoglm_throttle.traffic.wire import Target
+from benchmarks import harness
+
+ROWS = ("bare", "ours", "asgi_ratelimit", "limits_fixed")
+RATE_RPS = 2000
+SECONDS = 4
+CONNECTIONS = 64
+REQUEST = (
+    b"GET /v1/predict HTTP/1.1\r\nhost: 127.0.0.1\r\naccept: */*\r\naccept-encoding: gzip, deflate\r\n"
+    b"connection: keep-alive\r\nuser-agent: benchmark\r\n\r\n"
+)
+
+
+@contextlib.contextmanager
+def served(row: str) -> Iterator[int]:
+    """A uvicorn process with one of the apps; gives its port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "uvicorn", f"benchmarks.served:{row}", "--port", str(port)]
+    server = subprocess.Popen([*command, "--log-level", "warning", "--no-access-log"])
+    try:
+        deadline = time.monotonic() + 20.0
+        while True:
+            try:
+                cpu_s(port)
+                break
+            except OSError:
+                if server.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(f"the server of row {row} did not start") from None
+                time.sleep(0.05)
+        yield port
+    finally:
+        server.terminate()
+        server.wait(10)
+
+
+def cpu_s(port: int) -> float:
+    """Seconds of CPU that the server has used."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/cpu", timeout=5) as answer:
+        return float(answer.read())
+
+
+def micros_each(row: str) -> float:
+    """Server CPU per request, in microseconds, of one run."""
+    load = plan(Shape.parse(f"fixed:{RATE_RPS}:{SECONDS}"), Arrivals.UNIFORM, Crowd(), 1)
+    with served(row) as port:
+        options = Options(connections=CONNECTIONS)
+        before = cpu_s(port)
+        result = asyncio.run(
+            Generator(load, Target(port=port, method="GET"), lambda _: REQUEST, options).run()
+        )
+        spent = cpu_s(port) - before
+    answered = sum(row.admitted for row in result.books.rows.values())
+    if answered != len(load.offsets):
+        raise RuntimeError(f"{row}: {answered} of {len(load.offsets)} requests were answered")
+    return spent / answered * 1e6
+
+
+def main() -> None:
+    """Measure, print, keep."""
+    options = harness.arguments(__doc__ or "", rounds=5)
+    seen = harness.interleave({row: (lambda row=row: micros_each(row)) for row in ROWS}, options.rounds)
+    medians = {row: statistics.median(values) for row, values in seen.items()}
+    kept = {row: harness.ratio(seen, "bare", row) for row in ROWS}
+    print(f"{'server CPU per request':24}{'us':>8}{'capacity kept':>16}")
+    for row in ROWS:
+        print(f"{row:24}{medians[row]:8.1f}{kept[row]:16.1%}")
+    result = {
+        **harness.machine("uvicorn", "asgi-ratelimit", "limits"),
+        "rounds": options.rounds,
+        "rate_rps": RATE_RPS,
+        "seconds": SECONDS,
+        "micros": medians,
+        "capacity_kept": kept,
+        "all": seen,
+    }
+    print(harness.line(result))
+    if options.write:
+        harness.keep("serve", result)
+
+
+if __name__ == "__main__":
+    main()
