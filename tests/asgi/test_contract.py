@@ -446,6 +446,16 @@ async def test_hidden_marks_are_learned_from_the_first_answer() -> None:
     assert by_priority(throttle) == [0, 1, 3]
 
 
+@pytest.mark.parametrize("root_path", ["", "/api", None])
+async def test_hidden_marks_are_learned_behind_a_root_path(root_path: str | None) -> None:
+    throttle = throttle_for_tests()
+    app = ThrottleMiddleware(hidden_app("/x/{item}", mark(priority="low")), throttle=throttle)
+    for _ in range(2):
+        await request(app, f"{root_path or ''}/x/1", root_path=root_path)
+    assert by_priority(throttle) == [0, 1, 1]
+    assert [policy.pattern for policy in app._marks._learned] == ["/x/{part1}"]
+
+
 async def test_hidden_templates_never_become_concrete_tenants() -> None:
     inner = hidden_app("/x/{item}", mark(priority="low"))
     app = Starlette(routes=[Mount("/t/{tenant}", app=_Opaque(inner))])

@@ -124,6 +124,23 @@ async def test_charge_refused_in_the_handshake_is_answered_even_after_the_connec
     assert outcomes(throttle) == {"neutral": 1}
 
 
+async def test_charge_refused_after_the_accept_rewrites_nothing() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "websocket.accept"})
+        raise Refused(Decision(False, Reason.USER, detail="user:extra", policy="extra", retry_after_s=3.0))
+
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    throttle = throttle_for_tests()
+    with pytest.raises(Refused):
+        await ThrottleMiddleware(app, throttle=throttle)(websocket_scope(), None, send)  # type: ignore[arg-type]
+    assert [message["type"] for message in sent] == ["websocket.accept"]
+    assert outcomes(throttle) == {"neutral": 1}
+
+
 @pytest.mark.parametrize(
     ("error", "outcome"), [(RuntimeError("app"), "failure"), (WebSocketDisconnect(1006), "neutral")]
 )
