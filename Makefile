@@ -1,0 +1,73 @@
+# What a person types. Every target first makes its own environment, with python3 (3.11 or newer, with venv) alone:
+#
+#   make demo     a simulated GPU service under rising load, shown in the terminal, about 90 seconds
+#                 POLICY=tiers|fixed  SECONDS=45  TRACE=path.csv  SPEED=20
+#   make test     the whole suite with branch coverage; TESTS=tests/gpu runs a part, without coverage
+#   make check    format, lint, types, contracts between rooms, dependencies, the wheel
+#   make bench    the measurements; BENCHMARKS="decision peers" runs some of them
+#   make clean    forget the environment and everything that was built
+#
+# PYTHON=python3.12 chooses the interpreter, VENV=/somewhere/else the folder of the environment.
+
+PYTHON ?= python3
+VENV ?= .venv
+TESTS ?=
+BENCHMARKS ?= decision peers serve
+
+BIN := $(VENV)/bin
+ENVIRONMENT := @$(PYTHON) .ci/environment.py "$(VENV)"
+COVERAGE := -p tests.house.coverage_report
+
+.PHONY: help demo test check format lint types rooms dependencies wheel bench clean python
+.NOTPARALLEL:
+
+help:
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
+
+python:
+	@command -v "$(PYTHON)" > /dev/null || { echo "$(PYTHON) is not here; name a Python 3.11 or newer: make PYTHON=... " >&2; exit 1; }
+
+demo: python
+	$(ENVIRONMENT)
+	@"$(BIN)/autoglm-throttle" demo \
+		$(if $(POLICY),--policy "$$POLICY") $(if $(TRACE),--trace "$$TRACE") \
+		$(if $(SPEED),--speed "$$SPEED") $(if $(SECONDS),--seconds "$$SECONDS")
+
+test: python
+	$(ENVIRONMENT) test
+	@"$(BIN)/python" -m pytest $(if $(TESTS),$(TESTS),$(COVERAGE))
+
+check: format lint types rooms dependencies wheel
+
+format: python
+	$(ENVIRONMENT) test check
+	"$(BIN)/ruff" format --check .
+
+lint: python
+	$(ENVIRONMENT) test check
+	"$(BIN)/ruff" check .
+
+types: python
+	$(ENVIRONMENT) test check
+	"$(BIN)/mypy"
+	"$(BIN)/basedpyright" --pythonpath "$(BIN)/python" --verifytypes autoglm_throttle --ignoreexternal
+
+rooms: python
+	$(ENVIRONMENT) test check
+	"$(BIN)/lint-imports"
+
+dependencies: python
+	$(ENVIRONMENT) test check
+	"$(BIN)/deptry" .
+
+wheel: python
+	$(ENVIRONMENT) test check
+	"$(BIN)/python" -m tests.house.wheel
+
+bench: python
+	$(ENVIRONMENT) test bench
+	@for name in $(BENCHMARKS); do "$(BIN)/python" -m "benchmarks.$$name" || exit 1; done
+
+clean:
+	rm -rf "$(VENV)" dist build .coverage .coverage.* .hypothesis .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
