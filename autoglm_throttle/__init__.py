@@ -20,9 +20,10 @@ from autoglm_throttle.model import (
     Why,
     WindowState,
 )
+from autoglm_throttle.permit import Permit, Rejection
 from autoglm_throttle.settings import ConfigError, Plan, Problem, RoutePolicy, Settings
 from autoglm_throttle.snapshot import Snapshot
-from autoglm_throttle.throttle import Permit, Rejection, Throttle
+from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.version import __version__
 
 __all__ = [

@@ -17,8 +17,9 @@ from autoglm_throttle.asgi.marks import visible
 from autoglm_throttle.asgi.middleware import TRY_AGAIN_LATER
 from autoglm_throttle.journal import LOGGER
 from autoglm_throttle.model import Decision, Demand, Outcome, Priority, Refused
+from autoglm_throttle.permit import Permit, Rejection
 from autoglm_throttle.settings import RoutePolicy, Settings
-from autoglm_throttle.throttle import Permit, Rejection, Throttle
+from autoglm_throttle.throttle import Throttle
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

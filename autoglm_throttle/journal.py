@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from autoglm_throttle.model import Decision, Demand, Reason, Regime, Telemetry
@@ -52,8 +52,19 @@ def changes(before: Regime, after: Regime) -> Iterator[Line]:
         )
 
 
-def refused(demand: Demand, decision: Decision, name: str, count: int) -> Line:
-    """The line for a sampled refusal; the caller stands there as its keyed hash."""
+def configured(values: Mapping[str, str]) -> Line:
+    """The line that says once what is in force; secrets must be masked already."""
+    return Line("config", logging.INFO, "the limits in force", {"settings": dict(values)})
+
+
+def more_refused(reason: Reason, name: str, count: int) -> Line:
+    """The line for refusals that were counted and not followed by another."""
+    keys: dict[str, object] = {"decision": name, "reason": reason.value, "count": count}
+    return Line("refused", logging.INFO, f"{count} {name} ({reason})", keys)
+
+
+def refused(demand: Demand, decision: Decision, name: str, count: int, client: str) -> Line:
+    """The line for a sampled refusal; ``client`` is the caller's keyed hash."""
     return Line(
         "refused",
         logging.INFO,
@@ -63,7 +74,7 @@ def refused(demand: Demand, decision: Decision, name: str, count: int) -> Line:
             "decision": name,
             "reason": decision.reason.value,
             "detail": decision.detail,
-            "client_hash": demand.user,
+            "client_hash": client,
             "retry_after_s": decision.retry_after_s,
             "count": count,
         },
@@ -93,3 +104,12 @@ class RefusalSampler:
         count = int(seen[1])
         seen[0], seen[1] = now + self._every_s, 0
         return count
+
+    def overdue(self, now: float) -> list[tuple[Reason, int]]:
+        """What was counted and should have been told by now, as after the end of a flood."""
+        found = []
+        for reason, seen in self._seen.items():
+            if seen[1] and now >= seen[0]:
+                found.append((reason, int(seen[1])))
+                seen[0], seen[1] = now + self._every_s, 0
+        return found

@@ -6,9 +6,7 @@ import math
 import os
 import time
 import weakref
-from bisect import bisect_left
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Final, Literal
 
 from autoglm_throttle import journal
@@ -19,6 +17,7 @@ from autoglm_throttle.gpu.aggregate import Aggregator
 from autoglm_throttle.gpu.none import NoSource
 from autoglm_throttle.gpu.sampler import Sampler
 from autoglm_throttle.gpu.select import select
+from autoglm_throttle.identity import Identity, is_identity
 from autoglm_throttle.limiting.token_bucket import PriorityBuckets
 from autoglm_throttle.limiting.user_windows import UserWindows
 from autoglm_throttle.model import (
@@ -27,7 +26,6 @@ from autoglm_throttle.model import (
     Demand,
     GpuProvider,
     GpuSample,
-    Outcome,
     Policy,
     Priority,
     ProviderMisconfigured,
@@ -35,80 +33,15 @@ from autoglm_throttle.model import (
     Regime,
     Why,
 )
-from autoglm_throttle.settings import Settings
-from autoglm_throttle.snapshot import DURATION_BUCKETS_S, Rows, Snapshot, decision_name
+from autoglm_throttle.permit import Permit, Rejection
+from autoglm_throttle.settings import SETTINGS, Settings
+from autoglm_throttle.snapshot import Rows, Snapshot, decision_name
 
 SWEPT_PER_SAMPLE = 100
 """Users looked at for idleness with each GPU sample: tens of microseconds under the lock."""
 
 ADMITTED: Final = Decision(True, Reason.OK)
 """The decision where no user limit applies: there is nothing to say about it."""
-
-_NEUTRAL: Final = Outcome.NEUTRAL
-
-
-class Permit:
-    """The right to run one request. It must be settled once, most simply by ``with permit:``.
-
-    Leaving the block settles it: ``success``, ``failure`` after an exception,
-    ``neutral`` after a cancellation, which says nothing about the service.
-    """
-
-    __slots__ = ("_rows", "admitted_s", "decision", "demand", "settled")
-
-    admitted: Literal[True] = True
-
-    def __init__(self, rows: Rows, demand: Demand, decision: Decision, admitted_s: float) -> None:
-        self._rows = rows
-        self.demand = demand
-        self.decision = decision
-        self.admitted_s = admitted_s
-        self.settled = False
-
-    def settle(self, outcome: Outcome = Outcome.SUCCESS) -> None:
-        """Say how the request ended. Never waits; a second call changes nothing and is counted."""
-        rows = self._rows
-        duration_s = rows.clock() - self.admitted_s
-        with rows.lock:
-            if self.settled:
-                rows.stale_results += 1
-                return
-            self.settled = True
-            row = rows.classes[self.demand.priority]
-            row.outcomes[outcome] += 1
-            if outcome is not _NEUTRAL:
-                durations = row.durations
-                durations.counts[bisect_left(DURATION_BUCKETS_S, duration_s)] += 1
-                durations.total_s += duration_s
-
-    def __enter__(self) -> Permit:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.settle(Outcome.SUCCESS)
-        else:
-            self.settle(Outcome.FAILURE if issubclass(kind, Exception) else Outcome.NEUTRAL)
-
-    def __repr__(self) -> str:
-        return f"Permit({self.demand!r}, {'settled' if self.settled else 'open'})"
-
-
-class Rejection:
-    """A refused demand: nothing was taken, nothing needs to be settled."""
-
-    __slots__ = ("decision", "demand")
-
-    admitted: Literal[False] = False
-
-    def __init__(self, demand: Demand, decision: Decision) -> None:
-        self.demand = demand
-        self.decision = decision
-
-    def __repr__(self) -> str:
-        return f"Rejection({self.demand!r}, {self.decision.detail})"
 
 
 class Throttle:
@@ -146,6 +79,9 @@ class Throttle:
         """When a request must first do what is due; at once while nothing listens."""
         self._devices: tuple[GpuSample, ...] = ()
         self._sampled_wall_s: float | None = None
+        secret = settings.key_secret
+        self._identity = Identity(secret.get_secret_value().encode() if secret else None)
+        self._configured = False
         self._refusals = journal.RefusalSampler(settings.log_refused_every_s)
         self._lines: list[journal.Line] = []
         self._sampler = self._make_sampler(gpu)
@@ -205,6 +141,10 @@ class Throttle:
             self._sampled_wall_s = time.time()
             regime = self._adopt(self._controller.observe(view, now), now)
             self._windows.sweep(now, SWEPT_PER_SAMPLE)
+            self._lines.extend(
+                journal.more_refused(reason, decision_name(reason), count)
+                for reason, count in self._refusals.overdue(now)
+            )
         self._write()
         return regime
 
@@ -226,6 +166,9 @@ class Throttle:
         """Start reading the GPUs; returns at once. Idempotent, and good again after `stop` and in a fork."""
         self._listening = True
         self._renew_at_s = self._regime.until_s
+        if not self._configured:
+            self._configured = True
+            journal.configured({name: self.settings.text_of(name) for name in SETTINGS}).write()
         if self._sampler is not None and not self._manual:
             self._sampler.start()
 
@@ -293,7 +236,9 @@ class Throttle:
         self._rows.classes[demand.priority].refused[reason] += 1
         count = self._refusals.note(reason, now)
         if count:
-            self._lines.append(journal.refused(demand, decision, decision_name(reason), count))
+            user = demand.user
+            client = user if is_identity(user) else self._identity.of("user", user)
+            self._lines.append(journal.refused(demand, decision, decision_name(reason), count, client))
 
     def _adopt(self, regime: Regime, now: float) -> Regime:
         before, self._regime = self._regime, regime

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import socket
 import statistics
 import subprocess
@@ -80,7 +81,7 @@ def micros_each(row: str) -> float:
 def main() -> None:
     """Measure, print, keep."""
     options = harness.arguments(__doc__ or "", rounds=5)
-    seen = harness.interleave({row: (lambda row=row: micros_each(row)) for row in ROWS}, options.rounds)
+    seen = harness.interleave({row: functools.partial(micros_each, row) for row in ROWS}, options.rounds)
     medians = {row: statistics.median(values) for row, values in seen.items()}
     kept = {row: harness.ratio(seen, "bare", row) for row in ROWS}
     print(f"{'server CPU per request':24}{'us':>8}{'capacity kept':>16}")

@@ -85,7 +85,7 @@ def test_a_line_reaches_the_logger_with_its_keys(caplog: pytest.LogCaptureFixtur
 def test_a_refusal_names_its_caller_by_the_hash_only() -> None:
     demand = Demand(Priority.LOW, "07f3a9c2d4e5b617", address="aaaa", group="bbbb")
     decision = Decision(False, Reason.USER, "user:user-60s", "user-60s", retry_after_s=12.5)
-    line = journal.refused(demand, decision, "limited", 3)
+    line = journal.refused(demand, decision, "limited", 3, demand.user)
     assert line.text == "3 limited (user:user-60s)"
     assert line.keys == {
         "priority": "low",

@@ -15,8 +15,9 @@ from autoglm_throttle.asgi.callers import Callers, Identify
 from autoglm_throttle.asgi.routes import RouteTable, path_of
 from autoglm_throttle.journal import LOGGER
 from autoglm_throttle.model import Decision, Outcome, Refused, Telemetry
+from autoglm_throttle.permit import Permit
 from autoglm_throttle.settings import ConfigError
-from autoglm_throttle.throttle import Permit, Rejection, Throttle
+from autoglm_throttle.throttle import Throttle
 
 Message = dict[str, Any]
 Scope = MutableMapping[str, Any]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from autoglm_throttle.model import Demand
-from autoglm_throttle.throttle import ADMITTED, Permit, Throttle
+from autoglm_throttle.permit import Permit
+from autoglm_throttle.throttle import ADMITTED, Throttle
 
 
 def admit_everything(throttle: Throttle, demand: Demand) -> Permit:

@@ -8,7 +8,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from autoglm_throttle.control.controller import (
@@ -365,6 +365,12 @@ def test_outages_and_samples_in_any_order_follow_the_slow_table(
         )
 
 
+def test_strikes_from_before_an_outage_do_not_count() -> None:
+    controller = tiers()
+    assert feed(controller, 96, 96) == [1, 1]
+    assert feed(controller, 96, 96, 96, start=T0 + 10) == [1, 1, 0]
+
+
 def test_late_samples_change_nothing_and_need_no_new_trust() -> None:
     controller = tiers()
     feed(controller, 96, 96)
@@ -432,19 +438,21 @@ def test_reopening_never_lies_in_the_past() -> None:
     calm_before=st.integers(0, 2),
     hot_after=st.integers(0, 1),
     outage=st.booleans(),
-    loss=st.booleans(),
+    loss=st.sampled_from(["none", "with a signal", "without"]),
 )
+@example(rules=Hysteresis(release_samples=3), calm_before=2, hot_after=0, outage=False, loss="without")
 def test_the_first_sample_that_could_raise_the_factor_is_named_exactly(
-    rules: Hysteresis, calm_before: int, hot_after: int, outage: bool, loss: bool
+    rules: Hysteresis, calm_before: int, hot_after: int, outage: bool, loss: str
 ) -> None:
     controller = tiers(rules, Unknown.CLOSED)
     now, capacity = T0, 1.0
     for pct in (99.0, 99.0, 99.0, *[50.0] * min(calm_before, rules.release_samples - 1), *[99.0] * hot_after):
         controller.observe(view(pct), now)
         now += 1.0
-    if loss:
+    if loss != "none":
         capacity = 0.5
-        controller.observe(view(99.0, capacity), now)
+        now -= 1.0 if loss == "without" else 0.0
+        controller.observe(view(None if loss == "without" else 99.0, capacity), now)
         now += 1.0
     if outage:
         now += 50.0
