@@ -55,12 +55,13 @@ def ours(app: App = bare, **settings: Any) -> App:
 def asgi_ratelimit(app: App = bare, limit: int = LIMIT) -> App:
     """asgi-ratelimit with its memory backend: a rule for all paths, the user from the scope."""
     from ratelimit import RateLimitMiddleware, Rule
-    from ratelimit.backends.simple import MemoryBackend
+    from ratelimit.backends import simple
 
     async def client(scope: Any) -> tuple[str, str]:
         return scope["client"][0], "default"
 
-    limited: App = RateLimitMiddleware(app, client, MemoryBackend(), {r"^/": [Rule(minute=limit)]})
+    backend: Any = simple.MemoryBackend
+    limited: App = RateLimitMiddleware(app, client, backend(), {r"^/": [Rule(minute=limit)]})
     return limited
 
 

@@ -1,4 +1,4 @@
-"""The apps that `benchmarks.serve` starts under uvicorn, one process each: ``uvicorn benchmarks.served:ours``."""
+"""The apps that `benchmarks.serve` starts, one process each: ``uvicorn benchmarks.served:ours``."""
 
 from __future__ import annotations
 
