@@ -1,0 +1,116 @@
+"""What each step of a decision costs, from the bucket to the whole middleware; in memory, no server.
+
+Run: ``python -m benchmarks.decision``. The control is the cheapest limiter there is, aiolimiter's
+leaky bucket, which has no keys, no refusal and no header fields.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Callable
+
+from autoglm_throttle import Demand, Outcome, Permit, Priority, Settings, Throttle
+from autoglm_throttle.limiting.sliding_window import SlidingWindow
+from autoglm_throttle.limiting.token_bucket import PriorityBuckets
+from autoglm_throttle.model import Borrow, UserLimit
+from benchmarks import asgi_rows, harness
+
+CALLS = 20_000
+USERS = [f"{number:016x}" for number in range(200)]
+LIMIT = UserLimit("user-60s", 100, 60)
+
+
+def bucket() -> float:
+    """A priority bucket's take."""
+    buckets = PriorityBuckets((1e6, 1e6, 1e6), 1.0, Borrow.OFF, 0.0)
+    demand = Demand(Priority.MID)
+    return timed(lambda number: buckets.take(demand, number * 1e-5))
+
+
+def window() -> float:
+    """An exact user window's hit, 200 users in turn, each to its limit."""
+    users = SlidingWindow((LIMIT,), 100_000)
+    return timed(lambda number: users.hit(USERS[number % 200], 1, number * 1e-5))
+
+
+def window_refusing() -> float:
+    """The same for users who have used their limit up."""
+    users = SlidingWindow((LIMIT,), 100_000)
+    for number in range(CALLS):
+        users.hit(USERS[number % 200], 1, 0.0)
+    return timed(lambda number: users.hit(USERS[number % 200], 1, number * 1e-5))
+
+
+def admitted() -> float:
+    """Throttle.try_admit and the settling of its permit: bucket, window, permit, counts."""
+    throttle = Throttle(Settings(user_limit="100/minute", rate_mid_rps=1e6, gpu="none"))
+    demands = [Demand(Priority.MID, user) for user in USERS]
+
+    def once(number: int) -> None:
+        verdict = throttle.try_admit(demands[number % 200])
+        if not isinstance(verdict, Permit):
+            raise TypeError("another job was done: a refusal")
+        verdict.settle(Outcome.SUCCESS)
+
+    return timed(once)
+
+
+def leaky_bucket() -> float:
+    """aiolimiter's acquire, which never has to wait here."""
+    from aiolimiter import AsyncLimiter
+
+    async def run() -> float:
+        limiter = AsyncLimiter(1e9, 1.0)
+        begun = time.perf_counter()
+        for _ in range(CALLS):
+            await limiter.acquire()
+        return (time.perf_counter() - begun) / CALLS
+
+    return asyncio.run(run())
+
+
+def timed(call: Callable[[int], object]) -> float:
+    """Seconds for one call."""
+    begun = time.perf_counter()
+    for number in range(CALLS):
+        call(number)
+    return (time.perf_counter() - begun) / CALLS
+
+
+ROWS: dict[str, Callable[[], float]] = {
+    "empty call": lambda: timed(lambda _: None),
+    "priority bucket": bucket,
+    "user window": window,
+    "user window refusing": window_refusing,
+    "admit and settle": admitted,
+    "aiolimiter acquire": leaky_bucket,
+    "bare ASGI app": lambda: asgi_rows.seconds_each(lambda: asgi_rows.bare, refused=False),
+    "app in the middleware": lambda: asgi_rows.seconds_each(asgi_rows.ours, refused=False),
+    "middleware refusing": lambda: asgi_rows.seconds_each(asgi_rows.ours, refused=True),
+}
+
+
+def main() -> None:
+    """Measure, print, keep."""
+    options = harness.arguments(__doc__ or "", rounds=9)
+    seen = harness.interleave(ROWS, options.rounds)
+    micros = {name: statistics.median(values) * 1e6 for name, values in seen.items()}
+    control = {name: harness.ratio(seen, name, "aiolimiter acquire") for name in ROWS}
+    print(f"{'step':26}{'us':>8}{'/ aiolimiter':>14}")
+    for name in ROWS:
+        print(f"{name:26}{micros[name]:8.2f}{control[name]:14.2f}")
+    result = {
+        **harness.machine("aiolimiter", "starlette"),
+        "rounds": options.rounds,
+        "micros": micros,
+        "over_aiolimiter": control,
+    }
+    print(harness.line(result))
+    if options.write:
+        harness.keep("decision", result)
+
+
+if __name__ == "__main__":
+    main()
