@@ -29,6 +29,17 @@ class ReferenceLog:
 
     def hit(self, user: str, units: int, now: float) -> Expected:
         """Charge all limits or none."""
+        expected = self.look(user, units, now)
+        if expected.allowed:
+            self.charge(user, units, now)
+        return expected
+
+    def charge(self, user: str, units: int, now: float) -> None:
+        """Write units down; a clock that went back stands still."""
+        self.units[user].extend([max([now, *self.units[user]])] * units)
+
+    def look(self, user: str, units: int, now: float) -> Expected:
+        """What `hit` would say."""
         log = self.units[user]
         live = {
             limit.name: sorted(spent for spent in log if spent + limit.window_s > now)
@@ -41,8 +52,6 @@ class ReferenceLog:
             for limit in self.limits
             if live[limit.name]
         }
-        if allowed:
-            log.extend([max([now, *log])] * units)
         taken = units if allowed else 0
         return Expected(
             allowed,

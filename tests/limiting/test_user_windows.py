@@ -192,7 +192,7 @@ def test_a_host_that_invents_keys_cannot_push_others_out_of_the_table() -> None:
 
 
 pairs = st.tuples(
-    st.sampled_from([0.0, 0.5, 1.0 - 1e-9, 1.0, 3.0, -0.2]),
+    st.sampled_from([0.0, 0.5, 1.0 - 1e-9, 1.0, 3.0]),
     st.sampled_from(["ann", "ben", "cid"]),
     st.sampled_from(["", "host", "elsewhere"]),
     st.sampled_from([0.5, 1.0, 1.5, 3.0]),
