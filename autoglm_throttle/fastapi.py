@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, MutableMapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException, WebSocketException
@@ -32,7 +32,7 @@ Dependency = Callable[[HTTPConnection], AsyncIterator[Permit | None]]
 class ThrottleProblem(BaseModel):
     """The body of a refusal: RFC 9457 with three members of our own."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
 
     type: str = Field(description="A URI that names the kind of problem.")
     title: str = Field(description="The status in words.")

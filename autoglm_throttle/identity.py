@@ -81,7 +81,7 @@ class ProxyChain:
             ipaddress.ip_network(entry, strict=False) for entry in entries if entry != UNIX
         )
         self._host_bits = 128 - ipv6_prefix
-        self.reads_header = bool(entries)
+        self.reads_header: bool = bool(entries)
         """Whether X-Forwarded-For can matter at all."""
         self._grouped = lru_cache(REMEMBERED)(self._group)
         self._trusted = lru_cache(REMEMBERED)(self._is_trusted)

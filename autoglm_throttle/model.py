@@ -176,13 +176,13 @@ class Demand:
     ) -> None:
         if not 0.0 < cost < math.inf:
             raise ValueError(f"cost must be a finite number above 0, not {cost!r}")
-        self.priority = priority
-        self.user = user
-        self.cost = cost
-        self.plan = plan
-        self.route = route
-        self.address = address
-        self.group = group
+        self.priority: Priority = priority
+        self.user: str = user
+        self.cost: float = cost
+        self.plan: str | None = plan
+        self.route: str | None = route
+        self.address: str = address
+        self.group: str = group
 
     def __repr__(self) -> str:
         return f"Demand({self.priority.label}, user={self.user!r}, cost={self.cost:g})"

@@ -25,10 +25,10 @@ class Permit:
 
     def __init__(self, rows: Rows, demand: Demand, decision: Decision, admitted_s: float) -> None:
         self._rows = rows
-        self.demand = demand
-        self.decision = decision
-        self.admitted_s = admitted_s
-        self.settled = False
+        self.demand: Demand = demand
+        self.decision: Decision = decision
+        self.admitted_s: float = admitted_s
+        self.settled: bool = False
 
     def settle(self, outcome: Outcome = Outcome.SUCCESS) -> None:
         """Say how the request ended. Never waits; a second call changes nothing and is counted."""
@@ -69,8 +69,8 @@ class Rejection:
     admitted: Literal[False] = False
 
     def __init__(self, demand: Demand, decision: Decision) -> None:
-        self.demand = demand
-        self.decision = decision
+        self.demand: Demand = demand
+        self.decision: Decision = decision
 
     def __repr__(self) -> str:
         return f"Rejection({self.demand!r}, {self.decision.detail})"

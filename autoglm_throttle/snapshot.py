@@ -45,8 +45,8 @@ class Histogram:
     __slots__ = ("counts", "total_s")
 
     def __init__(self) -> None:
-        self.counts = [0] * (len(DURATION_BUCKETS_S) + 1)
-        self.total_s = 0.0
+        self.counts: list[int] = [0] * (len(DURATION_BUCKETS_S) + 1)
+        self.total_s: float = 0.0
 
     def observe(self, duration_s: float) -> None:
         """Count one duration; an edge belongs to the bucket below it."""
@@ -64,10 +64,10 @@ class ClassRow:
     __slots__ = ("admitted", "durations", "outcomes", "refused")
 
     def __init__(self) -> None:
-        self.admitted = 0
+        self.admitted: int = 0
         self.refused: dict[Reason, int] = {reason: 0 for reason in Reason if reason is not Reason.OK}
-        self.outcomes = dict.fromkeys(Outcome, 0)
-        self.durations = Histogram()
+        self.outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
+        self.durations: Histogram = Histogram()
 
     @property
     def active(self) -> int:
@@ -85,11 +85,11 @@ class Rows:
     __slots__ = ("classes", "clock", "exempt", "hints", "lock", "stale_results")
 
     def __init__(self, clock: Clock) -> None:
-        self.clock = clock
-        self.lock = Lock()
-        self.classes = tuple(ClassRow() for _ in Priority)
-        self.exempt = 0
-        self.stale_results = 0
+        self.clock: Clock = clock
+        self.lock: Lock = Lock()
+        self.classes: tuple[ClassRow, ...] = tuple(ClassRow() for _ in Priority)
+        self.exempt: int = 0
+        self.stale_results: int = 0
         self.hints: dict[str, int] = {}
 
 

@@ -63,7 +63,8 @@ class Throttle:
         sampling: Literal["thread", "manual"] = "thread",
         clock: Clock = time.monotonic,
     ) -> None:
-        self.settings = settings = settings if settings is not None else Settings()
+        settings = settings if settings is not None else Settings()
+        self.settings: Settings = settings
         self._clock = clock
         self._rows = Rows(clock)
         self._manual = sampling == "manual"

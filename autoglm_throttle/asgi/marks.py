@@ -105,7 +105,7 @@ class Marks:
         self._learned: list[MarkPolicy] = []
         self._withdrawn: set[str] = set()
         self._walks = 0
-        self.any = False
+        self.any: bool = False
         """Whether any policy comes from a mark."""
         self._walk()
 

@@ -62,7 +62,7 @@ class RouteTable:
                 candidates.append(route)
         self._by_first = by_first
         self._known.clear()
-        self.any = bool(self._routes)
+        self.any: bool = bool(self._routes)
         """Whether there is any policy to look for."""
 
 

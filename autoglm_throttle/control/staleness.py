@@ -32,11 +32,11 @@ class Staleness:
         blind_after_s: float = 30.0,
         unknown: Unknown = Unknown.OPEN,
     ) -> None:
-        self.fresh_s = 2.0 * interval_s
+        self.fresh_s: float = 2.0 * interval_s
         """Greatest age of a fresh signal: one missed tick shows."""
-        self.stale_s = max(3.0 * interval_s, 3.0) if stale_after_s is None else stale_after_s
+        self.stale_s: float = max(3.0 * interval_s, 3.0) if stale_after_s is None else stale_after_s
         self.fresh_s = min(self.fresh_s, self.stale_s)
-        self.blind_s = max(blind_after_s, 2.0 * self.stale_s)
+        self.blind_s: float = max(blind_after_s, 2.0 * self.stale_s)
         self.unknown = unknown
 
     def state(self, age_s: float) -> Telemetry:

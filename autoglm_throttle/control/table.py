@@ -16,8 +16,8 @@ class TierTable:
     __slots__ = ("edge_pct", "steps")
 
     def __init__(self, steps: tuple[tuple[float, float], ...] = FOUNDING) -> None:
-        self.steps = steps
-        self.edge_pct = steps[0][0]
+        self.steps: tuple[tuple[float, float], ...] = steps
+        self.edge_pct: float = steps[0][0]
         """The lowest edge: a signal above it is a strike."""
 
     def factor(self, signal_pct: float) -> float:

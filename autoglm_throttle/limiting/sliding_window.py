@@ -44,7 +44,7 @@ class SlidingWindow:
     ) -> None:
         self.limits = limits
         self.max_users = max_users
-        self.overflowed = 0
+        self.overflowed: int = 0
         """Decisions taken on a shared log because the table was full of users who may not be forgotten."""
         self._only = limits[0] if len(limits) == 1 else None
         self._horizon_s = max(limit.window_s for limit in limits)

@@ -28,11 +28,11 @@ class TokenBucket:
     __slots__ = ("_stamp", "_tokens", "burst", "name", "nominal", "rate")
 
     def __init__(self, rate: float, burst: float, now: float, name: str = "") -> None:
-        self.name = name
-        self.nominal = rate
-        self.rate = rate
+        self.name: str = name
+        self.nominal: float = rate
+        self.rate: float = rate
         """Tokens per second now."""
-        self.burst = burst
+        self.burst: float = burst
         self._tokens = burst
         self._stamp = now
 
@@ -105,7 +105,7 @@ class PriorityBuckets:
     """
 
     def __init__(self, rates: Sequence[float], burst_s: float, borrow: Borrow, now: float) -> None:
-        self.all = tuple(
+        self.all: tuple[TokenBucket, ...] = tuple(
             TokenBucket(rate, max(1.0, rate * burst_s), now, priority.label)
             for priority, rate in zip(Priority, rates, strict=True)
         )

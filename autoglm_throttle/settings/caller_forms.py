@@ -106,7 +106,7 @@ class RequestPath(Form[str]):
 class Secret(Form[SecretStr]):
     """The key of the keyed hash; it is never shown."""
 
-    allowed = f"a secret of at least {SECRET_BYTES} bytes"
+    allowed: str = f"a secret of at least {SECRET_BYTES} bytes"
     example = "the output of: openssl rand -hex 32"
     secret = True
 

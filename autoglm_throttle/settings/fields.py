@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
 
 from pydantic import SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -74,7 +74,7 @@ _LIMITS = WithNone(UserLimits())
 class Fields(BaseSettings):
     """The declarations; ``Settings`` adds how values come in."""
 
-    model_config = SettingsConfigDict(defer_build=True)
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(defer_build=True)
 
     policy: Annotated[Policy, Choice(Policy)] = setting(
         Policy.TIERS,

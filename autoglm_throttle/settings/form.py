@@ -74,8 +74,8 @@ class Number(Form[float]):
         self.above = above
         span = f"{'above' if above else 'from'} {plain(low)} {'up ' if above else ''}to {plain(high)}"
         kind = "a share" if unit == "share" else "a number"
-        self.allowed = f"{kind} {span}" + (f" {unit}" if unit not in {"", "share"} else "")
-        self.example = "0.1 or 10%" if unit == "share" else plain(high if low <= 0 else max(low, 1.0))
+        self.allowed: str = f"{kind} {span}" + (f" {unit}" if unit not in {"", "share"} else "")
+        self.example: str = "0.1 or 10%" if unit == "share" else plain(high if low <= 0 else max(low, 1.0))
 
     def parse(self, raw: object) -> float:
         """Read a number; text may carry a unit."""
@@ -102,8 +102,8 @@ class Whole(Form[int]):
         self.low = low
         self.high = high
         self.unit = unit
-        self.allowed = f"a whole number from {low} to {high}" + (f" {unit}" if unit else "")
-        self.example = str(low)
+        self.allowed: str = f"a whole number from {low} to {high}" + (f" {unit}" if unit else "")
+        self.example: str = str(low)
 
     def parse(self, raw: object) -> int:
         """Read a whole number; ``3.0`` is none."""
@@ -148,8 +148,8 @@ class Choice(Form[E]):
     def __init__(self, kind: type[E]) -> None:
         self._kind = kind
         self._words = {str(member.value): member for member in kind}
-        self.allowed = "one of " + ", ".join(self._words)
-        self.example = next(iter(self._words))
+        self.allowed: str = "one of " + ", ".join(self._words)
+        self.example: str = next(iter(self._words))
 
     def parse(self, raw: object) -> E:
         """Read a word or take a member."""
@@ -195,8 +195,8 @@ class Listed(Form[tuple[str, ...]]):
 
     def __init__(self, item: Form[str]) -> None:
         self._item = item
-        self.allowed = f"a list, separated by commas, of {item.allowed}"
-        self.example = item.example
+        self.allowed: str = f"a list, separated by commas, of {item.allowed}"
+        self.example: str = item.example
 
     def parse(self, raw: object) -> tuple[str, ...]:
         """Read text separated by commas, or a sequence; the word ``none`` is the empty list."""
@@ -229,10 +229,10 @@ class WithNone(Form[T | None]):
 
     def __init__(self, form: Form[T]) -> None:
         self._form = form
-        self.allowed = form.allowed
-        self.example = form.example
-        self.unit = form.unit
-        self.secret = form.secret
+        self.allowed: str = form.allowed
+        self.example: str = form.example
+        self.unit: str = form.unit
+        self.secret: bool = form.secret
 
     def parse(self, raw: object) -> T | None:
         """Read a value of the other form; None stays None."""

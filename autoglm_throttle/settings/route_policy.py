@@ -73,7 +73,7 @@ class Methods(Form[frozenset[str]]):
 class Label(Form[str]):
     """A name that can stand in headers, logs and metrics."""
 
-    allowed = f"1 to {NAME_CHARACTERS} ASCII characters without quotes or control characters"
+    allowed: str = f"1 to {NAME_CHARACTERS} ASCII characters without quotes or control characters"
     example = "chat"
 
     def parse(self, raw: object) -> str:

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from pydantic import PrivateAttr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -98,7 +98,7 @@ class Settings(Fields):
         ConfigError: with one problem for each fault.
     """
 
-    model_config = SettingsConfigDict(
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(
         defer_build=True, frozen=True, extra="forbid", arbitrary_types_allowed=True, hide_input_in_errors=True
     )
 

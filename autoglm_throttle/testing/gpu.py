@@ -43,7 +43,7 @@ class FakeGpu:
     """
 
     name = "fake"
-    min_interval_s = 0.0
+    min_interval_s: float = 0.0
 
     def __init__(self, devices: int = 1, *, clock: Clock = time.monotonic, blocks: bool = False) -> None:
         if devices < 1:

@@ -53,7 +53,7 @@ class Shape:
             for what, number in (("rate", level.rate_rps), ("duration", level.duration_s)):
                 if not 0.0 < number < math.inf:
                     raise TrafficError(f"a {what} must be a finite number above 0, not {number!r}")
-        self.levels = tuple(levels)
+        self.levels: tuple[Level, ...] = tuple(levels)
         self._ends_s = list(accumulate(level.duration_s for level in levels))
         self._masses = list(accumulate(level.rate_rps * level.duration_s for level in levels))
         if self._masses[-1] > MAX_PLANNED:

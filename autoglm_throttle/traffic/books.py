@@ -86,8 +86,10 @@ class Books:
     """One row per segment and priority of a plan."""
 
     def __init__(self, plan: Plan) -> None:
-        self.segments = plan.names
-        self.rows = {key: Row(planned=count) for key, count in plan.planned().items()}
+        self.segments: tuple[str, ...] = plan.names
+        self.rows: dict[tuple[int, Priority], Row] = {
+            key: Row(planned=count) for key, count in plan.planned().items()
+        }
         self._table = [[self.rows[segment, one] for one in Priority] for segment in range(len(plan.names))]
         self._plan = plan
         self._closed = bytearray(len(plan))

@@ -104,15 +104,15 @@ class Connection(asyncio.Protocol):
         self._only_head = only_head
         self._parser = library.parser(self)
         self._spoilt = False
-        self.answers = 0
+        self.answers: int = 0
         """Complete answers so far: above 0 the connection is a reused one."""
-        self.index = IDLE
+        self.index: int = IDLE
         """The request under way."""
-        self.sent_s = 0.0
+        self.sent_s: float = 0.0
         self._reset()
 
     def _reset(self) -> None:
-        self.status = 0
+        self.status: int = 0
         self._heard = self._complete = self._headers_done = False
         self._framed = self._degraded = False
         self._promised: bytes | None = None

@@ -79,8 +79,9 @@ class Generator:
         options: Options | None = None,
         observer: Observer | None = None,
     ) -> None:
-        self.books = Books(plan)
-        self.options = chosen = options or Options()
+        self.books: Books = Books(plan)
+        chosen = options or Options()
+        self.options: Options = chosen
         self._plan = plan
         self._encode = encode
         self._observer = observer

@@ -38,7 +38,7 @@ class Child:
 
     def __init__(self, environment: Mapping[str, str], speed: float | None) -> None:
         self._asked = json.dumps({"environment": dict(environment), "speed": speed})
-        self.port = 0
+        self.port: int = 0
         """Known once it is started."""
 
     def __enter__(self) -> Child:

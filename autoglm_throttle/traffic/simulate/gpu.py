@@ -51,10 +51,10 @@ class SimGpu:
     """
 
     name = "simulated"
-    min_interval_s = 0.05
+    min_interval_s: float = 0.05
 
     def __init__(self, spec: SimSpec | None = None, *, clock: Clock = time.monotonic) -> None:
-        self.spec = spec or SimSpec()
+        self.spec: SimSpec = spec or SimSpec()
         self.clock = clock
         work = self.spec.work
         self._engine = BatchEngine(work) if isinstance(work, BatchSpec) else LlmEngine(work)

@@ -35,7 +35,7 @@ class LlmEngine:
         self._step_s = 0.0
         self._steps = 0
         self._fixed = False
-        self.kv_used = 0
+        self.kv_used: int = 0
         """Tokens of all running sequences, context and all they will generate."""
         self.ends_s: float | None = None
         """When the running stretch ends; None while idle."""
