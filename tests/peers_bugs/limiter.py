@@ -48,8 +48,9 @@ async def answer(scope: Any, receive: Any, send: Any) -> None:
 
 
 def ours(app: App = answer, **settings: Any) -> Subject:
-    """The throttle, with ``LIMIT`` requests per user in ``WINDOW_S``."""
-    throttle = throttle_for_tests(**{"user_limit": f"{LIMIT}/{WINDOW_S} second", **settings})
+    """The throttle, with ``LIMIT`` requests per user in ``WINDOW_S`` and no other limit in the way."""
+    defaults: dict[str, Any] = {"user_limit": f"{LIMIT}/{WINDOW_S} second", "rate_mid_rps": 1_000_000}
+    throttle = throttle_for_tests(**defaults | settings)
     return Subject(
         ThrottleMiddleware(app, throttle=throttle), throttle.clock, lambda: throttle.snapshot().users
     )
