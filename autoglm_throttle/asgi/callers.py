@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any
 
@@ -25,8 +25,8 @@ that this wrote, and what is remembered must have an end."""
 
 VARIABLE = PREFIX + "IDENTITY"
 
-KNOWN_PRIORITIES = frozenset({b"high", b"mid", b"low", b"1", b"2", b"3"})
-"""As clients write them; any other text takes the longer way."""
+KNOWN_PRIORITIES = (b"", b"high", b"mid", b"low", b"1", b"2", b"3")
+"""As clients write them, or leave them out; any other text takes the longer way."""
 
 Scope = Mapping[str, Any]
 Identify = Callable[[Any], "Caller | None"]
@@ -83,7 +83,9 @@ class Callers:
         forwarded = b"x-forwarded-for" if self._proxies.reads_header else b""
         self._wanted = frozenset({self._key_header, self._priority_header, forwarded} - {b""})
         self._by_address = lru_cache(REMEMBERED)(self._address_identity)
-        self._of_stranger = lru_cache(REMEMBERED)(self._stranger)
+        self._strangers = {
+            stated: lru_cache(REMEMBERED)(partial(self._stranger, stated)) for stated in KNOWN_PRIORITIES
+        }
         self._proxy_hint = None if settings.trusted_proxies else ProxyHint()
 
     def demand(self, scope: Scope) -> Demand:
@@ -92,17 +94,17 @@ class Callers:
             if self._proxy_hint is not None:
                 self._look_for_proxy(scope, self._proxy_hint)
             stated = b""
-            wanted, priority_header = self._wanted, self._priority_header
+            wanted, strangers, priority_header = self._wanted, self._strangers, self._priority_header
             for name, value in scope["headers"]:
                 if name in wanted:
-                    if name != priority_header or value not in KNOWN_PRIORITIES or stated:
+                    if name != priority_header or value not in strangers or stated:
                         return self._demand(scope)
                     stated = value
             if self._identify is not None or self._routes.any:
                 return self._demand(scope)
             client = scope.get("client")
             peer = client[0] if client else ""
-            return self._of_stranger(peer, stated) if len(peer) <= PEER_AT_MOST else self._demand(scope)
+            return strangers[stated](peer) if len(peer) <= PEER_AT_MOST else self._demand(scope)
         except Exception:  # noqa: BLE001 - a scope may hold anything, and the limits must hold all the same
             self._hint("malformed_scope")
             nobody, group = self._by_address("")
@@ -116,7 +118,7 @@ class Callers:
         if hint.done:
             self._proxy_hint = None
 
-    def _stranger(self, peer: str, stated: bytes) -> Demand:
+    def _stranger(self, stated: bytes, peer: str) -> Demand:
         """The demand of one of whom only address and stated priority are known: always the same one."""
         headers = [(self._priority_header, stated)] if stated else []
         return self._demand({"headers": headers, "client": (peer, 0)})
