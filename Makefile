@@ -16,7 +16,7 @@ BENCHMARKS ?= decision peers serve
 
 BIN := $(VENV)/bin
 ENVIRONMENT := @$(PYTHON) .ci/environment.py "$(VENV)"
-COVERAGE := -p tests.house.coverage_report
+PYTEST := -m pytest -p tests.house.report
 
 .PHONY: help demo test check format lint types rooms dependencies wheel bench clean python
 .NOTPARALLEL:
@@ -35,7 +35,7 @@ demo: python
 
 test: python
 	$(ENVIRONMENT) test
-	@"$(BIN)/python" -m pytest $(if $(TESTS),$(TESTS),$(COVERAGE))
+	@"$(BIN)/python" $(PYTEST) $(if $(TESTS),$(TESTS),-p tests.house.coverage_report)
 
 check: format lint types rooms dependencies wheel
 
@@ -50,7 +50,8 @@ lint: python
 types: python
 	$(ENVIRONMENT) test check
 	"$(BIN)/mypy"
-	"$(BIN)/basedpyright" --pythonpath "$(BIN)/python" --verifytypes autoglm_throttle --ignoreexternal
+	@said=$$(PATH="$(abspath $(BIN)):$$PATH" basedpyright --verifytypes autoglm_throttle --ignoreexternal) \
+		|| { echo "$$said"; exit 1; }; echo "$$said" | grep completeness
 
 rooms: python
 	$(ENVIRONMENT) test check

@@ -61,7 +61,9 @@ def create(folder: Path) -> None:
     print(f"making {folder} with Python {sys.version.split()[0]}; this takes a minute or two", flush=True)
     made = subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=False)
     if made.returncode:
-        sys.exit("The module venv of this Python does not work; on Debian the package python3-venv brings it.")
+        sys.exit(
+            "The module venv of this Python does not work; on Debian the package python3-venv brings it."
+        )
     install(folder, ["--upgrade", "pip"])
 
 

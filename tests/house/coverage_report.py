@@ -1,0 +1,61 @@
+"""Branch coverage of a whole run, loaded with ``-p`` before anything of the package is imported.
+
+The package's own pytest plugin is loaded while pytest starts, too early for what a coverage plugin measures.
+The report stands above pytest's closing line, so that this line is the last one.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import tomllib
+from pathlib import Path
+
+import coverage
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DATA = (ROOT / ".coverage").__fspath__()
+
+measured = coverage.Coverage(data_file=DATA, config_file=str(ROOT / "pyproject.toml"))
+measured.erase()
+measured.start()
+OWNER = os.getpid()
+
+REPORT = pytest.StashKey[str]()
+
+
+def pure_files() -> list[str]:
+    """Return the files of the rooms that the contract ``pure`` names: all their branches are tested."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (pure,) = (contract for contract in contracts if contract["id"] == "pure")
+    rooms = [ROOT.joinpath(*name.split(".")) for name in pure["source_modules"]]
+    return [f"{room}/*" if room.is_dir() else f"{room}.py" for room in rooms]
+
+
+def rendered() -> tuple[str, bool]:
+    """Return the text of the report, and whether all pure rooms are covered whole."""
+    measured.stop()
+    measured.save()
+    measured.combine(strict=False)
+    text, gaps = io.StringIO(), io.StringIO()
+    measured.report(file=text)
+    whole = measured.report(file=gaps, include=pure_files(), precision=2) == 100.0
+    if not whole:
+        text.write(f"\nThe pure rooms are to be covered whole:\n{gaps.getvalue()}")
+    return text.getvalue(), whole
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if os.getpid() != OWNER:
+        return
+    text, whole = rendered()
+    session.config.stash[REPORT] = text
+    if not whole and exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    terminalreporter.section("branch coverage", sep="-")
+    terminalreporter.write_line(terminalreporter.config.stash.get(REPORT, "not measured"))
