@@ -102,6 +102,7 @@ class Marks:
     def __init__(self, app: object, table: RouteTable) -> None:
         self._app = app
         self._table = table
+        self._visible: list[MarkPolicy] = []
         self._learned: list[MarkPolicy] = []
         self._withdrawn: set[str] = set()
         self._walks = 0
@@ -132,7 +133,7 @@ class Marks:
             policy = learned(scope, mark, root_path)
             if policy is not None and policy not in self._learned and len(self._learned) < LEARNED_AT_MOST:
                 self._learned.insert(0, policy)
-                self._walk()
+                self._publish()
         self._withdraw(path, method, mark)
 
     def _agrees(self, path: str, method: str, mark: Mark) -> bool:
@@ -148,14 +149,16 @@ class Marks:
             return
         LOGGER.warning("the exempt endpoint at %s covers others; its mark is ignored", policy.name)
         self._withdrawn.add(policy.name)
-        self._learned = [known for known in self._learned if known.name != policy.name]
-        self._walk()
+        self._publish()
 
     def _walk(self) -> None:
-        if self._walks >= WALKS_AT_MOST + LEARNED_AT_MOST:
-            return
-        self._walks += 1
-        policies = [*self._learned, *visible(self._app)]
+        if self._walks < WALKS_AT_MOST:
+            self._walks += 1
+            self._visible = list(visible(self._app))
+            self._publish()
+
+    def _publish(self) -> None:
+        policies = [*self._learned, *self._visible]
         policies = [known for known in policies if not (known.exempt and known.name in self._withdrawn)]
         self.any = not all(known.says(UNMARKED) for known in policies)
         self._table.learn(policies if self.any else ())

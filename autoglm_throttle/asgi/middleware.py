@@ -273,7 +273,7 @@ def _with_fields(message: Message, fields: list[tuple[bytes, bytes]]) -> Message
             fields = [field for field in fields if field[0] not in taken]
             break
     message = message.copy()
-    message["headers"] = [*headers, *fields]
+    message["headers"] = headers + fields
     return message
 
 

@@ -74,9 +74,15 @@ class SlidingWindow:
         log = self._logs.get(user)
         if log is None:
             log = self._newcomer(user, units, now, group)
-        decision = (
-            self.judge(log, units, now) if self._only is None else _verdict(log, self._only, units, now)
-        )
+        only = self._only
+        if only is not None and units == 1 and log:
+            oldest_leaves = log[0] + only.window_s
+            left = only.limit - len(log) - 1
+            if log[-1] <= now < oldest_leaves and left >= 0:  # the usual case: room, and nothing has left
+                log.append(now)
+                reset_s = oldest_leaves - now
+                return Decision(True, _OK, "", only.name, only.limit, left, 0.0, reset_s, only.window_s)
+        decision = self.judge(log, units, now)
         if decision.allowed:
             self.spend(log, units, now)
         return decision
