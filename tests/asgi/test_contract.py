@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute, Mount, Route, Router, WebSocketRoute
 from starlette.websockets import WebSocket as StarletteWebSocket
 
 from autoglm_throttle import Priority, Settings, Throttle
-from autoglm_throttle.asgi import ThrottleMiddleware, exempt, mark
+from autoglm_throttle.asgi import ThrottleMiddleware, exempt, mark, marks
 from autoglm_throttle.settings import RoutePolicy
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
 from tests.asgi.drive import App, connect, request, send_scope, statuses, websocket_scope
@@ -487,6 +487,18 @@ async def test_tenant_called_like_a_part_of_the_path_teaches_nothing_wrong() -> 
     assert not wrapped._marks._learned
     assert await statuses(wrapped, "/api/acme/x", 2) == [200, 200]
     assert [policy.pattern for policy in wrapped._marks._learned] == ["/api/{part1}/x"]
+
+
+async def test_what_can_never_be_learned_stops_neither_learning_nor_the_requests() -> None:
+    inner = hidden_app("/x/{item}", mark(priority="low"))
+    app = Starlette(routes=[Mount("/t/{tenant}", app=_Opaque(inner))])
+    throttle = throttle_for_tests()
+    wrapped = ThrottleMiddleware(app, throttle=throttle)
+    uncertain = marks.WALKS_AT_MOST + 10
+    assert await statuses(wrapped, "/t/t/x/1", uncertain) == [200] * uncertain
+    assert wrapped._marks._walks == marks.WALKS_AT_MOST
+    assert await statuses(wrapped, "/t/acme/x/1", 2) == [200, 200]
+    assert by_priority(throttle) == [0, uncertain + 1, 1]
 
 
 @pytest.mark.parametrize(
