@@ -112,3 +112,27 @@ def test_every_refusal_is_counted_once() -> None:
     sampler = RefusalSampler(1.0)
     written = sum(sampler.note(Reason.GPU, n * 0.13) for n in range(1000))
     assert written + int(sampler._seen[Reason.GPU][1]) == 1000
+
+
+def test_the_end_of_a_flood_is_told_once_the_interval_is_over() -> None:
+    sampler = RefusalSampler(10.0)
+    assert sampler.overdue(0.0) == []
+    for instant in (100.0, 101.0, 102.0):
+        sampler.note(Reason.USER, instant)
+    sampler.note(Reason.RATE, 100.0)
+    assert sampler.overdue(109.9) == []
+    assert sampler.overdue(110.0) == [(Reason.USER, 2)], "of the rate nothing was left to tell"
+    assert sampler.overdue(500.0) == []
+    assert sampler.note(Reason.USER, 505.0) == 1
+    assert sampler.note(Reason.USER, 506.0) == 0
+
+
+def test_what_was_only_counted_is_told_without_a_caller() -> None:
+    line = journal.more_refused(Reason.USER, "limited", 12)
+    assert line.text == "12 limited (user)"
+    assert line.keys == {"decision": "limited", "reason": "user", "count": 12}
+
+
+def test_the_settings_in_force_are_one_line() -> None:
+    line = journal.configured({"policy": "tiers"})
+    assert (line.event, line.level, line.keys) == ("config", logging.INFO, {"settings": {"policy": "tiers"}})

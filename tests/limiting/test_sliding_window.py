@@ -171,6 +171,9 @@ def test_a_clock_that_went_back_frees_nothing() -> None:
     assert tested.hit("ann", 1, 110.0).allowed
     assert tested.hit("ann", 1, 40.0).allowed, "charged at 110, the last instant seen"
     assert not tested.hit("ann", 1, 115.0).allowed
+    refusal = tested.hit("ann", 2, 115.0)
+    assert refusal.retry_after_s == 5.0, "both at 110, so both leave at 120"
+    assert tested.hit("ann", 2, 120.0).allowed
 
 
 def test_empty_identities_share_one_window() -> None:
