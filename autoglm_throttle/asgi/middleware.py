@@ -89,11 +89,12 @@ class ThrottleMiddleware:
         if not self._limits(scope):
             await self._free(scope, receive, send)
             return
-        verdict = self.throttle.try_admit(self._callers.demand(scope))
+        throttle = self.throttle
+        verdict = throttle.try_admit(self._callers.demand(scope))
         if MARKER in scope:
-            scope[MARKER][self.throttle] = verdict
+            scope[MARKER][throttle] = verdict
         else:
-            scope[MARKER] = {self.throttle: verdict}
+            scope[MARKER] = {throttle: verdict}
         if not verdict.admitted:
             await self._refuse(scope, send, verdict.decision)
             return
@@ -194,11 +195,12 @@ class ThrottleMiddleware:
             self.throttle.stop()
 
     async def _first_sample(self) -> bool:
-        with anyio.move_on_after(FIRST_SAMPLE_WITHIN_S):
-            while self.throttle.regime().telemetry is not Telemetry.FRESH:  # noqa: ASYNC110 - set by a thread
-                await anyio.sleep(0.05)
-            return True
-        return False
+        deadline = anyio.current_time() + FIRST_SAMPLE_WITHIN_S
+        while self.throttle.regime().telemetry is not Telemetry.FRESH:
+            if anyio.current_time() >= deadline:
+                return False
+            await anyio.sleep(0.05)
+        return True
 
 
 class _Unusable(ThrottleMiddleware):
