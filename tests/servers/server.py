@@ -117,6 +117,19 @@ class Server:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(patience_s)
         self._output.close()
+        self._wait_until_the_port_is_free()
+
+    def _wait_until_the_port_is_free(self) -> None:
+        deadline = time.monotonic() + STOP_S
+        while True:
+            try:
+                socket.create_server(("127.0.0.1", self.port)).close()
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"something still listens on port {self.port}") from error
+                time.sleep(0.02)
+            else:
+                return
 
     def _wait_until_it_answers(self) -> None:
         deadline = time.monotonic() + START_S

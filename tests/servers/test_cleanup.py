@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-
 import pytest
 
 from tests.servers import server as servers
@@ -30,8 +28,8 @@ def test_server_that_dies_at_its_start_says_what_it_wrote() -> None:
 
 
 def test_server_that_does_not_stop_is_killed_with_its_children(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servers, "STOP_S", 0.1)
+    monkeypatch.setattr(servers, "STOP_S", 1.0)
     server = Server("-c", STUBBORN, "{port}")
     server.stop()
-    with socket.create_server(("127.0.0.1", server.port)):
-        pass
+    with pytest.raises(ConnectionRefusedError):
+        server.connection().connect()
