@@ -2,9 +2,9 @@
 
     python3 .ci/environment.py FOLDER [GROUP ...]
 
-Everything is pinned by constraints.txt beside this file. A mark in the folder says what is in it; it is taken away
-before anything is installed and written after, so an environment that somebody stopped half way is made anew.
-Two calls at once wait for each other. This file also runs on a Python too old for the project, to say so.
+Everything is pinned by constraints.txt beside this file. A mark in the folder says what is in it; it is taken
+away before anything is installed and written after, so an environment that somebody stopped half way is made
+anew. Two calls at once wait for each other. A Python too old for the project gets as far as being told so.
 """
 
 import sys
@@ -12,26 +12,32 @@ import sys
 OLDEST = (3, 11)
 
 
-def too_old():
+def too_old() -> str:
+    """Return what is wrong, and a Python of this machine that would do."""
     import shutil
 
-    names = ["python3.%d" % minor for minor in range(20, OLDEST[1] - 1, -1)]
-    found = [name for name in names if shutil.which(name)] or ["python3.12"]
-    return "Python %d.%d or newer is needed, and %s is %d.%d. Name another one: make PYTHON=%s ..." % (
-        OLDEST + (sys.executable,) + tuple(sys.version_info[:2]) + (found[0],)
+    names = [f"python3.{minor}" for minor in range(20, OLDEST[1] - 1, -1)]
+    found = next(filter(shutil.which, names), "python3.12")
+    here = ".".join(map(str, sys.version_info[:2]))
+    oldest = ".".join(map(str, OLDEST))
+    return (
+        f"Python {oldest} or newer is needed, and {sys.executable} is {here}. "
+        f"Name another one: make PYTHON={found} ..."
     )
 
 
 if sys.version_info < OLDEST:
     sys.exit(too_old())
 
-import fcntl  # noqa: E402 - the version comes first, and tomllib is younger than the oldest Python that gets here
-import hashlib  # noqa: E402
-import json  # noqa: E402
-import os  # noqa: E402
-import subprocess  # noqa: E402
-import tomllib  # noqa: E402
-from pathlib import Path  # noqa: E402
+# Not above: tomllib is younger than the oldest Python that gets here.
+import fcntl
+import hashlib
+import json
+import os
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 CONSTRAINTS = ROOT / ".ci" / "constraints.txt"
@@ -42,11 +48,12 @@ def wanted() -> str:
     """Return a digest of all that decides what the environment holds."""
     project = tomllib.loads(PROJECT.read_text())
     parts = [project["build-system"], project["project"], project.get("dependency-groups")]
-    text = json.dumps([*parts, CONSTRAINTS.read_text(), str(ROOT)], sort_keys=True)
+    python = [sys.version_info[:2], sys.base_prefix]
+    text = json.dumps([*parts, CONSTRAINTS.read_text(), str(ROOT), python], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def present(folder: Path, mark: Path) -> dict[str, object]:
+def present(folder: Path, mark: Path) -> dict[str, Any]:
     """Return what the mark says, or nothing if the environment cannot be trusted."""
     try:
         said = json.loads(mark.read_text())
@@ -57,7 +64,7 @@ def present(folder: Path, mark: Path) -> dict[str, object]:
 
 
 def create(folder: Path) -> None:
-    """Make an empty environment with a pip that knows dependency groups (25.1) and build constraints (25.3)."""
+    """Make an empty environment; its pip must know dependency groups (25.1) and build constraints (25.3)."""
     print(f"making {folder} with Python {sys.version.split()[0]}; this takes a minute or two", flush=True)
     made = subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=False)
     if made.returncode:

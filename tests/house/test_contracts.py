@@ -1,0 +1,106 @@
+"""The contracts between the rooms hold, and each of them notices the fault it is there for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+NAMES = {contract["id"]: " ".join(contract["name"].split()) for contract in CONTRACTS}
+
+
+class Fault(NamedTuple):
+    """A line planted at the end of a file, or in a new one, and the contract that must break."""
+
+    file: str
+    line: str
+    broken: str
+
+
+FAULTS = [
+    Fault("model.py", "from autoglm_throttle import settings", "layers"),
+    Fault("settings/form.py", "from autoglm_throttle.control import table", "layers"),
+    Fault("limiting/token_bucket.py", "from autoglm_throttle import throttle", "layers"),
+    Fault("gpu/nvml.py", "from autoglm_throttle import asgi", "layers"),
+    Fault("snapshot.py", "from autoglm_throttle import throttle", "layers"),
+    Fault("throttle.py", "from autoglm_throttle import asgi", "layers"),
+    Fault("asgi/routes.py", "from autoglm_throttle import fastapi", "layers"),
+    Fault("observe/logs.py", "from autoglm_throttle import cli", "layers"),
+    Fault("helpers.py", "", "layers"),
+    Fault("gpu/aggregate.py", "from autoglm_throttle.gpu import sampler", "gpu"),
+    Fault("gpu/rocm.py", "", "gpu"),
+    Fault("control/table.py", "from autoglm_throttle.gpu import aggregate", "capabilities"),
+    Fault("gpu/sampler.py", "from autoglm_throttle.limiting import token_bucket", "capabilities"),
+    Fault("limiting/user_windows.py", "def f():\n    from autoglm_throttle import control", "capabilities"),
+    Fault("traffic/wire.py", "from autoglm_throttle import testing", "edges"),
+    Fault("fastapi.py", "from autoglm_throttle import observe", "edges"),
+    *(
+        Fault(file, f"import {module}", "pure")
+        for file, module in [
+            ("control/controller.py", "time"),
+            ("gpu/aggregate.py", "asyncio"),
+            ("gpu/plausible.py", "anyio.lowlevel"),
+            ("gpu/recording.py", "prometheus_client"),
+            ("gpu/schedule.py", "threading"),
+            ("gpu/visible.py", "pynvml"),
+            ("identity.py", "time"),
+            ("limiting/sliding_window.py", "redis.asyncio"),
+            ("model.py", "starlette.types"),
+        ]
+    ),
+    Fault("asgi/answers.py", "from autoglm_throttle import __version__", "front_door"),
+]
+
+
+def lint(root: Path) -> tuple[int, str]:
+    code = "from importlinter.cli import lint_imports; raise SystemExit(lint_imports(no_cache=True))"
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=root,
+        env=environ | {"PYTHONPATH": str(root), "COLUMNS": "200", "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def broken(said: str) -> set[str]:
+    return {key for key, name in NAMES.items() if f"{name} BROKEN" in said}
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Path:
+    """A copy of the package to do damage in."""
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "autoglm_throttle", tmp_path / "autoglm_throttle", ignore=ignored)
+    return tmp_path
+
+
+def test_all_contracts_are_kept(house: Path) -> None:
+    status, said = lint(house)
+    assert status == 0, said
+    assert all(f"{name} KEPT" in said for name in NAMES.values()), said
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.file}: {fault.line.split()[-1:]}")
+def test_a_planted_fault_breaks_its_contract(fault: Fault, house: Path) -> None:
+    with (house / "autoglm_throttle" / fault.file).open("a") as file:
+        file.write(f"\n\n{fault.line}\n")
+    status, said = lint(house)
+    assert status == 1, said
+    assert fault.broken in broken(said), said
+
+
+def test_every_contract_is_tried_with_a_fault() -> None:
+    assert {fault.broken for fault in FAULTS} == set(NAMES)

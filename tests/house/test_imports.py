@@ -1,0 +1,79 @@
+"""What ``import autoglm_throttle`` loads and costs, each time in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+OPTIONAL = ("fastapi", "httptools", "httpx", "prometheus_client", "pynvml", "redis", "uvicorn")
+"""Packages of extras and of peers: a user who has not asked for one must not pay for it, or need it."""
+
+DEPENDENCIES = ("anyio", "limits", "pydantic", "pydantic_settings", "starlette.requests", "starlette.routing")
+
+OWN_MS = 60.0
+"""What the package itself may add to the import of what it stands on; measured 25 to 35 ms on a slow core."""
+
+LOADED = """
+import json, sys
+import autoglm_throttle
+print(json.dumps(sorted(sys.modules)))
+"""
+
+TIMED = """
+import importlib, sys, time
+for name in {dependencies!r}:
+    importlib.import_module(name)
+before = time.perf_counter()
+import autoglm_throttle
+print((time.perf_counter() - before) * 1e3)
+"""
+
+HIDDEN = """
+import sys
+for name in {optional!r}:
+    sys.modules[name] = None
+import autoglm_throttle, autoglm_throttle.asgi, autoglm_throttle.cli, autoglm_throttle.fastapi
+import autoglm_throttle.observe, autoglm_throttle.testing, autoglm_throttle.traffic
+"""
+
+
+@pytest.fixture(scope="module")
+def environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """An environment in which bytecode is written, and no measuring of coverage slows the child."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "COV"))}
+    return kept | {"PYTHONPYCACHEPREFIX": str(tmp_path_factory.mktemp("bytecode"))}
+
+
+def run(code: str, environ: dict[str, str]) -> str:
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, cwd=Path(__file__).parents[2], env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_package_loads_no_optional_package(environ: dict[str, str]) -> None:
+    loaded = {name.split(".")[0] for name in json.loads(run(LOADED, environ))}
+    assert loaded.isdisjoint(OPTIONAL), sorted(loaded.intersection(OPTIONAL))
+
+
+def test_every_room_can_be_imported_without_the_optional_packages(environ: dict[str, str]) -> None:
+    run(HIDDEN.format(optional=OPTIONAL), environ)
+
+
+def test_the_package_adds_little_to_the_import_of_its_dependencies(environ: dict[str, str]) -> None:
+    """The least of several: what else the machine does only ever adds."""
+    code = TIMED.format(dependencies=DEPENDENCIES)
+    run(code, environ)
+    least = float("inf")
+    for _ in range(12):
+        least = min(least, float(run(code, environ)))
+        if least <= OWN_MS / 2:
+            break
+    assert least <= OWN_MS
