@@ -1,255 +1,241 @@
-"""Marks by themselves: what they say, which patterns stand for them, and how much may be learned."""
+"""Marks apply to their own endpoint, from the first or the second request on, and to no other."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+import logging
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from fastapi import APIRouter, FastAPI
+from starlette.applications import Starlette
+from starlette.routing import BaseRoute, Mount, Route, Router
 
-from autoglm_throttle.asgi import marks
-from autoglm_throttle.asgi.marks import LEARNED_AT_MOST, WALKS_AT_MOST, Mark, MarkPolicy, Marks, exempt, mark
-from autoglm_throttle.asgi.routes import RouteTable
-from autoglm_throttle.model import Priority
-from autoglm_throttle.settings import ConfigError, RoutePolicy
-
-
-def plain() -> None: ...
-
-
-@mark(priority="low", cost=2.5)
-def low() -> None: ...
-
-
-@exempt
-def free() -> None: ...
-
-
-def route(path: str, endpoint: Any = None, methods: set[str] | None = None, **more: Any) -> SimpleNamespace:
-    return SimpleNamespace(path=path, endpoint=endpoint, methods=methods, **more)
-
-
-def app(*routes: Any) -> SimpleNamespace:
-    return SimpleNamespace(routes=routes)
-
-
-def patterns(policies: Any) -> list[tuple[str, bool]]:
-    return [(policy.pattern, policy.exempt) for policy in policies]
-
-
-# --- what a mark is ---
-
-
-def test_a_mark_is_an_attribute_and_nothing_else() -> None:
-    def endpoint() -> str:
-        return "answer"
-
-    marked = mark(priority=Priority.HIGH)(endpoint)
-    assert marked is endpoint
-    assert marked() == "answer"
-    assert getattr(endpoint, marks.ATTRIBUTE) == Mark(Priority.HIGH, 1.0)
-    assert getattr(low, marks.ATTRIBUTE) == Mark(Priority.LOW, 2.5)
-    assert getattr(free, marks.ATTRIBUTE) == Mark(exempt=True)
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"priority": "urgent"}, {"cost": 0}, {"cost": -1.0}, {"cost": float("nan")}]
+from autoglm_throttle import Priority
+from autoglm_throttle.asgi import ThrottleMiddleware, exempt, mark, marks
+from autoglm_throttle.settings import RoutePolicy
+from autoglm_throttle.testing import throttle_for_tests
+from tests.asgi.drive import App, connect, request, statuses
+from tests.asgi.sites import (
+    LIMIT,
+    SITES,
+    SOCKETS,
+    TIMES,
+    USER,
+    WAYS,
+    Decorate,
+    Endpoint,
+    Site,
+    by_priority,
+    fast_direct,
+    fast_endpoint,
+    fast_router,
+    plain,
+    star_direct,
+    star_endpoint,
 )
-def test_a_wrong_mark_is_said_where_it_stands(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError):
-        mark(**wrong)
+
+MARKED = {**SITES, **{f"websocket {name}": site for name, site in SOCKETS.items()}}
+EXACT = {name: site for name, site in MARKED.items() if name != "trailing slash"}
 
 
-@pytest.mark.parametrize(
-    ("template", "pattern"),
-    [
-        ("/", "/"),
-        ("", "/"),
-        ("/users/{id}", "/users/{part1}"),
-        ("/users/{id:int}/x", "/users/{part1}/x"),
-        ("/files/{rest:path}", "/files/*"),
-        ("/files/{rest:path}/edit", "/files/*"),
-        ("/files/{name}.json", "/files/{part1}"),
-        ("/a//b/", "/a/b"),
-        ("/{x}/{x}", "/{part0}/{part1}"),
-        ("/odd name/100%/a*b", "/{part0}/{part1}/{part2}"),
-        ("/caf\xe9", "/caf\xe9"),
-        ("/\x00", "/{part0}"),
-    ],
-)
-def test_a_pattern_is_as_wide_as_its_template_or_wider(template: str, pattern: str) -> None:
-    assert MarkPolicy(template, None, Mark()).pattern == pattern
+async def ask(app: App, site: Site) -> int:
+    if site.path.endswith("/ws"):
+        return (await connect(app, site.path)).status
+    return (await request(app, site.path, site.method)).status
 
 
-def test_a_policy_from_a_mark_says_so_in_its_name() -> None:
-    found = MarkPolicy("/x", {"POST", "GET"}, Mark(Priority.LOW))
-    assert (found.name, found.methods) == ("mark GET,POST /x", frozenset({"GET", "POST"}))
-    assert found.says(Mark(Priority.LOW))
-    assert not found.says(Mark(Priority.LOW, cost=2.0))
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("site", EXACT.values(), ids=EXACT)
+async def test_exempt_mark_frees_its_endpoint(site: Site, way: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = way(site.build(exempt), {"user_limit": "1/minute"}, monkeypatch)
+    answers = [await ask(app, site) for _ in range(TIMES)]
+    assert set(answers) <= {200, 101}, answers
 
 
-# --- what can be seen from outside ---
+@pytest.mark.parametrize("site", MARKED.values(), ids=MARKED)
+async def test_priority_mark_applies_from_the_first_request_on(site: Site) -> None:
+    throttle = throttle_for_tests()
+    app = ThrottleMiddleware(site.build(mark(priority="low")), throttle=throttle)
+    for _ in range(TIMES):
+        await ask(app, site)
+    assert by_priority(throttle) == [0, 0, TIMES]
 
 
-def test_all_endpoints_are_seen_in_the_order_of_routing() -> None:
-    inner = app(route("/b/{id}", free), route("/c", plain))
-    tree = app(
-        route("/a", low, {"GET"}),
-        route("/m", routes=inner.routes),
-        route("/raw", app=free),
-        route("/blind", app=plain, routes=[]),
-        SimpleNamespace(),
-        SimpleNamespace(path=None, endpoint=low),
-    )
-    assert patterns(marks.visible(tree)) == [
-        ("/a", False),
-        ("/m/b/{part2}", True),
-        ("/m/c", False),
-        ("/m/*", False),
-        ("/raw/*", True),
-        ("/blind/*", False),
-    ]
+@pytest.mark.parametrize("site", MARKED.values(), ids=MARKED)
+async def test_configuration_wins_over_marks(site: Site) -> None:
+    throttle = throttle_for_tests(**USER, routes=[RoutePolicy("/*", priority="high")])
+    app = ThrottleMiddleware(site.build(exempt), throttle=throttle)
+    for _ in range(TIMES):
+        await ask(app, site)
+    assert by_priority(throttle) == [LIMIT, 0, 0]
 
 
-def test_other_middleware_is_looked_through() -> None:
-    assert patterns(marks.visible(SimpleNamespace(app=SimpleNamespace(app=app(route("/a", low)))))) == [
-        ("/a", False)
-    ]
-    assert patterns(marks.visible(low)) == [("/*", False)], "an app that is marked itself"
-    assert patterns(marks.visible(plain)) == []
-    endless = SimpleNamespace()
-    endless.app = endless
-    assert patterns(marks.visible(endless)) == []
-    knot = route("/k", routes=[])
-    knot.routes = [knot]
-    assert len(patterns(marks.visible(app(knot)))) <= 60
+@pytest.mark.parametrize("build", [fast_direct, star_direct, fast_router("")])
+async def test_marks_of_routes_added_after_the_wrapping_are_learned_once(build: Any) -> None:
+    late = build(mark(priority="low"))
+    app = Starlette() if isinstance(late, Starlette) and not isinstance(late, FastAPI) else FastAPI()
+    throttle = throttle_for_tests()
+    wrapped = ThrottleMiddleware(app, throttle=throttle)
+    app.router.routes.extend(late.router.routes)
+    assert await statuses(wrapped, "/x", 3) == [200] * 3
+    assert by_priority(throttle) == [0, 1, 2]
 
 
-def test_a_route_that_no_pattern_can_stand_for_is_said_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    assert patterns(marks.visible(app(route("/" + "x" * 5000, low), route("/a", low)))) == [("/a", False)]
-    assert "no pattern can stand for the route" in caplog.text
+async def test_cost_mark_is_charged_in_full() -> None:
+    throttle = throttle_for_tests(user_limit="10/minute")
+    app = ThrottleMiddleware(fast_direct(mark(cost=4)), throttle=throttle)
+    assert await statuses(app, "/x", 4) == [200, 200, 429, 429]
 
 
-def test_an_app_without_marks_costs_no_table() -> None:
-    table = RouteTable()
-    assert not Marks(app(route("/a", plain)), table).any
-    assert not table.any
+async def test_marks_on_one_path_are_told_apart_by_method() -> None:
+    app = FastAPI()
+    app.get("/x")(fast_endpoint(mark(priority="high")))
+    app.post("/x")(fast_endpoint(mark(priority="low")))
+    app.put("/x")(fast_endpoint(plain))
+    throttle = throttle_for_tests()
+    wrapped = ThrottleMiddleware(app, throttle=throttle)
+    for method in ("GET", "POST", "POST", "PUT", "PUT", "PUT"):
+        assert (await request(wrapped, "/x", method)).status == 200
+    assert by_priority(throttle) == [1, 3, 2]
 
 
-def test_the_configuration_comes_before_a_mark() -> None:
-    configured = RoutePolicy("/a", priority="high")
-    table = RouteTable([configured])
-    assert Marks(app(route("/a", low), route("/b", low)), table).any
-    assert table.match("/a", "GET") is configured
-    found = table.match("/b", "GET")
-    assert found is not None
-    assert (found.priority, found.cost) == (Priority.LOW, 2.5)
+async def test_one_marked_router_included_twice_is_marked_under_both_prefixes() -> None:
+    router = APIRouter()
+    router.get("/x")(fast_endpoint(mark(priority="low")))
+    app = FastAPI()
+    app.include_router(router, prefix="/a")
+    app.include_router(router, prefix="/b")
+    throttle = throttle_for_tests()
+    wrapped = ThrottleMiddleware(app, throttle=throttle)
+    for path in ("/a/x", "/b/x", "/a/x", "/b/x"):
+        await request(wrapped, path)
+    assert by_priority(throttle)[Priority.LOW] >= 2
 
 
-# --- what is learned from answers ---
+def with_catch_all(first: Endpoint, last: Endpoint) -> FastAPI:
+    app = FastAPI()
+    app.get("/api/{name}")(first)
+    app.mount("/sub", FastAPI())
+    app.get("/files/{name}.json")(first)
+    app.get("/{rest:path}")(last)
+    return app
 
 
-def answered(path: str, template: str, endpoint: Any, **parameters: str) -> dict[str, Any]:
-    return {
-        "path": path,
-        "method": "GET",
-        "endpoint": endpoint,
-        "route": route(template, endpoint, {"GET"}),
-        "path_params": parameters,
-    }
+@pytest.mark.parametrize("path", ["/api/x", "/sub/nowhere", "/files/a.json"])
+async def test_exempt_catch_all_does_not_free_the_routes_before_it(path: str) -> None:
+    async def catch_all(rest: str) -> str:
+        return rest
+
+    async def named(name: str) -> str:
+        return name
+
+    app = ThrottleMiddleware(with_catch_all(named, exempt(catch_all)), throttle=throttle_for_tests(**USER))
+    assert await statuses(app, "/page", TIMES) == [200] * TIMES
+    assert (await statuses(app, path, TIMES))[LIMIT:] == [429] * 3
 
 
-names = st.text(st.sampled_from("abcx"), min_size=1, max_size=2)
-
-
-@given(tenant=names, item=names, front=st.sampled_from(["", "/a", "/t"]), hidden=st.booleans())
-def test_no_concrete_value_becomes_part_of_a_pattern(
-    tenant: str, item: str, front: str, hidden: bool
-) -> None:
-    mount = f"{front}/{tenant}"
-    path = f"{mount}/items/{item}"
-    scope = answered(path, "/items/{item}", low, item=item, tenant=tenant)
-    policy = marks.learned(scope, Mark(Priority.LOW), "")
-    if policy is None:
-        assert front.strip("/") == tenant, "only where it is not certain which part is the tenant"
-        return
-    assert policy.covers("GET", path.strip("/").split("/"))
-    other = f"{front}/somebody-else/items/something-else"
-    assert policy.covers("GET", other.strip("/").split("/"))
-
-
-@pytest.mark.parametrize(
-    "scope",
-    [
-        answered("/x/1", "/y/{item}", low, item="1"),
-        answered("/x/1", "/x/{item}", low, item="2"),
-        {"path": None, "endpoint": low, "route": None},
-    ],
-)
-def test_a_template_that_does_not_fit_teaches_nothing(scope: dict[str, Any]) -> None:
-    assert marks.learned(scope, Mark(Priority.LOW), "") is None
-
-
-def test_an_answer_teaches_once_and_root_path_is_left_out() -> None:
-    table = RouteTable()
-    known = Marks(plain, table)
-    scope = answered("/api/x/1", "/x/{item}", low, item="1")
-    known.check(scope, "/x/1", "/api")
-    assert [policy.pattern for policy in known._learned] == ["/x/{part1}"]
-    found = table.match("/x/2", "GET")
-    assert found is not None
-    assert found.priority is Priority.LOW
-    walks = known._walks
-    known.check(scope, "/x/1", "/api")
-    assert (len(known._learned), known._walks) == (1, walks), "nothing is done for what is known"
-
-
-def test_a_route_that_was_added_since_is_found_by_looking_again() -> None:
-    grown = SimpleNamespace(routes=[])
-    table = RouteTable()
-    known = Marks(grown, table)
-    grown.routes.append(route("/x/{item}", low, {"GET"}))
-    known.check(answered("/x/1", "/x/{item}", low, item="1"), "/x/1", "")
-    assert not known._learned
-    found = table.match("/x/2", "GET")
-    assert found is not None
-    assert found.priority is Priority.LOW
-
-
-@pytest.mark.parametrize(
-    "scope",
-    [
-        {},
-        answered("/x/1", "/x/{item}", plain, item="1"),
-        {**answered("/x/1", "/x/{item}", low, item="1"), "method": "POST"},
-    ],
-)
-def test_what_says_nothing_teaches_nothing(scope: dict[str, Any]) -> None:
-    known = Marks(plain, RouteTable())
-    known.check(scope, "/x/1", "")
-    assert not known._learned
-
-
-def test_an_exemption_that_covers_more_than_its_endpoint_is_withdrawn(
+async def test_exemption_that_frees_a_route_added_later_is_withdrawn(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    table = RouteTable()
-    known = Marks(app(route("/{rest:path}", free)), table)
-    found = table.match("/secret", "GET")
-    assert found is not None
-    assert found.exempt
-    known.check(answered("/secret", "/secret", plain), "/secret", "")
-    assert table.match("/secret", "GET") is None or not table.match("/secret", "GET").exempt  # type: ignore[union-attr]
-    assert "covers others" in caplog.text
+    app = Starlette(routes=[Mount("/m", routes=[Route("/{rest:path}", star_endpoint(exempt))])])
+    throttle = throttle_for_tests(user_limit="1/minute")
+    wrapped = ThrottleMiddleware(app, throttle=throttle)
+    assert await statuses(wrapped, "/m/any", 3) == [200] * 3
+    hidden = _Hidden([Route("/m/secret", star_endpoint(plain))])
+    app.router.routes.insert(0, hidden)
+    answers = await statuses(wrapped, "/m/secret", 4)
+    assert answers == [200, 200, 429, 429], "free once, then counted"
+    assert [r.levelno for r in caplog.records if "covers others" in r.message] == [logging.WARNING]
 
 
-def test_learning_has_an_end() -> None:
-    table = RouteTable()
-    known = Marks(plain, table)
-    for number in range(LEARNED_AT_MOST + WALKS_AT_MOST + 200):
-        path = f"/x{number}"
-        known.check(answered(path, path, low), path, "")
-    assert len(known._learned) <= LEARNED_AT_MOST
-    assert known._walks <= LEARNED_AT_MOST + WALKS_AT_MOST
+class _Hidden(BaseRoute):
+    """A router that shows nothing of itself, as a future framework's might."""
+
+    def __init__(self, routes: Iterable[Any]) -> None:
+        self._shy = Router(routes=list(routes))
+
+    def matches(self, scope: Any) -> Any:
+        for route in self._shy.routes:
+            match, child = route.matches(scope)
+            if child:
+                return match, {"hidden": route, "hidden_scope": child}
+        return match, {}
+
+    async def handle(self, scope: Any, receive: Any, send: Any) -> None:
+        route = scope["hidden"]
+        scope.update(scope["hidden_scope"])
+        scope["route"] = route
+        await route.handle(scope, receive, send)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+
+def hidden_app(template: str, decorate: Decorate) -> Starlette:
+    app = Starlette()
+    app.router.routes.append(_Hidden([Route(template, star_endpoint(decorate))]))
+    return app
+
+
+async def test_hidden_marks_are_learned_from_the_first_answer() -> None:
+    throttle = throttle_for_tests()
+    app = ThrottleMiddleware(hidden_app("/x/{item}", mark(priority="low")), throttle=throttle)
+    assert await statuses(app, "/x/1", 2) == [200, 200]
+    assert await statuses(app, "/x/2", 2) == [200, 200]
+    assert by_priority(throttle) == [0, 1, 3]
+
+
+@pytest.mark.parametrize("root_path", ["", "/api", None])
+async def test_hidden_marks_are_learned_behind_a_root_path(root_path: str | None) -> None:
+    throttle = throttle_for_tests()
+    app = ThrottleMiddleware(hidden_app("/x/{item}", mark(priority="low")), throttle=throttle)
+    for _ in range(2):
+        await request(app, f"{root_path or ''}/x/1", root_path=root_path)
+    assert by_priority(throttle) == [0, 1, 1]
+    assert [policy.pattern for policy in app._marks._learned] == ["/x/{part1}"]
+
+
+async def test_hidden_templates_never_become_concrete_tenants() -> None:
+    inner = hidden_app("/x/{item}", mark(priority="low"))
+    app = Starlette(routes=[Mount("/t/{tenant}", app=_Opaque(inner))])
+    throttle = throttle_for_tests()
+    wrapped = ThrottleMiddleware(app, throttle=throttle)
+    for number in range(100):
+        assert (await request(wrapped, f"/t/{number}/x/{number}")).status == 200
+    assert by_priority(throttle) == [0, 1, 99]
+    learned = [policy.pattern for policy in wrapped._marks._learned]
+    assert learned == ["/t/{part1}/x/{part3}"]
+
+
+class _Opaque:
+    """An app whose routes cannot be seen."""
+
+    def __init__(self, app: App) -> None:
+        self._inside = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self._inside(scope, receive, send)
+
+
+async def test_tenant_called_like_a_part_of_the_path_teaches_nothing_wrong() -> None:
+    inner = hidden_app("/x", mark(priority="low"))
+    app = Starlette(routes=[Mount("/api/{tenant}", app=_Opaque(inner))])
+    throttle = throttle_for_tests()
+    wrapped = ThrottleMiddleware(app, throttle=throttle)
+    assert await statuses(wrapped, "/api/api/x", 2) == [200, 200]
+    assert not wrapped._marks._learned
+    assert await statuses(wrapped, "/api/acme/x", 2) == [200, 200]
+    assert [policy.pattern for policy in wrapped._marks._learned] == ["/api/{part1}/x"]
+
+
+async def test_what_can_never_be_learned_stops_neither_learning_nor_the_requests() -> None:
+    inner = hidden_app("/x/{item}", mark(priority="low"))
+    app = Starlette(routes=[Mount("/t/{tenant}", app=_Opaque(inner))])
+    throttle = throttle_for_tests()
+    wrapped = ThrottleMiddleware(app, throttle=throttle)
+    uncertain = marks.WALKS_AT_MOST + 10
+    assert await statuses(wrapped, "/t/t/x/1", uncertain) == [200] * uncertain
+    assert wrapped._marks._walks == marks.WALKS_AT_MOST
+    assert await statuses(wrapped, "/t/acme/x/1", 2) == [200, 200]
+    assert by_priority(throttle) == [0, uncertain + 1, 1]
