@@ -1,0 +1,151 @@
+"""Plays the demonstration on a pseudo-terminal and keeps what it showed.
+
+Run: ``python -m docs.draw_demo``. It writes ``demo.svg``, one frame of the live view, and ``demo.txt``,
+the table at the end, which ``python -m benchmarks.figures`` brings into the README.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from html import escape
+from pathlib import Path
+
+from benchmarks import harness
+
+HERE = Path(__file__).parent
+COMMAND = (sys.executable, "-m", "autoglm_throttle", "demo")
+TITLE = "The live view of the demonstration, at five times what the card can do"
+ROWS, COLUMNS = 60, 100
+
+Line = list[tuple[str, str]]
+"""Runs of text, each with the number of its colour, empty for the usual one."""
+
+_PART = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|(\n)|([^\x1b\n]+)")
+_REFUSED = re.compile(r"^(?:high|mid|low) +\d+/s +\d+/s +(\d+)/s +(\d+)/s", re.MULTILINE)
+_FACTOR = re.compile(r"^factor +([\d.]+)", re.MULTILINE)
+
+WIDE, HIGH = 8.4, 19
+"""Pixels of a character and of a line at 14 px."""
+
+STYLE = """
+text { font: 14px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; fill: #1f2328; white-space: pre }
+rect { fill: #f6f8fa; stroke: #d1d9e0 } .c32 { fill: #116329 } .c33 { fill: #7d4e00 } .c31 { fill: #a40e26 }
+@media (prefers-color-scheme: dark) {
+  text { fill: #e6edf3 } rect { fill: #0d1117; stroke: #3d444d }
+  .c32 { fill: #56d364 } .c33 { fill: #e3b341 } .c31 { fill: #ff7b72 }
+}
+"""
+
+
+def played() -> str:
+    """Everything that a run wrote to its terminal; a RuntimeError if it found a problem."""
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+    environment = {**os.environ, "TERM": "xterm"}
+    environment.pop("NO_COLOR", None)
+    run = subprocess.Popen(COMMAND, stdin=its, stdout=its, env=environment)  # noqa: S603 - our own module
+    os.close(its)
+    said = b"".join(_chunks(ours))
+    os.close(ours)
+    text = said.decode().replace("\r\n", "\n")
+    if run.wait():
+        raise RuntimeError(f"the demonstration ended with {run.returncode}:\n{text[-2000:]}")
+    return text
+
+
+def _chunks(terminal: int) -> Iterator[bytes]:
+    try:
+        while chunk := os.read(terminal, 65536):
+            yield chunk
+    except OSError as error:
+        if error.errno != errno.EIO:  # how Linux says that the other end is closed
+            raise
+
+
+def screens(text: str) -> Iterator[list[Line]]:
+    """What stood on the screen each time the cursor went up to draw over it, and at the end."""
+    lines: list[Line] = [[]]
+    row, colour = 0, ""
+    for code, letter, newline, words in _PART.findall(text):
+        if newline:
+            row += 1
+            lines += [[]] * (row == len(lines))
+        elif words:
+            lines[row] = [*lines[row], (words, colour)]
+        elif letter == "A":
+            yield lines[:-1]
+            row -= int(code)
+        elif letter == "K":
+            lines[row] = []
+        elif letter == "m":
+            colour = "" if code in {"", "0"} else code
+    yield lines[:-1]
+
+
+def plain(screen: list[Line]) -> str:
+    """A screen without its colours."""
+    return "\n".join("".join(words for words, _ in line) for line in screen).rstrip()
+
+
+def telling(all_screens: Iterator[list[Line]]) -> list[Line]:
+    """The screen at five times the capacity with the rates cut and the most refusals of the most kinds.
+
+    Raises:
+        ValueError: the rates were never seen cut there.
+    """
+    best, most = None, (0, 0)
+    for screen in all_screens:
+        text = plain(screen)
+        factor = _FACTOR.search(text)
+        if "phase 5x" in text and factor and 0.0 < float(factor[1]) < 1.0:
+            refused = [int(number) for numbers in _REFUSED.findall(text) for number in numbers]
+            shown = sum(map(bool, refused)), sum(refused)
+            if shown > most:
+                best, most = screen, shown
+    if best is None:
+        raise ValueError("the rates were never seen cut in the phase 5x")
+    return best
+
+
+def svg(screen: list[Line], title: str) -> str:
+    """The screen as a picture made of text, light or dark as the reader's system is."""
+    width = round(WIDE * max(sum(len(words) for words, _ in line) for line in screen)) + 40
+    height = HIGH * len(screen) + 30
+    rows = "".join(_text(line, 30 + HIGH * number) for number, line in enumerate(screen) if line)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">\n'
+        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n"
+        f'<rect x="0.5" y="0.5" width="{width - 1}" height="{height - 1}" rx="6"/>\n{rows}</svg>\n'
+    )
+
+
+def _text(line: Line, y: int) -> str:
+    """A line, stretched to its width so that any font keeps the columns."""
+    spans = "".join(
+        f'<tspan class="c{colour}">{escape(words)}</tspan>' if colour else escape(words)
+        for words, colour in line
+    )
+    width = WIDE * sum(len(words) for words, _ in line)
+    return f'<text x="20" y="{y}" textLength="{width:.1f}" xml:space="preserve">{spans}</text>\n'
+
+
+def main() -> None:
+    """Play, draw, keep."""
+    text = played()
+    screen = telling(screens(text))
+    (HERE / "demo.svg").write_text(svg(screen, TITLE), encoding="utf-8")
+    table = text[text.index("\nphase ") :]
+    (HERE / "demo.txt").write_text(f"{harness.line(harness.machine())}\n{table}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

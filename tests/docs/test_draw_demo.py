@@ -1,0 +1,86 @@
+"""The picture of the demonstration is rebuilt from what was written to the terminal."""
+
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from autoglm_throttle.model import Priority
+from autoglm_throttle.traffic.demo.screen import ClassFrame, Frame, draw
+from docs import draw_demo
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def frame(phase: str, factor: float, limited: float, rejected: float) -> list[str]:
+    classes = {priority: ClassFrame(100.0, 5.0, limited, rejected, 0.1) for priority in Priority}
+    tiers = ((85.0, 0.7), (90.0, 0.4), (95.0, 0.0))
+    return draw(Frame(1.0, 60.0, phase, 9.0, 3, 91.0, 400.0, tiers, factor, "tier", classes), color=True)
+
+
+def written(frames: list[list[str]]) -> str:
+    """As the live view writes them, with a line before and one after."""
+    text = "a title\n"
+    for number, lines in enumerate(frames):
+        up = f"\x1b[{len(lines)}A" if number else ""
+        text += up + "".join(f"\x1b[2K{line}\n" for line in lines)
+    return text + "\nphase     priority\n"
+
+
+def test_every_frame_replaces_the_one_before_it() -> None:
+    seen = list(draw_demo.screens(written([frame("calm", 1.0, 0, 0), frame("5x", 0.4, 8, 9)])))
+    assert len(seen) == 2
+    first, last = (draw_demo.plain(screen) for screen in seen)
+    assert first.splitlines()[0] == "a title"
+    assert "phase calm" in first
+    assert "phase 5x" in last
+    assert "phase calm" not in last
+    assert "\x1b" not in first + last
+
+
+def test_the_frame_with_the_most_refusals_while_the_rates_are_cut_is_chosen() -> None:
+    frames = [
+        frame("2x", 0.4, 90, 90),
+        frame("5x", 0.7, 1, 0),
+        frame("5x", 0.4, 3, 4),
+        frame("5x", 0.4, 2, 2),
+        frame("5x", 0.0, 90, 90),
+        frame("recovery", 0.4, 90, 90),
+    ]
+    chosen = draw_demo.plain(draw_demo.telling(draw_demo.screens(written(frames))))
+    assert "3/s        4/s" in chosen
+
+
+def test_a_run_whose_rates_were_never_cut_has_no_picture() -> None:
+    with pytest.raises(ValueError, match="never seen cut"):
+        draw_demo.telling(draw_demo.screens(written([frame("5x", 1.0, 8, 9)])))
+
+
+def test_the_picture_is_text_in_columns_with_a_title() -> None:
+    screen = next(draw_demo.screens(written([frame("5x", 0.4, 3, 4), frame("5x", 0.4, 3, 4)])))
+    root = ElementTree.fromstring(draw_demo.svg(screen, "what <it> is"))
+    assert root.findtext(f"{SVG}title") == "what <it> is"
+    lines = ["".join(text.itertext()) for text in root.iter(f"{SVG}text")]
+    assert lines == draw_demo.plain(screen).splitlines()
+    assert [text.get("textLength") for text in root.iter(f"{SVG}text")] == [
+        f"{draw_demo.WIDE * len(line):.1f}" for line in lines
+    ]
+    assert {span.get("class") for span in root.iter(f"{SVG}tspan")} == {"c33"}
+
+
+def test_a_run_is_played_on_a_terminal_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = written([frame("5x", 0.4, 3, 4), frame("recovery", 1.0, 0, 0)]) + "2x high 10 6\n"
+    (tmp_path / "shown").write_text(shown)
+    program = "import sys; assert sys.stdout.isatty(); print(open(sys.argv[1]).read(), end='')"
+    monkeypatch.setattr(draw_demo, "COMMAND", (sys.executable, "-c", program, str(tmp_path / "shown")))
+    monkeypatch.setattr(draw_demo, "HERE", tmp_path)
+    draw_demo.main()
+    assert "phase 5x" in (tmp_path / "demo.svg").read_text()
+    assert (tmp_path / "demo.txt").read_text().partition("\n\n")[2] == shown.partition("\n\n")[2]
+
+
+def test_a_run_that_found_a_problem_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draw_demo, "COMMAND", (sys.executable, "-c", "print('why'); exit(1)"))
+    with pytest.raises(RuntimeError, match="ended with 1:\nwhy"):
+        draw_demo.played()

@@ -1,0 +1,53 @@
+"""The tables of figures are made from what was kept, and from nothing else."""
+
+import pytest
+
+from benchmarks import figures
+
+MACHINE = {
+    "date": "2026-01-02",
+    "processor": "a processor",
+    "cores": 2,
+    "python": "3.11.7",
+    "versions": {
+        "autoglm-throttle": "0.1.0",
+        "asgi-ratelimit": "0.10.0",
+        "limits": "5.8.0",
+        "slowapi": "0.1.10",
+    },
+}
+COSTS = {name: {"us": 5.0 + number, "ours_over_it": 0.5} for number, name in enumerate(figures.PEERS)}
+PEERS = {**MACHINE, "added_us": COSTS, "refused_us": COSTS, "memory_mb": {"autoglm_throttle": 22.34}}
+SERVE = {**MACHINE, "date": "2026-01-03", "capacity_kept": {"ours": 0.912, "limits_fixed": 0.8}}
+
+
+def test_a_row_for_each_library_and_the_machine_below() -> None:
+    lines = figures.peers_table(PEERS, SERVE).splitlines()
+    assert lines[2] == "| autoglm-throttle 0.1.0 | 5.0 µs | 5.0 µs | 22 MB | 91 % |"
+    assert lines[4] == (
+        "| limits 5.8.0, fixed window | 7.0 µs (ours: 0.50 of it) | 7.0 µs (ours: 0.50 of it) | - | 80 % |"
+    )
+    assert lines[6] == "| slowapi 0.1.10 | 9.0 µs (ours: 0.50 of it) | 9.0 µs (ours: 0.50 of it) | - | - |"
+    assert "2026-01-02, a processor, 2 cores, Python 3.11.7" in lines[8]
+    assert "2026-01-03" in lines[9]
+
+
+def test_the_high_priority_is_taken_from_the_table() -> None:
+    kept = "a machine\n\nphase priority sent\ncalm high 9 9\n2x high 200 90\n2x low 9 9\n5x high 300 60\n"
+    assert figures.high_shares(kept) == {"2x": 45.0, "5x": 20.0}
+    assert figures.demo_part(kept).endswith(
+        "(a machine.) Of the requests of high priority 45 % at 2x and 20 % at 5x were served.\n"
+    )
+
+
+def test_a_part_is_filled_between_its_marks_alone() -> None:
+    text = "a\n<!-- one: made -->\nold\n<!-- /one -->\nb\n<!-- two: made -->\n<!-- /two -->\n"
+    filled = figures.fill(text, "one", "new\\1")
+    assert filled == text.replace("old\n", "\nnew\\1\n\n")
+    assert figures.fill(filled, "one", "new\\1") == filled
+
+
+@pytest.mark.parametrize("text", ["", "<!-- one: x -->\n<!-- /one -->\n" * 2])
+def test_a_part_must_be_there_once(text: str) -> None:
+    with pytest.raises(ValueError, match="parts are named one"):
+        figures.fill(text, "one", "new")

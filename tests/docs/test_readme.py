@@ -1,0 +1,160 @@
+"""What the README promises: its first example under uvicorn, its test, its tables, its limits."""
+
+import os
+import re
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from autoglm_throttle import Policy, Priority, Reason, Settings, Telemetry, Throttle
+from autoglm_throttle.asgi.answers import NAMES, STATUS
+from autoglm_throttle.cli.tiers import bands
+from autoglm_throttle.settings import PREFIX, SETTINGS
+from autoglm_throttle.testing import throttle_for_tests
+from benchmarks import figures
+from tests.docs import parts
+from tests.docs.pages import ROOT, Command, blocks, commands
+
+pytest_plugins = ["pytester"]
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DECIDES = (ROOT / "docs" / "how-it-decides.md").read_text(encoding="utf-8")
+CLIENTS = (ROOT / "docs" / "what-clients-see.md").read_text(encoding="utf-8")
+SERVED = [command for command in commands() if command.words[0] == "uvicorn"]
+
+
+@pytest.mark.parametrize("path", parts.made(), ids=lambda path: path.name)
+def test_the_parts_made_from_code_are_up_to_date(path: Path) -> None:
+    text = made = path.read_text(encoding="utf-8")
+    for name, content in parts.made()[path].items():
+        made = figures.fill(made, name, content)
+    assert text == made, "run: python -m tests.docs.parts"
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("command", SERVED, ids=str)
+def test_the_first_example_is_served_as_printed(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(blocks("python")[0].text)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    limit = {f"{PREFIX}USER_LIMIT": "5/minute", f"{PREFIX}GPU": "none"}
+    server = subprocess.Popen(
+        [sys.executable, "-m", *command.words, "--port", "0"],
+        cwd=tmp_path,
+        env=inherited | limit | command.environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    giving_up = threading.Timer(20.0, server.kill)
+    giving_up.start()
+    try:
+        assert server.stderr is not None
+        said = iter(server.stderr.readline, "")
+        origin = next(found[1] for line in said if (found := re.search(r"(http://[\d.]+:\d+)", line)))
+        statuses = [status(f"{origin}/ask") for _ in range(6)]
+    finally:
+        giving_up.cancel()
+        server.terminate()
+        server.communicate()
+    assert statuses == [200] * 5 + [429]
+
+
+def status(url: str) -> int:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+def test_the_test_of_the_readme_passes(pytester: pytest.Pytester) -> None:
+    block = next(one for one in blocks("python") if one.page == "README.md" and "def test_" in one.text)
+    pytester.makepyfile(block.text)
+    pytester.makeini(f"[pytest]\nasyncio_default_fixture_loop_scope = function\npythonpath = {ROOT}\n")
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+
+
+def test_the_picture_shows_the_card_overloaded() -> None:
+    picture = (ROOT / "docs" / "demo.svg").read_text(encoding="utf-8")
+    shown = re.sub(r"<[^>]+>", "", picture)
+    assert "phase 5x" in shown
+    factor = re.search(r"factor +([\d.]+)", shown)
+    assert factor
+    assert 0 < float(factor[1]) < 1
+    assert "http" not in picture.replace('xmlns="http://www.w3.org/2000/svg"', "")
+
+
+def test_the_high_priority_alone_would_have_fitted() -> None:
+    rows = re.findall(r"^(2x|5x) +high +(\d+)", figures.DEMO.read_text(encoding="utf-8"), re.MULTILINE)
+    seconds = {"2x": 15.0, "5x": 18.0}
+    shares = {phase: int(sent) / seconds[phase] / 200.0 for phase, sent in rows}
+    assert shares == pytest.approx({"2x": 0.2, "5x": 0.5}, abs=0.02)
+    assert "asked for a fifth of what the GPU can do at 2x, and for half of it at 5x" in README
+
+
+def test_the_default_policy_is_the_one_that_is_described() -> None:
+    assert Settings().policy is Policy.TIERS
+    rows = re.findall(r"^\| (up to \d+ %|above .*?%) \| ([\d.]+)", DECIDES, re.MULTILINE)
+    assert rows == [(str(band), f"{band.factor:g}") for band in bands(Settings())]
+
+
+def test_the_hysteresis_table_has_every_setting_and_its_default() -> None:
+    table = dict(re.findall(r"^\| `(TIER\w*)` \| `(.+?)` \|", DECIDES, re.MULTILINE))
+    assert table == {
+        name.upper(): known.default_text for name, known in SETTINGS.items() if name.startswith("tier")
+    }
+
+
+def test_the_ladder_of_staleness() -> None:
+    throttle = throttle_for_tests()
+    throttle.gpu.utilization_pct = 92
+    assert throttle.regime().telemetry is Telemetry.STARTING
+    throttle.tick(3)
+    seen = []
+    for age_s, step_s in [(2.0, 2.0), (3.0, 1.0), (16.5, 13.5), (30.0, 13.5), (30.1, 0.1)]:
+        throttle.clock.advance(step_s)
+        regime = throttle.regime()
+        seen.append((age_s, regime.telemetry.value, round(regime.factor, 2)))
+    assert seen == [
+        (2.0, "fresh", 0.4),
+        (3.0, "late", 0.4),
+        (16.5, "stale", 0.7),
+        (30.0, "stale", 1.0),
+        (30.1, "blind", 1.0),
+    ]
+    assert Throttle(Settings(gpu="none")).regime().telemetry is Telemetry.NONE
+    rungs = re.findall(r"^\| [^|]+ \| `(\w+)` \|", DECIDES.partition("telemetry | factor")[2], re.MULTILINE)
+    assert rungs[:6] == ["starting", "fresh", "late", "stale", "blind", "none"]
+
+
+def test_without_utilization_as_on_mig_the_rates_stay() -> None:
+    throttle = throttle_for_tests()
+    throttle.gpu.utilization_pct = None
+    regime = throttle.tick(6)
+    assert (regime.telemetry, regime.factor) == (Telemetry.BLIND, 1.0)
+
+
+def test_every_status_and_every_field_is_explained() -> None:
+    assert set(re.findall(r"^\| (\d{3}) \|", CLIENTS, re.MULTILINE)) == {
+        str(code) for code in STATUS.values()
+    }
+    fields = CLIENTS.partition("## Fields")[2].partition("## When")[0]
+    assert set(re.findall(r"^\| `([\w-]+)` \|", fields, re.MULTILINE)) == set(NAMES)
+    exposed = re.search(r"expose_headers=\[(.+?)\]", CLIENTS)
+    assert exposed
+    assert set(re.findall(r'"([\w-]+)"', exposed[1])) == set(NAMES)
+
+
+def test_every_reason_is_named_on_the_page() -> None:
+    for reason in set(Reason) - {Reason.OK}:
+        assert f"`{reason.value}:" in CLIENTS
+
+
+def test_the_priorities_have_the_rates_of_the_page() -> None:
+    printed = next(command.printed for command in commands() if command.words[1:] == ["tiers"])
+    assert [priority.label for priority in Priority] == re.findall(r"high|mid|low", printed)[:3]
