@@ -27,6 +27,9 @@ PEERS = {
 }
 """Name in ``peers.json`` -> package, name in ``serve.json``, what follows the version."""
 
+OVERLOADED = ("2x", "5x")
+"""Phases of the demonstration."""
+
 HEAD = (
     "| | added to an admitted request | a refused request | memory of 100,000 users "
     "| capacity kept under uvicorn |\n|---|---|---|---|---|\n"
@@ -60,12 +63,15 @@ def _micros(cost: Mapping[str, float] | None, name: str) -> str:
 
 
 def demo_part(kept: str) -> str:
-    """The table at the end of a demonstration, and what came of the high priority."""
-    machine, _, shown = kept.partition("\n\n")
+    """The phases of overload at the end of a demonstration, its sentence, and what the high priority got."""
+    head, _, shown = kept.partition("\n\n")
+    rows = "\n".join(row for row in shown.splitlines() if row.startswith(("phase ", *OVERLOADED)))
     shares = " and ".join(f"{share:.0f} % at {phase}" for phase, share in high_shares(kept).items())
+    sentence = shown.strip().splitlines()[-1]
     return (
-        f"```text\n{shown.strip()}\n```\n\n"
-        f"({machine}.) Of the requests of high priority {shares} were served.\n"
+        f"```text\n{rows}\n```\n\n"
+        f"> {sentence}\n\nOf the requests of high priority {shares} were served.\n"
+        f"([The whole table](docs/demo.txt): {head}.)\n"
     )
 
 

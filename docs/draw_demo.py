@@ -24,7 +24,6 @@ from benchmarks import harness
 HERE = Path(__file__).parent
 COMMAND = (sys.executable, "-m", "autoglm_throttle", "demo")
 TITLE = "The live view of the demonstration, at five times what the card can do"
-ROWS, COLUMNS = 60, 100
 
 Line = list[tuple[str, str]]
 """Runs of text, each with the number of its colour, empty for the usual one."""
@@ -32,7 +31,6 @@ Line = list[tuple[str, str]]
 _PART = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|(\n)|([^\x1b\n]+)")
 _REFUSED = re.compile(r"^(?:high|mid|low) +\d+/s +\d+/s +(\d+)/s +(\d+)/s", re.MULTILINE)
 _FACTOR = re.compile(r"^factor +([\d.]+)", re.MULTILINE)
-
 WIDE, HIGH = 8.4, 19
 """Pixels of a character and of a line at 14 px."""
 
@@ -49,7 +47,7 @@ rect { fill: #f6f8fa; stroke: #d1d9e0 } .c32 { fill: #116329 } .c33 { fill: #7d4
 def played() -> str:
     """Everything that a run wrote to its terminal; a RuntimeError if it found a problem."""
     ours, its = pty.openpty()
-    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 60, 100, 0, 0))
     environment = {**os.environ, "TERM": "xterm"}
     environment.pop("NO_COLOR", None)
     run = subprocess.Popen(COMMAND, stdin=its, stdout=its, env=environment)  # noqa: S603 - our own module

@@ -32,12 +32,15 @@ def test_a_row_for_each_library_and_the_machine_below() -> None:
     assert "2026-01-03" in lines[9]
 
 
-def test_the_high_priority_is_taken_from_the_table() -> None:
-    kept = "a machine\n\nphase priority sent\ncalm high 9 9\n2x high 200 90\n2x low 9 9\n5x high 300 60\n"
+def test_the_demonstration_is_told_by_its_phases_of_overload() -> None:
+    rows = ["phase priority", "calm high 9 9", "2x high 200 90", "2x low 9 9", "5x high 300 60", "all 9 9"]
+    kept = "\n".join(["a machine", "", *rows, "", "rate: what it means", "", "What happened.", ""])
     assert figures.high_shares(kept) == {"2x": 45.0, "5x": 20.0}
-    assert figures.demo_part(kept).endswith(
-        "(a machine.) Of the requests of high priority 45 % at 2x and 20 % at 5x were served.\n"
-    )
+    told = figures.demo_part(kept)
+    assert "```text\nphase priority\n2x high 200 90\n2x low 9 9\n5x high 300 60\n```" in told
+    assert "> What happened.\n" in told
+    assert "Of the requests of high priority 45 % at 2x and 20 % at 5x were served." in told
+    assert "a machine.)" in told
 
 
 def test_a_part_is_filled_between_its_marks_alone() -> None:
