@@ -87,7 +87,7 @@ class Answers:
         form = self._forms.get(decision.policy)
         if form is None or form.limit != decision.limit:
             form = self._form(decision.policy, decision.limit, decision.window_s)
-        state = form.item(int(decision.remaining), ceil(decision.reset_after_s))
+        state = form.item(decision.remaining, ceil(decision.reset_after_s))
         if decision.others or self._legacy:
             return self._more_fields(decision, form, state)
         return [form.field, (b"ratelimit", state)]
@@ -124,7 +124,7 @@ class Answers:
         fields += (_PROBLEM, (b"content-length", _number(len(body))))
         if decision.window_s and self._publishes:
             form = self._form(decision.policy, decision.limit, decision.window_s)
-            left = (0, seconds) if seconds else (int(decision.remaining), ceil(decision.reset_after_s))
+            left = (0, seconds) if seconds else (decision.remaining, ceil(decision.reset_after_s))
             fields += self._more_fields(decision, form, form.item(*left))
         return status, fields, body
 
@@ -167,11 +167,11 @@ class _Form:
         """For RateLimit-Policy."""
         self.field = (b"ratelimit-policy", self.policy)
 
-    def item(self, left: int, seconds: int) -> bytes:
+    def item(self, left: float, seconds: int) -> bytes:
         """Its item for RateLimit: units left, and the seconds within which there are no more."""
         try:
-            return self.front + _NUMBERS[left] + b";t=" + _NUMBERS[seconds]
-        except IndexError:
+            return self.front + _NUMBERS[left] + b";t=" + _NUMBERS[seconds]  # type: ignore[call-overload,no-any-return]
+        except (IndexError, TypeError):  # too large for the table, or no whole number
             return b"%b%d;t=%d" % (self.front, left, seconds)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -77,7 +78,9 @@ class Callers:
         self._hint = hint
         self._default = settings.priority_default
         self._trust = settings.priority_header_trust
-        self._identify = identify or _imported(settings.identity)
+        self._identify = (
+            _synchronous(identify, "identify", "it") if identify is not None else _imported(settings.identity)
+        )
         self._key_header, self._scheme = _key_source(settings.identity)
         self._priority_header = settings.priority_header.encode() if self._trust != "off" else b""
         forwarded = b"x-forwarded-for" if self._proxies.reads_header else b""
@@ -240,5 +243,16 @@ def _imported(identity: str) -> Identify | None:
         raise ConfigError([Problem(VARIABLE, f"{identity} cannot be imported: {error}")]) from None
     if not callable(found):
         raise ConfigError([Problem(VARIABLE, f"{identity} is not callable")])
-    identify: Identify = found
+    return _synchronous(found, VARIABLE, identity)
+
+
+def _synchronous(identify: Identify, variable: str, name: str) -> Identify:
+    """The function itself, unless it would have to be awaited.
+
+    Raises:
+        ConfigError: it is a coroutine function.
+    """
+    if inspect.iscoroutinefunction(identify):
+        hint = "admission does not wait; say who asks from the scope alone"
+        raise ConfigError([Problem(variable, f"{name} is a coroutine function", hint)])
     return identify

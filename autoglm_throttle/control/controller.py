@@ -106,6 +106,7 @@ class TierController:
         self._tier = 0.0 if staleness.unknown is Unknown.CLOSED else 1.0
         self._why = Why.CALM
         self._capacity = 1.0
+        self._viewed_s = now
         self._release_s = -math.inf
         self._regime = self._publish(now, since_s=now)
 
@@ -118,6 +119,7 @@ class TierController:
         if view.capacity < self._capacity:
             self._release_s = now + LOSS_HOLD_S
         self._capacity = view.capacity
+        self._viewed_s = now
         signal = view.utilization_pct
         if signal is not None and 0.0 <= signal <= 100.0 and view.taken_at_s > self._newest_s:
             self._regain_trust(now)
@@ -185,7 +187,8 @@ class TierController:
 
     def _publish(self, now: float, since_s: float | None = None) -> Regime:
         state = self._state(now)
-        factor = self._capacity * self._blended(now) if self._expects_source else 1.0
+        capacity = self._staleness.capacity(self._capacity, now - self._viewed_s)
+        factor = capacity * self._blended(now) if self._expects_source else 1.0
         reopens_s = 0.0 if factor else self._reopens(now)
         until_s = self._until(state, now)
         if since_s is None:
@@ -196,17 +199,17 @@ class TierController:
             tier=self._tier if self._expects_source else 1.0,
             load=self._signal_pct / 100.0 if heard and self._signal_pct is not None else None,
             since_s=since_s,
-            why=self._cause(state),
+            why=self._cause(state, capacity),
             telemetry=state,
             until_s=until_s if factor else min(until_s, reopens_s),
             reopens_s=reopens_s,
         )
         return self._regime
 
-    def _cause(self, state: Telemetry) -> Why:
+    def _cause(self, state: Telemetry, capacity: float) -> Why:
         if state is Telemetry.NONE:
             return Why.NO_DEVICE
-        if not self._capacity:
+        if not capacity:
             return Why.LOST
         if state is Telemetry.STALE:
             return Why.STALE
@@ -219,7 +222,14 @@ class TierController:
             Telemetry.FRESH: self._heard_s + self._staleness.fresh_s,
             Telemetry.LATE: self._heard_s + self._staleness.stale_s,
             Telemetry.STALE: min(now + BLEND_STEP_S, self._heard_s + self._staleness.blind_s),
-        }.get(state, math.inf)
+        }.get(state, self._until_trusted(now))
+
+    def _until_trusted(self, now: float) -> float:
+        """Until when the capacity in force holds while nothing tells a utilization."""
+        age_s = now - self._viewed_s
+        if self._capacity == 1.0 or age_s > self._staleness.blind_s:
+            return math.inf
+        return max(now + BLEND_STEP_S, self._viewed_s + self._staleness.stale_s)
 
     def _reopens(self, now: float) -> float:
         """The first sample that could raise the factor; one interval from now if none can be foreseen."""

@@ -57,5 +57,15 @@ class Staleness:
 
     def factor(self, held: float, age_s: float) -> float:
         """The factor at this age: held while fresh or late, then straight to the assumed one."""
-        way = (age_s - self.stale_s) / (self.blind_s - self.stale_s)
-        return held + (self.assumed(held) - held) * min(1.0, max(0.0, way))
+        return held + (self.assumed(held) - held) * self._way(age_s)
+
+    def capacity(self, held: float, age_s: float) -> float:
+        """The usable share of the devices: as last seen, and once nothing is seen any more, all of them.
+
+        A loss is believed as long as reads go on; a sensor that died must not be an outage for ever.
+        """
+        return held if self.unknown is Unknown.LAST else held + (1.0 - held) * self._way(age_s)
+
+    def _way(self, age_s: float) -> float:
+        """How far the drift is: 0 until stale, 1 from blind on."""
+        return min(1.0, max(0.0, (age_s - self.stale_s) / (self.blind_s - self.stale_s)))

@@ -42,18 +42,18 @@ class TokenBucket:
         Otherwise nothing changes and the result is the wait in seconds until it would succeed,
         infinite if it never will.
         """
-        tokens = self._tokens
-        if now > self._stamp:
-            tokens += (now - self._stamp) * self.rate
+        tokens, stamp = self._tokens, self._stamp
+        if now > stamp:
+            tokens += (now - stamp) * self.rate
             if tokens > self.burst:
                 tokens = self.burst
+            stamp = now
         if tokens < cost + keep:
             ready = self._ready(cost + keep)
             if now < ready:
                 return _wait(ready, now)
         self._tokens = tokens - cost if tokens > cost else 0.0
-        if now > self._stamp:
-            self._stamp = now
+        self._stamp = stamp
         return 0.0
 
     def give_back(self, cost: float, now: float) -> None:

@@ -424,3 +424,16 @@ def test_a_malformed_scope_is_counted_and_all_such_share_one_window() -> None:
     assert {known_as(demand) for demand in demands} == {(HASH.of("address", ""), "")}
     assert {demand.priority for demand in demands} == {Priority.LOW}
     assert hints == ["malformed_scope"] * 2
+
+
+async def late_identify(scope: object) -> Caller | None:
+    return None
+
+
+def test_a_coroutine_function_cannot_identify() -> None:
+    for settings, identify in (
+        (Settings(), late_identify),
+        (Settings(identity=f"{__name__}:late_identify"), None),
+    ):
+        with pytest.raises(ConfigError, match="coroutine function"):
+            Callers(settings, RouteTable(), identify=identify)  # type: ignore[arg-type]

@@ -481,3 +481,42 @@ def test_fixed_does_not_look() -> None:
         assert regime is regimes[0]
         assert (regime.factor, regime.tier, regime.load, regime.why) == (1.0, 1.0, None, Why.POLICY)
         assert (regime.telemetry, regime.until_s) == (Telemetry.NONE, math.inf)
+
+
+class TestAllLost:
+    """The last device is gone: shut as long as that is what the reads say, and not for ever after."""
+
+    def shut(self, unknown: Unknown = Unknown.OPEN) -> TierController:
+        controller = tiers(unknown=unknown)
+        controller.observe(view(50.0), T0)
+        controller.observe(view(None, capacity=0.0), T0 + 1.0)
+        return controller
+
+    def test_stays_shut_while_reads_go_on(self) -> None:
+        controller = self.shut()
+        for second in range(2, 100):
+            regime = controller.observe(view(None, capacity=0.0), T0 + second)
+            assert (regime.factor, regime.why) == (0.0, Why.LOST)
+
+    def test_opens_by_and_by_once_the_reads_end(self) -> None:
+        controller = self.shut()
+        factors = [controller.regime(T0 + 1.0 + second).factor for second in range(40)]
+        assert factors[:4] == [0.0] * 4
+        assert factors == sorted(factors)
+        assert max(b - a for a, b in itertools.pairwise(factors)) < 0.05
+        assert factors[31:] == [1.0] * 9
+        assert controller.regime(T0 + 100.0).until_s == math.inf
+
+    def test_what_is_assumed_decides(self) -> None:
+        assert self.shut(Unknown.LAST).regime(T0 + 100.0).factor == 0.0
+        assert self.shut(Unknown.CLOSED).regime(T0 + 100.0).factor == 0.0
+        assert self.shut(Unknown.CONSERVATIVE).regime(T0 + 100.0).factor == 0.7
+
+    def test_each_regime_says_until_when_it_holds(self) -> None:
+        controller = self.shut(Unknown.OPEN)
+        now = T0 + 1.0
+        while now < T0 + 60.0:
+            regime = controller.regime(now)
+            just_before = min(regime.until_s, now + 5.0) - 1e-6
+            assert abs(controller.regime(just_before).factor - regime.factor) < 0.02
+            now = min(regime.until_s, now + 5.0)
