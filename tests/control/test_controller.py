@@ -519,4 +519,4 @@ class TestAllLost:
             regime = controller.regime(now)
             just_before = min(regime.until_s, now + 5.0) - 1e-6
             assert abs(controller.regime(just_before).factor - regime.factor) < 0.02
-            now = min(regime.until_s, now + 5.0)
+            now = min(regime.until_s, now + 5.0) + 1e-6
