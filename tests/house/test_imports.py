@@ -33,12 +33,20 @@ import autoglm_throttle
 print((time.perf_counter() - before) * 1e3)
 """
 
+PACKAGES = {
+    "fastapi": "fastapi",
+    "nvml": "pynvml",
+    "prometheus": "prometheus_client",
+    "traffic": "httptools",
+}
+"""The package that each extra brings."""
+
 HIDDEN = """
 import sys
-for name in {optional!r}:
+for name in {hidden!r}:
     sys.modules[name] = None
-import autoglm_throttle, autoglm_throttle.asgi, autoglm_throttle.cli, autoglm_throttle.fastapi
-import autoglm_throttle.observe, autoglm_throttle.testing, autoglm_throttle.traffic
+from tests.house import extras
+extras.main(*{kept!r})
 """
 
 
@@ -63,8 +71,14 @@ def test_the_package_loads_no_optional_package(environ: dict[str, str]) -> None:
     assert loaded.isdisjoint(OPTIONAL), sorted(loaded.intersection(OPTIONAL))
 
 
-def test_every_room_can_be_imported_without_the_optional_packages(environ: dict[str, str]) -> None:
-    run(HIDDEN.format(optional=OPTIONAL), environ)
+@pytest.mark.parametrize("kept", [(), *((extra,) for extra in PACKAGES), tuple(PACKAGES)], ids=" ".join)
+def test_what_an_extra_brings_works_and_what_is_missing_is_named(
+    kept: tuple[str, ...], environ: dict[str, str]
+) -> None:
+    hidden = [package for extra, package in PACKAGES.items() if extra not in kept]
+    unknown = [name for name in OPTIONAL if name not in PACKAGES.values()]
+    code = HIDDEN.format(hidden=hidden + unknown, kept=kept)
+    assert run(code, environ).count("works") == len(kept)
 
 
 def test_the_package_adds_little_to_the_import_of_its_dependencies(environ: dict[str, str]) -> None:
