@@ -1,6 +1,6 @@
 """ASGI middleware that keeps a GPU service answering when demand is more than it can do."""
 
-from autoglm_throttle.asgi import Caller, ThrottleMiddleware, exempt, mark
+from autoglm_throttle.asgi import EXPOSED_FIELDS, Caller, ThrottleMiddleware, exempt, mark
 from autoglm_throttle.model import (
     Decision,
     Demand,
@@ -27,6 +27,7 @@ from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.version import __version__
 
 __all__ = [
+    "EXPOSED_FIELDS",
     "Caller",
     "ConfigError",
     "Decision",

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from autoglm_throttle.model import Decision, Demand, Reason, Regime, Telemetry
 
 LOGGER = logging.getLogger("autoglm_throttle")
-LOGGER.addHandler(logging.NullHandler())
+"""Without a handler of the application's own, Python shows its warnings on standard error:
+a limiter that fails silently is worse than one that speaks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -360,4 +360,5 @@ def _after_fork_in_child() -> None:
         throttle._after_fork()  # noqa: SLF001 - a method of this module's class
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,8 +1,18 @@
 """The only room that knows HTTP: from a scope to a Demand, from a Decision to an answer."""
 
+from autoglm_throttle.asgi.answers import EXPOSED_FIELDS
 from autoglm_throttle.asgi.callers import Caller, Callers
 from autoglm_throttle.asgi.marks import exempt, mark
 from autoglm_throttle.asgi.middleware import MARKER, ThrottleMiddleware
 from autoglm_throttle.asgi.routes import RouteTable
 
-__all__ = ["MARKER", "Caller", "Callers", "RouteTable", "ThrottleMiddleware", "exempt", "mark"]
+__all__ = [
+    "EXPOSED_FIELDS",
+    "MARKER",
+    "Caller",
+    "Callers",
+    "RouteTable",
+    "ThrottleMiddleware",
+    "exempt",
+    "mark",
+]

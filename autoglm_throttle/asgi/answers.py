@@ -33,7 +33,7 @@ _SENTENCES = {
     Reason.GPU: "The service has no capacity left; try again in {seconds} s.",
 }
 
-NAMES = ("retry-after", "retry-after-ms", "ratelimit", "ratelimit-policy", "x-should-retry")
+EXPOSED_FIELDS = ("retry-after", "retry-after-ms", "ratelimit", "ratelimit-policy", "x-should-retry")
 """Every field name that an answer may carry, for Access-Control-Expose-Headers."""
 
 LEGACY_NAMES = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")

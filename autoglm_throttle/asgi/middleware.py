@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect
 from starlette.websockets import WebSocketDisconnect
 
 from autoglm_throttle.asgi import marks
-from autoglm_throttle.asgi.answers import LEGACY_NAMES, NAMES, Answers
+from autoglm_throttle.asgi.answers import EXPOSED_FIELDS, LEGACY_NAMES, Answers
 from autoglm_throttle.asgi.callers import Callers, Identify
 from autoglm_throttle.asgi.routes import RouteTable, path_of
 from autoglm_throttle.journal import LOGGER
@@ -38,7 +38,7 @@ TRY_AGAIN_LATER = 1013
 FIRST_SAMPLE_WITHIN_S = 5.0
 """How long a start waits for the first GPU sample where ``GPU_REQUIRED`` is set."""
 
-OURS = frozenset(name.encode() for name in (*NAMES, *LEGACY_NAMES))
+OURS = frozenset(name.encode() for name in (*EXPOSED_FIELDS, *LEGACY_NAMES))
 CLIENT_LEFT = (ClientDisconnect, WebSocketDisconnect)
 
 _SUCCESS, _FAILURE = Outcome.SUCCESS, Outcome.FAILURE

@@ -7,6 +7,7 @@ So the choice is a provider itself, and the first ``read`` makes it.
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autoglm_throttle.gpu.none import NoSource, NotPresent, PackageMissing
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from autoglm_throttle.model import GpuProvider, GpuSample
 
 _log = logging.getLogger("autoglm_throttle")
+
+DRIVER = Path("/dev/nvidiactl")
+"""There while NVIDIA's driver is loaded on Linux: then a missing package deserves more than a quiet line."""
 
 
 class AutoProvider:
@@ -51,11 +55,14 @@ class AutoProvider:
         if self._found is not None:
             return self._found.read()
         tried = []
+        level = logging.INFO
         for candidate in self._candidates:
             try:
                 rows = candidate.read()
             except (NotPresent, PackageMissing) as error:
                 candidate.close()
+                if isinstance(error, PackageMissing) and DRIVER.exists():
+                    level = logging.WARNING
                 tried.append(f"{candidate.name}: {error}")
             else:
                 self._found, self.name = candidate, candidate.name
@@ -63,7 +70,7 @@ class AutoProvider:
         text = "; ".join(tried)
         if text != self._tried:
             self._tried = text
-            _log.info("GPU telemetry: no source found (%s)", text)
+            _log.log(level, "GPU telemetry: no source found (%s)", text)
         raise NoSource(f"no GPU found ({text})")
 
     def close(self) -> None:

@@ -141,12 +141,18 @@ def _donors(priority: Priority, borrow: Borrow, buckets: Sequence[TokenBucket]) 
 
 
 def _refusal(bucket: TokenBucket, cost: float, wait: float, now: float) -> Decision:
-    too_large = cost > bucket.burst and math.isinf(wait)
+    """Below its nominal rate a bucket refuses for our load; at it, because the class asks for too much."""
+    if cost > bucket.burst and math.isinf(wait):
+        reason, detail, policy = Reason.TOO_LARGE, "too_large:rate", bucket.name
+    elif bucket.rate < bucket.nominal:
+        reason, detail, policy = Reason.GPU, "gpu:ceiling", "gpu"
+    else:
+        reason, detail, policy = Reason.RATE, f"rate:{bucket.name}", bucket.name
     return Decision(
         allowed=False,
-        reason=Reason.TOO_LARGE if too_large else Reason.RATE,
-        detail="too_large:rate" if too_large else f"rate:{bucket.name}",
-        policy=bucket.name,
+        reason=reason,
+        detail=detail,
+        policy=policy,
         limit=bucket.burst,
         remaining=bucket.tokens(now),
         retry_after_s=wait,

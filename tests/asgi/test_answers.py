@@ -12,7 +12,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from autoglm_throttle.asgi.answers import BODIES_KEPT, FORMS_KEPT, LEGACY_NAMES, NAMES, STATUS, Answers
+from autoglm_throttle.asgi.answers import (
+    BODIES_KEPT,
+    EXPOSED_FIELDS,
+    FORMS_KEPT,
+    LEGACY_NAMES,
+    STATUS,
+    Answers,
+)
 from autoglm_throttle.limiting.user_windows import UserWindows
 from autoglm_throttle.model import Decision, Demand, Reason, UserLimit, WindowState
 from tests.asgi.structured_fields import Item, read_list
@@ -212,7 +219,7 @@ def test_field_names_are_lower_case_and_known(
     _, fields, _ = Answers(dialect).refusal(decision)
     for name in as_dict(fields):
         assert re.fullmatch(r"[a-z0-9-]+", name), "ASGI wants lower case"
-        assert name in {*NAMES, *LEGACY_NAMES, "content-type", "content-length"}
+        assert name in {*EXPOSED_FIELDS, *LEGACY_NAMES, "content-type", "content-length"}
     assert (b"ratelimit" in dict(fields)) is (decision.window_s > 0 and dialect != "none")
 
 

@@ -159,7 +159,7 @@ HOSTILE_TEXT = [
     b"HIGH\x00",
     b"1",
 ]
-NAMES = [
+EXPOSED_FIELDS = [
     b"x-api-key",
     b"authorization",
     b"x-priority",
@@ -171,7 +171,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("settings", SETUPS.values(), ids=SETUPS)
-@pytest.mark.parametrize("name", NAMES, ids=lambda name: name.decode())
+@pytest.mark.parametrize("name", EXPOSED_FIELDS, ids=lambda name: name.decode())
 @pytest.mark.parametrize("client", [CLIENT, PROXY, None], ids=["client", "proxy", "unix"])
 def test_hostile_header_values_are_limited_and_raise_nothing(
     settings: dict[str, Any], name: bytes, client: Any
@@ -184,7 +184,7 @@ def test_hostile_header_values_are_limited_and_raise_nothing(
         assert "malformed_scope" not in throttle.snapshot().hints, value
 
 
-@given(headers=st.lists(st.tuples(st.sampled_from(NAMES), st.binary(max_size=40)), max_size=6))
+@given(headers=st.lists(st.tuples(st.sampled_from(EXPOSED_FIELDS), st.binary(max_size=40)), max_size=6))
 def test_no_header_reaches_the_fallback_for_malformed_scopes(headers: list[tuple[bytes, bytes]]) -> None:
     for name in SETUPS:
         app, throttle = protected_once(name)

@@ -110,6 +110,23 @@ def test_auto_that_finds_nothing_says_what_was_tried_once(
     assert repr(auto) == f"AutoProvider(first: {error})"
 
 
+@pytest.mark.parametrize(("driver", "level"), [(True, "WARNING"), (False, "INFO")])
+def test_a_missing_package_beside_a_driver_is_a_warning(
+    driver: bool,
+    level: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    device = tmp_path / "nvidiactl"
+    if driver:
+        device.touch()
+    monkeypatch.setattr("autoglm_throttle.gpu.auto.DRIVER", device)
+    with caplog.at_level(logging.INFO, "autoglm_throttle"), pytest.raises(NoSource):
+        AutoProvider([Candidate(PackageMissing("install it"))]).read()
+    assert [record.levelname for record in caplog.records] == [level]
+
+
 @pytest.mark.parametrize("error", [ProviderUnavailable("999"), ProviderMisconfigured("no such GPU")])
 def test_auto_that_finds_a_broken_driver_is_not_nothing(error: Exception) -> None:
     with pytest.raises(type(error), match=str(error)) as caught:

@@ -363,7 +363,7 @@ def test_a_shut_bucket_is_no_reason_to_call_a_request_too_large() -> None:
     assert payer(buckets, Priority.LOW, 100.0) == "low"
     refusal = buckets.take(Demand(Priority.LOW), 5.0)
     assert isinstance(refusal, Decision)
-    assert (refusal.reason, refusal.retry_after_s) == (Reason.RATE, math.inf)
+    assert (refusal.reason, refusal.retry_after_s) == (Reason.GPU, math.inf)
 
 
 def test_a_bucket_holds_at_least_one_request() -> None:
@@ -377,3 +377,18 @@ def test_all_buckets_are_rescaled_together() -> None:
     buckets = PriorityBuckets((1000.0, 500.0, 100.0), 1.0, Borrow.OFF, 0.0)
     buckets.rescale(0.4, 0.0)
     assert [bucket.rate for bucket in buckets.all] == [400.0, 200.0, 40.0]
+
+
+@pytest.mark.parametrize(
+    ("factor", "reason", "detail"), [(1.0, Reason.RATE, "rate:low"), (0.7, Reason.GPU, "gpu:ceiling")]
+)
+def test_a_cut_rate_is_our_load_and_a_nominal_one_the_callers_limit(
+    factor: float, reason: Reason, detail: str
+) -> None:
+    buckets = PriorityBuckets((1000.0, 500.0, 100.0), 1.0, Borrow.OFF, 0.0)
+    buckets.rescale(factor, 0.0)
+    assert payer(buckets, Priority.LOW, 100.0) == "low"
+    refusal = buckets.take(Demand(Priority.LOW), 0.0)
+    assert isinstance(refusal, Decision)
+    assert (refusal.reason, refusal.detail) == (reason, detail)
+    assert refusal.retry_after_s == pytest.approx(1.0 / (100.0 * factor))

@@ -12,7 +12,7 @@ from autoglm_throttle.traffic.demo.scenario import OVERLOADED
 from autoglm_throttle.traffic.ending import Ending
 
 MEANINGS = (
-    "rate: the whole class was above its own rate (429)",
+    "rate: the whole class was above its own nominal rate (429)",
     "user: one caller was above the user limit (429)",
     "gpu: the card was too busy to take anybody (503)",
 )
