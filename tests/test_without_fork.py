@@ -7,7 +7,7 @@ import sys
 
 SCRIPT = """
 import os
-del os.register_at_fork
+del os.fork, os.register_at_fork
 from autoglm_throttle import Demand, Settings, Throttle
 throttle = Throttle(Settings(user_limit="1/minute", gpu="none"))
 print([throttle.try_admit(Demand(user="u")).admitted for _ in range(2)])
