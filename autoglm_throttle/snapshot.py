@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
-from threading import Lock
+from threading import RLock
 from typing import Literal
 
 from autoglm_throttle.model import Clock, GpuSample, Outcome, Policy, Priority, Reason, Regime
@@ -78,6 +78,9 @@ class ClassRow:
 class Rows:
     """Every counting row of one throttle, made at the start, and the lock under which they are touched.
 
+    The lock is re-entrant: the garbage collector may run under it and close an abandoned generator or
+    coroutine, whose permit is then settled in the midst of another request of the same thread.
+
     Args:
         clock: monotonic seconds.
     """
@@ -86,7 +89,7 @@ class Rows:
 
     def __init__(self, clock: Clock) -> None:
         self.clock: Clock = clock
-        self.lock: Lock = Lock()
+        self.lock: RLock = RLock()
         self.classes: tuple[ClassRow, ...] = tuple(ClassRow() for _ in Priority)
         self.exempt: int = 0
         self.stale_results: int = 0

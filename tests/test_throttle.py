@@ -286,13 +286,14 @@ class TestConcurrency:
     def test_all_limits_are_asked_in_one_go(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Threads seldom meet at the wrong moment by themselves, so the lock is looked at."""
         throttle = throttle_for_tests(user_limit="1/minute")
+        lock: Any = throttle._rows.lock
         held: list[bool] = []
 
         def watched(room: Any, name: str) -> None:
             original = getattr(room, name)
 
             def call(*args: Any) -> Any:
-                held.append(throttle._rows.lock.locked())
+                held.append(lock._is_owned())
                 return original(*args)
 
             monkeypatch.setattr(room, name, call)
