@@ -165,20 +165,28 @@ class Throttle:
 
     def start(self) -> None:
         """Start reading the GPUs; returns at once. Idempotent, and good again after `stop` and in a fork."""
-        self._listening = True
-        self._renew_at_s = self._regime.until_s
         if not self._configured:
             self._configured = True
             journal.configured({name: self.settings.text_of(name) for name in SETTINGS}).write()
-        if self._sampler is not None and not self._manual:
-            self._sampler.start()
+        sampler = self._sampler
+        if sampler is not None and not self._manual:
+            sampler.start()
+        now = self._clock()
+        with self._rows.lock:
+            listens = sampler is None or self._manual or sampler.running
+            if listens and not self._listening:
+                self._controller.started(now)
+            self._listening = listens
+            self._adopt(self._controller.regime(now), now)
+        self._write()
 
     def stop(self) -> None:
         """Stop reading the GPUs. The next request starts it again. Idempotent."""
-        self._listening = False
-        self._renew_at_s = -math.inf
         if self._sampler is not None:
             self._sampler.stop()
+        with self._rows.lock:
+            self._listening = False
+            self._renew_at_s = -math.inf
 
     def count_exempt(self) -> None:
         """Count a request that is not subject to the throttle."""
@@ -228,9 +236,10 @@ class Throttle:
 
     def _renew(self) -> None:
         """Do what a request finds due: start the sampling, and ask the controller about an older sample."""
-        if not self._listening:
+        if self._listening:
+            self.regime()
+        else:
             self.start()
-        self.regime()
 
     def _note_refusal(self, demand: Demand, decision: Decision, now: float) -> None:
         reason = decision.reason

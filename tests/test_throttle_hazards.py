@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import gc
+import math
 import threading
+import time
 from collections.abc import Iterator
 
-from autoglm_throttle import Demand, Outcome, Priority, Settings, Throttle
+import pytest
+
+from autoglm_throttle import Demand, Outcome, Priority, Regime, Settings, Telemetry, Throttle
+from autoglm_throttle.testing import FakeGpu, ManualClock, throttle_for_tests
 
 DEADLINE_S = 10.0
 """For what a thread does at once; only a fault waits so long."""
@@ -55,3 +60,73 @@ def test_an_abandoned_stream_is_settled_while_another_request_is_decided() -> No
     snapshot = throttle.snapshot()
     assert snapshot.outcomes[Priority.MID, Outcome.NEUTRAL] == 1
     assert snapshot.active[Priority.MID] == 1
+
+
+def test_a_thread_that_could_not_start_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()
+    throttle = Throttle(Settings(gpu_unknown="conservative"), gpu=FakeGpu(clock=clock), clock=clock)
+    with monkeypatch.context() as exhausted:
+        exhausted.setattr(threading.Thread, "start", _no_more_threads)
+        for _ in range(10):
+            assert throttle.try_admit(Demand()).admitted
+            clock.advance(1.0)
+        assert throttle.regime().telemetry is Telemetry.BLIND
+    try:
+        throttle.try_admit(Demand())
+        deadline = time.monotonic() + DEADLINE_S
+        while throttle.regime().telemetry is not Telemetry.FRESH and time.monotonic() < deadline:
+            threading.Event().wait(0.01)
+        assert throttle.regime().telemetry is Telemetry.FRESH
+    finally:
+        throttle.stop()
+
+
+def _no_more_threads(thread: threading.Thread) -> None:
+    raise RuntimeError(f"can't start new thread {thread.name}")
+
+
+def test_a_long_import_is_no_silence() -> None:
+    clock = ManualClock()
+    throttle = throttle_for_tests(clock=clock, gpu_unknown="conservative")
+    clock.advance(60.0)
+    throttle.start()
+    assert (throttle.regime().telemetry, throttle.regime().factor) == (Telemetry.STARTING, 1.0)
+    clock.advance(6.0)
+    throttle.start()
+    assert (throttle.regime().telemetry, throttle.regime().factor) == (Telemetry.BLIND, 0.7)
+
+
+def test_a_stop_in_the_midst_of_a_reading_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reading has found that the throttle listens, and is about to say until when."""
+    throttle = throttle_for_tests()
+    throttle.start()
+    stopping = threading.Thread(target=throttle.stop, daemon=True)
+    original = throttle._controller.regime
+
+    class Held(Regime):
+        @property
+        def until_s(self) -> float:
+            if not stopping.is_alive() and not throttle_stopped():
+                stopping.start()
+                stopping.join(0.2)
+            return math.inf
+
+        @until_s.setter
+        def until_s(self, until_s: float) -> None:
+            pass
+
+    def throttle_stopped() -> bool:
+        return stopping.ident is not None
+
+    def regime(now: float) -> Regime:
+        said = original(now)
+        held = object.__new__(Held)
+        for name in Regime.__dataclass_fields__:
+            if name != "until_s":
+                object.__setattr__(held, name, getattr(said, name))
+        return held
+
+    monkeypatch.setattr(throttle._controller, "regime", regime)
+    throttle.regime()
+    stopping.join(DEADLINE_S)
+    assert throttle._renew_at_s == -math.inf

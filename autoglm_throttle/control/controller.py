@@ -23,6 +23,10 @@ LOSS_HOLD_S = 30.0
 class Controller(Protocol):
     """What decides how much of the nominal rates may be refilled."""
 
+    def started(self, now: float) -> None:
+        """The reading of samples begins: from now on the first one is due."""
+        ...
+
     def observe(self, view: GpuView, now: float) -> Regime:
         """Take in a new view of the GPUs."""
         ...
@@ -45,6 +49,9 @@ class FixedController:
 
     def __init__(self, now: float) -> None:
         self._regime = Regime(1.0, 1.0, None, now, Why.POLICY, Telemetry.NONE, math.inf)
+
+    def started(self, now: float) -> None:
+        """Nothing is due."""
 
     def observe(self, view: GpuView, now: float) -> Regime:  # noqa: ARG002
         """Ignore the view."""
@@ -85,7 +92,7 @@ class TierController:
         hysteresis: how the table is entered and left.
         staleness: the ladder for late and missing samples.
         interval_s: promised seconds between samples.
-        now: monotonic seconds; telemetry counts as starting from here.
+        now: monotonic seconds; telemetry counts as starting from here, or from `started` on.
     """
 
     def __init__(
@@ -109,6 +116,10 @@ class TierController:
         self._viewed_s = now
         self._release_s = -math.inf
         self._regime = self._publish(now, since_s=now)
+
+    def started(self, now: float) -> None:
+        """Wait anew for the first sample: between construction and start a model may have been loaded."""
+        self._deadline_s = now + STARTING_S
 
     def observe(self, view: GpuView, now: float) -> Regime:
         """Apply the table to a new view.
@@ -216,13 +227,14 @@ class TierController:
         return Why.BLIND if state is Telemetry.BLIND else self._why
 
     def _until(self, state: Telemetry, now: float) -> float:
+        trusted_s = self._until_trusted(now)
         if self._heard_s is None:
-            return self._deadline_s if state is Telemetry.STARTING else math.inf
+            return min(self._deadline_s, trusted_s) if state is Telemetry.STARTING else trusted_s
         return {
             Telemetry.FRESH: self._heard_s + self._staleness.fresh_s,
             Telemetry.LATE: self._heard_s + self._staleness.stale_s,
             Telemetry.STALE: min(now + BLEND_STEP_S, self._heard_s + self._staleness.blind_s),
-        }.get(state, self._until_trusted(now))
+        }.get(state, trusted_s)
 
     def _until_trusted(self, now: float) -> float:
         """Until when the capacity in force holds while nothing tells a utilization."""

@@ -311,6 +311,25 @@ def test_a_first_sample_that_never_comes(unknown: Unknown, starting: float, blin
         assert regime.until_s == math.inf
 
 
+def test_the_first_sample_is_due_from_the_start_of_the_reading() -> None:
+    controller = tiers(unknown=Unknown.CONSERVATIVE)
+    assert controller.regime(T0 + 60.0).telemetry is Telemetry.BLIND
+    controller.started(T0 + 60.0)
+    regime = controller.regime(T0 + 60.0)
+    assert (regime.telemetry, regime.factor, regime.until_s) == (
+        Telemetry.STARTING,
+        1.0,
+        T0 + 60.0 + STARTING_S,
+    )
+    assert controller.regime(T0 + 60.1 + STARTING_S).telemetry is Telemetry.BLIND
+
+
+def test_a_start_makes_no_old_sample_new() -> None:
+    controller, last = held_at(0.4, Unknown.CONSERVATIVE)
+    controller.started(last + 100.0)
+    assert controller.regime(last + 100.0).telemetry is Telemetry.BLIND
+
+
 def test_the_first_sample_opens_a_closed_start() -> None:
     controller = tiers(unknown=Unknown.CLOSED)
     assert controller.regime(T0).factor == 0.0
@@ -512,8 +531,12 @@ class TestAllLost:
         assert self.shut(Unknown.CLOSED).regime(T0 + 100.0).factor == 0.0
         assert self.shut(Unknown.CONSERVATIVE).regime(T0 + 100.0).factor == 0.7
 
-    def test_each_regime_says_until_when_it_holds(self) -> None:
-        controller = self.shut(Unknown.OPEN)
+    @pytest.mark.parametrize("told", [50.0, None])
+    @pytest.mark.parametrize("left", [0.0, 0.5])
+    def test_each_regime_says_until_when_it_holds(self, told: float | None, left: float) -> None:
+        controller = tiers()
+        controller.observe(view(told), T0)
+        controller.observe(view(None, capacity=left), T0 + 1.0)
         now = T0 + 1.0
         while now < T0 + 60.0:
             regime = controller.regime(now)
