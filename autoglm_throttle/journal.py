@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,8 +24,9 @@ class Line:
     keys: dict[str, object]
 
     def write(self) -> None:
-        """Hand the line to the logger ``autoglm_throttle``."""
-        LOGGER.log(self.level, self.text, extra={"event": self.event, **self.keys})
+        """Hand the line to the logger ``autoglm_throttle``; a handler that raises loses it, and no request."""
+        with contextlib.suppress(Exception):
+            LOGGER.log(self.level, self.text, extra={"event": self.event, **self.keys})
 
 
 def changes(before: Regime, after: Regime) -> Iterator[Line]:

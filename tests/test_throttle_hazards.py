@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import math
 import threading
 import time
@@ -130,3 +131,20 @@ def test_a_stop_in_the_midst_of_a_reading_is_not_forgotten(monkeypatch: pytest.M
     throttle.regime()
     stopping.join(DEADLINE_S)
     assert throttle._renew_at_s == -math.inf
+
+
+def test_a_log_filter_that_raises_breaks_no_request() -> None:
+    throttle = throttle_for_tests(rate_mid_rps="1/s")
+    logger = logging.getLogger("autoglm_throttle")
+    level = logger.level
+
+    def broken(record: logging.LogRecord) -> bool:
+        raise ZeroDivisionError
+
+    logger.addFilter(broken)
+    logger.setLevel(logging.INFO)
+    try:
+        assert [throttle.try_admit(Demand()).admitted for _ in range(3)] == [True, False, False]
+    finally:
+        logger.removeFilter(broken)
+        logger.setLevel(level)
