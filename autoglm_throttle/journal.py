@@ -24,7 +24,7 @@ class Line:
     keys: dict[str, object]
 
     def write(self) -> None:
-        """Hand the line to the logger ``autoglm_throttle``; a handler that raises loses it, and no request."""
+        """Hand the line to the logger ``autoglm_throttle``; one that raises loses only the line."""
         with contextlib.suppress(Exception):
             LOGGER.log(self.level, self.text, extra={"event": self.event, **self.keys})
 

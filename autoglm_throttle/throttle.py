@@ -344,10 +344,8 @@ def _user_windows(settings: Settings) -> UserWindows:
 
 
 def _controller(settings: Settings, now: float) -> Controller:
-    if settings.policy is Policy.FIXED:
-        return FixedController(now)
     interval_s = settings.sample_interval_s
-    return TierController(
+    tiers = TierController(
         TierTable(settings.tiers),
         Hysteresis(
             settings.tier_samples,
@@ -359,6 +357,7 @@ def _controller(settings: Settings, now: float) -> Controller:
         interval_s=interval_s,
         now=now,
     )
+    return FixedController(tiers, now) if settings.policy is Policy.FIXED else tiers
 
 
 _ALL: weakref.WeakSet[Throttle] = weakref.WeakSet()

@@ -44,32 +44,6 @@ class Controller(Protocol):
         ...
 
 
-class FixedController:
-    """Policy ``fixed``: the nominal rates, whatever the GPUs say."""
-
-    def __init__(self, now: float) -> None:
-        self._regime = Regime(1.0, 1.0, None, now, Why.POLICY, Telemetry.NONE, math.inf)
-
-    def started(self, now: float) -> None:
-        """Nothing is due."""
-
-    def observe(self, view: GpuView, now: float) -> Regime:  # noqa: ARG002
-        """Ignore the view."""
-        return self._regime
-
-    def regime(self, now: float) -> Regime:  # noqa: ARG002
-        """Always the same."""
-        return self._regime
-
-    def silent(self, now: float) -> Regime:  # noqa: ARG002
-        """Always the same."""
-        return self._regime
-
-    def gone(self, now: float) -> Regime:  # noqa: ARG002
-        """Always the same."""
-        return self._regime
-
-
 @dataclass(frozen=True, slots=True)
 class Hysteresis:
     """How the table is entered and left. The defaults are the founding figures, taken literally."""
@@ -255,3 +229,39 @@ class TierController:
         calm = self._calm if counts_from == following else 0
         at = counts_from + (max(1, self._rules.release_samples - calm) - 1) * interval_s
         return at if at > now else now + interval_s
+
+
+class FixedController:
+    """Policy ``fixed``: the nominal rates, whatever the GPUs say; the age of what they say is told.
+
+    Args:
+        listener: follows the samples; only what it says of telemetry counts.
+        now: monotonic seconds.
+    """
+
+    def __init__(self, listener: Controller, now: float) -> None:
+        self._listener = listener
+        self._since_s = now
+
+    def started(self, now: float) -> None:
+        """Pass on that samples are due."""
+        self._listener.started(now)
+
+    def observe(self, view: GpuView, now: float) -> Regime:
+        """Note that there is a view; what it says changes nothing."""
+        return self._fixed(self._listener.observe(view, now))
+
+    def regime(self, now: float) -> Regime:
+        """The nominal rates."""
+        return self._fixed(self._listener.regime(now))
+
+    def silent(self, now: float) -> Regime:
+        """The nominal rates, and no source."""
+        return self._fixed(self._listener.silent(now))
+
+    def gone(self, now: float) -> Regime:
+        """The nominal rates, and no sample ever again."""
+        return self._fixed(self._listener.gone(now))
+
+    def _fixed(self, heard: Regime) -> Regime:
+        return Regime(1.0, 1.0, None, self._since_s, Why.POLICY, heard.telemetry, heard.until_s)

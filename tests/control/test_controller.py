@@ -488,18 +488,21 @@ def test_the_first_sample_that_could_raise_the_factor_is_named_exactly(
 # --- policy fixed ---
 
 
-def test_fixed_does_not_look() -> None:
-    controller = FixedController(T0)
+def test_fixed_keeps_the_rates_and_tells_the_age_of_telemetry() -> None:
+    controller = FixedController(tiers(unknown=Unknown.CLOSED), T0)
+    hot = replace(view(100.0, 0.0), taken_at_s=T0 + 1)
     regimes: list[Regime] = [
         controller.regime(T0),
-        controller.observe(view(100.0, 0.0), T0 + 1),
-        controller.silent(T0 + 2),
-        controller.gone(T0 + 3),
+        controller.observe(hot, T0 + 1),
+        controller.regime(T0 + 10),
+        controller.regime(T0 + 100),
+        controller.silent(T0 + 101),
     ]
-    for regime in regimes:
-        assert regime is regimes[0]
+    assert [regime.telemetry.value for regime in regimes] == ["starting", "fresh", "stale", "blind", "none"]
+    controller.started(T0 + 102)
+    for regime in [*regimes, controller.gone(T0 + 103)]:
         assert (regime.factor, regime.tier, regime.load, regime.why) == (1.0, 1.0, None, Why.POLICY)
-        assert (regime.telemetry, regime.until_s) == (Telemetry.NONE, math.inf)
+        assert regime.since_s == T0
 
 
 class TestAllLost:
