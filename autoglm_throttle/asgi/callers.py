@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import logging
+import math
+import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -13,8 +17,8 @@ from typing import Any
 from autoglm_throttle.asgi.proxy_hint import WARNING, ProxyHint
 from autoglm_throttle.asgi.routes import RouteTable, path_of
 from autoglm_throttle.identity import REMEMBERED, Identity, ProxyChain, overflow_group
-from autoglm_throttle.journal import LOGGER
-from autoglm_throttle.model import Demand, Priority
+from autoglm_throttle.journal import LOGGER, Line
+from autoglm_throttle.model import Clock, Demand, Priority
 from autoglm_throttle.settings import PREFIX, ConfigError, Problem, Settings
 
 VALUE_AT_MOST = 8192
@@ -23,6 +27,9 @@ VALUE_AT_MOST = 8192
 PEER_AT_MOST = 128
 """Characters of a peer that count. An address has 45, but a server behind a proxy may hand on anything
 that this wrote, and what is remembered must have an end."""
+
+COMPLAINT_EVERY_S = 60.0
+"""Between two log lines about a failing ``identify``: it may fail at each request."""
 
 VARIABLE = PREFIX + "IDENTITY"
 
@@ -57,6 +64,7 @@ class Callers:
         routes: the policies by path.
         identify: the user's own identification; None: as ``settings.identity`` says.
         hint: counts what was odd, under a name from code.
+        clock: monotonic seconds, read only where ``identify`` fails.
 
     Raises:
         ConfigError: ``settings.identity`` names a callable that cannot be imported.
@@ -69,6 +77,7 @@ class Callers:
         *,
         identify: Identify | None = None,
         hint: Hint = lambda name: None,  # noqa: ARG005
+        clock: Clock = time.monotonic,
     ) -> None:
         secret = settings.key_secret
         self._identity = Identity(secret.get_secret_value().encode() if secret else None)
@@ -76,6 +85,8 @@ class Callers:
         self._plans = settings.plans
         self._routes = routes
         self._hint = hint
+        self._clock = clock
+        self._complain_at_s = -math.inf
         self._default = settings.priority_default
         self._trust = settings.priority_header_trust
         self._identify = (
@@ -182,9 +193,21 @@ class Callers:
             return Caller(
                 user, caller.plan, None if priority is None else Priority(priority), bool(caller.verified)
             )
-        except Exception:  # noqa: BLE001 - it is the user's code
+        except Exception as error:  # noqa: BLE001 - it is the user's code
             self._hint("identify_failed")
+            self._complain(error)
             return None
+
+    def _complain(self, error: Exception) -> None:
+        """Say where ``identify`` failed; not its text, which may hold what a client has sent."""
+        now = self._clock()
+        if now < self._complain_at_s:
+            return
+        self._complain_at_s = now + COMPLAINT_EVERY_S
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{type(error).__name__} at {place.filename}:{place.lineno}"
+        text = f"identify failed with {where}; the address counts"
+        Line("identify_failed", logging.WARNING, text, {}).write()
 
     def _key(self, value: bytes) -> str:
         """The caller's key, or nothing if it is absent, malformed or of another scheme."""

@@ -13,6 +13,7 @@ from autoglm_throttle.asgi.routes import RouteTable
 from autoglm_throttle.identity import Identity
 from autoglm_throttle.model import Demand, Priority
 from autoglm_throttle.settings import ConfigError, Plan, RoutePolicy, Settings
+from autoglm_throttle.testing import ManualClock
 
 SECRET = "a secret of more than sixteen bytes"
 HASH = Identity(SECRET.encode())
@@ -255,6 +256,24 @@ def test_what_identify_raises_or_invents_is_counted_and_the_address_counts(answe
     assert known_as(demand) == (ADDRESS, "")
     assert (demand.priority, demand.plan) == (Priority.LOW, None)
     assert hints == ["identify_failed"]
+
+
+def test_a_failing_identify_is_logged_once_a_minute_without_what_it_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = ManualClock()
+
+    def forged(scope: Any) -> Caller:
+        raise ValueError("forged\nline")
+
+    callers = Callers(Settings(), RouteTable(), identify=forged, clock=clock)
+    for seconds in (0.0, 59.0, 1.0, 30.0):
+        clock.advance(seconds)
+        callers.demand(scope())
+    assert len(caplog.messages) == 2
+    assert caplog.messages[0].startswith("identify failed with ValueError at ")
+    assert __file__ in caplog.messages[0]
+    assert "forged" not in caplog.text
 
 
 def test_identify_can_be_named_in_the_settings() -> None:
