@@ -84,6 +84,12 @@ def refused(demand: Demand, decision: Decision, name: str, count: int, client: s
     )
 
 
+def users_full(most: int) -> Line:
+    """The line that says once that newcomers share their neighbourhood's limit."""
+    text = f"all {most} users remembered are at their limit; newcomers share one; raise MAX_USERS"
+    return Line("users_full", logging.WARNING, text, {"max_users": most})
+
+
 class RefusalSampler:
     """The first refusal for each reason is a line; those after it are counted into one line per interval.
 

@@ -83,6 +83,7 @@ class Throttle:
         secret = settings.key_secret
         self._identity = Identity(secret.get_secret_value().encode() if secret else None)
         self._configured = False
+        self._full = False
         self._refusals = journal.RefusalSampler(settings.log_refused_every_s)
         self._lines: list[journal.Line] = []
         self._sampler = self._make_sampler(gpu)
@@ -249,6 +250,9 @@ class Throttle:
             user = demand.user
             client = user if is_identity(user) else self._identity.of("user", user)
             self._lines.append(journal.refused(demand, decision, decision_name(reason), count, client))
+            if not self._full and self._windows.overflowed:
+                self._full = True
+                self._lines.append(journal.users_full(self.settings.max_users))
 
     def _adopt(self, regime: Regime, now: float) -> Regime:
         before, self._regime = self._regime, regime

@@ -148,3 +148,15 @@ def test_a_log_filter_that_raises_breaks_no_request() -> None:
     finally:
         logger.removeFilter(broken)
         logger.setLevel(level)
+
+
+def test_a_full_user_table_says_so_once_with_a_refusal_that_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    throttle = throttle_for_tests(user_limit="1/hour", max_users=100, rate_mid_rps="100000/s")
+    for users, lines in ((100, 0), (130, 0), (130, 1), (130, 1)):
+        throttle.clock.advance(60.0)
+        for number in range(users):
+            throttle.try_admit(Demand(user=f"u{number}", group="g"))
+        full = [record for record in caplog.records if getattr(record, "event", "") == "users_full"]
+        assert len(full) == lines
