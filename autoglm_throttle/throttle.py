@@ -309,6 +309,7 @@ class Throttle:
 
     def _after_fork(self) -> None:
         """The parent's thread may have held the lock, and its counts are not the child's."""
+        self._windows.mend()
         rows = Rows(self._clock)
         self._rows.lock = rows.lock  # where permits that the parent gave are settled
         self._rows = rows

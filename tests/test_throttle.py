@@ -630,11 +630,14 @@ throttle = Throttle(Settings(user_limit="3/minute"), gpu=gpu)
 inherited = [throttle.try_admit(Demand(user="u")) for _ in range(2)]
 assert gpu.read_here.wait(10)
 held, fork = threading.Event(), threading.Event()
+users = throttle._windows._by_priority[0].users
 
 def hold():
     with throttle._rows.lock:
+        users._ring.append("half-way in")
         held.set()
         fork.wait(10)
+        users._ring.pop()
 
 threading.Thread(target=hold, daemon=True).start()
 assert held.wait(10)
@@ -649,6 +652,7 @@ if child == 0:
     assert not any(throttle.snapshot().active.values()), throttle.snapshot().active
     assert throttle.try_admit(Demand(user="u")).admitted
     assert not throttle.try_admit(Demand(user="u")).admitted
+    throttle._windows.sweep(0.0, 2)
     assert gpu.read_here.wait(10)
     assert sum(throttle.snapshot().requests.values()) == 2
     os._exit(0)

@@ -136,6 +136,12 @@ class SlidingWindow:
         if self._neighbourhoods is not None:
             self._neighbourhoods.sweep(now, users)
 
+    def mend(self) -> None:
+        """Make the table whole again where a change was broken off half-way: the logs are the truth."""
+        self._ring = list(self._logs)
+        if self._neighbourhoods is not None:
+            self._neighbourhoods.mend()
+
     def _newcomer(self, user: str, units: int, now: float, group: str) -> Log[float]:
         if units > self._smallest:
             return Log("d")

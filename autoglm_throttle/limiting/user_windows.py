@@ -79,6 +79,11 @@ class UserWindows:
         for window in self._windows():
             window.sweep(now, users)
 
+    def mend(self) -> None:
+        """Make every table whole again, as after a fork in the midst of a change."""
+        for window in self._windows():
+            window.mend()
+
     def _choose(self, demand: Demand) -> _Pair | None:
         if demand.route in self._by_route:
             return self._by_route[demand.route]

@@ -7,7 +7,7 @@ import math
 import sys
 import tracemalloc
 from array import array
-from typing import Any
+from typing import Any, SupportsIndex
 
 import pytest
 from hypothesis import given
@@ -281,6 +281,33 @@ def test_idle_neighbourhoods_are_forgotten_with_the_users() -> None:
     assert len(tested._neighbourhoods) == 1
     tested.sweep(5.0, 10)
     assert len(tested) == len(tested._neighbourhoods) == 0
+
+
+class Torn(list[str]):
+    """A list of users whose thread is gone before it can take one away or put one in."""
+
+    def pop(self, index: SupportsIndex = -1) -> str:
+        raise InterruptedError
+
+    def append(self, user: str) -> None:
+        raise InterruptedError
+
+
+def test_a_change_broken_off_by_a_fork_is_mended() -> None:
+    tested = window(limit(1, 60), max_users=2, shared=2)
+    for user in ("a", "b", "c"):
+        assert tested.hit(user, 1, 0.0, "group").allowed
+    shared = tested._neighbourhoods
+    assert shared is not None
+    for table in (tested, shared):
+        table._ring = Torn(table._ring)
+        with pytest.raises(InterruptedError):
+            table.sweep(60.0, 1)
+    tested.mend()
+    newcomers = [tested.hit(f"new {number}", 1, 60.0, f"group {number}").allowed for number in range(9)]
+    assert newcomers == [True] * 5 + [False] * 4, "two users, two neighbourhoods, and one log for all others"
+    tested.sweep(120.0, 10)
+    assert (len(tested), len(shared)) == (0, 0)
 
 
 def test_arrivals_alone_make_the_idle_leave() -> None:
