@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import RLock
@@ -40,18 +39,16 @@ class DurationCounts:
 
 
 class Histogram:
-    """Durations in `DURATION_BUCKETS_S`; the last count is of those above all edges."""
+    """Durations in `DURATION_BUCKETS_S`, as ``Permit.settle`` counts them.
+
+    An edge belongs to the bucket below it; the last count is of those above all edges.
+    """
 
     __slots__ = ("counts", "total_s")
 
     def __init__(self) -> None:
         self.counts: list[int] = [0] * (len(DURATION_BUCKETS_S) + 1)
         self.total_s: float = 0.0
-
-    def observe(self, duration_s: float) -> None:
-        """Count one duration; an edge belongs to the bucket below it."""
-        self.counts[bisect_left(DURATION_BUCKETS_S, duration_s)] += 1
-        self.total_s += duration_s
 
     def copy(self) -> DurationCounts:
         """The counts as they are now."""

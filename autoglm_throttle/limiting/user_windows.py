@@ -49,11 +49,6 @@ class UserWindows:
         self._plain = not (self._by_plan or self._by_route)
 
     @property
-    def any(self) -> bool:
-        """Whether there is a user limit at all."""
-        return next(self._windows(), None) is not None
-
-    @property
     def users(self) -> int:
         """Users remembered now."""
         return sum(len(window) for window in self._windows())

@@ -116,7 +116,6 @@ def test_each_set_of_limits_counts_for_itself() -> None:
     ],
 )
 def test_whether_there_is_any_limit(tested: UserWindows, there_is: bool) -> None:
-    assert tested.any is there_is
     assert (tested.hit(Demand(plan="gold", route="chat", priority=Priority.LOW), 0.0) is not None) is there_is
 
 
