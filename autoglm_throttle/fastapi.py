@@ -15,6 +15,7 @@ from autoglm_throttle.asgi import MARKER, Callers, RouteTable, ThrottleMiddlewar
 from autoglm_throttle.asgi.answers import Answers
 from autoglm_throttle.asgi.marks import visible
 from autoglm_throttle.asgi.middleware import TRY_AGAIN_LATER
+from autoglm_throttle.asgi.routes import path_of
 from autoglm_throttle.journal import LOGGER
 from autoglm_throttle.model import Decision, Demand, Outcome, Priority, Refused
 from autoglm_throttle.permit import Permit, Rejection
@@ -124,6 +125,8 @@ class _Door:
             return charged[-1] if charged else None
         throttle, callers = self._own
         if throttle not in seen:
+            if path_of(connection.scope) in throttle.settings.exempt_paths:
+                return None
             return throttle, callers.demand(connection.scope)
         permit = seen[throttle]
         return None if permit is None else (throttle, permit.demand)

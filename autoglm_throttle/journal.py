@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from autoglm_throttle.model import Decision, Demand, Reason, Regime, Telemetry
+from autoglm_throttle.model import Decision, Demand, GpuSample, Reason, Regime, Telemetry, Why
 
 LOGGER = logging.getLogger("autoglm_throttle")
 """Without a handler of the application's own, Python shows its warnings on standard error:
@@ -46,13 +46,28 @@ def changes(before: Regime, after: Regime) -> Iterator[Line]:
             },
         )
     if after.telemetry is not before.telemetry:
-        worse = after.telemetry in {Telemetry.STALE, Telemetry.BLIND}
+        nothing = after.why is Why.NO_DEVICE
+        worse = nothing or after.telemetry in {Telemetry.STALE, Telemetry.BLIND}
         yield Line(
             "telemetry_changed",
             logging.WARNING if worse else logging.INFO,
-            f"GPU telemetry is {after.telemetry}",
+            "no GPU to look at: the rates stay nominal" if nothing else f"GPU telemetry is {after.telemetry}",
             {"state": after.telemetry.value, "state_before": before.telemetry.value, "factor": after.factor},
         )
+
+
+def device_changes(before: Sequence[GpuSample], after: Sequence[GpuSample]) -> Iterator[Line]:
+    """The lines for devices that were lost, and for those that came back."""
+    were, are = _lost(before), _lost(after)
+    usable = len(after) - len(are)
+    for devices, word, level in ((are - were, "lost", logging.ERROR), (were - are, "back", logging.INFO)):
+        for device in sorted(devices):
+            text = f"{device} is {word}: {usable} of {len(after)} usable"
+            yield Line(f"gpu_{word}", level, text, {"device": device, "usable": usable, "known": len(after)})
+
+
+def _lost(samples: Sequence[GpuSample]) -> set[str]:
+    return {sample.device for sample in samples if sample.health == "lost"}
 
 
 def configured(values: Mapping[str, str]) -> Line:

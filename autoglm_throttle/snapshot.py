@@ -55,6 +55,10 @@ class Histogram:
         return DurationCounts(tuple(self.counts), self.total_s)
 
 
+HINTS = ("behind_proxy", "identify_failed", "malformed_scope", "unknown_priority")
+"""Names of oddities that are dealt with and counted: a closed set, also the metric label."""
+
+
 class ClassRow:
     """What is counted for one priority."""
 
@@ -90,7 +94,7 @@ class Rows:
         self.classes: tuple[ClassRow, ...] = tuple(ClassRow() for _ in Priority)
         self.exempt: int = 0
         self.stale_results: int = 0
-        self.hints: dict[str, int] = {}
+        self.hints: dict[str, int] = dict.fromkeys(HINTS, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

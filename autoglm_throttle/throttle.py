@@ -139,6 +139,7 @@ class Throttle:
         now = self._clock()
         with self._rows.lock:
             view = self._aggregator.update(samples, now)
+            self._lines.extend(journal.device_changes(self._devices, view.devices))
             self._devices = view.devices
             self._sampled_wall_s = time.time()
             regime = self._adopt(self._controller.observe(view, now), now)

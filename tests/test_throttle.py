@@ -768,5 +768,6 @@ def test_odd_things_are_counted_by_name() -> None:
     for name in ("odd", "odd", "even"):
         throttle.hint(name)
     throttle.count_exempt()
-    assert throttle.snapshot().hints == {"odd": 2, "even": 1}
+    hints = throttle.snapshot().hints
+    assert (hints["odd"], hints["even"], hints["unknown_priority"]) == (2, 1, 0)
     assert throttle.snapshot().exempt == 1

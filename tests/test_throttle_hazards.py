@@ -8,6 +8,7 @@ import math
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -160,3 +161,37 @@ def test_a_full_user_table_says_so_once_with_a_refusal_that_is_logged(
             throttle.try_admit(Demand(user=f"u{number}", group="g"))
         full = [record for record in caplog.records if getattr(record, "event", "") == "users_full"]
         assert len(full) == lines
+
+
+def test_a_lost_device_and_its_return_are_a_line_each(caplog: pytest.LogCaptureFixture) -> None:
+    throttle = throttle_for_tests(gpu=FakeGpu(devices=2))
+    caplog.set_level("INFO", logger="autoglm_throttle")
+    throttle.tick(2)
+    throttle.gpu.lose(1)
+    throttle.tick(3)
+    throttle.gpu.recover()
+    throttle.tick(2)
+    lines = [vars(record) for record in caplog.records if vars(record).get("event", "").startswith("gpu_")]
+    assert [(line["event"], line["levelname"], line["usable"], line["known"]) for line in lines] == [
+        ("gpu_lost", "ERROR", 1, 2),
+        ("gpu_back", "INFO", 2, 2),
+    ]
+
+
+def test_no_gpu_under_the_tier_table_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    for policy, warnings in (("tiers", 1), ("fixed", 0)):
+        caplog.clear()
+        throttle = Throttle(Settings(gpu="none", policy=policy))
+        for _ in range(3):
+            throttle.start()
+            assert throttle.try_admit(Demand()).admitted
+        assert [record.levelname for record in caplog.records] == ["WARNING"] * warnings
+
+
+def test_a_sample_from_the_future_does_not_make_the_controller_deaf() -> None:
+    throttle = throttle_for_tests()
+    ahead = replace(throttle.gpu.read()[0], taken_at_s=throttle.clock() + 3600.0, utilization_pct=50.0)
+    throttle.observe([ahead])
+    throttle.gpu.utilization_pct = 97.0
+    throttle.tick(3)
+    assert throttle.regime().factor == 0.0

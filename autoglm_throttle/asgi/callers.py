@@ -49,7 +49,7 @@ class Caller:
     """Anything that stands for the caller, such as a user id; it is hashed before it is kept.
     Empty is nobody: the address counts."""
     plan: str | None = None
-    """Name of the plan whose limits apply."""
+    """Name of the plan whose limits apply; None looks a verified user up among the members of the plans."""
     priority: Priority | None = None
     """The class of work; None leaves it to routes, header and default."""
     verified: bool = False
@@ -189,10 +189,11 @@ class Callers:
                 return None
             user = self._identity.of("user", caller.user)
             plan = self._plans.get(caller.plan) if caller.plan is not None else None
+            if caller.plan is None and caller.verified:
+                plan = self._plans.of(user)
+            name = plan.name if plan is not None else caller.plan
             priority = plan.priority if plan is not None and caller.priority is None else caller.priority
-            return Caller(
-                user, caller.plan, None if priority is None else Priority(priority), bool(caller.verified)
-            )
+            return Caller(user, name, None if priority is None else Priority(priority), bool(caller.verified))
         except Exception as error:  # noqa: BLE001 - it is the user's code
             self._hint("identify_failed")
             self._complain(error)

@@ -91,8 +91,9 @@ class ThrottleMiddleware:
             return
         throttle = self.throttle
         verdict = throttle.try_admit(self._callers.demand(scope))
-        if MARKER in scope:
-            scope[MARKER][throttle] = verdict
+        charged = scope.get(MARKER)
+        if isinstance(charged, dict):
+            charged[throttle] = verdict
         else:
             scope[MARKER] = {throttle: verdict}
         if not verdict.admitted:
@@ -238,7 +239,9 @@ class _Watch:
             fields = self._answers.fields(self._permit.decision)
             if fields:
                 message = _with_fields(message, fields)
-        elif kind == "http.response.pathsend":
+        elif kind == "http.response.pathsend" or (
+            kind == "http.response.zerocopysend" and not message.get("more_body")
+        ):
             self.settle(_FAILURE if self.status >= 500 else _SUCCESS)
         return self._send(message)
 

@@ -108,7 +108,7 @@ class TierController:
         signal = view.utilization_pct
         if signal is not None and 0.0 <= signal <= 100.0 and view.taken_at_s > self._newest_s:
             self._regain_trust(now)
-            self._newest_s = view.taken_at_s
+            self._newest_s = min(view.taken_at_s, now)
             self._heard_s = min(view.taken_at_s, now)
             self._signal_pct = signal
             self._step(signal, now)

@@ -78,6 +78,10 @@ def _outcomes(picture: Picture) -> Rows:
     return [((priority.label, outcome.value), count) for (priority, outcome), count in counts]
 
 
+def _hints(picture: Picture) -> Rows:
+    return [((name,), count) for name, count in picture.snapshot.hints.items()]
+
+
 def _factor(picture: Picture) -> Rows:
     return [((), picture.snapshot.regime.factor)]
 
@@ -166,6 +170,13 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (
         ("priority", "outcome"),
         "How admitted requests ended: success, failure, or neutral where the client left.",
         _outcomes,
+    ),
+    MetricSpec(
+        PREFIX + "hints",
+        "counter",
+        ("hint",),
+        "Oddities that were dealt with: unknown_priority, malformed_scope, identify_failed, behind_proxy.",
+        _hints,
     ),
     MetricSpec(
         PREFIX + "factor_ratio",

@@ -174,11 +174,27 @@ def _dead_routes(settings: Settings) -> list[Problem]:
         for route, takers in unreachable(settings.routes)
     ]
     exempt = set(settings.exempt_paths)
+    problems += [
+        Problem(places[route], f"{route.name} can never be admitted: it costs {route.cost:g}, {why}")
+        for route in settings.routes
+        if not route.exempt and (why := _too_dear(settings, route))
+    ]
     return problems + [
         Problem(places[route], f"{route.name} can never apply, its path is in EXEMPT_PATHS")
         for route in settings.routes
         if _is_literal(route) and route.pattern in exempt and not route.exempt
     ]
+
+
+def _too_dear(settings: Settings, route: RoutePolicy) -> str:
+    """Why no request of the route can ever be admitted; empty if some can."""
+    priority = settings.priority_default if route.priority is None else route.priority
+    burst = max(1.0, settings.rates_rps[priority] / settings.workers * settings.burst_s)
+    if route.cost > burst:
+        return f"and the {priority.label} bucket of one worker holds {burst:g}"
+    limits = settings.user_limits[priority] if route.user_limit is None else route.user_limit
+    small = next((limit for limit in limits if limit.limit < route.cost), None)
+    return f"and its user limit {small.name} is {small.limit}" if small is not None else ""
 
 
 def _is_literal(route: RoutePolicy) -> bool:

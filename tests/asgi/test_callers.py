@@ -456,3 +456,14 @@ def test_a_coroutine_function_cannot_identify() -> None:
     ):
         with pytest.raises(ConfigError, match="coroutine function"):
             Callers(settings, RouteTable(), identify=identify)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("verified", "plan"), [(True, "gold"), (False, None)])
+def test_a_verified_user_is_looked_up_among_the_members(verified: bool, plan: str | None) -> None:
+    secret = "a secret of some length"
+    member = Identity(secret.encode()).of("user", "alice")
+    settings = Settings(key_secret=secret, plans=[Plan("gold", priority="high", members=[member])])
+    callers = Callers(settings, RouteTable(), identify=lambda scope: Caller("alice", verified=verified))
+    demand = callers.demand({"headers": [], "client": ("10.0.0.1", 1)})
+    assert demand.plan == plan
+    assert demand.priority is (Priority.HIGH if verified else Priority.MID)

@@ -453,3 +453,36 @@ async def test_refused_head_has_no_body_but_its_length() -> None:
     refused = await request(app, method="HEAD")
     assert (refused.status, refused.body) == (429, b"")
     assert int(refused.header("content-length") or 0) > 100
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"type": "http.response.pathsend", "path": "/f"}],
+        [
+            {"type": "http.response.zerocopysend", "file": 3, "more_body": True},
+            {"type": "http.response.zerocopysend", "file": 3},
+        ],
+    ],
+)
+async def test_a_file_sent_by_the_server_is_a_success_at_its_last_part(
+    messages: list[dict[str, Any]],
+) -> None:
+    throttle = throttle_for_tests()
+    active: list[int] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for message in messages:
+            active.append(sum(throttle.snapshot().active.values()))
+            await send(message)
+
+    async def receive() -> Any:
+        return {"type": "http.request"}
+
+    async def send(message: Any) -> None:
+        pass
+
+    await ThrottleMiddleware(app, throttle=throttle)(http_scope(), receive, send)
+    assert active == [1] * len(messages)
+    assert throttle.snapshot().outcomes[Priority.MID, Outcome.SUCCESS] == 1

@@ -97,3 +97,21 @@ def test_no_advice(values: dict[str, object]) -> None:
 def test_advice_repeats_what_was_let_pass() -> None:
     environ = {"AUTOGLM_THROTTLE_FUTURE": "1", "AUTOGLM_THROTTLE_UNKNOWN_ENV": "warn"}
     assert "FUTURE" in variables(Settings.from_env(environ))
+
+
+@pytest.mark.parametrize(
+    ("values", "route", "why"),
+    [
+        ({"workers": 100}, RoutePolicy("/big", priority="low", cost=5), "low bucket of one worker holds 1"),
+        ({}, RoutePolicy("/big", cost=5, user_limit="4/minute"), "user limit user-60s is 4"),
+        ({"user_limit": "3/s"}, RoutePolicy("/big", cost=4), "user limit user-1s is 3"),
+    ],
+)
+def test_a_route_that_can_never_be_admitted_is_told(
+    values: dict[str, object], route: RoutePolicy, why: str
+) -> None:
+    told = [problem.message for problem in advice(Settings(routes=[route], **values))]
+    assert any("can never be admitted" in message and why in message for message in told)
+    dear_no_more = RoutePolicy("/big", priority="low", cost=1, user_limit="4/minute")
+    fine = advice(Settings(routes=[dear_no_more], **values))
+    assert not any("can never be admitted" in problem.message for problem in fine)
