@@ -76,6 +76,7 @@ class Throttle:
         self._controller = _controller(settings, now)
         self._aggregator = Aggregator(settings.gpu_aggregate)
         self._regime = self._controller.regime(now)
+        self._open = self._regime.factor > 0.0
         self._renew_at_s = -math.inf
         """When a request must first do what is due; at once while nothing listens."""
         self._devices: tuple[GpuSample, ...] = ()
@@ -120,7 +121,7 @@ class Throttle:
             self._renew()
         rows = self._rows
         with rows.lock:
-            paid = self._buckets.take(demand, now) if self._regime.factor else _door_shut(self._regime, now)
+            paid = self._buckets.take(demand, now) if self._open else _door_shut(self._regime, now)
             if isinstance(paid, Decision):
                 decision = paid
             else:
@@ -260,6 +261,7 @@ class Throttle:
         self._renew_at_s = regime.until_s if self._listening else -math.inf
         if regime is not before:
             if regime.factor != before.factor:
+                self._open = regime.factor > 0.0
                 self._buckets.rescale(regime.factor, now)
             self._lines.extend(journal.changes(before, regime))
         return regime

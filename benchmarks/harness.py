@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import logging
 import os
 import platform
 import statistics
@@ -19,7 +20,8 @@ Rows = Mapping[str, Callable[[], float]]
 
 
 def arguments(description: str, rounds: int) -> argparse.Namespace:
-    """The options that every benchmark has."""
+    """The options that every benchmark has; what the library logs does not mix with the figures."""
+    logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--rounds", type=int, default=rounds, help=f"rounds of all rows (default {rounds})")
     parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")

@@ -44,8 +44,12 @@ _PROBLEM = (b"content-type", b"application/problem+json")
 BODIES_KEPT = 4096
 """Bodies are prepared for each kind of refusal and each second of waiting."""
 
-_NUMBERS = tuple(b"%d" % number for number in range(1024))
+_LISTED = 1024
+_NUMBERS = tuple(b"%d" % number for number in range(_LISTED))
 """Looking a number up costs a third of writing it."""
+
+_TIMES = tuple(b";t=%d" % number for number in range(_LISTED))
+_MILLIS = tuple(b".%03d}" % number for number in range(1000))
 
 _UNQUOTABLE = re.compile(r'[^ -~]|["\\%]')
 """What cannot stand in a string of RFC 9651 as it is, and the percent sign, which the forms below fill in."""
@@ -116,16 +120,20 @@ class Answers:
             seconds = ceil(capped) or 1
             body = self._body(decision, status, seconds)
             fields = [
-                (b"retry-after", _number(seconds)),
+                (b"retry-after", _NUMBERS[seconds] if seconds < _LISTED else b"%d" % seconds),
                 (b"retry-after-ms", b"%d" % (ceil(capped * 1e3) or 1)),
             ]
             if wait > self._max_s:
                 fields.append(_NO_RETRY)
-        fields += (_PROBLEM, (b"content-length", _number(len(body))))
+        length = len(body)
+        fields += (_PROBLEM, (b"content-length", _NUMBERS[length] if length < _LISTED else b"%d" % length))
         if decision.window_s and self._publishes:
             form = self._form(decision.policy, decision.limit, decision.window_s)
-            left = (0, seconds) if seconds else (decision.remaining, ceil(decision.reset_after_s))
-            fields += self._more_fields(decision, form, form.item(*left))
+            state = form.item(0, seconds) if seconds else form.item(decision.remaining, _reset(decision))
+            if decision.others or self._legacy:
+                fields += self._more_fields(decision, form, state)
+            else:
+                fields += (form.field, (b"ratelimit", state))
         return status, fields, body
 
     def _form(self, name: str, limit: float, window_s: int) -> _Form:
@@ -145,7 +153,8 @@ class Answers:
             if len(self._bodies) < BODIES_KEPT:
                 self._bodies[decision.detail, seconds] = front
         wait_ms = ceil(decision.retry_after_s * 1e3)
-        return b"%b%d.%03d}" % (front, wait_ms // 1000, wait_ms % 1000)
+        whole = wait_ms // 1000
+        return front + (_NUMBERS[whole] if whole < _LISTED else b"%d" % whole) + _MILLIS[wait_ms % 1000]
 
     def _too_large(self, decision: Decision) -> bytes:
         sentence = (
@@ -170,7 +179,7 @@ class _Form:
     def item(self, left: float, seconds: int) -> bytes:
         """Its item for RateLimit: units left, and the seconds within which there are no more."""
         try:
-            return self.front + _NUMBERS[left] + b";t=" + _NUMBERS[seconds]  # type: ignore[call-overload,no-any-return]
+            return self.front + _NUMBERS[left] + _TIMES[seconds]  # type: ignore[call-overload,no-any-return]
         except (IndexError, TypeError):  # too large for the table, or no whole number
             return b"%b%d;t=%d" % (self.front, left, seconds)
 
@@ -194,8 +203,8 @@ def _prepare(decision: Decision, status: int, seconds: int) -> bytes:
     return json.dumps(document, separators=(",", ":"))[:-1].encode() + b',"retry_after_s":'
 
 
-def _number(number: int) -> bytes:
-    return _NUMBERS[number] if number < len(_NUMBERS) else b"%d" % number
+def _reset(decision: Decision) -> int:
+    return ceil(decision.reset_after_s)
 
 
 def _legacy(decision: Decision) -> list[Field]:

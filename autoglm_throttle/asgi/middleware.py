@@ -229,14 +229,15 @@ class _Watch:
     def send(self, message: Message) -> Awaitable[None]:
         """Pass a message on. Not a coroutine itself: that would cost one more for each message."""
         kind = message["type"]
+        permit = self._permit
         if kind == "http.response.body":
             if message.get("more_body"):
                 return self._pass_on(message)
-            if not self._permit.settled:
-                self._permit.settle(_FAILURE if self.status >= 500 else _SUCCESS)
+            if not permit.settled:
+                permit.settle(_FAILURE if self.status >= 500 else _SUCCESS)
         elif kind == "http.response.start" or kind == "websocket.accept":  # noqa: PLR1714 - as above
             self.status = message.get("status", SWITCHING_PROTOCOLS)
-            fields = self._answers.fields(self._permit.decision)
+            fields = self._answers.fields(permit.decision)
             if fields:
                 message = _with_fields(message, fields)
         elif kind == "http.response.pathsend" or (
@@ -269,9 +270,9 @@ def _in_event_loop() -> bool:
 
 def _with_fields(message: Message, fields: list[tuple[bytes, bytes]]) -> Message:
     """A copy with our fields; the app's own of the same name win."""
-    headers = message.get("headers") or ()
-    if not isinstance(headers, list):
-        headers = list(headers)  # any iterable is allowed, also one that can be read only once
+    headers = message.get("headers")
+    if headers.__class__ is not list:
+        headers = list(headers or ())  # any iterable is allowed, also one that can be read only once
     for name, _ in headers:
         if name in OURS:
             taken = {name for name, _ in headers}
