@@ -98,7 +98,7 @@ class Callers:
         self._wanted = frozenset({self._key_header, self._priority_header, forwarded} - {b""})
         self._by_address = lru_cache(REMEMBERED)(self._address_identity)
         self._strangers = {
-            stated: lru_cache(REMEMBERED)(partial(self._stranger, stated)) for stated in KNOWN_PRIORITIES
+            stated: _Remembered(partial(self._stranger, stated)) for stated in KNOWN_PRIORITIES
         }
         self._proxy_hint = None if settings.trusted_proxies else ProxyHint()
 
@@ -114,11 +114,11 @@ class Callers:
                     if name != priority_header or value not in strangers or stated:
                         return self._demand(scope)
                     stated = value
-            if self._identify is not None or self._routes.any:
+            if self._routes.any or self._identify is not None:
                 return self._demand(scope)
             client = scope.get("client")
             peer = client[0] if client else ""
-            return strangers[stated](peer) if len(peer) <= PEER_AT_MOST else self._demand(scope)
+            return strangers[stated][peer] if len(peer) <= PEER_AT_MOST else self._demand(scope)
         except Exception:  # noqa: BLE001 - a scope may hold anything, and the limits must hold all the same
             self._hint("malformed_scope")
             nobody, group = self._by_address("")
@@ -242,6 +242,22 @@ class Callers:
     def _member(self, user: str) -> Caller | None:
         plan = self._plans.of(user)
         return Caller(user, plan.name, plan.priority, verified=True) if plan is not None else None
+
+
+class _Remembered(dict[str, Demand]):
+    """Demands by address, made when first asked for; cheaper than an ``lru_cache``, which keeps an order."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[[str], Demand]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, peer: str) -> Demand:
+        if len(self) >= REMEMBERED:
+            self.clear()
+        demand = self[peer] = self._make(peer)
+        return demand
 
 
 def _key_source(identity: str) -> tuple[bytes, str]:
