@@ -20,8 +20,8 @@ DEMO = ROOT / "docs" / "demo.txt"
 
 PEERS = {
     "autoglm_throttle": ("autoglm-throttle", "ours", ""),
-    "asgi-ratelimit": ("asgi-ratelimit", "asgi_ratelimit", ""),
-    "limits-fixed": ("limits", "limits_fixed", ", fixed window"),
+    "asgi-ratelimit": ("asgi-ratelimit", "ratelimit", ""),
+    "limits-fixed": ("limits", "limits", ", fixed window"),
     "limits-moving": ("limits", "", ", moving window"),
     "slowapi": ("slowapi", "", ""),
 }
@@ -32,7 +32,7 @@ OVERLOADED = ("2x", "5x")
 
 HEAD = (
     "| | added to an admitted request | a refused request | memory of 100,000 users "
-    "| capacity kept under uvicorn |\n|---|---|---|---|---|\n"
+    "| capacity kept: FastAPI app | raw ASGI app |\n|---|---|---|---|---|---|\n"
 )
 
 
@@ -41,7 +41,7 @@ def peers_table(peers: Mapping[str, Any], serve: Mapping[str, Any]) -> str:
     rows = "".join(_row(name, peers, serve) for name in PEERS)
     return (
         f"{HEAD}{rows}\nFirst three columns, `benchmarks/peers.py`: {line(peers)}."
-        f"\nLast column, `benchmarks/serve.py`: {line(serve)}.\n"
+        f"\nLast two columns, server CPU per request under uvicorn, `benchmarks/serve.py`: {line(serve)}.\n"
     )
 
 
@@ -49,9 +49,11 @@ def _row(name: str, peers: Mapping[str, Any], serve: Mapping[str, Any]) -> str:
     package, served, what = PEERS[name]
     cells = [f"{package} {peers['versions'][package]}{what}"]
     cells += [_micros(peers[kind].get(name), name) for kind in ("added_us", "refused_us")]
-    held, kept = peers["memory_mb"].get(name), serve["capacity_kept"].get(served)
+    held = peers["memory_mb"].get(name)
     cells.append(f"{held:.0f} MB" if held else "-")
-    cells.append(f"{kept:.0%}".replace("%", " %") if kept else "-")
+    for app in ("fastapi", "asgi"):
+        kept = serve["capacity_kept"].get(f"{app}_{served}")
+        cells.append(f"{kept:.0%}".replace("%", " %") if kept else "-")
     return f"| {' | '.join(cells)} |\n"
 
 

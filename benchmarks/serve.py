@@ -22,8 +22,16 @@ from autoglm_throttle.traffic.generator import Generator, Options
 from autoglm_throttle.traffic.wire import Target
 from benchmarks import harness
 
-ROWS = ("bare", "ours", "asgi_ratelimit", "limits_fixed")
-RATE_RPS = 2000
+APPS = ("fastapi", "asgi")
+"""A FastAPI app with a response model, and the cheapest raw app there can be."""
+
+ROWS = {
+    "bare": "no middleware",
+    "ours": "autoglm_throttle",
+    "ratelimit": "asgi-ratelimit",
+    "limits": "limits-fixed",
+}
+RATE_RPS = 3000
 SECONDS = 4
 CONNECTIONS = 64
 REQUEST = (
@@ -81,14 +89,16 @@ def micros_each(row: str) -> float:
 def main() -> None:
     """Measure, print, keep."""
     options = harness.arguments(__doc__ or "", rounds=5)
-    seen = harness.interleave({row: functools.partial(micros_each, row) for row in ROWS}, options.rounds)
-    medians = {row: statistics.median(values) for row, values in seen.items()}
-    kept = {row: harness.ratio(seen, "bare", row) for row in ROWS}
-    print(f"{'server CPU per request':24}{'us':>8}{'capacity kept':>16}")
-    for row in ROWS:
-        print(f"{row:24}{medians[row]:8.1f}{kept[row]:16.1%}")
+    names = [f"{app}_{row}" for app in APPS for row in ROWS]
+    seen = harness.interleave({name: functools.partial(micros_each, name) for name in names}, options.rounds)
+    medians = {name: statistics.median(values) for name, values in seen.items()}
+    kept = {name: harness.ratio(seen, f"{name.partition('_')[0]}_bare", name) for name in names}
+    for app in APPS:
+        print(f"{app + ', server CPU per request':34}{'us':>8}{'capacity kept':>16}")
+        for row, title in ROWS.items():
+            print(f"  {title:32}{medians[f'{app}_{row}']:8.1f}{kept[f'{app}_{row}']:16.1%}")
     result = {
-        **harness.machine("uvicorn", "asgi-ratelimit", "limits"),
+        **harness.machine("uvicorn", "fastapi", "asgi-ratelimit", "limits"),
         "rounds": options.rounds,
         "rate_rps": RATE_RPS,
         "seconds": SECONDS,

@@ -18,16 +18,22 @@ MACHINE = {
 }
 COSTS = {name: {"us": 5.0 + number, "ours_over_it": 0.5} for number, name in enumerate(figures.PEERS)}
 PEERS = {**MACHINE, "added_us": COSTS, "refused_us": COSTS, "memory_mb": {"autoglm_throttle": 22.34}}
-SERVE = {**MACHINE, "date": "2026-01-03", "capacity_kept": {"ours": 0.912, "limits_fixed": 0.8}}
+SERVE = {
+    **MACHINE,
+    "date": "2026-01-03",
+    "capacity_kept": {"fastapi_ours": 0.912, "asgi_ours": 0.8, "asgi_limits": 0.7},
+}
 
 
 def test_a_row_for_each_library_and_the_machine_below() -> None:
     lines = figures.peers_table(PEERS, SERVE).splitlines()
-    assert lines[2] == "| autoglm-throttle 0.1.0 | 5.0 µs | 5.0 µs | 22 MB | 91 % |"
+    assert lines[2] == "| autoglm-throttle 0.1.0 | 5.0 µs | 5.0 µs | 22 MB | 91 % | 80 % |"
     assert lines[4] == (
-        "| limits 5.8.0, fixed window | 7.0 µs (ours: 0.50 of it) | 7.0 µs (ours: 0.50 of it) | - | 80 % |"
+        "| limits 5.8.0, fixed window | 7.0 µs (ours: 0.50 of it) | 7.0 µs (ours: 0.50 of it) | - | - | 70 % |"
     )
-    assert lines[6] == "| slowapi 0.1.10 | 9.0 µs (ours: 0.50 of it) | 9.0 µs (ours: 0.50 of it) | - | - |"
+    assert (
+        lines[6] == "| slowapi 0.1.10 | 9.0 µs (ours: 0.50 of it) | 9.0 µs (ours: 0.50 of it) | - | - | - |"
+    )
     assert "2026-01-02, a processor, 2 cores, Python 3.11.7" in lines[8]
     assert "2026-01-03" in lines[9]
 
