@@ -14,7 +14,7 @@ from autoglm_throttle.traffic.ending import Ending
 MEANINGS = (
     "rate: the whole class was above its own nominal rate (429)",
     "user: one caller was above the user limit (429)",
-    "gpu: the card was too busy to take anybody (503)",
+    "gpu: the card was too busy: the rates were cut, or the door was shut (503)",
 )
 
 
