@@ -1,0 +1,59 @@
+"""The questions that the tests of the throttle ask again and again."""
+
+import threading
+from collections.abc import Callable
+
+from autoglm_throttle import (
+    Decision,
+    Demand,
+    Permit,
+    Priority,
+    Throttle,
+)
+from autoglm_throttle.testing import ManualThrottle
+
+DEADLINE_S = 10.0
+"""For what a thread does at once; only a fault waits so long."""
+
+
+def decided(
+    throttle: Throttle, priority: Priority = Priority.MID, user: str = "", cost: float = 1.0
+) -> Decision:
+    return throttle.try_admit(Demand(priority, user, cost)).decision
+
+
+def admitted(throttle: Throttle, times: int, priority: Priority = Priority.MID, user: str = "") -> int:
+    return sum(decided(throttle, priority, user).allowed for _ in range(times))
+
+
+def heated(throttle: ManualThrottle, utilization_pct: float, samples: int = 3) -> ManualThrottle:
+    throttle.gpu.utilization_pct = utilization_pct
+    throttle.tick(samples)
+    return throttle
+
+
+def permit_of(throttle: Throttle) -> Permit:
+    permit = throttle.try_admit(Demand())
+    assert isinstance(permit, Permit)
+    return permit
+
+
+def together(threads: int, work: Callable[[int], object]) -> None:
+    """Run ``work`` in many threads that begin at the same moment."""
+    barrier = threading.Barrier(threads)
+    errors: list[Exception] = []
+
+    def run(number: int) -> None:
+        barrier.wait(DEADLINE_S)
+        try:
+            work(number)
+        except Exception as error:  # noqa: BLE001 - the test's thread raises it
+            errors.append(error)
+
+    running = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(threads)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive()
+    assert not errors
