@@ -19,17 +19,17 @@ class Plain:
     """The world of a plain object."""
 
     def __init__(self, library: PlainNvml) -> None:
-        self.library = library
+        self.driver = library
         self.now = 1000.0
 
     def set(self, **keys: int) -> None:
-        self.library.state |= {state_key(name): value for name, value in keys.items()}
+        self.driver.state |= {state_key(name): value for name, value in keys.items()}
 
     def opened(self) -> int:
-        return self.library.opened
+        return self.driver.opened
 
     def references(self) -> int:
-        return self.library.references
+        return self.driver.references
 
 
 @pytest.fixture
@@ -85,9 +85,9 @@ def test_a_lost_card_costs_no_call(world: Plain) -> None:
     source.read()
     world.set(d0_err=15)
     source.read()
-    world.library.calls.clear()
+    world.driver.calls.clear()
     source.read()
-    assert world.library.calls == []
+    assert world.driver.calls == []
 
 
 def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,9 +105,9 @@ def test_another_package_of_that_name_is_named(monkeypatch: pytest.MonkeyPatch) 
 def test_after_a_fork_the_first_call_is_an_opening(world: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
     source = provider(world)
     source.read()
-    world.library.calls.clear()
+    world.driver.calls.clear()
     child = os.getpid() + 1
     monkeypatch.setattr(os, "getpid", lambda: child)
     source.read()
-    assert world.library.calls[0] == "uuid", "the parent's handles were used"
+    assert world.driver.calls[0] == "uuid", "the parent's handles were used"
     assert world.opened() == 2

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_nvml.library import LIBRARY_CASES
+from tests.fake_nvml.compiled import LIBRARY_CASES
 
 ROOT = Path(__file__).parents[2]
 COMPILER = shutil.which("cc")
@@ -42,7 +42,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]:
         "PYTHONPATH": str(ROOT),
     }
     done = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", "-m", "tests.fake_nvml.library"],
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-m", "tests.fake_nvml.compiled"],
         cwd=ROOT,
         env=environ,
         capture_output=True,

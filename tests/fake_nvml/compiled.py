@@ -1,6 +1,6 @@
 """The cases over the compiled library: the real binding and the real ABI, in a process of its own.
 
-``python -m tests.fake_nvml.library`` prints one JSON object, case -> traceback or null.
+``python -m tests.fake_nvml.compiled`` prints one JSON object, case -> traceback or null.
 The loader must find the fake library, and ``FAKE_NVML_FILE`` names its state.
 """
 
