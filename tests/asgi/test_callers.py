@@ -8,38 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.asgi.callers import VALUE_AT_MOST, Caller, Callers
-from autoglm_throttle.asgi.routes import RouteTable
-from autoglm_throttle.identity import Identity
-from autoglm_throttle.model import Demand, Priority
-from autoglm_throttle.settings import ConfigError, Plan, RoutePolicy, Settings
-from autoglm_throttle.testing import ManualClock
-
-SECRET = "a secret of more than sixteen bytes"
-HASH = Identity(SECRET.encode())
-PEER = ("8.8.8.8", 1234)
-PROXY = ("10.0.0.1", 1234)
-Headers = list[tuple[bytes, bytes]]
-
-ADDRESS = HASH.of("address", "8.8.8.8")
-KEY = HASH.of("key", "k-123")
-
-
-def scope(headers: Any = (), client: Any = PEER, **more: Any) -> dict[str, Any]:
-    return {"type": "http", "method": "GET", "path": "/", "headers": headers, "client": client, **more}
-
-
-def make(identify: Any = None, hints: list[str] | None = None, **settings: Any) -> Callers:
-    chosen = Settings(key_secret=SECRET, **settings)
-    seen = hints if hints is not None else []
-    return Callers(chosen, RouteTable(chosen.routes), identify=identify, hint=seen.append)
-
-
-def known_as(demand: Demand) -> tuple[str, str]:
-    return demand.user, demand.address
-
-
-# --- by address ---
+from autoglm_throttle.asgi.callers import VALUE_AT_MOST, Caller
+from autoglm_throttle.model import Priority
+from autoglm_throttle.settings import RoutePolicy
+from tests.asgi.asking import ADDRESS, HASH, KEY, PEER, PLANS, PROXY, Headers, known_as, make, scope
 
 
 def test_by_default_the_address_is_the_caller() -> None:
@@ -177,8 +149,6 @@ def test_whatever_stands_in_the_key_somebody_is_charged(value: bytes) -> None:
 
 # --- plans ---
 
-PLANS = {"gold": Plan("gold", "1000/minute", "high", members=[KEY]), "slow": Plan("slow", members=[ADDRESS])}
-
 
 def test_a_member_of_a_plan_is_verified_and_has_its_priority() -> None:
     callers = make(identity="header:x-api-key", plans=PLANS)
@@ -196,121 +166,6 @@ def test_an_address_may_be_a_member_too() -> None:
 
 
 # --- identify ---
-
-
-def test_the_users_own_function_says_who_asks() -> None:
-    caller = Caller("ann", plan="gold", priority=Priority.LOW, verified=True)
-    demand = make(lambda scope: caller).demand(scope())
-    assert known_as(demand) == (HASH.of("user", "ann"), "")
-    assert (demand.plan, demand.priority) == ("gold", Priority.LOW)
-    assert "ann" not in repr(demand)
-
-
-def test_an_identity_that_was_not_checked_is_limited_by_address_too() -> None:
-    assert known_as(make(lambda scope: Caller("ann")).demand(scope())) == (HASH.of("user", "ann"), ADDRESS)
-
-
-def test_a_plan_that_was_named_brings_its_priority() -> None:
-    plans = {**PLANS, "night": Plan("night", priority="low")}
-    assert make(lambda scope: Caller("a", plan="night"), plans=plans).demand(scope()).priority is Priority.LOW
-    both = make(lambda scope: Caller("a", plan="night", priority=Priority.HIGH), plans=plans).demand(scope())
-    assert both.priority is Priority.HIGH, "what identify says itself comes first"
-    unknown = make(lambda scope: Caller("a", plan="never heard of"), plans=plans).demand(scope())
-    assert (unknown.plan, unknown.priority) == ("never heard of", Priority.MID)
-
-
-def raises(scope: Any) -> Caller:
-    raise ZeroDivisionError
-
-
-@pytest.mark.parametrize(
-    "nobody", [None, Caller(""), Caller("", plan="gold", priority=Priority.HIGH, verified=True)]
-)
-def test_nobody_is_the_address(nobody: Caller | None) -> None:
-    hints: list[str] = []
-    demand = make(lambda scope: nobody, hints, plans=PLANS).demand(scope(client=("8.8.4.4", 1)))
-    assert known_as(demand) == (HASH.of("address", "8.8.4.4"), "")
-    assert (demand.plan, demand.priority) == (None, Priority.MID)
-    assert hints == []
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        raises,
-        lambda scope: "ann",
-        lambda scope: 17,
-        lambda scope: {"user": "ann"},
-        lambda scope: Caller(17),  # type: ignore[arg-type]
-        lambda scope: Caller(["ann"]),  # type: ignore[arg-type]
-        lambda scope: Caller("ann", priority="high"),  # type: ignore[arg-type]
-        lambda scope: Caller("ann", priority=7),  # type: ignore[arg-type]
-        lambda scope: Caller("ann", plan=["gold"]),  # type: ignore[arg-type]
-        lambda scope: Caller("ann", plan=[]),  # type: ignore[arg-type]
-        lambda scope, more: Caller("ann"),
-    ],
-)
-def test_what_identify_raises_or_invents_is_counted_and_the_address_counts(answer: Any) -> None:
-    hints: list[str] = []
-    demand = make(answer, hints).demand(scope([(b"x-priority", b"low")]))
-    assert known_as(demand) == (ADDRESS, "")
-    assert (demand.priority, demand.plan) == (Priority.LOW, None)
-    assert hints == ["identify_failed"]
-
-
-def test_a_failing_identify_is_logged_once_a_minute_without_what_it_said(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    clock = ManualClock()
-
-    def forged(scope: Any) -> Caller:
-        raise ValueError("forged\nline")
-
-    callers = Callers(Settings(), RouteTable(), identify=forged, clock=clock)
-    for seconds in (0.0, 59.0, 1.0, 30.0):
-        clock.advance(seconds)
-        callers.demand(scope())
-    assert len(caplog.messages) == 2
-    assert caplog.messages[0].startswith("identify failed with ValueError at ")
-    assert __file__ in caplog.messages[0]
-    assert "forged" not in caplog.text
-
-
-def test_identify_can_be_named_in_the_settings() -> None:
-    callers = make(identity=f"{__name__}:named")
-    assert callers.demand(scope()).user == HASH.of("user", "named")
-    assert make(identity=f"{__name__}:Holder.inner").demand(scope()).user == HASH.of("user", "inner")
-    given_in_code = make(lambda scope: Caller("in code"), identity=f"{__name__}:named")
-    assert given_in_code.demand(scope()).user == HASH.of("user", "in code")
-
-
-def named(scope: Any) -> Caller:
-    return Caller("named")
-
-
-class Holder:
-    @staticmethod
-    def inner(scope: Any) -> Caller:
-        return Caller("inner")
-
-
-@pytest.mark.parametrize(
-    ("identity", "said"),
-    [
-        ("no_such_module_anywhere:identify", "cannot be imported"),
-        (f"{__name__}:no_such_name", "cannot be imported"),
-        (f"{__name__}:SECRET", "is not callable"),
-    ],
-)
-def test_a_callable_that_is_none_is_said_at_the_start(identity: str, said: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        make(identity=identity)
-    (problem,) = caught.value.problems
-    assert problem.variable == "AUTOGLM_THROTTLE_IDENTITY"
-    assert said in problem.message
-
-
-# --- priority ---
 
 
 @pytest.mark.parametrize(
@@ -425,7 +280,7 @@ junk = st.one_of(
             {},
             {"routes": ROUTES},
             {"identity": "header:x-api-key", "trusted_proxies": "unix"},
-            {"identity": f"{__name__}:named"},
+            {"identity": "tests.asgi.asking:named"},
         ]
     ),
 )
@@ -443,27 +298,3 @@ def test_a_malformed_scope_is_counted_and_all_such_share_one_window() -> None:
     assert {known_as(demand) for demand in demands} == {(HASH.of("address", ""), "")}
     assert {demand.priority for demand in demands} == {Priority.LOW}
     assert hints == ["malformed_scope"] * 2
-
-
-async def late_identify(scope: object) -> Caller | None:
-    return None
-
-
-def test_a_coroutine_function_cannot_identify() -> None:
-    for settings, identify in (
-        (Settings(), late_identify),
-        (Settings(identity=f"{__name__}:late_identify"), None),
-    ):
-        with pytest.raises(ConfigError, match="coroutine function"):
-            Callers(settings, RouteTable(), identify=identify)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("verified", "plan"), [(True, "gold"), (False, None)])
-def test_a_verified_user_is_looked_up_among_the_members(verified: bool, plan: str | None) -> None:
-    secret = "a secret of some length"
-    member = Identity(secret.encode()).of("user", "alice")
-    settings = Settings(key_secret=secret, plans=[Plan("gold", priority="high", members=[member])])
-    callers = Callers(settings, RouteTable(), identify=lambda scope: Caller("alice", verified=verified))
-    demand = callers.demand({"headers": [], "client": ("10.0.0.1", 1)})
-    assert demand.plan == plan
-    assert demand.priority is (Priority.HIGH if verified else Priority.MID)

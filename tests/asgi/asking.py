@@ -1,0 +1,41 @@
+"""Scopes, and callers made of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autoglm_throttle.asgi.callers import Caller, Callers
+from autoglm_throttle.asgi.routes import RouteTable
+from autoglm_throttle.identity import Identity
+from autoglm_throttle.model import Demand
+from autoglm_throttle.settings import Plan, Settings
+
+SECRET = "a secret of more than sixteen bytes"
+HASH = Identity(SECRET.encode())
+PEER = ("8.8.8.8", 1234)
+PROXY = ("10.0.0.1", 1234)
+Headers = list[tuple[bytes, bytes]]
+
+ADDRESS = HASH.of("address", "8.8.8.8")
+KEY = HASH.of("key", "k-123")
+
+
+def scope(headers: Any = (), client: Any = PEER, **more: Any) -> dict[str, Any]:
+    return {"type": "http", "method": "GET", "path": "/", "headers": headers, "client": client, **more}
+
+
+def make(identify: Any = None, hints: list[str] | None = None, **settings: Any) -> Callers:
+    chosen = Settings(key_secret=SECRET, **settings)
+    seen = hints if hints is not None else []
+    return Callers(chosen, RouteTable(chosen.routes), identify=identify, hint=seen.append)
+
+
+def known_as(demand: Demand) -> tuple[str, str]:
+    return demand.user, demand.address
+
+
+PLANS = {"gold": Plan("gold", "1000/minute", "high", members=[KEY]), "slow": Plan("slow", members=[ADDRESS])}
+
+
+def named(scope: Any) -> Caller:
+    return Caller("named")

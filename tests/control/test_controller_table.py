@@ -1,0 +1,164 @@
+"""The literal table, its hysteresis and lost devices."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.control.controller import (
+    LOSS_HOLD_S,
+    Hysteresis,
+)
+from autoglm_throttle.control.table import TierTable
+from autoglm_throttle.model import Telemetry, Why
+from tests.control.slow_table import SlowTable
+from tests.control.views import SLOW_RELEASE, T0, feed, tiers, view
+
+
+@pytest.mark.parametrize(
+    ("samples", "factors"),
+    [
+        ([86, 86, 86, 80], [1, 1, 0.7, 1]),
+        ([86, 86, 85, 86], [1, 1, 1, 1]),
+        ([91, 91, 91, 88, 85], [1, 1, 0.4, 0.7, 1]),
+        ([86, 86, 96], [1, 1, 0]),
+        ([96, 96, 96, 50], [1, 1, 0, 1]),
+        ([96, 96, 85, 96, 96, 96], [1, 1, 1, 1, 1, 0]),
+        ([86, 86, 86, 91, 96, 91, 86], [1, 1, 0.7, 0.4, 0, 0.4, 0.7]),
+    ],
+)
+def test_the_literal_table(samples: list[float], factors: list[float]) -> None:
+    assert feed(tiers(), *samples) == factors
+
+
+@pytest.mark.parametrize(
+    ("rules", "samples", "factors"),
+    [
+        (SLOW_RELEASE, [96, 96, 96, 88, 88, 88, 80, 80, 80], [1, 1, 0, 0, 0, 0.1, 0.2, 0.3, 0.4]),
+        (SLOW_RELEASE, [96, 96, 96, 88, 88, 96, 88, 88, 88], [1, 1, 0, 0, 0, 0, 0, 0, 0.1]),
+        (SLOW_RELEASE, [91, 91, 91, 85, 85, 85, 85], [1, 1, 0.4, 0.4, 0.4, 0.5, 0.6]),
+        (SLOW_RELEASE, [91, 91, 91, 86, 86, 86, 86], [1, 1, 0.4, 0.4, 0.4, 0.4, 0.4]),
+        (Hysteresis(samples=1), [96, 91, 86, 50, 99], [0, 0.4, 0.7, 1, 0]),
+        (Hysteresis(samples=5), [96] * 6, [1, 1, 1, 1, 0, 0]),
+        (Hysteresis(release_samples=2), [96, 96, 96, 50, 50, 50], [1, 1, 0, 0, 1, 1]),
+        (Hysteresis(recovery_step=0.5), [96, 96, 96, 50, 50, 50], [1, 1, 0, 0.5, 1, 1]),
+    ],
+)
+def test_hysteresis_on_the_way_back(rules: Hysteresis, samples: list[float], factors: list[float]) -> None:
+    assert feed(tiers(rules), *samples) == pytest.approx(factors)
+
+
+@given(
+    rules=st.builds(
+        Hysteresis,
+        samples=st.integers(1, 5),
+        release_samples=st.integers(1, 4),
+        release_margin_pct=st.sampled_from([0.0, 3.0, 5.0, 20.0]),
+        recovery_step=st.sampled_from([0.05, 0.3, 1.0]),
+    ),
+    samples=st.lists(
+        st.one_of(
+            st.sampled_from([80, 85, 86, 90, 91, 95, 96, 100]),
+            st.floats(0, 100),
+            st.sampled_from([None, math.nan, 101.0, -1.0, math.inf]),
+        ),
+        max_size=60,
+    ),
+)
+def test_it_follows_the_slow_table(rules: Hysteresis, samples: list[float | None]) -> None:
+    controller, slow = tiers(rules, interval_s=60.0), SlowTable(TierTable().steps, rules)
+    factor = 1.0
+    for n, pct in enumerate(samples):
+        if pct is not None and 0 <= pct <= 100:
+            factor = slow.sample(pct)
+        regime = controller.observe(view(pct), T0 + n)
+        assert regime.factor == regime.tier == factor
+        assert 0.0 <= regime.factor <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("samples", "causes"),
+    [
+        ([10, 86, 86, 86, 86, 50, 50], "calm strike strike tier tier released calm"),
+        ([96, 96, 96, 94], "strike strike tier released"),
+    ],
+)
+def test_each_step_says_why(samples: list[float], causes: str) -> None:
+    controller = tiers()
+    assert [controller.observe(view(p), T0 + n).why for n, p in enumerate(samples)] == causes.split()
+
+
+def test_a_factor_held_back_by_hysteresis_says_so() -> None:
+    controller = tiers(SLOW_RELEASE)
+    feed(controller, 96, 96, 96)
+    assert controller.observe(view(92), T0 + 3).why is Why.HELD, "too near its edge"
+    assert controller.observe(view(50), T0 + 4).why is Why.HELD, "one calm sample of three"
+
+
+@pytest.mark.parametrize("junk", [None, math.nan, math.inf, -math.inf, -0.1, 100.1])
+def test_what_is_no_signal_is_neither_a_strike_nor_calm(junk: float | None) -> None:
+    controller = tiers()
+    assert feed(controller, 96, 96, junk, 96) == [1, 1, 1, 0]
+    shut = feed(controller, 96, junk, start=T0 + 4)
+    assert shut == [0, 0]
+    assert controller.regime(T0 + 5).load == 0.96
+    assert controller.regime(T0 + 4 + 2.5).telemetry is Telemetry.LATE, "junk does not keep telemetry fresh"
+
+
+def test_the_regime_knows_when_its_factor_last_changed() -> None:
+    controller = tiers()
+    feed(controller, 86, 86, 86, 87)
+    assert controller.regime(T0 + 4).since_s == T0 + 2
+    assert controller.observe(view(50), T0 + 5).since_s == T0 + 5
+
+
+# --- lost devices ---
+
+
+def test_lost_capacity_multiplies_the_factor_at_once_and_returns_with_it() -> None:
+    controller = tiers()
+    feed(controller, 50)
+    assert controller.observe(view(50, 0.5), T0 + 1).factor == 0.5
+    assert controller.observe(view(None, 0.25), T0 + 2).factor == 0.25, "needs no signal"
+    regime = controller.observe(view(50, 1.0), T0 + 3)
+    assert (regime.factor, regime.why) == (1.0, Why.CALM)
+
+
+def test_the_last_device_lost_shuts_the_door_and_says_so() -> None:
+    controller = tiers()
+    feed(controller, 50)
+    regime = controller.observe(view(None, 0.0), T0 + 1)
+    assert (regime.factor, regime.tier, regime.why) == (0.0, 1.0, Why.LOST)
+    assert regime.reopens_s > T0 + 1
+    assert controller.observe(view(50, 1.0), T0 + 2).factor == 1.0
+
+
+def test_a_device_lost_from_the_start_is_a_loss_too() -> None:
+    regime = tiers().observe(view(None, 0.0), T0)
+    assert (regime.factor, regime.why, regime.telemetry) == (0.0, Why.LOST, Telemetry.STARTING)
+    assert regime.reopens_s == regime.until_s == T0 + 1
+
+
+def test_after_a_loss_the_table_holds_for_thirty_seconds() -> None:
+    controller = tiers()
+    feed(controller, 91, 91, 91)
+    lost_at = T0 + 3
+    assert controller.observe(view(91, 0.5), lost_at).factor == 0.2
+    for n in range(1, int(LOSS_HOLD_S)):
+        regime = controller.observe(view(20, 0.5), lost_at + n)
+        assert (regime.tier, regime.factor, regime.why) == (0.4, 0.2, Why.HELD), "the hot card left the mean"
+    regime = controller.observe(view(20, 0.5), lost_at + LOSS_HOLD_S)
+    assert (regime.tier, regime.factor) == (1.0, 0.5)
+
+
+def test_during_the_hold_the_table_may_still_cut() -> None:
+    controller = tiers()
+    feed(controller, 86, 86, 86)
+    controller.observe(view(86, 0.5), T0 + 3)
+    assert controller.observe(view(96, 0.5), T0 + 4).tier == 0.0
+
+
+# --- silence ---

@@ -1,0 +1,60 @@
+"""Views of the GPUs and controllers to show them to."""
+
+from __future__ import annotations
+
+import itertools
+
+from autoglm_throttle.control.controller import (
+    Hysteresis,
+    TierController,
+)
+from autoglm_throttle.control.staleness import Staleness
+from autoglm_throttle.control.table import TierTable
+from autoglm_throttle.model import GpuView, Unknown
+
+T0 = 1000.0
+
+_INSTANTS = itertools.count(1e9)
+"""Every view is younger than the last, and none is older than the time at which it is observed."""
+
+
+def view(pct: float | None, capacity: float = 1.0) -> GpuView:
+    return GpuView(
+        taken_at_s=next(_INSTANTS),
+        utilization_pct=pct,
+        utilization_max_pct=pct,
+        memory_ratio=None,
+        power_ratio=None,
+        capacity=capacity,
+        devices=(),
+    )
+
+
+def tiers(
+    rules: Hysteresis | None = None, unknown: Unknown = Unknown.OPEN, interval_s: float = 1.0
+) -> TierController:
+    return TierController(
+        TierTable(),
+        rules or Hysteresis(),
+        Staleness(interval_s, unknown=unknown),
+        interval_s=interval_s,
+        now=T0,
+    )
+
+
+def feed(controller: TierController, *samples: float | None, start: float = T0) -> list[float]:
+    """One sample a second from ``start`` on; the factor after each."""
+    return [controller.observe(view(pct), start + n).factor for n, pct in enumerate(samples)]
+
+
+def held_at(factor: float, unknown: Unknown) -> tuple[TierController, float]:
+    """A controller whose table holds ``factor``, and the instant of its last sample."""
+    controller = tiers(unknown=unknown)
+    pct = {1.0: 10.0, 0.7: 88.0, 0.4: 92.0, 0.0: 99.0}[factor]
+    assert feed(controller, pct, pct, pct)[-1] == factor
+    return controller, T0 + 2
+
+
+# --- the table of the design ---
+
+SLOW_RELEASE = Hysteresis(release_samples=3, release_margin_pct=5.0, recovery_step=0.1)
