@@ -74,6 +74,7 @@ class Reason(StrEnum):
     USER = "user"
     TOO_LARGE = "too_large"
     GPU = "gpu"
+    QUEUE = "queue"
 
 
 class Outcome(StrEnum):
@@ -88,8 +89,33 @@ class Outcome(StrEnum):
 class Policy(StrEnum):
     """What decides how much may come in."""
 
+    ADAPTIVE = "adaptive"
+    """The gate, with the tier table armed only by what the gate itself has seen."""
     TIERS = "tiers"
+    """The tier table taken literally, with or without traffic."""
+    GATE = "gate"
+    """The gate alone: needs no telemetry."""
     FIXED = "fixed"
+    """The nominal rates."""
+
+
+class Signal(StrEnum):
+    """What the bands of the tier table are laid on."""
+
+    AUTO = "auto"
+    """Pressure where an engine tells its queue, else utilization."""
+    UTILIZATION = "utilization"
+    PRESSURE = "pressure"
+    """100 % times the largest of several ratios of a load to its target."""
+
+
+class WebSockets(StrEnum):
+    """How an open websocket counts."""
+
+    RATE = "rate"
+    """Charged once, when it connects."""
+    SLOT = "slot"
+    """Charged when it connects, and a request in flight as long as it is open."""
 
 
 class Borrow(StrEnum):
@@ -156,12 +182,14 @@ class Demand:
         route: name of the route policy that applies, whose user limit replaces both.
         address: a second identity to be limited beside an unverified ``user``; none if empty.
         group: identity of the caller's neighbourhood, charged while the user table has no room.
+        slo_s: seconds within which its whole answer is wanted; None: the service's own objective.
+        holds_slot: whether it counts as a request in flight and may have to wait for its turn.
 
     Raises:
-        ValueError: ``cost`` is not a finite number above 0.
+        ValueError: ``cost`` or ``slo_s`` is not a finite number above 0.
     """
 
-    __slots__ = ("address", "cost", "group", "plan", "priority", "route", "user")
+    __slots__ = ("address", "cost", "group", "holds_slot", "plan", "priority", "route", "slo_s", "user")
 
     def __init__(  # noqa: PLR0913 - one argument for each thing that a limit can depend on
         self,
@@ -173,9 +201,13 @@ class Demand:
         route: str | None = None,
         address: str = "",
         group: str = "",
+        slo_s: float | None = None,
+        holds_slot: bool = True,
     ) -> None:
         if not 0.0 < cost < math.inf:
             raise ValueError(f"cost must be a finite number above 0, not {cost!r}")
+        if slo_s is not None and not 0.0 < slo_s < math.inf:
+            raise ValueError(f"slo_s must be a finite number above 0, not {slo_s!r}")
         self.priority: Priority = priority
         self.user: str = user
         self.cost: float = cost
@@ -183,6 +215,8 @@ class Demand:
         self.route: str | None = route
         self.address: str = address
         self.group: str = group
+        self.slo_s: float | None = slo_s
+        self.holds_slot: bool = holds_slot
 
     def __repr__(self) -> str:
         return f"Demand({self.priority.label}, user={self.user!r}, cost={self.cost:g})"
@@ -239,6 +273,8 @@ class Decision:
     """Length of the deciding limit's window; 0 where it is no user limit."""
     others: tuple[WindowState, ...] = ()
     """The user limits that were looked at beside the deciding one."""
+    would: Decision | None = None
+    """The refusal that a dry run has turned into this admission."""
 
     @property
     def items(self) -> tuple[WindowState, ...]:
@@ -258,11 +294,34 @@ class Refused(ThrottleError):
 
 
 @dataclass(frozen=True, slots=True)
+class Evidence:
+    """The gate's word to the controller: whether there is more work than the service finishes."""
+
+    confirmed: bool = False
+    """Since the last word the gate has refused somebody, or somebody waits in line now."""
+    service_rps: float | None = None
+    """Requests that the service finishes per second, None as long as it was never seen at its limit."""
+    in_flight: int = 0
+    limit: float = math.inf
+    """Requests that the gate lets be in flight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What our own requests tell about the service: the half of the pressure that no GPU knows."""
+
+    p95_s: float | None = None
+    """95th percentile of lately finished requests, waiting included; None if too few have ended."""
+    slo_s: float | None = None
+    """What it should be; None if the objective is out of the service's reach even without load."""
+
+
+@dataclass(frozen=True, slots=True)
 class Regime:
     """What the controller says: how much of the nominal rates may be refilled now."""
 
     factor: float
-    """0..1, multiplies every refill rate; 0 refuses all new requests."""
+    """0..1, share of the nominal rates that is let in; 0 refuses all new requests."""
     tier: float
     """The table's own factor in force, before lost capacity and staleness."""
     load: float | None
@@ -275,6 +334,18 @@ class Regime:
     """Valid until this instant, after which the controller must be asked again."""
     reopens_s: float = 0.0
     """While ``factor`` is 0: the instant of the first sample that could raise it."""
+    ceilings: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    """For high, mid and low: 0..1, multiplies the refill rate of the class."""
+    budget_rps: float | None = None
+    """Requests per second that all classes may take together while the policy ``adaptive`` cuts or holds."""
+    table_factor: float = 1.0
+    """What the literal table says of the newest signal, whether or not it is applied."""
+    armed: bool = False
+    """Whether the table may act: under ``adaptive`` only while the gate has seen requests wait."""
+    signal: Signal = Signal.UTILIZATION
+    """What the bands were laid on."""
+    term: str = "utilization"
+    """The term of the signal that decided: ``utilization``, or the largest one of the pressure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
