@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import RLock
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from autoglm_throttle.model import Clock, GpuSample, Outcome, Policy, Priority, Reason, Regime
+
+if TYPE_CHECKING:
+    from autoglm_throttle.limiting.gate import GateView
 
 DecisionName = Literal["admitted", "limited", "rejected", "exempt"]
 
@@ -116,6 +119,16 @@ class Snapshot:
     outcomes: Mapping[tuple[Priority, Outcome], int]
     durations: Mapping[Priority, DurationCounts]
     """Of admitted requests that did not end ``neutral``."""
+    gate: GateView | None
+    """The limit in flight and the line; None where nothing limits what is in flight."""
+    queue_time: Mapping[Priority, DurationCounts]
+    """Time in the line of those that stood in it, whether or not their turn came."""
+    pressure: Mapping[str, float]
+    """Term -> load over its target, 1 at the target; only terms that are known."""
+    would_refuse: Mapping[tuple[Priority, Reason], int]
+    """Admitted by a dry run alone."""
+    dry_run: bool
+    """Whether refusals are only counted."""
     rate_limit_rps: Mapping[Priority, float]
     """Refill rate now."""
     tokens: Mapping[Priority, float]
