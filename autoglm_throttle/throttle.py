@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Final, Literal
 
 from autoglm_throttle import journal
-from autoglm_throttle.control.controller import Controller, FixedController, Hysteresis, TierController
+from autoglm_throttle.control.choose import controller
+from autoglm_throttle.control.controller import Controller, ControlRules, Hysteresis
 from autoglm_throttle.control.staleness import Staleness
 from autoglm_throttle.control.table import TierTable
 from autoglm_throttle.gpu.aggregate import Aggregator
@@ -24,14 +25,15 @@ from autoglm_throttle.model import (
     Clock,
     Decision,
     Demand,
+    Evidence,
     GpuProvider,
     GpuSample,
-    Policy,
     Priority,
     ProviderMisconfigured,
     Reason,
     Regime,
     Why,
+    Work,
 )
 from autoglm_throttle.permit import Permit, Rejection
 from autoglm_throttle.settings import SETTINGS, Settings
@@ -143,7 +145,7 @@ class Throttle:
             self._lines.extend(journal.device_changes(self._devices, view.devices))
             self._devices = view.devices
             self._sampled_wall_s = time.time()
-            regime = self._adopt(self._controller.observe(view, now), now)
+            regime = self._adopt(self._controller.observe(view, Evidence(), Work(), now), now)
             self._windows.sweep(now, SWEPT_PER_SAMPLE)
             self._lines.extend(
                 journal.more_refused(reason, decision_name(reason), count)
@@ -265,9 +267,9 @@ class Throttle:
         before, self._regime = self._regime, regime
         self._renew_at_s = regime.until_s if self._listening else -math.inf
         if regime is not before:
-            if regime.factor != before.factor:
+            if regime.ceilings != before.ceilings:
                 self._open = regime.factor > 0.0
-                self._buckets.rescale(regime.factor, now)
+                self._buckets.rescale(regime.ceilings, now)
             self._lines.extend(journal.changes(before, regime))
         return regime
 
@@ -358,19 +360,23 @@ def _user_windows(settings: Settings) -> UserWindows:
 
 def _controller(settings: Settings, now: float) -> Controller:
     interval_s = settings.sample_interval_s
-    tiers = TierController(
-        TierTable(settings.tiers),
-        Hysteresis(
+    high, mid, low = (rate / settings.workers for rate in settings.rates_rps)
+    rules = ControlRules(
+        policy=settings.policy,
+        rates=(high, mid, low),
+        table=TierTable(settings.tiers),
+        hysteresis=Hysteresis(
             settings.tier_samples,
             settings.tier_release_samples,
             settings.tier_release_margin_pct,
             settings.tier_recovery_step,
         ),
-        Staleness(interval_s, settings.gpu_stale_after_s, settings.gpu_blind_after_s, settings.gpu_unknown),
+        staleness=Staleness(
+            interval_s, settings.gpu_stale_after_s, settings.gpu_blind_after_s, settings.gpu_unknown
+        ),
         interval_s=interval_s,
-        now=now,
     )
-    return FixedController(tiers, now) if settings.policy is Policy.FIXED else tiers
+    return controller(rules, now)
 
 
 _ALL: weakref.WeakSet[Throttle] = weakref.WeakSet()

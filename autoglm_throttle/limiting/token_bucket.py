@@ -71,6 +71,13 @@ class TokenBucket:
         self._settle(now)
         self.rate = self.nominal * min(1.0, max(0.0, factor))
 
+    def refit(self, rate: float, burst: float, now: float) -> None:
+        """Another nominal rate and another size from now on; stored tokens stay, within the new burst."""
+        self._settle(now)
+        self.nominal = self.rate = rate
+        self.burst = burst
+        self._tokens = min(self._tokens, burst)
+
     def tokens(self, now: float) -> float:
         """Tokens it holds at ``now``; a clock that went back reads as standing still."""
         if now <= self._stamp:
@@ -124,10 +131,10 @@ class PriorityBuckets:
             wait = min(wait, donor_wait)
         return _refusal(bucket, demand.cost, wait, now)
 
-    def rescale(self, factor: float, now: float) -> None:
-        """Refill every bucket at its nominal rate times ``factor``, 0..1."""
-        for bucket in self.all:
-            bucket.rescale(factor, now)
+    def rescale(self, ceilings: Sequence[float], now: float) -> None:
+        """Refill each bucket at its nominal rate times its ceiling, 0..1, given for high, mid, low."""
+        for bucket, ceiling in zip(self.all, ceilings, strict=True):
+            bucket.rescale(ceiling, now)
 
 
 def _donors(priority: Priority, borrow: Borrow, buckets: Sequence[TokenBucket]) -> tuple[TokenBucket, ...]:

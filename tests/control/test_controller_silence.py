@@ -11,31 +11,29 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from autoglm_throttle.control.controller import (
-    BLEND_STEP_S,
-    FixedController,
-    Hysteresis,
-    TierController,
-)
+from autoglm_throttle.control.controller import Hysteresis
+from autoglm_throttle.control.listener import BLEND_STEP_S
+from autoglm_throttle.control.nominal import FixedController
 from autoglm_throttle.control.staleness import STARTING_S, Staleness
 from autoglm_throttle.control.table import TierTable
-from autoglm_throttle.model import Regime, Telemetry, Unknown, Why
+from autoglm_throttle.control.tiers import TierController
+from autoglm_throttle.model import Policy, Regime, Telemetry, Unknown, Why
 from tests.control.slow_table import SlowTable
-from tests.control.views import T0, feed, held_at, tiers, view
+from tests.control.views import T0, feed, held_at, rules, see, tiers, view
 
 
 def test_a_view_no_younger_than_the_last_is_no_new_signal() -> None:
     controller = tiers()
     hot = replace(view(99.0), taken_at_s=T0)
     for tick in range(3):
-        assert controller.observe(hot, T0 + tick).factor == 1.0
+        assert see(controller, hot, T0 + tick).factor == 1.0
     assert controller.regime(T0 + 2.5).telemetry is Telemetry.LATE
-    assert controller.observe(replace(hot, taken_at_s=T0 - 1.0), T0 + 4.0).telemetry is Telemetry.STALE
+    assert see(controller, replace(hot, taken_at_s=T0 - 1.0), T0 + 4.0).telemetry is Telemetry.STALE
 
 
 def test_the_age_of_a_signal_counts_from_when_it_was_taken() -> None:
     controller = tiers()
-    controller.observe(replace(view(50.0), taken_at_s=T0), T0 + 2.5)
+    see(controller, replace(view(50.0), taken_at_s=T0), T0 + 2.5)
     assert controller.regime(T0 + 2.5).telemetry is Telemetry.LATE
 
 
@@ -71,7 +69,7 @@ def test_silence_walks_down_the_ladder(factor: float, unknown: Unknown) -> None:
 def test_no_answer_changes_before_until_s_and_none_jumps(factor: float, unknown: Unknown) -> None:
     controller, last = held_at(factor, unknown)
     regime = controller.regime(last)
-    largest = abs(controller._staleness.assumed(factor) - factor) * BLEND_STEP_S / 27.0 + 1e-9
+    largest = abs(Staleness(unknown=unknown).assumed(factor) - factor) * BLEND_STEP_S / 27.0 + 1e-9
     seen, now = {regime.telemetry}, last
     for _ in range(400):
         if regime.until_s == math.inf:
@@ -140,7 +138,7 @@ def test_a_start_makes_no_old_sample_new() -> None:
 def test_the_first_sample_opens_a_closed_start() -> None:
     controller = tiers(unknown=Unknown.CLOSED)
     assert controller.regime(T0).factor == 0.0
-    assert controller.observe(view(50), T0 + 1).factor == 1.0
+    assert see(controller, view(50), T0 + 1).factor == 1.0
 
 
 @pytest.mark.parametrize("away_s", [3.001, 16.5, 100.0])
@@ -159,29 +157,31 @@ def test_after_an_outage_three_new_samples_are_needed(
     controller, last = held_at(factor, unknown)
     back = last + away_s
     during = controller.regime(back).factor
-    first = controller.observe(view(signal), back)
-    second = controller.observe(view(signal), back + 1)
+    first = see(controller, view(signal), back)
+    second = see(controller, view(signal), back + 1)
     assert first.telemetry is second.telemetry is Telemetry.FRESH
     assert first.factor == second.factor == during, "no jump when telemetry is back"
-    assert controller.observe(view(signal), back + 2).factor == (1.0 if signal == 10.0 else 0.0)
+    assert see(controller, view(signal), back + 2).factor == (1.0 if signal == 10.0 else 0.0)
 
 
 @given(
-    rules=st.builds(Hysteresis, release_samples=st.integers(1, 3), recovery_step=st.sampled_from([0.1, 1.0])),
+    hysteresis=st.builds(
+        Hysteresis, release_samples=st.integers(1, 3), recovery_step=st.sampled_from([0.1, 1.0])
+    ),
     unknown=st.sampled_from(Unknown),
     runs=st.lists(
         st.tuples(st.lists(st.floats(0, 100), min_size=1, max_size=6), st.floats(0.0, 40.0)), max_size=6
     ),
 )
 def test_outages_and_samples_in_any_order_follow_the_slow_table(
-    rules: Hysteresis, unknown: Unknown, runs: list[tuple[list[float], float]]
+    hysteresis: Hysteresis, unknown: Unknown, runs: list[tuple[list[float], float]]
 ) -> None:
-    controller = tiers(rules, unknown)
-    slow = SlowTable(TierTable().steps, rules, factor=0.0 if unknown is Unknown.CLOSED else 1.0)
+    controller = tiers(hysteresis, unknown)
+    slow = SlowTable(TierTable().steps, hysteresis, factor=0.0 if unknown is Unknown.CLOSED else 1.0)
     ladder, now = Staleness(unknown=unknown), T0
     for samples, away_s in runs:
         for pct in samples:
-            assert controller.observe(view(pct), now).factor == pytest.approx(slow.sample(pct), abs=1e-12)
+            assert see(controller, view(pct), now).factor == pytest.approx(slow.sample(pct), abs=1e-12)
             now += 1.0
         now += away_s
         if away_s + 1.0 > ladder.stale_s:
@@ -201,7 +201,7 @@ def test_late_samples_change_nothing_and_need_no_new_trust() -> None:
     controller = tiers()
     feed(controller, 96, 96)
     assert controller.regime(T0 + 4.0).telemetry is Telemetry.LATE
-    assert controller.observe(view(96), T0 + 4.0).factor == 0.0, "the third strike"
+    assert see(controller, view(96), T0 + 4.0).factor == 0.0, "the third strike"
 
 
 def test_gone_is_blind_at_once_and_a_sample_brings_it_back() -> None:
@@ -209,7 +209,7 @@ def test_gone_is_blind_at_once_and_a_sample_brings_it_back() -> None:
     regime = controller.gone(last + 0.5)
     assert (regime.telemetry, regime.factor, regime.why) == (Telemetry.BLIND, 1.0, Why.BLIND)
     assert (regime.load, regime.until_s) == (None, math.inf)
-    assert controller.observe(view(50), last + 1).factor == 1.0
+    assert see(controller, view(50), last + 1).factor == 1.0
 
 
 def test_gone_before_any_sample_ends_the_start() -> None:
@@ -246,7 +246,7 @@ def test_a_shut_door_names_the_next_sample() -> None:
     assert (regime.factor, regime.reopens_s, regime.until_s) == (0.0, T0 + 3, T0 + 3)
     overdue = controller.regime(T0 + 3.5)
     assert overdue.reopens_s == T0 + 4.5, "one interval from now if none can be foreseen"
-    assert controller.observe(view(50), T0 + 4).reopens_s == 0.0
+    assert see(controller, view(50), T0 + 4).reopens_s == 0.0
 
 
 def test_reopening_never_lies_in_the_past() -> None:
@@ -258,7 +258,7 @@ def test_reopening_never_lies_in_the_past() -> None:
 
 
 @given(
-    rules=st.builds(
+    hysteresis=st.builds(
         Hysteresis, release_samples=st.integers(1, 4), recovery_step=st.sampled_from([0.25, 1.0])
     ),
     calm_before=st.integers(0, 2),
@@ -266,28 +266,34 @@ def test_reopening_never_lies_in_the_past() -> None:
     outage=st.booleans(),
     loss=st.sampled_from(["none", "with a signal", "without"]),
 )
-@example(rules=Hysteresis(release_samples=3), calm_before=2, hot_after=0, outage=False, loss="without")
+@example(hysteresis=Hysteresis(release_samples=3), calm_before=2, hot_after=0, outage=False, loss="without")
 def test_the_first_sample_that_could_raise_the_factor_is_named_exactly(
-    rules: Hysteresis, calm_before: int, hot_after: int, outage: bool, loss: str
+    hysteresis: Hysteresis, calm_before: int, hot_after: int, outage: bool, loss: str
 ) -> None:
-    controller = tiers(rules, Unknown.CLOSED)
+    controller = tiers(hysteresis, Unknown.CLOSED)
     now, capacity = T0, 1.0
-    for pct in (99.0, 99.0, 99.0, *[50.0] * min(calm_before, rules.release_samples - 1), *[99.0] * hot_after):
-        controller.observe(view(pct), now)
+    for pct in (
+        99.0,
+        99.0,
+        99.0,
+        *[50.0] * min(calm_before, hysteresis.release_samples - 1),
+        *[99.0] * hot_after,
+    ):
+        see(controller, view(pct), now)
         now += 1.0
     if loss != "none":
         capacity = 0.5
         now -= 1.0 if loss == "without" else 0.0
-        controller.observe(view(None if loss == "without" else 99.0, capacity), now)
+        see(controller, view(None if loss == "without" else 99.0, capacity), now)
         now += 1.0
     if outage:
         now += 50.0
-        controller.observe(view(99.0, capacity), now)
+        see(controller, view(99.0, capacity), now)
         now += 1.0
     promised = controller.regime(now - 1.0)
     if promised.factor:
         return
-    while not controller.observe(view(10.0, capacity), now).factor:
+    while not see(controller, view(10.0, capacity), now).factor:
         now += 1.0
     assert promised.reopens_s == now
 
@@ -296,11 +302,11 @@ def test_the_first_sample_that_could_raise_the_factor_is_named_exactly(
 
 
 def test_fixed_keeps_the_rates_and_tells_the_age_of_telemetry() -> None:
-    controller = FixedController(tiers(unknown=Unknown.CLOSED), T0)
+    controller = FixedController(rules(Policy.FIXED, unknown=Unknown.CLOSED), T0)
     hot = replace(view(100.0, 0.0), taken_at_s=T0 + 1)
     regimes: list[Regime] = [
         controller.regime(T0),
-        controller.observe(hot, T0 + 1),
+        see(controller, hot, T0 + 1),
         controller.regime(T0 + 10),
         controller.regime(T0 + 100),
         controller.silent(T0 + 101),
@@ -317,14 +323,14 @@ class TestAllLost:
 
     def shut(self, unknown: Unknown = Unknown.OPEN) -> TierController:
         controller = tiers(unknown=unknown)
-        controller.observe(view(50.0), T0)
-        controller.observe(view(None, capacity=0.0), T0 + 1.0)
+        see(controller, view(50.0), T0)
+        see(controller, view(None, capacity=0.0), T0 + 1.0)
         return controller
 
     def test_stays_shut_while_reads_go_on(self) -> None:
         controller = self.shut()
         for second in range(2, 100):
-            regime = controller.observe(view(None, capacity=0.0), T0 + second)
+            regime = see(controller, view(None, capacity=0.0), T0 + second)
             assert (regime.factor, regime.why) == (0.0, Why.LOST)
 
     def test_opens_by_and_by_once_the_reads_end(self) -> None:
@@ -345,8 +351,8 @@ class TestAllLost:
     @pytest.mark.parametrize("left", [0.0, 0.5])
     def test_each_regime_says_until_when_it_holds(self, told: float | None, left: float) -> None:
         controller = tiers()
-        controller.observe(view(told), T0)
-        controller.observe(view(None, capacity=left), T0 + 1.0)
+        see(controller, view(told), T0)
+        see(controller, view(None, capacity=left), T0 + 1.0)
         now = T0 + 1.0
         while now < T0 + 60.0:
             regime = controller.regime(now)

@@ -8,14 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.control.controller import (
-    LOSS_HOLD_S,
-    Hysteresis,
-)
+from autoglm_throttle.control.controller import Hysteresis
+from autoglm_throttle.control.listener import LOSS_HOLD_S
 from autoglm_throttle.control.table import TierTable
 from autoglm_throttle.model import Telemetry, Why
 from tests.control.slow_table import SlowTable
-from tests.control.views import SLOW_RELEASE, T0, feed, tiers, view
+from tests.control.views import SLOW_RELEASE, T0, feed, see, tiers, view
 
 
 @pytest.mark.parametrize(
@@ -74,7 +72,7 @@ def test_it_follows_the_slow_table(rules: Hysteresis, samples: list[float | None
     for n, pct in enumerate(samples):
         if pct is not None and 0 <= pct <= 100:
             factor = slow.sample(pct)
-        regime = controller.observe(view(pct), T0 + n)
+        regime = see(controller, view(pct), T0 + n)
         assert regime.factor == regime.tier == factor
         assert 0.0 <= regime.factor <= 1.0
 
@@ -88,14 +86,14 @@ def test_it_follows_the_slow_table(rules: Hysteresis, samples: list[float | None
 )
 def test_each_step_says_why(samples: list[float], causes: str) -> None:
     controller = tiers()
-    assert [controller.observe(view(p), T0 + n).why for n, p in enumerate(samples)] == causes.split()
+    assert [see(controller, view(p), T0 + n).why for n, p in enumerate(samples)] == causes.split()
 
 
 def test_a_factor_held_back_by_hysteresis_says_so() -> None:
     controller = tiers(SLOW_RELEASE)
     feed(controller, 96, 96, 96)
-    assert controller.observe(view(92), T0 + 3).why is Why.HELD, "too near its edge"
-    assert controller.observe(view(50), T0 + 4).why is Why.HELD, "one calm sample of three"
+    assert see(controller, view(92), T0 + 3).why is Why.HELD, "too near its edge"
+    assert see(controller, view(50), T0 + 4).why is Why.HELD, "one calm sample of three"
 
 
 @pytest.mark.parametrize("junk", [None, math.nan, math.inf, -math.inf, -0.1, 100.1])
@@ -112,7 +110,7 @@ def test_the_regime_knows_when_its_factor_last_changed() -> None:
     controller = tiers()
     feed(controller, 86, 86, 86, 87)
     assert controller.regime(T0 + 4).since_s == T0 + 2
-    assert controller.observe(view(50), T0 + 5).since_s == T0 + 5
+    assert see(controller, view(50), T0 + 5).since_s == T0 + 5
 
 
 # --- lost devices ---
@@ -121,23 +119,23 @@ def test_the_regime_knows_when_its_factor_last_changed() -> None:
 def test_lost_capacity_multiplies_the_factor_at_once_and_returns_with_it() -> None:
     controller = tiers()
     feed(controller, 50)
-    assert controller.observe(view(50, 0.5), T0 + 1).factor == 0.5
-    assert controller.observe(view(None, 0.25), T0 + 2).factor == 0.25, "needs no signal"
-    regime = controller.observe(view(50, 1.0), T0 + 3)
+    assert see(controller, view(50, 0.5), T0 + 1).factor == 0.5
+    assert see(controller, view(None, 0.25), T0 + 2).factor == 0.25, "needs no signal"
+    regime = see(controller, view(50, 1.0), T0 + 3)
     assert (regime.factor, regime.why) == (1.0, Why.CALM)
 
 
 def test_the_last_device_lost_shuts_the_door_and_says_so() -> None:
     controller = tiers()
     feed(controller, 50)
-    regime = controller.observe(view(None, 0.0), T0 + 1)
+    regime = see(controller, view(None, 0.0), T0 + 1)
     assert (regime.factor, regime.tier, regime.why) == (0.0, 1.0, Why.LOST)
     assert regime.reopens_s > T0 + 1
-    assert controller.observe(view(50, 1.0), T0 + 2).factor == 1.0
+    assert see(controller, view(50, 1.0), T0 + 2).factor == 1.0
 
 
 def test_a_device_lost_from_the_start_is_a_loss_too() -> None:
-    regime = tiers().observe(view(None, 0.0), T0)
+    regime = see(tiers(), view(None, 0.0), T0)
     assert (regime.factor, regime.why, regime.telemetry) == (0.0, Why.LOST, Telemetry.STARTING)
     assert regime.reopens_s == regime.until_s == T0 + 1
 
@@ -146,19 +144,19 @@ def test_after_a_loss_the_table_holds_for_thirty_seconds() -> None:
     controller = tiers()
     feed(controller, 91, 91, 91)
     lost_at = T0 + 3
-    assert controller.observe(view(91, 0.5), lost_at).factor == 0.2
+    assert see(controller, view(91, 0.5), lost_at).factor == 0.2
     for n in range(1, int(LOSS_HOLD_S)):
-        regime = controller.observe(view(20, 0.5), lost_at + n)
+        regime = see(controller, view(20, 0.5), lost_at + n)
         assert (regime.tier, regime.factor, regime.why) == (0.4, 0.2, Why.HELD), "the hot card left the mean"
-    regime = controller.observe(view(20, 0.5), lost_at + LOSS_HOLD_S)
+    regime = see(controller, view(20, 0.5), lost_at + LOSS_HOLD_S)
     assert (regime.tier, regime.factor) == (1.0, 0.5)
 
 
 def test_during_the_hold_the_table_may_still_cut() -> None:
     controller = tiers()
     feed(controller, 86, 86, 86)
-    controller.observe(view(86, 0.5), T0 + 3)
-    assert controller.observe(view(96, 0.5), T0 + 4).tier == 0.0
+    see(controller, view(86, 0.5), T0 + 3)
+    assert see(controller, view(96, 0.5), T0 + 4).tier == 0.0
 
 
 # --- silence ---

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import itertools
 
-from autoglm_throttle.control.controller import (
-    Hysteresis,
-    TierController,
-)
+from autoglm_throttle.control.controller import Controller, ControlRules, Hysteresis
 from autoglm_throttle.control.staleness import Staleness
 from autoglm_throttle.control.table import TierTable
-from autoglm_throttle.model import GpuView, Unknown
+from autoglm_throttle.control.tiers import TierController
+from autoglm_throttle.model import Evidence, GpuView, Policy, Regime, Unknown, Work
 
 T0 = 1000.0
 
@@ -30,21 +28,36 @@ def view(pct: float | None, capacity: float = 1.0) -> GpuView:
     )
 
 
-def tiers(
-    rules: Hysteresis | None = None, unknown: Unknown = Unknown.OPEN, interval_s: float = 1.0
-) -> TierController:
-    return TierController(
-        TierTable(),
-        rules or Hysteresis(),
-        Staleness(interval_s, unknown=unknown),
+def rules(
+    policy: Policy,
+    hysteresis: Hysteresis | None = None,
+    unknown: Unknown = Unknown.OPEN,
+    interval_s: float = 1.0,
+) -> ControlRules:
+    return ControlRules(
+        policy=policy,
+        rates=(1000.0, 500.0, 100.0),
+        table=TierTable(),
+        hysteresis=hysteresis or Hysteresis(),
+        staleness=Staleness(interval_s, unknown=unknown),
         interval_s=interval_s,
-        now=T0,
     )
 
 
-def feed(controller: TierController, *samples: float | None, start: float = T0) -> list[float]:
+def tiers(
+    hysteresis: Hysteresis | None = None, unknown: Unknown = Unknown.OPEN, interval_s: float = 1.0
+) -> TierController:
+    return TierController(rules(Policy.TIERS, hysteresis, unknown, interval_s), T0)
+
+
+def see(controller: Controller, seen: GpuView, now: float) -> Regime:
+    """Show a view while the gate and our own requests have nothing to say."""
+    return controller.observe(seen, Evidence(), Work(), now)
+
+
+def feed(controller: Controller, *samples: float | None, start: float = T0) -> list[float]:
     """One sample a second from ``start`` on; the factor after each."""
-    return [controller.observe(view(pct), start + n).factor for n, pct in enumerate(samples)]
+    return [see(controller, view(pct), start + n).factor for n, pct in enumerate(samples)]
 
 
 def held_at(factor: float, unknown: Unknown) -> tuple[TierController, float]:

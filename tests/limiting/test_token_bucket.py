@@ -278,7 +278,7 @@ def test_all_together_stay_within_the_sum_of_bursts_and_rates(
         refilled += sum(rates) * factor * gap
         if rescaled is not None:
             factor = rescaled
-            buckets.rescale(factor, now)
+            buckets.rescale((factor,) * 3, now)
         before = [bucket.tokens(now) for bucket in buckets.all]
         paid = buckets.take(Demand(priority, cost=cost), now)
         after = [bucket.tokens(now) for bucket in buckets.all]
@@ -359,7 +359,7 @@ def test_a_cost_above_the_own_bucket_fits_a_larger_lender() -> None:
 
 def test_a_shut_bucket_is_no_reason_to_call_a_request_too_large() -> None:
     buckets = PriorityBuckets((1000.0, 500.0, 100.0), 1.0, Borrow.OFF, 0.0)
-    buckets.rescale(0.0, 0.0)
+    buckets.rescale((0.0,) * 3, 0.0)
     assert payer(buckets, Priority.LOW, 100.0) == "low"
     refusal = buckets.take(Demand(Priority.LOW), 5.0)
     assert isinstance(refusal, Decision)
@@ -375,7 +375,7 @@ def test_a_bucket_holds_at_least_one_request() -> None:
 
 def test_all_buckets_are_rescaled_together() -> None:
     buckets = PriorityBuckets((1000.0, 500.0, 100.0), 1.0, Borrow.OFF, 0.0)
-    buckets.rescale(0.4, 0.0)
+    buckets.rescale((0.4,) * 3, 0.0)
     assert [bucket.rate for bucket in buckets.all] == [400.0, 200.0, 40.0]
 
 
@@ -386,7 +386,7 @@ def test_a_cut_rate_is_our_load_and_a_nominal_one_the_callers_limit(
     factor: float, reason: Reason, detail: str
 ) -> None:
     buckets = PriorityBuckets((1000.0, 500.0, 100.0), 1.0, Borrow.OFF, 0.0)
-    buckets.rescale(factor, 0.0)
+    buckets.rescale((factor,) * 3, 0.0)
     assert payer(buckets, Priority.LOW, 100.0) == "low"
     refusal = buckets.take(Demand(Priority.LOW), 0.0)
     assert isinstance(refusal, Decision)

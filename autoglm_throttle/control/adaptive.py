@@ -1,0 +1,156 @@
+"""Policy ``adaptive``: the tier table made stable.
+
+The table acts only if the gate itself has seen requests wait or go away in vain, and never below
+what the service completes. So a GPU that is busy with full batches is not cut, and a cut does not
+empty the GPU that it should protect.
+"""
+
+from __future__ import annotations
+
+from autoglm_throttle.control.controller import ControlRules
+from autoglm_throttle.control.listener import Listener
+from autoglm_throttle.control.nominal import fullness
+from autoglm_throttle.control.pressure import Pressure
+from autoglm_throttle.control.tiers import TierController
+from autoglm_throttle.model import Evidence, GpuView, Regime, Telemetry, Why, Work
+
+_OPEN = (1.0, 1.0, 1.0)
+
+
+class AdaptiveController:
+    """Strikes only while the gate confirms; a budget for all classes while it cuts or holds.
+
+    Refusals of the rate buckets and of the budget never confirm: a version in which they did
+    kept a cut in force by its own refusals after the GPU had hung for some seconds.
+
+    Args:
+        rules: nominal rates, bands and factors, headroom, and how late samples are dealt with.
+        now: monotonic seconds.
+    """
+
+    def __init__(self, rules: ControlRules, now: float) -> None:
+        self._rules = rules
+        self._listener = Listener(rules, now)
+        self._literal = TierController(rules, now)
+        self._strikes = 0
+        self._calm = 0
+        self._acts = False
+        self._tier = 1.0
+        self._budget_rps = sum(rules.rates)
+        self._ceilings = _OPEN
+        self._why = Why.CALM
+        self._evidence = Evidence()
+        self._regime = self._publish(now, since_s=now)
+
+    @property
+    def pressure(self) -> Pressure:
+        """The pressure at the newest view."""
+        return self._listener.pressure
+
+    def started(self, now: float) -> None:
+        """Wait anew for the first sample."""
+        self._listener.started(now)
+        self._literal.started(now)
+
+    def observe(self, view: GpuView, evidence: Evidence, work: Work, now: float) -> Regime:
+        """Strike, cut, hold or release, once for each new sample."""
+        self._evidence = evidence
+        self._literal.observe(view, evidence, work, now)
+        news = self._listener.hear(view, work, now)
+        if news is not None:
+            if news.after_outage:
+                self._open(Why.CALM)
+                self._strikes = self._calm = 0
+            self._step(news.pct, now)
+        elif self._acts:
+            self._hold()
+        return self._publish(now)
+
+    def regime(self, now: float, evidence: Evidence | None = None) -> Regime:
+        """The Regime in force. It is valid until its ``until_s``, so that is when to ask again."""
+        if evidence is not None:
+            self._evidence = evidence
+        return self._publish(now)
+
+    def silent(self, now: float) -> Regime:
+        """Nothing to listen to: the gate alone."""
+        self._listener.silent()
+        self._literal.silent(now)
+        return self._publish(now)
+
+    def gone(self, now: float) -> Regime:
+        """Blind at once: the gate alone."""
+        self._listener.gone()
+        self._literal.gone(now)
+        return self._publish(now)
+
+    def _step(self, signal_pct: float, now: float) -> None:
+        rules, confirmed = self._rules, self._evidence.confirmed
+        self._strikes = self._strikes + 1 if confirmed and signal_pct > rules.table.edge_pct else 0
+        self._calm = 0 if confirmed else self._calm + 1
+        if self._strikes >= rules.hysteresis.samples and self._listener.trusts:
+            self._cut(rules.table.factor(signal_pct), now)
+        elif self._calm >= rules.release_samples or not self._acts:
+            resting = Why.STRIKE if self._strikes else Why.CALM
+            self._open(Why.RELEASED if self._acts else resting)
+        else:
+            self._hold()
+            self._why = Why.HELD
+
+    def _cut(self, tier: float, now: float) -> None:
+        left = tier * self._listener.capacity(now)
+        self._acts, self._tier, self._why = True, tier, Why.TIER
+        self._budget_rps = left * sum(self._rules.rates)
+        self._ceilings = (left, left, left)
+        self._hold()
+
+    def _hold(self) -> None:
+        """Lift the budget and each ceiling to what the service completes, and some headroom."""
+        least_rps = self._rules.headroom * (self._evidence.service_rps or 1.0)
+        self._budget_rps = max(self._budget_rps, least_rps)
+        high, mid, low = (
+            min(1.0, max(ceiling, least_rps / rate))
+            for ceiling, rate in zip(self._ceilings, self._rules.rates, strict=True)
+        )
+        self._ceilings = (high, mid, low)
+
+    def _open(self, why: Why) -> None:
+        self._acts, self._tier, self._why = False, 1.0, why
+        self._ceilings = _OPEN
+
+    def _publish(self, now: float, since_s: float | None = None) -> Regime:
+        listener, literal = self._listener, self._literal.regime(now)
+        state, capacity = listener.state(now), listener.capacity(now)
+        acts = self._acts and state in {Telemetry.FRESH, Telemetry.LATE} and not listener.all_lost
+        nominal_rps = sum(self._rules.rates)
+        budget_rps = min(self._budget_rps, capacity * nominal_rps) if acts else None
+        share = capacity if listener.all_lost else 1.0
+        factor = share if budget_rps is None else budget_rps / nominal_rps
+        until_s = listener.until(state, now)
+        reopens_s = 0.0 if factor else listener.next_view(now)
+        if since_s is None:
+            since_s = self._regime.since_s if self._regime.factor == factor else now
+        self._regime = Regime(
+            factor=factor,
+            tier=self._tier,
+            load=self._load(state),
+            since_s=since_s,
+            why=listener.cause(state, capacity, self._why),
+            telemetry=state,
+            until_s=until_s if factor else min(until_s, reopens_s),
+            reopens_s=reopens_s,
+            ceilings=self._ceilings if acts else (share, share, share),
+            budget_rps=budget_rps,
+            table_factor=literal.factor,
+            armed=acts,
+            signal=listener.signal,
+            term=listener.term,
+        )
+        return self._regime
+
+    def _load(self, state: Telemetry) -> float | None:
+        """What the GPU says if the gate confirms it, else the lesser of the GPU's and the gate's word."""
+        told, full = self._listener.load(state), fullness(self._evidence)
+        if told is None:
+            return full
+        return told if self._evidence.confirmed else min(told, full)

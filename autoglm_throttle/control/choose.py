@@ -1,0 +1,24 @@
+"""Which controller a policy is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from autoglm_throttle.control.adaptive import AdaptiveController
+from autoglm_throttle.control.controller import Controller, ControlRules
+from autoglm_throttle.control.nominal import FixedController, GateController
+from autoglm_throttle.control.tiers import TierController
+from autoglm_throttle.model import Policy
+
+_MAKERS: Final[Mapping[Policy, Callable[[ControlRules, float], Controller]]] = {
+    Policy.ADAPTIVE: AdaptiveController,
+    Policy.TIERS: TierController,
+    Policy.GATE: GateController,
+    Policy.FIXED: FixedController,
+}
+
+
+def controller(rules: ControlRules, now: float) -> Controller:
+    """The controller of ``rules.policy``; telemetry counts as starting at ``now``, monotonic seconds."""
+    return _MAKERS[rules.policy](rules, now)

@@ -1,0 +1,190 @@
+"""Hears the samples: which one is new, how old the newest is, and what may be concluded from silence."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from autoglm_throttle.control.controller import ControlRules
+from autoglm_throttle.control.pressure import NOTHING_KNOWN, Pressure, PressureGauge, in_force
+from autoglm_throttle.control.staleness import STARTING_S
+from autoglm_throttle.model import GpuView, Signal, Telemetry, Why, Work
+
+BLEND_STEP_S = 0.25
+"""How often the factor moves while telemetry is stale."""
+
+SAMPLES_TO_TRUST = 3
+"""New samples after an outage before the table may act again: as many as trigger it."""
+
+LOSS_HOLD_S = 30.0
+"""After a loss the table may not release for so long: a mean without the hot card looks too good."""
+
+_HEARD = frozenset({Telemetry.FRESH, Telemetry.LATE, Telemetry.STALE})
+
+
+class News(NamedTuple):
+    """A new signal."""
+
+    pct: float
+    """0..100."""
+    after_outage: bool
+    """Whether the one before it was too old to be believed."""
+
+
+class Listener:
+    """What every policy must know about its telemetry.
+
+    Args:
+        rules: which signal to hear, at which interval, and the ladder for late and missing samples.
+        now: monotonic seconds; telemetry counts as starting from here, or from `started` on.
+    """
+
+    def __init__(self, rules: ControlRules, now: float) -> None:
+        self._staleness = rules.staleness
+        self._interval_s = rules.interval_s
+        self._stated = rules.signal
+        self._gauge = PressureGauge(rules.memory_target, rules.pressure_terms)
+        self.expects_source: bool = True
+        """False once it is said that there is nothing to listen to."""
+        self.signal: Signal = in_force(rules.signal)
+        """The one in force."""
+        self.term: str = "utilization" if self.signal is Signal.UTILIZATION else NOTHING_KNOWN.term
+        """The term of the signal that decided at the newest sample."""
+        self.pressure: Pressure = NOTHING_KNOWN
+        """At the newest view."""
+        self._signal_pct: float | None = None
+        self._heard_s: float | None = None
+        self._newest_s = -math.inf
+        self._deadline_s = now + STARTING_S
+        self._capacity = 1.0
+        self._viewed_s = now
+        self._distrust = 0
+        self._release_s = -math.inf
+
+    def started(self, now: float) -> None:
+        """Wait anew for the first sample: between construction and start a model may have been loaded."""
+        self._deadline_s = now + STARTING_S
+
+    def silent(self) -> None:
+        """Nothing to listen to, so nothing is missing."""
+        self.expects_source = False
+
+    def gone(self) -> None:
+        """Blind at once, as after a long silence."""
+        self._heard_s = -math.inf
+
+    def hear(self, view: GpuView, work: Work, now: float) -> News | None:
+        """Take in a view; the new signal, if there is one in it.
+
+        A view that does not know the signal in force, or is no younger than the last one, brings none.
+        """
+        self.expects_source = True
+        if view.capacity < self._capacity:
+            self._release_s = now + LOSS_HOLD_S
+        self._capacity = view.capacity
+        self._viewed_s = now
+        self.pressure = self._gauge.measure(view, work)
+        self.signal = in_force(self._stated)
+        pct, term = self._read(view)
+        if pct is None or not 0.0 <= pct <= 100.0 or view.taken_at_s <= self._newest_s:
+            return None
+        after_outage = self.state(now) in {Telemetry.STALE, Telemetry.BLIND}
+        self._distrust = max(0, (SAMPLES_TO_TRUST if after_outage else self._distrust) - 1)
+        self._newest_s = self._heard_s = min(view.taken_at_s, now)
+        self._signal_pct, self.term = pct, term
+        return News(pct, after_outage)
+
+    @property
+    def trusts(self) -> bool:
+        """Whether enough new samples have come since the last outage."""
+        return not self._distrust
+
+    @property
+    def all_lost(self) -> bool:
+        """Whether the newest view had no usable device left."""
+        return self.expects_source and not self._capacity
+
+    def may_release(self, now: float) -> bool:
+        """Whether a better signal may be believed: not just after an outage or a loss."""
+        return self.trusts and now >= self._release_s
+
+    def state(self, now: float) -> Telemetry:
+        """How far the newest signal can be believed."""
+        if not self.expects_source:
+            return Telemetry.NONE
+        if self._heard_s is None:
+            return Telemetry.STARTING if now <= self._deadline_s else Telemetry.BLIND
+        return self._staleness.state(now - self._heard_s)
+
+    def load(self, state: Telemetry) -> float | None:
+        """The newest signal as 0..1, None once it is no longer heard."""
+        return self._signal_pct / 100.0 if state in _HEARD and self._signal_pct is not None else None
+
+    def capacity(self, now: float) -> float:
+        """Usable share of the devices, 0..1."""
+        return self._staleness.capacity(self._capacity, now - self._viewed_s)
+
+    def drifted(self, held: float, now: float) -> float:
+        """What has become of a factor by the age of the signal it was made from."""
+        if self._heard_s is None:
+            return held if now <= self._deadline_s else self._staleness.assumed(held)
+        return self._staleness.factor(held, now - self._heard_s)
+
+    def cause(self, state: Telemetry, capacity: float, otherwise: Why) -> Why:
+        """Why the factor is what it is, if telemetry itself is the cause."""
+        if state is Telemetry.NONE:
+            return Why.NO_DEVICE
+        if not capacity:
+            return Why.LOST
+        if state is Telemetry.STALE:
+            return Why.STALE
+        return Why.BLIND if state is Telemetry.BLIND else otherwise
+
+    def until(self, state: Telemetry, now: float) -> float:
+        """Until when nothing changes by age alone."""
+        trusted_s = self._until_trusted(now)
+        if self._heard_s is None:
+            return min(self._deadline_s, trusted_s) if state is Telemetry.STARTING else trusted_s
+        return {
+            Telemetry.FRESH: self._heard_s + self._staleness.fresh_s,
+            Telemetry.LATE: self._heard_s + self._staleness.stale_s,
+            Telemetry.STALE: min(now + BLEND_STEP_S, self._heard_s + self._staleness.blind_s),
+        }.get(state, trusted_s)
+
+    def next_view(self, now: float) -> float:
+        """When the next view is due; one interval from now if it should have come already."""
+        return self._due(self._viewed_s + self._interval_s, now)
+
+    def release_at(self, samples: int, calm: int, now: float) -> float:
+        """The first sample at which ``samples`` calm ones in a row may have been believed.
+
+        Args:
+            samples: how many are wanted.
+            calm: how many of them have been seen; they count only if the next one may be believed, too.
+            now: monotonic seconds; one interval from here if nothing can be foreseen.
+        """
+        interval_s = self._interval_s
+        if self._heard_s is None or self._heard_s == -math.inf:
+            return now + interval_s
+        following = self._heard_s + interval_s
+        counts_from = self._heard_s + max(1, self._distrust) * interval_s
+        if counts_from < self._release_s:
+            counts_from += math.ceil((self._release_s - counts_from) / interval_s) * interval_s
+        seen = calm if counts_from == following else 0
+        return self._due(counts_from + (max(1, samples - seen) - 1) * interval_s, now)
+
+    def _read(self, view: GpuView) -> tuple[float | None, str]:
+        if self.signal is Signal.UTILIZATION:
+            return view.utilization_pct, "utilization"
+        value = self.pressure.value
+        return (None if value is None else 100.0 * value), self.pressure.term
+
+    def _until_trusted(self, now: float) -> float:
+        """Until when the capacity in force holds while nothing tells a signal."""
+        age_s = now - self._viewed_s
+        if self._capacity == 1.0 or age_s > self._staleness.blind_s:
+            return math.inf
+        return max(now + BLEND_STEP_S, self._viewed_s + self._staleness.stale_s)
+
+    def _due(self, at: float, now: float) -> float:
+        return at if at > now else now + self._interval_s

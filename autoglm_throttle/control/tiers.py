@@ -1,0 +1,109 @@
+"""Policy ``tiers``: strikes, bands and hysteresis, taken literally."""
+
+from __future__ import annotations
+
+from autoglm_throttle.control.controller import ControlRules
+from autoglm_throttle.control.listener import Listener
+from autoglm_throttle.control.pressure import Pressure
+from autoglm_throttle.model import Evidence, GpuView, Regime, Unknown, Why, Work
+
+
+class TierController:
+    """The table, once for each new sample, with or without traffic.
+
+    Args:
+        rules: bands and factors, how they are entered and left, and how late samples are dealt with.
+        now: monotonic seconds.
+    """
+
+    def __init__(self, rules: ControlRules, now: float) -> None:
+        self._listener = Listener(rules, now)
+        self._table = rules.table
+        self._rules = rules.hysteresis
+        self._strikes = 0
+        self._calm = 0
+        self._tier = 0.0 if rules.staleness.unknown is Unknown.CLOSED else 1.0
+        self._why = Why.CALM
+        self._regime = self._publish(now, since_s=now)
+
+    @property
+    def pressure(self) -> Pressure:
+        """The pressure at the newest view."""
+        return self._listener.pressure
+
+    def started(self, now: float) -> None:
+        """Wait anew for the first sample."""
+        self._listener.started(now)
+
+    def observe(self, view: GpuView, _evidence: Evidence, work: Work, now: float) -> Regime:
+        """Apply the table to a new view, whatever the gate says."""
+        held = self._listener.drifted(self._tier, now)
+        news = self._listener.hear(view, work, now)
+        if news is not None:
+            if news.after_outage:
+                self._tier = held
+                self._strikes = self._calm = 0
+            self._step(news.pct, now)
+        return self._publish(now)
+
+    def regime(self, now: float, _evidence: Evidence | None = None) -> Regime:
+        """The Regime in force. It is valid until its ``until_s``, so that is when to ask again."""
+        return self._publish(now)
+
+    def silent(self, now: float) -> Regime:
+        """Nothing to listen to, so nothing is missing: the nominal rates."""
+        self._listener.silent()
+        return self._publish(now)
+
+    def gone(self, now: float) -> Regime:
+        """Blind at once, as after a long silence."""
+        self._listener.gone()
+        return self._publish(now)
+
+    def _step(self, signal_pct: float, now: float) -> None:
+        table, rules = self._table, self._rules
+        self._strikes = self._strikes + 1 if signal_pct > table.edge_pct else 0
+        want = table.factor(signal_pct) if self._strikes >= rules.samples else 1.0
+        up = table.factor(signal_pct + rules.release_margin_pct)
+        if want < self._tier:
+            self._tier, self._calm, self._why = want, 0, Why.TIER
+        elif up > self._tier and self._listener.may_release(now):
+            self._calm += 1
+            self._why = Why.HELD
+            if self._calm >= rules.release_samples:
+                self._tier = min(up, self._tier + rules.recovery_step)
+                self._why = Why.RELEASED
+        else:
+            self._calm = 0
+            self._why = self._resting(want)
+
+    def _resting(self, want: float) -> Why:
+        if self._tier == 1.0:
+            return Why.STRIKE if self._strikes else Why.CALM
+        return Why.TIER if want == self._tier else Why.HELD
+
+    def _publish(self, now: float, since_s: float | None = None) -> Regime:
+        listener = self._listener
+        expects = listener.expects_source
+        state, capacity = listener.state(now), listener.capacity(now)
+        factor = capacity * listener.drifted(self._tier, now) if expects else 1.0
+        reopens_s = 0.0 if factor else listener.release_at(self._rules.release_samples, self._calm, now)
+        until_s = listener.until(state, now)
+        if since_s is None:
+            since_s = self._regime.since_s if self._regime.factor == factor else now
+        self._regime = Regime(
+            factor=factor,
+            tier=self._tier if expects else 1.0,
+            load=listener.load(state),
+            since_s=since_s,
+            why=listener.cause(state, capacity, self._why),
+            telemetry=state,
+            until_s=until_s if factor else min(until_s, reopens_s),
+            reopens_s=reopens_s,
+            ceilings=(factor, factor, factor),
+            table_factor=factor,
+            armed=expects,
+            signal=listener.signal,
+            term=listener.term,
+        )
+        return self._regime

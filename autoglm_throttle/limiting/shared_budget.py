@@ -1,0 +1,85 @@
+"""One budget for all priorities, in force only while the policy ``adaptive`` cuts or holds.
+
+Each class may spend it only above its own reserve, so the lower ones stop first.
+No demand is estimated and nothing is drawn by lot: under the rate nobody is refused.
+"""
+
+from __future__ import annotations
+
+from autoglm_throttle.limiting.token_bucket import TokenBucket
+from autoglm_throttle.model import Decision, Priority, Reason
+
+RESERVES = (0.0, 0.3, 0.6)
+"""For high, mid, low: share of the capacity that the class must leave behind. From simulation."""
+
+CAPACITY_S = 0.5
+"""Seconds of the rate that a full budget holds."""
+
+LEAST_CAPACITY = 8.0
+"""Requests that a full budget holds at least: at less than two a second it would be below one request,
+and nobody would ever pass."""
+
+
+class SharedBudget:
+    """A token bucket that all classes spend from, one token for a request. It starts at rest.
+
+    Args:
+        reserves: for high, mid and low: share of the capacity that stays behind, each 0..0.875
+            (with more a bucket of 8 could never serve the class).
+        now: monotonic seconds.
+    """
+
+    __slots__ = ("_acts", "_bucket", "_detail", "_reserves")
+
+    def __init__(self, reserves: tuple[float, float, float], now: float) -> None:
+        self._reserves = reserves
+        self._bucket = TokenBucket(0.0, LEAST_CAPACITY, now, "gpu")
+        self._acts = False
+        self._detail = ""
+
+    def take(self, priority: Priority, now: float) -> Decision | None:
+        """Take one; None means taken, or that no budget is in force."""
+        if not self._acts:
+            return None
+        bucket = self._bucket
+        wait = bucket.take(1.0, now, keep=self._reserves[priority] * bucket.burst)
+        if not wait:
+            return None
+        return Decision(
+            allowed=False,
+            reason=Reason.GPU,
+            detail=self._detail,
+            policy=bucket.name,
+            limit=bucket.burst,
+            remaining=bucket.tokens(now),
+            retry_after_s=wait,
+            reset_after_s=wait,
+        )
+
+    def give_back(self, now: float) -> None:
+        """Return one that was taken and not used."""
+        self._bucket.give_back(1.0, now)
+
+    def rescale(self, budget_rps: float | None, term: str, now: float) -> None:
+        """Refill at ``budget_rps`` requests per second from now on; None puts the budget at rest.
+
+        What is stored stays, within the new capacity. After a rest it begins full.
+
+        Args:
+            budget_rps: > 0, or None.
+            term: what decided, named by refusals as ``gpu:<term>``.
+            now: monotonic seconds.
+        """
+        if budget_rps is None:
+            self._acts = False
+            return
+        capacity = max(CAPACITY_S * budget_rps, LEAST_CAPACITY)
+        if self._acts:
+            self._bucket.refit(budget_rps, capacity, now)
+        else:
+            self._bucket = TokenBucket(budget_rps, capacity, now, "gpu")
+        self._acts = True
+        self._detail = f"gpu:{term}"
+
+    def __repr__(self) -> str:
+        return f"SharedBudget({self._bucket!r})" if self._acts else "SharedBudget(at rest)"
