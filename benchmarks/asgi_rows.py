@@ -52,7 +52,7 @@ def ours(app: App = bare, **settings: Any) -> App:
     return ThrottleMiddleware(app, throttle=Throttle(Settings(**chosen)))
 
 
-def asgi_ratelimit(app: App = bare, limit: int = LIMIT) -> App:
+def asgi_ratelimit(app: App = bare, limit: int = LIMIT, per: str = "minute") -> App:
     """asgi-ratelimit with its memory backend: a rule for all paths, the user from the scope."""
     from ratelimit import RateLimitMiddleware, Rule
     from ratelimit.backends import simple
@@ -61,17 +61,19 @@ def asgi_ratelimit(app: App = bare, limit: int = LIMIT) -> App:
         return scope["client"][0], "default"
 
     backend: Any = simple.MemoryBackend
-    limited: App = RateLimitMiddleware(app, client, backend(), {r"^/": [Rule(minute=limit)]})
+    limited: App = RateLimitMiddleware(app, client, backend(), {r"^/": [Rule(**{per: limit})]})
     return limited
 
 
-def limits_fixed(strategy: str = "FixedWindowRateLimiter", app: App = bare, limit: int = LIMIT) -> App:
+def limits_fixed(
+    strategy: str = "FixedWindowRateLimiter", app: App = bare, limit: int = LIMIT, per: str = "minute"
+) -> App:
     """An engine of ``limits`` in a wrapper as bare as possible: key and rejection, no header fields."""
     from limits import parse, strategies
     from limits.storage import MemoryStorage
 
     limiter = getattr(strategies, strategy)(MemoryStorage())
-    item = parse(f"{limit}/minute")
+    item = parse(f"{limit}/{per}")
 
     async def middleware(scope: Scope, receive: Any, send: Any) -> None:
         if scope["type"] != "http" or limiter.hit(item, scope["client"][0]):

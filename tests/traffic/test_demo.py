@@ -16,7 +16,8 @@ import pytest
 from autoglm_throttle.model import Policy
 from autoglm_throttle.traffic.demo import add_arguments, run
 from autoglm_throttle.traffic.demo.child import Child
-from autoglm_throttle.traffic.demo.scenario import environment
+from autoglm_throttle.traffic.demo.command import SERVER
+from autoglm_throttle.traffic.demo.scenario import STATE_PATH, environment
 from autoglm_throttle.traffic.errors import TrafficError
 from tests.traffic.test_trace import synthetic, written
 
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.server
 
 DEADLINE_S = 20.0
 SETTINGS = environment(Policy.TIERS)
+ASKED = {"environment": SETTINGS, "speed": None}
 
 
 def parsed(*words: str) -> argparse.Namespace:
@@ -92,28 +94,29 @@ def test_impossible_options_are_usage_errors(words: tuple[str, str]) -> None:
 def test_a_service_that_cannot_start_says_why() -> None:
     with (
         pytest.raises(TrafficError, match=r"(?s)did not start.*USER_LIMIT"),
-        Child(SETTINGS | {"AUTOGLM_THROTTLE_USER_LIMIT": "many"}, None),
+        Child(SERVER, ASKED | {"environment": SETTINGS | {"AUTOGLM_THROTTLE_USER_LIMIT": "many"}}),
     ):
         pass
 
 
 async def test_the_child_shows_its_throttle_and_ends_with_the_block() -> None:
-    with Child(SETTINGS, None) as child:
+    with Child(SERVER, ASKED) as child:
         assert child.running
-        state = await child.state()
+        state = await child.ask(STATE_PATH)
         assert state is not None
         assert state["rate_rps"] == {"high": 1000.0, "mid": 500.0, "low": 100.0}
         assert state["tiers"] == [[85.0, 0.7], [90.0, 0.4], [95.0, 0.0]]
         port = child.port
     assert gone(port)
-    assert await child.state() is None
+    assert await child.ask(STATE_PATH) is None
 
 
 PARENT = """
 import sys
 from autoglm_throttle.model import Policy
 from autoglm_throttle.traffic.demo.child import Child
-from autoglm_throttle.traffic.demo.scenario import environment
+from autoglm_throttle.traffic.demo.command import SERVER
+from autoglm_throttle.traffic.demo.scenario import STATE_PATH, environment
 with Child(environment(Policy.TIERS), None) as child:
     print(child.port, flush=True)
     sys.stdin.read()

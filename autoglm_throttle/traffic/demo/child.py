@@ -1,4 +1,4 @@
-"""Starts the demonstration's service in a child process and makes sure it ends."""
+"""Starts a service in a child process and makes sure it ends."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ import tempfile
 from collections.abc import Mapping
 from typing import IO, Any, cast
 
-from autoglm_throttle.traffic.demo.scenario import STATE_PATH
 from autoglm_throttle.traffic.errors import TrafficError
 
-SERVER = "autoglm_throttle.traffic.demo.server"
 ASK_S = 2.0
 """An overloaded event loop may answer late; the live view then shows what it knew."""
 
@@ -32,12 +30,13 @@ class Child:
     the child's input.
 
     Args:
-        environment: the settings of its throttle, by full name.
-        speed: of the trace; None for the phases.
+        module: what to run; it calls `serve` of ``serving.py``.
+        asked: what the service is to be, as JSON on its standard input.
     """
 
-    def __init__(self, environment: Mapping[str, str], speed: float | None) -> None:
-        self._asked = json.dumps({"environment": dict(environment), "speed": speed})
+    def __init__(self, module: str, asked: Mapping[str, object]) -> None:
+        self._module = module
+        self._asked = json.dumps(asked)
         self.port: int = 0
         """Known once it is started."""
 
@@ -49,7 +48,7 @@ class Child:
         """
         self._said = tempfile.TemporaryFile()
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            [sys.executable, "-m", SERVER],
+            [sys.executable, "-m", self._module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,
@@ -78,12 +77,12 @@ class Child:
         self._said.seek(0)
         return self._said.read().decode(errors="replace").splitlines()[-LINES:]
 
-    async def state(self) -> dict[str, Any] | None:
-        """What its throttle shows now; None if it does not say in time."""
+    async def ask(self, path: str) -> dict[str, Any] | None:
+        """The JSON object at a path of its own; None if it does not say in time."""
         try:
             async with asyncio.timeout(ASK_S):
                 reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-                writer.write(f"GET {STATE_PATH} HTTP/1.1\r\nhost: demo\r\nconnection: close\r\n\r\n".encode())
+                writer.write(f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
                 answer = await reader.read()
                 writer.close()
         except OSError:

@@ -19,6 +19,7 @@ from autoglm_throttle.traffic.demo.scenario import (
     CONNECTIONS,
     IDENTITY_HEADER,
     SECONDS,
+    STATE_PATH,
     Scenario,
     environment,
     phases,
@@ -30,6 +31,7 @@ from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import Generator, Options
 from autoglm_throttle.traffic.wire import Target, encoder
 
+SERVER = "autoglm_throttle.traffic.demo.server"
 OPENED = 100
 """Connections before the start: no more than the shortest backlog of a listening socket (macOS: 128)."""
 
@@ -78,7 +80,7 @@ def _perform(scenario: Scenario, settings: dict[str, str], out: TextIO) -> int:
     shown = (f"  {name}={value}\n" for name, value in settings.items() if not name.endswith("_SECRET"))
     out.write(f"{scenario.title}\n{''.join(shown)}")
     out.flush()
-    with Child(settings, scenario.speed) as child:
+    with Child(SERVER, {"environment": settings, "speed": scenario.speed}) as child:
         result, watched = asyncio.run(_play(scenario, child, out))
         found = story.problems(result, watched, phased=scenario.speed is None)
         if found:
@@ -98,7 +100,7 @@ def _scenario(args: argparse.Namespace) -> Scenario:
 
 
 async def _play(scenario: Scenario, child: Child, out: TextIO) -> tuple[Result, story.Watched]:
-    await child.state()
+    await child.ask(STATE_PATH)
     target = Target(port=child.port, identity_header=IDENTITY_HEADER)
     lately = Lately(scenario.plan.priorities)
     encode = encoder(scenario.plan, target, scenario.bodies)
@@ -116,7 +118,7 @@ async def _play(scenario: Scenario, child: Child, out: TextIO) -> tuple[Result, 
             watched.died = True
             generator.stop()
             generator.stop()
-        state = await child.state() or state
+        state = await child.ask(STATE_PATH) or state
         if state is not None:
             watched.see(state)
             view.show(frame(scenario, generator, lately, state))

@@ -1,21 +1,11 @@
 """The demonstration's service, in a process of its own: the throttle round the simulated service, on uvicorn.
 
-Run as ``python -m autoglm_throttle.traffic.demo.server``. One line of JSON on the standard input says what
-to be; the port is written to the standard output. The end of the input ends the process, however it came
-about: even a parent that was killed leaves nobody behind.
+Run as ``python -m autoglm_throttle.traffic.demo.server``; see ``serving.py``.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
-import os
-import socket
-import sys
-import threading
-import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from starlette.types import Receive, Scope, Send
 
@@ -24,18 +14,9 @@ from autoglm_throttle.model import Priority
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.traffic.demo.scenario import CONNECTIONS, STATE_PATH, card
-from autoglm_throttle.traffic.files import allow_connections
+from autoglm_throttle.traffic.demo.serving import asked_for, serve
 from autoglm_throttle.traffic.simulate import SimGpu, service
 from autoglm_throttle.traffic.simulate.exchange import Exchange
-
-if TYPE_CHECKING:
-    import uvicorn
-
-BACKLOG = 1024
-"""Connections that may wait to be accepted; Linux allows 4096 by default, macOS 128."""
-
-PATIENCE_S = 3.0
-"""After the input ended: time to close connections before the process ends anyway."""
 
 
 class DemoService:
@@ -76,33 +57,9 @@ def build(settings: Mapping[str, str], speed: float | None) -> ThrottleMiddlewar
 
 
 def main() -> None:
-    """Serve until the standard input ends."""
-    import uvicorn
-
-    asked = json.loads(sys.stdin.readline())
-    allow_connections(CONNECTIONS)
-    config = uvicorn.Config(
-        build(asked["environment"], asked["speed"]),
-        log_level="warning",
-        access_log=False,
-        timeout_keep_alive=300,
-        timeout_graceful_shutdown=1,
-    )
-    server = uvicorn.Server(config)
-    threading.Thread(target=_watch, args=(server,), daemon=True).start()
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(BACKLOG)
-        sys.stdout.write(f"{listener.getsockname()[1]}\n")
-        sys.stdout.flush()
-        asyncio.run(server.serve(sockets=[listener]))
-
-
-def _watch(server: uvicorn.Server) -> None:
-    sys.stdin.read()
-    server.should_exit = True
-    time.sleep(PATIENCE_S)
-    os._exit(1)
+    """Serve what the first line of the standard input asks for."""
+    asked = asked_for()
+    serve(build(asked["environment"], asked["speed"]), connections=CONNECTIONS)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,73 @@
+"""A uvicorn process that serves until its standard input ends.
+
+One line of JSON on the standard input says what to be; the port is written to the standard output. The end of
+the input ends the process, however it came about: even a parent that was killed leaves nobody behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any, cast
+
+from starlette.types import ASGIApp
+
+from autoglm_throttle.traffic.files import allow_connections
+
+if TYPE_CHECKING:
+    import uvicorn
+
+BACKLOG = 1024
+"""Connections that may wait to be accepted; Linux allows 4096 by default, macOS 128."""
+
+PATIENCE_S = 3.0
+"""After the input ended: time to close connections before the process ends anyway."""
+
+
+def asked_for() -> dict[str, Any]:
+    """What the first line of the standard input says."""
+    return cast("dict[str, Any]", json.loads(sys.stdin.readline()))
+
+
+def serve(app: ASGIApp, *, connections: int, limit_concurrency: int | None = None) -> None:
+    """Serve on a free port of loopback until the standard input ends.
+
+    Args:
+        app: what to serve.
+        connections: how many must be possible at once.
+        limit_concurrency: uvicorn's own limit; None: no limit.
+
+    Raises:
+        TrafficError: this process may not open so many connections.
+    """
+    import uvicorn
+
+    allow_connections(connections)
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        timeout_keep_alive=300,
+        timeout_graceful_shutdown=1,
+        limit_concurrency=limit_concurrency,
+    )
+    server = uvicorn.Server(config)
+    threading.Thread(target=_watch, args=(server,), daemon=True).start()
+    # Only with its protocol named does asyncio switch Nagle's algorithm off; else answers wait 40 ms for an ACK.
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(BACKLOG)
+        sys.stdout.write(f"{listener.getsockname()[1]}\n")
+        sys.stdout.flush()
+        server.run(sockets=[listener])
+
+
+def _watch(server: uvicorn.Server) -> None:
+    sys.stdin.read()
+    server.should_exit = True
+    time.sleep(PATIENCE_S)
+    os._exit(1)

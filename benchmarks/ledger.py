@@ -1,0 +1,82 @@
+"""What one run of a load did for its clients: completions in time, by class, inside a window."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from autoglm_throttle.model import Priority
+from autoglm_throttle.traffic.arrivals import Plan
+from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.histogram import Histogram
+
+ANSWERED_NO = (Ending.LIMITED, Ending.REJECTED, Ending.CLIENT_ERROR, Ending.SERVER_ERROR)
+"""Refusals, the uncouth ones included: uvicorn's own has no Retry-After."""
+
+
+@dataclass
+class ClassBook:
+    """One class. Completions count where they happen, all else where the request was to be sent."""
+
+    completions: int = 0
+    """Within the objective, inside the window, whenever they were sent."""
+    planned: int = 0
+    in_time: int = 0
+    """Of the planned."""
+    refused: int = 0
+    response: Histogram = field(default_factory=Histogram)
+    """Of the planned that were served, in time or not."""
+
+
+class Ledger:
+    """The generator's observer.
+
+    Args:
+        plan: what is sent.
+        slo_s: a completion that takes longer is worth nothing to anybody.
+        begin_s: of the window, from the first intended start; what comes before is the warm-up.
+        end_s: of the window.
+    """
+
+    def __init__(self, plan: Plan, slo_s: float, begin_s: float, end_s: float) -> None:
+        self.classes: dict[Priority, ClassBook] = {priority: ClassBook() for priority in Priority}
+        self.refusal: Histogram = Histogram()
+        """How long a refusal took, of all planned inside the window."""
+        self._plan = plan
+        self._slo_s = slo_s
+        self._begin_s = begin_s
+        self._end_s = end_s
+
+    @property
+    def length_s(self) -> float:
+        """Of the window."""
+        return self._end_s - self._begin_s
+
+    def note(self, index: int, ending: Ending, response_s: float) -> None:
+        """Enter one ending."""
+        sent_s = self._plan.offsets[index]
+        book = self.classes[Priority(self._plan.priorities[index])]
+        in_time = ending.served and response_s <= self._slo_s
+        book.completions += in_time and self._within(sent_s + response_s)
+        if not self._within(sent_s):
+            return
+        book.planned += 1
+        book.in_time += in_time
+        if ending.served:
+            book.response.record(response_s)
+        elif ending in ANSWERED_NO:
+            book.refused += 1
+            self.refusal.record(response_s)
+
+    def _within(self, at_s: float) -> bool:
+        return self._begin_s <= at_s < self._end_s
+
+    def completed_rps(self, priority: Priority | None = None) -> float:
+        """Completions in time per second of the window, of one class or of all."""
+        return sum(book.completions for book in self._of(priority)) / self.length_s
+
+    def offered_rps(self, priority: Priority | None = None) -> float:
+        """Requests that were to be sent per second of the window."""
+        return sum(book.planned for book in self._of(priority)) / self.length_s
+
+    def _of(self, priority: Priority | None) -> list[ClassBook]:
+        return list(self.classes.values()) if priority is None else [self.classes[priority]]

@@ -1,0 +1,180 @@
+"""The services that `benchmarks.overload` drives, one process each: ``python -m benchmarks.overloaded``.
+
+Each is the simulated inference service behind something that is to protect it, or behind nothing. What
+protects by a fixed number gets the right one: the requests/s that this GPU does, or two of its batches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from autoglm_throttle import Policy, Settings, Throttle, ThrottleMiddleware
+from autoglm_throttle.traffic.demo.serving import asked_for, serve
+from autoglm_throttle.traffic.simulate import BatchSpec, SimGpu, SimSpec, service
+from benchmarks import asgi_rows
+from benchmarks.asgi_rows import App, Scope
+
+CPU_PATH = "/overload/cpu"
+"""The CPU seconds of this process; outside of whatever is measured."""
+
+INSIDE = 32
+"""Two batches: one that runs and one that waits. The right concurrency limit of this GPU."""
+
+CONNECTIONS = 4_000
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be served."""
+
+    row: str
+    capacity_rps: float
+    slo_s: float
+
+
+def gpu(capacity_rps: float) -> SimGpu:
+    """The GPU of `benchmarks.closed_loop`: batches of 16, 10 ms of each for the batch itself.
+
+    Memory is no question here, so a request takes 1 % of its usual memory: the rows without a limit are
+    slow, and not dead.
+    """
+    work = BatchSpec(max_batch=16, base_s=1.0 / capacity_rps, capacity_rps=capacity_rps)
+    return SimGpu(SimSpec(work=work, request_bytes=SimSpec().request_bytes // 100))
+
+
+def instant() -> SimGpu:
+    """A GPU that takes no time: what is slow then are the server and the client."""
+    return gpu(1e6)
+
+
+def ours(app: App, sim: SimGpu, asked: Asked, **settings: Any) -> App:
+    """Behind the throttle, which reads the simulated GPU."""
+    chosen = Settings(slo_s=asked.slo_s, priority_header_trust="any", **settings)
+    return ThrottleMiddleware(app, throttle=Throttle(chosen, gpu=sim))
+
+
+def semaphore(app: App) -> App:
+    """As many inside as are right, all others wait their turn, however long it takes."""
+    turn = asyncio.Semaphore(INSIDE)
+
+    async def middleware(scope: Scope, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await app(scope, receive, send)
+            return
+        async with turn:
+            await app(scope, receive, send)
+
+    return middleware
+
+
+def full(app: App) -> App:
+    """As many inside as are right, all others are refused at once."""
+    inside = 0
+
+    async def middleware(scope: Scope, receive: Any, send: Any) -> None:
+        nonlocal inside
+        if scope["type"] != "http":
+            await app(scope, receive, send)
+            return
+        if inside >= INSIDE:
+            headers = [(b"retry-after", b"1"), (b"content-length", b"0")]
+            await send({"type": "http.response.start", "status": 503, "headers": headers})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        inside += 1
+        try:
+            await app(scope, receive, send)
+        finally:
+            inside -= 1
+
+    return middleware
+
+
+def per_second(asked: Asked) -> dict[str, Any]:
+    """The right rate limit of this GPU."""
+    return {"limit": round(asked.capacity_rps), "per": "second"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """What stands in front of the service."""
+
+    title: str
+    wrap: Callable[[App, SimGpu, Asked], App]
+    instant: bool = False
+    """Whether the GPU takes no time: a control."""
+    limit_concurrency: int | None = None
+    """Of uvicorn."""
+
+
+def _policy(policy: Policy) -> Callable[[App, SimGpu, Asked], App]:
+    return lambda app, sim, asked: ours(app, sim, asked, policy=policy)
+
+
+def _unbound(app: App, sim: SimGpu, asked: Asked) -> App:
+    rates = {f"rate_{name}_rps": 1e6 for name in ("high", "mid", "low")}
+    return ours(app, sim, asked, policy=Policy.ADAPTIVE, **rates)
+
+
+def _alone(app: App, _sim: SimGpu, _asked: Asked) -> App:
+    return app
+
+
+ROWS: dict[str, Row] = {
+    "none": Row("no middleware", _alone),
+    "adaptive": Row("autoglm_throttle, adaptive", _policy(Policy.ADAPTIVE)),
+    "gate": Row("autoglm_throttle, gate", _policy(Policy.GATE)),
+    "tiers": Row("autoglm_throttle, tiers", _policy(Policy.TIERS)),
+    "limits": Row(
+        "limits, fixed window of 1 s",
+        lambda app, _, asked: asgi_rows.limits_fixed(app=app, **per_second(asked)),
+    ),
+    "ratelimit": Row(
+        "asgi-ratelimit, 1 s", lambda app, _, asked: asgi_rows.asgi_ratelimit(app, **per_second(asked))
+    ),
+    "full": Row(f"concurrency limit {INSIDE}", lambda app, _sim, _asked: full(app)),
+    "semaphore": Row(f"asyncio.Semaphore({INSIDE})", lambda app, _sim, _asked: semaphore(app)),
+    "uvicorn": Row(f"uvicorn --limit-concurrency {INSIDE}", _alone, limit_concurrency=INSIDE),
+    "control": Row("instant GPU, no middleware", _alone, instant=True),
+    "control_ours": Row("instant GPU, adaptive", _unbound, instant=True),
+}
+
+
+def told(app: App) -> App:
+    """The app, with the CPU seconds of this process on a path of its own."""
+
+    async def outermost(scope: Scope, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and scope["path"] == CPU_PATH:
+            body = json.dumps({"cpu_s": time.process_time()}).encode()
+            headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
+        else:
+            await app(scope, receive, send)
+
+    return outermost
+
+
+def build(asked: Asked) -> App:
+    """The whole application of a row."""
+    row = ROWS[asked.row]
+    sim = instant() if row.instant else gpu(asked.capacity_rps)
+    return told(row.wrap(service(sim), sim, asked))
+
+
+def main() -> None:
+    """Serve what the first line of the standard input asks for."""
+    logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
+    asked = Asked(**asked_for())
+    limit = ROWS[asked.row].limit_concurrency
+    serve(build(asked), connections=CONNECTIONS, limit_concurrency=limit)
+
+
+if __name__ == "__main__":
+    main()
