@@ -1,0 +1,116 @@
+"""A fixed bound of the requests in flight, without a waiting line.
+
+For the policies that measure no service rate; it has the verbs of the gate, so that a request's path is one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from autoglm_throttle.limiting.gate_rules import GateView
+from autoglm_throttle.limiting.gate_service import FIRST_LATENCY_S
+from autoglm_throttle.limiting.ticket import Ticket
+from autoglm_throttle.model import Decision, Demand, Evidence, Outcome, Priority, Reason
+
+LATENCY_GAIN = 0.1
+"""Weight of the newest request in the mean time for which a slot is held."""
+
+_NOBODY: Sequence[Ticket] = ()
+
+
+class Cap:
+    """At most so many requests in flight; whoever comes then is refused.
+
+    Not thread-safe: callers hold one re-entrant lock.
+
+    Args:
+        limit: requests in flight, >= 1.
+    """
+
+    __slots__ = ("_held_s", "_refused", "in_flight", "limit", "waiting")
+
+    def __init__(self, limit: int) -> None:
+        self.limit: float = float(limit)
+        self.in_flight: int = 0
+        """Slots given and not yet given back."""
+        self.waiting: int = 0
+        """Always 0: nobody waits."""
+        self._held_s = FIRST_LATENCY_S
+        self._refused = 0
+
+    def __repr__(self) -> str:
+        return f"Cap({self.in_flight} of {self.limit:g} in flight)"
+
+    def count(self, priority: Priority, now: float) -> None:
+        """Nothing: a fixed bound needs no demand."""
+
+    def enter(self, demand: Demand, now: float) -> bool:  # noqa: ARG002 - the gate's verb
+        """Take a slot, if one is free."""
+        if self.in_flight >= self.limit:
+            return False
+        self.in_flight += 1
+        return True
+
+    def line_up(self, demand: Demand, now: float) -> Ticket | Decision:  # noqa: ARG002 - the gate's verb
+        """The refusal: a slot becomes free after the mean time that one is held, divided by their number."""
+        self._refused += 1
+        retry_s = self._held_s / self.limit
+        return Decision(False, Reason.QUEUE, "queue:cap", "queue", self.limit, 0, retry_s, retry_s)
+
+    def rescue(self, demand: Demand, now: float) -> Ticket | None:  # noqa: ARG002 - the gate's verb
+        """None: without a measured rate there is no share of it."""
+        return None
+
+    def finish(self, started_s: float, outcome: Outcome, now: float) -> None:  # noqa: ARG002 - the gate's verb
+        """Free the slot of a request that ended."""
+        self.in_flight -= 1
+        self._held_s += LATENCY_GAIN * (max(0.0, now - started_s) - self._held_s)
+
+    def leave(self, ticket: Ticket, now: float) -> None:
+        """Nothing: there are no tickets."""
+
+    def expire(self, ticket: Ticket, now: float) -> bool:  # noqa: ARG002 - the gate's verb
+        """False: there are no tickets."""
+        return False
+
+    def ready(self, now: float) -> Sequence[Ticket]:  # noqa: ARG002 - the gate's verb
+        """Nobody."""
+        return _NOBODY
+
+    def deadline_s(self) -> float:
+        """Infinite: nobody waits."""
+        return math.inf
+
+    def charge(self) -> None:
+        """Count a request as in flight that would have been refused: a dry run lets it load the service."""
+        self.in_flight += 1
+
+    def advance(self, now: float) -> None:
+        """Nothing: there are no periods."""
+
+    def memory(self, ratio: float | None) -> None:
+        """Nothing: the bound is fixed."""
+
+    def evidence(self) -> Evidence:
+        """Whether somebody was refused since the last word; no service rate."""
+        refused = self._refused
+        self._refused = 0
+        return Evidence(refused > 0, None, self.in_flight, self.limit)
+
+    def view(self, now: float) -> GateView:  # noqa: ARG002 - the gate's verb
+        """The bound and what is in flight; of the rest, what a gate shows that has measured nothing."""
+        return GateView(
+            limit=self.limit,
+            in_flight=self.in_flight,
+            waiting=(0, 0, 0),
+            service_rps=None,
+            demand_rps=(0.0, 0.0, 0.0),
+            latency_s=self._held_s,
+            unloaded_s=None,
+            budget_s=math.inf,
+            memory_cap=math.inf,
+            memory_blind=False,
+            slo_unreachable=False,
+            pressure=self.in_flight / self.limit,
+        )

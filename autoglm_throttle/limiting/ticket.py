@@ -1,0 +1,67 @@
+"""A place in the waiting line."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from enum import IntEnum
+from typing import TypeAlias
+
+from autoglm_throttle.limiting.token_bucket import TokenBucket
+from autoglm_throttle.model import Decision, Demand
+
+
+class TicketState(IntEnum):
+    """Where a waiting request stands. A ticket changes its state once, except that a called one may leave."""
+
+    WAITING = 0
+    CALLED = 1
+    """It has a slot."""
+    DROPPED = 2
+    """It waited for as long as waiting was of use to it."""
+    LEFT = 3
+    """The waiter went away, from the line or with the slot it had been called to."""
+
+
+WAITING, CALLED, DROPPED, LEFT = TicketState
+"""Before Python 3.12 reading a member from its class costs as much as a look into a dictionary."""
+
+
+class Ticket:
+    """One waiting request. All but the last three fields are written by the gate alone.
+
+    Args:
+        demand: what it asks for.
+        arrived_s: monotonic seconds.
+        patience_s: seconds it waits at most, > 0.
+        lane: index of its line: 0 the lane of the guaranteed share, then high, mid, low.
+    """
+
+    __slots__ = ("arrived_s", "called_s", "decision", "demand", "lane", "paid", "patience_s", "state", "wake")
+
+    def __init__(self, demand: Demand, arrived_s: float, patience_s: float, lane: int) -> None:
+        self.demand: Demand = demand
+        self.arrived_s: float = arrived_s
+        self.patience_s: float = patience_s
+        self.lane: int = lane
+        self.state: TicketState = WAITING
+        self.called_s: float | None = None
+        """When it got its slot."""
+        self.wake: Callable[[], None] | None = None
+        """Tells the waiter that the state has changed."""
+        self.paid: TokenBucket | None = None
+        """The bucket that paid, for the refund."""
+        self.decision: Decision | None = None
+        """What the user window said."""
+
+    @property
+    def deadline_s(self) -> float:
+        """The instant at which its patience is over."""
+        return self.arrived_s + self.patience_s
+
+    def __repr__(self) -> str:
+        return f"Ticket({self.state.name}, lane {self.lane}, {self.demand!r})"
+
+
+Line: TypeAlias = "OrderedDict[Ticket, None]"
+"""Tickets in order of arrival. Any of them leaves in constant time, and keeps no memory after that."""
