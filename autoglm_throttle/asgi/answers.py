@@ -16,7 +16,13 @@ from autoglm_throttle.model import Decision, Reason
 
 Field = tuple[bytes, bytes]
 
-STATUS = {Reason.RATE: 429, Reason.USER: 429, Reason.GPU: 503, Reason.TOO_LARGE: 413}
+STATUS = {
+    Reason.RATE: 429,
+    Reason.USER: 429,
+    Reason.GPU: 503,
+    Reason.QUEUE: 503,
+    Reason.TOO_LARGE: 413,
+}
 
 _TYPES = {
     429: ("https://iana.org/assignments/http-problem-types#quota-exceeded", "Too Many Requests"),
@@ -31,7 +37,16 @@ _SENTENCES = {
     Reason.RATE: "The rate for {policy} priority requests is used up; try again in {seconds} s.",
     Reason.USER: "Your limit {policy} is used up; try again in {seconds} s.",
     Reason.GPU: "The service has no capacity left; try again in {seconds} s.",
+    Reason.QUEUE: "The service is busy; try again in {seconds} s.",
 }
+
+_QUEUE_SENTENCES = {
+    "queue:slow": "The wait for a turn would be too long; try again in {seconds} s.",
+    "queue:wait": "No turn came in time; try again in {seconds} s.",
+    "queue:full": "The line is full; try again in {seconds} s.",
+    "queue:cap": "As many requests are running as may run at once; try again in {seconds} s.",
+}
+"""What can be said more closely, by the decision's detail."""
 
 EXPOSED_FIELDS = ("retry-after", "retry-after-ms", "ratelimit", "ratelimit-policy", "x-should-retry")
 """Every field name that an answer may carry, for Access-Control-Expose-Headers."""
@@ -198,7 +213,8 @@ def _problem(decision: Decision, status: int, sentence: str) -> dict[str, object
 
 def _prepare(decision: Decision, status: int, seconds: int) -> bytes:
     """The body for this kind of refusal, up to where the exact wait goes."""
-    sentence = _SENTENCES[decision.reason].format(policy=decision.policy, seconds=seconds)
+    form = _QUEUE_SENTENCES.get(decision.detail) or _SENTENCES[decision.reason]
+    sentence = form.format(policy=decision.policy, seconds=seconds)
     document = _problem(decision, status, sentence)
     return json.dumps(document, separators=(",", ":"))[:-1].encode() + b',"retry_after_s":'
 

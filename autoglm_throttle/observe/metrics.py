@@ -7,11 +7,12 @@ Labels are closed sets from code, settings or the driver, never something that a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from autoglm_throttle.model import GpuSample, Telemetry
+from autoglm_throttle.model import GpuSample, Priority, Telemetry
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.snapshot import DurationCounts, Snapshot
 from autoglm_throttle.version import __version__
@@ -19,6 +20,9 @@ from autoglm_throttle.version import __version__
 PREFIX: Final = "autoglm_throttle_"
 
 Labels = tuple[str, ...]
+
+_TELLS_NOTHING: Final = frozenset({Telemetry.STARTING, Telemetry.BLIND, Telemetry.NONE})
+"""States in which there is no sample that a table could be read with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +77,23 @@ def _active(picture: Picture) -> Rows:
     return [((priority.label,), count) for priority, count in picture.snapshot.active.items()]
 
 
+def _queued(picture: Picture) -> Rows:
+    gate = picture.snapshot.gate
+    return [] if gate is None else [((p.label,), n) for p, n in zip(Priority, gate.waiting, strict=True)]
+
+
+def _queue_time(picture: Picture) -> Histograms:
+    return [((priority.label,), row) for priority, row in picture.snapshot.queue_time.items()]
+
+
 def _outcomes(picture: Picture) -> Rows:
     counts = picture.snapshot.outcomes.items()
     return [((priority.label, outcome.value), count) for (priority, outcome), count in counts]
+
+
+def _would_refuse(picture: Picture) -> Rows:
+    counts = picture.snapshot.would_refuse.items()
+    return [((priority.label, reason.value), count) for (priority, reason), count in counts]
 
 
 def _hints(picture: Picture) -> Rows:
@@ -92,6 +110,38 @@ def _tier(picture: Picture) -> Rows:
     tier = picture.snapshot.regime.tier
     in_force = max((step for step in steps if step <= tier), default=steps[0])
     return [((f"{step * 100:g}",), float(step == in_force)) for step in reversed(steps)]
+
+
+def _table_factor(picture: Picture) -> Rows:
+    regime = picture.snapshot.regime
+    return [] if regime.telemetry in _TELLS_NOTHING else [((), regime.table_factor)]
+
+
+def _table_armed(picture: Picture) -> Rows:
+    return [((), float(picture.snapshot.regime.armed))]
+
+
+def _inflight(picture: Picture) -> Rows:
+    gate = picture.snapshot.gate
+    return [] if gate is None else [((), gate.in_flight)]
+
+
+def _inflight_limit(picture: Picture) -> Rows:
+    """The smallest of all that bound it; none where nothing does."""
+    gate = picture.snapshot.gate
+    if gate is None:
+        return []
+    limit = min(gate.limit, gate.memory_cap, picture.settings.inflight_max or math.inf)
+    return [] if math.isinf(limit) else [((), limit)]
+
+
+def _service_rate(picture: Picture) -> Rows:
+    gate = picture.snapshot.gate
+    return [] if gate is None or gate.service_rps is None else [((), gate.service_rps)]
+
+
+def _pressure(picture: Picture) -> Rows:
+    return [((term,), ratio) for term, ratio in picture.snapshot.pressure.items()]
 
 
 def _rate_limit(picture: Picture) -> Rows:
@@ -165,11 +215,31 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (
         PREFIX + "active_requests", "gauge", ("priority",), "Requests admitted and not yet ended.", _active
     ),
     MetricSpec(
+        PREFIX + "queued_requests",
+        "gauge",
+        ("priority",),
+        "Requests that stand in line for their turn.",
+        _queued,
+    ),
+    HistogramSpec(
+        PREFIX + "queue_time_seconds",
+        ("priority",),
+        "Time in line of requests that had to wait, whether or not their turn came.",
+        _queue_time,
+    ),
+    MetricSpec(
         PREFIX + "outcomes",
         "counter",
         ("priority", "outcome"),
         "How admitted requests ended: success, failure, or neutral where the client left.",
         _outcomes,
+    ),
+    MetricSpec(
+        PREFIX + "would_refuse",
+        "counter",
+        ("priority", "reason"),
+        "Requests that were admitted only because DRY_RUN is on.",
+        _would_refuse,
     ),
     MetricSpec(
         PREFIX + "hints",
@@ -182,7 +252,7 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (
         PREFIX + "factor_ratio",
         "gauge",
         (),
-        "Share of the nominal rates that is refilled now, 0 to 1; 0 refuses all new requests.",
+        "Share of the nominal rates that is let in now, 0 to 1; 0 refuses all new requests.",
         _factor,
     ),
     MetricSpec(
@@ -191,6 +261,49 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (
         ("tier",),
         "Step of the tier table in force, in percent of the nominal rates.",
         _tier,
+    ),
+    MetricSpec(
+        PREFIX + "table_factor_ratio",
+        "gauge",
+        (),
+        "What the tier table says of the newest sample, 0 to 1, whether or not it is applied.",
+        _table_factor,
+    ),
+    MetricSpec(
+        PREFIX + "table_armed",
+        "gauge",
+        (),
+        "1 while the tier table may act; under the policy adaptive only while requests wait.",
+        _table_armed,
+    ),
+    MetricSpec(
+        PREFIX + "inflight_requests",
+        "gauge",
+        (),
+        "Requests that hold a place in the service, those included whose turn has just come.",
+        _inflight,
+    ),
+    MetricSpec(
+        PREFIX + "inflight_limit",
+        "gauge",
+        (),
+        "Requests that may be in flight now: what the gate has learned, memory and INFLIGHT_MAX considered.",
+        _inflight_limit,
+    ),
+    MetricSpec(
+        PREFIX + "service_rate",
+        "gauge",
+        (),
+        "Requests that the service finishes per second; until its limit was once reached, at least so many.",
+        _service_rate,
+    ),
+    MetricSpec(
+        PREFIX + "pressure_ratio",
+        "gauge",
+        ("term",),
+        "Load over its target, by term, 1 at the target and more above it: demand (over the service rate), "
+        "memory, latency. The number to scale by.",
+        _pressure,
     ),
     MetricSpec(PREFIX + "rate_limit", "gauge", ("priority",), "Tokens refilled per second now.", _rate_limit),
     MetricSpec(PREFIX + "tokens", "gauge", ("priority",), "Tokens left in the bucket.", _tokens),

@@ -54,4 +54,4 @@ def _rows() -> Iterator[str]:
 def metrics_page() -> str:
     """The page, in Markdown."""
     edges = ", ".join(f"{edge:g}" for edge in DURATION_BUCKETS_S)
-    return _HEAD + "".join(_rows()) + f"\nBuckets of the histogram, in seconds: {edges}.\n"
+    return _HEAD + "".join(_rows()) + f"\nBuckets of the histograms, in seconds: {edges}.\n"

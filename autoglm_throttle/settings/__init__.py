@@ -10,8 +10,8 @@ from autoglm_throttle.settings.fields import (
 )
 from autoglm_throttle.settings.plan import Plan, Plans
 from autoglm_throttle.settings.problem import ConfigError, Problem
+from autoglm_throttle.settings.remarks import advice
 from autoglm_throttle.settings.route_policy import RoutePolicy, unreachable
-from autoglm_throttle.settings.rules import advice
 from autoglm_throttle.settings.settings import Settings
 from autoglm_throttle.settings.user_limits import parse_user_limits, user_limits_text
 

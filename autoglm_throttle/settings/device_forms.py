@@ -1,4 +1,4 @@
-"""Forms of what is said about GPUs and files: the source, its devices, the tier table, a path."""
+"""Forms of what is said about GPUs and files: source, devices, pressure, the tier table, a path."""
 
 from __future__ import annotations
 
@@ -50,8 +50,23 @@ class Device(Form[str]):
         return text
 
 
+class PressureTerm(Form[str]):
+    """One load that counts for the pressure."""
+
+    allowed = "memory, latency"
+    example = "memory"
+    _KNOWN = ("memory", "latency")
+
+    def parse(self, raw: object) -> str:
+        """Read one of the words."""
+        word = raw.strip().lower() if isinstance(raw, str) else ""
+        if word not in self._KNOWN:
+            raise FormError
+        return word
+
+
 class TierTable(Form[Tiers]):
-    """The table of a GPU's utilization and what it leaves of the rates."""
+    """The table of a signal and what it leaves of the rates."""
 
     allowed = "percent:factor pairs, edges rising within 0..100, factors falling within 0..1"
     example = "85:0.7,90:0.4,95:0"

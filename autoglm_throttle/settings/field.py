@@ -13,6 +13,12 @@ from autoglm_throttle.settings.form import Form
 
 PREFIX = "AUTOGLM_THROTTLE_"
 
+FOUNDING = "founding figure"
+CHOSEN = "chosen in the design"
+SIMULATED = "simulated in the design"
+CONVENTION = "convention"
+"""Where a default may come from; where it can be said more closely, a sentence stands instead."""
+
 
 class Source(StrEnum):
     """Where the value of a setting came from, the weakest first."""
@@ -37,11 +43,13 @@ class Setting:
     """Where the default comes from."""
     starred: bool
     """Whether a first user should know it."""
+    tuning: bool
+    """Whether it is a constant that only ``CONFIG_FILE`` and code may change."""
 
     @property
     def variable(self) -> str:
-        """The name in the environment."""
-        return PREFIX + self.name.upper()
+        """How an operator names it: the variable, or for a tuning constant the key of ``CONFIG_FILE``."""
+        return self.name if self.tuning else PREFIX + self.name.upper()
 
     @property
     def default_text(self) -> str:
@@ -49,12 +57,14 @@ class Setting:
         return "" if self.default is None else str(self.form.text(self.default))
 
 
-def setting(default: object, about: str, provenance: str, *, starred: bool = False) -> Any:  # noqa: ANN401 - as Field
+def setting(
+    default: object, about: str, provenance: str, *, starred: bool = False, tuning: bool = False
+) -> Any:  # noqa: ANN401 - as Field
     """Declare a setting beside its type, ``Annotated`` with its form."""
     return Field(
         default=default,
         description=about,
-        json_schema_extra={"provenance": provenance, "starred": starred},
+        json_schema_extra={"provenance": provenance, "starred": starred, "tuning": tuning},
     )
 
 
@@ -69,5 +79,11 @@ def setting_of(name: str, info: FieldInfo) -> Setting:
     if form is None or not isinstance(extra, dict):
         raise TypeError(f"{name} is declared without a form")
     return Setting(
-        name, form, info.default, info.description or "", str(extra["provenance"]), bool(extra["starred"])
+        name,
+        form,
+        info.default,
+        info.description or "",
+        str(extra["provenance"]),
+        starred=bool(extra["starred"]),
+        tuning=bool(extra["tuning"]),
     )

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Final
 
 from pydantic import SecretStr
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
-from autoglm_throttle.model import Aggregate, Borrow, Policy, Priority, Unknown, UserLimit
+from autoglm_throttle.model import Aggregate, Priority, Unknown, UserLimit
 from autoglm_throttle.settings.caller_forms import (
     HeaderName,
     IdentityForm,
@@ -22,14 +22,11 @@ from autoglm_throttle.settings.caller_forms import (
     Secret,
     UserLimits,
 )
-from autoglm_throttle.settings.device_forms import Device, FilePath, GpuSource, Tiers, TierTable
-from autoglm_throttle.settings.field import Setting, setting, setting_of
+from autoglm_throttle.settings.control_fields import ControlFields
+from autoglm_throttle.settings.device_forms import Device, FilePath, GpuSource, PressureTerm
+from autoglm_throttle.settings.field import CHOSEN, CONVENTION, FOUNDING, Setting, setting, setting_of
 from autoglm_throttle.settings.form import Choice, Flag, Listed, Number, PriorityName, Whole, WithNone
-
-FOUNDING = "founding figure"
-CHOSEN = "chosen in the design"
-SIMULATED = "simulated in the design"
-CONVENTION = "convention"
+from autoglm_throttle.settings.tuning_fields import TuningFields
 
 
 class HeaderTrust(StrEnum):
@@ -67,65 +64,14 @@ class MetricsExport(StrEnum):
 
 Limits = tuple[UserLimit, ...]
 
-_RATE = Number(0.001, 1_000_000, "requests/s")
 _LIMITS = WithNone(UserLimits())
 
 
-class Fields(BaseSettings):
-    """The declarations; ``Settings`` adds how values come in."""
+class ServiceFields(ControlFields):
+    """The declarations of everything that is told about a service and its callers."""
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(defer_build=True)
 
-    policy: Annotated[Policy, Choice(Policy)] = setting(
-        Policy.TIERS,
-        "tiers follows the GPU by the table of TIERS; fixed keeps the rates.",
-        CHOSEN,
-        starred=True,
-    )
-    rate_high_rps: Annotated[float, _RATE] = setting(
-        1000.0,
-        "Requests of priority high admitted per second, by all workers together.",
-        FOUNDING,
-        starred=True,
-    )
-    rate_mid_rps: Annotated[float, _RATE] = setting(
-        500.0, "The same for priority mid.", FOUNDING, starred=True
-    )
-    rate_low_rps: Annotated[float, _RATE] = setting(
-        100.0, "The same for priority low.", FOUNDING, starred=True
-    )
-    burst_s: Annotated[float, Number(0.001, 3600, "s")] = setting(
-        1.0, "How many seconds of its rate a bucket can save up, at least one request.", SIMULATED
-    )
-    borrow: Annotated[Borrow, Choice(Borrow)] = setting(
-        Borrow.OFF,
-        "Whose tokens a class may take when its own bucket is short: less important ones (down), any.",
-        CHOSEN,
-    )
-    workers: Annotated[int, Whole(1, 10_000, "processes")] = setting(
-        1,
-        "Processes that share the priority rates; each gets its part. User limits are not divided.",
-        CHOSEN,
-        starred=True,
-    )
-    tiers: Annotated[Tiers, TierTable()] = setting(
-        ((85.0, 0.7), (90.0, 0.4), (95.0, 0.0)),
-        "Above each edge of GPU utilization rates are multiplied by the factor; 0 refuses all new requests.",
-        FOUNDING,
-        starred=True,
-    )
-    tier_samples: Annotated[int, Whole(1, 100, "samples")] = setting(
-        3, "Consecutive samples above the first edge before the table acts.", FOUNDING
-    )
-    tier_release_samples: Annotated[int, Whole(1, 1000, "samples")] = setting(
-        1, "Consecutive calmer samples before the factor rises again.", "founding figure, taken literally"
-    )
-    tier_release_margin_pct: Annotated[float, Number(0, 100, "%")] = setting(
-        0.0, "How far below an edge a sample must be to count as calmer.", "founding figure, taken literally"
-    )
-    tier_recovery_step: Annotated[float, Number(0, 1, "share", above=True)] = setting(
-        1.0, "How much the factor may rise with one sample.", "founding figure, taken literally"
-    )
     user_limit: Annotated[Limits, UserLimits()] = setting(
         (),
         "What one user may do; off until set, because behind an unknown proxy all users share one address.",
@@ -175,6 +121,12 @@ class Fields(BaseSettings):
     priority_header_trust: Annotated[HeaderTrust, Choice(HeaderTrust)] = setting(
         HeaderTrust.LOWER,
         "lower: it may only lower; proxy: a trusted proxy may raise; any: everyone may; off: not read.",
+        CHOSEN,
+    )
+    deadline_header: Annotated[str | None, WithNone(HeaderName())] = setting(
+        None,
+        "A header in which a client states how soon it needs the answer: seconds, 1.5, or 800ms; it may "
+        "shorten the objective, never lengthen it. Not set: none is read.",
         CHOSEN,
     )
     exempt_paths: Annotated[tuple[str, ...], Listed(RequestPath())] = setting(
@@ -228,6 +180,16 @@ class Fields(BaseSettings):
     gpu_blind_after_s: Annotated[float, Number(0.4, 86_400, "s")] = setting(
         30.0, "Age from which it is not believed at all; at least twice the age above.", CHOSEN
     )
+    gpu_memory_target: Annotated[float, Number(0.1, 1, "share")] = setting(
+        0.92,
+        "Share of device memory that may be full: the gate learns what a request needs and stays below it.",
+        CHOSEN,
+    )
+    gpu_pressure_terms: Annotated[tuple[str, ...], Listed(PressureTerm())] = setting(
+        ("memory", "latency"),
+        "Loads of which the largest is the pressure: fullest device over GPU_MEMORY_TARGET, P95 over SLO_S.",
+        CHOSEN,
+    )
     metrics: Annotated[MetricsExport, Choice(MetricsExport)] = setting(
         MetricsExport.AUTO, "auto: to prometheus-client if it is installed.", CHOSEN, starred=True
     )
@@ -242,6 +204,12 @@ class Fields(BaseSettings):
         "What an unknown name with our prefix is: an error, or a warning for going back a version.",
         CHOSEN,
     )
+
+
+class Fields(TuningFields, ServiceFields):
+    """Every declaration, in the order of the settings page; ``Settings`` adds how values come in."""
+
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(defer_build=True)
 
 
 SETTINGS: Final[Mapping[str, Setting]] = {

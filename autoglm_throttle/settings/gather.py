@@ -92,6 +92,8 @@ def _take_environment(
             continue
         if name not in SETTINGS or not variable.upper().startswith(PREFIX):
             gathered.unknown.append(_unknown_variable(variable, name, where))
+        elif SETTINGS[name].tuning:
+            gathered.problems.append(_tuning_variable(variable, name, where))
         elif seen.setdefault(name, value or "") != value:
             gathered.problems.append(
                 Problem(_variable(name) + where, "is set twice, in different case, to different values")
@@ -139,7 +141,7 @@ def _own_name(variable: str) -> str | None:
     upper = variable.upper()
     if upper.startswith(PREFIX):
         return upper[len(PREFIX) :].lower()
-    return next((name for name, known in SETTINGS.items() if _one_slip(upper, known.variable)), None)
+    return next((name for name in SETTINGS if _one_slip(upper, PREFIX + name.upper())), None)
 
 
 def _one_slip(text: str, right: str) -> bool:
@@ -155,7 +157,12 @@ def _one_slip(text: str, right: str) -> bool:
 def _unknown_variable(variable: str, name: str, where: str) -> Problem:
     if name in TABLES:
         return Problem(variable + where, "is not a variable", f"{name} stand in CONFIG_FILE or in code")
-    return _unknown(variable + where, name, tuple(SETTINGS), _variable)
+    return _unknown(variable + where, name, tuple(SETTINGS), _suggested)
+
+
+def _tuning_variable(variable: str, name: str, where: str) -> Problem:
+    hint = f"set it in CONFIG_FILE, for example {name} = {SETTINGS[name].default_text}"
+    return Problem(variable + where, "is not read from the environment", hint)
 
 
 def _unknown(place: str, name: str, known: tuple[str, ...], write: Callable[[str], str]) -> Problem:
@@ -165,7 +172,11 @@ def _unknown(place: str, name: str, known: tuple[str, ...], write: Callable[[str
 
 def _variable(name: str) -> str:
     head, bracket, rest = name.partition("[")
-    return PREFIX + head.upper() + bracket + rest if head in SETTINGS else name
+    return SETTINGS[head].variable + bracket + rest if head in SETTINGS else name
+
+
+def _suggested(name: str) -> str:
+    return f"{name} in CONFIG_FILE" if SETTINGS[name].tuning else _variable(name)
 
 
 def _only_warned(raw: object) -> bool:

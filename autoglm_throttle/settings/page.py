@@ -16,8 +16,14 @@ HEADINGS: Final = {
     "gpu": "What the GPU says",
     "metrics": "What is seen",
     "config_file": "The settings themselves",
+    "inflight_start": "Constants of the gate and of the policy adaptive",
 }
 """Name of the first setting of a group -> its heading."""
+
+_NOT_VARIABLES: Final = """
+Nothing that an operator turns in the night. They are keys of the file that `CONFIG_FILE` names, or arguments
+of `Settings(...)`; as environment variables they are errors. Change them only with a measurement at hand.
+"""
 
 EXAMPLE: Final = """\
 user_limit = "100/minute"
@@ -31,6 +37,7 @@ pattern = "/v1/generate"
 methods = ["POST"]
 cost = 4
 user_limit = "20/minute;2/second"
+slo_s = 30
 
 [[routes]]
 pattern = "/status/{job}"
@@ -48,7 +55,8 @@ _HEAD: Final = f"""\
 <!-- Made by `python -m autoglm_throttle.settings > docs/settings.md`; change the declarations instead. -->
 
 Each setting is an environment variable with the prefix `{PREFIX}`, a line of a `.env` file,
-a key in lower case of the file that `CONFIG_FILE` names, or an argument of `Settings(...)`.
+a key in lower case of the file that `CONFIG_FILE` names, or an argument of `Settings(...)`;
+the constants of the last table only the latter two.
 Code wins over the environment, the environment over `.env`, that over the configuration file,
 and all over the default. `autoglm-throttle show` prints what is in force and where it came from;
 `autoglm-throttle check` prints every fault at once.
@@ -82,6 +90,7 @@ of several patterns the first that matches counts |
 | `user_limit` | replaces the limit of plan and settings; `off` lifts it |
 | `name` | what refusals, logs and metrics call it; not set: methods and pattern |
 | `exempt` | `true`: counted, but never charged nor refused |
+| `slo_s` | replaces `SLO_S`: such a request may wait longer, or less long; not set: `SLO_S` |
 
 | key of `[plans.<name>]` | meaning |
 |---|---|
@@ -97,9 +106,10 @@ def settings_page() -> str:
     parts = [_HEAD]
     for name, known in SETTINGS.items():
         if name in HEADINGS:
-            parts.append(f"\n## {HEADINGS[name]}\n")
+            parts.append(f"\n## {HEADINGS[name]}\n" + (_NOT_VARIABLES if known.tuning else ""))
+            first = "key" if known.tuning else "variable"
             parts.append(
-                "| variable | allowed | default | meaning | origin of the default |\n|---|---|---|---|---|"
+                f"| {first} | allowed | default | meaning | origin of the default |\n|---|---|---|---|---|"
             )
         parts.append("| " + " | ".join(_cells(known)) + " |")
     return "\n".join(parts) + "\n\n" + _TAIL
@@ -107,7 +117,7 @@ def settings_page() -> str:
 
 def _cells(known: Setting) -> Iterator[str]:
     star = " *" if known.starred else ""
-    yield f"`{known.name.upper()}`{star}"
+    yield f"`{known.name if known.tuning else known.name.upper()}`{star}"
     yield known.form.allowed
     yield f"`{known.default_text}`" if known.default_text else "not set"
     yield known.about

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from autoglm_throttle.model import Priority, UserLimit
 from autoglm_throttle.settings.caller_forms import PATH_CHARACTERS, UserLimits
+from autoglm_throttle.settings.control_fields import OBJECTIVE
 from autoglm_throttle.settings.form import Flag, Form, FormError, Number, PriorityName, WithNone, read_all
 from autoglm_throttle.settings.problem import ConfigError, Problem, nearest
 
@@ -93,6 +94,7 @@ ROUTE_FORMS: Final[Mapping[str, Form[Any]]] = {
     "user_limit": WithNone(UserLimits()),
     "name": WithNone(Label()),
     "exempt": Flag(),
+    "slo_s": WithNone(OBJECTIVE),
 }
 
 
@@ -110,6 +112,7 @@ class RoutePolicy:
             None leaves it.
         name: what refusals, logs and metrics call it; None makes one from methods and pattern.
         exempt: counted, but neither charged nor refused.
+        slo_s: seconds within which a whole answer is wanted, 0.001..86400; None leaves it to ``SLO_S``.
 
     Raises:
         ConfigError: one problem for each argument that is not allowed.
@@ -122,6 +125,7 @@ class RoutePolicy:
     user_limit: tuple[UserLimit, ...] | None
     name: str
     exempt: bool
+    slo_s: float | None
     segments: tuple[str, ...] = field(repr=False, compare=False)
     """The pattern's parts between slashes; none for ``/``."""
 
@@ -134,8 +138,9 @@ class RoutePolicy:
         user_limit: str | Sequence[UserLimit] | None = None,
         name: str | None = None,
         exempt: bool = False,
+        slo_s: float | str | None = None,
     ) -> None:
-        given = (pattern, methods, priority, cost, user_limit, name, exempt)
+        given = (pattern, methods, priority, cost, user_limit, name, exempt, slo_s)
         values, problems = read_all(ROUTE_FORMS, dict(zip(ROUTE_FORMS, given, strict=True)))
         if exempt is True and (cost != 1.0 or priority is not None or user_limit is not None):
             problems.append(

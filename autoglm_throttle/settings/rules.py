@@ -1,23 +1,21 @@
-"""What settings must hold together, and what is allowed but looks like a mistake."""
+"""What settings must hold together."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from autoglm_throttle.settings.field import PREFIX, Source
-from autoglm_throttle.settings.fields import HeaderTrust
+from autoglm_throttle.model import Signal
 from autoglm_throttle.settings.problem import Problem
 from autoglm_throttle.settings.quantity import plain
-from autoglm_throttle.settings.route_policy import RoutePolicy, unreachable
-
-if TYPE_CHECKING:
-    from autoglm_throttle.settings.settings import Settings
 
 STALE_INTERVALS = 3.0
 STALE_LEAST_S = 3.0
 """The age from which a sample is stale unless set: three intervals, at least 3 s."""
+
+Complaint = tuple[str, str] | None
+"""Message and hint."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +23,12 @@ class Rule:
     """A condition on several settings, asked only if each of them is right by itself."""
 
     blames: str
-    """The setting that is told."""
+    """The setting that is told; the rule is asked only if it was given."""
     needs: tuple[str, ...]
-    broken: Callable[[Mapping[str, Any], bool], tuple[str, str] | None]
-    """From all values, and whether the blamed one was given, to message and hint."""
+    broken: Callable[[Mapping[str, Any]], Complaint]
+    """From all values to what is wrong."""
+    unless: str = ""
+    """A setting with a rule of its own that tells the same, if that one was given as well."""
 
 
 def stale_after_s(values: Mapping[str, Any]) -> float:
@@ -37,16 +37,46 @@ def stale_after_s(values: Mapping[str, Any]) -> float:
     return max(STALE_INTERVALS * values["sample_interval_s"], STALE_LEAST_S) if given is None else given
 
 
-def _blind_too_early(values: Mapping[str, Any], given: bool) -> tuple[str, str] | None:
+def _at_most(low: str, high: str) -> Rule:
+    def broken(values: Mapping[str, Any]) -> Complaint:
+        if values[low] <= values[high]:
+            return None
+        return f"must be at most {high.upper()}, {plain(values[high])}", f"or raise {high.upper()}"
+
+    return Rule(low, (low, high), broken)
+
+
+def _at_least(high: str, low: str) -> Rule:
+    """The same for one who has given the other of the two."""
+
+    def broken(values: Mapping[str, Any]) -> Complaint:
+        if values[low] <= values[high]:
+            return None
+        return f"must be at least {low.upper()}, {plain(values[low])}", f"or lower {low.upper()}"
+
+    return Rule(high, (low, high), broken, unless=low)
+
+
+def _within_inflight_max(name: str) -> Rule:
+    def broken(values: Mapping[str, Any]) -> Complaint:
+        most = values["inflight_max"]
+        if not most or values[name] <= most:
+            return None
+        return f"must be at most INFLIGHT_MAX, {most}", "it can never be reached"
+
+    return Rule(name, (name, "inflight_max"), broken)
+
+
+def _blind_too_early(values: Mapping[str, Any]) -> Complaint:
     least = 2.0 * stale_after_s(values)
-    if not given or values["gpu_blind_after_s"] >= least:
+    if values["gpu_blind_after_s"] >= least:
         return None
     return f"must be at least twice the age of a stale sample, {plain(least)} s", "or lower GPU_STALE_AFTER_S"
 
 
-def _always_stale(values: Mapping[str, Any], given: bool) -> tuple[str, str] | None:
+def _always_stale(values: Mapping[str, Any]) -> Complaint:
     interval = values["sample_interval_s"]
-    if not given or stale_after_s(values) > interval:
+    if stale_after_s(values) > interval:
         return None
     return (
         f"must be above SAMPLE_INTERVAL_S, {plain(interval)} s",
@@ -54,9 +84,9 @@ def _always_stale(values: Mapping[str, Any], given: bool) -> tuple[str, str] | N
     )
 
 
-def _never_released(values: Mapping[str, Any], given: bool) -> tuple[str, str] | None:
+def _never_released(values: Mapping[str, Any]) -> Complaint:
     edge = values["tiers"][0][0]
-    if not given or values["tier_release_margin_pct"] <= edge:
+    if values["tier_release_margin_pct"] <= edge:
         return None
     return (
         f"must not pass the first edge of TIERS, {plain(edge)} %",
@@ -64,14 +94,26 @@ def _never_released(values: Mapping[str, Any], given: bool) -> tuple[str, str] |
     )
 
 
-def _required_nothing(values: Mapping[str, Any], given: bool) -> tuple[str, str] | None:
-    if not (given and values["gpu_required"] and values["gpu"] == "none"):
+def _required_nothing(values: Mapping[str, Any]) -> Complaint:
+    if not (values["gpu_required"] and values["gpu"] == "none"):
         return None
     return "cannot be true with GPU=none", "no sample will ever come"
 
 
-def _members_without_key(values: Mapping[str, Any], given: bool) -> tuple[str, str] | None:
-    if not (given and values["plans"].has_members) or values["key_secret"] is not None:
+def _pressure_of_nothing(values: Mapping[str, Any]) -> Complaint:
+    if values["signal"] is not Signal.PRESSURE or values["gpu_pressure_terms"]:
+        return None
+    return "must name a term with SIGNAL=pressure", "else the table never learns anything"
+
+
+def _one_header_for_two(values: Mapping[str, Any]) -> Complaint:
+    if values["deadline_header"] != values["priority_header"]:
+        return None
+    return "must not be PRIORITY_HEADER as well", "one header cannot say both"
+
+
+def _members_without_key(values: Mapping[str, Any]) -> Complaint:
+    if not values["plans"].has_members or values["key_secret"] is not None:
         return None
     return (
         "members need a KEY_SECRET",
@@ -81,17 +123,28 @@ def _members_without_key(values: Mapping[str, Any], given: bool) -> tuple[str, s
 
 RULES: Final = (
     Rule("tier_release_margin_pct", ("tier_release_margin_pct", "tiers"), _never_released),
+    Rule("deadline_header", ("deadline_header", "priority_header"), _one_header_for_two),
     Rule("gpu_required", ("gpu_required", "gpu"), _required_nothing),
     Rule("gpu_stale_after_s", ("gpu_stale_after_s", "sample_interval_s"), _always_stale),
     Rule(
         "gpu_blind_after_s", ("gpu_blind_after_s", "gpu_stale_after_s", "sample_interval_s"), _blind_too_early
     ),
+    Rule("gpu_pressure_terms", ("gpu_pressure_terms", "signal"), _pressure_of_nothing),
+    _at_most("inflight_floor", "inflight_start"),
+    _at_least("inflight_start", "inflight_floor"),
+    _within_inflight_max("inflight_start"),
+    _within_inflight_max("inflight_floor"),
+    _at_most("reserve_mid", "reserve_low"),
+    _at_least("reserve_low", "reserve_mid"),
     Rule("plans", ("plans", "key_secret"), _members_without_key),
 )
 
 
 def broken_rules(values: Mapping[str, Any], given: Mapping[str, object], wrong: set[str]) -> list[Problem]:
     """A problem for each rule that does not hold.
+
+    A rule is for somebody who has changed something: defaults alone, or a default beside a value that
+    makes it pointless, are no fault.
 
     Args:
         values: all values, defaults included.
@@ -100,102 +153,8 @@ def broken_rules(values: Mapping[str, Any], given: Mapping[str, object], wrong: 
     """
     problems = []
     for rule in RULES:
-        if wrong.isdisjoint(rule.needs):
-            complaint = rule.broken(values, rule.blames in given)
+        if rule.blames in given and rule.unless not in given and wrong.isdisjoint(rule.needs):
+            complaint = rule.broken(values)
             if complaint is not None:
                 problems.append(Problem(rule.blames, *complaint))
     return problems
-
-
-def advice(settings: Settings) -> list[Problem]:
-    """What is allowed and yet probably not meant, as ``autoglm-throttle check`` prints it."""
-    remarks = [(name, message, hint) for name, holds, message, hint in _remarks(settings) if holds]
-    found = [Problem(PREFIX + name.upper(), message, hint) for name, message, hint in remarks]
-    return [*found, *_dead_routes(settings), *settings.ignored]
-
-
-def _remarks(settings: Settings) -> list[tuple[str, bool, str, str]]:
-    trust = settings.priority_header_trust
-    limited = any(settings.user_limits)
-    return [
-        (
-            "workers",
-            settings.source_of("workers") is Source.DEFAULT,
-            "is not set: one process is assumed",
-            "with n workers each would give the whole rates; user limits in memory count per process",
-        ),
-        (
-            "user_limit",
-            not limited,
-            "is off: one user can take everything",
-            "for example 100/minute;5/second",
-        ),
-        (
-            "key_secret",
-            settings.key_secret is None,
-            "is not set: identities differ in each process and after each start",
-            "set one, for example the output of: openssl rand -hex 32",
-        ),
-        (
-            "trusted_proxies",
-            any(network.endswith("/0") for network in settings.trusted_proxies),
-            "trusts everybody: any client can take any address",
-            "name your proxies",
-        ),
-        (
-            "priority_header_trust",
-            trust is HeaderTrust.ANY,
-            "is any: every client can make itself high",
-            "use it in closed networks only",
-        ),
-        (
-            "priority_header_trust",
-            trust is HeaderTrust.PROXY and not settings.trusted_proxies,
-            "is proxy, but no proxy is trusted: the header can only lower",
-            "set TRUSTED_PROXIES",
-        ),
-        (
-            "gpu_devices",
-            bool(settings.gpu_devices) and settings.gpu not in {"auto", "nvml"},
-            f"has no effect with GPU={settings.gpu.partition(':')[0]}",
-            "",
-        ),
-    ]
-
-
-def _dead_routes(settings: Settings) -> list[Problem]:
-    places = dict(zip(settings.routes, settings.route_places, strict=True))
-    problems = [
-        Problem(
-            places[route],
-            f"{route.name} can never apply, {', '.join(taker.name for taker in takers)} before it takes all",
-            "put the narrower pattern first",
-        )
-        for route, takers in unreachable(settings.routes)
-    ]
-    exempt = set(settings.exempt_paths)
-    problems += [
-        Problem(places[route], f"{route.name} can never be admitted: it costs {route.cost:g}, {why}")
-        for route in settings.routes
-        if not route.exempt and (why := _too_dear(settings, route))
-    ]
-    return problems + [
-        Problem(places[route], f"{route.name} can never apply, its path is in EXEMPT_PATHS")
-        for route in settings.routes
-        if _is_literal(route) and route.pattern in exempt and not route.exempt
-    ]
-
-
-def _too_dear(settings: Settings, route: RoutePolicy) -> str:
-    """Why no request of the route can ever be admitted; empty if some can."""
-    priority = settings.priority_default if route.priority is None else route.priority
-    burst = max(1.0, settings.rates_rps[priority] / settings.workers * settings.burst_s)
-    if route.cost > burst:
-        return f"and the {priority.label} bucket of one worker holds {burst:g}"
-    limits = settings.user_limits[priority] if route.user_limit is None else route.user_limit
-    small = next((limit for limit in limits if limit.limit < route.cost), None)
-    return f"and its user limit {small.name} is {small.limit}" if small is not None else ""
-
-
-def _is_literal(route: RoutePolicy) -> bool:
-    return not any(part == "*" or part.startswith("{") for part in route.segments)

@@ -182,6 +182,12 @@ REFUSALS = [
     (refused(Reason.USER), 429, "quota-exceeded"),
     (refused(Reason.GPU, "gpu:stop", "gpu", window_s=0), 503, "temporary-reduced-capacity"),
     (refused(Reason.GPU, "gpu:lost", "gpu", window_s=0), 503, "temporary-reduced-capacity"),
+    (refused(Reason.GPU, "gpu:memory", "gpu", window_s=0), 503, "temporary-reduced-capacity"),
+    (refused(Reason.QUEUE, "queue:slow", "queue", window_s=0), 503, "temporary-reduced-capacity"),
+    (refused(Reason.QUEUE, "queue:wait", "queue", window_s=0), 503, "temporary-reduced-capacity"),
+    (refused(Reason.QUEUE, "queue:full", "queue", window_s=0), 503, "temporary-reduced-capacity"),
+    (refused(Reason.QUEUE, "queue:cap", "queue", window_s=0), 503, "temporary-reduced-capacity"),
+    (refused(Reason.QUEUE, "queue:else", "queue", window_s=0), 503, "temporary-reduced-capacity"),
 ]
 
 
@@ -209,6 +215,22 @@ def test_a_body_is_a_problem_with_all_its_members(decision: Decision, status: in
     assert headers["content-length"] == str(len(body))
     assert headers["retry-after"] == "13"
     assert headers["retry-after-ms"] == "12300"
+
+
+def test_a_refusal_of_the_line_says_what_was_wrong_with_it() -> None:
+    answers = no_jitter()
+    said = {
+        detail: json.loads(answers.refusal(refused(Reason.QUEUE, f"queue:{detail}", "queue", window_s=0))[2])
+        for detail in ("slow", "wait", "full", "cap", "else")
+    }
+    sentences = {detail: problem["detail"] for detail, problem in said.items()}
+    assert sentences == {
+        "slow": "The wait for a turn would be too long; try again in 13 s.",
+        "wait": "No turn came in time; try again in 13 s.",
+        "full": "The line is full; try again in 13 s.",
+        "cap": "As many requests are running as may run at once; try again in 13 s.",
+        "else": "The service is busy; try again in 13 s.",
+    }
 
 
 @pytest.mark.parametrize(("decision", "status", "kind"), REFUSALS)

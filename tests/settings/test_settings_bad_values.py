@@ -6,16 +6,25 @@ from typing import Any
 
 import pytest
 
+from autoglm_throttle.model import Policy, WebSockets
 from autoglm_throttle.settings import PREFIX, SETTINGS, ConfigError, Settings
 
 BAD: dict[str, list[object]] = {
-    "policy": ["adaptive", 1],
+    "policy": ["clever", 1],
+    "signal": ["load", 1],
+    "dry_run": ["maybe", 1],
     "rate_high_rps": ["0", "-1", "fast", "1000001", True, None, "5 apples"],
     "rate_mid_rps": ["0.0001"],
     "rate_low_rps": ["nan", "inf", [1]],
     "burst_s": ["0", "2h"],
     "borrow": ["up"],
     "workers": ["0", "10001", "1.5", "two", 1.0, True, "-1", "9" * 30],
+    "slo_s": ["0", "2 fortnights", "86401", None],
+    "latency_budget": ["0", "1.1", "25"],
+    "inflight_max": ["-1", "1000001", "1.5"],
+    "queue_max": ["-1", "1000001"],
+    "min_share": ["0.21", "-0.01", "3"],
+    "websockets": ["seat"],
     "tiers": [
         "85",
         "85:70",
@@ -50,6 +59,7 @@ BAD: dict[str, list[object]] = {
     "priority_default": ["urgent", 1],
     "priority_header": ["x priority", "", "x:y", 5],
     "priority_header_trust": ["all"],
+    "deadline_header": ["x deadline", "x:y", "d" * 65, 5],
     "exempt_paths": ["/health*", "health", "/a?b", "/a b", "/" + "x" * 1000, ["/a\nb"], {"/a": 1}],
     "headers": ["openai"],
     "retry_after_max_s": ["0.5", "0"],
@@ -62,10 +72,21 @@ BAD: dict[str, list[object]] = {
     "gpu_unknown": ["shut"],
     "gpu_stale_after_s": ["0.1", "soon"],
     "gpu_blind_after_s": ["0.1"],
+    "gpu_memory_target": ["0.09", "92", "1.01"],
+    "gpu_pressure_terms": ["memory,queue", "kv", "memory,", 5, [5], {"memory": 1}],
     "metrics": ["otel"],
     "log_refused_every_s": ["0"],
     "config_file": ["a\0b", 5],
     "unknown_env": ["ignore"],
+    "inflight_start": ["0", "1000001"],
+    "inflight_floor": ["0", "10001"],
+    "wait_budget": ["0", "1.1"],
+    "period_s": ["0.04", "61"],
+    "period_completions": ["0", "1001"],
+    "adaptive_headroom": ["0.99", "10.1"],
+    "adaptive_release_samples": ["0", "1001"],
+    "reserve_mid": ["-0.1", "0.876"],
+    "reserve_low": ["0.876", "60"],
 }
 
 
@@ -74,13 +95,13 @@ def test_every_setting_has_a_bad_value() -> None:
 
 
 def test_all_of_them_are_reported_at_once_in_order() -> None:
-    environ = {
-        PREFIX + name.upper(): next(v for v in bad if isinstance(v, str) and v) for name, bad in BAD.items()
-    }
+    texts = {name: next(v for v in bad if isinstance(v, str) and v) for name, bad in BAD.items()}
+    environ = {SETTINGS[name].variable: text for name, text in texts.items() if not SETTINGS[name].tuning}
+    constants = {name: text for name, text in texts.items() if SETTINGS[name].tuning}
     with pytest.raises(ConfigError) as caught:
-        Settings.from_env(environ)
+        Settings.from_env(environ, **constants)
     problems = caught.value.problems
-    assert [problem.variable for problem in problems] == list(environ)
+    assert [problem.variable for problem in problems] == [*environ, *constants]
     for problem, name in zip(problems, SETTINGS, strict=True):
         form = SETTINGS[name].form
         assert form.allowed in problem.message
@@ -101,6 +122,8 @@ def test_a_bad_value_is_refused_alone(name: str, bad: Any) -> None:
     [
         ("retry_jitter", "10", "for 10 percent write 10%"),
         ("retry_jitter", 10, "for 10 percent write 10%"),
+        ("min_share", "3", "for 3 percent write 3%"),
+        ("gpu_pressure_terms", "memory,kv", "'kv': not allowed"),
         ("tiers", "85:70", "for 70 percent write 70%"),
         ("tiers", "90:0.4,85:0.7", "edge 85 does not rise above 90"),
         ("tiers", "85:0.4,90:0.7", "factor 0.7 does not fall below 0.4"),
@@ -138,6 +161,13 @@ def test_the_hint_says_what_to_write(name: str, bad: Any, hint: str) -> None:
         ("gpu_required", "On", True),
         ("user_limit", "Off", ()),
         ("gpu_devices", "0,MIG-GPU-1f/1/0", ("0", "MIG-GPU-1f/1/0")),
+        ("policy", "Gate", Policy.GATE),
+        ("slo_s", "1m", 60.0),
+        ("latency_budget", "25%", 0.25),
+        ("deadline_header", "X-Deadline", "x-deadline"),
+        ("websockets", "Slot", WebSockets.SLOT),
+        ("gpu_pressure_terms", "Latency, memory,latency", ("latency", "memory")),
+        ("gpu_pressure_terms", "none", ()),
     ],
 )
 def test_what_is_read_from_texts(name: str, text: str, value: object) -> None:

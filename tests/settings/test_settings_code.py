@@ -147,7 +147,8 @@ def test_every_default_is_allowed_and_reads_back(name: str) -> None:
     assert known.about.endswith(".")
     assert known.provenance
     assert known.form.allowed
-    assert known.variable == "AUTOGLM_THROTTLE_" + name.upper()
+    assert known.variable == (name if known.tuning else "AUTOGLM_THROTTLE_" + name.upper())
+    assert not (known.tuning and known.starred)
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -159,7 +160,7 @@ def test_every_example_is_allowed(name: str) -> None:
 
 
 def test_settings_know_nothing_else_than_the_list() -> None:
-    assert len(SETTINGS) == 41
+    assert len(SETTINGS) == 61
     assert [name for name in Settings.model_fields if name not in SETTINGS] == ["routes", "plans"]
 
 

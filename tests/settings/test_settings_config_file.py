@@ -63,6 +63,25 @@ def test_settings_routes_and_plans(file: Path) -> None:
     assert sources == [Source.CONFIG_FILE, Source.ENV, Source.CONFIG_FILE, Source.ENV]
 
 
+def test_constants_are_read_from_the_file_and_from_code(file: Path) -> None:
+    settings = read(file, 'period_s = "250ms"\nreserve_mid = 0.2\nreserve_low = 0.4\n', SLO_S="30")
+    assert (settings.period_s, settings.reserve_mid, settings.reserve_low) == (0.25, 0.2, 0.4)
+    assert settings.source_of("period_s") is Source.CONFIG_FILE
+    assert Settings.from_env({}, config_file=file, period_s=1).period_s == 1.0
+    assert told(file, "period_s = 0\nreserve_mid = 0.7") == [
+        ("throttle.toml:1: period_s", "for example 1"),
+        ("throttle.toml:2: reserve_mid", "or raise RESERVE_LOW"),
+    ]
+
+
+def test_a_route_has_an_objective_of_its_own(file: Path) -> None:
+    text = '[[routes]]\npattern = "/a"\nslo_s = "30s"\n[[routes]]\npattern = "/b"\nslo_s = 0.5\n'
+    assert [route.slo_s for route in read(file, text).routes] == [30.0, 0.5]
+    assert told(file, text + "[[routes]]\npattern = '/c'\nslo_s = 0\n") == [
+        ("throttle.toml:9: routes[2].slo_s", "for example 1")
+    ]
+
+
 def test_the_example_of_the_documentation_is_right(file: Path) -> None:
     settings = read(file, EXAMPLE)
     assert [route.pattern for route in settings.routes] == ["/payments/*", "/v1/generate", "/status/{job}"]

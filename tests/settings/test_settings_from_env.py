@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoglm_throttle.model import Aggregate, Borrow, Policy, Priority, Unknown
+from autoglm_throttle.model import Aggregate, Borrow, Policy, Priority, Signal, Unknown, WebSockets
 from autoglm_throttle.settings import (
     PREFIX,
     SETTINGS,
@@ -60,6 +60,17 @@ GIVEN = st.fixed_dictionaries(
     {},
     optional={
         "policy": st.sampled_from(Policy),
+        "signal": st.sampled_from(Signal),
+        "dry_run": st.booleans(),
+        "slo_s": st.floats(0.001, 86_400),
+        "latency_budget": st.floats(0, 1, exclude_min=True),
+        "inflight_max": st.integers(0, 1_000_000),
+        "queue_max": st.integers(0, 1_000_000),
+        "min_share": st.floats(0, 0.2),
+        "websockets": st.sampled_from(WebSockets),
+        "deadline_header": st.sampled_from(["x-deadline", "request-timeout"]),
+        "gpu_memory_target": st.floats(0.1, 1),
+        "gpu_pressure_terms": st.sampled_from([("memory",), ("latency", "memory"), ()]),
         "rate_high_rps": st.floats(0.001, 1e6),
         "burst_s": st.floats(0.001, 3600),
         "borrow": st.sampled_from(Borrow),
@@ -91,6 +102,8 @@ GIVEN = st.fixed_dictionaries(
 @given(GIVEN)
 @settings(max_examples=150)
 def test_what_is_written_to_the_environment_is_read_back(values: dict[str, object]) -> None:
+    if values.get("signal") is Signal.PRESSURE:
+        values.pop("gpu_pressure_terms", None)  # none of them would be a contradiction
     made = Settings(**values)
     read = Settings.from_env(to_env(made))
     assert read == made
@@ -168,15 +181,40 @@ def typos(name: str) -> list[str]:
     made |= {name[:i] + other + name[i + 1 :] for i in range(len(name)) for other in "X_"}
     made |= {name[:i] + other + name[i:] for i in range(len(name) + 1) for other in "X_"}
     made |= {name[:i] + name[i + 1] + name[i] + name[i + 2 :] for i in range(len(name) - 1)}
-    return sorted(made - {known.variable for known in SETTINGS.values()})
+    return sorted(made - {PREFIX + known.upper() for known in SETTINGS})
 
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_single_character_typo_is_answered_with_the_right_name(name: str) -> None:
-    right = SETTINGS[name].variable
-    wrong = typos(right)
+    variable = PREFIX + name.upper()
+    right = f"{name} in CONFIG_FILE" if SETTINGS[name].tuning else variable
+    wrong = typos(variable)
     answers = {fault.variable: fault.hint for fault in faults(dict.fromkeys(wrong, "1"))}
     assert answers == dict.fromkeys(wrong, f"did you mean {right}?")
+
+
+CONSTANTS = [name for name, known in SETTINGS.items() if known.tuning]
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_a_constant_is_no_variable(name: str, tmp_path: Path) -> None:
+    variable, text = PREFIX + name.upper(), SETTINGS[name].default_text
+    (problem,) = faults({variable.title(): text})
+    assert problem.variable == variable.title()
+    assert problem.message == "is not read from the environment"
+    assert problem.hint == f"set it in CONFIG_FILE, for example {name} = {text}"
+    (tmp_path / ".env").write_text(f"{variable}={text}\n")
+    (problem,) = faults({}, tmp_path / ".env")
+    assert problem.variable == f"{variable} in .env"
+
+
+def test_a_constant_in_the_environment_is_one_fault_among_others_even_where_unknown_names_pass() -> None:
+    environ = {PREFIX + "PERIOD_S": "1", PREFIX + "WORKERS": "0", PREFIX + "UNKNOWN_ENV": "warn"}
+    assert [fault.variable for fault in faults(environ)] == [PREFIX + "WORKERS", PREFIX + "PERIOD_S"]
+
+
+def test_an_empty_constant_is_not_set() -> None:
+    assert Settings.from_env({PREFIX + "PERIOD_S": " "}) == Settings()
 
 
 def test_foreign_names_are_left_alone() -> None:

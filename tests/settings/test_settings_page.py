@@ -28,9 +28,21 @@ def test_the_page_is_up_to_date() -> None:
 def test_every_setting_stands_on_it_once() -> None:
     page = settings_page()
     for name in SETTINGS:
-        assert page.count(f"\n| `{name.upper()}`") == 1
+        shown = name if SETTINGS[name].tuning else name.upper()
+        assert page.count(f"\n| `{shown}`") == 1
     assert set(HEADINGS) <= set(SETTINGS)
     assert next(iter(HEADINGS)) == next(iter(SETTINGS))
+
+
+def test_constants_stand_in_a_section_of_their_own_at_the_end() -> None:
+    kinds = [known.tuning for known in SETTINGS.values()]
+    assert kinds == sorted(kinds)
+    before, rest = settings_page().split(f"## {HEADINGS['inflight_start']}")
+    section = rest.partition("\n## ")[0]
+    assert "as environment variables they are errors" in section
+    for name, known in SETTINGS.items():
+        assert (f"\n| `{name}`" in section) is known.tuning
+        assert (f"\n| `{name.upper()}`" in before) is not known.tuning
 
 
 def test_no_cell_breaks_its_row() -> None:

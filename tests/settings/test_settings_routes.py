@@ -74,9 +74,24 @@ def test_other_patterns_are_refused(pattern: str) -> None:
 
 def test_all_faults_of_a_policy_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        RoutePolicy("x", ["G T"], "urgent", 0, "often", 'a"b', "perhaps")  # type: ignore[arg-type]
+        RoutePolicy("x", ["G T"], "urgent", 0, "often", 'a"b', "perhaps", 0)  # type: ignore[arg-type]
     told = [problem.variable for problem in caught.value.problems]
-    assert told == ["pattern", "methods", "priority", "cost", "user_limit", "name", "exempt"]
+    assert told == ["pattern", "methods", "priority", "cost", "user_limit", "name", "exempt", "slo_s"]
+
+
+@pytest.mark.parametrize(
+    ("given", "slo_s"), [(None, None), (0.001, 0.001), (86_400, 86_400.0), ("1m", 60.0), ("250ms", 0.25)]
+)
+def test_the_objective_of_a_route(given: float | str | None, slo_s: float | None) -> None:
+    assert RoutePolicy("/a", slo_s=given).slo_s == slo_s
+    assert RoutePolicy("/a").slo_s is None
+
+
+@pytest.mark.parametrize("given", [0, -1, 0.0009, 86_401, "soon", float("nan"), float("inf"), True])
+def test_an_objective_out_of_range_is_refused(given: float | str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        RoutePolicy("/a", slo_s=given)
+    assert [problem.variable for problem in caught.value.problems] == ["slo_s"]
 
 
 @pytest.mark.parametrize("methods", [[], "", [5], 5, b"GET", {"GET": 1}, "GET POST"])

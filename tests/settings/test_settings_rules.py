@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from autoglm_throttle.settings import ConfigError, Plan, RoutePolicy, Settings, advice
+from autoglm_throttle.model import Policy
+from autoglm_throttle.settings import SETTINGS, ConfigError, Plan, RoutePolicy, Settings, advice
+from autoglm_throttle.settings.remarks import OF_PRESSURE, READERS
 
 SECRET = "0123456789abcdef"
 MEMBER = "07f3a9c2d4e5b617"
@@ -20,6 +22,17 @@ MEMBER = "07f3a9c2d4e5b617"
         ({"tier_release_margin_pct": 85.1}, "tier_release_margin_pct"),
         ({"gpu_required": True, "gpu": "none"}, "gpu_required"),
         ({"plans": [Plan("gold", members=[MEMBER])]}, "plans"),
+        ({"inflight_floor": 65}, "inflight_floor"),
+        ({"inflight_start": 1}, "inflight_start"),
+        ({"inflight_floor": 9, "inflight_start": 8}, "inflight_floor"),
+        ({"inflight_start": 33, "inflight_max": 32}, "inflight_start"),
+        ({"inflight_floor": 33, "inflight_max": 32}, "inflight_floor"),
+        ({"reserve_mid": 0.7}, "reserve_mid"),
+        ({"reserve_low": 0.2}, "reserve_low"),
+        ({"reserve_mid": 0.5, "reserve_low": 0.4}, "reserve_mid"),
+        ({"signal": "pressure", "gpu_pressure_terms": "none"}, "gpu_pressure_terms"),
+        ({"deadline_header": "X-Priority"}, "deadline_header"),
+        ({"deadline_header": "x-d", "priority_header": "x-d"}, "deadline_header"),
     ],
 )
 def test_a_contradiction_is_a_problem(values: dict[str, object], blamed: str) -> None:
@@ -39,6 +52,15 @@ def test_a_contradiction_is_a_problem(values: dict[str, object], blamed: str) ->
         {"gpu_required": False, "gpu": "none"},
         {"plans": [Plan("gold", members=[MEMBER])], "key_secret": SECRET},
         {"plans": [Plan("gold")]},
+        {"inflight_start": 2},
+        {"inflight_floor": 8, "inflight_start": 8, "inflight_max": 8},
+        {"inflight_max": 1},
+        {"inflight_max": 32},
+        {"inflight_start": 1000, "inflight_max": 0},
+        {"reserve_mid": 0, "reserve_low": 0},
+        {"reserve_mid": 0.875, "reserve_low": 0.875},
+        {"gpu_pressure_terms": "none", "signal": "auto"},
+        {"deadline_header": "x-deadline"},
     ],
 )
 def test_what_fits_together_is_allowed(values: dict[str, object]) -> None:
@@ -52,17 +74,31 @@ def test_rules_are_asked_beside_other_faults_but_not_about_faulty_values() -> No
     assert names == ["workers", "gpu_required", "sample_interval_s"]
 
 
+def test_a_contradiction_says_what_to_do() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Settings(inflight_floor=31, inflight_start=33, inflight_max=32, reserve_low=0.25)
+    assert [str(problem) for problem in caught.value.problems] == [
+        "inflight_start: must be at most INFLIGHT_MAX, 32 (it can never be reached)",
+        "reserve_low: must be at least RESERVE_MID, 0.3 (or lower RESERVE_MID)",
+    ]
+    with pytest.raises(ConfigError, match=r"at most INFLIGHT_START, 33 \(or raise INFLIGHT_START\)"):
+        Settings(inflight_floor=34, inflight_start=33)
+
+
 def variables(settings: Settings) -> list[str]:
     return [remark.variable.removeprefix("AUTOGLM_THROTTLE_") for remark in advice(settings)]
 
 
 def quiet(**values: object) -> Settings:
-    return Settings(**({"workers": 1, "user_limit": "5/s", "key_secret": SECRET} | values))
+    full = {"policy": "tiers", "workers": 1, "user_limit": "5/s", "key_secret": SECRET}
+    return Settings(**(full | values))
 
 
 def test_advice_on_defaults_and_none_on_a_full_configuration() -> None:
-    assert variables(Settings()) == ["WORKERS", "USER_LIMIT", "KEY_SECRET"]
+    assert variables(Settings(policy="tiers")) == ["WORKERS", "USER_LIMIT", "KEY_SECRET"]
+    assert variables(Settings(policy="gate")) == ["WORKERS", "SLO_S", "USER_LIMIT", "KEY_SECRET"]
     assert variables(quiet()) == []
+    assert variables(quiet(policy="adaptive", slo_s=2)) == []
 
 
 @pytest.mark.parametrize(
@@ -75,6 +111,12 @@ def test_advice_on_defaults_and_none_on_a_full_configuration() -> None:
         ({"gpu_devices": "0", "gpu": "none"}, "GPU_DEVICES"),
         ({"routes": [RoutePolicy("/*"), RoutePolicy("/a")]}, "routes[1]"),
         ({"routes": [RoutePolicy("/health")]}, "routes[0]"),
+        ({"dry_run": True}, "DRY_RUN"),
+        ({"websockets": "slot"}, "WEBSOCKETS"),
+        ({"policy": "fixed", "websockets": "slot"}, "WEBSOCKETS"),
+        ({"policy": "adaptive"}, "SLO_S"),
+        ({"routes": [RoutePolicy("/a", slo_s=9)]}, "routes[0]"),
+        ({"policy": "gate", "slo_s": 9, "routes": [RoutePolicy("/a", exempt=True, slo_s=9)]}, "routes[0]"),
     ],
 )
 def test_advice(values: dict[str, object], about: str) -> None:
@@ -88,10 +130,76 @@ def test_advice(values: dict[str, object], about: str) -> None:
         {"gpu_devices": "0", "gpu": "nvml"},
         {"routes": [RoutePolicy("/health", exempt=True), RoutePolicy("/*"), RoutePolicy("/metrics/{x}")][:2]},
         {"user_limit": "off", "user_limit_low": "1/s"},
+        {"websockets": "slot", "inflight_max": 8},
+        {"websockets": "slot", "policy": "gate", "slo_s": 30},
+        {"policy": "gate", "slo_s": 9, "routes": [RoutePolicy("/a", slo_s=9)]},
     ],
 )
 def test_no_advice(values: dict[str, object]) -> None:
     assert variables(quiet(**values)) == []
+
+
+GIVEN: dict[str, tuple[object, str]] = {
+    "signal": ("utilization", "adaptive tiers"),
+    "slo_s": (30, "adaptive gate"),
+    "latency_budget": (0.5, "adaptive gate"),
+    "inflight_max": (64, "adaptive tiers gate fixed"),
+    "queue_max": (9, "adaptive gate"),
+    "min_share": (0.1, "adaptive gate"),
+    "tiers": ("80:0.5", "adaptive tiers"),
+    "tier_samples": (5, "adaptive tiers"),
+    "tier_release_samples": (3, "tiers"),
+    "tier_release_margin_pct": (5, "tiers"),
+    "tier_recovery_step": (0.1, "tiers"),
+    "deadline_header": ("x-deadline", "adaptive gate"),
+    "gpu_unknown": ("last", "tiers"),
+    "gpu_memory_target": (0.8, "adaptive gate"),
+    "gpu_pressure_terms": ("memory", ""),
+    "inflight_start": (32, "adaptive gate"),
+    "inflight_floor": (4, "adaptive gate"),
+    "wait_budget": (0.5, "adaptive gate"),
+    "period_s": (1, "adaptive gate"),
+    "period_completions": (16, "adaptive gate"),
+    "adaptive_headroom": (1.5, "adaptive"),
+    "adaptive_release_samples": (4, "adaptive"),
+    "reserve_mid": (0.1, "adaptive"),
+    "reserve_low": (0.7, "adaptive"),
+}
+"""Setting -> a value, and the policies that read it with the signal ``auto``."""
+
+UNDER_PRESSURE = {
+    "slo_s": "adaptive tiers gate",
+    "gpu_memory_target": "adaptive tiers gate",
+    "gpu_pressure_terms": "adaptive tiers",
+}
+
+
+@pytest.mark.parametrize("signal", ["auto", "pressure"])
+@pytest.mark.parametrize("policy", Policy)
+@pytest.mark.parametrize("name", GIVEN)
+def test_what_nothing_reads_is_told(name: str, policy: Policy, signal: str) -> None:
+    value, readers = GIVEN[name]
+    if signal == "pressure":
+        readers = UNDER_PRESSURE.get(name, readers)
+    rest = {"slo_s": 2, "signal": signal, "policy": policy} | {name: value}
+    told = {problem.variable: problem for problem in advice(quiet(**rest))}
+    problem = told.get(SETTINGS[name].variable)
+    assert (problem is None) is (policy.value in readers.split())
+    if problem is not None:
+        assert problem.message.startswith("has no effect with ")
+        assert problem.hint.startswith("read ")
+
+
+def test_a_hint_names_those_who_read_it() -> None:
+    (told,) = advice(quiet(latency_budget=0.5))
+    assert (told.message, told.hint) == ("has no effect with POLICY=tiers", "read by adaptive and gate")
+    (told,) = advice(quiet(gpu_pressure_terms="memory"))
+    assert (told.message, told.hint) == ("has no effect with SIGNAL=auto", "read with SIGNAL=pressure")
+
+
+def test_each_policy_has_advice_for_the_settings_of_the_others_only() -> None:
+    assert {name for name in READERS if name not in GIVEN} == set()
+    assert set(OF_PRESSURE) <= set(READERS) <= set(SETTINGS)
 
 
 def test_advice_repeats_what_was_let_pass() -> None:

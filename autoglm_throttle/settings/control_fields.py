@@ -1,0 +1,125 @@
+"""Settings of how much may come in: the policy, the rates, the gate and its line, the tier table."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from autoglm_throttle.model import Borrow, Policy, Signal, WebSockets
+from autoglm_throttle.settings.device_forms import Tiers, TierTable
+from autoglm_throttle.settings.field import CHOSEN, FOUNDING, SIMULATED, setting
+from autoglm_throttle.settings.form import Choice, Flag, Number, Whole
+
+_RATE = Number(0.001, 1_000_000, "requests/s")
+
+BUDGET = Number(0, 1, "share", above=True)
+"""A share of an objective: with none of it nothing could run, with more than all it would not be met."""
+
+OBJECTIVE = Number(0.001, 86_400, "s")
+"""An objective for one answer."""
+
+
+class ControlFields(BaseSettings):
+    """The declarations of this group."""
+
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(defer_build=True)
+
+    policy: Annotated[Policy, Choice(Policy)] = setting(
+        Policy.TIERS,
+        "tiers: the table of TIERS cuts the rates, with or without traffic. gate: as many in flight as the "
+        "service finishes in time, the others in a line; needs no GPU. adaptive: the gate, and the table "
+        "while requests wait. fixed: the rates alone.",
+        CHOSEN,
+        starred=True,
+    )
+    signal: Annotated[Signal, Choice(Signal)] = setting(
+        Signal.AUTO,
+        "What the edges of TIERS are laid on: utilization, or pressure, which is 100 % at the targets of "
+        "GPU_PRESSURE_TERMS. auto is utilization as long as no source tells the queue of an engine.",
+        CHOSEN,
+    )
+    dry_run: Annotated[bool, Flag()] = setting(
+        False,
+        "Whether refusals are only counted; nobody waits either. What would be refused loads the service all "
+        "the same, so lasting overload is overstated.",
+        CHOSEN,
+        starred=True,
+    )
+    rate_high_rps: Annotated[float, _RATE] = setting(
+        1000.0,
+        "Requests of priority high admitted per second, by all workers together.",
+        FOUNDING,
+        starred=True,
+    )
+    rate_mid_rps: Annotated[float, _RATE] = setting(
+        500.0, "The same for priority mid.", FOUNDING, starred=True
+    )
+    rate_low_rps: Annotated[float, _RATE] = setting(
+        100.0, "The same for priority low.", FOUNDING, starred=True
+    )
+    burst_s: Annotated[float, Number(0.001, 3600, "s")] = setting(
+        1.0, "How many seconds of its rate a bucket can save up, at least one request.", SIMULATED
+    )
+    borrow: Annotated[Borrow, Choice(Borrow)] = setting(
+        Borrow.OFF,
+        "Whose tokens a class may take when its own bucket is short: less important ones (down), any.",
+        CHOSEN,
+    )
+    workers: Annotated[int, Whole(1, 10_000, "processes")] = setting(
+        1,
+        "Processes that share the priority rates; each gets its part. User limits are not divided.",
+        CHOSEN,
+        starred=True,
+    )
+    slo_s: Annotated[float, OBJECTIVE] = setting(
+        2.0,
+        "Time within which a whole answer is wanted, waiting included. LLM answers take longer: set it.",
+        "founding figure: P95 above 2 s is an alert",
+        starred=True,
+    )
+    latency_budget: Annotated[float, BUDGET] = setting(
+        0.25,
+        "Share of SLO_S that a request may spend inside the service. Less: shorter times for priority high; "
+        "more: fuller batches.",
+        "simulated in the design: 0.12 to 0.6 all serve 98.9 % and more of what an oracle could",
+    )
+    inflight_max: Annotated[int, Whole(0, 1_000_000, "requests")] = setting(
+        0,
+        "Requests in flight at most in each process, whatever the gate has measured, under every policy; "
+        "0: no such bound.",
+        CHOSEN,
+        starred=True,
+    )
+    queue_max: Annotated[int, Whole(0, 1_000_000, "requests")] = setting(
+        1024, "Requests of one priority that may stand in line; 0: nobody waits.", CHOSEN
+    )
+    min_share: Annotated[float, Number(0, 0.2, "share")] = setting(
+        0.03,
+        "Share of what the service finishes that mid and low get together, however much high asks for.",
+        "simulated in the design: costs high 1.5 % at ten times the capacity",
+    )
+    websockets: Annotated[WebSockets, Choice(WebSockets)] = setting(
+        WebSockets.RATE,
+        "rate: a websocket is charged when it connects; slot: it is also in flight as long as it is open.",
+        CHOSEN,
+    )
+    tiers: Annotated[Tiers, TierTable()] = setting(
+        ((85.0, 0.7), (90.0, 0.4), (95.0, 0.0)),
+        "Above each edge of the signal, rates are multiplied by the factor; 0 refuses all new requests, "
+        "under adaptive those beyond what the service finishes.",
+        FOUNDING,
+        starred=True,
+    )
+    tier_samples: Annotated[int, Whole(1, 100, "samples")] = setting(
+        3, "Consecutive samples above the first edge before the table acts.", FOUNDING
+    )
+    tier_release_samples: Annotated[int, Whole(1, 1000, "samples")] = setting(
+        1, "Consecutive calmer samples before the factor rises again.", "founding figure, taken literally"
+    )
+    tier_release_margin_pct: Annotated[float, Number(0, 100, "%")] = setting(
+        0.0, "How far below an edge a sample must be to count as calmer.", "founding figure, taken literally"
+    )
+    tier_recovery_step: Annotated[float, Number(0, 1, "share", above=True)] = setting(
+        1.0, "How much the factor may rise with one sample.", "founding figure, taken literally"
+    )

@@ -1,0 +1,194 @@
+"""What is allowed and yet probably not meant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from autoglm_throttle.model import Policy, Signal, WebSockets
+from autoglm_throttle.settings.field import PREFIX, Source
+from autoglm_throttle.settings.fields import SETTINGS, HeaderTrust
+from autoglm_throttle.settings.problem import Problem
+from autoglm_throttle.settings.quantity import plain
+from autoglm_throttle.settings.route_policy import RoutePolicy, unreachable
+
+if TYPE_CHECKING:
+    from autoglm_throttle.settings.settings import Settings
+
+_GATED: Final = frozenset({Policy.ADAPTIVE, Policy.GATE})
+_BY_TABLE: Final = frozenset({Policy.ADAPTIVE, Policy.TIERS})
+_ADAPTIVE: Final = frozenset({Policy.ADAPTIVE})
+_TIERS: Final = frozenset({Policy.TIERS})
+
+READERS: Final = {
+    "signal": _BY_TABLE,
+    "slo_s": _GATED | _BY_TABLE,
+    "latency_budget": _GATED,
+    "queue_max": _GATED,
+    "min_share": _GATED,
+    "tiers": _BY_TABLE,
+    "tier_samples": _BY_TABLE,
+    "tier_release_samples": _TIERS,
+    "tier_release_margin_pct": _TIERS,
+    "tier_recovery_step": _TIERS,
+    "deadline_header": _GATED,
+    "gpu_unknown": _TIERS,
+    "gpu_memory_target": _GATED | _BY_TABLE,
+    "gpu_pressure_terms": _BY_TABLE,
+    "inflight_start": _GATED,
+    "inflight_floor": _GATED,
+    "wait_budget": _GATED,
+    "period_s": _GATED,
+    "period_completions": _GATED,
+    "adaptive_headroom": _ADAPTIVE,
+    "adaptive_release_samples": _ADAPTIVE,
+    "reserve_mid": _ADAPTIVE,
+    "reserve_low": _ADAPTIVE,
+}
+"""Setting -> policies that read it; the settings that are not named are read under each."""
+
+OF_PRESSURE: Final = {"gpu_pressure_terms": _BY_TABLE, "slo_s": _TIERS, "gpu_memory_target": _TIERS}
+"""Setting -> policies that read it for the signal ``pressure`` and nothing else."""
+
+
+def advice(settings: Settings) -> list[Problem]:
+    """What is allowed and yet probably not meant, as ``autoglm-throttle check`` prints it."""
+    remarks = [(name, message, hint) for name, holds, message, hint in _remarks(settings) if holds]
+    found = [Problem(PREFIX + name.upper(), message, hint) for name, message, hint in remarks]
+    return [*found, *_unread(settings), *_dead_routes(settings), *settings.ignored]
+
+
+def _remarks(settings: Settings) -> list[tuple[str, bool, str, str]]:
+    trust = settings.priority_header_trust
+    limited = any(settings.user_limits)
+    gated = settings.policy in _GATED
+    slots_for_nobody = settings.websockets is WebSockets.SLOT and not gated and not settings.inflight_max
+    return [
+        (
+            "dry_run",
+            settings.dry_run,
+            "is on: refusals are only counted, nothing is protected",
+            "would_refuse_total counts them",
+        ),
+        (
+            "workers",
+            settings.source_of("workers") is Source.DEFAULT,
+            "is not set: one process is assumed",
+            "with n workers each would give the whole rates; user limits in memory count per process",
+        ),
+        (
+            "slo_s",
+            gated and settings.source_of("slo_s") is Source.DEFAULT,
+            f"is not set: a whole answer is wanted within {plain(settings.slo_s)} s",
+            "LLM answers take longer; set what your callers wait for",
+        ),
+        (
+            "user_limit",
+            not limited,
+            "is off: one user can take everything",
+            "for example 100/minute;5/second",
+        ),
+        (
+            "key_secret",
+            settings.key_secret is None,
+            "is not set: identities differ in each process and after each start",
+            "set one, for example the output of: openssl rand -hex 32",
+        ),
+        (
+            "trusted_proxies",
+            any(network.endswith("/0") for network in settings.trusted_proxies),
+            "trusts everybody: any client can take any address",
+            "name your proxies",
+        ),
+        (
+            "priority_header_trust",
+            trust is HeaderTrust.ANY,
+            "is any: every client can make itself high",
+            "use it in closed networks only",
+        ),
+        (
+            "websockets",
+            slots_for_nobody,
+            f"is slot, but with POLICY={settings.policy} nothing limits what is in flight",
+            "set INFLIGHT_MAX, or POLICY=adaptive or gate",
+        ),
+        (
+            "priority_header_trust",
+            trust is HeaderTrust.PROXY and not settings.trusted_proxies,
+            "is proxy, but no proxy is trusted: the header can only lower",
+            "set TRUSTED_PROXIES",
+        ),
+        (
+            "gpu_devices",
+            bool(settings.gpu_devices) and settings.gpu not in {"auto", "nvml"},
+            f"has no effect with GPU={settings.gpu.partition(':')[0]}",
+            "",
+        ),
+    ]
+
+
+def _unread(settings: Settings) -> list[Problem]:
+    """Settings that somebody has given, and that nothing reads."""
+    policy, signal = settings.policy, settings.signal
+    problems = []
+    for name, readers in READERS.items():
+        if settings.source_of(name) is Source.DEFAULT:
+            continue
+        variable = SETTINGS[name].variable
+        if policy not in readers:
+            hint = " and ".join(reader.value for reader in Policy if reader in readers)
+            problems.append(Problem(variable, f"has no effect with POLICY={policy}", f"read by {hint}"))
+        elif policy in OF_PRESSURE.get(name, ()) and signal is not Signal.PRESSURE:
+            problems.append(
+                Problem(variable, f"has no effect with SIGNAL={signal}", "read with SIGNAL=pressure")
+            )
+    return problems
+
+
+def _dead_routes(settings: Settings) -> list[Problem]:
+    places = dict(zip(settings.routes, settings.route_places, strict=True))
+    problems = [
+        Problem(
+            places[route],
+            f"{route.name} can never apply, {', '.join(taker.name for taker in takers)} before it takes all",
+            "put the narrower pattern first",
+        )
+        for route, takers in unreachable(settings.routes)
+    ]
+    exempt = set(settings.exempt_paths)
+    problems += [
+        Problem(places[route], f"{route.name} can never be admitted: it costs {route.cost:g}, {why}")
+        for route in settings.routes
+        if not route.exempt and (why := _too_dear(settings, route))
+    ]
+    problems += [
+        Problem(places[route], f"{route.name} can never apply, its path is in EXEMPT_PATHS")
+        for route in settings.routes
+        if _is_literal(route) and route.pattern in exempt and not route.exempt
+    ]
+    return problems + [
+        Problem(places[route], f"{route.name} has an slo_s without effect: {why}")
+        for route in settings.routes
+        if route.slo_s is not None and (why := _never_waits(settings, route))
+    ]
+
+
+def _never_waits(settings: Settings, route: RoutePolicy) -> str:
+    """Why no request of the route ever stands in line; empty if one may."""
+    if route.exempt:
+        return "it is exempt"
+    return "" if settings.policy in _GATED else f"nothing waits with POLICY={settings.policy}"
+
+
+def _too_dear(settings: Settings, route: RoutePolicy) -> str:
+    """Why no request of the route can ever be admitted; empty if some can."""
+    priority = settings.priority_default if route.priority is None else route.priority
+    burst = max(1.0, settings.rates_rps[priority] / settings.workers * settings.burst_s)
+    if route.cost > burst:
+        return f"and the {priority.label} bucket of one worker holds {burst:g}"
+    limits = settings.user_limits[priority] if route.user_limit is None else route.user_limit
+    small = next((limit for limit in limits if limit.limit < route.cost), None)
+    return f"and its user limit {small.name} is {small.limit}" if small is not None else ""
+
+
+def _is_literal(route: RoutePolicy) -> bool:
+    return not any(part == "*" or part.startswith("{") for part in route.segments)

@@ -1,0 +1,63 @@
+"""Constants of the gate and of the policy ``adaptive``: from ``CONFIG_FILE`` and code, never the environment.
+
+Nothing that an operator needs in the night is among them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from autoglm_throttle.settings.control_fields import BUDGET
+from autoglm_throttle.settings.field import SIMULATED, setting
+from autoglm_throttle.settings.form import Number, Whole
+
+_RESERVE = Number(0, 0.875, "share")
+"""The smallest budget holds eight requests; with more than seven of them kept back none could be taken."""
+
+
+class TuningFields(BaseSettings):
+    """The declarations of this group."""
+
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(defer_build=True)
+
+    inflight_start: Annotated[int, Whole(1, 1_000_000, "requests")] = setting(
+        64,
+        "In flight at most until the service has been measured.",
+        "simulated in the design: 2 to 64 end alike; 64 refuses nobody in the first second of 3000 requests",
+        tuning=True,
+    )
+    inflight_floor: Annotated[int, Whole(1, 10_000, "requests")] = setting(
+        2,
+        "What the limit in flight is aimed at at least, however slow the service.",
+        "simulated in the design: 16 would break slow services",
+        tuning=True,
+    )
+    wait_budget: Annotated[float, BUDGET] = setting(
+        0.25,
+        "Share of the objective that a request may wait in line.",
+        "simulated in the design: below the time of one batch high loses 44 %",
+        tuning=True,
+    )
+    period_s: Annotated[float, Number(0.05, 60, "s")] = setting(
+        0.5, "Shortest time over which the service is measured.", SIMULATED, tuning=True
+    )
+    period_completions: Annotated[int, Whole(1, 1000, "requests")] = setting(
+        8, "Finished requests that a measurement needs, unless it has lasted long.", SIMULATED, tuning=True
+    )
+    adaptive_headroom: Annotated[float, Number(1, 10, "x service rate")] = setting(
+        1.15,
+        "Under adaptive nothing is cut below this multiple of what the service finishes.",
+        SIMULATED,
+        tuning=True,
+    )
+    adaptive_release_samples: Annotated[int, Whole(1, 1000, "samples")] = setting(
+        2, "Samples during which nobody waits before adaptive ends a cut.", SIMULATED, tuning=True
+    )
+    reserve_mid: Annotated[float, _RESERVE] = setting(
+        0.3, "Share of the budget of a cut that mid leaves to high.", SIMULATED, tuning=True
+    )
+    reserve_low: Annotated[float, _RESERVE] = setting(
+        0.6, "Share of the budget of a cut that low leaves to high and mid.", SIMULATED, tuning=True
+    )
