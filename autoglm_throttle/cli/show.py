@@ -99,7 +99,12 @@ def _details(settings: Settings, verdict: Verdict) -> dict[str, Any]:
         "priority": None if verdict.exempt else priority.label,
         "cost": None if verdict.exempt else (1.0 if route is None else route.cost),
         "user_limit": None if verdict.exempt else _limits_text(limits),
+        "slo_s": None if verdict.exempt else _slo_s(settings, route),
     }
+
+
+def _slo_s(settings: Settings, route: RoutePolicy | None) -> float:
+    return settings.slo_s if route is None or route.slo_s is None else route.slo_s
 
 
 def _app(spec: str | None) -> object:
@@ -130,7 +135,8 @@ def _text(settings: Settings) -> str:
     ]
     parts = [table(rows)]
     if settings.routes:
-        parts.append(table([("route", "priority", "cost", "user limit"), *map(_route_row, settings.routes)]))
+        heading = ("route", "priority", "cost", "user limit", "slo s")
+        parts.append(table([heading, *map(_route_row, settings.routes)]))
     if settings.plans:
         plans = [
             (
@@ -145,11 +151,11 @@ def _text(settings: Settings) -> str:
     return "\n\n".join(parts)
 
 
-def _route_row(route: RoutePolicy) -> tuple[str, str, str, str]:
+def _route_row(route: RoutePolicy) -> tuple[str, str, str, str, str]:
     if route.exempt:
-        return (route.name, "exempt", NOT_SET, NOT_SET)
+        return (route.name, "exempt", NOT_SET, NOT_SET, NOT_SET)
     limits = _limits_text(route.user_limit) or NOT_SET
-    return (route.name, _label(route.priority), plain(route.cost), limits)
+    return (route.name, _label(route.priority), plain(route.cost), limits, _plain(route.slo_s))
 
 
 def _document(settings: Settings) -> dict[str, Any]:
@@ -157,7 +163,7 @@ def _document(settings: Settings) -> dict[str, Any]:
         "settings": [
             {
                 "name": name,
-                "variable": known.variable,
+                "variable": None if known.tuning else known.variable,
                 "value": settings.text_of(name) or None,
                 "unit": known.form.unit or None,
                 "default": known.default_text or None,
@@ -174,6 +180,7 @@ def _document(settings: Settings) -> dict[str, Any]:
                 "cost": route.cost,
                 "user_limit": _limits_text(route.user_limit),
                 "exempt": route.exempt,
+                "slo_s": route.slo_s,
             }
             for route in settings.routes
         ],

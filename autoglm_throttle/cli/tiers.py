@@ -1,21 +1,22 @@
-"""``tiers``: GPU band -> factor -> rate of each priority, in sum and per worker."""
+"""``tiers``: band of the signal -> factor -> rate of each priority, and what the policy makes of it."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from autoglm_throttle.cli.command import load
 from autoglm_throttle.cli.output import FINE, table, write, write_json
-from autoglm_throttle.model import Policy, Priority
+from autoglm_throttle.model import Policy, Priority, Signal
 from autoglm_throttle.settings import Settings, user_limits_text
 from autoglm_throttle.settings.quantity import plain
 
 
 @dataclass(frozen=True)
 class Band:
-    """A range of GPU utilization, open below and closed above."""
+    """A range of the signal, open below and closed above."""
 
     above_pct: float | None
     to_pct: float | None
@@ -30,7 +31,7 @@ class Band:
 
 def bands(settings: Settings) -> Iterator[Band]:
     """The bands of the table in force, the calmest first."""
-    tiers = settings.tiers if settings.policy is Policy.TIERS else ()
+    tiers = settings.tiers if settings.policy in {Policy.ADAPTIVE, Policy.TIERS} else ()
     edges = [edge for edge, _ in tiers]
     factors = [1.0, *(factor for _, factor in tiers)]
     for above, to, factor in zip([None, *edges], [*edges, None], factors, strict=True):
@@ -59,6 +60,7 @@ def _document(settings: Settings) -> dict[str, object]:
     limits = zip(Priority, settings.user_limits, strict=True)
     return {
         "policy": settings.policy.value,
+        "signal": settings.signal.value,
         "workers": settings.workers,
         "samples": settings.tier_samples,
         "bands": [
@@ -85,12 +87,56 @@ def _paragraphs(settings: Settings) -> Iterator[str]:
     yield _table(settings, f"requests/s, {together}", 1)
     if workers > 1:
         yield _table(settings, "requests/s, each worker", workers)
-    if settings.policy is Policy.TIERS:
-        yield (
-            f"The table acts after {settings.tier_samples} samples in a row above "
-            f"{plain(settings.tiers[0][0])} %, one sample every {plain(settings.sample_interval_s)} s."
-        )
+    yield _DOES[settings.policy](settings)
+    if settings.inflight_max:
+        yield f"In flight at most {settings.inflight_max} requests in each worker, whatever else decides."
+    if settings.dry_run:
+        yield "DRY_RUN: all of this is only counted, nobody is refused."
     yield f"Limit of one user, whatever the GPU does: {_user_limits(settings)}"
+
+
+def _adaptive(settings: Settings) -> str:
+    return (
+        f"{_gate(settings)}\n\n"
+        f"The table acts after {_samples(settings)},\n"
+        "and only while requests wait in line or are refused by the gate; it ends after "
+        f"{settings.adaptive_release_samples} samples without.\n"
+        f"It never cuts below the service rate: {plain(settings.adaptive_headroom)} times what the service "
+        "finishes stays allowed in every band.\nWithout GPU telemetry the gate stands alone."
+    )
+
+
+def _tiers(settings: Settings) -> str:
+    return f"The table acts after {_samples(settings)}, with or without traffic."
+
+
+def _gate(settings: Settings) -> str:
+    return (
+        "The gate lets in flight what the service finishes within "
+        f"{plain(round(settings.latency_budget * settings.slo_s, 4))} s, or in a few times its own time if that is "
+        "longer.\nOthers wait in line, high first, or are refused at once if their turn would come too late "
+        f"for an answer in {plain(settings.slo_s)} s."
+    )
+
+
+def _fixed(_: Settings) -> str:
+    return "The rates stay as they are; the GPU is only watched."
+
+
+_DOES: Final[dict[Policy, Callable[[Settings], str]]] = {
+    Policy.ADAPTIVE: _adaptive,
+    Policy.TIERS: _tiers,
+    Policy.GATE: lambda settings: f"{_gate(settings)}\nThe table of TIERS is not used.",
+    Policy.FIXED: _fixed,
+}
+"""Policy -> what it does beside the rates."""
+
+
+def _samples(settings: Settings) -> str:
+    return (
+        f"{settings.tier_samples} samples in a row above {plain(settings.tiers[0][0])} %, "
+        f"one sample every {plain(settings.sample_interval_s)} s"
+    )
 
 
 def _user_limits(settings: Settings) -> str:
@@ -101,7 +147,8 @@ def _user_limits(settings: Settings) -> str:
 
 
 def _table(settings: Settings, title: str, workers: int) -> str:
-    heading = ["GPU utilization", "factor", *(priority.label for priority in Priority)]
+    signal = "pressure" if settings.signal is Signal.PRESSURE else "GPU utilization"
+    heading = [signal, "factor", *(priority.label for priority in Priority)]
     rows = [
         [str(band), plain(band.factor), *map(plain, _rates(settings, band.factor, workers))]
         for band in bands(settings)

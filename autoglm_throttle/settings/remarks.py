@@ -135,8 +135,9 @@ def _unread(settings: Settings) -> list[Problem]:
             continue
         variable = SETTINGS[name].variable
         if policy not in readers:
-            hint = " and ".join(reader.value for reader in Policy if reader in readers)
-            problems.append(Problem(variable, f"has no effect with POLICY={policy}", f"read by {hint}"))
+            *names, last = (reader.value for reader in Policy if reader in readers)
+            who = f"{', '.join(names)} and {last}" if names else last
+            problems.append(Problem(variable, f"has no effect with POLICY={policy}", f"read by {who}"))
         elif policy in OF_PRESSURE.get(name, ()) and signal is not Signal.PRESSURE:
             problems.append(
                 Problem(variable, f"has no effect with SIGNAL={signal}", "read with SIGNAL=pressure")

@@ -38,10 +38,12 @@ def stale_after_s(values: Mapping[str, Any]) -> float:
 
 
 def _at_most(low: str, high: str) -> Rule:
+    """Two constants, by their keys in ``CONFIG_FILE``."""
+
     def broken(values: Mapping[str, Any]) -> Complaint:
         if values[low] <= values[high]:
             return None
-        return f"must be at most {high.upper()}, {plain(values[high])}", f"or raise {high.upper()}"
+        return f"must be at most {high}, {plain(values[high])}", f"or raise {high}"
 
     return Rule(low, (low, high), broken)
 
@@ -52,7 +54,7 @@ def _at_least(high: str, low: str) -> Rule:
     def broken(values: Mapping[str, Any]) -> Complaint:
         if values[low] <= values[high]:
             return None
-        return f"must be at least {low.upper()}, {plain(values[low])}", f"or lower {low.upper()}"
+        return f"must be at least {low}, {plain(values[low])}", f"or lower {low}"
 
     return Rule(high, (low, high), broken, unless=low)
 

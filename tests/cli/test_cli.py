@@ -19,12 +19,13 @@ import pytest
 from autoglm_throttle.cli import main
 from autoglm_throttle.identity import Identity
 from autoglm_throttle.model import ThrottleError
-from autoglm_throttle.settings import SETTINGS
+from autoglm_throttle.settings import PREFIX, SETTINGS
 
 GOLDEN = Path(__file__).parent / "golden"
 SECRET = "planted-secret-planted-secret"
 TOML = f"""\
 key_secret = "{SECRET}"
+period_s = "250ms"
 user_limit_low = "10/minute"
 
 [[routes]]
@@ -36,6 +37,7 @@ pattern = "/v1/generate"
 methods = ["POST"]
 cost = 4
 user_limit = "20/minute;2/second"
+slo_s = 30
 
 [[routes]]
 pattern = "/status/{{job}}"
@@ -53,12 +55,20 @@ members = ["07f3a9c2d4e5b617"]
 
 [plans.trial]
 """
+WRONG = """\
+inflight_start = 16
+inflight_floor = 32
+reserve_mid = 0.7
+signal = "pressure"
+gpu_pressure_terms = []
+"""
 BROKEN = {
     "WORKERS": "0",
     "GPU": f"vllm:http://me:{SECRET}@host",
     "KEY_SECRET": "short",
     "USER_LIMTI": SECRET,
     "TIERS": "90:0.4,85:0.7",
+    "RESERVE_LOW": "0.8",
 }
 
 Run = Callable[..., tuple[int, str]]
@@ -71,6 +81,7 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "throttle.toml").write_text(TOML)
+    (tmp_path / "wrong.toml").write_text(WRONG)
 
 
 @pytest.fixture
@@ -88,6 +99,14 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 
 FILE = {"CONFIG_FILE": "throttle.toml", "WORKERS": "4", "USER_LIMIT": "100/minute;5/second"}
+ADAPTIVE = {
+    "CONFIG_FILE": "throttle.toml",
+    "POLICY": "adaptive",
+    "SLO_S": "10",
+    "LATENCY_BUDGET": "50%",
+    "DEADLINE_HEADER": "x-deadline",
+    "GPU_UNKNOWN": "last",
+}
 CASES: dict[str, tuple[int, list[str], dict[str, str]]] = {
     "check_defaults": (0, ["check"], {}),
     "check_file": (0, ["check"], FILE | {"PRIORITY_HEADER_TRUST": "any"}),
@@ -103,6 +122,14 @@ CASES: dict[str, tuple[int, list[str], dict[str, str]]] = {
     "show_path_options": (0, ["show", "--path", "/v1/generate", "--method", "OPTIONS"], FILE),
     "tiers_defaults": (0, ["tiers"], {}),
     "tiers_workers": (0, ["tiers"], FILE),
+    "check_adaptive": (0, ["check"], ADAPTIVE),
+    "check_unread": (0, ["check"], ADAPTIVE | {"POLICY": "fixed", "DRY_RUN": "true"}),
+    "check_contradictory": (1, ["check", "--config-file", "wrong.toml"], {"INFLIGHT_MAX": "8"}),
+    "show_adaptive": (0, ["show"], ADAPTIVE),
+    "tiers_literal": (0, ["tiers"], {"POLICY": "tiers"}),
+    "tiers_adaptive": (0, ["tiers"], ADAPTIVE),
+    "tiers_gate": (0, ["tiers"], {"POLICY": "gate", "INFLIGHT_MAX": "32", "DRY_RUN": "true"}),
+    "tiers_pressure": (0, ["tiers"], {"POLICY": "tiers", "SIGNAL": "pressure"}),
     "tiers_fixed": (0, ["tiers"], {"POLICY": "fixed", "RATE_HIGH_RPS": "10/m"}),
 }
 
@@ -126,7 +153,7 @@ def test_output_is_as_agreed(run: Run, name: str, form: str) -> None:
 def test_check_finds_a_wrong_value_of_each_variable(run: Run, name: str) -> None:
     status, out = run("check", **{name.upper(): "?!"})
     assert status == 1
-    assert f"problem: {SETTINGS[name].variable}: " in out
+    assert f"problem: {PREFIX}{name.upper()}: " in out
 
 
 def test_an_env_file_and_a_file_on_the_command_line(run: Run, tmp_path: Path) -> None:
@@ -148,7 +175,7 @@ def test_keys_of_the_documents_are_stable(run: Run) -> None:
         ("name", "variable", "value", "unit", "default", "source")
     }
     _, out = run("tiers", "--format", "json", **FILE)
-    assert list(json.loads(out)) == ["policy", "workers", "samples", "bands", "user_limits"]
+    assert list(json.loads(out)) == ["policy", "signal", "workers", "samples", "bands", "user_limits"]
     _, out = run("check", "--format", "json", **FILE)
     assert list(json.loads(out)) == ["ok", "problems", "warnings"]
 

@@ -70,7 +70,7 @@ def test_constants_are_read_from_the_file_and_from_code(file: Path) -> None:
     assert Settings.from_env({}, config_file=file, period_s=1).period_s == 1.0
     assert told(file, "period_s = 0\nreserve_mid = 0.7") == [
         ("throttle.toml:1: period_s", "for example 1"),
-        ("throttle.toml:2: reserve_mid", "or raise RESERVE_LOW"),
+        ("throttle.toml:2: reserve_mid", "or raise reserve_low"),
     ]
 
 

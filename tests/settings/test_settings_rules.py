@@ -79,9 +79,9 @@ def test_a_contradiction_says_what_to_do() -> None:
         Settings(inflight_floor=31, inflight_start=33, inflight_max=32, reserve_low=0.25)
     assert [str(problem) for problem in caught.value.problems] == [
         "inflight_start: must be at most INFLIGHT_MAX, 32 (it can never be reached)",
-        "reserve_low: must be at least RESERVE_MID, 0.3 (or lower RESERVE_MID)",
+        "reserve_low: must be at least reserve_mid, 0.3 (or lower reserve_mid)",
     ]
-    with pytest.raises(ConfigError, match=r"at most INFLIGHT_START, 33 \(or raise INFLIGHT_START\)"):
+    with pytest.raises(ConfigError, match=r"at most inflight_start, 33 \(or raise inflight_start\)"):
         Settings(inflight_floor=34, inflight_start=33)
 
 
@@ -193,6 +193,10 @@ def test_what_nothing_reads_is_told(name: str, policy: Policy, signal: str) -> N
 def test_a_hint_names_those_who_read_it() -> None:
     (told,) = advice(quiet(latency_budget=0.5))
     assert (told.message, told.hint) == ("has no effect with POLICY=tiers", "read by adaptive and gate")
+    (told,) = advice(quiet(slo_s=30, policy="fixed"))
+    assert told.hint == "read by adaptive, tiers and gate"
+    (told,) = advice(quiet(reserve_low=0.7))
+    assert (told.variable, told.hint) == ("reserve_low", "read by adaptive")
     (told,) = advice(quiet(gpu_pressure_terms="memory"))
     assert (told.message, told.hint) == ("has no effect with SIGNAL=auto", "read with SIGNAL=pressure")
 
