@@ -55,6 +55,13 @@ class Cap:
     def line_up(self, demand: Demand, now: float) -> Ticket | Decision:  # noqa: ARG002 - the gate's verb
         """The refusal: a slot becomes free after the mean time that one is held, divided by their number."""
         self._refused += 1
+        return self._refusal()
+
+    def refusal(self, ticket: Ticket, now: float) -> Decision:  # noqa: ARG002 - the gate's verb
+        """The same refusal: there are no tickets."""
+        return self._refusal()
+
+    def _refusal(self) -> Decision:
         retry_s = self._held_s / self.limit
         return Decision(False, Reason.QUEUE, "queue:cap", "queue", self.limit, 0, retry_s, retry_s)
 

@@ -11,31 +11,24 @@ the garbage collector may settle a forgotten permit at any allocation, which cal
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Sequence
 
 from autoglm_throttle.limiting.gate_memory import MemoryCap
 from autoglm_throttle.limiting.gate_rules import GateRules, GateView
 from autoglm_throttle.limiting.gate_service import Period, Service
 from autoglm_throttle.limiting.gate_share import Share
-from autoglm_throttle.limiting.ticket import CALLED, DROPPED, LEFT, WAITING, Line, Ticket, TicketState
+from autoglm_throttle.limiting.line import SHARE_LANE, Line, Lines
+from autoglm_throttle.limiting.ticket import CALLED, DROPPED, LEFT, WAITING, Ticket, TicketState
 from autoglm_throttle.model import Decision, Demand, Evidence, Outcome, Priority, Reason
 
 __all__ = ["Gate", "GateRules", "GateView", "Ticket", "TicketState"]
-
-SLO_PER_PERIOD_MAX = 4
-"""A period ends after a quarter of the objective, however little has finished."""
-
-IDLE_PERIODS = 2
-"""A period of so many times its greatest length was idle, so it proves nothing about saturation."""
 
 SHARE_PATIENCE = 0.5
 """Share of its objective that a request of the guaranteed share waits."""
 
 _SUCCESS, _FAILURE, _QUEUE = Outcome.SUCCESS, Outcome.FAILURE, Reason.QUEUE
-_HIGH, _LOW = Priority.HIGH, Priority.LOW
+_HIGH = Priority.HIGH
 _NOBODY: Sequence[Ticket] = ()
-_SHARE_LANE = 0
 
 
 class Gate:
@@ -57,7 +50,7 @@ class Gate:
         "_failure_s",
         "_lanes",
         "_limited",
-        "_longest_s",
+        "_lines",
         "_memory",
         "_opened_s",
         "_peak",
@@ -78,7 +71,6 @@ class Gate:
         self._rules = rules
         self._service = Service(rules)
         self._memory = MemoryCap(rules.memory_target)
-        self._longest_s = max(rules.period_s, rules.slo_s / SLO_PER_PERIOD_MAX)
         self.in_flight: int = 0
         """Slots given and not yet given back."""
         self.waiting: int = 0
@@ -86,19 +78,15 @@ class Gate:
         self.limit: float = float(rules.inflight_start)
         """Requests that may be in flight, before memory and the hard bound are looked at."""
         self._room = 0
-        self._lanes: tuple[Line, Line, Line, Line] = (
-            OrderedDict(),
-            OrderedDict(),
-            OrderedDict(),
-            OrderedDict(),
-        )
+        self._lines = Lines()
+        self._lanes = self._lines.all
         self._arrived = [0, 0, 0]
         self._done, self._total_s, self._starts_s = 0, 0.0, 0.0
         self._peak, self._limited, self._refused = 0, False, 0
         self._share = Share(rules.min_share, now)
         self._failure_s = math.inf
         self._seen_s = self._opened_s = now
-        self._ends_s = now + self._longest_s
+        self._ends_s = now + self._service.longest_s
         self._due_s = 0.0
         self._set_limit(self.limit)
 
@@ -118,7 +106,7 @@ class Gate:
             now = self._tick(now)
         priority = demand.priority
         self._arrived[priority] += 1
-        if (self.waiting and self._ahead(priority)) or self.in_flight >= self._room:
+        if (self.waiting and self._lines.ahead(priority)) or self.in_flight >= self._room:
             self._limited = True
             return False
         in_flight = self.in_flight + 1
@@ -161,8 +149,8 @@ class Gate:
         if rate is None or demand.priority is _HIGH or not self._share.take(rate, now):
             return None
         slo_s = demand.slo_s or self._rules.slo_s
-        ticket = Ticket(demand, now, SHARE_PATIENCE * slo_s, _SHARE_LANE)
-        if self._lanes[_SHARE_LANE] or not self._take(now):
+        ticket = Ticket(demand, now, SHARE_PATIENCE * slo_s, SHARE_LANE)
+        if self._lanes[SHARE_LANE] or not self._take(now):
             self._limited = True
             return self._wait(ticket)
         ticket.state = CALLED
@@ -235,7 +223,7 @@ class Gate:
 
     def deadline_s(self) -> float:
         """The next instant at which `ready` would drop somebody; infinite if nobody waits."""
-        return min((next(iter(lane)).deadline_s for lane in self._lanes if lane), default=math.inf)
+        return self._lines.deadline_s()
 
     def refusal(self, ticket: Ticket, now: float) -> Decision:
         """The refusal of a ticket that was dropped."""
@@ -276,15 +264,12 @@ class Gate:
         """All figures at ``now``."""
         self._tick(now)
         service, memory = self._service, self._memory
-        waiting = [len(lane) for lane in self._lanes[1:]]
-        for ticket in self._lanes[_SHARE_LANE]:
-            waiting[ticket.demand.priority] += 1
         high, mid, low = service.demand_rps
         limit, rate = self._bound(), service.rate_rps
         return GateView(
             limit=limit,
             in_flight=self.in_flight,
-            waiting=(waiting[0], waiting[1], waiting[2]),
+            waiting=self._lines.waiting(),
             service_rps=rate,
             demand_rps=(high, mid, low),
             latency_s=service.latency_s,
@@ -322,7 +307,7 @@ class Gate:
         self._total_s = 0.0
         self._limited = False
         self._opened_s = now
-        self._due_s = self._ends_s = now + self._longest_s
+        self._due_s = self._ends_s = now + self._service.longest_s
         period = Period(
             lasted_s=lasted_s,
             arrived=(high, mid, low),
@@ -330,7 +315,7 @@ class Gate:
             total_s=total_s,
             mean_in_flight=area / lasted_s,
             peak=peak,
-            limited=limited and lasted_s <= IDLE_PERIODS * self._longest_s,
+            limited=limited,
         )
         self._set_limit(self._service.learn(period, self.limit))
 
@@ -339,7 +324,7 @@ class Gate:
         self.limit = max(1.0, min(limit, self._memory.requests, rules.inflight_max or math.inf))
         if service.unloaded_s is not None:
             self._failure_s = service.unloaded_s / 2
-        self._due_s = self._opened_s + max(rules.period_s, min(service.latency_s, self._longest_s))
+        self._due_s = self._opened_s + max(rules.period_s, min(service.latency_s, self._service.longest_s))
         self._set_room()
 
     def _set_room(self) -> None:
@@ -383,23 +368,13 @@ class Gate:
             return True
         return False
 
-    def _ahead(self, priority: Priority) -> int:
-        """Tickets that a newcomer of this class would find before it."""
-        lanes = self._lanes
-        ahead = len(lanes[_SHARE_LANE]) + len(lanes[1])
-        if priority:
-            ahead += len(lanes[2])
-            if priority is _LOW:
-                ahead += len(lanes[3])
-        return ahead
-
     def _late(self, priority: Priority, patience_s: float) -> int:
         """Tickets that must go before a newcomer may wait; 0 or less: it may."""
-        ahead, rate = self._ahead(priority), self._service.rate_rps
+        ahead, rate = self._lines.ahead(priority), self._service.rate_rps
         if rate is None:
             return ahead + 1 - (self._room if patience_s else 0)
-        places = int(self._service.left_rps(priority, rate) * patience_s)
-        return ahead - places if places else ahead + 1
+        left = self._service.left_rps(priority, rate)
+        return ahead - int(left * patience_s) if left and patience_s else ahead + 1
 
     def _retry_s(self, priority: Priority, late: int, now: float) -> float:
         """Seconds until a newcomer may wait, if requests end at the measured rate and nobody else comes."""
@@ -408,7 +383,7 @@ class Gate:
             return _until(self._ends_s, now)
         if self._service.left_rps(priority, rate):
             return max(0, late) / rate
-        return max(_until(self._ends_s, now), self._ahead(priority) / rate)
+        return max(_until(self._ends_s, now), self._lines.ahead(priority) / rate)
 
     def _refusal(self, detail: str, retry_s: float) -> Decision:
         room = self._room

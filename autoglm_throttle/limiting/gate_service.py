@@ -15,6 +15,12 @@ SHORTEST_S = 0.001
 PROBE = 1.3
 """A saturated service is believed to do up to so many times what it did, or the limit could never grow."""
 
+SLO_PER_PERIOD_MAX = 4
+"""A period ends after a quarter of the objective, however little has finished."""
+
+IDLE_PERIODS = 2
+"""Nobody came by in a period of so many times the greatest length: it proves nothing about saturation."""
+
 DEMAND_GAIN, LATENCY_GAIN, UNLOADED_GAIN = 0.4, 0.5, 0.3
 """Weight of the newest period in the demand, the latency, and the unloaded latency near the floor."""
 
@@ -68,6 +74,7 @@ class Service:
         "_slow_s",
         "demand_rps",
         "latency_s",
+        "longest_s",
         "measured",
         "rate_rps",
         "unloaded_s",
@@ -75,6 +82,8 @@ class Service:
 
     def __init__(self, rules: GateRules) -> None:
         self._rules = rules
+        self.longest_s: float = max(rules.period_s, rules.slo_s / SLO_PER_PERIOD_MAX)
+        """A period lasts no longer, however little has finished."""
         self._periods = 0
         self._slow_s = 0.0
         self.rate_rps: float | None = None
@@ -115,13 +124,15 @@ class Service:
     def learn(self, period: Period, limit: float) -> float:
         """Take in what was counted in a period under ``limit``; returns the limit of the next one."""
         demand, lasted_s = self.demand_rps, period.lasted_s
+        idle = lasted_s > IDLE_PERIODS * self.longest_s
+        gain = 1.0 if idle else DEMAND_GAIN
         for priority, arrived in enumerate(period.arrived):
-            demand[priority] += DEMAND_GAIN * (arrived / lasted_s - demand[priority])
+            demand[priority] += gain * (arrived / lasted_s - demand[priority])
         if not period.done:
             return limit
         mean_s = max(period.total_s / period.done, SHORTEST_S)
         self._learn_latency(mean_s, period.peak)
-        if not period.limited:
+        if idle or not period.limited:
             seen = min(period.done / lasted_s, period.mean_in_flight / mean_s)
             if seen > (self.rate_rps or 0.0):
                 self.rate_rps = seen

@@ -6,7 +6,7 @@ BURST = 2.0
 """Requests that an unused share saves up at least."""
 
 BURST_S = 3.0
-"""Seconds of the share that are saved up: with less, more than a tenth of a demand just as high gets nothing."""
+"""Seconds of the share that are saved up: with less, a tenth of a demand just as high gets nothing."""
 
 
 class Share:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from enum import IntEnum
-from typing import TypeAlias
 
 from autoglm_throttle.limiting.token_bucket import TokenBucket
 from autoglm_throttle.model import Decision, Demand
@@ -61,7 +59,3 @@ class Ticket:
 
     def __repr__(self) -> str:
         return f"Ticket({self.state.name}, lane {self.lane}, {self.demand!r})"
-
-
-Line: TypeAlias = "OrderedDict[Ticket, None]"
-"""Tickets in order of arrival. Any of them leaves in constant time, and keeps no memory after that."""
