@@ -36,10 +36,11 @@ class AdaptiveController:
         self._calm = 0
         self._acts = False
         self._tier = 1.0
-        self._budget_rps = sum(rules.rates)
+        self._nominal_rps = self._budget_rps = sum(rules.rates)
         self._ceilings = _OPEN
         self._why = Why.CALM
-        self._evidence = Evidence()
+        self._confirmed = False
+        self._full = 0.0
         self._regime = self._publish(now, since_s=now)
 
     @property
@@ -54,22 +55,22 @@ class AdaptiveController:
 
     def observe(self, view: GpuView, evidence: Evidence, work: Work, now: float) -> Regime:
         """Strike, cut, hold or release, once for each new sample."""
-        self._evidence = evidence
+        self._confirmed, self._full = evidence.confirmed, fullness(evidence)
         self._literal.observe(view, evidence, work, now)
         news = self._listener.hear(view, work, now)
         if news is not None:
             if news.after_outage:
                 self._open(Why.CALM)
                 self._strikes = self._calm = 0
-            self._step(news.pct, now)
+            self._step(news.pct, evidence.service_rps, now)
         elif self._acts:
-            self._hold()
+            self._hold(evidence.service_rps, now)
         return self._publish(now)
 
     def regime(self, now: float, evidence: Evidence | None = None) -> Regime:
         """The Regime in force. It is valid until its ``until_s``, so that is when to ask again."""
         if evidence is not None:
-            self._evidence = evidence
+            self._full = fullness(evidence)
         return self._publish(now)
 
     def silent(self, now: float) -> Regime:
@@ -84,30 +85,31 @@ class AdaptiveController:
         self._literal.gone(now)
         return self._publish(now)
 
-    def _step(self, signal_pct: float, now: float) -> None:
-        rules, confirmed = self._rules, self._evidence.confirmed
+    def _step(self, signal_pct: float, service_rps: float | None, now: float) -> None:
+        rules, confirmed = self._rules, self._confirmed
         self._strikes = self._strikes + 1 if confirmed and signal_pct > rules.table.edge_pct else 0
         self._calm = 0 if confirmed else self._calm + 1
         if self._strikes >= rules.hysteresis.samples and self._listener.trusts:
             self._cut(rules.table.factor(signal_pct), now)
+            self._hold(service_rps, now)
         elif self._calm >= rules.release_samples or not self._acts:
             resting = Why.STRIKE if self._strikes else Why.CALM
             self._open(Why.RELEASED if self._acts else resting)
         else:
-            self._hold()
+            self._hold(service_rps, now)
             self._why = Why.HELD
 
     def _cut(self, tier: float, now: float) -> None:
         left = tier * self._listener.capacity(now)
         self._acts, self._tier, self._why = True, tier, Why.TIER
-        self._budget_rps = left * sum(self._rules.rates)
+        self._budget_rps = left * self._nominal_rps
         self._ceilings = (left, left, left)
-        self._hold()
 
-    def _hold(self) -> None:
+    def _hold(self, service_rps: float | None, now: float) -> None:
         """Lift the budget and each ceiling to what the service completes, and some headroom."""
-        least_rps = self._rules.headroom * (self._evidence.service_rps or 1.0)
-        self._budget_rps = max(self._budget_rps, least_rps)
+        least_rps = self._rules.headroom * (service_rps or 1.0)
+        most_rps = self._listener.capacity(now) * self._nominal_rps
+        self._budget_rps = min(most_rps, max(self._budget_rps, least_rps))
         high, mid, low = (
             min(1.0, max(ceiling, least_rps / rate))
             for ceiling, rate in zip(self._ceilings, self._rules.rates, strict=True)
@@ -122,17 +124,16 @@ class AdaptiveController:
         listener, literal = self._listener, self._literal.regime(now)
         state, capacity = listener.state(now), listener.capacity(now)
         acts = self._acts and state in {Telemetry.FRESH, Telemetry.LATE} and not listener.all_lost
-        nominal_rps = sum(self._rules.rates)
-        budget_rps = min(self._budget_rps, capacity * nominal_rps) if acts else None
+        budget_rps = self._budget_rps if acts else None
         share = capacity if listener.all_lost else 1.0
-        factor = share if budget_rps is None else budget_rps / nominal_rps
+        factor = share if budget_rps is None else budget_rps / self._nominal_rps
         until_s = listener.until(state, now)
         reopens_s = 0.0 if factor else listener.next_view(now)
         if since_s is None:
             since_s = self._regime.since_s if self._regime.factor == factor else now
         self._regime = Regime(
             factor=factor,
-            tier=self._tier,
+            tier=self._tier if acts else 1.0,
             load=self._load(state),
             since_s=since_s,
             why=listener.cause(state, capacity, self._why),
@@ -148,9 +149,9 @@ class AdaptiveController:
         )
         return self._regime
 
-    def _load(self, state: Telemetry) -> float | None:
+    def _load(self, state: Telemetry) -> float:
         """What the GPU says if the gate confirms it, else the lesser of the GPU's and the gate's word."""
-        told, full = self._listener.load(state), fullness(self._evidence)
+        told = self._listener.load(state)
         if told is None:
-            return full
-        return told if self._evidence.confirmed else min(told, full)
+            return self._full
+        return told if self._confirmed else min(told, self._full)

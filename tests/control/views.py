@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
+from autoglm_throttle.control.adaptive import AdaptiveController
 from autoglm_throttle.control.controller import Controller, ControlRules, Hysteresis
 from autoglm_throttle.control.staleness import Staleness
 from autoglm_throttle.control.table import TierTable
@@ -16,12 +18,12 @@ _INSTANTS = itertools.count(1e9)
 """Every view is younger than the last, and none is older than the time at which it is observed."""
 
 
-def view(pct: float | None, capacity: float = 1.0) -> GpuView:
+def view(pct: float | None, capacity: float = 1.0, memory: float | None = None) -> GpuView:
     return GpuView(
         taken_at_s=next(_INSTANTS),
         utilization_pct=pct,
         utilization_max_pct=pct,
-        memory_ratio=None,
+        memory_ratio=memory,
         power_ratio=None,
         capacity=capacity,
         devices=(),
@@ -48,6 +50,22 @@ def tiers(
     hysteresis: Hysteresis | None = None, unknown: Unknown = Unknown.OPEN, interval_s: float = 1.0
 ) -> TierController:
     return TierController(rules(Policy.TIERS, hysteresis, unknown, interval_s), T0)
+
+
+def adaptive(
+    hysteresis: Hysteresis | None = None, unknown: Unknown = Unknown.OPEN, **others: object
+) -> AdaptiveController:
+    return AdaptiveController(replace(rules(Policy.ADAPTIVE, hysteresis, unknown), **others), T0)  # type: ignore[arg-type]
+
+
+def waiting(service_rps: float | None = 100.0) -> Evidence:
+    """The gate's word while requests wait: it is full."""
+    return Evidence(confirmed=True, service_rps=service_rps, in_flight=64, limit=64.0)
+
+
+def quiet(service_rps: float | None = 100.0) -> Evidence:
+    """The gate's word while nobody waits: half full."""
+    return Evidence(confirmed=False, service_rps=service_rps, in_flight=32, limit=64.0)
 
 
 def see(controller: Controller, seen: GpuView, now: float) -> Regime:
