@@ -29,7 +29,7 @@ Line = list[tuple[str, str]]
 """Runs of text, each with the number of its colour, empty for the usual one."""
 
 _PART = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|(\n)|([^\x1b\n]+)")
-_REFUSED = re.compile(r"^(?:high|mid|low) +\d+/s +\d+/s +(\d+)/s +(\d+)/s", re.MULTILINE)
+_REFUSED = re.compile(r"^(?:high|mid|low) +\d+/s +\S+ +\d+/s +(\d+)/s +(\d+)/s", re.MULTILINE)
 _FACTOR = re.compile(r"^factor +([\d.]+)", re.MULTILINE)
 WIDE, HIGH = 8.4, 19
 """Pixels of a character and of a line at 14 px."""

@@ -7,16 +7,18 @@ from xml.etree import ElementTree
 import pytest
 
 from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.demo.screen import ClassFrame, Frame, draw
+from autoglm_throttle.traffic.demo.screen import ClassFrame, Frame, GateFrame, TableFrame, draw
 from docs import draw_demo
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def frame(phase: str, factor: float, limited: float, rejected: float) -> list[str]:
-    classes = {priority: ClassFrame(100.0, 5.0, limited, rejected, 0.1) for priority in Priority}
-    tiers = ((85.0, 0.7), (90.0, 0.4), (95.0, 0.0))
-    return draw(Frame(1.0, 60.0, phase, 9.0, 3, 91.0, 400.0, tiers, factor, "tier", classes), color=True)
+    classes = {priority: ClassFrame(100.0, 3, 5.0, limited, rejected, 0.1) for priority in Priority}
+    table = TableFrame(((85.0, 0.7), (90.0, 0.4), (95.0, 0.0)), 0.4, "armed")
+    gate = GateFrame(30, 30.0, 170.0)
+    shown = Frame(1.0, 60.0, phase, 9.0, 3, 91.0, 400.0, table, factor, "tier", 196.0, gate, classes)
+    return draw(shown, color=True)
 
 
 def written(frames: list[list[str]]) -> str:
@@ -49,7 +51,7 @@ def test_the_frame_with_the_most_refusals_while_the_rates_are_cut_is_chosen() ->
         frame("recovery", 0.4, 90, 90),
     ]
     chosen = draw_demo.plain(draw_demo.telling(draw_demo.screens(written(frames))))
-    assert "3/s        4/s" in chosen
+    assert "3/s       4/s" in chosen
 
 
 def test_a_run_whose_rates_were_never_cut_has_no_picture() -> None:

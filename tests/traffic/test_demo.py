@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from autoglm_throttle.model import Policy
+from autoglm_throttle.settings import Settings
 from autoglm_throttle.traffic.demo import add_arguments, run
 from autoglm_throttle.traffic.demo.child import Child
 from autoglm_throttle.traffic.demo.command import SERVER
@@ -50,9 +51,9 @@ def gone(port: int) -> bool:
 
 
 def test_overload_is_refused_explained_and_accounted_for(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(parsed("--seconds", "5")) == 0
+    assert run(parsed("--seconds", "6")) == 0
     out = capsys.readouterr().out
-    assert "AUTOGLM_THROTTLE_POLICY=tiers" in out
+    assert f"AUTOGLM_THROTTLE_POLICY={Settings().policy}" in out
     assert "AUTOGLM_THROTTLE_USER_LIMIT=60/second" in out
     assert "SECRET" not in out
     overloaded = [line for line in out.splitlines() if line.startswith("5x ") and " low " in line]
@@ -105,6 +106,7 @@ async def test_the_child_shows_its_throttle_and_ends_with_the_block() -> None:
         state = await child.ask(STATE_PATH)
         assert state is not None
         assert state["rate_rps"] == {"high": 1000.0, "mid": 500.0, "low": 100.0}
+        assert (state["policy"], state["table_factor"], state["gate"]) == ("tiers", 1.0, None)
         assert state["tiers"] == [[85.0, 0.7], [90.0, 0.4], [95.0, 0.0]]
         port = child.port
     assert gone(port)
@@ -114,10 +116,11 @@ async def test_the_child_shows_its_throttle_and_ends_with_the_block() -> None:
 PARENT = """
 import sys
 from autoglm_throttle.model import Policy
+from autoglm_throttle.settings import Settings
 from autoglm_throttle.traffic.demo.child import Child
 from autoglm_throttle.traffic.demo.command import SERVER
-from autoglm_throttle.traffic.demo.scenario import STATE_PATH, environment
-with Child(environment(Policy.TIERS), None) as child:
+from autoglm_throttle.traffic.demo.scenario import environment
+with Child(SERVER, {"environment": environment(Policy.TIERS), "speed": None}) as child:
     print(child.port, flush=True)
     sys.stdin.read()
 """

@@ -3,59 +3,104 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autoglm_throttle.model import Policy, Priority
-from autoglm_throttle.settings import Settings
 from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, plan
 from autoglm_throttle.traffic.books import Books, Result
 from autoglm_throttle.traffic.demo import scenario, screen, story
 from autoglm_throttle.traffic.demo.tally import REMEMBERED, Lately
-from autoglm_throttle.traffic.demo.view import PLAIN_TURNS, View
+from autoglm_throttle.traffic.demo.view import PLAIN_TURNS, View, fate
 from autoglm_throttle.traffic.ending import Ending
-from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.histogram import Histogram
-from autoglm_throttle.traffic.simulate import BatchSpec, LlmSpec
-from tests.traffic.test_trace import synthetic, written
 
 TIERS = ((85.0, 0.7), (90.0, 0.4), (95.0, 0.0))
 
 
-def picture(utilization_pct: float | None = 62.0, factor: float = 1.0) -> screen.Frame:
+def picture(
+    utilization_pct: float | None = 62.0, factor: float = 1.0, *, gate: screen.GateFrame | None = None
+) -> screen.Frame:
     return screen.Frame(
         elapsed_s=12.25,
         length_s=60.0,
         phase="2x",
         offered_rps=401.0,
-        in_flight=33,
+        open=33,
         utilization_pct=utilization_pct,
         power_w=None if utilization_pct is None else 420.0,
-        tiers=TIERS,
+        table=screen.TableFrame(TIERS, 0.4, "not applied: nobody waits"),
         factor=factor,
         why="tier",
+        budget_rps=None if gate is None else 229.6,
+        gate=gate,
         classes={
-            priority: screen.ClassFrame(1000.0 * factor, 40.0, 2.0, 1.0, None if priority else 0.018)
+            priority: screen.ClassFrame(
+                rate_rps=1000.0 * factor,
+                waiting=None if gate is None else 3 + priority,
+                admitted_rps=40.0,
+                limited_rps=2.0,
+                rejected_rps=1.0,
+                p95_s=None if priority else 0.018,
+            )
             for priority in Priority
         },
     )
 
 
-def test_the_view_shows_gpu_tiers_factor_and_every_class() -> None:
+BUSY = screen.GateFrame(in_flight=31, limit=32.4, service_rps=198.3)
+
+
+def test_the_view_shows_gpu_table_factor_and_every_class() -> None:
     lines = screen.draw(picture(), color=False)
-    assert lines[0] == " 12.2 of 60 s   phase 2x        offered    401/s   in flight    33"
-    assert lines[1] == "GPU     [" + "#" * 31 + " " * 11 + "|  | |  ]  62.0 %  420 W"
-    assert lines[3].startswith(
-        "factor  1.00  (tier)   lines: above 85 % x 0.7, above 90 % x 0.4, above 95 % x 0"
-    )
-    assert [line.split()[0] for line in lines[5:]] == ["high", "mid", "low"]
-    assert lines[5].split()[1:] == ["1000/s", "40/s", "2/s", "1/s", "18", "ms"]
-    assert lines[6].split()[-1] == "-"
+    assert lines[0] == " 12.2 of 60 s   phase 2x        offered    401/s   open    33"
+    assert lines[1] == "GPU     [" + "#" * 37 + " " * 14 + "|  |  |  ]  62.0 %"
+    assert lines[2] == "  420 W " + " " * 52 + "85 90 95"
+    assert lines[3] == "table   above 85 % x 0.7, above 90 % x 0.4, above 95 % x 0; it says x 0.4"
+    assert lines[4] == "        not applied: nobody waits"
+    assert lines[5] == "factor  1.00  (tier)"
+    assert [line.split()[0] for line in lines[8:]] == ["high", "mid", "low"]
+    assert lines[8].split()[1:] == ["1000/s", "-", "40/s", "2/s", "1/s", "18", "ms"]
+    assert lines[9].split()[-1] == "-"
+
+
+def test_the_view_shows_the_line_by_class_the_limit_and_the_service_rate() -> None:
+    lines = screen.draw(picture(gate=BUSY), color=False)
+    assert lines[5] == "factor  1.00  (tier)   at most 230/s in all"
+    assert lines[6] == "gate    31 of 32 in flight, 12 in line, service 198/s"
+    assert [line.split()[2] for line in lines[8:]] == ["3", "4", "5"]
+    heading = lines[7].index("waiting") + len("waiting")
+    assert [line[:heading].split()[-1] for line in lines[8:]] == ["3", "4", "5"]
+
+
+def test_a_gate_that_is_not_there_or_knows_no_rate_says_so() -> None:
+    assert screen.draw(picture(), color=False)[6] == "gate    none under this policy"
+    new = screen.draw(picture(gate=screen.GateFrame(0, 64.0, None)), color=False)[6]
+    assert new.endswith("service not known yet")
+
+
+def test_one_line_says_the_same() -> None:
+    line = screen.plain(picture(gate=BUSY))
+    for part in ("2x", "62 %", "factor 1.00", "table 0.4, not applied: nobody waits", "31 of 32 in flight"):
+        assert part in line
+    assert "high 40/2/1 p95 18 ms" in line
+
+
+PICTURES = [
+    *(picture(pct) for pct in (None, 0.0, 100.0)),
+    picture(100.0, 0.0, gate=screen.GateFrame(12_345, 12_345.0, 12_345.0)),
+]
+
+
+@pytest.mark.parametrize("frame", PICTURES)
+def test_no_line_is_wider_than_a_terminal(frame: screen.Frame) -> None:
+    assert max(map(len, screen.draw(frame, color=False))) <= 80
 
 
 def test_the_number_of_lines_never_changes_so_frames_can_be_drawn_over_each_other() -> None:
-    counts = {len(screen.draw(picture(pct), color=on)) for pct in (None, 0.0, 99.0) for on in (True, False)}
+    counts = {len(screen.draw(frame, color=on)) for frame in PICTURES for on in (True, False)}
     assert len(counts) == 1
 
 
@@ -63,6 +108,12 @@ def test_each_tier_line_stands_under_its_mark() -> None:
     lines = screen.draw(picture(0.0), color=False)
     for edge in ("85", "90", "95"):
         assert lines[1][lines[2].index(edge)] == "|"
+
+
+@given(st.lists(st.integers(0, 100), unique=True, max_size=8))
+def test_the_numbers_of_the_tier_lines_never_touch(edges: list[int]) -> None:
+    edges.sort()
+    assert screen.scale([(float(edge), 0.5) for edge in edges]).split() == [str(edge) for edge in edges]
 
 
 def test_unknown_utilization_is_not_shown_as_zero() -> None:
@@ -188,63 +239,63 @@ def test_lost_requests_and_a_dead_service_are_problems() -> None:
     assert "do not balance" in found[1]
 
 
+def looked(
+    pct: float | None, factor: float, table: float = 1.0, waiting: int | None = None
+) -> dict[str, object]:
+    gate = None if waiting is None else {"waiting": {"high": 0, "mid": 1, "low": waiting - 1}}
+    return {"utilization_pct": pct, "factor": factor, "table_factor": table, "gate": gate}
+
+
 def test_the_sentence_tells_true_numbers() -> None:
     watched = story.Watched()
     for pct, factor in ((50.0, 1.0), (97.0, 0.4), (99.5, 0.0), (None, 1.0), (96.0, 0.7)):
-        watched.see({"utilization_pct": pct, "factor": factor})
+        watched.see(looked(pct, factor, factor))
     told = story.sentence(played(ORDERLY), watched)
     assert told.startswith(
-        "The card rose to 100 % and the throttle cut the rates 3 times, down to 0 of nominal:"
+        "The card rose to 100 % (by the table x 0.7, x 0.4, x 0)"
+        " and the throttle cut the rates 3 times, down to 0 of nominal:"
     )
-    assert "of 40 requests 36 were served, 4 were told at once when to come back, 0 failed" in told
+    assert "of 60 requests 56 were served, 4 were told when to come back, 0 failed" in told
     calm = story.sentence(played({}), story.Watched(peak_pct=60.0))
     assert calm.startswith(
-        "The card rose to 60 % and the throttle never cut the rates: of 40 requests 40 were"
+        "The card rose to 60 % and the throttle never cut the rates: of 60 requests 60 were"
     )
+
+
+def test_the_sentence_tells_of_the_line() -> None:
+    watched = story.Watched()
+    for waiting in (3, 41, 7):
+        watched.see(looked(100.0, 0.12345, 0.0, waiting))
+    told = story.sentence(played(ORDERLY), watched)
+    assert "cut the rates once, down to 0.12 of nominal and let up to 41 wait in line: of" in told
 
 
 def test_the_table_shows_phases_priorities_and_reasons() -> None:
     result = played(ORDERLY)
-    result.books.rows[2, Priority.LOW].reasons.update({"gpu:stop": 2, "": 1})
+    segment = result.books.segments.index("5x")
+    result.books.rows[segment, Priority.LOW].reasons.update({"gpu:stop": 2, "queue:slow": 4, "": 1})
     lines = screen.table(result.books)
     assert lines[0].split() == [
         *("phase", "priority", "sent", "admitted", "limited", "rejected", "failed", "p95", "why", "refused")
     ]
     low = next(line for line in lines if line.startswith("5x") and "low" in line)
-    assert low.endswith("gpu:stop 2, not said 1")
-    assert lines[-1].split()[:6] == ["all", "40", "36", "1", "3", "0"]
+    assert low.endswith("queue:slow 4, gpu:stop 2, not said 1")
+    assert lines[-1].split()[:6] == ["all", "60", "56", "1", "3", "0"]
 
 
-def test_phases_keep_their_proportions_whatever_the_length() -> None:
-    played_s = scenario.phases(12.0)
-    assert played_s.length_s == pytest.approx(12.0)
-    planned = played_s.plan.planned()
-    for segment, (_, load, share) in enumerate(scenario.PHASES):
-        wanted = scenario.CAPACITY_RPS * load * share * 12.0
-        count = sum(planned[segment, priority] for priority in Priority)
-        assert count == pytest.approx(wanted, abs=5.0 * wanted**0.5)
-
-
-def test_a_trace_becomes_requests_with_its_tokens(tmp_path: Path) -> None:
-    path = written(tmp_path / "t.csv", ["2024-01-01 00:00:00,7,0", "2024-01-01 00:00:10,9,5", *synthetic(1)])
-    whole = scenario.traced(path, 20.0, None)
-    assert list(whole.plan.offsets)[:2] == [0.0, 0.5]
-    assert whole.bodies[:2] == (b'{"context_tokens": 7, "tokens": 1}', b'{"context_tokens": 9, "tokens": 5}')
-    assert len(scenario.traced(path, 20.0, 0.6).plan) == 2
-    with pytest.raises(TrafficError):
-        scenario.traced(tmp_path / "none.csv", 20.0, None)
-
-
-def test_the_card_fits_the_scenario() -> None:
-    assert isinstance(scenario.card(None).work, BatchSpec)
-    fast = scenario.card(10.0).work
-    assert isinstance(fast, LlmSpec)
-    assert fast.step_s == LlmSpec().step_s / 10.0
-
-
-@pytest.mark.parametrize("policy", Policy)
-def test_the_environment_is_one_the_settings_accept(policy: Policy) -> None:
-    settings = Settings.from_env(scenario.environment(policy))
-    assert settings.policy is policy
-    assert scenario.STATE_PATH in settings.exempt_paths
-    assert settings.user_limit
+@pytest.mark.parametrize(
+    ("policy", "armed", "waiting", "told"),
+    [
+        (Policy.ADAPTIVE, True, 5, "armed: requests wait; never below what the GPU completes"),
+        (Policy.ADAPTIVE, False, 5, "not armed yet: requests wait, but not for three samples"),
+        (Policy.ADAPTIVE, False, 0, "not applied: nobody waits"),
+        (Policy.TIERS, False, None, "taken literally: policy tiers"),
+        (Policy.GATE, False, 5, "not asked: policy gate"),
+        (Policy.FIXED, False, None, "not asked: policy fixed"),
+    ],
+)
+def test_the_view_says_what_becomes_of_the_table(
+    policy: Policy, armed: bool, waiting: int | None, told: str
+) -> None:
+    gate = None if waiting is None else {"waiting": {"high": 0, "mid": 0, "low": waiting}}
+    assert fate({"policy": policy.value, "armed": armed, "gate": gate}) == told

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from autoglm_throttle.model import Policy
+from autoglm_throttle.settings import Settings
 from autoglm_throttle.traffic.arrivals import duration
 from autoglm_throttle.traffic.books import Result
 from autoglm_throttle.traffic.demo import screen, story
@@ -48,7 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds", type=_seconds, help=f"length of the load (default: {SECONDS:g}, or the whole trace)"
     )
-    parser.add_argument("--policy", choices=[policy.value for policy in Policy], default=Policy.TIERS.value)
+    parser.add_argument(
+        "--policy", choices=[policy.value for policy in Policy], default=Settings().policy.value
+    )
     parser.add_argument(
         "--trace",
         type=Path,

@@ -1,8 +1,9 @@
 """What the demonstration plays: the card, the settings of the throttle, and the load.
 
-The sizes belong together. The card does 200 requests/s; the rates are the defaults, 1000, 500 and 100/s.
-So at half load nobody is refused. At twice the capacity the low class meets its own rate and the most
-eager caller the user limit, and what is left still fills the card. At five times all happens at once.
+The sizes belong together. The card does 170 requests/s; the rates are the defaults, 1000, 500 and 100/s.
+So at half load nobody is refused. Then the card is busy enough for the first two steps of the tier table, and
+still keeps up. At twice the capacity the low class meets its own rate and the most eager caller the user
+limit, and what is left still overloads the card, at five times the more.
 """
 
 from __future__ import annotations
@@ -19,15 +20,29 @@ from autoglm_throttle.traffic.files import most_connections
 from autoglm_throttle.traffic.simulate import BatchSpec, LlmSpec, SimSpec
 from autoglm_throttle.traffic.trace import load_azure_llm
 
-CAPACITY_RPS = 200.0
-"""Small enough for a laptop to drive five times of it besides serving it."""
+CAPACITY_RPS = 170.0
+"""Small enough for a laptop to drive five times of it besides serving it. At 0.86 of it the low class sends
+less than its nominal 100/s, and more than 70 % of that: the first step of the table is seen to refuse."""
+
+BASE_S = 0.0001
+"""Of a batch. So little that the reading of an evenly loaded card follows its load: 0.86 is read as 87 %."""
 
 SECONDS = 60.0
 USER_LIMIT = "60/second"
-"""The most eager of the callers sends 31 % of all: 31/s at half load, 124/s at twice the capacity."""
+"""The most eager of the callers sends 31 % of all: 26/s at half load, 105/s at twice the capacity."""
+
+SLO_S = 1.0
+"""Ten batches."""
 
 IDENTITY_HEADER = "x-client"
-PHASES = (("calm", 0.5, 0.20), ("2x", 2.0, 0.25), ("5x", 5.0, 0.30), ("recovery", 0.5, 0.25))
+PHASES = (
+    ("calm", 0.5, 0.12),
+    ("0.86x", 0.86, 0.15),
+    ("0.91x", 0.91, 0.15),
+    ("2x", 2.0, 0.20),
+    ("5x", 5.0, 0.22),
+    ("recovery", 0.5, 0.16),
+)
 """Name, load as a multiple of the capacity, share of the time."""
 
 OVERLOADED = ("2x", "5x")
@@ -56,11 +71,15 @@ class Scenario:
 
 
 def phases(seconds: float) -> Scenario:
-    """Calm, twice the capacity, five times, recovery, in so many seconds."""
+    """All phases in so many seconds.
+
+    Arrivals are even: so the card is read between two lines of the table as long as its load lies there.
+    """
     levels = [Level(CAPACITY_RPS * load, seconds * share, name) for name, load, share in PHASES]
     shape = Shape(levels)
-    title = f"a card that does {CAPACITY_RPS:g} requests/s, loaded to 0.5x, 2x, 5x and 0.5x of that"
-    return Scenario(plan(shape, Arrivals.POISSON, CROWD), (b"{}",), None, shape.duration_s, title)
+    loads = ", ".join(f"{load:g}x" for _, load, _ in PHASES)
+    title = f"a card that does {CAPACITY_RPS:g} requests/s, loaded to {loads} of that"
+    return Scenario(plan(shape, Arrivals.UNIFORM, CROWD), (b"{}",), None, shape.duration_s, title)
 
 
 def traced(path: Path, speed: float, seconds: float | None) -> Scenario:
@@ -88,7 +107,7 @@ def card(speed: float | None) -> SimSpec:
     if speed is not None:
         return SimSpec(work=LlmSpec().faster(speed))
     # 1 % of a request's usual memory: a waiting line of thousands must show as latency, not as a crash.
-    work = BatchSpec(max_batch=16, base_s=0.002, capacity_rps=CAPACITY_RPS)
+    work = BatchSpec(max_batch=16, base_s=BASE_S, capacity_rps=CAPACITY_RPS)
     return SimSpec(work=work, request_bytes=SimSpec().request_bytes // 100)
 
 
@@ -96,6 +115,7 @@ def environment(policy: Policy) -> dict[str, str]:
     """The settings of the throttle, as its user would write them."""
     settings = {
         "POLICY": policy.value,
+        "SLO_S": f"{SLO_S:g}",
         "USER_LIMIT": USER_LIMIT,
         "IDENTITY": f"header:{IDENTITY_HEADER}",
         "KEY_SECRET": "a-secret-of-the-demonstration",

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.books import Books, Row
 
-BAR = 50
-"""Characters for 0..100 %: two percent each, so that the tier lines fall on different ones."""
+BAR = 60
+"""Characters for 0..100 %: enough for the marks of the tier lines, 5 % apart, to have their numbers below."""
 
 GREEN, YELLOW, RED, RESET = "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[0m"
 
@@ -20,10 +20,34 @@ class ClassFrame:
 
     rate_rps: float
     """Refill rate now."""
+    waiting: int | None
+    """In line; None where the policy has no line."""
     admitted_rps: float
     limited_rps: float
     rejected_rps: float
     p95_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class GateFrame:
+    """What the gate lets in."""
+
+    in_flight: int
+    limit: float
+    service_rps: float | None
+    """None until something was finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableFrame:
+    """The tier table, and what becomes of it."""
+
+    tiers: Sequence[Sequence[float]]
+    """Pairs of utilization in percent and the factor above it."""
+    factor: float
+    """What it says now, taken literally."""
+    fate: str
+    """Whether it is applied, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,35 +58,50 @@ class Frame:
     length_s: float
     phase: str
     offered_rps: float
-    in_flight: int
+    open: int
+    """Requests that their clients have not seen the end of."""
     utilization_pct: float | None
     power_w: float | None
-    tiers: Sequence[Sequence[float]]
-    """Pairs of utilization in percent and the factor above it."""
+    table: TableFrame
     factor: float
     why: str
+    budget_rps: float | None
+    """For all classes together; None: not in force."""
+    gate: GateFrame | None
     classes: Mapping[Priority, ClassFrame]
+
+    @property
+    def waiting(self) -> int:
+        """Requests in all lines."""
+        return sum(one.waiting or 0 for one in self.classes.values())
 
 
 def draw(frame: Frame, *, color: bool) -> list[str]:
-    """The live view, line by line; the number of lines is always the same."""
+    """The live view, line by line; the number of lines is always the same, none is longer than 80."""
     known = frame.utilization_pct is not None
     gpu = f"{frame.utilization_pct:5.1f} %" if known else "unknown"
-    power = f"  {frame.power_w:3.0f} W" if frame.power_w is not None else ""
+    power = "" if frame.power_w is None else f"{frame.power_w:5.0f} W"
+    tiers = frame.table.tiers
+    budget = "" if frame.budget_rps is None else f"   at most {frame.budget_rps:.0f}/s in all"
     lines = [
         f"{frame.elapsed_s:5.1f} of {frame.length_s:.0f} s   phase {frame.phase:<9}"
-        f" offered {frame.offered_rps:6.0f}/s   in flight {frame.in_flight:5}",
-        f"GPU     [{bar(frame.utilization_pct or 0.0, frame.tiers, color=color)}] {gpu}{power}",
-        "        " + _scale(frame.tiers),
+        f" offered {frame.offered_rps:6.0f}/s   open {frame.open:5}",
+        f"GPU     [{bar(frame.utilization_pct or 0.0, tiers, color=color)}] {gpu}",
+        f"{power:8}" + scale(tiers),
+        "table   "
+        + ", ".join(f"above {edge:g} % x {factor:g}" for edge, factor in tiers)
+        + f"; it says x {frame.table.factor:g}",
+        f"        {frame.table.fate}",
         f"factor  {_bright(f'{frame.factor:4.2f}', _shade(1.0 - frame.factor), color)}"
-        f"  ({frame.why})   lines: "
-        + ", ".join(f"above {edge:g} % x {factor:g}" for edge, factor in frame.tiers),
-        "         rate now   admitted    limited   rejected        p95",
+        f"  ({frame.why}){budget}",
+        f"gate    {_gate(frame)}",
+        "         rate now   waiting  admitted   limited  rejected       p95",
     ]
     for priority, one in frame.classes.items():
+        waiting = "-" if one.waiting is None else str(one.waiting)
         lines.append(
-            f"{priority.label:<8}{one.rate_rps:7.0f}/s {one.admitted_rps:8.0f}/s {one.limited_rps:8.0f}/s"
-            f" {one.rejected_rps:8.0f}/s {seconds(one.p95_s):>10}"
+            f"{priority.label:<8}{one.rate_rps:7.0f}/s {waiting:>9} {one.admitted_rps:7.0f}/s"
+            f" {one.limited_rps:7.0f}/s {one.rejected_rps:7.0f}/s {seconds(one.p95_s):>9}"
         )
     return lines
 
@@ -76,7 +115,16 @@ def plain(frame: Frame) -> str:
         for priority, one in frame.classes.items()
     )
     start = f"{frame.elapsed_s:5.1f} s  {frame.phase:<8}  GPU {gpu:>5}  factor {frame.factor:4.2f}"
-    return f"{start}  admitted/limited/rejected per s: {classes}"
+    table = f"table {frame.table.factor:g}, {frame.table.fate}"
+    return f"{start}  {table}  gate {_gate(frame)}  admitted/limited/rejected per s: {classes}"
+
+
+def _gate(frame: Frame) -> str:
+    gate = frame.gate
+    if gate is None:
+        return "none under this policy"
+    service = "not known yet" if gate.service_rps is None else f"{gate.service_rps:.0f}/s"
+    return f"{gate.in_flight} of {gate.limit:.0f} in flight, {frame.waiting} in line, service {service}"
 
 
 def bar(utilization_pct: float, tiers: Sequence[Sequence[float]], *, color: bool) -> str:
@@ -88,12 +136,13 @@ def bar(utilization_pct: float, tiers: Sequence[Sequence[float]], *, color: bool
     return _bright("".join(cells), _shade(passed / max(1, len(tiers))), color)
 
 
-def _scale(tiers: Sequence[Sequence[float]]) -> str:
-    cells = [" "] * (BAR + 4)
+def scale(tiers: Sequence[Sequence[float]]) -> str:
+    """The tier lines' numbers, each below its mark, or as far to the right as the one before it needs."""
+    text = ""
     for edge, _ in tiers:
-        place = 1 + min(BAR - 1, int(BAR * edge / 100.0))
-        cells[place : place + 2] = f"{edge:.0f}"[:2]
-    return "".join(cells).rstrip()
+        text = text.ljust(1 + min(BAR - 1, int(BAR * edge / 100.0)))
+        text += f"{' ' if text[-1:].strip() else ''}{edge:g}"
+    return text
 
 
 def _shade(badness: float) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from starlette.types import Receive, Scope, Send
 
 from autoglm_throttle.asgi import ThrottleMiddleware
+from autoglm_throttle.limiting.gate import GateView
 from autoglm_throttle.model import Priority
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.throttle import Throttle
@@ -37,15 +38,30 @@ class DemoService:
 def state_of(throttle: Throttle) -> dict[str, object]:
     """What the live view shows of a throttle, ready for JSON."""
     snapshot = throttle.snapshot()
+    regime = snapshot.regime
     device = snapshot.devices[0] if snapshot.devices else None
     return {
-        "factor": snapshot.regime.factor,
-        "why": snapshot.regime.why.value,
-        "telemetry": snapshot.regime.telemetry.value,
+        "policy": snapshot.policy.value,
+        "factor": regime.factor,
+        "why": regime.why.value,
+        "budget_rps": regime.budget_rps,
+        "table_factor": regime.table_factor,
+        "armed": regime.armed,
+        "telemetry": regime.telemetry.value,
         "utilization_pct": device.utilization_pct if device else None,
         "power_w": device.power_w if device else None,
         "tiers": throttle.settings.tiers,
         "rate_rps": {priority.label: snapshot.rate_limit_rps[priority] for priority in Priority},
+        "gate": None if snapshot.gate is None else _gate(snapshot.gate),
+    }
+
+
+def _gate(view: GateView) -> dict[str, object]:
+    return {
+        "in_flight": view.in_flight,
+        "limit": min(view.limit, view.memory_cap),
+        "service_rps": view.service_rps,
+        "waiting": {priority.label: view.waiting[priority] for priority in Priority},
     }
 
 

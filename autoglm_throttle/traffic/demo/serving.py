@@ -57,7 +57,7 @@ def serve(app: ASGIApp, *, connections: int, limit_concurrency: int | None = Non
     )
     server = uvicorn.Server(config)
     threading.Thread(target=_watch, args=(server,), daemon=True).start()
-    # Only with its protocol named does asyncio switch Nagle's algorithm off; else answers wait 40 ms for an ACK.
+    # asyncio switches Nagle's algorithm off only where the protocol is named; else answers wait for an ACK.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(BACKLOG)

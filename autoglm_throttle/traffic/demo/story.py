@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from autoglm_throttle.model import Priority
@@ -15,6 +15,7 @@ MEANINGS = (
     "rate: the whole class was above its own nominal rate (429)",
     "user: one caller was above the user limit (429)",
     "gpu: the card was too busy: the rates were cut, or the door was shut (503)",
+    "queue: the answer would have come too late to be of use, or the line was full (503)",
 )
 
 
@@ -26,6 +27,10 @@ class Watched:
     lowest_factor: float = 1.0
     cuts: int = 0
     """How often the factor fell."""
+    steps: set[float] = field(default_factory=set)
+    """Factors below 1 that the tier table has said, applied or not."""
+    longest: int = 0
+    """Most requests in line at once."""
     died: bool = False
     """The service's process ended before the load did."""
     _factor: float = 1.0
@@ -37,6 +42,10 @@ class Watched:
         self.cuts += factor < self._factor
         self.lowest_factor = min(self.lowest_factor, factor)
         self._factor = factor
+        if state["table_factor"] < 1.0:
+            self.steps.add(state["table_factor"])
+        if state["gate"] is not None:
+            self.longest = max(self.longest, sum(state["gate"]["waiting"].values()))
 
 
 def sentence(result: Result, watched: Watched) -> str:
@@ -47,11 +56,11 @@ def sentence(result: Result, watched: Watched) -> str:
     low = Row.of(row for (_, priority), row in result.books.rows.items() if priority is Priority.LOW)
     cut = "never cut the rates"
     if watched.cuts:
-        cut = f"cut the rates {_times(watched.cuts)}, down to {watched.lowest_factor:g} of nominal"
+        cut = f"cut the rates {_times(watched.cuts)}, down to {watched.lowest_factor:.2g} of nominal"
     patience = screen.seconds(total.response.percentile(0.95))
     return (
-        f"The card rose to {watched.peak_pct:.0f} % and the throttle {cut}: of {total.sent}"
-        f" requests {total.admitted} were served, {refused} were told at once when to come back,"
+        f"The card rose to {watched.peak_pct:.0f} %{_table(watched)} and the throttle {cut}{_line(watched)}:"
+        f" of {total.sent} requests {total.admitted} were served, {refused} were told when to come back,"
         f" {total.failed} failed; {_share(high)} of the high and {_share(low)} of the low priority got in,"
         f" 95 % of all within {patience}."
     )
@@ -76,6 +85,15 @@ def _refused(result: Result, name: str) -> int:
     segment = result.books.segments.index(name)
     row = Row.of(result.books.rows[segment, priority] for priority in Priority)
     return row.limited + row.rejected
+
+
+def _table(watched: Watched) -> str:
+    said = ", ".join(f"x {step:g}" for step in sorted(watched.steps, reverse=True))
+    return f" (by the table {said})" if said else ""
+
+
+def _line(watched: Watched) -> str:
+    return f" and let up to {watched.longest} wait in line" if watched.longest else ""
 
 
 def _share(row: Row) -> str:

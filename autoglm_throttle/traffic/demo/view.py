@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, TextIO
 
-from autoglm_throttle.model import Priority
+from autoglm_throttle.model import Policy, Priority
 from autoglm_throttle.traffic.demo import screen
 from autoglm_throttle.traffic.demo.scenario import Scenario
 from autoglm_throttle.traffic.demo.tally import Lately
@@ -45,26 +45,48 @@ def frame(scenario: Scenario, generator: Generator, lately: Lately, state: dict[
     """One picture of everything, from the generator, the endings and the throttle's state."""
     plan, elapsed_s = scenario.plan, generator.elapsed_s
     span_s = TURN_S * lately.turns
+    gate = state["gate"]
     classes = {}
     for priority in Priority:
         tally = lately.of(priority)
         classes[priority] = screen.ClassFrame(
-            state["rate_rps"][priority.label],
-            tally.admitted / span_s,
-            tally.limited / span_s,
-            tally.rejected / span_s,
-            tally.response.percentile(0.95),
+            rate_rps=state["rate_rps"][priority.label],
+            waiting=None if gate is None else gate["waiting"][priority.label],
+            admitted_rps=tally.admitted / span_s,
+            limited_rps=tally.limited / span_s,
+            rejected_rps=tally.rejected / span_s,
+            p95_s=tally.response.percentile(0.95),
         )
     return screen.Frame(
         elapsed_s=max(0.0, elapsed_s),
         length_s=scenario.length_s,
         phase=plan.names[plan.segments[generator.launched - 1]] if generator.launched else plan.names[0],
         offered_rps=lately.offered(generator.launched) / span_s,
-        in_flight=generator.in_flight,
+        open=generator.in_flight,
         utilization_pct=state["utilization_pct"],
         power_w=state["power_w"],
-        tiers=state["tiers"],
+        table=screen.TableFrame(state["tiers"], state["table_factor"], fate(state)),
         factor=state["factor"],
         why=state["why"],
+        budget_rps=state["budget_rps"],
+        gate=None if gate is None else _gate(gate),
         classes=classes,
     )
+
+
+def fate(state: dict[str, Any]) -> str:
+    """What becomes of the tier table's word, and why."""
+    policy = Policy(state["policy"])
+    if policy is Policy.TIERS:
+        return "taken literally: policy tiers"
+    if policy is not Policy.ADAPTIVE:
+        return f"not asked: policy {policy}"
+    if state["armed"]:
+        return "armed: requests wait; never below what the GPU completes"
+    if any(state["gate"]["waiting"].values()):
+        return "not armed yet: requests wait, but not for three samples"
+    return "not applied: nobody waits"
+
+
+def _gate(gate: dict[str, Any]) -> screen.GateFrame:
+    return screen.GateFrame(gate["in_flight"], gate["limit"], gate["service_rps"])

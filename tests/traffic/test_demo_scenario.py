@@ -1,0 +1,99 @@
+"""What the demonstration plays: its sizes fit each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autoglm_throttle.model import Policy, Priority
+from autoglm_throttle.settings import Settings
+from autoglm_throttle.traffic.arrivals import Plan
+from autoglm_throttle.traffic.demo import scenario
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.simulate import BatchSpec, Item, LlmSpec, SimGpu
+from tests.traffic.test_trace import synthetic, written
+
+INTERVAL_S = 0.5
+
+
+def readings(plan: Plan, name: str) -> list[float]:
+    """What the card shows in a phase if all of it is let in, from 1 s after the phase began."""
+    sim = SimGpu(scenario.card(None))
+    sent = [
+        offset
+        for offset, segment in zip(plan.offsets, plan.segments, strict=True)
+        if plan.names[segment] == name
+    ]
+    at_s, read = sent[0] + 1.0, []
+    for number, offset in enumerate(sent):
+        while offset > at_s:
+            read.append(sim.sample(at_s).utilization_pct or 0.0)
+            at_s += INTERVAL_S
+        sim.submit(Item(number), offset)
+    return read
+
+
+@pytest.mark.parametrize(
+    ("name", "above", "to"), [("calm", 0, 85), ("0.86x", 85, 90), ("0.91x", 90, 95), ("2x", 95, 100)]
+)
+def test_the_load_of_a_phase_is_read_in_its_band_of_the_table(name: str, above: float, to: float) -> None:
+    read = readings(scenario.phases(scenario.SECONDS).plan, name)
+    assert len(read) >= 3
+    assert all(above < pct <= to for pct in read)
+
+
+@pytest.mark.parametrize("name", scenario.OVERLOADED)
+def test_what_the_rates_and_the_user_limit_let_through_overloads_the_card(name: str) -> None:
+    settings = Settings.from_env(scenario.environment(Policy.GATE))
+    load = next(load for phase, load, _ in scenario.PHASES if phase == name)
+    offered = {
+        p: scenario.CAPACITY_RPS * load * share for p, share in zip(Priority, (0.1, 0.3, 0.6), strict=True)
+    }
+    rated = sum(min(offered[p], settings.rates_rps[p]) for p in Priority)
+    shares = [(rank + 1.0) ** -scenario.CROWD.skew for rank in range(scenario.CROWD.clients)]
+    (limit,) = settings.user_limit
+    let_in = sum(min(rated * share / sum(shares), limit.limit / limit.window_s) for share in shares)
+    assert let_in > 1.2 * scenario.CAPACITY_RPS
+
+
+@pytest.mark.parametrize("name", ["0.86x", "0.91x"])
+def test_a_step_of_the_table_can_be_seen_to_refuse(name: str) -> None:
+    load = next(load for phase, load, _ in scenario.PHASES if phase == name)
+    low_rps = 0.6 * load * scenario.CAPACITY_RPS
+    assert 70.0 < low_rps < 100.0
+
+
+def test_phases_keep_their_proportions_whatever_the_length() -> None:
+    played_s = scenario.phases(12.0)
+    assert played_s.length_s == pytest.approx(12.0)
+    planned = played_s.plan.planned()
+    for segment, (_, load, share) in enumerate(scenario.PHASES):
+        wanted = scenario.CAPACITY_RPS * load * share * 12.0
+        count = sum(planned[segment, priority] for priority in Priority)
+        assert count == pytest.approx(wanted, abs=5.0 * wanted**0.5)
+
+
+def test_a_trace_becomes_requests_with_its_tokens(tmp_path: Path) -> None:
+    path = written(tmp_path / "t.csv", ["2024-01-01 00:00:00,7,0", "2024-01-01 00:00:10,9,5", *synthetic(1)])
+    whole = scenario.traced(path, 20.0, None)
+    assert list(whole.plan.offsets)[:2] == [0.0, 0.5]
+    assert whole.bodies[:2] == (b'{"context_tokens": 7, "tokens": 1}', b'{"context_tokens": 9, "tokens": 5}')
+    assert len(scenario.traced(path, 20.0, 0.6).plan) == 2
+    with pytest.raises(TrafficError):
+        scenario.traced(tmp_path / "none.csv", 20.0, None)
+
+
+def test_the_card_fits_the_scenario() -> None:
+    assert isinstance(scenario.card(None).work, BatchSpec)
+    fast = scenario.card(10.0).work
+    assert isinstance(fast, LlmSpec)
+    assert fast.step_s == LlmSpec().step_s / 10.0
+
+
+@pytest.mark.parametrize("policy", Policy)
+def test_the_environment_is_one_the_settings_accept(policy: Policy) -> None:
+    settings = Settings.from_env(scenario.environment(policy))
+    assert settings.policy is policy
+    assert scenario.STATE_PATH in settings.exempt_paths
+    assert settings.user_limit
