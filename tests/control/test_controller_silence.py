@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.control.controller import Hysteresis
 from autoglm_throttle.control.listener import BLEND_STEP_S
-from autoglm_throttle.control.nominal import FixedController
 from autoglm_throttle.control.staleness import STARTING_S, Staleness
 from autoglm_throttle.control.table import TierTable
 from autoglm_throttle.control.tiers import TierController
-from autoglm_throttle.model import Policy, Regime, Telemetry, Unknown, Why
+from autoglm_throttle.model import Telemetry, Unknown, Why
 from tests.control.slow_table import SlowTable
-from tests.control.views import T0, feed, held_at, rules, see, tiers, view
+from tests.control.views import T0, feed, held_at, see, tiers, view
 
 
 def test_a_view_no_younger_than_the_last_is_no_new_signal() -> None:
@@ -296,26 +295,6 @@ def test_the_first_sample_that_could_raise_the_factor_is_named_exactly(
     while not see(controller, view(10.0, capacity), now).factor:
         now += 1.0
     assert promised.reopens_s == now
-
-
-# --- policy fixed ---
-
-
-def test_fixed_keeps_the_rates_and_tells_the_age_of_telemetry() -> None:
-    controller = FixedController(rules(Policy.FIXED, unknown=Unknown.CLOSED), T0)
-    hot = replace(view(100.0, 0.0), taken_at_s=T0 + 1)
-    regimes: list[Regime] = [
-        controller.regime(T0),
-        see(controller, hot, T0 + 1),
-        controller.regime(T0 + 10),
-        controller.regime(T0 + 100),
-        controller.silent(T0 + 101),
-    ]
-    assert [regime.telemetry.value for regime in regimes] == ["starting", "fresh", "stale", "blind", "none"]
-    controller.started(T0 + 102)
-    for regime in [*regimes, controller.gone(T0 + 103)]:
-        assert (regime.factor, regime.tier, regime.load, regime.why) == (1.0, 1.0, None, Why.POLICY)
-        assert regime.since_s == T0
 
 
 class TestAllLost:

@@ -1,0 +1,145 @@
+"""The policies that leave the rates alone, and which policy is which controller."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from autoglm_throttle.control.adaptive import AdaptiveController
+from autoglm_throttle.control.choose import controller as chosen
+from autoglm_throttle.control.nominal import FixedController, GateController
+from autoglm_throttle.control.tiers import TierController
+from autoglm_throttle.model import Evidence, Policy, Regime, Signal, Telemetry, Unknown, Why, Work
+from tests.control.views import T0, rules, see, view, waiting
+
+WORK = Work()
+
+
+@pytest.mark.parametrize(
+    ("policy", "kind"),
+    [
+        (Policy.ADAPTIVE, AdaptiveController),
+        (Policy.TIERS, TierController),
+        (Policy.GATE, GateController),
+        (Policy.FIXED, FixedController),
+    ],
+)
+def test_each_policy_has_its_controller(policy: Policy, kind: type) -> None:
+    assert type(chosen(rules(policy), T0)) is kind
+
+
+@pytest.mark.parametrize("policy", Policy)
+def test_every_policy_speaks_the_same_language(policy: Policy) -> None:
+    controller = chosen(rules(policy), T0)
+    assert controller.pressure.value is None
+    controller.started(T0 + 1)
+    regimes = [
+        controller.observe(view(50.0, memory=0.46), waiting(), WORK, T0 + 2),
+        controller.regime(T0 + 3),
+        controller.regime(T0 + 3, waiting()),
+        controller.gone(T0 + 4),
+        controller.silent(T0 + 5),
+    ]
+    assert [r.telemetry.value for r in regimes] == ["fresh", "fresh", "fresh", "blind", "none"]
+    for regime in regimes:
+        assert (regime.factor, regime.ceilings, regime.budget_rps) == (1.0, (1.0, 1.0, 1.0), None)
+        assert (regime.signal, regime.term) == (Signal.UTILIZATION, "utilization")
+    assert controller.pressure.terms == {"memory": 0.5}
+
+
+@pytest.mark.parametrize("policy", Policy)
+def test_every_policy_says_what_the_literal_table_says(policy: Policy) -> None:
+    controller = chosen(rules(policy), T0)
+    told = [see(controller, view(96.0), T0 + n).table_factor for n in range(3)]
+    assert told == [1.0, 1.0, 0.0]
+    assert controller.regime(T0 + 60.0).table_factor == 1.0, "the ladder of silence counts for it, too"
+
+
+@pytest.mark.parametrize(
+    ("policy", "factor", "why"),
+    [
+        (Policy.ADAPTIVE, 0.0, Why.LOST),
+        (Policy.TIERS, 0.0, Why.LOST),
+        (Policy.GATE, 1.0, Why.POLICY),
+        (Policy.FIXED, 1.0, Why.POLICY),
+    ],
+)
+def test_who_shuts_the_door_when_the_last_device_is_lost(policy: Policy, factor: float, why: Why) -> None:
+    controller = chosen(rules(policy), T0)
+    see(controller, view(50.0), T0)
+    regime = see(controller, view(None, 0.0), T0 + 1)
+    assert (regime.factor, regime.ceilings, regime.why) == (factor, (factor,) * 3, why)
+
+
+# --- tiers: what it says beside the factor ---
+
+
+def test_under_tiers_every_class_has_the_same_ceiling_and_the_table_is_armed() -> None:
+    controller = TierController(rules(Policy.TIERS), T0)
+    for n in range(3):
+        regime = see(controller, view(91.0, 0.5), T0 + n)
+    assert regime.ceilings == (0.2, 0.2, 0.2)
+    assert (regime.factor, regime.table_factor, regime.budget_rps, regime.armed) == (0.2, 0.2, None, True)
+    assert controller.silent(T0 + 3).armed is False
+
+
+def test_under_tiers_the_pressure_moves_the_bands() -> None:
+    controller = TierController(replace(rules(Policy.TIERS), signal=Signal.PRESSURE), T0)
+    slow = Work(p95_s=3.0, slo_s=2.0)
+    for n in range(3):
+        regime = controller.observe(view(10.0), Evidence(), slow, T0 + n)
+    assert (regime.factor, regime.load, regime.signal, regime.term) == (0.0, 1.0, Signal.PRESSURE, "latency")
+
+
+def test_a_term_stays_told_while_its_signal_is_held() -> None:
+    controller = TierController(replace(rules(Policy.TIERS), signal=Signal.PRESSURE), T0)
+    controller.observe(view(10.0), Evidence(), Work(p95_s=1.0, slo_s=2.0), T0)
+    regime = controller.observe(view(10.0), Evidence(), WORK, T0 + 1)
+    assert (regime.load, regime.term) == (0.5, "latency")
+    assert controller.pressure.term == "unknown"
+
+
+# --- gate and fixed ---
+
+
+@pytest.mark.parametrize(
+    ("in_flight", "limit", "load"), [(16, 64.0, 0.25), (70, 64.0, 1.0), (9, math.inf, 0.0)]
+)
+def test_under_gate_the_load_is_how_full_it_is(in_flight: int, limit: float, load: float) -> None:
+    word = Evidence(in_flight=in_flight, limit=limit)
+    observed = GateController(rules(Policy.GATE), T0)
+    assert observed.observe(view(99.0), word, WORK, T0).load == load
+    asked = GateController(rules(Policy.GATE), T0)
+    assert asked.silent(T0).load == 0.0
+    assert asked.regime(T0 + 1, word).load == load
+    assert asked.regime(T0 + 2).load == asked.gone(T0 + 3).load == load
+
+
+@pytest.mark.parametrize("kind", [FixedController, GateController])
+def test_the_rates_stay_and_the_age_of_telemetry_is_told(
+    kind: type[FixedController] | type[GateController],
+) -> None:
+    policy = Policy.FIXED if kind is FixedController else Policy.GATE
+    controller = kind(rules(policy, unknown=Unknown.CLOSED), T0)
+    hot = replace(view(100.0, 0.0), taken_at_s=T0 + 1)
+    regimes: list[Regime] = [
+        controller.regime(T0),
+        see(controller, hot, T0 + 1),
+        controller.regime(T0 + 10),
+        controller.regime(T0 + 100),
+        controller.silent(T0 + 101),
+    ]
+    assert [regime.telemetry for regime in regimes] == [
+        Telemetry.STARTING,
+        Telemetry.FRESH,
+        Telemetry.STALE,
+        Telemetry.BLIND,
+        Telemetry.NONE,
+    ]
+    controller.started(T0 + 102)
+    load = None if kind is FixedController else 0.0
+    for regime in [*regimes, controller.gone(T0 + 103)]:
+        assert (regime.factor, regime.tier, regime.load, regime.why) == (1.0, 1.0, load, Why.POLICY)
+        assert (regime.since_s, regime.armed) == (T0, False)
