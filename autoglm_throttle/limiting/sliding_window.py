@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 
 from autoglm_throttle.model import Decision, Reason, UserLimit
 
@@ -21,6 +21,10 @@ SCANNED_WHEN_FULL = 16
 
 COMPACTED_SHARE = 4
 """A log drops its expired units once they are a quarter of it, so each unit is moved at most four times."""
+
+CLAMPED_S = 1.0
+"""A request that read the clock and was then kept from its decision for longer than this gets nothing back.
+Threads wait for a lock for milliseconds; the longer this is, the likelier another unit is mistaken for it."""
 
 Log = array
 """Instants at which units were spent, in rising order; one entry for each unit."""
@@ -123,6 +127,32 @@ class SlidingWindow:
             log.append(now)
         else:
             log.extend([now] * units)
+
+    def give_back(self, user: str, units: int, charged_at: float, now: float, group: str = "") -> bool:
+        """Take back what `hit` charged at the instant ``charged_at`` and what was then not used.
+
+        To be called once for a charge: a second call finds nothing, unless the user was charged
+        for another request at the same instant, whose units are then not told apart.
+
+        Args:
+            user: identity text, as it was charged.
+            units: as they were charged.
+            charged_at: the ``now`` of the charge.
+            now: monotonic seconds.
+            group: the user's neighbourhood, as it was charged.
+
+        Returns:
+            Whether the units were found. They are not if they have left the window by themselves,
+            or if the user was forgotten.
+        """
+        if charged_at + self._horizon_s <= now:
+            return False
+        log = self._logs.get(user)
+        if log is not None and _take_out(log, units, charged_at):
+            return True
+        if self._neighbourhoods is not None:
+            return self._neighbourhoods.give_back(group, units, charged_at, now)
+        return _take_out(self._common, units, charged_at)
 
     def sweep(self, now: float, users: int) -> None:
         """Look at the next ``users`` users and forget the idle ones."""
@@ -229,6 +259,23 @@ def _first_live(log: Log[float], window_s: int, now: float) -> int:
     while live and log[live - 1] + window_s > now:
         live -= 1
     return live
+
+
+def _take_out(log: Log[float], units: int, charged_at: float) -> bool:
+    """Remove units charged at an instant, or at the later one at which the clock then stood still.
+
+    Of the latter, at least one more unit must be there: the one that had made the clock stand.
+    """
+    start = bisect_left(log, charged_at)
+    if start == len(log):
+        return False
+    instant = log[start]
+    end = bisect_right(log, instant, start)
+    needed = units if instant == charged_at else units + 1
+    if end - start < needed or instant - charged_at > CLAMPED_S:
+        return False
+    del log[end - units : end]
+    return True
 
 
 def _deciding(chosen: Decision, verdicts: list[Decision]) -> Decision:

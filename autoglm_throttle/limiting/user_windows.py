@@ -69,6 +69,21 @@ class UserWindows:
             return pair.users.hit(demand.user, units, now, demand.group)
         return _hit_both(pair, demand, units, now)
 
+    def give_back(self, demand: Demand, charged_at: float, now: float) -> bool:
+        """Take back, once, what `hit` charged for the demand at the instant ``charged_at``.
+
+        Returns:
+            Whether all of it was found; False, too, if no user limit applies.
+        """
+        pair = self._by_priority[demand.priority] if self._plain else self._choose(demand)
+        if pair is None:
+            return False
+        units, group = math.ceil(demand.cost), demand.group
+        given = pair.users.give_back(demand.user, units, charged_at, now, group)
+        if demand.address:
+            given &= pair.addresses.give_back(demand.address, units, charged_at, now, group)
+        return given
+
     def sweep(self, now: float, users: int) -> None:
         """Forget idle users among the next ``users`` of each table."""
         for window in self._windows():
