@@ -184,7 +184,7 @@ def measure(scale: Scale, rounds: int) -> dict[str, Any]:
             done = run(row, load, scale, seed=number + 1)
             seen[row, load].append(figures(done, capacities[-1], instant=ROWS[row].instant))
     return {
-        **harness.machine("uvicorn", "limits", "asgi-ratelimit"),
+        **harness.machine("uvicorn", "uvloop", "limits", "asgi-ratelimit"),
         "rounds": rounds,
         "scale": asdict(scale),
         "capacity_rps": statistics.median(capacities),

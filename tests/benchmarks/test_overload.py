@@ -1,0 +1,186 @@
+"""The benchmark of overload: its counting, its rows, and one short run of the real thing."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.model import Priority
+from autoglm_throttle.traffic.arrivals import Plan
+from autoglm_throttle.traffic.books import Books, Result
+from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.histogram import Histogram
+from benchmarks import overload, overloaded
+from benchmarks.asgi_rows import App
+from benchmarks.ledger import Ledger
+from tests.traffic.asgi_driver import ask
+
+OFFSETS = [0.5, 1.0, 1.5, 2.0, 2.5, 3.0]
+PLAN = Plan(
+    offsets=array("d", OFFSETS),
+    priorities=bytes([0, 0, 1, 1, 2, 2]),
+    segments=array("H", [0] * 6),
+    clients=array("H", [0] * 6),
+    names=("all",),
+)
+
+
+def ledger() -> Ledger:
+    return Ledger(PLAN, slo_s=1.0, begin_s=1.0, end_s=3.0)
+
+
+def test_a_completion_counts_where_it_happens_and_a_request_where_it_was_to_be_sent() -> None:
+    book = ledger()
+    book.note(0, Ending.OK, 0.6)
+    assert book.completed_rps(Priority.HIGH) == 0.5
+    assert book.offered_rps() == 0.0
+    book.note(4, Ending.OK, 0.7)
+    assert book.completed_rps() == 0.5
+    assert book.offered_rps(Priority.LOW) == 0.5
+    assert book.classes[Priority.LOW].in_time == 1
+    book.note(5, Ending.OK, 0.0)
+    assert book.offered_rps() == 0.5
+
+
+def test_what_came_too_late_is_no_completion_but_has_a_latency() -> None:
+    book = ledger()
+    book.note(1, Ending.OK, 1.001)
+    assert book.completed_rps() == 0.0
+    high = book.classes[Priority.HIGH]
+    assert (high.planned, high.in_time, high.response.count) == (1, 0, 1)
+
+
+@pytest.mark.parametrize("ending", Ending)
+def test_refusals_and_only_refusals_are_told_apart(ending: Ending) -> None:
+    book = ledger()
+    book.note(2, ending, 0.004)
+    answered_no = {"limited", "rejected", "client_error", "server_error"}
+    assert book.classes[Priority.MID].refused == (ending.label in answered_no)
+    assert book.refusal.count == (ending.label in answered_no)
+    assert book.classes[Priority.MID].in_time == ending.served
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 5), st.sampled_from(list(Ending)), st.floats(0.0, 5.0)),
+        unique_by=lambda noted: noted[0],
+    )
+)
+def test_no_more_is_completed_than_was_served_and_no_more_planned_than_sent(
+    noted: list[tuple[int, Ending, float]],
+) -> None:
+    book = ledger()
+    for index, ending, response_s in noted:
+        book.note(index, ending, response_s)
+    inside = [index for index, _, _ in noted if 1.0 <= OFFSETS[index] < 3.0]
+    served = sum(ending.served for _, ending, _ in noted)
+    assert book.offered_rps() * book.length_s == len(inside)
+    assert book.completed_rps() * book.length_s <= served
+    for one in book.classes.values():
+        assert one.in_time + one.refused <= one.planned
+
+
+def done(served: int) -> overload.Run:
+    book = ledger()
+    for index in (1, 2, 3, 4):
+        book.note(index, Ending.OK if index <= served else Ending.REJECTED, 0.25)
+    books = Books(PLAN)
+    books.rows[0, Priority.LOW].reasons["queue:slow"] = 2
+    return overload.Run(book, Result(books, Histogram(), 3.0, 0, False), 0.25, 0.125)
+
+
+def test_goodput_is_of_what_the_gpu_can_do_or_of_the_load_where_that_is_less() -> None:
+    assert overload.figures(done(2), 1.0, instant=False)["goodput"] == 1.0
+    assert overload.figures(done(1), 1.0, instant=False)["goodput"] == 0.5
+    assert overload.figures(done(2), 50.0, instant=False)["goodput"] == 0.5
+    assert overload.figures(done(2), 1.0, instant=True)["goodput"] == 0.5
+
+
+def test_the_figures_of_a_run() -> None:
+    found = overload.figures(done(2), 1.0, instant=False)
+    assert found["in_time"] == {"high": 1.0, "mid": 0.5, "low": 0.0}
+    assert found["refused"] == 0.5
+    assert found["high_p99_s"] == found["refusal_p99_s"] == 0.25
+    assert found["reasons"] == {"queue:slow": 2}
+    assert (found["server_cpu"], found["client_cpu"]) == (0.25, 0.125)
+
+
+def test_rounds_are_brought_together_by_medians() -> None:
+    rounds: list[dict[str, Any]] = [
+        {"goodput": share, "in_time": {"high": share}, "high_p99_s": p99, "reasons": {}}
+        for share, p99 in ((0.1, None), (0.9, 0.4), (0.3, 0.2))
+    ]
+    assert overload.middle(rounds) == {
+        "goodput": 0.3,
+        "in_time": {"high": 0.3},
+        "high_p99_s": pytest.approx(0.3),
+    }
+    assert overload.middle(rounds[:1])["high_p99_s"] is None
+
+
+def test_every_row_of_every_load_stands_in_the_table_and_late_clients_are_marked() -> None:
+    scale = overload.Scale()
+    figures = overload.middle([overload.figures(done(2), 1.0, instant=False)])
+    rows = [{"row": row, "load": load, **figures} for row, load in scale.cases()]
+    rows[1]["lag_p99_s"] = 0.5
+    lines = overload.table(
+        {"rows": rows, "capacity_rps": 99.0, "scale": {"capacity_rps": 100.0, "slo_s": 2.0}}
+    )
+    assert sum("1.000    1.000    0.500    0.000" in line for line in lines) == len(scale.cases())
+    assert [line.split(",")[0] for line in lines if line.startswith("load ")] == [
+        *("load 1x", "load 2x", "load 5x", "load 10x")
+    ]
+    assert [line.split("  ")[0] for line in lines if "!" in line] == ["autoglm_throttle, adaptive!"]
+    assert "99.0 requests/s" in "\n".join(lines)
+
+
+INSTALLED = [name for name in overloaded.ROWS if name != "ratelimit"]
+"""asgi-ratelimit belongs to the benchmarks alone."""
+
+
+@pytest.mark.parametrize("row", INSTALLED)
+async def test_every_row_serves_and_tells_its_cpu(row: str) -> None:
+    app = overloaded.build(overloaded.Asked(row=row, capacity_rps=2_000.0, slo_s=2.0))
+    assert (await ask(app, "POST", "/v1/predict", b"{}")).status == 200
+    assert (await ask(app, "GET", overloaded.CPU_PATH)).json["cpu_s"] > 0.0
+
+
+async def burst(app: App, count: int) -> list[int]:
+    answers = await asyncio.gather(*(ask(app, "POST", "/v1/predict", b"{}") for _ in range(count)))
+    return [answer.status for answer in answers]
+
+
+async def test_the_limits_set_by_hand_are_the_right_ones() -> None:
+    inside = overloaded.INSIDE
+    app = overloaded.build(overloaded.Asked(row="full", capacity_rps=2_000.0, slo_s=2.0))
+    assert (await burst(app, inside + 5)).count(503) == 5
+    assert await burst(app, inside) == [200] * inside
+    app = overloaded.build(overloaded.Asked(row="semaphore", capacity_rps=2_000.0, slo_s=2.0))
+    assert await burst(app, inside + 5) == [200] * (inside + 5)
+    app = overloaded.build(overloaded.Asked(row="limits", capacity_rps=20.0, slo_s=2.0))
+    assert 20 <= (await burst(app, 70)).count(200) <= 40
+
+
+def test_quick_figures_are_not_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        overload.main(["--quick", "--write"])
+    assert "no figures to keep" in capsys.readouterr().err
+
+
+@pytest.mark.server
+def test_a_short_run_of_the_real_thing() -> None:
+    scale = overload.Scale(capacity_rps=200.0, slo_s=1.0, warm_s=0.5, window_s=1.0)
+    unprotected, control = (overload.run(row, 5.0, scale, seed=1) for row in ("none", "control"))
+    for run in (unprotected, control):
+        assert run.result.balanced
+        assert 0.0 < run.server_cpu < 1.5
+        assert run.ledger.offered_rps() == pytest.approx(1000.0, rel=0.2)
+    capacity = overload.capacity_rps(scale)
+    assert capacity == pytest.approx(200.0, rel=0.2)
+    assert overload.figures(control, capacity, instant=True)["goodput"] > 0.9
+    assert overload.figures(unprotected, capacity, instant=False)["goodput"] < 0.9
