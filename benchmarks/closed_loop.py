@@ -1,0 +1,184 @@
+"""The real `Throttle` round a modelled service in virtual time: what is served under overload, and who.
+
+Run: ``python -m benchmarks.closed_loop``. Beside it stand an oracle that knows the service, no limit at all,
+and limiters of others' design, all before the same requests. No time passes; only the date and the machine in
+the record differ from run to run, so ``--check`` can demand the very bytes of the figures that were kept.
+
+``--robust N`` draws N services at random instead; ``--knob`` turns the latency budget.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import logging
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from benchmarks import harness
+from benchmarks.loop import plot, robust, study, table
+from benchmarks.loop.doors.doors import NAMES, POLICIES
+from benchmarks.loop.scenarios import SCENARIOS, SIXTEEN
+
+BUDGETS = (0.12, 0.18, 0.25, 0.35, 0.45, 0.6)
+"""Shares of the objective that a request may spend inside the service."""
+
+ROBUST_SLACK = 0.03
+"""By which random services may stay below the bars."""
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument(
+        "--scenarios", type=_names(tuple(SCENARIOS)), default=tuple(SCENARIOS), help="some, by name"
+    )
+    parser.add_argument("--policies", type=_names(NAMES), default=NAMES, help=f"some of {','.join(NAMES)}")
+    parser.add_argument("--seeds", type=int, default=5, help="seeds 1 to this (default 5)")
+    parser.add_argument(
+        "--set",
+        type=_setting,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="another value of a setting of the throttle, such as min_share=0",
+    )
+    parser.add_argument(
+        "--write", action="store_true", help="keep the result and the plots in benchmarks/results"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="fail unless the figures are those that were kept"
+    )
+    parser.add_argument("--robust", type=int, metavar="N", help="N services drawn at random instead")
+    parser.add_argument("--knob", action="store_true", help="the latency budget from 0.12 to 0.6 instead")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Run, print, keep."""
+    logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
+    options = arguments()
+    begun = time.perf_counter()
+    if options.robust:
+        return _robust(options)
+    if options.knob:
+        return _knob(options)
+    figures = full(options)
+    print(f"{time.perf_counter() - begun:.0f} s")
+    if options.check:
+        return _check(figures)
+    if options.write:
+        harness.keep("closed_loop", {**harness.machine(), "sha256": digest(figures), "figures": figures})
+    return 0
+
+
+def full(options: argparse.Namespace) -> dict[str, Any]:
+    """All scenarios before all doors: the medians and the bars."""
+    wanted = tuple((name, name, tuple(options.set) if name in POLICIES else ()) for name in options.policies)
+    seeds = range(1, options.seeds + 1)
+    results = study.run(
+        [study.Task(SCENARIOS[name], seed, wanted) for name in options.scenarios for seed in seeds]
+    )
+    medians = study.medians(results)
+    print(table.text(medians, [name for name in NAMES if name in ("oracle", *options.policies)]))
+    found = {door: table.bars(medians, door) for door in ("adaptive", "gate") if door in options.policies}
+    for door, of_door in found.items():
+        print(f"{door}\n{table.verdicts(of_door)}\n")
+    if options.write:
+        plot.write([result for result in results if result.seed == 1], harness.RESULTS)
+    return {
+        "seeds": options.seeds,
+        "medians": medians,
+        "mean_of_16": {door: round(table.mean_of_16(medians, door), 4) for door in options.policies},
+        "bars": {door: [_kept(bar) for bar in of_door] for door, of_door in found.items()},
+    }
+
+
+def digest(figures: Mapping[str, Any]) -> str:
+    """What two runs are compared by: the figures alone, without date and machine."""
+    return hashlib.sha256(json.dumps(figures, sort_keys=True).encode()).hexdigest()
+
+
+def _check(figures: Mapping[str, Any]) -> int:
+    kept = json.loads((harness.RESULTS / "closed_loop.json").read_text())["sha256"]
+    same = digest(figures) == kept
+    print(
+        "the figures are those that were kept"
+        if same
+        else f"other figures than those kept: {digest(figures)}"
+    )
+    return 0 if same else 1
+
+
+def _kept(bar: table.Bar) -> dict[str, Any]:
+    return {**asdict(bar), "value": round(bar.value, 4)}
+
+
+def _robust(options: argparse.Namespace) -> int:
+    """Random services: the bars of goodput less three points."""
+    print(robust.DRAWN)
+    doors = study.plain(("gradient", "gate", "adaptive"))
+    results = study.run([study.Task(robust.scenario(number), 1, doors) for number in range(options.robust)])
+    medians = study.medians(results)
+    print(table.text(medians, ("oracle", "gradient", "gate", "adaptive")))
+    found = {door: table.bars(medians, door, ROBUST_SLACK) for door in ("gate", "adaptive")}
+    for door, of_door in found.items():
+        print(f"{door}\n{table.verdicts(of_door)}\n")
+    if options.write:
+        figures = {
+            "medians": medians,
+            "bars": {door: [_kept(b) for b in rows] for door, rows in found.items()},
+        }
+        harness.keep(
+            "closed_loop_robust", {**harness.machine(), "sha256": digest(figures), "figures": figures}
+        )
+    return 0
+
+
+def _knob(options: argparse.Namespace) -> int:
+    """What the latency budget trades: the tail of the high class against goodput."""
+    doors = tuple((f"{budget:g}", "adaptive", (("latency_budget", budget),)) for budget in BUDGETS)
+    seeds = range(1, options.seeds + 1)
+    medians = study.medians(study.run([study.Task(one, seed, doors) for one in SIXTEEN for seed in seeds]))
+    print(
+        f"{'latency budget':16}{'mean of 16':>12}{'worst':>8}"
+        + "".join(f"{name:>24}" for name in table.CONSTANT)
+    )
+    print(" " * 36 + "".join(f"{'goodput, p99, /oracle':>24}" for _ in table.CONSTANT))
+    for name, _, _ in doors:
+        cells = [medians[scenario][name] for scenario in table.CONSTANT]
+        print(
+            f"{name:16}{table.mean_of_16(medians, name):12.3f}"
+            f"{table.worst_of_16(medians, name, 'goodput'):8.3f}"
+            + "".join(f"{c['goodput']:10.3f}{c['high_p99_s']:7.2f}{c['high_p99_over']:7.2f}" for c in cells)
+        )
+    if options.write:
+        harness.keep("closed_loop_knob", {**harness.machine(), "sha256": digest(medians), "figures": medians})
+    return 0
+
+
+def _names(known: Sequence[str]) -> Any:
+    def read(stated: str) -> tuple[str, ...]:
+        names = tuple(stated.split(","))
+        for name in names:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"{name} is none of {', '.join(known)}")
+        return names
+
+    return read
+
+
+def _setting(stated: str) -> tuple[str, float]:
+    name, _, value = stated.partition("=")
+    try:
+        return name, float(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{stated} is not a name, = and a number") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What may stand between clients and service: nothing, the real `Throttle`, a limiter of others' design."""

@@ -1,0 +1,119 @@
+"""A service with continuous batching: each step gives each sequence a token, newcomers join between steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autoglm_throttle.traffic.simulate.llm import LlmEngine
+from autoglm_throttle.traffic.simulate.spec import Item, LlmSpec
+from benchmarks.loop.agenda import Agenda
+from benchmarks.loop.plant import Card, Listener
+from benchmarks.loop.request import Request
+
+BOUNDLESS = 1 << 40
+"""Room for keys and values: memory is another scenario's matter."""
+
+
+@dataclass(frozen=True, slots=True)
+class LlmPlantSpec:
+    """A service that batches continuously; the defaults are round numbers of this project."""
+
+    step_s: float = 0.020
+    per_sequence_s: float = 0.0003
+    """What each running sequence adds to a step."""
+    steps: int = 200
+    """Of a request of cost 1."""
+    batch: int = 64
+    """Sequences that run at a time."""
+    memory: float = 0.4
+
+    @property
+    def capacity_rps(self) -> float:
+        """Requests/s with every place taken."""
+        return self.batch / (self.steps * (self.step_s + self.batch * self.per_sequence_s))
+
+
+class LlmPlant:
+    """The load lab's engine, told about requests of this loop."""
+
+    def __init__(self, spec: LlmPlantSpec, agenda: Agenda, listener: Listener) -> None:
+        self.spec = spec
+        self.inside = 0
+        self.kills = 0
+        self._agenda = agenda
+        self._listener = listener
+        self._engine = LlmEngine(
+            LlmSpec(
+                step_s=spec.step_s,
+                per_seq_s=spec.per_sequence_s,
+                kv_tokens=BOUNDLESS,
+                max_running=spec.batch,
+            )
+        )
+        self._by_id: dict[int, Request] = {}
+        self._serial = 0
+        self._run = 0
+        self._ending = False
+        """While the clients of the last step are told: who enters now joins the next step with the others."""
+        self._since_s = 0.0
+        self._read_s = 0.0
+        self._busy_s = 0.0
+        self._work_s = 0.0
+
+    def enter(self, request: Request, replica: int | None = None) -> None:  # noqa: ARG002 - there is one
+        """Let a request wait for a place."""
+        now = self._agenda.now
+        self._account(now)
+        self._serial += 1
+        self._by_id[self._serial] = request
+        self.inside += 1
+        self._engine.add(Item(self._serial, tokens=max(1, round(self.spec.steps * request.cost))), now)
+        if self._engine.ends_s is not None:
+            self._expect()
+        elif not self._ending:
+            self._begin()
+
+    def speed(self, change: tuple[int, float]) -> None:
+        """No scenario changes the speed of this service."""
+        raise NotImplementedError(change)
+
+    def cards(self) -> list[Card]:
+        """What the one card shows for the time since the last call."""
+        now = self._agenda.now
+        self._account(now)
+        span = max(now - self._read_s, 1e-9)
+        self._read_s = now
+        seen = Card(min(100.0, 100.0 * self._busy_s / span), min(1.0, self._work_s / span), self.spec.memory)
+        self._busy_s = self._work_s = 0.0
+        return [seen]
+
+    def _begin(self) -> None:
+        if self._engine.begin(self._agenda.now, 1.0):
+            self._expect()
+
+    def _expect(self) -> None:
+        self._run += 1
+        ends_s = self._engine.ends_s
+        if ends_s is not None:
+            self._agenda.at(ends_s, self._end, self._run)
+
+    def _end(self, run: int) -> None:
+        if run != self._run:
+            return
+        now = self._agenda.now
+        self._account(now)
+        ended = self._engine.finish()
+        self.inside -= len(ended)
+        self._ending = True
+        for item in ended:
+            self._listener.ended(self._by_id.pop(item.id), ok=True)
+        if ended:
+            self._listener.settled(0)
+        self._ending = False
+        self._begin()
+
+    def _account(self, now: float) -> None:
+        if self._engine.resident:
+            self._busy_s += now - self._since_s
+            self._work_s += (now - self._since_s) * self._engine.fill
+        self._since_s = now

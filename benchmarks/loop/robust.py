@@ -1,0 +1,63 @@
+"""Services and clients nobody has tuned for, drawn at random."""
+
+from __future__ import annotations
+
+import math
+import random
+
+from benchmarks.loop.load import Load
+from benchmarks.loop.plant import PlantSpec
+from benchmarks.loop.scenarios import Scenario
+
+DRAWN = """\
+Each scenario is drawn by itself; "log" means that the logarithm is uniform.
+  largest batch   1 to 64 requests, log            replicas       1 (2 of 3) or 2 to 4
+  capacity        10 to 200 requests/s, log        fixed share    5 to 60 % of a full batch, uniform
+  objective       6 to 40 full batches, log, but at least 0.5 s
+  overload        1.5 to 10 times the capacity, log, after a quarter of the time at 0.3 to 0.7
+  mix             high 5 to 25 %, mid 15 to 45 %, low the rest, uniform
+  memory          half of them: full at 1.3 to 6 full batches of every replica, log, and 30 to 70 % of it idle
+  costs           one of four: Pareto (alpha 1.8, mean 1)
+  ceilings        10, 5 and 1 times the capacity, as the defaults are for the standard service
+  duration        30 objectives, at least 60 s; the first twentieth is warming up
+"""
+
+
+def scenario(number: int) -> Scenario:
+    """The scenario of a number: always the same."""
+    dice = random.Random(f"robust {number}")
+    batch = round(_log(dice, 1.0, 64.0))
+    replicas = dice.choice((1, 1, 1, 1, 2, 4))
+    capacity = _log(dice, 10.0, 200.0)
+    full_s = replicas * batch / capacity
+    fixed = dice.uniform(0.05, 0.6)
+    slo_s = max(0.5, full_s * _log(dice, 6.0, 40.0))
+    idle = dice.uniform(0.3, 0.7)
+    room = replicas * batch * _log(dice, 1.3, 6.0)
+    plant = PlantSpec(
+        replicas=replicas,
+        batch=batch,
+        base_s=fixed * full_s,
+        item_s=(1.0 - fixed) * full_s / batch,
+        memory_idle=idle,
+        memory_each=(1.0 - idle) / max(room, 4.0) if dice.random() < 0.5 else 0.0,
+    )
+    duration_s = max(60.0, 30.0 * slo_s)
+    high, mid = dice.uniform(0.05, 0.25), dice.uniform(0.15, 0.45)
+    calm, over = dice.uniform(0.3, 0.7), _log(dice, 1.5, 10.0)
+    return Scenario(
+        name=f"robust_{number}",
+        family="robust",
+        load=Load(((0.0, calm, calm), (duration_s / 4.0, over, over)), duration_s),
+        plant=plant,
+        slo_s=slo_s,
+        mix=(high, mid, 1.0 - high - mid),
+        rates_rps=(10.0 * capacity, 5.0 * capacity, capacity),
+        pareto=dice.random() < 0.25,
+        warm_s=duration_s / 20.0,
+        rises_s=duration_s / 4.0,
+    )
+
+
+def _log(dice: random.Random, least: float, most: float) -> float:
+    return math.exp(dice.uniform(math.log(least), math.log(most)))
