@@ -66,7 +66,8 @@ def limit(
     """Make a dependency that charges the caller once more: ``Depends(limit(priority="high", cost=4))``.
 
     It runs after the middleware and after the body was parsed, takes ``cost`` units from the bucket of
-    its priority and from the caller's user windows, and counts as a request of its own.
+    its priority and from the caller's user windows, and counts as a request of its own, but not as another
+    one in flight.
     The caller is whom the middleware saw. Refused inside the middleware, the answer is the middleware's;
     where an app with error handling of its own stands between them, and without the middleware, the same
     status and fields come with FastAPI's error body. It is never a 500.
@@ -92,7 +93,8 @@ def limit(
             yield None
             return
         whose, demand = charged
-        verdict = await whose.admit(_further(demand, policy))
+        inside = whose in (connection.scope.get(MARKER) or {})
+        verdict = await whose.admit(_further(demand, policy, holds_slot=demand.holds_slot and not inside))
         if isinstance(verdict, Rejection):
             raise _refusal(connection, whose, verdict.decision)
         try:
@@ -140,8 +142,11 @@ class _Door:
             )
 
 
-def _further(demand: Demand, policy: RoutePolicy) -> Demand:
-    """The same caller, with the price of the dependency."""
+def _further(demand: Demand, policy: RoutePolicy, *, holds_slot: bool) -> Demand:
+    """The same caller, with the price of the dependency.
+
+    A request that is inside must not wait for a second place: if all did, nobody would ever leave.
+    """
     return Demand(
         demand.priority if policy.priority is None else policy.priority,
         demand.user,
@@ -150,6 +155,8 @@ def _further(demand: Demand, policy: RoutePolicy) -> Demand:
         route=demand.route,
         address=demand.address,
         group=demand.group,
+        slo_s=demand.slo_s,
+        holds_slot=holds_slot,
     )
 
 

@@ -6,8 +6,9 @@ from bisect import bisect_left
 from types import TracebackType
 from typing import Final, Literal
 
+from autoglm_throttle.desk import Desk
 from autoglm_throttle.model import Decision, Demand, Outcome
-from autoglm_throttle.snapshot import DURATION_BUCKETS_S, Rows
+from autoglm_throttle.snapshot import DURATION_BUCKETS_S
 
 _NEUTRAL: Final = Outcome.NEUTRAL
 
@@ -19,32 +20,47 @@ class Permit:
     ``neutral`` after a cancellation, which says nothing about the service.
     """
 
-    __slots__ = ("_rows", "admitted_s", "decision", "demand", "settled")
+    __slots__ = ("_desk", "admitted_s", "arrived_s", "decision", "demand", "settled")
 
     admitted: Literal[True] = True
 
-    def __init__(self, rows: Rows, demand: Demand, decision: Decision, admitted_s: float) -> None:
-        self._rows = rows
+    def __init__(
+        self, desk: Desk, demand: Demand, decision: Decision, arrived_s: float, admitted_s: float
+    ) -> None:
+        self._desk = desk
         self.demand: Demand = demand
         self.decision: Decision = decision
+        self.arrived_s: float = arrived_s
+        """When it was asked for."""
         self.admitted_s: float = admitted_s
+        """When its turn came; between the two it stood in line."""
         self.settled: bool = False
 
     def settle(self, outcome: Outcome = Outcome.SUCCESS) -> None:
         """Say how the request ended. Never waits; a second call changes nothing and is counted."""
-        rows = self._rows
-        duration_s = rows.clock() - self.admitted_s
+        desk = self._desk
+        rows = desk.rows
+        now = rows.clock()
         with rows.lock:
             if self.settled:
                 rows.stale_results += 1
                 return
             self.settled = True
-            row = rows.classes[self.demand.priority]
+            demand = self.demand
+            row = rows.classes[demand.priority]
             row.outcomes[outcome] += 1
             if outcome is not _NEUTRAL:
+                duration_s = now - self.arrived_s
                 durations = row.durations
                 durations.counts[bisect_left(DURATION_BUCKETS_S, duration_s)] += 1
                 durations.total_s += duration_s
+            if demand.holds_slot:
+                gate = desk.gate
+                gate.finish(self.admitted_s, outcome, now)
+                if gate.waiting:
+                    desk.call(now)
+        if desk.bells:
+            desk.ring()
 
     def __enter__(self) -> Permit:
         return self

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import RLock
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from autoglm_throttle.limiting.gate import GateView
 from autoglm_throttle.model import Clock, GpuSample, Outcome, Policy, Priority, Reason, Regime
-
-if TYPE_CHECKING:
-    from autoglm_throttle.limiting.gate import GateView
 
 DecisionName = Literal["admitted", "limited", "rejected", "exempt"]
 
@@ -42,7 +41,7 @@ class DurationCounts:
 
 
 class Histogram:
-    """Durations in `DURATION_BUCKETS_S`, as ``Permit.settle`` counts them.
+    """Durations in `DURATION_BUCKETS_S`.
 
     An edge belongs to the bucket below it; the last count is of those above all edges.
     """
@@ -53,25 +52,35 @@ class Histogram:
         self.counts: list[int] = [0] * (len(DURATION_BUCKETS_S) + 1)
         self.total_s: float = 0.0
 
+    def record(self, duration_s: float) -> None:
+        """Count one duration."""
+        self.counts[bisect_left(DURATION_BUCKETS_S, duration_s)] += 1
+        self.total_s += duration_s
+
     def copy(self) -> DurationCounts:
         """The counts as they are now."""
         return DurationCounts(tuple(self.counts), self.total_s)
 
 
-HINTS = ("behind_proxy", "identify_failed", "malformed_scope", "unknown_priority")
+HINTS = (
+    *("behind_proxy", "identify_failed", "left_in_line", "malformed_deadline"),
+    *("malformed_scope", "unknown_priority"),
+)
 """Names of oddities that are dealt with and counted: a closed set, also the metric label."""
 
 
 class ClassRow:
     """What is counted for one priority."""
 
-    __slots__ = ("admitted", "durations", "outcomes", "refused")
+    __slots__ = ("admitted", "durations", "outcomes", "queue_time", "refused", "would_refuse")
 
     def __init__(self) -> None:
         self.admitted: int = 0
         self.refused: dict[Reason, int] = {reason: 0 for reason in Reason if reason is not Reason.OK}
+        self.would_refuse: dict[Reason, int] = self.refused.copy()
         self.outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
         self.durations: Histogram = Histogram()
+        self.queue_time: Histogram = Histogram()
 
     @property
     def active(self) -> int:

@@ -7,25 +7,26 @@ import os
 import time
 import weakref
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Final, Literal, overload
 
-from autoglm_throttle import journal
+import anyio
+
+from autoglm_throttle import assembly, journal
 from autoglm_throttle.control.choose import controller
-from autoglm_throttle.control.controller import Controller, ControlRules, Hysteresis
-from autoglm_throttle.control.staleness import Staleness
-from autoglm_throttle.control.table import TierTable
+from autoglm_throttle.control.latency import P95
+from autoglm_throttle.desk import Desk
+from autoglm_throttle.doorbell import Leaves, doorbell
 from autoglm_throttle.gpu.aggregate import Aggregator
 from autoglm_throttle.gpu.none import NoSource
 from autoglm_throttle.gpu.sampler import Sampler
 from autoglm_throttle.gpu.select import select
 from autoglm_throttle.identity import Identity, is_identity
-from autoglm_throttle.limiting.token_bucket import PriorityBuckets
-from autoglm_throttle.limiting.user_windows import UserWindows
+from autoglm_throttle.limiting.gate import Ticket, TicketState
+from autoglm_throttle.limiting.token_bucket import TokenBucket
 from autoglm_throttle.model import (
     Clock,
     Decision,
     Demand,
-    Evidence,
     GpuProvider,
     GpuSample,
     Priority,
@@ -37,13 +38,15 @@ from autoglm_throttle.model import (
 )
 from autoglm_throttle.permit import Permit, Rejection
 from autoglm_throttle.settings import SETTINGS, Settings
-from autoglm_throttle.snapshot import Rows, Snapshot, decision_name
+from autoglm_throttle.snapshot import DURATION_BUCKETS_S, Rows, Snapshot, decision_name
 
 SWEPT_PER_SAMPLE = 100
 """Users looked at for idleness with each GPU sample: tens of microseconds under the lock."""
 
 ADMITTED: Final = Decision(True, Reason.OK)
 """The decision where no user limit applies: there is nothing to say about it."""
+
+_WAITING, _CALLED, _LEFT = TicketState.WAITING, TicketState.CALLED, TicketState.LEFT
 
 
 class Throttle:
@@ -68,17 +71,22 @@ class Throttle:
         settings = settings if settings is not None else Settings()
         self.settings: Settings = settings
         self._clock = clock
-        self._rows = Rows(clock)
         self._manual = sampling == "manual"
         self._listening = False
         now = clock()
-        rates = [rate / settings.workers for rate in settings.rates_rps]
-        self._buckets = PriorityBuckets(rates, settings.burst_s, settings.borrow, now)
-        self._windows = _user_windows(settings)
-        self._controller = _controller(settings, now)
+        self._desk = Desk(Rows(clock), assembly.gate(settings, now))
+        self._dry_run = settings.dry_run
+        self._buckets = assembly.priority_buckets(settings, now)
+        self._budget = assembly.shared_budget(settings, now)
+        self._windows = assembly.user_windows(settings)
+        self._controller = controller(assembly.control_rules(settings), now)
         self._aggregator = Aggregator(settings.gpu_aggregate)
+        self._p95 = P95(DURATION_BUCKETS_S)
         self._regime = self._controller.regime(now)
         self._open = self._regime.factor > 0.0
+        self._metered = False
+        """Whether all classes share one budget beside their own rates."""
+        self._viewed_s = -math.inf
         self._renew_at_s = -math.inf
         """When a request must first do what is due; at once while nothing listens."""
         self._devices: tuple[GpuSample, ...] = ()
@@ -109,49 +117,125 @@ class Throttle:
         return (
             f"Throttle({self.settings.policy}, factor={regime.factor:.2f} ({regime.why}), "
             f"telemetry={regime.telemetry}, rates={rates}/s, "
-            f"active={sum(row.active for row in self._rows.classes)})"
+            f"active={sum(row.active for row in self._desk.rows.classes)})"
         )
 
     async def admit(self, demand: Demand) -> Permit | Rejection:
-        """Ask for leave to run a request. Never raises, and never returns anything else."""
-        return self.try_admit(demand)
+        """Ask for leave to run a request, and wait in line where its turn can come in time.
 
-    def try_admit(self, demand: Demand) -> Permit | Rejection:
-        """The same without an event loop."""
+        Raises nothing of its own. A caller that is cancelled leaves the line and is charged nothing.
+        """
+        verdict = self.try_admit(demand)
+        return await self.wait(verdict) if isinstance(verdict, Ticket) else verdict
+
+    def try_admit(self, demand: Demand) -> Permit | Ticket | Rejection:
+        """The same without waiting: a Ticket is a place in line.
+
+        Whoever gets one must `wait` for it, look for it in `called`, or `leave` it.
+        """
         now = self._clock()
         if now >= self._renew_at_s:
             self._renew()
-        rows = self._rows
+        desk = self._desk
+        rows = desk.rows
         with rows.lock:
             paid = self._buckets.take(demand, now) if self._open else _door_shut(self._regime, now)
+            verdict: Permit | Ticket | Rejection
             if isinstance(paid, Decision):
-                decision = paid
-            else:
+                if demand.holds_slot:
+                    desk.gate.count(demand.priority, now)
+                verdict = self._refuse(demand, paid, now)
+            elif not demand.holds_slot or (not self._metered and desk.gate.enter(demand, now)):
                 decision = self._windows.hit(demand, now) or ADMITTED
                 if decision.allowed:
                     rows.classes[demand.priority].admitted += 1
-                    return Permit(rows, demand, decision, now)
+                    return Permit(desk, demand, decision, now, now)
+                if demand.holds_slot:
+                    desk.free(now)
                 paid.give_back(demand.cost, now)
-            self._note_refusal(demand, decision, now)
-        if self._lines:
-            self._write()
-        return Rejection(demand, decision)
+                verdict = self._refuse(demand, decision, now)
+            else:
+                verdict = self._line_up(demand, paid, now)
+        self._speak()
+        return verdict
+
+    @overload
+    async def wait(self, ticket: Ticket) -> Permit | Rejection: ...
+    @overload
+    async def wait(self, ticket: Ticket, leaves: Leaves) -> Permit | Rejection | None: ...
+    async def wait(self, ticket: Ticket, leaves: Leaves = anyio.sleep_forever) -> Permit | Rejection | None:
+        """Wait until the turn of a ticket from `try_admit` has come, or cannot come in time any more.
+
+        Args:
+            ticket: a place in line.
+            leaves: comes to its end when the client has gone; it is cancelled when the turn comes.
+
+        Returns:
+            The Permit; the Rejection of one who has waited in vain; None after ``leaves`` has ended.
+        """
+        bell = doorbell()
+        try:
+            with self._desk.rows.lock:
+                if ticket.state is _WAITING:
+                    ticket.wake = bell.ring
+                else:  # another thread was faster
+                    self._desk.unheard.remove(ticket)
+            while (verdict := self._look(ticket)) is None:
+                if await bell.wait(ticket.arrived_s + ticket.patience_s - self._clock(), leaves):
+                    self.leave(ticket)
+                    return None
+        except BaseException:
+            self.leave(ticket)
+            raise
+        return verdict
+
+    def called(self) -> list[tuple[Ticket, Permit | Rejection]]:
+        """Whose turn has come and who has waited in vain, of those who do not `wait`."""
+        now = self._clock()
+        desk = self._desk
+        with desk.rows.lock:
+            desk.call(now)
+            tickets, desk.unheard = desk.unheard, []
+            found = [(ticket, self._turn(ticket, now)) for ticket in tickets]
+        self._speak()
+        return found
+
+    def leave(self, ticket: Ticket) -> None:
+        """Give up a place in line; nothing is charged. Idempotent."""
+        now = self._clock()
+        desk = self._desk
+        with desk.rows.lock:
+            if ticket.state is not _LEFT:
+                desk.rows.hints["left_in_line"] += 1
+                if ticket in desk.unheard:
+                    desk.unheard.remove(ticket)
+                self._refund(ticket, now)
+                desk.call(now)
+        self._speak()
 
     def observe(self, samples: Sequence[GpuSample]) -> Regime:
         """Take in one reading of all devices: the sampler's entrance, and that of tests."""
         now = self._clock()
-        with self._rows.lock:
+        desk = self._desk
+        with desk.rows.lock:
             view = self._aggregator.update(samples, now)
             self._lines.extend(journal.device_changes(self._devices, view.devices))
             self._devices = view.devices
             self._sampled_wall_s = time.time()
-            regime = self._adopt(self._controller.observe(view, Evidence(), Work(), now), now)
+            gate = desk.gate
+            gate.advance(now)
+            if view.taken_at_s > self._viewed_s:
+                self._viewed_s = view.taken_at_s
+                gate.memory(view.memory_ratio)
+            evidence, work = gate.evidence(), self._work(now)
+            regime = self._adopt(self._controller.observe(view, evidence, work, now), now)
+            desk.call(now)
             self._windows.sweep(now, SWEPT_PER_SAMPLE)
             self._lines.extend(
                 journal.more_refused(reason, decision_name(reason), count)
                 for reason, count in self._refusals.overdue(now)
             )
-        self._write()
+        self._speak()
         return regime
 
     def tick(self) -> Regime:
@@ -163,9 +247,9 @@ class Throttle:
     def regime(self) -> Regime:
         """The Regime in force now, its age considered."""
         now = self._clock()
-        with self._rows.lock:
+        with self._desk.rows.lock:
             regime = self._adopt(self._controller.regime(now), now)
-        self._write()
+        self._speak()
         return regime
 
     def start(self) -> None:
@@ -177,47 +261,51 @@ class Throttle:
         if sampler is not None and not self._manual:
             sampler.start()
         now = self._clock()
-        with self._rows.lock:
+        with self._desk.rows.lock:
             listens = sampler is None or self._manual or sampler.running
             if listens and not self._listening:
                 self._controller.started(now)
             self._listening = listens
             self._adopt(self._controller.regime(now), now)
-        self._write()
+        self._speak()
 
     def stop(self) -> None:
         """Stop reading the GPUs. The next request starts it again. Idempotent."""
         if self._sampler is not None:
             self._sampler.stop()
-        with self._rows.lock:
+        with self._desk.rows.lock:
             self._listening = False
             self._renew_at_s = -math.inf
 
     def count_exempt(self) -> None:
         """Count a request that is not subject to the throttle."""
-        with self._rows.lock:
-            self._rows.exempt += 1
+        with self._desk.rows.lock:
+            self._desk.rows.exempt += 1
 
     def hint(self, name: str) -> None:
         """Count something odd that was dealt with, under a name from code, never from a request."""
-        with self._rows.lock:
-            self._rows.hints[name] = self._rows.hints.get(name, 0) + 1
+        with self._desk.rows.lock:
+            self._desk.rows.hints[name] = self._desk.rows.hints.get(name, 0) + 1
 
     def snapshot(self) -> Snapshot:
         """Everything there is to see, as one immutable value; tens of microseconds under the lock."""
         now = self._clock()
-        with self._rows.lock:
+        with self._desk.rows.lock:
             regime = self._adopt(self._controller.regime(now), now)
             snapshot = self._picture(regime, now)
-        self._write()
+        self._speak()
         return snapshot
 
     def _picture(self, regime: Regime, now: float) -> Snapshot:
-        rows, windows = self._rows, self._windows
+        rows, windows, gate = self._desk.rows, self._windows, self._desk.gate
         by_class = list(zip(Priority, rows.classes, self._buckets.all, strict=True))
         requests = {(p, decision_name(Reason.OK), Reason.OK): row.admitted for p, row, _ in by_class}
         for p, row, _ in by_class:
             requests |= {(p, decision_name(reason), reason): n for reason, n in row.refused.items()}
+        view = gate.view(now) if gate.limit < math.inf else None
+        pressure = dict(self._controller.pressure.terms)
+        if view is not None:
+            pressure["demand"] = view.pressure
         return Snapshot(
             taken_at_s=now,
             taken_at_wall_s=time.time(),
@@ -229,11 +317,11 @@ class Throttle:
             active={p: row.active for p, row, _ in by_class},
             outcomes={(p, outcome): n for p, row, _ in by_class for outcome, n in row.outcomes.items()},
             durations={p: row.durations.copy() for p, row, _ in by_class},
-            gate=None,
-            queue_time={},
-            pressure={},
-            would_refuse={},
-            dry_run=False,
+            gate=view,
+            queue_time={p: row.queue_time.copy() for p, row, _ in by_class},
+            pressure=pressure,
+            would_refuse={(p, reason): n for p, row, _ in by_class for reason, n in row.would_refuse.items()},
+            dry_run=self._dry_run,
             rate_limit_rps={p: bucket.rate for p, _, bucket in by_class},
             tokens={p: bucket.tokens(now) for p, _, bucket in by_class},
             users=windows.users,
@@ -251,9 +339,101 @@ class Throttle:
         else:
             self.start()
 
+    def _line_up(self, demand: Demand, paid: TokenBucket, now: float) -> Permit | Ticket | Rejection:
+        """What becomes of a demand for which there is no free place, or that must share a budget first."""
+        desk = self._desk
+        gate, metered = desk.gate, self._metered
+        refusal = self._budget.take(demand.priority, now) if metered else None
+        place: Ticket | Decision | None
+        if refusal is not None:
+            gate.count(demand.priority, now)
+            place = gate.rescue(demand, now) or refusal
+            metered = False
+        else:
+            place = None if metered and gate.enter(demand, now) else gate.line_up(demand, now)
+        if isinstance(place, Decision):
+            paid.give_back(demand.cost, now)
+            return self._refuse(demand, place, now)
+        place = self._settled_at_once(place, now)
+        decision = self._windows.hit(demand, now) or ADMITTED
+        if not decision.allowed:
+            if place is None:
+                desk.free(now)
+            else:
+                gate.leave(place, now)
+            paid.give_back(demand.cost, now)
+            if metered:
+                self._budget.give_back(now)
+            return self._refuse(demand, decision, now)
+        if place is None:
+            desk.rows.classes[demand.priority].admitted += 1
+            return Permit(desk, demand, decision, now, now)
+        place.paid, place.decision = paid, decision
+        desk.call(now)
+        return place
+
+    def _settled_at_once(self, place: Ticket | None, now: float) -> Ticket | None:
+        """None for a ticket that has its slot already; in a dry run nobody waits."""
+        if place is not None:
+            if place.state is _CALLED:
+                place.state = _LEFT
+                return None
+            if self._dry_run:
+                self._desk.gate.leave(place, now)
+                self._desk.gate.charge()
+                return None
+        return place
+
+    def _refuse(self, demand: Demand, decision: Decision, now: float) -> Permit | Rejection:
+        """Refuse, or in a dry run only say so."""
+        desk = self._desk
+        row = desk.rows.classes[demand.priority]
+        if self._dry_run:
+            row.would_refuse[decision.reason] += 1
+            row.admitted += 1
+            if demand.holds_slot:
+                desk.gate.charge()
+            self._note_refusal(demand, decision, now)
+            return Permit(desk, demand, Decision(True, Reason.OK, would=decision), now, now)
+        row.refused[decision.reason] += 1
+        self._note_refusal(demand, decision, now)
+        return Rejection(demand, decision)
+
+    def _look(self, ticket: Ticket) -> Permit | Rejection | None:
+        """What has become of a ticket; None while it waits."""
+        now = self._clock()
+        desk = self._desk
+        with desk.rows.lock:
+            if ticket.state is _WAITING and not desk.gate.expire(ticket, now):
+                return None
+            verdict = self._turn(ticket, now)
+        self._speak()
+        return verdict
+
+    def _turn(self, ticket: Ticket, now: float) -> Permit | Rejection:
+        """Turn a ticket that was called into a permit, one that was dropped into a refusal."""
+        desk, demand = self._desk, ticket.demand
+        row = desk.rows.classes[demand.priority]
+        called_s = ticket.called_s
+        row.queue_time.record((now if called_s is None else called_s) - ticket.arrived_s)
+        if called_s is not None and ticket.decision is not None:
+            ticket.state = _LEFT
+            row.admitted += 1
+            return Permit(desk, demand, ticket.decision, ticket.arrived_s, called_s)
+        decision = desk.gate.refusal(ticket, now)
+        self._refund(ticket, now)
+        return self._refuse(demand, decision, now)
+
+    def _refund(self, ticket: Ticket, now: float) -> None:
+        """Give back all that a ticket holds."""
+        self._desk.gate.leave(ticket, now)
+        ticket.state = _LEFT
+        if ticket.paid is not None:
+            ticket.paid.give_back(ticket.demand.cost, now)
+        self._windows.give_back(ticket.demand, ticket.arrived_s, now)
+
     def _note_refusal(self, demand: Demand, decision: Decision, now: float) -> None:
         reason = decision.reason
-        self._rows.classes[demand.priority].refused[reason] += 1
         count = self._refusals.note(reason, now)
         if count:
             user = demand.user
@@ -263,20 +443,33 @@ class Throttle:
                 self._full = True
                 self._lines.append(journal.users_full(self.settings.max_users))
 
+    def _work(self, now: float) -> Work:
+        """What our own requests tell about the service."""
+        by_class = (row.durations.counts for row in self._desk.rows.classes)
+        counts = [sum(column) for column in zip(*by_class, strict=True)]
+        in_reach = not self._desk.gate.view(now).slo_unreachable
+        return Work(self._p95.update(counts, now), self.settings.slo_s if in_reach else None)
+
     def _adopt(self, regime: Regime, now: float) -> Regime:
         before, self._regime = self._regime, regime
         self._renew_at_s = regime.until_s if self._listening else -math.inf
         if regime is not before:
             if regime.ceilings != before.ceilings:
-                self._open = regime.factor > 0.0
                 self._buckets.rescale(regime.ceilings, now)
+            self._open = regime.factor > 0.0
+            self._metered = regime.budget_rps is not None
+            if regime.budget_rps is not None:
+                self._budget.rescale(regime.budget_rps, regime.term, now)
             self._lines.extend(journal.changes(before, regime))
         return regime
 
-    def _write(self) -> None:
-        """Write the lines that changes under the lock have left behind; a handler may be slow."""
+    def _speak(self) -> None:
+        """Write the lines and ring the bells that were due under the lock; a handler may be slow."""
+        desk = self._desk
+        if desk.bells:
+            desk.ring()
         while self._lines:
-            with self._rows.lock:
+            with desk.rows.lock:
                 lines, self._lines = self._lines, []
             for line in lines:
                 line.write()
@@ -310,19 +503,19 @@ class Throttle:
 
     def _failed(self, error: Exception) -> None:
         now = self._clock()
-        with self._rows.lock:
+        with self._desk.rows.lock:
             if isinstance(error, NoSource):
                 self._adopt(self._controller.silent(now), now)
             elif isinstance(error, ProviderMisconfigured):
                 self._adopt(self._controller.gone(now), now)
-        self._write()
+        self._speak()
 
     def _after_fork(self) -> None:
-        """The parent's thread may have held the lock, and its counts are not the child's."""
+        """The parent's thread may have held the lock, and its counts and waiters are not the child's."""
         self._windows.mend()
         rows = Rows(self._clock)
-        self._rows.lock = rows.lock  # where permits that the parent gave are settled
-        self._rows = rows
+        self._desk.rows.lock = rows.lock  # where permits that the parent gave are settled
+        self._desk = Desk(rows, assembly.gate(self.settings, self._clock()))
         self._listening = False
         self._renew_at_s = -math.inf
 
@@ -346,37 +539,6 @@ def _door_shut(regime: Regime, now: float) -> Decision:
         retry_after_s=wait,
         reset_after_s=wait,
     )
-
-
-def _user_windows(settings: Settings) -> UserWindows:
-    return UserWindows(
-        settings.user_limits,
-        by_plan={name: plan.user_limit for name, plan in settings.plans.items()},
-        by_route={route.name: route.user_limit for route in settings.routes},
-        address_factor=settings.address_factor,
-        max_users=settings.max_users,
-    )
-
-
-def _controller(settings: Settings, now: float) -> Controller:
-    interval_s = settings.sample_interval_s
-    high, mid, low = (rate / settings.workers for rate in settings.rates_rps)
-    rules = ControlRules(
-        policy=settings.policy,
-        rates=(high, mid, low),
-        table=TierTable(settings.tiers),
-        hysteresis=Hysteresis(
-            settings.tier_samples,
-            settings.tier_release_samples,
-            settings.tier_release_margin_pct,
-            settings.tier_recovery_step,
-        ),
-        staleness=Staleness(
-            interval_s, settings.gpu_stale_after_s, settings.gpu_blind_after_s, settings.gpu_unknown
-        ),
-        interval_s=interval_s,
-    )
-    return controller(rules, now)
 
 
 _ALL: weakref.WeakSet[Throttle] = weakref.WeakSet()

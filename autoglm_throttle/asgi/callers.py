@@ -18,8 +18,9 @@ from autoglm_throttle.asgi.proxy_hint import WARNING, ProxyHint
 from autoglm_throttle.asgi.routes import RouteTable, path_of
 from autoglm_throttle.identity import REMEMBERED, Identity, ProxyChain, overflow_group
 from autoglm_throttle.journal import LOGGER, Line
-from autoglm_throttle.model import Clock, Demand, Priority
+from autoglm_throttle.model import Clock, Demand, Priority, WebSockets
 from autoglm_throttle.settings import PREFIX, ConfigError, Problem, Settings
+from autoglm_throttle.settings.quantity import quantity
 
 VALUE_AT_MOST = 8192
 """Bytes; a longer identity or priority header is treated as absent."""
@@ -94,8 +95,12 @@ class Callers:
         )
         self._key_header, self._scheme = _key_source(settings.identity)
         self._priority_header = settings.priority_header.encode() if self._trust != "off" else b""
+        self._deadline_header = (settings.deadline_header or "").encode()
+        self._slo_s = settings.slo_s
+        self._holds_slot = settings.websockets is WebSockets.SLOT
         forwarded = b"x-forwarded-for" if self._proxies.reads_header else b""
-        self._wanted = frozenset({self._key_header, self._priority_header, forwarded} - {b""})
+        headers = {self._key_header, self._priority_header, self._deadline_header, forwarded}
+        self._wanted = frozenset(headers - {b""})
         self._by_address = lru_cache(REMEMBERED)(self._address_identity)
         self._strangers = {
             stated: _Remembered(partial(self._stranger, stated)) for stated in KNOWN_PRIORITIES
@@ -114,7 +119,7 @@ class Callers:
                     if name != priority_header or value not in strangers or stated:
                         return self._demand(scope)
                     stated = value
-            if self._routes.any or self._identify is not None:
+            if self._routes.any or self._identify is not None or scope["type"] != "http":
                 return self._demand(scope)
             client = scope.get("client")
             peer = client[0] if client else ""
@@ -135,7 +140,7 @@ class Callers:
     def _stranger(self, stated: bytes, peer: str) -> Demand:
         """The demand of one of whom only address and stated priority are known: always the same one."""
         headers = [(self._priority_header, stated)] if stated else []
-        return self._demand({"headers": headers, "client": (peer, 0)})
+        return self._demand({"type": "http", "headers": headers, "client": (peer, 0)})
 
     def _demand(self, scope: Scope) -> Demand:
         found: dict[bytes, bytes] = {}
@@ -150,11 +155,11 @@ class Callers:
         peer = client[0][:PEER_AT_MOST] if client else ""
         caller, address, group = self._caller(scope, found, self._proxies.client(peer, forwarded))
         fixed = caller.priority
-        cost, route_name = 1.0, None
+        cost, route_name, slo_s = 1.0, None, None
         if self._routes.any:
             route = self._routes.match(path_of(scope), scope.get("method") or "GET")
             if route is not None:
-                cost, route_name = route.cost, route.name
+                cost, route_name, slo_s = route.cost, route.name, route.slo_s
                 if fixed is None:
                     fixed = route.priority
         priority = self._default if fixed is None else fixed
@@ -162,8 +167,29 @@ class Callers:
         if stated is not None:
             priority = self._stated(stated, priority, peer, raises=fixed is None)
         return Demand(
-            priority, caller.user, cost, plan=caller.plan, route=route_name, address=address, group=group
+            priority,
+            caller.user,
+            cost,
+            plan=caller.plan,
+            route=route_name,
+            address=address,
+            group=group,
+            slo_s=self._objective(found.get(self._deadline_header), slo_s),
+            holds_slot=scope.get("type") != "websocket" or self._holds_slot,
         )
+
+    def _objective(self, stated: bytes | None, slo_s: float | None) -> float | None:
+        """The seconds that the answer may take: a client may want it sooner, never later."""
+        if stated is None:
+            return slo_s
+        try:
+            wanted = quantity(stated[:VALUE_AT_MOST].decode("ascii"), "s")
+        except ValueError:
+            wanted = 0.0
+        if wanted <= 0.0:
+            self._hint("malformed_deadline")
+            return slo_s
+        return min(wanted, self._slo_s if slo_s is None else slo_s)
 
     def _caller(self, scope: Scope, found: Mapping[bytes, bytes], client: str) -> tuple[Caller, str, str]:
         """The caller under its hashed identity, the address to limit beside it, its neighbourhood."""

@@ -12,10 +12,12 @@ from starlette.websockets import WebSocketDisconnect
 from autoglm_throttle.asgi import marks
 from autoglm_throttle.asgi.answers import EXPOSED_FIELDS, LEGACY_NAMES, Answers
 from autoglm_throttle.asgi.callers import Callers, Identify
+from autoglm_throttle.asgi.inbox import Inbox
 from autoglm_throttle.asgi.routes import RouteTable, path_of
 from autoglm_throttle.journal import LOGGER
+from autoglm_throttle.limiting.gate import Ticket
 from autoglm_throttle.model import Decision, Outcome, Refused, Telemetry
-from autoglm_throttle.permit import Permit
+from autoglm_throttle.permit import Permit, Rejection
 from autoglm_throttle.settings import ConfigError
 from autoglm_throttle.throttle import Throttle
 
@@ -84,39 +86,59 @@ class ThrottleMiddleware:
         self._marks = marks.Marks(self.app, self._routes)
         self._nested = False
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: C901 - a call costs 1 %
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""
         if not self._limits(scope):
             await self._free(scope, receive, send)
             return
-        throttle = self.throttle
-        verdict = throttle.try_admit(self._callers.demand(scope))
-        charged = scope.get(MARKER)
-        if isinstance(charged, dict):
-            charged[throttle] = verdict
+        verdict = self.throttle.try_admit(self._callers.demand(scope))
+        if isinstance(verdict, Permit):
+            await self._serve(scope, receive, send, verdict)
+        elif isinstance(verdict, Rejection):
+            await self._refuse(scope, send, verdict)
         else:
-            scope[MARKER] = {throttle: verdict}
-        if not verdict.admitted:
-            await self._refuse(scope, send, verdict.decision)
-            return
+            await self._queue(scope, receive, send, verdict)
+
+    async def _queue(self, scope: Scope, receive: Receive, send: Send, ticket: Ticket) -> None:
+        """Stand in line, with an ear for the client: one that goes away leaves the line."""
+        inbox = Inbox(receive)
+        try:
+            verdict = await self.throttle.wait(ticket, inbox.left)
+            if isinstance(verdict, Permit):
+                await self._serve(scope, inbox.receive, send, verdict)
+            elif verdict is not None:
+                await self._refuse(scope, send, verdict)
+        finally:
+            inbox.close()
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, permit: Permit) -> None:
+        self._note(scope, permit)
         root_path = scope.get("root_path")
-        watch = _Watch(send, verdict, self._answers)
+        watch = _Watch(send, permit, self._answers)
         try:
             await self.app(scope, receive, watch.send)
         except Refused as refused:
             watch.settle(Outcome.NEUTRAL)
             if watch.status:
                 raise
-            await self._refuse(scope, send, refused.decision)
+            await self._answer(scope, send, refused.decision)
         except BaseException as error:
             watch.settle(Outcome.NEUTRAL if watch.client_left else _outcome(error))
             raise
         finally:
-            if not verdict.settled:
-                verdict.settle(Outcome.NEUTRAL if scope["type"] == "http" else Outcome.SUCCESS)
+            if not permit.settled:
+                permit.settle(Outcome.NEUTRAL if scope["type"] == "http" else Outcome.SUCCESS)
             endpoint = scope.get("endpoint")
             if endpoint is not None:
                 self._check_mark(scope, root_path)
+
+    def _note(self, scope: Scope, verdict: Permit | Rejection) -> None:
+        """Leave word for those further in."""
+        charged = scope.get(MARKER)
+        if isinstance(charged, dict):
+            charged[self.throttle] = verdict
+        else:
+            scope[MARKER] = {self.throttle: verdict}
 
     def _limits(self, scope: Scope) -> bool:
         """Whether the connection is subject to the throttle. What is malformed is."""
@@ -169,7 +191,11 @@ class ThrottleMiddleware:
         except Exception:  # noqa: BLE001 - what cannot be learned must not break a request
             self.throttle.hint("malformed_scope")
 
-    async def _refuse(self, scope: Scope, send: Send, decision: Decision) -> None:
+    async def _refuse(self, scope: Scope, send: Send, rejection: Rejection) -> None:
+        self._note(scope, rejection)
+        await self._answer(scope, send, rejection.decision)
+
+    async def _answer(self, scope: Scope, send: Send, decision: Decision) -> None:
         status, fields, body = self._answers.refusal(decision)
         prefix = "http.response"
         if scope["type"] == "websocket":

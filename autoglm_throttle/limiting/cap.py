@@ -25,13 +25,13 @@ class Cap:
     Not thread-safe: callers hold one re-entrant lock.
 
     Args:
-        limit: requests in flight, >= 1.
+        limit: requests in flight, >= 1; infinite: they are only counted.
     """
 
     __slots__ = ("_held_s", "_refused", "in_flight", "limit", "waiting")
 
-    def __init__(self, limit: int) -> None:
-        self.limit: float = float(limit)
+    def __init__(self, limit: float) -> None:
+        self.limit: float = limit
         self.in_flight: int = 0
         """Slots given and not yet given back."""
         self.waiting: int = 0

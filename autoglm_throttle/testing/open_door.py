@@ -9,7 +9,11 @@ from autoglm_throttle.throttle import ADMITTED, Throttle
 
 def admit_everything(throttle: Throttle, demand: Demand) -> Permit:
     """What stands in for ``Throttle.try_admit``: no limit is asked, nothing is taken."""
-    rows = throttle._rows  # noqa: SLF001 - of this package, and a test holds the two together
+    desk = throttle._desk  # noqa: SLF001 - of this package, and a test holds the two together
+    rows = desk.rows
+    now = rows.clock()
     with rows.lock:
         rows.classes[demand.priority].admitted += 1
-    return Permit(rows, demand, ADMITTED, rows.clock())
+        if demand.holds_slot:
+            desk.gate.charge()
+    return Permit(desk, demand, ADMITTED, now, now)

@@ -226,7 +226,7 @@ class TestConcurrency:
     def test_all_limits_are_asked_in_one_go(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Threads seldom meet at the wrong moment by themselves, so the lock is looked at."""
         throttle = throttle_for_tests(user_limit="1/minute")
-        lock: Any = throttle._rows.lock
+        lock: Any = throttle._desk.rows.lock
         held: list[bool] = []
 
         def watched(room: Any, name: str) -> None:

@@ -326,7 +326,7 @@ held, fork = threading.Event(), threading.Event()
 users = throttle._windows._by_priority[0].users
 
 def hold():
-    with throttle._rows.lock:
+    with throttle._desk.rows.lock:
         users._ring.append("half-way in")
         held.set()
         fork.wait(10)

@@ -1,0 +1,73 @@
+"""What a client sends while its request stands in line: kept for the app, and watched for its leaving."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+
+KEPT_BYTES = 65_536
+"""Of a body that arrives meanwhile; beyond it nothing more is read until the turn comes."""
+
+_DISCONNECTS = ("http.disconnect", "websocket.disconnect")
+
+
+class Inbox:
+    """Stands in for ``receive`` while a request waits, and after it.
+
+    A body's part must not get lost when the turn comes while it is being received, and not every server
+    survives the cancelling of its ``receive``: Granian has been seen to lose a part. So under asyncio each
+    part is received in a task of its own, which goes on until somebody wants the part.
+
+    Args:
+        receive: the server's.
+    """
+
+    __slots__ = ("_kept", "_pending", "_receive")
+
+    def __init__(self, receive: Callable[[], Awaitable[Any]]) -> None:
+        self._receive = receive
+        self._kept: deque[Any] = deque()
+        self._pending: asyncio.Future[Any] | None = None
+
+    async def left(self) -> None:
+        """Read until the client has gone. Never ends where that cannot be seen; cancel it."""
+        held, complete = 0, False
+        while held < KEPT_BYTES:
+            message = await (self._receive() if complete else self._part())
+            self._kept.append(message)
+            if message["type"] in _DISCONNECTS:
+                return
+            if (
+                complete
+            ):  # nothing but a disconnect may follow: this one says something else, perhaps for ever
+                break
+            held += len(message.get("body") or b"")
+            complete = message["type"] == "http.request" and not message.get("more_body")
+        await anyio.sleep_forever()
+
+    async def receive(self) -> Any:  # noqa: ANN401 - an ASGI message
+        """What was kept, in order, and then what comes."""
+        if self._kept:
+            return self._kept.popleft()
+        return await (self._receive() if self._pending is None else self._part())
+
+    def close(self) -> None:
+        """Give up a part that nobody has wanted."""
+        if self._pending is not None:
+            self._pending.cancel()
+
+    async def _part(self) -> Any:  # noqa: ANN401 - an ASGI message
+        """One message, which a cancelled caller leaves to the next one."""
+        if self._pending is None:
+            try:
+                asyncio.get_running_loop()
+            except RuntimeError:  # trio: the servers there survive it
+                return await self._receive()
+            self._pending = asyncio.ensure_future(self._receive())
+        message = await asyncio.shield(self._pending)
+        self._pending = None
+        return message

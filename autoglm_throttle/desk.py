@@ -1,0 +1,53 @@
+"""Where permits are given out and settled: the counts, the gate, and those whose turn has come."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from autoglm_throttle.limiting.cap import Cap
+from autoglm_throttle.limiting.gate import Gate, Ticket
+from autoglm_throttle.model import Outcome
+from autoglm_throttle.snapshot import Rows
+
+
+class Desk:
+    """What a permit needs when it is settled. Everything here is touched under ``rows.lock``, `ring` apart.
+
+    Args:
+        rows: the counts, the lock and the clock.
+        gate: the limit on requests in flight.
+    """
+
+    __slots__ = ("bells", "gate", "rows", "unheard")
+
+    def __init__(self, rows: Rows, gate: Gate | Cap) -> None:
+        self.rows = rows
+        self.gate = gate
+        self.unheard: list[Ticket] = []
+        """Called or dropped, with nobody to wake: for ``Throttle.called``."""
+        self.bells: deque[Callable[[], None]] = deque()
+        """To be rung once the lock is released."""
+
+    def call(self, now: float) -> None:
+        """Let in who may come in, and let go who has waited in vain."""
+        for ticket in self.gate.ready(now):
+            if ticket.wake is None:
+                self.unheard.append(ticket)
+            else:
+                self.bells.append(ticket.wake)
+
+    def free(self, now: float) -> None:
+        """Give back a slot that was not used, perhaps to somebody who waits for it."""
+        self.gate.finish(now, Outcome.NEUTRAL, now)
+        self.call(now)
+
+    def ring(self) -> None:
+        """Wake them, without the lock: a bell may belong to another thread's loop."""
+        bells = self.bells
+        while bells:
+            try:
+                bell = bells.popleft()
+            except IndexError:  # another thread was faster
+                return
+            bell()
