@@ -370,11 +370,16 @@ class Gate:
 
     def _late(self, priority: Priority, patience_s: float) -> int:
         """Tickets that must go before a newcomer may wait; 0 or less: it may."""
+        if not patience_s:
+            return self.waiting + 1  # it needs a slot that nobody waits for
         ahead, rate = self._lines.ahead(priority), self._service.rate_rps
+        free = self._room - self.in_flight
+        if free > 0:  # the limit has just grown, and those in front are about to be called
+            ahead = max(0, ahead - free)
         if rate is None:
-            return ahead + 1 - (self._room if patience_s else 0)
+            return ahead + 1 - self._room
         left = self._service.left_rps(priority, rate)
-        return ahead - int(left * patience_s) if left and patience_s else ahead + 1
+        return ahead - int(left * patience_s) if left else ahead + 1
 
     def _retry_s(self, priority: Priority, late: int, now: float) -> float:
         """Seconds until a newcomer may wait, if requests end at the measured rate and nobody else comes."""

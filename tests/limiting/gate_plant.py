@@ -1,0 +1,84 @@
+"""A service behind a gate, in virtual time: what a test drives when it needs both."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+from autoglm_throttle.limiting.gate import Gate, GateRules, Ticket, TicketState
+from autoglm_throttle.model import Demand, Outcome, Priority
+
+
+class Plant:
+    """Finishes requests at ``rate`` per second in order, each at least ``latency_s`` after its start.
+
+    Args:
+        rules: of the gate.
+        rate: requests per second.
+        latency_s: of one request alone.
+        seed: of the arrivals.
+    """
+
+    def __init__(self, rules: GateRules, rate: float, latency_s: float = 0.05, seed: int = 1) -> None:
+        self.gate = Gate(rules, 0.0)
+        self.rate = rate
+        self.latency_s = latency_s
+        self.now = 0.0
+        self.offered: Counter[Priority] = Counter()
+        self.served: Counter[Priority] = Counter()
+        """Slots given, by class."""
+        self.refused: Counter[Priority] = Counter()
+        self._free_at = 0.0
+        self._ends: list[tuple[float, float]] = []
+        self._waiting: dict[Ticket, None] = {}
+        self._random = random.Random(seed)
+
+    def run(self, seconds: float, demand_rps: Sequence[float]) -> None:
+        """Let Poisson demand of high, mid and low come for so long."""
+        end, total = self.now + seconds, sum(demand_rps)
+        arrival = self.now + self._random.expovariate(total)
+        while arrival < end:
+            self._finish_until(arrival)
+            self.now = arrival
+            self._arrive(self._random.choices(list(Priority), demand_rps)[0])
+            arrival += self._random.expovariate(total)
+        self._finish_until(end)
+        self.now = end
+
+    def forget(self) -> None:
+        """Start counting anew."""
+        for counted in (self.offered, self.served, self.refused):
+            counted.clear()
+
+    def _arrive(self, priority: Priority) -> None:
+        self.offered[priority] += 1
+        demand = Demand(priority)
+        if self.gate.enter(demand, self.now):
+            self._start(priority)
+        else:
+            got = self.gate.line_up(demand, self.now)
+            if not isinstance(got, Ticket):
+                self.refused[priority] += 1
+            elif got.state is TicketState.CALLED:
+                self._start(priority)
+        self._ready()
+
+    def _start(self, priority: Priority) -> None:
+        self.served[priority] += 1
+        self._free_at = max(self._free_at, self.now) + 1 / self.rate
+        heapq.heappush(self._ends, (max(self._free_at, self.now + self.latency_s), self.now))
+
+    def _ready(self) -> None:
+        for ticket in self.gate.ready(self.now):
+            if ticket.state is TicketState.CALLED:
+                self._start(ticket.demand.priority)
+            else:
+                self.refused[ticket.demand.priority] += 1
+
+    def _finish_until(self, instant: float) -> None:
+        while self._ends and self._ends[0][0] <= instant:
+            self.now, started_s = heapq.heappop(self._ends)
+            self.gate.finish(started_s, Outcome.SUCCESS, self.now)
+            self._ready()
