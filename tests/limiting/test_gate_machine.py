@@ -1,0 +1,360 @@
+"""The gate as a state machine: whatever comes in whatever order, no slot or place is lost or given twice."""
+
+from __future__ import annotations
+
+import gc
+import math
+import random
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from autoglm_throttle.limiting.gate import Gate, GateRules, Ticket, TicketState
+from autoglm_throttle.model import Decision, Demand, Outcome, Priority, Reason
+
+WAITING, CALLED, DROPPED, LEFT = TicketState
+ENDINGS = {(WAITING, CALLED), (WAITING, DROPPED), (WAITING, LEFT), (CALLED, LEFT)}
+
+steps = st.one_of(
+    st.sampled_from([0.0, 0.001, 0.1, 0.5, 1.0, 20.0]), st.floats(0.0, 2.0), st.sampled_from([-0.01, -3.0])
+)
+priorities = st.sampled_from(list(Priority))
+objectives = st.sampled_from([None, None, 0.05, 0.5, 8.0])
+
+
+class GateMachine(RuleBasedStateMachine):
+    """The books of a careful throttle, compared with the gate's own after each step."""
+
+    @initialize(
+        start=st.integers(1, 12),
+        most=st.sampled_from([0, 0, 3, 20]),
+        queue_max=st.sampled_from([0, 3, 1024]),
+        share=st.sampled_from([0.0, 0.03, 0.2]),
+        slo_s=st.sampled_from([0.2, 2.0, 60.0]),
+    )
+    def open(self, start: int, most: int, queue_max: int, share: float, slo_s: float) -> None:
+        self.now = self.latest = 1000.0
+        rules = GateRules(
+            inflight_start=start, inflight_max=most, queue_max=queue_max, min_share=share, slo_s=slo_s
+        )
+        self.most = most or math.inf
+        self.gate = Gate(rules, self.now)
+        self.area = 0.0
+        self.running: list[float] = []
+        self.lines: list[list[Ticket]] = [[], [], [], []]
+        self.called: list[Ticket] = []
+        self.ended: list[Ticket] = []
+        self.states: dict[Ticket, TicketState] = {}
+        self.limit = self.gate.limit
+        self.opened_s = self.gate._opened_s
+
+    # --- what the books know ---
+
+    def room(self) -> int:
+        return int(min(self.gate.limit, self.gate._memory.requests, self.most))
+
+    def free(self) -> bool:
+        """Asked after a call that gave a slot: the slot was there."""
+        return self.gate.in_flight <= self.room()
+
+    def take_in(self, ticket: Ticket) -> None:
+        assert ticket not in self.states
+        assert ticket.arrived_s == self.latest
+        assert ticket.patience_s > 0
+        self.states[ticket] = ticket.state
+        if ticket.state is CALLED:
+            assert ticket.lane == 0
+            assert not self.lines[0], "nobody is called before those who stand before it"
+            assert self.free()
+            self.called.append(ticket)
+        else:
+            assert ticket.state is WAITING
+            self.lines[ticket.lane].append(ticket)
+
+    def move(self, ticket: Ticket, books: list[Ticket], state: TicketState) -> None:
+        assert (self.states[ticket], state) in ENDINGS
+        assert ticket.state is state
+        self.states[ticket] = state
+        books.remove(ticket)
+
+    def serve(self) -> None:
+        ended = list(self.gate.ready(self.now))
+        last_lane = 0
+        for ticket in ended:
+            assert ticket.lane >= last_lane, "lines are served in order"
+            last_lane = ticket.lane
+            assert self.lines[ticket.lane][0] is ticket, "first come, first served"
+            late = self.latest >= ticket.deadline_s
+            self.move(ticket, self.lines[ticket.lane], DROPPED if late else CALLED)
+            if not late:
+                assert ticket.called_s == self.latest
+                assert self.free()
+                self.called.append(ticket)
+        for line in self.lines:
+            if line:
+                assert self.latest < line[0].deadline_s
+                assert self.gate.in_flight >= self.room(), "nobody waits before a free slot"
+
+    # --- what can happen ---
+
+    @rule(step=steps)
+    def time_passes(self, step: float) -> None:
+        self.now += step
+        if self.now > self.latest:
+            self.area += self.gate.in_flight * (self.now - self.latest)
+            self.latest = self.now
+        self.gate.advance(self.now)
+        if self.gate._opened_s != self.opened_s:
+            self.area = 0.0
+        assert self.gate.in_flight * self.latest - self.gate._starts_s == pytest.approx(self.area, abs=1e-6)
+
+    @rule(priority=priorities, slo_s=objectives, serve=st.booleans())
+    def arrive(self, priority: Priority, slo_s: float | None, serve: bool) -> None:
+        demand, ahead = Demand(priority, slo_s=slo_s), sum(map(len, self.lines[: priority + 2]))
+        if self.gate.enter(demand, self.now):
+            assert not ahead
+            assert self.free()
+            self.running.append(self.latest)
+        else:
+            assert ahead or self.gate.in_flight >= self.room()
+            got = self.gate.line_up(demand, self.now)
+            if isinstance(got, Ticket):
+                self.take_in(got)
+            else:
+                self.check_refusal(got)
+        if serve:
+            self.serve()
+
+    @rule(priority=priorities, slo_s=objectives)
+    def be_rescued(self, priority: Priority, slo_s: float | None) -> None:
+        self.gate.count(priority, self.now)
+        ticket = self.gate.rescue(Demand(priority, slo_s=slo_s), self.now)
+        if ticket is not None:
+            assert priority is not Priority.HIGH
+            self.take_in(ticket)
+
+    @precondition(lambda self: self.running)
+    @rule(index=st.integers(0, 10**6), outcome=st.sampled_from(Outcome), serve=st.booleans())
+    def finish(self, index: int, outcome: Outcome, serve: bool) -> None:
+        self.gate.finish(self.running.pop(index % len(self.running)), outcome, self.now)
+        if serve:
+            self.serve()
+
+    @precondition(lambda self: self.called)
+    @rule(index=st.integers(0, 10**6))
+    def begin(self, index: int) -> None:
+        ticket = self.called.pop(index % len(self.called))
+        assert ticket.called_s is not None
+        self.running.append(ticket.called_s)
+        del self.states[ticket]  # from now on it is a request in flight like any other
+
+    @precondition(lambda self: self.states)
+    @rule(index=st.integers(0, 10**6), serve=st.booleans())
+    def leave(self, index: int, serve: bool) -> None:
+        ticket = list(self.states)[index % len(self.states)]
+        self.gate.leave(ticket, self.now)
+        if self.states[ticket] is WAITING:
+            self.move(ticket, self.lines[ticket.lane], LEFT)
+        elif self.states[ticket] is CALLED:
+            self.move(ticket, self.called, LEFT)
+        if serve:
+            self.serve()
+
+    @precondition(lambda self: self.states)
+    @rule(index=st.integers(0, 10**6))
+    def timer(self, index: int) -> None:
+        ticket = list(self.states)[index % len(self.states)]
+        over = self.states[ticket] is WAITING and self.latest >= ticket.deadline_s
+        assert self.gate.expire(ticket, self.now) is over
+        if over:
+            self.move(ticket, self.lines[ticket.lane], DROPPED)
+            self.check_refusal(self.gate.refusal(ticket, self.now))
+
+    @rule(ratio=st.one_of(st.none(), st.floats(0.0, 1.0)))
+    def sample(self, ratio: float | None) -> None:
+        self.gate.memory(ratio)
+        self.serve()
+        waiting = any(self.lines)
+        evidence = self.gate.evidence()
+        assert evidence.confirmed or not waiting
+        assert evidence.in_flight == self.gate.in_flight
+
+    @rule()
+    def dry_run(self) -> None:
+        self.gate.charge()
+        self.running.append(self.latest)
+
+    @rule()
+    def look(self) -> None:
+        view = self.gate.view(self.now)
+        assert sum(view.waiting) == self.gate.waiting
+        assert 1.0 <= view.limit <= view.memory_cap
+        assert view.pressure >= 0.0
+
+    def check_refusal(self, decision: Decision) -> None:
+        assert not decision.allowed
+        assert decision.reason is Reason.QUEUE
+        assert decision.detail.startswith("queue:")
+        assert 0.0 <= decision.retry_after_s < math.inf
+        assert decision.limit == self.room()
+
+    # --- what is always so ---
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        assert self.gate.in_flight == len(self.running) + len(self.called)
+        assert self.gate.waiting == sum(map(len, self.lines))
+        assert all(ticket.state is state for ticket, state in self.states.items())
+
+    @invariant()
+    def the_limit_moves_in_steps(self) -> None:
+        limit, opened_s = self.gate.limit, self.gate._opened_s
+        assert limit >= 1.0
+        if opened_s == self.opened_s:
+            assert limit == self.limit
+        else:
+            cap = min(self.gate._memory.requests, self.most)
+            assert limit <= max(1.0, cap)
+            assert min(0.7 * self.limit, cap, 1.0) - 1e-9 <= limit <= 2 * self.limit + 1e-9
+            assert limit >= min(0.7 * self.limit, max(1.0, cap)) - 1e-9
+        self.limit, self.opened_s = limit, opened_s
+
+    def teardown(self) -> None:
+        if not hasattr(self, "gate"):
+            return
+        for ticket in self.states:
+            self.gate.leave(ticket, self.now)
+        for started_s in self.running:
+            self.gate.finish(started_s, Outcome.SUCCESS, self.now)
+        assert (self.gate.in_flight, self.gate.waiting) == (0, 0)
+        assert not any(self.gate._lanes)
+
+
+TestGateMachine = GateMachine.TestCase
+TestGateMachine.settings = settings(max_examples=60, stateful_step_count=60)
+
+
+class Crowd:
+    """Waiters who come, go, lose patience and are served, by chance.
+
+    Args:
+        seed: of chance.
+        forget: share of those let in who are never ended by hand.
+    """
+
+    def __init__(self, seed: int, forget: float = 0.0) -> None:
+        self.forget = forget
+        self.forgotten: list[float] = []
+        self.random = random.Random(seed)
+        self.gate = Gate(GateRules(inflight_start=8), 0.0)
+        self.now = 0.0
+        self.tickets: list[Ticket] = []
+        self.running: list[float] = []
+        self.cancelled = 0
+
+    def step(self) -> None:
+        chance = self.random.random()
+        self.now += chance * 0.004
+        if chance < 0.35:
+            self.arrive()
+        elif chance < 0.80:
+            self.cancel()
+        elif chance < 0.85:
+            self.time_out()
+        elif chance < 0.92:
+            self.begin()
+        else:
+            self.finish()
+        if self.random.random() < 0.8:
+            self.gate.ready(self.now)
+
+    def arrive(self) -> None:
+        demand = Demand(Priority(self.random.randrange(3)))
+        if self.gate.enter(demand, self.now):
+            (self.forgotten if self.random.random() < self.forget else self.running).append(self.now)
+            return
+        got = self.gate.line_up(demand, self.now)
+        if isinstance(got, Ticket):
+            self.tickets.append(got)
+
+    def pick(self) -> Ticket | None:
+        return self.tickets.pop(self.random.randrange(len(self.tickets))) if self.tickets else None
+
+    def cancel(self) -> None:
+        ticket = self.pick()
+        if ticket is not None:
+            for _ in range(self.random.choice([1, 1, 2])):
+                self.gate.leave(ticket, self.now)
+            self.cancelled += 1
+
+    def time_out(self) -> None:
+        ticket = self.pick()
+        if ticket is not None and not self.gate.expire(ticket, self.now):
+            self.tickets.append(ticket)
+
+    def begin(self) -> None:
+        ticket = self.pick()
+        if ticket is None:
+            return
+        if ticket.state is CALLED:
+            assert ticket.called_s is not None
+            self.running.append(ticket.called_s)
+        elif ticket.state is WAITING:
+            self.tickets.append(ticket)
+
+    def finish(self) -> None:
+        if self.running:
+            started_s = self.running.pop(self.random.randrange(len(self.running)))
+            self.gate.finish(started_s, self.random.choice(list(Outcome)), self.now)
+
+    def go_home(self) -> None:
+        for ticket in self.tickets:
+            self.gate.leave(ticket, self.now)
+        for started_s in self.running + self.forgotten:
+            self.gate.finish(started_s, Outcome.NEUTRAL, self.now)
+
+    def held(self) -> int:
+        return (
+            len(self.running) + len(self.forgotten) + sum(ticket.state is CALLED for ticket in self.tickets)
+        )
+
+
+def test_100k_cancellations_leak_no_slot_and_no_place() -> None:
+    crowd = Crowd(seed=7)
+    while crowd.cancelled < 100_000:
+        crowd.step()
+    assert crowd.gate.in_flight == crowd.held()
+    crowd.go_home()
+    assert (crowd.gate.in_flight, crowd.gate.waiting) == (0, 0)
+    assert not any(crowd.gate._lanes)
+    assert crowd.gate.ready(crowd.now + 99.0) == ()
+    assert crowd.gate.enter(Demand(), crowd.now)
+
+
+def test_the_collector_may_settle_a_permit_at_any_allocation() -> None:
+    crowd = Crowd(seed=11, forget=0.9)
+    settled, thresholds = 0, gc.get_threshold()
+
+    def settle(phase: str, info: dict[str, int]) -> None:
+        nonlocal settled
+        if phase == "stop" and crowd.forgotten:
+            crowd.gate.finish(crowd.forgotten.pop(), Outcome.SUCCESS, crowd.now)
+            crowd.gate.ready(crowd.now)
+            settled += 1
+
+    gc.callbacks.append(settle)
+    try:
+        for _ in range(6000):
+            gc.set_threshold(2)
+            crowd.step()
+            gc.set_threshold(0)
+            assert crowd.gate.in_flight == crowd.held()
+            assert crowd.gate.waiting == sum(map(len, crowd.gate._lanes))
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(settle)
+    assert settled > 500
+    crowd.go_home()
+    assert (crowd.gate.in_flight, crowd.gate.waiting) == (0, 0)
