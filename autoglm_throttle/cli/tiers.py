@@ -113,9 +113,10 @@ def _tiers(settings: Settings) -> str:
 def _gate(settings: Settings) -> str:
     budget_s = plain(round(settings.latency_budget * settings.slo_s, 4))
     return (
-        f"The gate lets in flight what the service finishes within {budget_s} s, or in a few times its own time "
-        "if that is longer.\nOthers wait in line, high first, or are refused at once if their turn would come "
-        f"too late for an answer in {plain(settings.slo_s)} s."
+        f"The gate lets in flight what the service finishes within {budget_s} s, "
+        "or in a few times its own time if that is longer.\n"
+        "Others wait in line, high first, or are refused at once "
+        f"if their turn would come too late for an answer in {plain(settings.slo_s)} s."
     )
 
 
