@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle import Demand, Permit, Priority
+from autoglm_throttle import Demand, Permit, Priority, Rejection
 from autoglm_throttle.journal import RefusalSampler
 from autoglm_throttle.model import Reason
 from autoglm_throttle.testing import FakeGpu, ManualThrottle, throttle_for_tests
@@ -79,7 +79,7 @@ def test_each_rung_of_telemetry_is_one_line(caplog: pytest.LogCaptureFixture) ->
 
 def refuse(throttle: ManualThrottle, times: int, over_s: float, user: str = USER) -> None:
     for _ in range(times):
-        assert not throttle.try_admit(Demand(Priority.LOW, user)).admitted
+        assert isinstance(throttle.try_admit(Demand(Priority.LOW, user)), Rejection)
         throttle.clock.advance(over_s / times)
 
 

@@ -1,7 +1,5 @@
 """The metrics, read back with the parser of prometheus-client."""
 
-import dataclasses
-import math
 import re
 import subprocess
 import sys
@@ -14,48 +12,18 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
-from prometheus_client.openmetrics import exposition as openmetrics
-from prometheus_client.openmetrics import parser as openmetrics_parser
-from prometheus_client.parser import text_string_to_metric_families
 
-from autoglm_throttle import Demand, GpuSample, Outcome, Permit, Priority, Settings, Throttle
-from autoglm_throttle.limiting.gate import GateView
-from autoglm_throttle.model import Reason, Telemetry
+from autoglm_throttle import Demand, GpuSample, Outcome, Permit, Priority, Rejection, Settings, Throttle
 from autoglm_throttle.observe import METRICS, collector
 from autoglm_throttle.observe.metrics import PREFIX, HistogramSpec
 from autoglm_throttle.observe.page import metrics_page
-from autoglm_throttle.snapshot import DURATION_BUCKETS_S, DurationCounts, Snapshot
+from autoglm_throttle.snapshot import DURATION_BUCKETS_S
 from autoglm_throttle.testing import FakeGpu, ManualThrottle, throttle_for_tests
+from tests.observe.scraping import loaded, scraped, states, value
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
-
-Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
-
-
-def scraped(throttle: Throttle) -> dict[str, Metric]:
-    registry = CollectorRegistry()
-    registry.register(collector(throttle))
-    text = generate_latest(registry).decode()
-    families = {family.name: family for family in text_string_to_metric_families(text)}
-    openmetrics_text = openmetrics.generate_latest(registry).decode()  # type: ignore[no-untyped-call]
-    again = openmetrics_parser.text_string_to_metric_families(openmetrics_text)  # type: ignore[no-untyped-call]
-    assert [family.name for family in again] == list(families)
-    return families
-
-
-def value(throttle: Throttle, name: str, **labels: str) -> float | None:
-    for family in scraped(throttle).values():
-        for sample in family.samples:
-            if sample.name == PREFIX + name and sample.labels == labels:
-                return sample.value
-    return None
-
-
-def states(throttle: Throttle, name: str) -> dict[str, float]:
-    family = scraped(throttle)[PREFIX + name]
-    return {"".join(sample.labels.values()): sample.value for sample in family.samples}
 
 
 def test_each_metric_is_scraped_under_its_name_with_help_and_kind() -> None:
@@ -65,45 +33,6 @@ def test_each_metric_is_scraped_under_its_name_with_help_and_kind() -> None:
         family = families[spec.name]
         assert family.documentation == spec.help
         assert family.type == {"stateset": "gauge", "info": "gauge"}.get(spec.kind, spec.kind)
-
-
-GATE = GateView(
-    limit=20.5,
-    in_flight=17,
-    waiting=(0, 3, 250),
-    service_rps=101.5,
-    demand_rps=(10.0, 30.0, 163.0),
-    latency_s=0.2,
-    unloaded_s=0.05,
-    budget_s=0.5,
-    memory_cap=math.inf,
-    memory_blind=False,
-    slo_unreachable=False,
-    pressure=2.0,
-)
-WAITED = DurationCounts((4, 0, 2, *(0,) * (len(DURATION_BUCKETS_S) - 3), 1), 77.5)
-
-
-class Loaded(ManualThrottle):
-    """A throttle whose snapshot shows what it is told to."""
-
-    shown: dict[str, Any]
-
-    def snapshot(self) -> Snapshot:
-        return dataclasses.replace(super().snapshot(), **self.shown)
-
-
-def loaded(settings: dict[str, Any] | None = None, /, **shown: Any) -> Loaded:
-    """A throttle with a gate that has work, unless told otherwise."""
-    made = throttle_for_tests(**(settings or {}))
-    throttle = Loaded(made.settings, made.clock, made.gpu)
-    throttle.shown = {
-        "gate": GATE,
-        "queue_time": dict.fromkeys(Priority, WAITED),
-        "pressure": {"demand": 2.0, "memory": 0.5},
-        "would_refuse": {(Priority.LOW, Reason.QUEUE): 7},
-    } | shown
-    return throttle
 
 
 def test_each_series_has_the_labels_of_the_table() -> None:
@@ -157,6 +86,7 @@ def test_counts_are_exactly_what_happened(events: list[tuple[Priority, float, Ou
     durations: dict[str, list[float]] = {priority.label: [] for priority in Priority}
     for priority, cost, outcome, lasts_s in events:
         verdict = throttle.try_admit(Demand(priority, "somebody", cost))
+        assert isinstance(verdict, (Permit, Rejection))
         reason = verdict.decision.reason
         name = {"ok": "admitted", "gpu": "rejected"}.get(reason.value, "limited")
         wanted[priority.label, name, reason.value] += 1
@@ -204,73 +134,6 @@ def test_active_requests_are_those_not_yet_ended() -> None:
     assert value(throttle, "active_requests", priority="high") == 1
     permit.settle()
     assert value(throttle, "active_requests", priority="high") == 0
-
-
-def test_the_line_is_told_by_priority() -> None:
-    throttle = loaded()
-    assert states(throttle, "queued_requests") == {"high": 0, "mid": 3, "low": 250}
-    samples = scraped(throttle)[PREFIX + "queue_time_seconds"].samples
-    counts = {s.labels["le"]: s.value for s in samples if s.labels["priority"] == "mid" and "le" in s.labels}
-    assert [counts[edge] for edge in ("0.005", "0.01", "0.025", "60.0", "+Inf")] == [4, 4, 6, 6, 7]
-    assert value(throttle, "queue_time_seconds_sum", priority="low") == 77.5
-    assert value(throttle, "queue_time_seconds_count", priority="low") == 7
-
-
-def test_what_the_gate_measures_is_told() -> None:
-    throttle = loaded()
-    assert value(throttle, "inflight_requests") == 17
-    assert value(throttle, "inflight_limit") == 20.5
-    assert value(throttle, "service_rate") == 101.5
-    assert states(throttle, "pressure_ratio") == {"demand": 2.0, "memory": 0.5}
-    assert value(throttle, "would_refuse_total", priority="low", reason="queue") == 7
-
-
-@pytest.mark.parametrize(
-    ("inflight_max", "limit", "memory_cap", "told"),
-    [
-        (0, 20.5, math.inf, 20.5),
-        (0, 20.5, 9.0, 9.0),
-        (8, 20.5, 9.0, 8.0),
-        (64, 20.5, math.inf, 20.5),
-        (8, math.inf, math.inf, 8.0),
-        (0, math.inf, math.inf, None),
-    ],
-)
-def test_the_smallest_bound_is_the_limit(
-    inflight_max: int, limit: float, memory_cap: float, told: float | None
-) -> None:
-    gate = dataclasses.replace(GATE, limit=limit, memory_cap=memory_cap)
-    assert value(loaded({"inflight_max": inflight_max}, gate=gate), "inflight_limit") == told
-
-
-GATED = ("queued_requests", "inflight_requests", "inflight_limit", "service_rate")
-
-
-def test_without_a_gate_nothing_is_told_of_it() -> None:
-    families = scraped(loaded(gate=None, queue_time={}, pressure={}, would_refuse={}))
-    for name in (*GATED, "queue_time_seconds", "pressure_ratio", "would_refuse"):
-        assert not families[PREFIX + name].samples
-
-
-def test_a_rate_that_was_not_measured_yet_is_absent() -> None:
-    throttle = loaded(gate=dataclasses.replace(GATE, service_rps=None))
-    assert value(throttle, "service_rate") is None
-    assert value(throttle, "inflight_limit") == 20.5
-
-
-def test_what_the_table_says_is_told_whether_or_not_it_acts() -> None:
-    throttle = loaded()
-    assert value(throttle, "table_factor_ratio") is None, "there is no sample yet"
-    throttle.tick()
-    regime = throttle.regime()
-    for factor, armed in ((0.4, False), (0.7, True)):
-        throttle.shown = {"regime": dataclasses.replace(regime, table_factor=factor, armed=armed)}
-        assert value(throttle, "table_factor_ratio") == factor
-        assert value(throttle, "table_armed") == float(armed)
-        assert value(throttle, "factor_ratio") == 1.0
-    for telemetry, known in ((Telemetry.STALE, True), (Telemetry.BLIND, False), (Telemetry.NONE, False)):
-        throttle.shown = {"regime": dataclasses.replace(regime, table_factor=0.4, telemetry=telemetry)}
-        assert (value(throttle, "table_factor_ratio") is not None) is known
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,84 @@
+"""What a scrape sees, read back with the parser of prometheus-client."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.openmetrics import parser as openmetrics_parser
+from prometheus_client.parser import text_string_to_metric_families
+
+from autoglm_throttle import Priority, Throttle
+from autoglm_throttle.limiting.gate import GateView
+from autoglm_throttle.model import Reason
+from autoglm_throttle.observe import collector
+from autoglm_throttle.observe.metrics import PREFIX
+from autoglm_throttle.snapshot import DURATION_BUCKETS_S, DurationCounts, Snapshot
+from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
+
+
+def scraped(throttle: Throttle) -> dict[str, Metric]:
+    registry = CollectorRegistry()
+    registry.register(collector(throttle))
+    text = generate_latest(registry).decode()
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    openmetrics_text = openmetrics.generate_latest(registry).decode()  # type: ignore[no-untyped-call]
+    again = openmetrics_parser.text_string_to_metric_families(openmetrics_text)  # type: ignore[no-untyped-call]
+    assert [family.name for family in again] == list(families)
+    return families
+
+
+def value(throttle: Throttle, name: str, **labels: str) -> float | None:
+    for family in scraped(throttle).values():
+        for sample in family.samples:
+            if sample.name == PREFIX + name and sample.labels == labels:
+                return sample.value
+    return None
+
+
+def states(throttle: Throttle, name: str) -> dict[str, float]:
+    family = scraped(throttle)[PREFIX + name]
+    return {"".join(sample.labels.values()): sample.value for sample in family.samples}
+
+
+GATE = GateView(
+    limit=20.5,
+    in_flight=17,
+    waiting=(0, 3, 250),
+    service_rps=101.5,
+    demand_rps=(10.0, 30.0, 163.0),
+    latency_s=0.2,
+    unloaded_s=0.05,
+    budget_s=0.5,
+    memory_cap=math.inf,
+    memory_blind=False,
+    slo_unreachable=False,
+    pressure=2.0,
+)
+WAITED = DurationCounts((4, 0, 2, *(0,) * (len(DURATION_BUCKETS_S) - 3), 1), 77.5)
+
+
+class Loaded(ManualThrottle):
+    """A throttle whose snapshot shows what it is told to."""
+
+    shown: dict[str, Any]
+
+    def snapshot(self) -> Snapshot:
+        return dataclasses.replace(super().snapshot(), **self.shown)
+
+
+def loaded(settings: dict[str, Any] | None = None, /, **shown: Any) -> Loaded:
+    """A throttle with a gate that has work, unless told otherwise."""
+    made = throttle_for_tests(**(settings or {}))
+    throttle = Loaded(made.settings, made.clock, made.gpu)
+    throttle.shown = {
+        "gate": GATE,
+        "queue_time": dict.fromkeys(Priority, WAITED),
+        "pressure": {"demand": 2.0, "memory": 0.5},
+        "would_refuse": {(Priority.LOW, Reason.QUEUE): 7},
+    } | shown
+    return throttle
