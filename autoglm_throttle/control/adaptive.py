@@ -14,8 +14,6 @@ from autoglm_throttle.control.pressure import Pressure
 from autoglm_throttle.control.tiers import TierController
 from autoglm_throttle.model import Evidence, GpuView, Regime, Telemetry, Why, Work
 
-_OPEN = (1.0, 1.0, 1.0)
-
 
 class AdaptiveController:
     """Strikes only while the gate confirms; a budget for all classes while it cuts or holds.
@@ -37,7 +35,7 @@ class AdaptiveController:
         self._acts = False
         self._tier = 1.0
         self._nominal_rps = self._budget_rps = sum(rules.rates)
-        self._ceilings = _OPEN
+        self._ceilings = (1.0, 1.0, 1.0)
         self._why = Why.CALM
         self._confirmed = False
         self._full = 0.0
@@ -61,7 +59,7 @@ class AdaptiveController:
         if news is not None:
             if news.after_outage:
                 self._open(Why.CALM)
-                self._strikes = self._calm = 0
+                self._strikes = 0
             self._step(news.pct, evidence.service_rps, now)
         elif self._acts:
             self._hold(evidence.service_rps, now)
@@ -117,8 +115,7 @@ class AdaptiveController:
         self._ceilings = (high, mid, low)
 
     def _open(self, why: Why) -> None:
-        self._acts, self._tier, self._why = False, 1.0, why
-        self._ceilings = _OPEN
+        self._acts, self._why = False, why
 
     def _publish(self, now: float, since_s: float | None = None) -> Regime:
         listener, literal = self._listener, self._literal.regime(now)

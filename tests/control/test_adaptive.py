@@ -342,6 +342,14 @@ def test_after_an_outage_a_quicker_table_needs_three_samples_too() -> None:
     assert [regime.armed for regime in back] == [False, False, True, True]
 
 
+def test_strikes_from_before_an_outage_do_not_count() -> None:
+    controller = adaptive(Hysteresis(samples=5))
+    for n in range(4):
+        controller.observe(view(96.0), waiting(), WORK, T0 + n)
+    back = [controller.observe(view(96.0), waiting(), WORK, T0 + 10.0 + n) for n in range(5)]
+    assert [regime.armed for regime in back] == [False, False, False, False, True]
+
+
 def test_a_late_sample_is_neither_a_strike_nor_calm() -> None:
     controller = adaptive()
     for at, pct in [(0.0, 96.0), (1.0, 96.0), (2.0, None), (3.0, None), (4.0, 96.0)]:
@@ -380,11 +388,18 @@ def test_the_last_device_lost_shuts_the_door_and_its_return_opens_it() -> None:
     assert (regime.factor, regime.ceilings, regime.why) == (0.0, (0.0, 0.0, 0.0), Why.LOST)
     assert (regime.budget_rps, regime.armed) == (None, False)
     assert (regime.reopens_s, regime.until_s) == (T0 + 4, T0 + 4)
+    assert controller.regime(T0 + 3.4).reopens_s == T0 + 4
     assert controller.regime(T0 + 4.5).reopens_s == T0 + 5.5, "overdue: one interval from now"
     back = controller.observe(view(50.0), quiet(), WORK, T0 + 5)
     assert back.factor == pytest.approx(115.0 / N), "held until two quiet samples"
     assert back.reopens_s == 0.0
     assert controller.observe(view(50.0), quiet(), WORK, T0 + 6).factor == 1.0
+
+
+def test_a_shut_door_is_asked_about_again_when_the_next_view_is_due() -> None:
+    controller = adaptive()
+    see(controller, view(50.0), T0)
+    assert see(controller, view(None, 0.0), T0 + 0.25).until_s == T0 + 1.25
 
 
 @pytest.mark.parametrize(
@@ -422,7 +437,7 @@ def test_without_a_source_a_loss_before_it_shuts_nothing() -> None:
 def test_a_source_that_is_gone_releases_at_once() -> None:
     controller = adaptive(unknown=Unknown.CLOSED)
     for n in range(3):
-        controller.observe(view(96.0), waiting(), WORK, T0 + n)
+        assert controller.observe(view(86.0), waiting(), WORK, T0 + n).table_factor > 0.0
     regime = controller.gone(T0 + 2.5)
     assert (regime.why, regime.factor, regime.budget_rps) == (Why.BLIND, 1.0, None)
     assert regime.table_factor == 0.0, "the literal table would be shut"

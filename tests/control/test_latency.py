@@ -97,6 +97,7 @@ def test_without_an_end_for_long_nothing_is_known_any_more() -> None:
 def test_a_count_that_went_back_began_anew() -> None:
     counted = Counted()
     counted.finish([4.0] * 40)
+    counted.finish([4.0] * 40)
     counted.counts = [0] * len(counted.counts)
     assert counted.finish([0.05] * 19) is None
     assert counted.finish([0.05]) == pytest.approx(0.095)
@@ -105,5 +106,6 @@ def test_a_count_that_went_back_began_anew() -> None:
 def test_more_in_all_but_fewer_of_one_began_anew_too() -> None:
     counted = Counted()
     counted.finish([4.0] * 20)
+    counted.finish([4.0] * 20)
     counted.counts = [0] * len(counted.counts)
-    assert counted.finish([0.05] * 30) == pytest.approx(0.095)
+    assert counted.finish([0.05] * 60) == pytest.approx(0.095)

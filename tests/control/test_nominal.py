@@ -93,6 +93,14 @@ def test_under_tiers_the_pressure_moves_the_bands() -> None:
     assert (regime.factor, regime.load, regime.signal, regime.term) == (0.0, 1.0, Signal.PRESSURE, "latency")
 
 
+@pytest.mark.parametrize("policy", Policy)
+def test_every_policy_names_the_signal_and_the_term(policy: Policy) -> None:
+    controller = chosen(replace(rules(policy), signal=Signal.PRESSURE), T0)
+    assert controller.regime(T0).term == "unknown"
+    regime = controller.observe(view(10.0), Evidence(), Work(p95_s=1.0, slo_s=2.0), T0)
+    assert (regime.signal, regime.term) == (Signal.PRESSURE, "latency")
+
+
 def test_a_term_stays_told_while_its_signal_is_held() -> None:
     controller = TierController(replace(rules(Policy.TIERS), signal=Signal.PRESSURE), T0)
     controller.observe(view(10.0), Evidence(), Work(p95_s=1.0, slo_s=2.0), T0)

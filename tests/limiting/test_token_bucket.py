@@ -373,6 +373,15 @@ def test_a_bucket_holds_at_least_one_request() -> None:
     assert payer(buckets, Priority.HIGH, 1.0) == "high"
 
 
+def test_each_class_has_a_ceiling_of_its_own() -> None:
+    buckets = PriorityBuckets((1000.0, 500.0, 100.0), 1.0, Borrow.OFF, 0.0)
+    buckets.rescale((0.115, 0.23, 1.0), 0.0)
+    assert [bucket.rate for bucket in buckets.all] == [115.0, 115.0, 100.0]
+    for wrong in ((1.0,), (1.0,) * 4):
+        with pytest.raises(ValueError, match="zip"):
+            buckets.rescale(wrong, 0.0)
+
+
 def test_all_buckets_are_rescaled_together() -> None:
     buckets = PriorityBuckets((1000.0, 500.0, 100.0), 1.0, Borrow.OFF, 0.0)
     buckets.rescale((0.4,) * 3, 0.0)
