@@ -266,7 +266,7 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (
         PREFIX + "table_factor_ratio",
         "gauge",
         (),
-        "What the tier table says of the newest sample, 0 to 1, whether or not it is applied.",
+        "Factor of the tier table taken literally, 0 to 1, whether or not it is applied.",
         _table_factor,
     ),
     MetricSpec(
