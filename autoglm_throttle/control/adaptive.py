@@ -39,6 +39,8 @@ class AdaptiveController:
         self._why = Why.CALM
         self._confirmed = False
         self._full = 0.0
+        # What the gate has said with views that were no new sample; its word comes only once.
+        self._untold = False
         self._regime = self._publish(now, since_s=now)
 
     @property
@@ -60,9 +62,12 @@ class AdaptiveController:
             if news.after_outage:
                 self._open(Why.CALM)
                 self._strikes = 0
+                self._untold = False
             self._step(news.pct, evidence.service_rps, now)
-        elif self._acts:
-            self._hold(evidence.service_rps, now)
+        else:
+            self._untold = self._untold or evidence.confirmed
+            if self._acts:
+                self._hold(evidence.service_rps, now)
         return self._publish(now)
 
     def regime(self, now: float, evidence: Evidence | None = None) -> Regime:
@@ -84,7 +89,8 @@ class AdaptiveController:
         return self._publish(now)
 
     def _step(self, signal_pct: float, service_rps: float | None, now: float) -> None:
-        rules, confirmed = self._rules, self._confirmed
+        rules, confirmed = self._rules, self._confirmed or self._untold
+        self._untold = False
         self._strikes = self._strikes + 1 if confirmed and signal_pct > rules.table.edge_pct else 0
         self._calm = 0 if confirmed else self._calm + 1
         if self._strikes >= rules.hysteresis.samples and self._listener.trusts:
