@@ -80,6 +80,7 @@ def control_rules(settings: Settings) -> ControlRules:
         interval_s=settings.sample_interval_s,
         signal=settings.signal,
         memory_target=settings.gpu_memory_target,
+        pressure_terms=settings.gpu_pressure_terms,
         headroom=settings.adaptive_headroom,
         release_samples=settings.adaptive_release_samples,
     )

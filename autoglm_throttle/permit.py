@@ -41,7 +41,8 @@ class Permit:
         desk = self._desk
         rows = desk.rows
         now = rows.clock()
-        with rows.lock:
+        rows.acquire()
+        try:
             if self.settled:
                 rows.stale_results += 1
                 return
@@ -59,6 +60,8 @@ class Permit:
                 gate.finish(self.admitted_s, outcome, now)
                 if gate.waiting:
                     desk.call(now)
+        finally:
+            rows.release()
         if desk.bells:
             desk.ring()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import RLock
 from typing import Literal
@@ -98,15 +98,21 @@ class Rows:
         clock: monotonic seconds.
     """
 
-    __slots__ = ("classes", "clock", "exempt", "hints", "lock", "stale_results")
+    __slots__ = ("acquire", "classes", "clock", "exempt", "hints", "lock", "release", "stale_results")
 
     def __init__(self, clock: Clock) -> None:
         self.clock: Clock = clock
         self.lock: RLock = RLock()
+        self.acquire: Callable[[], bool] = self.lock.acquire
+        self.release: Callable[[], None] = self.lock.release
         self.classes: tuple[ClassRow, ...] = tuple(ClassRow() for _ in Priority)
         self.exempt: int = 0
         self.stale_results: int = 0
         self.hints: dict[str, int] = dict.fromkeys(HINTS, 0)
+
+    def renew(self, other: Rows) -> None:
+        """Take the lock of others: in a fork, the parent's thread may hold this one for ever."""
+        self.lock, self.acquire, self.release = other.lock, other.acquire, other.release
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

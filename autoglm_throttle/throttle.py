@@ -138,7 +138,8 @@ class Throttle:
             self._renew()
         desk = self._desk
         rows = desk.rows
-        with rows.lock:
+        rows.acquire()  # `with rows.lock` takes twice as long
+        try:
             paid = self._buckets.take(demand, now) if self._open else _door_shut(self._regime, now)
             verdict: Permit | Ticket | Rejection
             if isinstance(paid, Decision):
@@ -156,6 +157,8 @@ class Throttle:
                 verdict = self._refuse(demand, decision, now)
             else:
                 verdict = self._line_up(demand, paid, now)
+        finally:
+            rows.release()
         self._speak()
         return verdict
 
@@ -514,7 +517,7 @@ class Throttle:
         """The parent's thread may have held the lock, and its counts and waiters are not the child's."""
         self._windows.mend()
         rows = Rows(self._clock)
-        self._desk.rows.lock = rows.lock  # where permits that the parent gave are settled
+        self._desk.rows.renew(rows)  # where permits that the parent gave are settled
         self._desk = Desk(rows, assembly.gate(self.settings, self._clock()))
         self._listening = False
         self._renew_at_s = -math.inf

@@ -86,33 +86,26 @@ class ThrottleMiddleware:
         self._marks = marks.Marks(self.app, self._routes)
         self._nested = False
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: C901 - a call costs 1 %
         """Handle one connection."""
         if not self._limits(scope):
             await self._free(scope, receive, send)
             return
-        verdict = self.throttle.try_admit(self._callers.demand(scope))
-        if isinstance(verdict, Permit):
-            await self._serve(scope, receive, send, verdict)
-        elif isinstance(verdict, Rejection):
-            await self._refuse(scope, send, verdict)
+        throttle = self.throttle
+        inbox = None
+        permit: Permit | Ticket | Rejection | None = throttle.try_admit(self._callers.demand(scope))
+        if not isinstance(permit, Permit):
+            if isinstance(permit, Ticket):
+                inbox = Inbox(receive)
+                receive = inbox.receive
+                permit = await self._turn(permit, inbox)
+            if not isinstance(permit, Permit):
+                await self._refuse(scope, send, permit)
+                return
+        if MARKER in scope:
+            self._note(scope, permit)
         else:
-            await self._queue(scope, receive, send, verdict)
-
-    async def _queue(self, scope: Scope, receive: Receive, send: Send, ticket: Ticket) -> None:
-        """Stand in line, with an ear for the client: one that goes away leaves the line."""
-        inbox = Inbox(receive)
-        try:
-            verdict = await self.throttle.wait(ticket, inbox.left)
-            if isinstance(verdict, Permit):
-                await self._serve(scope, inbox.receive, send, verdict)
-            elif verdict is not None:
-                await self._refuse(scope, send, verdict)
-        finally:
-            inbox.close()
-
-    async def _serve(self, scope: Scope, receive: Receive, send: Send, permit: Permit) -> None:
-        self._note(scope, permit)
+            scope[MARKER] = {throttle: permit}
         root_path = scope.get("root_path")
         watch = _Watch(send, permit, self._answers)
         try:
@@ -128,9 +121,26 @@ class ThrottleMiddleware:
         finally:
             if not permit.settled:
                 permit.settle(Outcome.NEUTRAL if scope["type"] == "http" else Outcome.SUCCESS)
+            if inbox is not None:
+                inbox.close()
             endpoint = scope.get("endpoint")
             if endpoint is not None:
                 self._check_mark(scope, root_path)
+
+    async def _turn(self, ticket: Ticket, inbox: Inbox) -> Permit | Rejection | None:
+        """Stand in line, with an ear for the client; None: it has gone away."""
+        verdict = None
+        try:
+            verdict = await self.throttle.wait(ticket, inbox.left)
+        finally:
+            if not isinstance(verdict, Permit):
+                inbox.close()
+        return verdict
+
+    async def _refuse(self, scope: Scope, send: Send, rejection: Rejection | None) -> None:
+        if rejection is not None:
+            self._note(scope, rejection)
+            await self._answer(scope, send, rejection.decision)
 
     def _note(self, scope: Scope, verdict: Permit | Rejection) -> None:
         """Leave word for those further in."""
@@ -190,10 +200,6 @@ class ThrottleMiddleware:
             self._marks.check(scope, path, root_path or "")
         except Exception:  # noqa: BLE001 - what cannot be learned must not break a request
             self.throttle.hint("malformed_scope")
-
-    async def _refuse(self, scope: Scope, send: Send, rejection: Rejection) -> None:
-        self._note(scope, rejection)
-        await self._answer(scope, send, rejection.decision)
 
     async def _answer(self, scope: Scope, send: Send, decision: Decision) -> None:
         status, fields, body = self._answers.refusal(decision)
