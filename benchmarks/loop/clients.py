@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Final
 
 from benchmarks.loop.scenarios import Scenario
 
@@ -66,12 +67,14 @@ def _thinned(scenario: Scenario, dice: random.Random) -> list[tuple[float, int]]
 
 
 def _pareto(dice: random.Random) -> float:
-    return float(min(COST_MAX, LEAST_COST * (1.0 - dice.random()) ** (-1.0 / ALPHA)))
+    cost: float = LEAST_COST * (1.0 - dice.random()) ** EXPONENT
+    return min(COST_MAX, cost)
 
 
 def mean_cost(least: float) -> float:
     """Mean of a Pareto distribution from ``least`` on, cut off at the largest cost."""
-    return (ALPHA * least - least**ALPHA * COST_MAX ** (1.0 - ALPHA)) / (ALPHA - 1.0)
+    beyond: float = least**ALPHA * COST_MAX ** (1.0 - ALPHA)
+    return (ALPHA * least - beyond) / (ALPHA - 1.0)
 
 
 def _least_cost() -> float:
@@ -82,5 +85,7 @@ def _least_cost() -> float:
     return high
 
 
-LEAST_COST = _least_cost()
+EXPONENT: Final = -1.0 / ALPHA
+
+LEAST_COST: Final = _least_cost()
 """Where the Pareto costs begin, so that their mean is 1: about 0.47."""

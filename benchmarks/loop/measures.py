@@ -72,6 +72,7 @@ def figures(scenario: Scenario, books: Books, best: Possible) -> Figures:
     """The figures of one run."""
     offered = sum(books.offered)
     high_p99_s = p99(books.high_s)
+    full = scenario.plant.capacity_rps * books.bin_s * WINDOW
     ratios = [
         good / could if could >= 30 else None for good, could in zip(books.good, best.by_class, strict=True)
     ]
@@ -83,8 +84,8 @@ def figures(scenario: Scenario, books: Books, best: Possible) -> Figures:
         high_p99_s=high_p99_s,
         high_p99_over=high_p99_s / best.high_p99_s if high_p99_s and best.high_p99_s else None,
         refused=sum(books.refused) / offered,
-        react_s=_until_good(books, best, scenario.rises_s, REACTED),
-        recover_s=_until_good(books, best, scenario.relieved_s, RECOVERED),
+        react_s=_until_good(books, best, scenario.rises_s, REACTED, full),
+        recover_s=_until_good(books, best, scenario.relieved_s, RECOVERED, full),
         reversals=sum(reversals(row) for row in zip(*books.states, strict=True)),
         kills=books.kills,
     )
@@ -127,14 +128,20 @@ def _middle(values: Sequence[float | None]) -> float | None:
     return round(found, 4)
 
 
-def _until_good(books: Books, best: Possible, since_s: float | None, share: float) -> float | None:
-    """Seconds until windows reach a share of the possible and keep it for a while."""
+def _until_good(
+    books: Books, best: Possible, since_s: float | None, share: float, full: float
+) -> float | None:
+    """Seconds until windows reach a share of the possible and keep it for a while.
+
+    Of the requests of one window the oracle may answer more than a ``full`` service does in that time,
+    at the cost of later ones; that is not demanded of others.
+    """
     if since_s is None or best.by_bin is None:
         return None
     begun = math.ceil(since_s / books.bin_s)
     held = 0
     for index in range(begun, len(best.by_bin) - WINDOW):
-        could = sum(best.by_bin[index : index + WINDOW])
+        could = min(full, sum(best.by_bin[index : index + WINDOW]))
         held = held + 1 if sum(books.good_by_bin[index : index + WINDOW]) >= share * could else 0
         if held > HELD:
             return (index - HELD - begun) * books.bin_s

@@ -13,9 +13,6 @@ from benchmarks.loop.plant import Card
 from benchmarks.loop.request import Request
 from benchmarks.loop.scenarios import Scenario
 
-ADVANCE_S = 0.5
-"""Between two calls of ``advance``: in a service the sampling thread makes them."""
-
 MEMORY_BYTES = 80 * 1024**3
 POWER_W = 700.0
 """Limits of a common data-centre card."""
@@ -65,7 +62,6 @@ class ThrottleDoor:
         self.throttle.start()
         self._demands = [Demand(priority) for priority in Priority]
         self._waiting: dict[Ticket, Request] = {}
-        self._advance(None)
 
     def arrive(self, request: Request) -> None:
         """Ask the throttle."""
@@ -110,10 +106,6 @@ class ThrottleDoor:
                 self._site.enter(request)
             else:
                 self._site.refuse(request)
-
-    def _advance(self, _what: object) -> None:
-        self.throttle.advance()
-        self._site.agenda.at(self._site.agenda.now + ADVANCE_S, self._advance)
 
 
 def _row(index: int, card: Card, now: float) -> GpuSample:
