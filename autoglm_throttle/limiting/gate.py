@@ -52,6 +52,7 @@ class Gate:
         "_limited",
         "_lines",
         "_memory",
+        "_most",
         "_opened_s",
         "_peak",
         "_refused",
@@ -77,6 +78,7 @@ class Gate:
         """Tickets in all lines."""
         self.limit: float = float(rules.inflight_start)
         """Requests that may be in flight, before memory and the hard bound are looked at."""
+        self._most = float(rules.inflight_max) or math.inf
         self._room = 0
         self._lines = Lines()
         self._lanes = self._lines.all
@@ -320,18 +322,18 @@ class Gate:
         self._set_limit(self._service.learn(period, self.limit))
 
     def _set_limit(self, limit: float) -> None:
-        rules, service = self._rules, self._service
-        self.limit = max(1.0, min(limit, self._memory.requests, rules.inflight_max or math.inf))
+        service = self._service
+        self.limit = max(1.0, min(limit, self._memory.requests, self._most))
         if service.unloaded_s is not None:
             self._failure_s = service.unloaded_s / 2
-        self._due_s = self._opened_s + max(rules.period_s, min(service.latency_s, self._service.longest_s))
+        self._due_s = self._opened_s + max(self._rules.period_s, min(service.latency_s, service.longest_s))
         self._set_room()
 
     def _set_room(self) -> None:
         self._room = int(self._bound())
 
     def _bound(self) -> float:
-        return min(self.limit, self._memory.requests, self._rules.inflight_max or math.inf)
+        return min(self.limit, self._memory.requests, self._most)
 
     def _wait(self, ticket: Ticket) -> Ticket:
         self._lanes[ticket.lane][ticket] = None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-import gc
+import dis
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -101,26 +102,12 @@ def test_the_share_lane_stands_before_everybody() -> None:
     assert not tested.enter(Demand(HIGH), 0.5)
 
 
-def test_the_usual_path_allocates_nothing_that_the_collector_counts() -> None:
-    tested, demand, collections = gate(), Demand(MID), []
-    thresholds = gc.get_threshold()
-
-    def note(phase: str, info: dict[str, int]) -> None:
-        collections.append(phase)
-
-    gc.callbacks.append(note)
-    try:
-        gc.set_threshold(1)
-        gc.collect()
-        before = len(collections)
-        for _ in range(200):
-            tested.enter(demand, 0.1)
-            tested.finish(0.1, Outcome.SUCCESS, 0.2)
-        after = len(collections)
-    finally:
-        gc.set_threshold(*thresholds)
-        gc.callbacks.remove(note)
-    assert after - before <= 4, "the loop's own"
+@pytest.mark.parametrize(("path", "calls"), [(Gate.enter, 2), (Gate.finish, 1)])
+def test_the_usual_path_makes_no_container_and_calls_nobody(path: Callable[..., Any], calls: int) -> None:
+    names = [instruction.opname for instruction in dis.get_instructions(path)]
+    assert not [name for name in names if name.startswith(("BUILD", "FORMAT", "MAKE", "GET_ITER", "LIST"))]
+    made = [name for name in names if name == "CALL"]
+    assert len(made) == calls, "only where a period may be over or somebody waits"
 
 
 # --- who waits ---
@@ -308,9 +295,9 @@ def test_slots_that_a_grown_limit_has_just_opened_are_not_held_against_a_newcome
 
 @given(
     priority=st.sampled_from([HIGH, MID, LOW]),
-    rate=st.floats(2.0, 1000.0),
+    rate=st.floats(2.0, 100.0),
     demand=st.tuples(st.floats(0.0, 0.5), st.floats(0.0, 0.45)),
-    waiting=st.tuples(st.integers(0, 40), st.integers(0, 40), st.integers(0, 40)),
+    waiting=st.tuples(*[st.one_of(st.integers(0, 3), st.integers(0, 20))] * 3),
     latency_s=st.sampled_from([0.01, 0.5, 1.4, 1.6]),
 )
 def test_refused_before_the_promised_instant_and_welcome_at_it(
@@ -320,7 +307,7 @@ def test_refused_before_the_promised_instant_and_welcome_at_it(
     waiting: tuple[int, int, int],
     latency_s: float,
 ) -> None:
-    tested = fill(knowing(rate, demand[0] * rate, demand[1] * rate, limit=100, latency_s=latency_s))
+    tested = fill(knowing(rate, demand[0] * rate, demand[1] * rate, limit=10, latency_s=latency_s))
     for other, number in zip(Priority, waiting, strict=True):
         for _ in range(number):
             ticket = Ticket(Demand(other), 0.0, 1e6, other + 1)  # of endless patience
@@ -368,14 +355,14 @@ def test_a_class_that_is_left_nothing_waits_for_those_before_it_at_least() -> No
     assert refused(tested, LOW, 0.2).retry_after_s == pytest.approx(0.6)
 
 
-def test_a_promise_is_never_a_rounding_error_early() -> None:
-    for now in (0.1, 0.2, 0.3, 1 / 3, 0.4999):
-        tested = Gate(GateRules(inflight_start=1), 1e9)
-        fill(tested, 1e9)
-        wait(tested, LOW, 1e9)
-        arrived_s = 1e9 + now
-        got = refused(tested, LOW, arrived_s)
-        assert arrived_s + got.retry_after_s >= tested._ends_s
+@pytest.mark.parametrize(
+    ("opened_s", "arrived_s"), [(1e9, 1e9 + 0.1), (1e9, 1e9 + 1 / 3), (2.0**-52, 0.25 + 2.0**-53)]
+)
+def test_a_promise_is_never_a_rounding_error_early(opened_s: float, arrived_s: float) -> None:
+    tested = fill(Gate(GateRules(inflight_start=1, slo_s=6.0), opened_s), opened_s)
+    wait(tested, LOW, opened_s)
+    got = refused(tested, LOW, arrived_s)
+    assert tested._ends_s <= arrived_s + got.retry_after_s < opened_s + 1.5 + 1e-6
 
 
 # --- the guaranteed share ---
@@ -417,23 +404,23 @@ def test_a_rescue_without_a_slot_proves_that_the_limit_was_reached() -> None:
     assert tested._service.measured
 
 
-@pytest.mark.parametrize("high", [1.2, 2.0, 10.0])
-@pytest.mark.parametrize("others", [(1.0, 3.0), (0.0, 0.5), (9.0, 0.0)])
-def test_mid_and_low_get_their_share_in_any_overload(high: float, others: tuple[float, float]) -> None:
-    rate = 200.0
-    plant = Plant(GateRules(), rate)
-    load = (high * rate, others[0] * rate, others[1] * rate)
+@pytest.mark.parametrize(
+    ("high", "mid", "low"), [(1.2, 9.0, 0.0), (2.0, 1.0, 3.0), (10.0, 0.0, 0.5), (5.0, 0.02, 0.02)]
+)
+def test_mid_and_low_get_their_share_in_any_overload(high: float, mid: float, low: float) -> None:
+    rate = 100.0
+    plant, load = Plant(GateRules(), rate), (high * rate, mid * rate, low * rate)
     plant.run(10.0, (0.2 * rate, 0.1 * rate, 0.1 * rate))
     plant.run(5.0, load)
     plant.forget()
     plant.run(30.0, load)
     got = plant.served[MID] + plant.served[LOW]
-    assert got >= 0.9 * 30.0 * min(sum(others) * rate, 0.03 * rate)
+    assert got >= 0.9 * 30.0 * min((mid + low) * rate, 0.03 * rate)
     assert plant.served[HIGH] >= 0.9 * 30.0 * rate
 
 
 def test_a_share_as_great_as_the_demand_serves_nearly_all_of_it() -> None:
-    rate = 200.0
+    rate = 100.0
     plant = Plant(GateRules(), rate)
     plant.run(10.0, (2 * rate, 0.03 * rate, 0.0))
     plant.forget()
@@ -456,7 +443,7 @@ def test_without_a_share_priority_is_strict() -> None:
     plant = Plant(GateRules(min_share=0.0), rate)
     plant.run(10.0, (3 * rate, rate, rate))
     plant.forget()
-    plant.run(30.0, (3 * rate, rate, rate))
+    plant.run(10.0, (3 * rate, rate, rate))
     assert plant.served[MID] == plant.served[LOW] == 0
 
 
@@ -618,24 +605,24 @@ def test_the_limit_grows_with_proof_and_settles_where_littles_law_says() -> None
     plant.run(10.0, (100.0, 0.0, 0.0))
     assert plant.gate.limit == 64.0, "nobody found it reached"
     assert plant.gate.view(plant.now).service_rps == pytest.approx(100.0, rel=0.3)
-    plant.run(20.0, (1000.0, 0.0, 0.0))
+    plant.run(15.0, (600.0, 0.0, 0.0))
     view = plant.gate.view(plant.now)
     assert view.service_rps == pytest.approx(200.0, rel=0.15)
     assert view.limit == pytest.approx(200.0 * 0.5, rel=0.2)
     assert view.latency_s == pytest.approx(0.5, rel=0.2)
-    assert plant.served[HIGH] / plant.now == pytest.approx((10 * 100 + 20 * 200) / 30, rel=0.03)
+    assert plant.served[HIGH] / plant.now == pytest.approx((10 * 100 + 15 * 200) / 25, rel=0.03)
 
 
 @pytest.mark.parametrize("start", [2, 64, 500])
 def test_wherever_it_starts_overload_ends_at_the_same_limit(start: int) -> None:
     plant = Plant(GateRules(inflight_start=start), 200.0)
-    plant.run(20.0, (1000.0, 0.0, 0.0))
+    plant.run(15.0, (600.0, 0.0, 0.0))
     assert plant.gate.limit == pytest.approx(100.0, rel=0.25)
 
 
 def test_a_hang_keeps_what_is_known() -> None:
     plant = Plant(GateRules(), 200.0)
-    plant.run(20.0, (1000.0, 0.0, 0.0))
+    plant.run(15.0, (600.0, 0.0, 0.0))
     tested, before = plant.gate, plant.gate.view(plant.now)
     now = plant.now + 0.4  # the period in which the last ones have finished
     tested.advance(now)
