@@ -12,6 +12,10 @@ import anyio
 KEPT_BYTES = 65_536
 """Of a body that arrives meanwhile; beyond it nothing more is read until the turn comes."""
 
+PART_BYTES = 256
+"""What a part counts beside its body, about what its message takes: else a client could have a hundred times
+the memory by sending its body byte by byte, and any amount of it by sending empty parts."""
+
 _DISCONNECTS = ("http.disconnect", "websocket.disconnect")
 
 
@@ -41,11 +45,9 @@ class Inbox:
             self._kept.append(message)
             if message["type"] in _DISCONNECTS:
                 return
-            if (
-                complete
-            ):  # nothing but a disconnect may follow: this one says something else, perhaps for ever
+            if complete:  # only a disconnect may follow a whole body: a server that says more may never stop
                 break
-            held += len(message.get("body") or b"")
+            held += PART_BYTES + len(message.get("body") or b"")
             complete = message["type"] == "http.request" and not message.get("more_body")
         await anyio.sleep_forever()
 
@@ -58,6 +60,7 @@ class Inbox:
     def close(self) -> None:
         """Give up a part that nobody has wanted."""
         if self._pending is not None:
+            self._pending.add_done_callback(_forget)
             self._pending.cancel()
 
     async def _part(self) -> Any:  # noqa: ANN401 - an ASGI message
@@ -68,6 +71,15 @@ class Inbox:
             except RuntimeError:  # trio: the servers there survive it
                 return await self._receive()
             self._pending = asyncio.ensure_future(self._receive())
-        message = await asyncio.shield(self._pending)
+        pending = self._pending
+        await asyncio.wait((pending,))  # `shield` would log an error that is raised again further down
+        if self._pending is not pending:  # two wanted it, and the other one was faster
+            return await self.receive()
         self._pending = None
-        return message
+        return pending.result()
+
+
+def _forget(part: asyncio.Future[Any]) -> None:
+    """Look at what came of a part, or asyncio would complain that nobody did."""
+    if not part.cancelled():
+        part.exception()

@@ -1,0 +1,360 @@
+"""What a client sends while its request waits reaches the app complete, in order, and once."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import math
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.asgi.inbox import KEPT_BYTES, PART_BYTES, Inbox
+
+BACKENDS = ("asyncio", "trio")
+Message = dict[str, Any]
+GONE: Message = {"type": "http.disconnect"}
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_complained_about(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Tasks that were forgotten are complained about when they are collected, on asyncio's own logger."""
+    with caplog.at_level(logging.DEBUG, "asyncio"):
+        yield
+        gc.collect()
+        assert not [line for line in caplog.messages if "selector" not in line]
+
+
+def part(body: bytes, *, more: bool = True) -> Message:
+    return {"type": "http.request", "body": body, "more_body": more}
+
+
+class Wire:
+    """A server's ``receive``. It gives what was put on the wire, each one step after it was taken off.
+
+    Args:
+        loses: whether a message is lost when ``receive`` is cancelled in that step, as under Granian.
+    """
+
+    def __init__(self, *messages: Message, loses: bool = False) -> None:
+        self.messages = list(messages)
+        self.loses = loses
+        self.taken = 0
+        self._more = anyio.Event()
+
+    def put(self, message: Message) -> None:
+        self.messages.append(message)
+        self._more.set()
+
+    async def receive(self) -> Message:
+        while not self.messages:
+            self._more = anyio.Event()
+            await self._more.wait()
+        message = self.messages.pop(0)
+        try:
+            await anyio.lowlevel.checkpoint()
+        except anyio.get_cancelled_exc_class():
+            if not self.loses:
+                self.messages.insert(0, message)
+            raise
+        self.taken += 1
+        return message
+
+
+async def stand(inbox: Inbox, until: Callable[[], Awaitable[None]]) -> bool:
+    """Listen for the client until something else has happened; whether it left before."""
+    left = False
+    async with anyio.create_task_group() as group:
+
+        async def listen() -> None:
+            nonlocal left
+            await inbox.left()
+            left = True
+            group.cancel_scope.cancel()
+
+        group.start_soon(listen)
+        await until()
+        group.cancel_scope.cancel()
+    return left
+
+
+async def settled() -> None:
+    await anyio.wait_all_tasks_blocked()
+
+
+async def read(inbox: Inbox) -> bytes:
+    bodies = []
+    while True:
+        message = await inbox.receive()
+        assert message["type"] == "http.request", message
+        bodies.append(message["body"])
+        if not message["more_body"]:
+            return b"".join(bodies)
+
+
+def test_a_body_that_came_in_line_reaches_the_app_in_order(backend: str) -> None:
+    async def scenario() -> None:
+        wire = Wire(part(b"a"), part(b"b"), part(b""), part(b"c", more=False))
+        inbox = Inbox(wire.receive)
+        assert not await stand(inbox, settled)
+        assert await read(inbox) == b"abc"
+        inbox.close()
+
+    anyio.run(scenario, backend=backend)
+
+
+def test_the_rest_of_a_body_comes_after_what_was_kept(backend: str) -> None:
+    async def scenario() -> None:
+        wire = Wire(part(b"a"))
+        inbox = Inbox(wire.receive)
+        await stand(inbox, settled)
+        wire.put(part(b"b"))
+        wire.put(part(b"c", more=False))
+        assert await read(inbox) == b"abc"
+        wire.put(GONE)
+        assert await inbox.receive() == GONE
+        inbox.close()
+
+    anyio.run(scenario, backend=backend)
+
+
+@pytest.mark.parametrize("steps", range(8))
+def test_a_turn_in_the_midst_of_a_part_loses_nothing_where_cancelling_would(steps: int) -> None:
+    async def scenario() -> None:
+        wire = Wire(part(b"a"), loses=True)
+        inbox = Inbox(wire.receive)
+
+        async def turn() -> None:
+            await settled()
+            wire.put(part(b"b"))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+
+        await stand(inbox, turn)
+        wire.put(part(b"c", more=False))
+        assert await read(inbox) == b"abc"
+        inbox.close()
+
+    asyncio.run(scenario())
+
+
+@given(
+    sizes=st.lists(st.sampled_from([0, 1, 7, 40_000, 70_000]), max_size=8),
+    pauses=st.lists(st.integers(0, 4), min_size=8, max_size=8),
+    turn_after=st.integers(0, 30),
+    loses=st.booleans(),
+)
+def test_whenever_the_turn_comes_the_body_is_whole(
+    sizes: list[int], pauses: list[int], turn_after: int, loses: bool
+) -> None:
+    async def scenario() -> None:
+        wire = Wire(loses=loses)
+        inbox = Inbox(wire.receive)
+        bodies = [bytes([number]) * size for number, size in enumerate(sizes)]
+
+        async def client() -> None:
+            for body, pause in zip(bodies, pauses, strict=False):
+                for _ in range(pause):
+                    await asyncio.sleep(0)
+                wire.put(part(body))
+            wire.put(part(b"end", more=False))
+
+        async def turn() -> None:
+            for _ in range(turn_after):
+                await asyncio.sleep(0)
+
+        sending = asyncio.ensure_future(client())
+        assert not await stand(inbox, turn)
+        assert await read(inbox) == b"".join(bodies) + b"end"
+        await sending
+        wire.put(GONE)
+        assert await inbox.receive() == GONE
+        inbox.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("kind", ["http.disconnect", "websocket.disconnect"])
+def test_a_client_that_leaves_is_noticed(backend: str, kind: str) -> None:
+    async def scenario() -> None:
+        wire = Wire({"type": "websocket.connect"} if "web" in kind else part(b"", more=False))
+        inbox = Inbox(wire.receive)
+
+        async def leave() -> None:
+            await settled()
+            wire.put({"type": kind})
+            await settled()
+
+        assert await stand(inbox, leave)
+        assert (await inbox.receive())["type"] != kind
+        assert (await inbox.receive())["type"] == kind
+        inbox.close()
+
+    anyio.run(scenario, backend=backend)
+
+
+def test_a_client_that_leaves_in_the_midst_of_its_body_is_noticed(backend: str) -> None:
+    async def scenario() -> None:
+        inbox = Inbox(Wire(part(b"a"), GONE).receive)
+        assert await stand(inbox, settled)
+        inbox.close()
+
+    anyio.run(scenario, backend=backend)
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, 100_000])
+def test_what_is_kept_has_an_end(backend: str, size: int) -> None:
+    async def scenario() -> None:
+        wire = Wire(*[part(b"x" * size)] * 300, part(b"", more=False))
+        inbox = Inbox(wire.receive)
+        await stand(inbox, settled)
+        assert wire.taken == math.ceil(KEPT_BYTES / (PART_BYTES + size))
+        assert len(await read(inbox)) == 300 * size
+        inbox.close()
+
+    anyio.run(scenario, backend=backend)
+
+
+def test_a_server_that_never_stops_talking_is_not_listened_to_for_ever(backend: str) -> None:
+    async def scenario() -> None:
+        asked = 0
+
+        async def receive() -> Message:
+            nonlocal asked
+            asked += 1
+            return part(b"", more=False)
+
+        inbox = Inbox(receive)
+        assert not await stand(inbox, settled)
+        assert asked == 2
+        inbox.close()
+
+    anyio.run(scenario, backend=backend)
+
+
+def test_two_who_want_the_part_under_way_get_one_each() -> None:
+    async def scenario() -> None:
+        wire = Wire(part(b"a"))
+        inbox = Inbox(wire.receive)
+        await stand(inbox, settled)
+        wanted = [asyncio.ensure_future(inbox.receive()) for _ in range(3)]
+        assert await wanted.pop(0) == part(b"a")
+        await settled()
+        wire.put(part(b"b"))
+        await settled()
+        wire.put(part(b"c", more=False))
+        found = await asyncio.gather(*wanted)
+        assert [message["body"] for message in found] == [b"b", b"c"]
+        inbox.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_app_may_cancel_its_receive_too() -> None:
+    """As Starlette's ``request.is_disconnected`` does."""
+
+    async def scenario() -> None:
+        wire = Wire(part(b"a"), loses=True)
+        inbox = Inbox(wire.receive)
+        await stand(inbox, settled)
+        assert await inbox.receive() == part(b"a")
+        for _ in range(2):
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                await inbox.receive()
+        wire.put(part(b"b", more=False))
+        assert await inbox.receive() == part(b"b", more=False)
+        inbox.close()
+
+    asyncio.run(scenario())
+
+
+class Broken(Exception):
+    """A server's own."""
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_an_error_of_the_server_is_heard_or_forgotten_without_a_complaint(heard: bool) -> None:
+    async def scenario() -> None:
+        breaks = anyio.Event()
+
+        async def receive() -> Message:
+            await breaks.wait()
+            raise Broken
+
+        inbox = Inbox(receive)
+        await stand(inbox, settled)
+        breaks.set()
+        await settled()
+        if heard:
+            with pytest.raises(Broken):
+                await inbox.receive()
+        inbox.close()
+        await settled()
+
+    asyncio.run(scenario())
+
+
+def test_an_error_while_it_waits_ends_the_wait(backend: str) -> None:
+    async def scenario() -> None:
+        async def receive() -> Message:
+            raise Broken
+
+        inbox = Inbox(receive)
+        with pytest.raises(Broken):
+            await inbox.left()
+        inbox.close()
+
+    anyio.run(scenario, backend=backend)
+
+
+@pytest.mark.parametrize("stubborn", [True, False])
+def test_a_part_that_nobody_wants_is_given_up_without_a_complaint(stubborn: bool) -> None:
+    async def scenario() -> None:
+        ended: list[str] = []
+
+        async def receive() -> Message:
+            try:
+                await anyio.sleep_forever()
+            except asyncio.CancelledError:
+                ended.append("cancelled")
+                if stubborn:
+                    raise Broken from None
+                raise
+            raise AssertionError
+
+        inbox = Inbox(receive)
+        await stand(inbox, settled)
+        inbox.close()
+        await settled()
+        assert ended == ["cancelled"]
+
+    asyncio.run(scenario())
+
+
+def test_a_loop_that_ends_meanwhile_ends_the_part_too() -> None:
+    async def scenario() -> None:
+        inbox = Inbox(Wire().receive)
+
+        async def wait() -> None:
+            try:
+                await inbox.left()
+            finally:
+                inbox.close()
+
+        waiting.append(asyncio.ensure_future(wait()))
+        await settled()
+
+    waiting: list[asyncio.Future[None]] = []
+    asyncio.run(scenario())
+    assert waiting[0].cancelled()
