@@ -50,16 +50,26 @@ def gone(port: int) -> bool:
     return False
 
 
-def test_overload_is_refused_explained_and_accounted_for(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(parsed("--seconds", "6")) == 0
+@pytest.mark.parametrize(
+    ("policy", "why"), [(Policy.ADAPTIVE, "queue:slow"), (Policy.TIERS, "rate:low")], ids=str
+)
+def test_overload_is_refused_explained_and_accounted_for(
+    policy: Policy, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(parsed("--seconds", "5", "--policy", policy)) == 0
     out = capsys.readouterr().out
-    assert f"AUTOGLM_THROTTLE_POLICY={Settings().policy}" in out
+    assert f"AUTOGLM_THROTTLE_POLICY={policy}" in out
     assert "AUTOGLM_THROTTLE_USER_LIMIT=60/second" in out
     assert "SECRET" not in out
     overloaded = [line for line in out.splitlines() if line.startswith("5x ") and " low " in line]
-    assert "rate:low" in overloaded[0]
+    assert why in overloaded[0]
     assert "user:user-1s" in out
     assert out.splitlines()[-1].startswith("The card rose to ")
+
+
+def test_the_policy_is_that_of_the_settings_unless_another_is_asked_for() -> None:
+    assert parsed().policy == Settings().policy.value
+    assert parsed("--policy", "fixed").policy == "fixed"
 
 
 def test_a_trace_is_driven_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,6 +108,20 @@ def test_a_service_that_cannot_start_says_why() -> None:
         Child(SERVER, ASKED | {"environment": SETTINGS | {"AUTOGLM_THROTTLE_USER_LIMIT": "many"}}),
     ):
         pass
+
+
+async def test_the_child_shows_the_gate_where_there_is_one() -> None:
+    adaptive = {"environment": environment(Policy.ADAPTIVE), "speed": None}
+    with Child(SERVER, adaptive) as child:
+        state = await child.ask(STATE_PATH)
+    assert state is not None
+    assert (state["policy"], state["armed"], state["budget_rps"]) == ("adaptive", False, None)
+    assert state["gate"] == {
+        "in_flight": 0,
+        "limit": 64.0,
+        "service_rps": None,
+        "waiting": {"high": 0, "mid": 0, "low": 0},
+    }
 
 
 async def test_the_child_shows_its_throttle_and_ends_with_the_block() -> None:

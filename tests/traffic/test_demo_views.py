@@ -264,10 +264,10 @@ def test_the_sentence_tells_true_numbers() -> None:
 
 def test_the_sentence_tells_of_the_line() -> None:
     watched = story.Watched()
-    for waiting in (3, 41, 7):
-        watched.see(looked(100.0, 0.12345, 0.0, waiting))
+    for factor, waiting in ((0.124, 3), (0.118, 41), (0.12, 7)):
+        watched.see(looked(100.0, factor, 0.0, waiting))
     told = story.sentence(played(ORDERLY), watched)
-    assert "cut the rates once, down to 0.12 of nominal and let up to 41 wait in line: of" in told
+    assert "cut the rates once, down to 0.12 of nominal, and let up to 41 wait in line: of" in told
 
 
 def test_the_table_shows_phases_priorities_and_reasons() -> None:

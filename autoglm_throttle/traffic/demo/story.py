@@ -26,7 +26,7 @@ class Watched:
     peak_pct: float = 0.0
     lowest_factor: float = 1.0
     cuts: int = 0
-    """How often the factor fell."""
+    """How often the factor fell by more than a tenth: the service rate, which bounds it, wavers by less."""
     steps: set[float] = field(default_factory=set)
     """Factors below 1 that the tier table has said, applied or not."""
     longest: int = 0
@@ -39,7 +39,7 @@ class Watched:
         """Take note of one look at the throttle."""
         self.peak_pct = max(self.peak_pct, state["utilization_pct"] or 0.0)
         factor = float(state["factor"])
-        self.cuts += factor < self._factor
+        self.cuts += factor < 0.9 * self._factor
         self.lowest_factor = min(self.lowest_factor, factor)
         self._factor = factor
         if state["table_factor"] < 1.0:
@@ -93,7 +93,7 @@ def _table(watched: Watched) -> str:
 
 
 def _line(watched: Watched) -> str:
-    return f" and let up to {watched.longest} wait in line" if watched.longest else ""
+    return f", and let up to {watched.longest} wait in line" if watched.longest else ""
 
 
 def _share(row: Row) -> str:
