@@ -50,6 +50,7 @@ def gate(settings: Settings, now: float) -> Gate | Cap:
         period_completions=settings.period_completions,
         min_share=settings.min_share,
         memory_target=settings.gpu_memory_target,
+        dry_run=settings.dry_run,
     )
     return Gate(rules, now)
 

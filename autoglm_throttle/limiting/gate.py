@@ -129,7 +129,7 @@ class Gate:
         priority = demand.priority
         patience_s = self._service.patience_s(demand.slo_s or self._rules.slo_s)
         late = self._late(priority, patience_s)
-        if late <= 0 and len(self._lanes[priority + 1]) < self._rules.queue_max:
+        if late <= 0 and len(self._lanes[priority + 1]) + self._above() < self._rules.queue_max:
             return self._wait(Ticket(demand, now, patience_s, priority + 1))
         ticket = self.rescue(demand, now)
         if ticket is not None:
@@ -259,7 +259,10 @@ class Gate:
         refused = self._refused
         self._refused = 0
         return Evidence(
-            refused > 0 or self.waiting > 0, self._service.rate_rps, self.in_flight, self._bound()
+            refused > 0 or self.waiting + self._above() > 0,
+            self._service.rate_rps,
+            self.in_flight,
+            self._bound(),
         )
 
     def view(self, now: float) -> GateView:
@@ -374,7 +377,7 @@ class Gate:
         """Tickets that must go before a newcomer may wait; 0 or less: it may."""
         if not patience_s:
             return self.waiting + 1  # it needs a slot that nobody waits for
-        ahead, rate = self._lines.ahead(priority), self._service.rate_rps
+        ahead, rate = self._lines.ahead(priority) + self._above(), self._service.rate_rps
         free = self._room - self.in_flight
         if free > 0:  # the limit has just grown, and those in front are about to be called
             ahead = max(0, ahead - free)
@@ -390,7 +393,11 @@ class Gate:
             return _until(self._ends_s, now)
         if self._service.left_rps(priority, rate):
             return max(0, late) / rate
-        return max(_until(self._ends_s, now), self._lines.ahead(priority) / rate)
+        return max(_until(self._ends_s, now), (self._lines.ahead(priority) + self._above()) / rate)
+
+    def _above(self) -> int:
+        """Requests in flight that would stand in line if this were no dry run."""
+        return max(0, self.in_flight - self._room) if self._rules.dry_run else 0
 
     def _refusal(self, detail: str, retry_s: float) -> Decision:
         room = self._room

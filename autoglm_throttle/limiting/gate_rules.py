@@ -36,6 +36,8 @@ class GateRules:
     Costs the high class 1.5 % at ten times the capacity."""
     memory_target: float = 0.92
     """Fill of the fullest device that is aimed at, in (0, 1]."""
+    dry_run: bool = False
+    """Nobody waits: whoever would is in flight above the room, and counts as the line before the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

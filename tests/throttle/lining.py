@@ -1,0 +1,81 @@
+"""Throttles with a line before them, and what is asked of the line."""
+
+from typing import Any
+
+from autoglm_throttle import Demand, Outcome, Permit, Priority, Rejection, Throttle
+from autoglm_throttle.limiting.gate import Ticket
+from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
+
+WIDE = {"rate_high_rps": "1000000/s", "rate_mid_rps": "1000000/s", "rate_low_rps": "1000000/s"}
+"""Rates that are in nobody's way."""
+
+WARM_RPS = 100.0
+"""What a service has done after `warmed`."""
+
+
+def gated(slots: int = 1, **settings: Any) -> ManualThrottle:
+    """A throttle whose gate has so many slots, neither more nor fewer."""
+    own = {"policy": "gate", "inflight_start": slots, "inflight_max": slots, "inflight_floor": 1}
+    return throttle_for_tests(**{**own, **WIDE, **settings})
+
+
+def warmed(throttle: ManualThrottle) -> ManualThrottle:
+    """The same after a second in which the service did 100 low requests in 10 ms each."""
+    for _ in range(int(WARM_RPS)):
+        permit = permit_for(throttle, Demand(Priority.LOW))
+        throttle.clock.advance(1 / WARM_RPS)
+        permit.settle()
+    throttle._desk.gate.advance(throttle.clock())
+    return throttle
+
+
+def permit_for(throttle: Throttle, demand: Demand) -> Permit:
+    permit = throttle.try_admit(demand)
+    assert isinstance(permit, Permit)
+    return permit
+
+
+def ticket_for(throttle: Throttle, demand: Demand) -> Ticket:
+    ticket = throttle.try_admit(demand)
+    assert isinstance(ticket, Ticket)
+    return ticket
+
+
+def refusal_for(throttle: Throttle, demand: Demand) -> Rejection:
+    rejection = throttle.try_admit(demand)
+    assert isinstance(rejection, Rejection)
+    return rejection
+
+
+def held(throttle: Throttle, slots: int = 1) -> list[Permit]:
+    """Permits for so many anonymous low requests."""
+    return [permit_for(throttle, Demand(Priority.LOW)) for _ in range(slots)]
+
+
+def in_flight(throttle: Throttle) -> int:
+    return throttle._desk.gate.in_flight
+
+
+def left_over(throttle: Throttle) -> dict[str, Any]:
+    """What a throttle holds for others than the requests in flight; all of it is empty when nobody waits."""
+    desk = throttle._desk
+    lanes = [len(lane) for lane in getattr(desk.gate, "_lanes", ())]
+    return {
+        "waiting": desk.gate.waiting,
+        "lanes": sum(lanes),
+        "unheard": len(desk.unheard),
+        "bells": len(desk.bells),
+    }
+
+
+NOTHING = {"waiting": 0, "lanes": 0, "unheard": 0, "bells": 0}
+
+
+def queued(throttle: Throttle, priority: Priority) -> tuple[int, float]:
+    """How many have stood in line, and for how long together."""
+    times = throttle.snapshot().queue_time[priority]
+    return sum(times.counts), times.total_s
+
+
+def outcomes(throttle: Throttle) -> dict[Outcome, int]:
+    return {outcome: n for (_, outcome), n in throttle.snapshot().outcomes.items() if n}
