@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import logging
 import math
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import anyio
@@ -15,24 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.asgi.inbox import KEPT_BYTES, PART_BYTES, Inbox
+from tests.asgi.line import settled
 
-BACKENDS = ("asyncio", "trio")
+pytestmark = pytest.mark.usefixtures("quiet_loop")
+
 Message = dict[str, Any]
 GONE: Message = {"type": "http.disconnect"}
-
-
-@pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_complained_about(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Tasks that were forgotten are complained about when they are collected, on asyncio's own logger."""
-    with caplog.at_level(logging.DEBUG, "asyncio"):
-        yield
-        gc.collect()
-        assert not [line for line in caplog.messages if "selector" not in line]
 
 
 def part(body: bytes, *, more: bool = True) -> Message:
@@ -86,10 +73,6 @@ async def stand(inbox: Inbox, until: Callable[[], Awaitable[None]]) -> bool:
         await until()
         group.cancel_scope.cancel()
     return left
-
-
-async def settled() -> None:
-    await anyio.wait_all_tasks_blocked()
 
 
 async def read(inbox: Inbox) -> bytes:
@@ -217,7 +200,7 @@ def test_what_is_kept_has_an_end(backend: str, size: int) -> None:
     async def scenario() -> None:
         wire = Wire(*[part(b"x" * size)] * 300, part(b"", more=False))
         inbox = Inbox(wire.receive)
-        await stand(inbox, settled)
+        await stand(inbox, partial(settled, 2000))
         assert wire.taken == math.ceil(KEPT_BYTES / (PART_BYTES + size))
         assert len(await read(inbox)) == 300 * size
         inbox.close()

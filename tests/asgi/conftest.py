@@ -1,0 +1,28 @@
+"""What several rooms of these tests share."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+BACKENDS = ("asyncio", "trio")
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    """Both event loops that servers run."""
+    return str(request.param)
+
+
+@pytest.fixture
+def quiet_loop(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Nothing is complained about: asyncio logs a forgotten task or error when it is collected."""
+    gc.freeze()  # what was there before is not looked at: a test takes a tenth of the time
+    yield
+    gc.collect()
+    gc.unfreeze()
+    said = [record for record in caplog.records if record.name == "asyncio"]
+    assert not [record.message for record in said if record.levelno >= logging.WARNING]
