@@ -27,6 +27,7 @@ from autoglm_throttle.model import (
     Clock,
     Decision,
     Demand,
+    Evidence,
     GpuProvider,
     GpuSample,
     Priority,
@@ -251,7 +252,7 @@ class Throttle:
         """The Regime in force now, its age considered."""
         now = self._clock()
         with self._desk.rows.lock:
-            regime = self._adopt(self._controller.regime(now), now)
+            regime = self._adopt(self._controller.regime(now, self._fill()), now)
         self._speak()
         return regime
 
@@ -269,7 +270,7 @@ class Throttle:
             if listens and not self._listening:
                 self._controller.started(now)
             self._listening = listens
-            self._adopt(self._controller.regime(now), now)
+            self._adopt(self._controller.regime(now, self._fill()), now)
         self._speak()
 
     def stop(self) -> None:
@@ -294,7 +295,7 @@ class Throttle:
         """Everything there is to see, as one immutable value; tens of microseconds under the lock."""
         now = self._clock()
         with self._desk.rows.lock:
-            regime = self._adopt(self._controller.regime(now), now)
+            regime = self._adopt(self._controller.regime(now, self._fill()), now)
             snapshot = self._picture(regime, now)
         self._speak()
         return snapshot
@@ -453,6 +454,11 @@ class Throttle:
         in_reach = not self._desk.gate.view(now).slo_unreachable
         return Work(self._p95.update(counts, now), self.settings.slo_s if in_reach else None)
 
+    def _fill(self) -> Evidence:
+        """How full the gate is, without the word that only an observation may take."""
+        gate = self._desk.gate
+        return Evidence(in_flight=gate.in_flight, limit=gate.limit)
+
     def _adopt(self, regime: Regime, now: float) -> Regime:
         before, self._regime = self._regime, regime
         self._renew_at_s = regime.until_s if self._listening else -math.inf
@@ -461,8 +467,7 @@ class Throttle:
                 self._buckets.rescale(regime.ceilings, now)
             self._open = regime.factor > 0.0
             self._metered = regime.budget_rps is not None
-            if regime.budget_rps is not None:
-                self._budget.rescale(regime.budget_rps, regime.term, now)
+            self._budget.rescale(regime.budget_rps, regime.term, now)
             self._lines.extend(journal.changes(before, regime))
         return regime
 
@@ -519,6 +524,7 @@ class Throttle:
         rows = Rows(self._clock)
         self._desk.rows.renew(rows)  # where permits that the parent gave are settled
         self._desk = Desk(rows, assembly.gate(self.settings, self._clock()))
+        self._p95 = P95(DURATION_BUCKETS_S)
         self._listening = False
         self._renew_at_s = -math.inf
 

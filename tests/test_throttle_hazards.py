@@ -120,7 +120,7 @@ def test_a_stop_in_the_midst_of_a_reading_is_not_forgotten(monkeypatch: pytest.M
     def throttle_stopped() -> bool:
         return stopping.ident is not None
 
-    def regime(now: float) -> Regime:
+    def regime(now: float, evidence: Evidence | None = None) -> Regime:
         said = original(now)
         held = object.__new__(Held)
         for name in Regime.__dataclass_fields__:

@@ -14,7 +14,7 @@ class GateRules:
 
     slo_s: float = 2.0
     """Seconds in which a whole response is wanted, > 0; the alert rule "P95 above 2 s"."""
-    latency_budget: float = 0.25
+    latency_budget: float = 0.2
     """Share of the objective that a request may spend inside the service, in (0, 1].
     0.12 to 0.6 all serve 98.9 % or more of the possible; less shortens the tail of the high class."""
     wait_budget: float = 0.25

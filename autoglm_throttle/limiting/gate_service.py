@@ -154,11 +154,15 @@ class Service:
             self.unloaded_s = unloaded_s + UNLOADED_GAIN * (mean_s - unloaded_s)
 
     def _track(self, seen: float) -> float:
-        self.measured = True
+        """Follow what a period at the limit has shown.
+
+        The first one replaces a lower bound: rising from it by halves, the limit would first fall too far.
+        """
         rate = self.rate_rps
-        if rate is None:
+        if rate is None or (not self.measured and seen > rate):
             rate = seen
         else:
             rate += (RATE_UP_GAIN if seen > rate else RATE_DOWN_GAIN) * (seen - rate)
+        self.measured = True
         self.rate_rps = rate
         return rate

@@ -32,7 +32,7 @@ def period(**counted: Any) -> Period:
 
 
 def service(**rules: Any) -> Service:
-    return Service(GateRules(**rules))
+    return Service(GateRules(**{"latency_budget": 0.25} | rules))
 
 
 # --- demand ---
@@ -181,7 +181,15 @@ def test_at_the_limit_the_first_rate_is_probed_within_littles_law(limit: float, 
 @pytest.mark.parametrize(("known", "rate"), [(30.0, 30 + 0.5 * 100), (230.0, 230 - 0.3 * 100)])
 def test_at_the_limit_the_rate_rises_by_half_and_falls_by_three_tenths(known: float, rate: float) -> None:
     tested = service()
-    tested.rate_rps = known
+    tested.rate_rps, tested.measured = known, True
+    tested.learn(period(limited=True), 64.0)
+    assert tested.rate_rps == pytest.approx(rate)
+
+
+@pytest.mark.parametrize(("bound", "rate"), [(30.0, 130.0), (230.0, 230 - 0.3 * 100)])
+def test_the_first_period_at_the_limit_replaces_a_lower_bound(bound: float, rate: float) -> None:
+    tested = service()
+    tested.rate_rps = bound
     tested.learn(period(limited=True), 64.0)
     assert tested.rate_rps == pytest.approx(rate)
 
