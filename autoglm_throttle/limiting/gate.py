@@ -296,7 +296,7 @@ class Gate:
         return now
 
     def _close(self, now: float) -> None:
-        if now < self._ends_s and (now < self._due_s or self._done < self._rules.period_completions):
+        if now < self._ends_s and self._done < self._rules.period_completions:
             return
         lasted_s = now - self._opened_s  # from here until the next period is open no call and no container
         high, mid, low = self._arrived
@@ -326,7 +326,7 @@ class Gate:
 
     def _set_limit(self, limit: float) -> None:
         service = self._service
-        self.limit = max(1.0, min(limit, self._memory.requests, self._most))
+        self.limit = min(limit, self._memory.requests, self._most)
         if service.unloaded_s is not None:
             self._failure_s = service.unloaded_s / 2
         self._due_s = self._opened_s + max(self._rules.period_s, min(service.latency_s, service.longest_s))
@@ -380,7 +380,7 @@ class Gate:
         ahead, rate = self._lines.ahead(priority) + self._above(), self._service.rate_rps
         free = self._room - self.in_flight
         if free > 0:  # the limit has just grown, and those in front are about to be called
-            ahead = max(0, ahead - free)
+            ahead -= free
         if rate is None:
             return ahead + 1 - self._room
         left = self._service.left_rps(priority, rate)

@@ -240,6 +240,7 @@ def test_who_was_dropped_is_told_when_to_come_again() -> None:
     (dropped,) = tested.ready(0.5)
     assert dropped is ticket
     got = tested.refusal(ticket, 0.5)
+    assert tested.refusal(Ticket(Demand(HIGH), 0.0, 0.5, 1), 0.5).retry_after_s == 0.0
     assert (got.allowed, got.reason, got.detail) == (False, Reason.QUEUE, "queue:wait")
     assert got.retry_after_s == 0.0, "fifty before it are just few enough again"
     come(tested, HIGH, 0.5)
@@ -286,8 +287,9 @@ def test_slots_that_a_grown_limit_has_just_opened_are_not_held_against_a_newcome
     tested._set_limit(4.0)
     assert isinstance(come(copy.deepcopy(tested), HIGH), Ticket), "four before it in time"
     tested._set_limit(99.0)
-    newcomer = wait(tested, HIGH)
-    assert list(tested.ready(0.0))[-1] is newcomer
+    tested._service.demand_rps[0] = 99.0
+    newcomer = wait(tested, LOW)
+    assert list(tested.ready(0.0))[-1] is newcomer, "although high demands everything"
 
 
 # --- when to come again ---
@@ -519,6 +521,31 @@ def test_a_long_answer_that_ends_in_a_short_period_is_no_rate() -> None:
     assert tested.view(10.0).service_rps == pytest.approx(0.4 / 0.5 / 9.9)
 
 
+def test_what_was_found_in_one_period_does_not_count_for_the_next() -> None:
+    tested = gate(inflight_start=10, min_share=0.0)
+    fill(tested)
+    for _ in range(10):
+        tested.finish(0.0, Outcome.SUCCESS, 0.1)
+    assert tested.enter(Demand(HIGH), 0.2)
+    tested.advance(0.5)
+    assert tested._peak == 1, "one is still inside"
+    fill(tested, 0.6)
+    refused(tested, HIGH, 0.6, slo_s=0.01)
+    tested.advance(1.0)
+    assert not tested._limited
+    tested._service.measured = False
+    tested.finish(0.6, Outcome.SUCCESS, 1.1)
+    tested.advance(1.5)
+    assert not tested._service.measured
+
+
+def test_the_hard_bound_bounds_the_limit_so_that_littles_law_holds() -> None:
+    plant = Plant(GateRules(inflight_start=10, inflight_max=20), 100.0)
+    plant.run(20.0, (500.0, 0.0, 0.0))
+    assert plant.gate.limit == 20.0
+    assert plant.gate.view(plant.now).service_rps == pytest.approx(100.0, rel=0.1)
+
+
 def test_peak_in_flight_decides_whether_latency_is_unloaded() -> None:
     slow, loaded = gate(), gate()
     for tested, number in ((slow, 4), (loaded, 5)):
@@ -539,6 +566,7 @@ def test_every_way_in_counts_for_the_peak(by: str) -> None:
     if by == "line_up":
         fill(tested)
         wait(tested, HIGH)
+        tested._peak = 0
         end(tested, 0.0)
     elif by == "rescue":
         assert tested.rescue(Demand(LOW), 1.0) is not None
@@ -690,8 +718,8 @@ def test_the_idle_fill_follows_a_model_being_loaded_but_not_work() -> None:
     tested.advance(0.5)
     tested.memory(0.80)  # an allocator keeps what work once took
     fill(tested, 0.5)
-    tested.memory(0.60)
-    assert tested.view(0.5).memory_cap == pytest.approx(0.42 * 64 / 0.10)
+    tested.memory(0.85)
+    assert tested.view(0.5).memory_cap == pytest.approx(0.42 * 64 / 0.35)
 
 
 # --- dry run, evidence, view ---

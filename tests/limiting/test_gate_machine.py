@@ -275,11 +275,14 @@ class Crowd:
     def arrive(self) -> None:
         demand = Demand(Priority(self.random.randrange(3)))
         if self.gate.enter(demand, self.now):
-            (self.forgotten if self.random.random() < self.forget else self.running).append(self.now)
+            self.let_in(self.now)
             return
         got = self.gate.line_up(demand, self.now)
         if isinstance(got, Ticket):
             self.tickets.append(got)
+
+    def let_in(self, started_s: float) -> None:
+        (self.forgotten if self.random.random() < self.forget else self.running).append(started_s)
 
     def pick(self) -> Ticket | None:
         return self.tickets.pop(self.random.randrange(len(self.tickets))) if self.tickets else None
@@ -302,7 +305,7 @@ class Crowd:
             return
         if ticket.state is CALLED:
             assert ticket.called_s is not None
-            self.running.append(ticket.called_s)
+            self.let_in(ticket.called_s)
         elif ticket.state is WAITING:
             self.tickets.append(ticket)
 
@@ -363,18 +366,19 @@ def test_a_crowd_that_comes_and_goes_leaks_nothing() -> None:
 def test_the_collector_may_settle_a_permit_at_any_allocation() -> None:
     crowd = Crowd(seed=11, forget=0.9)
     settled, thresholds = 0, gc.get_threshold()
+    called: list[Ticket] = []
 
     def settle(phase: str, info: dict[str, int]) -> None:
         nonlocal settled
         if phase == "stop" and crowd.forgotten:
             crowd.gate.finish(crowd.forgotten.pop(), Outcome.SUCCESS, crowd.now)
-            crowd.gate.ready(crowd.now)
+            called.extend(crowd.gate.ready(crowd.now))
             settled += 1
 
     gc.callbacks.append(settle)
     try:
         for _ in range(10_000):
-            gc.set_threshold(2)
+            gc.set_threshold(1)
             crowd.step()
             gc.set_threshold(0)
             assert crowd.gate.in_flight == crowd.held()
@@ -383,5 +387,6 @@ def test_the_collector_may_settle_a_permit_at_any_allocation() -> None:
         gc.set_threshold(*thresholds)
         gc.callbacks.remove(settle)
     assert settled > 500
+    assert len(called) > 100, "in the midst of something else"
     crowd.go_home()
     assert (crowd.gate.in_flight, crowd.gate.waiting) == (0, 0)
