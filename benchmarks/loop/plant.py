@@ -119,7 +119,7 @@ class BatchPlant:
         self._listener = listener
         self._up_s = 0.0
         self._read_s = 0.0
-        self._room = int((1.0 - spec.memory_idle) / spec.memory_each) if spec.memory_each else 1 << 60
+        self._room = int((1.0 - spec.memory_idle) / spec.memory_each + 1e-9) if spec.memory_each else 1 << 60
 
     def enter(self, request: Request, replica: int | None = None) -> None:
         """Put a request into a line, by default into the shortest."""

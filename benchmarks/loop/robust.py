@@ -16,7 +16,8 @@ Each scenario is drawn by itself; "log" means that the logarithm is uniform.
   objective       6 to 40 full batches, log, but at least 0.5 s
   overload        1.5 to 10 times the capacity, log, after a quarter of the time at 0.3 to 0.7
   mix             high 5 to 25 %, mid 15 to 45 %, low the rest, uniform
-  memory          half of them: full at 1.3 to 6 full batches of every replica, log, and 30 to 70 % of it idle
+  memory          half of them: full at 1.3 to 6 full batches of every replica, log, but not below 16 requests
+                  (a card that is read once a second cannot show those in time), and 30 to 70 % idle
   costs           one of four: Pareto (alpha 1.8, mean 1)
   ceilings        10, 5 and 1 times the capacity, as the defaults are for the standard service
   duration        30 objectives, at least 60 s; the first twentieth is warming up
@@ -40,7 +41,7 @@ def scenario(number: int) -> Scenario:
         base_s=fixed * full_s,
         item_s=(1.0 - fixed) * full_s / batch,
         memory_idle=idle,
-        memory_each=(1.0 - idle) / max(room, 4.0) if dice.random() < 0.5 else 0.0,
+        memory_each=(1.0 - idle) / max(room, 16.0) if dice.random() < 0.5 else 0.0,
     )
     duration_s = max(60.0, 30.0 * slo_s)
     high, mid = dice.uniform(0.05, 0.25), dice.uniform(0.15, 0.45)

@@ -64,7 +64,6 @@ def plain(names: Sequence[str]) -> tuple[tuple[str, str, tuple[tuple[str, Any], 
 
 def work(task: Task) -> Result:
     """Run all doors of a task."""
-    logging.getLogger("autoglm_throttle").setLevel(logging.CRITICAL)
     scenario = task.scenario
     requests = plan(scenario, task.seed)
     runs: dict[str, Books] = {}
@@ -91,10 +90,15 @@ def run(tasks: Sequence[Task]) -> list[Result]:
     order = sorted(range(len(tasks)), key=lambda index: -tasks[index].weight)
     results: list[Result | None] = [None] * len(tasks)
     workers = min(len(tasks), os.cpu_count() or 1)
-    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+    with multiprocessing.get_context("spawn").Pool(workers, _quiet) as pool:
         for index, result in zip(order, pool.imap(work, [tasks[i] for i in order]), strict=True):
             results[index] = result
     return [result for result in results if result is not None]
+
+
+def _quiet() -> None:
+    """In a worker: what the library logs does not mix with the table."""
+    logging.getLogger("autoglm_throttle").setLevel(logging.CRITICAL)
 
 
 def medians(results: Sequence[Result]) -> dict[str, dict[str, dict[str, float | None]]]:

@@ -1,0 +1,190 @@
+"""Runs: clients that repeat, cards with others' work on them, the oracle, limiters of others' design."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from benchmarks.loop.agenda import Agenda
+from benchmarks.loop.books import Books
+from benchmarks.loop.clients import Plan, plan
+from benchmarks.loop.doors import doors
+from benchmarks.loop.doors.door import PlainDoor, Site
+from benchmarks.loop.doors.shares import Aimd, Gradient, SharesDoor
+from benchmarks.loop.load import Load
+from benchmarks.loop.plant import Card, PlantSpec
+from benchmarks.loop.request import Request
+from benchmarks.loop.run import Run
+from benchmarks.loop.scenarios import SCENARIOS, Scenario
+
+
+class Shut(PlainDoor):
+    """Refuses everybody, and notes when."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.seen: list[tuple[float, int]] = []
+        self.cards: list[Card] = []
+
+    def arrive(self, request: Request) -> None:
+        self.seen.append((self.site.agenda.now, request.tries))
+        self.site.refuse(request)
+
+    def ended(self, request: Request, *, ok: bool) -> None:
+        raise AssertionError("nobody was let in")
+
+    def sample(self, cards: Sequence[Card]) -> None:
+        self.cards += cards
+
+
+def small(**changes: object) -> Scenario:
+    given: dict[str, object] = {"name": "small", "family": "test", "load": Load(((0.0, 1.0, 1.0),), 10.0)}
+    return Scenario(**{**given, "warm_s": 0.0, **changes})  # type: ignore[arg-type]
+
+
+def one(*at_s: float, waits: tuple[float, ...] = ()) -> Plan:
+    return Plan(list(at_s), [0] * len(at_s), [1.0] * len(at_s), [waits] * len(at_s))
+
+
+def books(name: str, scenario: Scenario, seed: int = 1) -> Books:
+    return Run(scenario, plan(scenario, seed), lambda site: doors.make(name, site, scenario, {})).go()
+
+
+def test_a_refused_client_waits_longer_each_time_and_gives_up() -> None:
+    run = Run(small(retries=3), one(1.0, waits=(1.0, 1.5, 0.5)), Shut)
+    counted = run.go()
+    door = run.door
+    assert isinstance(door, Shut)
+    assert door.seen == [(1.0, 0), (1.25, 1), (2.0, 2), (2.5, 3)]
+    assert (counted.offered, counted.refused) == ([1, 0, 0], [4, 0, 0])
+
+
+def test_a_client_without_an_answer_repeats_at_its_deadline() -> None:
+    slow = PlantSpec(batch=1, base_s=0.5, item_s=2.5)
+    run = Run(
+        small(retries=1, plant=slow),
+        one(1.0, waits=(1.0,)),
+        lambda site: doors.make("none", site, small(), {}),
+    )
+    counted = run.go()
+    # answered at 4 and 7, both after their deadlines at 3 and 5
+    assert (counted.offered, counted.good, counted.refused) == ([1, 0, 0], [0, 0, 0], [0, 0, 0])
+    assert counted.high_s == [3.0, 4.0]
+
+
+def test_an_answer_counts_once_however_often_it_was_asked_for() -> None:
+    slow = PlantSpec(batch=1, base_s=0.4, item_s=0.4)
+    waits = one(1.0, 1.0, 1.0, waits=(1.0,))
+    run = Run(small(retries=1, plant=slow), waits, lambda site: doors.make("none", site, small(), {}))
+    counted = run.go()
+    # served at 1.8, 2.6 and too late at 3.4; the third's repetition, sent at 3, is served at 4.2
+    assert counted.good == [3, 0, 0]
+    assert sum(counted.good_by_bin) == 3
+    assert counted.good_by_bin[int(3.0 / counted.bin_s)] == 1
+
+
+def test_what_others_do_on_a_card_is_shown() -> None:
+    run = Run(small(taken=((2.0, 4.5, 0, 98.0),)), one(), Shut)
+    run.go()
+    assert isinstance(run.door, Shut)
+    assert [card.utilization_pct for card in run.door.cards] == [
+        0.0,
+        98.0,
+        98.0,
+        98.0,
+        0.0,
+        0.0,
+        0.0,
+        0.0,
+        0.0,
+    ]
+
+
+@pytest.mark.parametrize("name", ["step_2x", "step_5x", "oom_tight_3x", "cap_half_0.9x"])
+def test_the_oracle_serves_nearly_all_that_can_be_served(name: str) -> None:
+    scenario = SCENARIOS[name]
+    drawn = plan(scenario, 1)
+    could = 0.0
+    for second in range(3, int(scenario.duration_s)):
+        asked = sum(second <= at_s < second + 1 for at_s in drawn.at_s)
+        slow = name == "cap_half_0.9x" and 25 <= second < 50
+        could += min(asked, 50.0 if slow else 100.0)
+    counted = books("oracle", scenario)
+    assert 0.97 * could <= sum(counted.good) <= 1.03 * could
+    assert counted.kills == 0
+    high = sum(
+        at_s >= 3.0 and priority == 0 for at_s, priority in zip(drawn.at_s, drawn.priority, strict=True)
+    )
+    assert counted.good[0] >= 0.98 * high
+
+
+def test_without_a_limit_overload_leaves_next_to_nothing() -> None:
+    best = sum(books("oracle", SCENARIOS["step_5x"]).good)
+    assert sum(books("none", SCENARIOS["step_5x"]).good) < 0.2 * best
+    assert books("none", SCENARIOS["oom_3x"]).kills >= 5
+
+
+def test_codel_serves_high_first_and_breaks_where_its_limit_is_wrong() -> None:
+    best, codel = books("oracle", SCENARIOS["step_5x"]), books("codel", SCENARIOS["step_5x"])
+    assert sum(codel.good) > 0.98 * sum(best.good)
+    assert codel.good[0] > 0.98 * best.good[0]
+    assert books("codel", SCENARIOS["oom_tight_3x"]).kills >= 5
+
+
+def test_shares_refuse_the_low_class_first() -> None:
+    counted = books("gradient", SCENARIOS["step_2x"])
+    high, _, low = (bad / asked for bad, asked in zip(counted.refused, counted.offered, strict=True))
+    assert high < 0.02
+    assert low > 0.4
+
+
+def test_aimd_grows_by_one_and_falls_by_a_tenth() -> None:
+    limit = Aimd(slo_s=2.0)
+    limit.update(0.1, 20, ok=True)
+    assert limit.value == 21.0
+    limit.update(0.1, 5, ok=True)
+    assert limit.value == 21.0
+    for _ in range(200):
+        limit.update(0.1, 200, ok=True)
+    assert limit.value == 200.0
+    limit.update(2.1, 200, ok=True)
+    assert limit.value == 180.0
+    limit.update(0.1, 200, ok=False)
+    assert limit.value == 162.0
+
+
+def test_the_gradient_falls_when_latency_rises() -> None:
+    agenda = Agenda()
+    limit = Gradient(agenda)
+    for second in range(60):
+        agenda.until(float(second))
+        for _ in range(20):
+            limit.update(0.1, 200, ok=True)
+    grown = limit.value
+    assert 20.0 < grown <= 200.0
+    for second in range(60, 64):
+        agenda.until(float(second))
+        for _ in range(20):
+            limit.update(1.0, 200, ok=True)
+    assert limit.value < grown
+
+
+def test_a_class_may_use_its_share_although_the_limit_is_reached() -> None:
+    run = Run(small(plant=PlantSpec(base_s=50.0)), one(), lambda site: SharesDoor(site, Aimd(2.0)))
+    door = run.door
+    for priority, count in ((2, 20), (0, 12), (0, 1), (2, 1)):
+        for _ in range(count):
+            door.arrive(Request(0, 0.0, priority, 1.0))
+    assert run.plant.inside == 32
+    assert run.books.refused == [1, 0, 1]
+
+
+def test_an_unknown_door_is_named() -> None:
+    with pytest.raises(ValueError, match="no door is called sluice; there are oracle, none"):
+        doors.make("sluice", Run(small(), one(), Shut), small(), {})
+
+
+def test_there_is_no_oracle_for_continuous_batches() -> None:
+    with pytest.raises(TypeError, match="batch statically"):
+        books("oracle", SCENARIOS["llm_2x"])
