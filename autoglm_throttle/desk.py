@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 from autoglm_throttle.limiting.cap import Cap
-from autoglm_throttle.limiting.gate import Gate, Ticket
+from autoglm_throttle.limiting.gate import Gate, Ticket, TicketState
 from autoglm_throttle.model import Outcome
 from autoglm_throttle.snapshot import Rows
 
@@ -41,6 +41,18 @@ class Desk:
         """Give back a slot that was not used, perhaps to somebody who waits for it."""
         self.gate.finish(now, Outcome.NEUTRAL, now)
         self.call(now)
+
+    def withdraw(self, ticket: Ticket, now: float) -> None:
+        """Take a ticket out of the line, or free the slot it was called to; then nobody hears of it again."""
+        self.gate.leave(ticket, now)
+        ticket.state = TicketState.LEFT
+        self.hear(ticket)
+        self.call(now)
+
+    def hear(self, ticket: Ticket) -> None:
+        """Somebody has come for this one."""
+        if ticket in self.unheard:
+            self.unheard.remove(ticket)
 
     def ring(self) -> None:
         """Wake them, without the lock: a bell may belong to another thread's loop."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from threading import get_ident
 from typing import Protocol
 
 import anyio
@@ -31,28 +30,24 @@ class Doorbell(Protocol):
 
 def doorbell() -> Doorbell:
     """A bell for the task that asks."""
-    try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:
-        return _ScopeBell()
-    return _TimeoutBell(loop)
+    loop = _running()
+    return _ScopeBell() if loop is None else _TimeoutBell(loop)
 
 
 class _TimeoutBell:
     """Under asyncio: the standard library's timeout, moved to now, is half as dear as a cancel scope."""
 
-    __slots__ = ("_loop", "_rung", "_thread", "_timeout")
+    __slots__ = ("_loop", "_rung", "_timeout")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._thread = get_ident()
         self._timeout: asyncio.Timeout | None = None
         self._rung = False
 
     def ring(self) -> None:
-        if get_ident() == self._thread:
+        if _running() is self._loop:
             self._end()
-        else:
+        else:  # another thread, or this one while the loop stands still
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._end)
 
@@ -77,25 +72,32 @@ class _TimeoutBell:
         return True
 
 
-class _ScopeBell:
-    """Under trio: a cancel scope."""
+def _running() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
-    __slots__ = ("_rung", "_scope", "_soon", "_thread")
+
+class _ScopeBell:
+    """Under trio: a cancel scope.
+
+    It is always cancelled from the loop's own queue: whoever rings may be the garbage collector,
+    in the midst of the loop's work.
+    """
+
+    __slots__ = ("_rung", "_scope", "_soon")
 
     def __init__(self) -> None:
         from trio.lowlevel import current_trio_token
 
         self._soon = current_trio_token().run_sync_soon
-        self._thread = get_ident()
         self._scope: anyio.CancelScope | None = None
         self._rung = False
 
     def ring(self) -> None:
-        if get_ident() == self._thread:
-            self._end()
-        else:
-            with suppress(Exception):  # the loop has ended
-                self._soon(self._end)
+        with suppress(Exception):  # the loop has ended
+            self._soon(self._end)
 
     def _end(self) -> None:
         self._rung = True

@@ -176,14 +176,18 @@ class Throttle:
 
         Returns:
             The Permit; the Rejection of one who has waited in vain; None after ``leaves`` has ended.
+
+        Raises:
+            ValueError: the ticket was given up, or handed out by `called`.
         """
-        bell = doorbell()
         try:
+            bell = doorbell()
+            ring = bell.ring  # made here: what allocates under the lock may settle another permit
             with self._desk.rows.lock:
                 if ticket.state is _WAITING:
-                    ticket.wake = bell.ring
+                    ticket.wake = ring
                 else:  # another thread was faster
-                    self._desk.unheard.remove(ticket)
+                    self._desk.hear(ticket)
             while (verdict := self._look(ticket)) is None:
                 if await bell.wait(ticket.arrived_s + ticket.patience_s - self._clock(), leaves):
                     self.leave(ticket)
@@ -200,21 +204,22 @@ class Throttle:
         with desk.rows.lock:
             desk.call(now)
             tickets, desk.unheard = desk.unheard, []
-            found = [(ticket, self._turn(ticket, now)) for ticket in tickets]
+            found = [(ticket, self._turn(ticket, now)) for ticket in tickets if ticket.state is not _LEFT]
         self._speak()
         return found
 
     def leave(self, ticket: Ticket) -> None:
-        """Give up a place in line; nothing is charged. Idempotent."""
+        """Give up a place in line; nothing is charged. Idempotent.
+
+        A task that waits for the ticket is not woken: cancel the task instead.
+        """
         now = self._clock()
         desk = self._desk
         with desk.rows.lock:
-            if ticket.state is not _LEFT:
+            if ticket.state is not _LEFT and ticket.home is desk:
                 desk.rows.hints["left_in_line"] += 1
-                if ticket in desk.unheard:
-                    desk.unheard.remove(ticket)
+                self._note_wait(ticket, now)
                 self._refund(ticket, now)
-                desk.call(now)
         self._speak()
 
     def observe(self, samples: Sequence[GpuSample]) -> Regime:
@@ -359,12 +364,12 @@ class Throttle:
             paid.give_back(demand.cost, now)
             return self._refuse(demand, place, now)
         place = self._settled_at_once(place, now)
-        decision = self._windows.hit(demand, now) or ADMITTED
+        decision = self._windows.hit(demand, now if place is None else place.arrived_s) or ADMITTED
         if not decision.allowed:
             if place is None:
                 desk.free(now)
             else:
-                gate.leave(place, now)
+                desk.withdraw(place, now)
             paid.give_back(demand.cost, now)
             if metered:
                 self._budget.give_back(now)
@@ -372,7 +377,7 @@ class Throttle:
         if place is None:
             desk.rows.classes[demand.priority].admitted += 1
             return Permit(desk, demand, decision, now, now)
-        place.paid, place.decision = paid, decision
+        place.paid, place.metered, place.decision, place.home = paid, metered, decision, desk
         desk.call(now)
         return place
 
@@ -408,6 +413,8 @@ class Throttle:
         now = self._clock()
         desk = self._desk
         with desk.rows.lock:
+            if ticket.state is _LEFT:
+                raise ValueError(f"{ticket!r} was given up or handed out")
             if ticket.state is _WAITING and not desk.gate.expire(ticket, now):
                 return None
             verdict = self._turn(ticket, now)
@@ -417,23 +424,30 @@ class Throttle:
     def _turn(self, ticket: Ticket, now: float) -> Permit | Rejection:
         """Turn a ticket that was called into a permit, one that was dropped into a refusal."""
         desk, demand = self._desk, ticket.demand
-        row = desk.rows.classes[demand.priority]
-        called_s = ticket.called_s
-        row.queue_time.record((now if called_s is None else called_s) - ticket.arrived_s)
-        if called_s is not None and ticket.decision is not None:
+        waited_s = self._note_wait(ticket, now)
+        if ticket.called_s is not None and ticket.decision is not None:
             ticket.state = _LEFT
-            row.admitted += 1
-            return Permit(desk, demand, ticket.decision, ticket.arrived_s, called_s)
+            desk.rows.classes[demand.priority].admitted += 1
+            decision = _later(ticket.decision, waited_s)
+            return Permit(desk, demand, decision, ticket.arrived_s, ticket.called_s)
         decision = desk.gate.refusal(ticket, now)
         self._refund(ticket, now)
         return self._refuse(demand, decision, now)
 
+    def _note_wait(self, ticket: Ticket, now: float) -> float:
+        """Record how long a ticket has stood in line; returns that."""
+        called_s = ticket.called_s
+        waited_s = (now if called_s is None else called_s) - ticket.arrived_s
+        self._desk.rows.classes[ticket.demand.priority].queue_time.record(waited_s)
+        return waited_s
+
     def _refund(self, ticket: Ticket, now: float) -> None:
         """Give back all that a ticket holds."""
-        self._desk.gate.leave(ticket, now)
-        ticket.state = _LEFT
+        self._desk.withdraw(ticket, now)
         if ticket.paid is not None:
             ticket.paid.give_back(ticket.demand.cost, now)
+        if ticket.metered:
+            self._budget.give_back(now)
         self._windows.give_back(ticket.demand, ticket.arrived_s, now)
 
     def _note_refusal(self, demand: Demand, decision: Decision, now: float) -> None:
@@ -533,6 +547,15 @@ def _errors(sampler: Sampler | None) -> int:
     if sampler is None:
         return 0
     return sampler.failures + sampler.overruns + sampler.implausible + sampler.callback_errors
+
+
+def _later(decision: Decision, seconds: float) -> Decision:
+    """What a user window said, as of so many seconds later."""
+    if decision.window_s:
+        decision.reset_after_s = max(0.0, decision.reset_after_s - seconds)
+        for other in decision.others:
+            other.reset_s = max(0.0, other.reset_s - seconds)
+    return decision
 
 
 def _door_shut(regime: Regime, now: float) -> Decision:

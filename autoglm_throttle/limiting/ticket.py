@@ -26,7 +26,7 @@ WAITING, CALLED, DROPPED, LEFT = TicketState
 
 
 class Ticket:
-    """One waiting request. All but the last three fields are written by the gate alone.
+    """One waiting request. All but the last five fields are written by the gate alone.
 
     Args:
         demand: what it asks for.
@@ -35,7 +35,19 @@ class Ticket:
         lane: index of its line: 0 the lane of the guaranteed share, then high, mid, low.
     """
 
-    __slots__ = ("arrived_s", "called_s", "decision", "demand", "lane", "paid", "patience_s", "state", "wake")
+    __slots__ = (
+        "arrived_s",
+        "called_s",
+        "decision",
+        "demand",
+        "home",
+        "lane",
+        "metered",
+        "paid",
+        "patience_s",
+        "state",
+        "wake",
+    )
 
     def __init__(self, demand: Demand, arrived_s: float, patience_s: float, lane: int) -> None:
         self.demand: Demand = demand
@@ -49,8 +61,12 @@ class Ticket:
         """Tells the waiter that the state has changed."""
         self.paid: TokenBucket | None = None
         """The bucket that paid, for the refund."""
+        self.metered: bool = False
+        """Whether the shared budget paid, too."""
         self.decision: Decision | None = None
         """What the user window said."""
+        self.home: object = None
+        """Where it is given back: in a forked process that is not where it was given out."""
 
     @property
     def deadline_s(self) -> float:

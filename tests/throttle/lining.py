@@ -21,11 +21,12 @@ def gated(slots: int = 1, **settings: Any) -> ManualThrottle:
 
 def warmed(throttle: ManualThrottle) -> ManualThrottle:
     """The same after a second in which the service did 100 low requests in 10 ms each."""
+    gate, demand = throttle._desk.gate, Demand(Priority.LOW)
     for _ in range(int(WARM_RPS)):
-        permit = permit_for(throttle, Demand(Priority.LOW))
-        throttle.clock.advance(1 / WARM_RPS)
-        permit.settle()
-    throttle._desk.gate.advance(throttle.clock())
+        started_s = throttle.clock()
+        assert gate.enter(demand, started_s)
+        gate.finish(started_s, Outcome.SUCCESS, throttle.clock.advance(1 / WARM_RPS))
+    gate.advance(throttle.clock())
     return throttle
 
 

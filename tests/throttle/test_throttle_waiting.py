@@ -1,0 +1,684 @@
+"""Standing in line: the order, the bells, those who wait in vain, and what a turn brings."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import math
+import threading
+import time
+from collections.abc import Awaitable, Callable
+
+import anyio
+import pytest
+
+from autoglm_throttle import (
+    Decision,
+    Demand,
+    Outcome,
+    Permit,
+    Priority,
+    Reason,
+    Rejection,
+    Settings,
+    Throttle,
+)
+from autoglm_throttle.limiting.gate import Gate, GateRules, Ticket, TicketState
+from autoglm_throttle.testing import ManualThrottle
+from tests.throttle.asking import DEADLINE_S
+from tests.throttle.lining import (
+    NOTHING,
+    WIDE,
+    gated,
+    held,
+    in_flight,
+    left_over,
+    permit_for,
+    queued,
+    refusal_for,
+    ticket_for,
+    warmed,
+)
+
+BACKENDS = ("asyncio", "trio")
+HIGH, MID, LOW = Priority
+SHORT_SLO_S = 0.1
+"""An objective under which one waits for 25 ms of real time."""
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def run(backend: str, task: Callable[[], Awaitable[None]]) -> None:
+    anyio.run(task, backend=backend)
+
+
+class Line:
+    """Tasks that ask one after the other, and the order in which their turns come."""
+
+    def __init__(self, throttle: Throttle) -> None:
+        self.throttle = throttle
+        self.verdicts: dict[str, Permit | Rejection] = {}
+
+    async def ask(self, name: str, demand: Demand) -> None:
+        self.verdicts[name] = await self.throttle.admit(demand)
+
+    async def stand(self, group: anyio.abc.TaskGroup, *demands: Demand) -> None:
+        for demand in demands:
+            group.start_soon(self.ask, demand.user, demand)
+            await anyio.wait_all_tasks_blocked()
+
+
+class TestOrder:
+    """Who is called when a slot becomes free."""
+
+    def test_high_first_and_in_a_class_who_came_first(self, backend: str) -> None:
+        async def scenario() -> None:
+            throttle = warmed(gated())
+            (running,) = held(throttle)
+            line = Line(throttle)
+            asked = [(LOW, "a"), (MID, "b"), (HIGH, "c"), (LOW, "d"), (HIGH, "e"), (MID, "f")]
+            async with anyio.create_task_group() as group:
+                await line.stand(group, *(Demand(priority, name) for priority, name in asked))
+                assert not line.verdicts
+                for turn, name in enumerate("cebfad", 1):
+                    running.settle()
+                    await anyio.wait_all_tasks_blocked()
+                    assert list(line.verdicts)[-1] == name
+                    assert len(line.verdicts) == turn
+                    verdict = line.verdicts[name]
+                    assert isinstance(verdict, Permit)
+                    running = verdict
+            assert in_flight(throttle) == 1
+            assert left_over(throttle) == NOTHING
+
+        run(backend, scenario)
+
+    def test_a_newcomer_does_not_overtake(self) -> None:
+        throttle = warmed(gated())
+        (running,) = held(throttle)
+        first = ticket_for(throttle, Demand(MID))
+        second = ticket_for(throttle, Demand(MID))
+        running.settle()
+        assert (first.state, second.state) == (TicketState.CALLED, TicketState.WAITING)
+        third = ticket_for(throttle, Demand(HIGH))
+        ((_, permit),) = throttle.called()
+        assert isinstance(permit, Permit)
+        permit.settle()
+        assert (second.state, third.state) == (TicketState.WAITING, TicketState.CALLED)
+
+    def test_all_slots_that_are_free_are_given_at_once(self, backend: str) -> None:
+        async def scenario() -> None:
+            throttle = warmed(gated(3))
+            running = held(throttle, 3)
+            line = Line(throttle)
+            async with anyio.create_task_group() as group:
+                await line.stand(group, *(Demand(MID, name) for name in "abcd"))
+                for permit in running:
+                    permit.settle()
+                await anyio.wait_all_tasks_blocked()
+                assert sorted(line.verdicts) == ["a", "b", "c"]
+                permit_a = line.verdicts["a"]
+                assert isinstance(permit_a, Permit)
+                permit_a.settle()
+
+        run(backend, scenario)
+
+    def test_who_waits_sleeps_until_the_bell(self, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """One look before the wait and one after it; two messages of the loop in between are no looks."""
+        throttle = warmed(gated())
+        looks: list[Ticket] = []
+        original = throttle._look
+
+        def look(ticket: Ticket) -> Permit | Rejection | None:
+            looks.append(ticket)
+            return original(ticket)
+
+        monkeypatch.setattr(throttle, "_look", look)
+
+        async def scenario() -> None:
+            (running,) = held(throttle)
+            line = Line(throttle)
+            async with anyio.create_task_group() as group:
+                await line.stand(group, Demand(user="a"))
+                for _ in range(20):
+                    await anyio.lowlevel.checkpoint()
+                assert len(looks) == 1
+                running.settle()
+            assert line.verdicts["a"].admitted
+            assert len(looks) == 2
+
+        run(backend, scenario)
+
+    def test_whoever_needs_no_slot_takes_none_and_waits_for_none(self) -> None:
+        throttle = gated()
+        held(throttle)
+        permit = permit_for(throttle, Demand(holds_slot=False))
+        assert in_flight(throttle) == 1
+        permit.settle()
+        assert in_flight(throttle) == 1
+        assert throttle.snapshot().active[MID] == 0
+        refused = gated(rate_mid_rps="1/s")
+        permit_for(refused, Demand(holds_slot=False))
+        refusal_for(refused, Demand(holds_slot=False))
+        gate = refused.snapshot().gate
+        assert gate is not None
+        assert (gate.in_flight, gate.waiting) == (0, (0, 0, 0))
+
+    def test_a_user_limit_frees_no_slot_that_was_never_taken(self) -> None:
+        throttle = gated(user_limit="1/minute")
+        permit_for(throttle, Demand(user="u", holds_slot=False))
+        assert refusal_for(throttle, Demand(user="u", holds_slot=False)).decision.reason is Reason.USER
+        assert in_flight(throttle) == 0
+
+
+class TestTurn:
+    """What the one gets whose turn has come."""
+
+    async def test_the_time_in_line_is_recorded_and_is_part_of_the_request(self) -> None:
+        throttle = warmed(gated())
+        (running,) = held(throttle)
+        task = asyncio.create_task(throttle.admit(Demand(MID, "u")))
+        await anyio.wait_all_tasks_blocked()
+        throttle.clock.advance(0.2)
+        running.settle()
+        permit = await task
+        assert isinstance(permit, Permit)
+        assert permit.admitted_s - permit.arrived_s == pytest.approx(0.2)
+        assert queued(throttle, MID) == pytest.approx((1, 0.2))
+        throttle.clock.advance(0.1)
+        permit.settle()
+        assert throttle.snapshot().durations[MID].total_s == pytest.approx(0.3)
+
+    def test_the_gate_sees_only_the_time_inside(self) -> None:
+        inside_s: list[float] = []
+
+        class Watched(Gate):
+            def finish(self, started_s: float, outcome: Outcome, now: float) -> None:
+                inside_s.append(now - started_s)
+                super().finish(started_s, outcome, now)
+
+        throttle = gated()
+        throttle._desk.gate = Watched(GateRules(inflight_start=1), throttle.clock())
+        warmed(throttle)
+        inside_s.clear()
+        (running,) = held(throttle)
+        ticket_for(throttle, Demand(MID))
+        throttle.clock.advance(0.2)
+        running.settle()
+        ((_, permit),) = throttle.called()
+        assert isinstance(permit, Permit)
+        throttle.clock.advance(0.05)
+        permit.settle()
+        assert inside_s == [pytest.approx(0.2), pytest.approx(0.05)]
+
+    async def test_the_limits_are_told_as_of_the_turn(self) -> None:
+        throttle = warmed(gated(slo_s=20.0, user_limit="10/minute;3/second"))
+        running = permit_for(throttle, Demand(user="u"))
+        throttle.clock.advance(0.25)
+        task = asyncio.create_task(throttle.admit(Demand(user="u", address="here")))
+        await anyio.wait_all_tasks_blocked()
+        throttle.clock.advance(0.5)
+        running.settle()
+        permit = await task
+        told = {item.name: (item.remaining, round(item.reset_s, 6)) for item in permit.decision.items}
+        assert told == {
+            "user-1s": (1, 0.25),
+            "user-60s": (8, 59.25),
+            "address-1s": (29, 0.5),
+            "address-60s": (99, 59.5),
+        }
+        assert permit.decision.policy == "user-1s"
+
+    async def test_a_limit_that_would_have_been_reset_meanwhile_is_reset_now(self) -> None:
+        throttle = warmed(gated(slo_s=20.0, user_limit="3/second"))
+        running = permit_for(throttle, Demand(user="u"))
+        task = asyncio.create_task(throttle.admit(Demand(user="u")))
+        await anyio.wait_all_tasks_blocked()
+        throttle.clock.advance(2.0)
+        running.settle()
+        assert (await task).decision.reset_after_s == 0.0
+
+    async def test_where_no_user_limit_applies_there_is_nothing_to_tell(self) -> None:
+        throttle = warmed(gated())
+        (running,) = held(throttle)
+        task = asyncio.create_task(throttle.admit(Demand()))
+        await anyio.wait_all_tasks_blocked()
+        running.settle()
+        assert (await task).decision == Decision(True, Reason.OK)
+
+
+def dropped(throttle: ManualThrottle, ticket: Ticket) -> None:
+    """Its patience comes to an end."""
+    throttle.clock.advance(ticket.patience_s)
+    ((same, verdict),) = throttle.called()
+    assert same is ticket
+    assert isinstance(verdict, Rejection)
+
+
+def left(throttle: ManualThrottle, ticket: Ticket) -> None:
+    """It gives up, twice."""
+    throttle.leave(ticket)
+    throttle.leave(ticket)
+
+
+def called_and_left(throttle: ManualThrottle, ticket: Ticket) -> None:
+    """It gives up although its turn has come."""
+    gate = throttle._desk.gate
+    gate.finish(throttle.clock(), Outcome.NEUTRAL, throttle.clock())
+    throttle._desk.call(throttle.clock())
+    assert ticket.state is TicketState.CALLED
+    throttle.leave(ticket)
+    assert gate.enter(Demand(), throttle.clock())  # the slot that was lent
+
+
+ENDINGS = [dropped, left, called_and_left]
+
+
+class TestNothingIsCharged:
+    """Who stood in line and was not let in has taken nothing."""
+
+    @pytest.mark.parametrize("ending", ENDINGS)
+    @pytest.mark.parametrize(
+        "demand",
+        [
+            Demand(MID, "u"),
+            Demand(HIGH, "u", 2.5, address="here"),
+            Demand(HIGH, "u", 7.0),
+            Demand(LOW, "new", address="elsewhere"),
+        ],
+    )
+    @pytest.mark.parametrize("borrow", ["off", "any"])
+    def test_tokens_and_units_are_those_of_a_twin_who_never_asked(
+        self, ending: Callable[[ManualThrottle, Ticket], None], demand: Demand, borrow: str
+    ) -> None:
+        first, twin = (
+            warmed(gated(user_limit="20/minute;12/second", borrow=borrow, rate_high_rps="5/s", burst_s=2.0))
+            for _ in range(2)
+        )
+        for throttle in (first, twin):
+            permit_for(throttle, Demand(HIGH, "u", 4.0, address="here"))
+        if borrow == "off" and demand.cost == 7.0:
+            first.clock.advance(0.2)
+            twin.clock.advance(0.2)
+        start_s = first.clock()
+        ending(first, ticket_for(first, demand))
+        twin.clock.advance(first.clock() - start_s)
+        assert first.snapshot().tokens == pytest.approx(twin.snapshot().tokens)
+        assert left_over(first) == NOTHING
+        assert in_flight(first) == in_flight(twin) == 1
+        for user, address in (("u", "here"), ("new", "elsewhere"), ("third", "here")):
+            asked = Demand(user=user, address=address, holds_slot=False)
+            assert permit_for(first, asked).decision == permit_for(twin, asked).decision
+
+    @pytest.mark.parametrize("ending", ENDINGS)
+    def test_the_shared_budget_gets_its_token_back(
+        self, ending: Callable[[ManualThrottle, Ticket], None]
+    ) -> None:
+        throttle = warmed(gated(policy="adaptive"))
+        held(throttle)
+        throttle._budget.rescale(0.001, "test", throttle.clock())
+        throttle._metered = True
+        before = throttle._budget._bucket.tokens(throttle.clock())
+        ticket = ticket_for(throttle, Demand(HIGH))
+        assert throttle._budget._bucket.tokens(throttle.clock()) == pytest.approx(before - 1.0)
+        ending(throttle, ticket)
+        assert throttle._budget._bucket.tokens(throttle.clock()) == pytest.approx(before, abs=0.001)
+
+    def test_a_place_that_the_budget_did_not_pay_for_gives_nothing_back_to_it(self) -> None:
+        throttle = warmed(gated(policy="adaptive"))
+        held(throttle)
+        ticket = ticket_for(throttle, Demand(HIGH))
+        throttle._budget.rescale(0.001, "test", throttle.clock())
+        throttle._metered = True
+        permit_for(throttle, Demand(HIGH, holds_slot=False))
+        throttle._budget.take(HIGH, throttle.clock())
+        before = throttle._budget._bucket.tokens(throttle.clock())
+        throttle.leave(ticket)
+        assert throttle._budget._bucket.tokens(throttle.clock()) == before
+
+    def test_units_go_back_although_another_thread_has_read_a_later_time(self) -> None:
+        """The gate's time stands still for one who read the clock before and got the lock after."""
+        throttle = warmed(gated(user_limit="5/minute"))
+        held(throttle)
+        throttle.clock._now_s -= 0.003
+        ticket = ticket_for(throttle, Demand(user="u"))
+        throttle.leave(ticket)
+        assert permit_for(throttle, Demand(user="u", holds_slot=False)).decision.remaining == 4
+
+    def test_one_that_was_refused_by_its_user_limit_leaves_the_line_at_once(self) -> None:
+        throttle = warmed(gated(user_limit="1/minute"))
+        permit_for(throttle, Demand(user="u"))
+        tokens = throttle.snapshot().tokens
+        assert refusal_for(throttle, Demand(user="u")).decision.reason is Reason.USER
+        assert throttle.snapshot().tokens == tokens
+        assert left_over(throttle) == NOTHING
+        assert queued(throttle, MID) == (0, 0.0)
+
+
+class TestVain:
+    """Who waits until it is of no use."""
+
+    def test_is_refused_at_the_end_of_its_patience_and_not_before(self) -> None:
+        throttle = warmed(gated())
+        held(throttle)
+        ticket = ticket_for(throttle, Demand(MID))
+        assert ticket.patience_s == 0.5
+        throttle.clock.advance(math.nextafter(ticket.deadline_s, 0.0) - throttle.clock())
+        assert throttle.called() == []
+        throttle.clock.advance(ticket.deadline_s - throttle.clock())
+        ((_, rejection),) = throttle.called()
+        assert isinstance(rejection, Rejection)
+        decision = rejection.decision
+        assert (decision.reason, decision.detail, decision.policy) == (Reason.QUEUE, "queue:wait", "queue")
+        assert decision.retry_after_s < math.inf
+        assert throttle.called() == []
+
+    def test_is_counted_once_and_was_never_active(self) -> None:
+        throttle = warmed(gated())
+        held(throttle)
+        for _ in range(3):
+            ticket_for(throttle, Demand(MID))
+        throttle.clock.advance(0.5)
+        assert len(throttle.called()) == 3
+        snapshot = throttle.snapshot()
+        assert snapshot.requests[MID, "rejected", Reason.QUEUE] == 3
+        assert snapshot.requests[MID, "admitted", Reason.OK] == 0
+        assert snapshot.active == {HIGH: 0, MID: 0, LOW: 1}
+        assert queued(throttle, MID) == pytest.approx((3, 1.5))
+        assert snapshot.hints["left_in_line"] == 0
+
+    def test_a_shorter_objective_of_its_own_makes_it_less_patient(self) -> None:
+        throttle = warmed(gated(3))
+        held(throttle, 3)
+        patience = [ticket_for(throttle, Demand(slo_s=slo_s)).patience_s for slo_s in (None, 1.0, 0.2)]
+        assert patience == [0.5, 0.25, 0.05]
+        throttle.clock.advance(0.05)
+        assert len(throttle.called()) == 0  # the one in front still waits
+        ticket = ticket_for(throttle, Demand(slo_s=0.2))
+        throttle.clock.advance(0.05)
+        assert throttle._look(ticket) is not None
+
+    def test_wakes_by_itself_with_nobody_to_call_it(self, backend: str) -> None:
+        async def scenario() -> None:
+            throttle = Throttle(Settings(policy="gate", gpu="none", inflight_start=2, **WIDE))
+            held(throttle, 2)
+            began_s = time.monotonic()
+            rejection = await throttle.admit(Demand(slo_s=SHORT_SLO_S))
+            assert not rejection.admitted
+            assert rejection.decision.detail == "queue:wait"
+            waited_s = time.monotonic() - began_s
+            assert SHORT_SLO_S / 4 <= waited_s < DEADLINE_S
+            assert left_over(throttle) == NOTHING
+            assert queued(throttle, MID) == pytest.approx((1, waited_s), abs=0.02)
+
+        run(backend, scenario)
+
+    def test_hears_of_it_from_another_whose_request_ends(self, backend: str) -> None:
+        """Its own timer counts real seconds and is not needed."""
+
+        async def scenario() -> None:
+            throttle = warmed(gated(slo_s=400.0))
+            (running,) = held(throttle)
+            line = Line(throttle)
+            async with anyio.create_task_group() as group:
+                await line.stand(group, Demand(user="a"))
+                throttle.clock.advance(100.0)
+                await line.stand(group, Demand(user="b"))
+                running.settle()
+                await anyio.wait_all_tasks_blocked()
+            assert line.verdicts["a"].decision.detail == "queue:wait"
+            assert line.verdicts["b"].admitted
+            assert queued(throttle, MID) == (2, 100.0)
+
+        run(backend, scenario)
+
+
+class TestSynchronousFace:
+    """The line for those who have no event loop."""
+
+    def test_a_ticket_is_handed_out_once(self) -> None:
+        throttle = warmed(gated())
+        (running,) = held(throttle)
+        ticket = ticket_for(throttle, Demand(MID))
+        assert throttle.called() == []
+        running.settle()
+        ((same, permit),) = throttle.called()
+        assert same is ticket
+        assert isinstance(permit, Permit)
+        assert throttle.called() == []
+        throttle.leave(ticket)
+        assert in_flight(throttle) == 1
+        permit.settle()
+        assert in_flight(throttle) == 0
+
+    def test_one_who_leaves_after_the_call_makes_room_for_the_next(self) -> None:
+        throttle = warmed(gated())
+        (running,) = held(throttle)
+        first, second = (ticket_for(throttle, Demand(MID)) for _ in range(2))
+        running.settle()
+        throttle.clock.advance(0.1)
+        throttle.leave(first)
+        assert (first.state, second.state) == (TicketState.LEFT, TicketState.CALLED)
+        assert [ticket for ticket, _ in throttle.called()] == [second]
+        assert throttle.snapshot().hints["left_in_line"] == 1
+        assert queued(throttle, MID) == pytest.approx((2, 0.1))
+
+    def test_one_who_leaves_the_line_has_stood_in_it(self) -> None:
+        throttle = warmed(gated())
+        held(throttle)
+        ticket = ticket_for(throttle, Demand(MID))
+        throttle.clock.advance(0.3)
+        throttle.leave(ticket)
+        throttle.leave(ticket)
+        assert queued(throttle, MID) == pytest.approx((1, 0.3))
+        assert throttle.snapshot().hints["left_in_line"] == 1
+
+    def test_one_who_leaves_after_having_been_dropped_is_not_handed_out(self) -> None:
+        throttle = warmed(gated())
+        held(throttle)
+        ticket = ticket_for(throttle, Demand(MID))
+        throttle.clock.advance(0.5)
+        throttle._desk.call(throttle.clock())
+        throttle.leave(ticket)
+        assert throttle.called() == []
+        assert throttle.snapshot().requests[MID, "rejected", Reason.QUEUE] == 0
+
+    async def test_one_may_be_waited_for_after_its_turn_has_come(self) -> None:
+        throttle = warmed(gated())
+        (running,) = held(throttle)
+        ticket = ticket_for(throttle, Demand(MID))
+        running.settle()
+        permit = await throttle.wait(ticket)
+        assert isinstance(permit, Permit)
+        assert left_over(throttle) == NOTHING
+        assert throttle.called() == []
+
+    async def test_one_may_be_waited_for_after_it_was_dropped(self) -> None:
+        throttle = warmed(gated())
+        held(throttle)
+        ticket = ticket_for(throttle, Demand(MID))
+        throttle.clock.advance(0.5)
+        throttle._desk.call(throttle.clock())
+        rejection = await throttle.wait(ticket)
+        assert isinstance(rejection, Rejection)
+        assert rejection.decision.detail == "queue:wait"
+        assert left_over(throttle) == NOTHING
+
+    @pytest.mark.parametrize("how", ["left", "handed out"])
+    async def test_one_that_is_done_with_cannot_be_waited_for(self, how: str) -> None:
+        throttle = warmed(gated())
+        (running,) = held(throttle)
+        ticket = ticket_for(throttle, Demand(MID))
+        if how == "left":
+            throttle.leave(ticket)
+        else:
+            running.settle()
+            assert len(throttle.called()) == 1
+        with pytest.raises(ValueError, match="given up or handed out"):
+            await throttle.wait(ticket)
+        assert in_flight(throttle) == 1
+
+    async def test_one_that_is_given_up_while_somebody_waits_for_it_is_paid_back_once(self) -> None:
+        throttle = warmed(gated(rate_mid_rps="10/s"))
+        held(throttle)
+        ticket = ticket_for(throttle, Demand(MID, cost=4.0))
+        permit_for(throttle, Demand(MID, cost=4.0, holds_slot=False))
+        task = asyncio.create_task(throttle.wait(ticket))
+        await anyio.wait_all_tasks_blocked()
+        throttle.leave(ticket)
+        assert ticket.wake is not None
+        ticket.wake()
+        with pytest.raises(ValueError, match="given up or handed out"):
+            await task
+        assert throttle.snapshot().tokens[MID] == pytest.approx(6.0)
+        assert throttle.snapshot().hints["left_in_line"] == 1
+
+
+class TestThreads:
+    """Waiters in several event loops, and requests that end in threads without one."""
+
+    def test_two_loops_in_two_threads_wake_each_other(self) -> None:
+        """Each holds the slot that the other one waits for, in turns."""
+        throttle = Throttle(Settings(policy="gate", gpu="none", inflight_start=2, slo_s=240.0, **WIDE))
+        turns: list[str] = []
+        rounds = 20
+
+        async def play(name: str) -> None:
+            for _ in range(rounds):
+                verdict = await throttle.admit(Demand(HIGH, name))
+                assert isinstance(verdict, Permit)
+                with verdict:
+                    turns.append(name)
+                    await anyio.lowlevel.checkpoint()
+
+        async def players(name: str) -> None:
+            async with anyio.create_task_group() as group:
+                for _ in range(2):
+                    group.start_soon(play, name)
+
+        threads = [
+            threading.Thread(
+                target=run, args=(backend, lambda backend=backend: players(backend)), daemon=True
+            )
+            for backend in BACKENDS
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(DEADLINE_S)
+            assert not thread.is_alive()
+        assert sorted(turns) == ["asyncio"] * 2 * rounds + ["trio"] * 2 * rounds
+        assert in_flight(throttle) == 0
+        assert left_over(throttle) == NOTHING
+
+    @pytest.mark.parametrize("other", BACKENDS)
+    def test_a_waiter_is_woken_by_a_loop_of_another_thread(self, backend: str, other: str) -> None:
+        throttle = warmed(gated(slo_s=240.0))
+        (running,) = held(throttle)
+        stands, verdicts = threading.Event(), []
+
+        async def theirs() -> None:
+            ticket = ticket_for(throttle, Demand(MID))
+            stands.set()
+            verdicts.append(await throttle.wait(ticket))
+
+        async def ours() -> None:
+            assert stands.wait(DEADLINE_S)
+            running.settle()
+
+        thread = threading.Thread(target=run, args=(other, theirs), daemon=True)
+        thread.start()
+        run(backend, ours)
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive()
+        assert [type(verdict) for verdict in verdicts] == [Permit]
+
+    def test_a_request_that_ends_in_a_thread_without_a_loop_wakes_the_next(self, backend: str) -> None:
+        async def scenario() -> None:
+            throttle = warmed(gated(slo_s=240.0))
+            (running,) = held(throttle)
+            line = Line(throttle)
+            async with anyio.create_task_group() as group:
+                await line.stand(group, Demand(user="a"))
+                await anyio.to_thread.run_sync(running.settle)
+            assert line.verdicts["a"].admitted
+
+        run(backend, scenario)
+
+    def test_a_waiter_whose_loop_stands_still_is_woken_when_it_goes_on(self) -> None:
+        throttle = warmed(gated(slo_s=240.0))
+        (running,) = held(throttle)
+        loop = asyncio.new_event_loop()
+        try:
+            task = loop.create_task(throttle.admit(Demand(MID)))
+            loop.run_until_complete(anyio_blocked())
+            running.settle()
+            permit = loop.run_until_complete(asyncio.wait_for(task, DEADLINE_S))
+            assert isinstance(permit, Permit)
+        finally:
+            loop.close()
+
+    def test_a_waiter_whose_loop_has_ended_does_no_harm_and_gives_its_slot_back(self) -> None:
+        throttle = warmed(gated(slo_s=240.0))
+        (running,) = held(throttle)
+        loop = asyncio.new_event_loop()
+        loop.set_exception_handler(lambda _loop, _context: None)  # a pending task is destroyed: on purpose
+        task = loop.create_task(throttle.admit(Demand(HIGH)))
+        loop.run_until_complete(anyio_blocked())
+        loop.close()
+        second = ticket_for(throttle, Demand(MID))
+        running.settle()
+        assert throttle.called() == []
+        del task, loop
+        gc.collect()
+        assert second.state is TicketState.CALLED
+        assert throttle.snapshot().hints["left_in_line"] == 1
+        throttle.leave(second)
+        assert in_flight(throttle) == 0
+
+
+async def anyio_blocked() -> None:
+    await anyio.wait_all_tasks_blocked()
+
+
+class TestShown:
+    """What can be seen of the line."""
+
+    async def test_the_snapshot_counts_those_in_line_by_class(self) -> None:
+        throttle = warmed(gated())
+        held(throttle)
+        tickets = [ticket_for(throttle, Demand(priority)) for priority in (HIGH, LOW, LOW)]
+        gate = throttle.snapshot().gate
+        assert gate is not None
+        assert (gate.limit, gate.in_flight, gate.waiting) == (1.0, 1, (1, 0, 2))
+        assert gate.service_rps == pytest.approx(100.0, rel=0.05)
+        assert gate.memory_cap == math.inf
+        for ticket in tickets:
+            throttle.leave(ticket)
+        gate = throttle.snapshot().gate
+        assert gate is not None
+        assert gate.waiting == (0, 0, 0)
+
+    def test_a_policy_without_a_bound_shows_no_gate(self) -> None:
+        throttle = gated(policy="fixed", inflight_max=0, inflight_start=64)
+        held(throttle)
+        assert throttle.snapshot().gate is None
+        assert "demand" not in throttle.snapshot().pressure
+
+    def test_the_pressure_of_the_demand_is_a_term(self) -> None:
+        throttle = gated(4)
+        held(throttle, 3)
+        assert throttle.snapshot().pressure["demand"] == 0.75
+
+    def test_says_who_waits(self) -> None:
+        throttle = warmed(gated())
+        held(throttle)
+        ticket = ticket_for(throttle, Demand(MID, "u"))
+        assert repr(ticket) == "Ticket(WAITING, lane 2, Demand(mid, user='u', cost=1))"
+        assert repr(throttle._desk.gate) == "Gate(1 of 1 in flight, 1 waiting)"
+        assert repr(throttle) == (
+            "Throttle(gate, factor=1.00 (policy), telemetry=starting, rates=1e+06/1e+06/1e+06/s, active=1)"
+        )
