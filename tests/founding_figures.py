@@ -30,7 +30,8 @@ FIGURES = (
         "token_buckets",
         "token buckets: high 1000, mid 500, low 100 requests/s",
         ("rate_high_rps", "rate_mid_rps", "rate_low_rps"),
-        "the same; a full bucket holds one second of its rate (`BURST_S`)",
+        "the same under every policy; a full bucket holds one second of its rate (`BURST_S`). Behind them "
+        "the default policy lets in what the service finishes in time",
     ),
     Figure(
         "priorities",
@@ -47,21 +48,27 @@ FIGURES = (
     Figure(
         "trigger",
         "above 85 % in 3 consecutive samples triggers",
-        ("tiers", "tier_samples"),
-        "the same, and literally: 85 % is not above 85 %, and a sample at or below it starts the count anew",
+        ("policy", "tiers", "tier_samples"),
+        "the same, and literally: 85 % is not above 85 %, and a sample at or below it starts the count anew. "
+        "Under the default policy a sample counts only if requests wait or were turned away by the gate; "
+        "under `tiers` every sample counts",
     ),
     Figure(
         "tiers",
         "85-90 % -> 70 % of the rate, 90-95 % -> 40 %, above 95 % -> no refill and no new requests",
-        ("tiers",),
-        "the same; the newest sample picks the row, and a sample on an edge belongs to the row below it",
+        ("policy", "tiers"),
+        "the same under `tiers`; the newest sample picks the row, and a sample on an edge belongs to the row "
+        "below it. Under the default policy only when requests wait, and never below 1.15 times the rate at "
+        "which the service finishes them: a card that is busy with full batches has room left, and a door "
+        "that shuts lets it run dry. `make demo POLICY=tiers` shows all three rows",
     ),
     Figure(
         "release",
         "nothing on the way back",
-        ("tier_release_samples", "tier_release_margin_pct", "tier_recovery_step"),
-        "taken literally: one calm sample ends a cut. "
-        "The settings make the way back slower where the factor would swing",
+        ("policy", "tier_release_samples", "tier_release_margin_pct", "tier_recovery_step"),
+        "taken literally under `tiers`: one calm sample ends a cut, and the settings make the way back "
+        "slower where the factor would swing. Under the default policy two samples in which nobody waits "
+        "end it",
     ),
     Figure(
         "user_window",
@@ -78,7 +85,9 @@ HEAD = """\
 <!-- Made by `python -m tests.founding_figures > docs/founding-figures.md`; change its table instead. -->
 
 The figures that were asked for at the beginning, and what became of each.
-A test asserts every row with the default settings, on the objects that a service runs.
+A test asserts every row on the objects that a service runs, with the default settings but for
+`POLICY=tiers`, which takes the table literally. Where the default policy, `adaptive`, differs, the row says
+how and why; tests assert that, too.
 Settings have the prefix `AUTOGLM_THROTTLE_`; [Settings](settings.md) says more about them.
 
 | figure | settings and defaults | how it is taken | test |

@@ -1,4 +1,7 @@
-"""Each literal figure, asserted on a throttle with default settings, and the page that lists them."""
+"""Each literal figure, asserted under the policy `tiers`, and the page that lists them.
+
+Where the default policy differs, its tests stand beside those of the figure.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ import pytest
 
 from autoglm_throttle.control.controller import Hysteresis
 from autoglm_throttle.control.table import FOUNDING
+from autoglm_throttle.limiting.gate import Ticket
 from autoglm_throttle.model import Demand, Policy, Priority, Reason, Regime, Why
+from autoglm_throttle.permit import Permit, Rejection
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.testing import FakeGpu, ManualClock
 from autoglm_throttle.throttle import Throttle
@@ -19,12 +24,13 @@ PAGE = Path(__file__).parents[1] / "docs" / "founding-figures.md"
 
 
 class Service:
-    """A throttle as it comes, with a clock and a GPU that obey."""
+    """A throttle as it comes, but for the policy, with a clock and a GPU that obey."""
 
-    def __init__(self, **settings: object) -> None:
+    def __init__(self, policy: Policy = Policy.TIERS, **settings: object) -> None:
         self.clock = ManualClock()
         self.gpu = FakeGpu(clock=self.clock)
-        self.throttle = Throttle(Settings(**settings), gpu=self.gpu, sampling="manual", clock=self.clock)
+        chosen = Settings(policy=policy, **settings)
+        self.throttle = Throttle(chosen, gpu=self.gpu, sampling="manual", clock=self.clock)
 
     def sample(self, *percents: float) -> list[float]:
         """Read the GPU once a second; the factor after each sample."""
@@ -37,7 +43,8 @@ class Service:
 
     def admitted(self, priority: Priority, tries: int) -> int:
         """How many of so many requests come in at this instant."""
-        return sum(self.throttle.try_admit(Demand(priority)).admitted for _ in range(tries))
+        verdicts = [self.throttle.try_admit(Demand(priority)) for _ in range(tries)]
+        return sum(isinstance(verdict, Permit) for verdict in verdicts)
 
     def drain(self) -> None:
         for priority in Priority:
@@ -75,7 +82,6 @@ def test_sampling() -> None:
 def test_trigger() -> None:
     above = math.nextafter(85.0, 100.0)
     assert (Settings().tier_samples, Settings().tiers[0][0]) == (3, 85.0)
-    assert Settings().policy is Policy.TIERS
     assert Service().sample(above, above, above) == [1.0, 1.0, 0.7]
     assert Service().sample(85.0, 85.0, 85.0, 85.0) == [1.0] * 4
     assert Service().sample(above, above, 85.0, above, above, above) == [1.0] * 5 + [0.7]
@@ -105,7 +111,7 @@ def test_above_95_percent_full_buckets_do_not_help() -> None:
     service.sample(96.0, 96.0, 96.0)
     assert service.throttle.snapshot().tokens[Priority.HIGH] == 1000.0
     verdict = service.throttle.try_admit(Demand(Priority.HIGH))
-    assert not verdict.admitted
+    assert isinstance(verdict, Rejection)
     assert (verdict.decision.reason, verdict.decision.detail) == (Reason.GPU, "gpu:stop")
     assert verdict.decision.retry_after_s == 1.0, "the next sample could open the door"
 
@@ -125,15 +131,63 @@ def test_release() -> None:
     assert service.throttle.regime().why is Why.RELEASED
 
 
+class Crowd(Service):
+    """The default policy before a service that finishes 20 requests/s, with one inside and one in line."""
+
+    def __init__(self) -> None:
+        super().__init__(Settings().policy, inflight_max=1, slo_s=60.0)
+        for _ in range(40):
+            self.inside = self.permit()
+            self.clock.advance(0.05)
+            self.inside.settle()
+        self.inside = self.permit()
+        ticket = self.throttle.try_admit(Demand(Priority.HIGH))
+        assert isinstance(ticket, Ticket)
+        self.ticket = ticket
+
+    def permit(self) -> Permit:
+        permit = self.throttle.try_admit(Demand(Priority.HIGH))
+        assert isinstance(permit, Permit)
+        return permit
+
+
+def test_the_default_policy_cuts_only_while_requests_wait() -> None:
+    assert Settings().policy is Policy.ADAPTIVE
+    calm = Service(Settings().policy)
+    assert calm.sample(*[99.0] * 10) == [1.0] * 10
+    assert calm.throttle.regime().table_factor == 0.0, "what it would be under tiers is told"
+    assert Crowd().sample(85.0, 92.0, 92.0, 92.0) == [1.0, 1.0, 1.0, 0.4]
+    assert Crowd().sample(92.0, 92.0, 88.0) == [1.0, 1.0, 0.7]
+
+
+def test_the_default_policy_never_cuts_below_what_the_service_finishes() -> None:
+    crowd = Crowd()
+    factor = crowd.sample(99.0, 99.0, 99.0)[-1]
+    seen = crowd.throttle.snapshot()
+    assert seen.gate is not None
+    assert seen.gate.service_rps == pytest.approx(20.0, rel=0.3)
+    least_rps = 1.15 * (seen.gate.service_rps or 0.0)
+    assert factor * sum(Settings().rates_rps) == pytest.approx(least_rps)
+    assert seen.rate_limit_rps == {priority: pytest.approx(least_rps) for priority in Priority}
+
+
+def test_the_default_policy_ends_a_cut_after_two_samples_in_which_nobody_waits() -> None:
+    crowd = Crowd()
+    assert crowd.sample(92.0, 92.0, 92.0) == [1.0, 1.0, 0.4]
+    crowd.throttle.leave(crowd.ticket)
+    assert crowd.sample(92.0, 92.0) == [0.4, 1.0]
+    assert crowd.throttle.regime().why is Why.RELEASED
+
+
 def test_user_window() -> None:
     assert Settings().user_limits == ((), (), ())
     service = Service(user_limit="10/second")
     ann = Demand(user="ann")
-    assert sum(service.throttle.try_admit(ann).admitted for _ in range(50)) == 10
+    assert [type(service.throttle.try_admit(ann)) for _ in range(50)] == [Permit] * 10 + [Rejection] * 40
     service.clock.advance(0.999)
-    assert not service.throttle.try_admit(ann).admitted
+    assert isinstance(service.throttle.try_admit(ann), Rejection)
     service.clock.advance(0.001)
-    assert service.throttle.try_admit(ann).admitted
+    assert isinstance(service.throttle.try_admit(ann), Permit)
 
 
 def test_every_row_has_its_test() -> None:
