@@ -19,7 +19,9 @@ DEADLINE_S = 10.0
 def decided(
     throttle: Throttle, priority: Priority = Priority.MID, user: str = "", cost: float = 1.0
 ) -> Decision:
-    return throttle.try_admit(Demand(priority, user, cost)).decision
+    decision = throttle.try_admit(Demand(priority, user, cost)).decision
+    assert decision is not None
+    return decision
 
 
 def admitted(throttle: Throttle, times: int, priority: Priority = Priority.MID, user: str = "") -> int:

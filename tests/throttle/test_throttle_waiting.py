@@ -39,6 +39,7 @@ from tests.throttle.lining import (
     ticket_for,
     warmed,
 )
+from tests.throttle.waiter import quiet
 
 BACKENDS = ("asyncio", "trio")
 HIGH, MID, LOW = Priority
@@ -68,7 +69,7 @@ class Line:
     async def stand(self, group: anyio.abc.TaskGroup, *demands: Demand) -> None:
         for demand in demands:
             group.start_soon(self.ask, demand.user, demand)
-            await anyio.wait_all_tasks_blocked()
+            await quiet()
 
 
 class TestOrder:
@@ -85,7 +86,7 @@ class TestOrder:
                 assert not line.verdicts
                 for turn, name in enumerate("cebfad", 1):
                     running.settle()
-                    await anyio.wait_all_tasks_blocked()
+                    await quiet()
                     assert list(line.verdicts)[-1] == name
                     assert len(line.verdicts) == turn
                     verdict = line.verdicts[name]
@@ -118,7 +119,7 @@ class TestOrder:
                 await line.stand(group, *(Demand(MID, name) for name in "abcd"))
                 for permit in running:
                     permit.settle()
-                await anyio.wait_all_tasks_blocked()
+                await quiet()
                 assert sorted(line.verdicts) == ["a", "b", "c"]
                 permit_a = line.verdicts["a"]
                 assert isinstance(permit_a, Permit)
@@ -181,7 +182,7 @@ class TestTurn:
         throttle = warmed(gated())
         (running,) = held(throttle)
         task = asyncio.create_task(throttle.admit(Demand(MID, "u")))
-        await anyio.wait_all_tasks_blocked()
+        await quiet()
         throttle.clock.advance(0.2)
         running.settle()
         permit = await task
@@ -219,7 +220,7 @@ class TestTurn:
         running = permit_for(throttle, Demand(user="u"))
         throttle.clock.advance(0.25)
         task = asyncio.create_task(throttle.admit(Demand(user="u", address="here")))
-        await anyio.wait_all_tasks_blocked()
+        await quiet()
         throttle.clock.advance(0.5)
         running.settle()
         permit = await task
@@ -236,7 +237,7 @@ class TestTurn:
         throttle = warmed(gated(slo_s=20.0, user_limit="3/second"))
         running = permit_for(throttle, Demand(user="u"))
         task = asyncio.create_task(throttle.admit(Demand(user="u")))
-        await anyio.wait_all_tasks_blocked()
+        await quiet()
         throttle.clock.advance(2.0)
         running.settle()
         assert (await task).decision.reset_after_s == 0.0
@@ -245,7 +246,7 @@ class TestTurn:
         throttle = warmed(gated())
         (running,) = held(throttle)
         task = asyncio.create_task(throttle.admit(Demand()))
-        await anyio.wait_all_tasks_blocked()
+        await quiet()
         running.settle()
         assert (await task).decision == Decision(True, Reason.OK)
 
@@ -428,7 +429,7 @@ class TestVain:
                 throttle.clock.advance(100.0)
                 await line.stand(group, Demand(user="b"))
                 running.settle()
-                await anyio.wait_all_tasks_blocked()
+                await quiet()
             assert line.verdicts["a"].decision.detail == "queue:wait"
             assert line.verdicts["b"].admitted
             assert queued(throttle, MID) == (2, 100.0)
@@ -527,7 +528,7 @@ class TestSynchronousFace:
         ticket = ticket_for(throttle, Demand(MID, cost=4.0))
         permit_for(throttle, Demand(MID, cost=4.0, holds_slot=False))
         task = asyncio.create_task(throttle.wait(ticket))
-        await anyio.wait_all_tasks_blocked()
+        await quiet()
         throttle.leave(ticket)
         assert ticket.wake is not None
         ticket.wake()
@@ -614,7 +615,7 @@ class TestThreads:
         loop = asyncio.new_event_loop()
         try:
             task = loop.create_task(throttle.admit(Demand(MID)))
-            loop.run_until_complete(anyio_blocked())
+            loop.run_until_complete(quiet())
             running.settle()
             permit = loop.run_until_complete(asyncio.wait_for(task, DEADLINE_S))
             assert isinstance(permit, Permit)
@@ -627,7 +628,7 @@ class TestThreads:
         loop = asyncio.new_event_loop()
         loop.set_exception_handler(lambda _loop, _context: None)  # a pending task is destroyed: on purpose
         task = loop.create_task(throttle.admit(Demand(HIGH)))
-        loop.run_until_complete(anyio_blocked())
+        loop.run_until_complete(quiet())
         loop.close()
         second = ticket_for(throttle, Demand(MID))
         running.settle()
@@ -638,10 +639,6 @@ class TestThreads:
         assert throttle.snapshot().hints["left_in_line"] == 1
         throttle.leave(second)
         assert in_flight(throttle) == 0
-
-
-async def anyio_blocked() -> None:
-    await anyio.wait_all_tasks_blocked()
 
 
 class TestShown:
