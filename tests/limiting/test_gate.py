@@ -86,8 +86,12 @@ def test_the_hard_bound_joins_the_limit() -> None:
 
 def test_a_lower_line_does_not_hold_up_a_higher_class() -> None:
     tested = fill(knowing(100.0))
-    wait(tested, MID)
+    low = wait(tested, LOW)
     tested.finish(0.0, Outcome.SUCCESS, 0.01)
+    assert copy.deepcopy(tested).enter(Demand(MID), 0.01)
+    assert not copy.deepcopy(tested).enter(Demand(LOW), 0.01)
+    tested.leave(low, 0.01)
+    tested._wait(Ticket(Demand(MID), 0.01, 0.5, 2))
     assert not copy.deepcopy(tested).enter(Demand(LOW), 0.01), "somebody stands before it"
     assert not copy.deepcopy(tested).enter(Demand(MID), 0.01)
     assert tested.enter(Demand(HIGH), 0.01)
@@ -240,11 +244,17 @@ def test_who_was_dropped_is_told_when_to_come_again() -> None:
     (dropped,) = tested.ready(0.5)
     assert dropped is ticket
     got = tested.refusal(ticket, 0.5)
-    assert tested.refusal(Ticket(Demand(HIGH), 0.0, 0.5, 1), 0.5).retry_after_s == 0.0
     assert (got.allowed, got.reason, got.detail) == (False, Reason.QUEUE, "queue:wait")
     assert got.retry_after_s == 0.0, "fifty before it are just few enough again"
     come(tested, HIGH, 0.5)
     assert tested.refusal(ticket, 0.5).retry_after_s == pytest.approx(0.01)
+
+
+def test_who_was_dropped_from_a_line_that_is_now_empty_may_come_at_once() -> None:
+    tested = fill(knowing(100.0, limit=1))
+    ticket = wait(tested, HIGH)
+    tested.ready(0.5)
+    assert tested.refusal(ticket, 0.5).retry_after_s == 0.0
 
 
 # --- who goes ---

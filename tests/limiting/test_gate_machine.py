@@ -250,7 +250,7 @@ class Crowd:
         self.forget = forget
         self.forgotten: list[float] = []
         self.random = random.Random(seed)
-        self.gate = Gate(GateRules(inflight_start=8, inflight_max=8), 0.0)
+        self.gate = Gate(GateRules(inflight_start=8, inflight_max=8, min_share=0.2), 0.0)
         self.now = 0.0
         self.tickets: list[Ticket] = []
         self.running: list[float] = []
@@ -274,6 +274,11 @@ class Crowd:
 
     def arrive(self) -> None:
         demand = Demand(Priority(self.random.randrange(3)))
+        if self.random.random() < 0.2:  # the shared budget has refused it
+            rescued = self.gate.rescue(demand, self.now)
+            if rescued is not None:
+                self.tickets.append(rescued)
+            return
         if self.gate.enter(demand, self.now):
             self.let_in(self.now)
             return
@@ -364,21 +369,21 @@ def test_a_crowd_that_comes_and_goes_leaks_nothing() -> None:
 
 
 def test_the_collector_may_settle_a_permit_at_any_allocation() -> None:
-    crowd = Crowd(seed=11, forget=0.9)
+    crowd, chance = Crowd(seed=11, forget=0.9), random.Random(5)
     settled, thresholds = 0, gc.get_threshold()
     called: list[Ticket] = []
 
     def settle(phase: str, info: dict[str, int]) -> None:
         nonlocal settled
-        if phase == "stop" and crowd.forgotten:
+        if phase == "stop" and crowd.forgotten and chance.random() < 0.2:
             crowd.gate.finish(crowd.forgotten.pop(), Outcome.SUCCESS, crowd.now)
             called.extend(crowd.gate.ready(crowd.now))
             settled += 1
 
     gc.callbacks.append(settle)
     try:
-        for _ in range(10_000):
-            gc.set_threshold(1)
+        for _ in range(20_000):
+            gc.set_threshold(chance.randrange(1, 6))
             crowd.step()
             gc.set_threshold(0)
             assert crowd.gate.in_flight == crowd.held()

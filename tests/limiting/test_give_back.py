@@ -204,6 +204,10 @@ def test_half_a_refund_is_not_called_one() -> None:
     tested = windows()
     spend(tested, Demand(user="ann"), 1.0)
     assert not tested.give_back(Demand(user="ann", address="never seen"), 1.0, 2.0)
+    spend(tested, Demand(user="ben", address="host", cost=2.0), 1.0)
+    assert not tested.give_back(Demand(user="never seen", address="host", cost=2.0), 1.0, 2.0)
+    assert spend(tested, Demand(user="cid", address="host", cost=2.0), 2.0)
+    assert spend(tested, Demand(user="dan", address="host", cost=2.0), 2.0), "the address got its own"
 
 
 def test_nothing_was_charged_where_no_limit_applies() -> None:
