@@ -1,0 +1,63 @@
+"""The benchmark as a command: what it keeps, and that the same seeds give the same bytes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import closed_loop, harness
+from benchmarks.loop import study
+from benchmarks.loop.scenarios import SCENARIOS
+
+FEW = ("--scenarios", "steady_0.5x,oom_tight_3x", "--seeds", "1", "--policies", "none,codel")
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["closed_loop", *words])
+    return closed_loop.main()
+
+
+def test_what_was_kept_is_what_a_second_run_finds(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(harness, "RESULTS", tmp_path)
+    assert command(monkeypatch, *FEW, "--write") == 0
+    kept = json.loads((tmp_path / "closed_loop.json").read_text())
+    assert kept["sha256"] == closed_loop.digest(kept["figures"])
+    assert set(kept["figures"]["medians"]["steady_0.5x"]) == {"oracle", "none", "codel"}
+    assert {path.name for path in tmp_path.glob("*.svg")} == {
+        "closed_loop_calm.svg",
+        "closed_loop_memory.svg",
+    }
+
+    assert command(monkeypatch, *FEW, "--check") == 0
+    assert "the figures are those that were kept" in capsys.readouterr().out
+    assert command(monkeypatch, "--scenarios", "steady_0.5x", *FEW[2:], "--check") == 1
+    assert "other figures than those kept" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--scenarios", "step_3x"), "step_3x is none of steady_0.5x"),
+        (("--policies", "gate,sluice"), "sluice is none of oracle"),
+        (("--set", "min_share"), "min_share is not a name, = and a number"),
+    ],
+)
+def test_what_is_not_known_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(SystemExit):
+        command(monkeypatch, *words)
+    assert said in capsys.readouterr().err
+
+
+def test_settings_reach_the_throttle() -> None:
+    scenario = SCENARIOS["oom_tight_3x"]
+    doors = (("plain", "gate", ()), ("low share", "gate", (("min_share", 0.2),)))
+    figures = study.work(study.Task(scenario, 1, doors)).figures
+    assert set(figures) == {"oracle", "plain", "low share"}
+    assert (figures["low share"].low or 0.0) > (figures["plain"].low or 0.0)
