@@ -1,0 +1,245 @@
+"""The garbage collector may settle a forgotten permit, or close a waiter, in the midst of anything."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from autoglm_throttle import (
+    Demand,
+    Outcome,
+    Permit,
+    Priority,
+    Rejection,
+    Settings,
+    desk,
+    permit,
+    snapshot,
+    throttle,
+)
+from autoglm_throttle.limiting import (
+    gate,
+    gate_service,
+    gate_share,
+    line,
+    sliding_window,
+    token_bucket,
+    user_windows,
+)
+from autoglm_throttle.limiting.gate import Ticket, TicketState
+from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle
+from tests.throttle.lining import NOTHING, WIDE, in_flight, left_over, permit_for, ticket_for, warmed
+
+HIGH, MID, LOW = Priority
+SETTINGS = Settings(
+    policy="gate",
+    inflight_start=3,
+    inflight_max=3,
+    inflight_floor=1,
+    user_limit="20/minute",
+    **{**WIDE, "rate_mid_rps": "20/s"},
+)
+
+
+WATCHED = {
+    str(module.__file__)
+    for module in (
+        throttle,
+        desk,
+        permit,
+        snapshot,
+        gate,
+        gate_service,
+        gate_share,
+        line,
+        sliding_window,
+        token_bucket,
+        user_windows,
+    )
+}
+"""Where the books are kept."""
+
+
+class Scene:
+    """A throttle with two running requests and one free slot, or three running and two in line."""
+
+    def __init__(self, *, full: bool) -> None:
+        clock = ManualClock()
+        self.throttle = warmed(ManualThrottle(SETTINGS, clock, FakeGpu(clock=clock)))
+        self.running = [permit_for(self.throttle, Demand(MID, "u")) for _ in range(3 if full else 2)]
+        self.in_line = [ticket_for(self.throttle, Demand(MID, "u")) for _ in range(2 if full else 0)]
+        self.forgotten = self.running.pop()
+        self.given_up = ticket_for(self.throttle, Demand(LOW, "v")) if full else None
+        self.rung: list[Ticket] = []
+
+    def collect(self) -> None:
+        """What the collector does: end a stream that nobody reads, and a task that nobody awaits."""
+        self.forgotten.settle(Outcome.NEUTRAL)
+        if self.given_up is not None:
+            self.throttle.leave(self.given_up)
+
+
+Action = Callable[[Scene], None]
+
+
+def arrive(scene: Scene) -> None:
+    take(scene, scene.throttle.try_admit(Demand(MID, "u")))
+
+
+def take(scene: Scene, verdict: Permit | Ticket | Rejection) -> None:
+    if isinstance(verdict, Permit):
+        scene.running.append(verdict)
+    elif isinstance(verdict, Ticket):
+        scene.in_line.append(verdict)
+
+
+def arrive_later(scene: Scene) -> None:
+    """In the next period of the gate, which closes one first."""
+    scene.throttle.clock.advance(0.5)
+    arrive(scene)
+
+
+def arrive_too_often(scene: Scene) -> None:
+    take(scene, scene.throttle.try_admit(Demand(HIGH, "u", 20.0)))
+
+
+def settle(scene: Scene) -> None:
+    scene.running.pop().settle()
+
+
+def settle_later(scene: Scene) -> None:
+    scene.throttle.clock.advance(0.3)
+    settle(scene)
+
+
+def called(scene: Scene) -> None:
+    for ticket, verdict in scene.throttle.called():
+        if ticket in scene.in_line:
+            scene.in_line.remove(ticket)
+        take(scene, verdict)
+
+
+def called_after_a_settling(scene: Scene) -> None:
+    settle(scene)
+    called(scene)
+
+
+def called_too_late(scene: Scene) -> None:
+    scene.throttle.clock.advance(0.6)
+    called(scene)
+
+
+def leave(scene: Scene) -> None:
+    for ticket in scene.in_line[:1]:
+        scene.in_line.remove(ticket)
+        scene.throttle.leave(ticket)
+
+
+def leave_after_the_call(scene: Scene) -> None:
+    settle(scene)
+    leave(scene)
+
+
+def look(scene: Scene) -> None:
+    """What a task does before it sleeps, and when its bell has rung."""
+    for ticket in list(scene.in_line):
+        if ticket.wake is None:
+            wait(scene, ticket)
+    while scene.rung:
+        resume(scene, scene.rung.pop(0))
+
+
+def wait(scene: Scene, ticket: Ticket) -> None:
+    if ticket.state is TicketState.WAITING:
+        ticket.wake = lambda: scene.rung.append(ticket)
+    else:
+        scene.throttle._desk.hear(ticket)
+    resume(scene, ticket)
+
+
+def resume(scene: Scene, ticket: Ticket) -> None:
+    if ticket in scene.in_line:
+        verdict = scene.throttle._look(ticket)
+        if verdict is not None:
+            scene.in_line.remove(ticket)
+            take(scene, verdict)
+
+
+def look_too_late(scene: Scene) -> None:
+    scene.throttle.clock.advance(0.6)
+    look(scene)
+
+
+def observe(scene: Scene) -> None:
+    scene.throttle.tick()
+
+
+ACTIONS: list[Action] = [
+    *(arrive, arrive_later, arrive_too_often, settle, settle_later, called, called_after_a_settling),
+    *(called_too_late, leave, leave_after_the_call, look, look_too_late, observe),
+]
+
+
+class Collector:
+    """Runs once, at the n-th call or return in the action, as the real one does at allocations and calls."""
+
+    def __init__(self, scene: Scene, moment: int) -> None:
+        self.scene = scene
+        self.moment = moment
+        self.seen = 0
+
+    def profile(self, frame: FrameType, event: str, arg: Any) -> None:
+        if frame.f_code.co_filename in WATCHED:
+            self.seen += 1
+            if self.seen == self.moment:
+                self.scene.collect()
+
+    def watch(self, action: Action) -> None:
+        sys.setprofile(self.profile)
+        try:
+            action(self.scene)
+        finally:
+            sys.setprofile(None)
+
+
+def even(scene: Scene) -> None:
+    """End everything, and compare the books."""
+    owner = scene.throttle
+    called(scene)
+    for ticket in scene.rung:
+        resume(scene, ticket)
+    assert in_flight(owner) == len(scene.running)
+    assert owner._desk.gate.waiting == len(scene.in_line)
+    assert sum(owner.snapshot().active.values()) == len(scene.running)
+    for ticket in scene.in_line:
+        owner.leave(ticket)
+    for running in scene.running:
+        running.settle()
+    snapshot = owner.snapshot()
+    assert in_flight(owner) == 0
+    assert left_over(owner) == NOTHING
+    assert snapshot.stale_results == 0
+    admitted = sum(n for (_, name, _), n in snapshot.requests.items() if name == "admitted")
+    assert sum(snapshot.outcomes.values()) == admitted
+    asked = Demand(HIGH, "u", holds_slot=False)
+    spent = 19 - int(permit_for(owner, asked).decision.remaining)
+    assert spent == admitted
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("action", ACTIONS)
+def test_whenever_the_collector_runs_the_books_are_even(action: Action, full: bool) -> None:
+    moment, seen = 1, 1
+    while moment <= seen:
+        scene = Scene(full=full)
+        collector = Collector(scene, moment)
+        collector.watch(action)
+        seen = collector.seen
+        if seen < moment:
+            scene.collect()
+        even(scene)
+        moment += 1
