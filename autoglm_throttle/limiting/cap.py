@@ -85,10 +85,6 @@ class Cap:
         """Nobody."""
         return _NOBODY
 
-    def deadline_s(self) -> float:
-        """Infinite: nobody waits."""
-        return math.inf
-
     def charge(self) -> None:
         """Count a request as in flight that would have been refused: a dry run lets it load the service."""
         self.in_flight += 1

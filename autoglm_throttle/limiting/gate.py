@@ -223,10 +223,6 @@ class Gate:
                 pass
         return ended
 
-    def deadline_s(self) -> float:
-        """The next instant at which `ready` would drop somebody; infinite if nobody waits."""
-        return self._lines.deadline_s()
-
     def refusal(self, ticket: Ticket, now: float) -> Decision:
         """The refusal of a ticket that was dropped."""
         now = self._tick(now)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from typing import TypeAlias
 
@@ -35,10 +34,6 @@ class Lines:
             if priority is _LOW:
                 ahead += len(low)
         return ahead
-
-    def deadline_s(self) -> float:
-        """The first instant at which the patience of a head is over; infinite if nobody waits."""
-        return min((next(iter(line)).deadline_s for line in self.all if line), default=math.inf)
 
     def waiting(self) -> tuple[int, int, int]:
         """Tickets of high, mid and low, whichever line they stand in."""

@@ -68,7 +68,6 @@ def test_it_keeps_no_line() -> None:
     assert not tested.expire(ticket, 9.0)
     assert tested.refusal(ticket, 0.0).detail == "queue:cap"
     assert tested.ready(9.0) == ()
-    assert tested.deadline_s() == math.inf
     assert (tested.waiting, tested.in_flight) == (0, 1)
 
 

@@ -213,16 +213,6 @@ def test_at_the_end_of_its_patience_nobody_is_called() -> None:
     assert tested.in_flight == 0
 
 
-def test_the_next_deadline_is_that_of_the_first_head() -> None:
-    tested = fill(knowing(100.0, min_share=0.1, limit=1))
-    assert tested.deadline_s() == math.inf
-    wait(tested, LOW, 0.1)
-    wait(tested, HIGH, 0.2)
-    assert tested.deadline_s() == pytest.approx(0.6)
-    tested.rescue(Demand(LOW, slo_s=0.5), 0.3)
-    assert tested.deadline_s() == pytest.approx(0.55)
-
-
 def test_a_waiters_own_timer_drops_it_wherever_it_stands() -> None:
     tested = fill(knowing(100.0))
     first, hasty = wait(tested, HIGH), wait(tested, HIGH, slo_s=0.5)
@@ -746,6 +736,23 @@ def test_a_dry_run_lets_in_whom_it_would_refuse() -> None:
     tested.advance(0.5)
     assert tested.in_flight == 0
     assert tested._starts_s == pytest.approx(0.0)
+
+
+def test_a_dry_run_would_refuse_as_many_as_a_live_gate_does() -> None:
+    live, dry = fill(knowing(100.0, 40.0)), fill(knowing(100.0, 40.0, dry_run=True))
+    for _ in range(100):
+        expected, got = come(live, MID), come(dry, MID)
+        assert type(got) is type(expected)
+        if isinstance(got, Ticket):
+            dry.leave(got, 0.0)
+        else:
+            assert got == expected
+        dry.charge()
+        if isinstance(expected, Decision):
+            break
+    assert dry.in_flight == 4 + 32
+    assert dry.evidence().confirmed
+    assert dry.evidence().confirmed, "somebody would still wait"
 
 
 def test_waiters_and_refusals_of_the_gate_alone_are_evidence() -> None:

@@ -211,4 +211,6 @@ def test_half_a_refund_is_not_called_one() -> None:
 
 
 def test_nothing_was_charged_where_no_limit_applies() -> None:
-    assert not windows().give_back(Demand(Priority.LOW, "ann"), 1.0, 2.0)
+    tested = windows()
+    assert not tested.give_back(Demand(Priority.LOW, "ann"), 1.0, 2.0)
+    assert tested.users == 0
