@@ -1,18 +1,22 @@
 """The tables of the README that hold figures, made from what the benchmarks and the demonstration kept.
 
-Run: ``python -m benchmarks.figures`` after ``python -m benchmarks.peers --write``,
-``python -m benchmarks.serve --write`` or ``python -m docs.draw_demo``. It measures nothing.
+Run: ``python -m benchmarks.figures`` after ``python -m benchmarks.peers --write``, the same of ``serve``,
+``closed_loop`` or ``overload``, or ``python -m docs.draw_demo``. It measures nothing.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import RESULTS, line
+from benchmarks.loop import table
+from benchmarks.overload import LAG_S
+from benchmarks.overloaded import ROWS
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -29,6 +33,30 @@ PEERS = {
 
 OVERLOADED = ("2x", "5x")
 """Phases of the demonstration."""
+
+DOORS = {
+    "adaptive": "**adaptive**",
+    "gate": "gate",
+    "tiers": "tiers",
+    "gradient": "gradient",
+    "codel": "CoDel",
+    "aimd": "AIMD",
+    "none": "no limit",
+}
+"""Doors of the closed loop, and what their columns are called."""
+
+COURSES = (
+    ("half load, full batches: the GPU reads 99 %", "steady_0.5x_batchy", "goodput"),
+    ("twice the capacity", "step_2x", "goodput"),
+    ("five times", "step_5x", "goodput"),
+    ("ten times", "step_10x", "goodput"),
+    ("ten times, high priority alone", "step_10x", "high"),
+    ("three times, memory for 30 requests", "oom_tight_3x", "goodput"),
+)
+"""Title, scenario and figure of a row."""
+
+LOADED = 5.0
+"""The load at which overload over HTTP is looked at more closely."""
 
 HEAD = (
     "| | added to an admitted request | a refused request | memory of 100,000 users "
@@ -64,6 +92,86 @@ def _micros(cost: Mapping[str, float] | None, name: str) -> str:
     return f"{cost['us']:.1f} µs{beside}"
 
 
+def closed_loop_part(kept: Mapping[str, Any]) -> str:
+    """What is served in time before a modelled service, a column for each door."""
+    medians: table.Medians = kept["figures"]["medians"]
+    doors = [door for door in DOORS if any(door in by_door for by_door in medians.values())]
+    rows = [
+        (title, [medians[scenario].get(door, {}).get(figure) for door in doors])
+        for title, scenario, figure in COURSES
+    ]
+    rows += [
+        ("16 scenarios, geometric mean", [table.mean_of_16(medians, door) for door in doors]),
+        ("16 scenarios, the worst", [table.worst_of_16(medians, door, "goodput") for door in doors]),
+        ("16 scenarios, the worst for high", [table.worst_of_16(medians, door, "high") for door in doors]),
+    ]
+    head = _head("", *(DOORS[door] for door in doors))
+    shown = "".join(_cells(title, *(_ratio(value) for value in values)) for title, values in rows)
+    tails = ((name.removeprefix("step_"), medians[name]["adaptive"]) for name in table.QUICK)
+    told = " and ".join(
+        f"{row['high_p99_s']:.2f} s at {load}, {row['high_p99_over']:.1f} times the oracle's"
+        for load, row in tails
+    )
+    return (
+        f"{head}{shown}\nUnder `adaptive` the 99th percentile of high is {told}."
+        f"\n`benchmarks/closed_loop.py`, medians of {kept['figures']['seeds']} seeds: {line(kept)}.\n"
+    )
+
+
+def overload_part(kept: Mapping[str, Any]) -> str:
+    """What is served in time over real HTTP, a row for each thing that stands in front of the service."""
+    loads = kept["scale"]["loads"]
+    cases = {(case["row"], case["load"]): case for case in kept["rows"]}
+    head = _head(
+        "",
+        *(f"{load:g}x" for load in loads),
+        *(f"{what} at {LOADED:g}x" for what in ("high priority", "its p99", "a refusal takes")),
+    )
+    rows = "".join(
+        _cells(ROWS[name].title, *(_goodput(cases.get((name, load))) for load in loads), *_close(cases, name))
+        for name in ROWS
+        if any(row == name for row, _ in cases)
+    )
+    late = any("!" in _goodput(case) for case in cases.values())
+    return (
+        f"{head}{rows}\nCompletions within {kept['scale']['slo_s']:g} s, of what this GPU can do:"
+        f" {kept['capacity_rps']:.0f} requests/s."
+        + (" !: the clients themselves were late, too." if late else "")
+        + f"\n`benchmarks/overload.py`, medians of {kept['rounds']} rounds: {line(kept)}.\n"
+    )
+
+
+def _goodput(case: Mapping[str, Any] | None) -> str:
+    if case is None:
+        return "-"
+    return _ratio(case["goodput"]) + "!" * ((case["lag_p99_s"] or 0.0) > LAG_S)
+
+
+def _close(cases: Mapping[tuple[str, float], Mapping[str, Any]], name: str) -> tuple[str, str, str]:
+    case = cases.get((name, LOADED))
+    if case is None:
+        return ("-", "-", "-")
+    return _ratio(case["in_time"]["high"]), _time(case["high_p99_s"]), _time(case["refusal_p99_s"])
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None or math.isnan(value) else f"{value:.2f}"
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    return f"{seconds * 1e3:.0f} ms" if seconds < 1.0 else f"{seconds:.1f} s"
+
+
+def _cells(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _head(*cells: str) -> str:
+    return f"{_cells(*cells)}|{'---|' * len(cells)}\n"
+
+
 def demo_part(kept: str) -> str:
     """The phases of overload at the end of a demonstration, its sentence, and what the high priority got."""
     head, _, shown = kept.partition("\n\n")
@@ -72,15 +180,24 @@ def demo_part(kept: str) -> str:
     sentence = shown.strip().splitlines()[-1]
     return (
         f"```text\n{rows}\n```\n\n"
-        f"> {sentence}\n\nOf the requests of high priority {shares} were served.\n"
+        f"> {sentence}\n\nOf the requests of high priority within their users' limits {shares} were served.\n"
         f"([The whole table](docs/demo.txt): {head}.)\n"
     )
 
 
 def high_shares(kept: str) -> dict[str, float]:
-    """Phase of overload -> percent of its high priority requests that were served."""
-    rows = re.findall(r"^(2x|5x) +high +(\d+) +(\d+)", kept, re.MULTILINE)
-    return {phase: 100 * int(admitted) / int(sent) for phase, sent, admitted in rows}
+    """Phase of overload -> percent served of its high priority requests within the limits of users."""
+    rows = re.findall(r"^(2x|5x) +high +(\d+) +(\d+) +(\d+)", kept, re.MULTILINE)
+    return {
+        phase: 100 * int(admitted) / (int(sent) - int(limited)) for phase, sent, admitted, limited in rows
+    }
+
+
+MADE: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "closed_loop": closed_loop_part,
+    "overload": overload_part,
+}
+"""Records that make a part of the README once there is one."""
 
 
 def fill(text: str, name: str, content: str) -> str:
@@ -103,6 +220,10 @@ def parts() -> Iterator[tuple[str, str]]:
     kept = {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in ("peers", "serve")}
     yield "figures", peers_table(kept["peers"], kept["serve"])
     yield "demo", demo_part(DEMO.read_text(encoding="utf-8"))
+    for name, made in MADE.items():
+        path = RESULTS / f"{name}.json"
+        if path.exists():
+            yield name.replace("_", "-"), made(json.loads(path.read_text()))
 
 
 def main() -> None:

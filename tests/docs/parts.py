@@ -12,9 +12,9 @@ from pathlib import Path
 
 import httpx
 
-from autoglm_throttle import ThrottleMiddleware
+from autoglm_throttle import Demand, Permit, Priority, Rejection, Settings, ThrottleMiddleware
 from autoglm_throttle.settings import SETTINGS
-from autoglm_throttle.testing import throttle_for_tests
+from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
 from benchmarks import figures
 from examples.existing_service import app
 
@@ -33,32 +33,62 @@ def settings_table() -> str:
     return f"| variable | default | meaning |\n|---|---|---|\n{rows}"
 
 
-def refusal(busy_pct: float) -> str:
-    """What the sixth request of a caller gets whose limit is five a minute, 12.25 s after the first."""
-    answer = asyncio.run(_refused(busy_pct))
+def limited() -> ManualThrottle:
+    """A throttle 12.25 s after the first of five requests of a caller whose limit is five a minute."""
+    throttle = throttle_for_tests(user_limit="5/minute")
+    _asked(throttle, times=5)
+    throttle.clock.advance(12.25)
+    return throttle
+
+
+def busy() -> ManualThrottle:
+    """The default policy before a service that does 100 requests/s, the line as long as is of use."""
+    throttle = throttle_for_tests(policy=Settings().policy)
+    for _ in range(300):
+        permit = throttle.try_admit(Demand(Priority.HIGH))
+        throttle.clock.advance(0.01)
+        if isinstance(permit, Permit):
+            permit.settle()
+    for priority in (Priority.HIGH, Priority.LOW):
+        while not isinstance(throttle.try_admit(Demand(priority)), Rejection):
+            pass
+    return throttle
+
+
+def rejected() -> ManualThrottle:
+    """The literal table, at the third sample of a GPU at 97 %."""
+    throttle = throttle_for_tests(policy="tiers")
+    throttle.gpu.utilization_pct = 97
+    throttle.tick(3)
+    return throttle
+
+
+def refusal(throttle: ManualThrottle) -> str:
+    """What a request of low priority is answered that is refused."""
+    answer = _asked(throttle, times=1)
     status = HTTPStatus(answer.status_code)
     fields = "".join(f"{name}: {value}\n" for name, value in answer.headers.items())
     return f"```http\nHTTP/1.1 {status.value} {status.phrase}\n{fields}\n{answer.text}\n```\n"
 
 
-async def _refused(busy_pct: float) -> httpx.Response:
-    throttle = throttle_for_tests(user_limit="5/minute")
+def _asked(throttle: ManualThrottle, times: int) -> httpx.Response:
+    """The last of so many answers."""
     transport = httpx.ASGITransport(ThrottleMiddleware(app, throttle=throttle))
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        for _ in range(5):
-            await client.get("/")
-        throttle.clock.advance(9.25)
-        throttle.gpu.utilization_pct = busy_pct
-        throttle.tick(3)
-        return await client.get("/")
+
+    async def ask() -> httpx.Response:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            answers = [await client.get("/", headers={"x-priority": "low"}) for _ in range(times)]
+        return answers[-1]
+
+    return asyncio.run(ask())
 
 
 def made() -> Mapping[Path, Mapping[str, str]]:
     """File -> name of the part -> what belongs between its marks."""
-    answers = {"limited": refusal(40), "rejected": refusal(97)}
+    answers = {"limited": refusal(limited()), "busy": refusal(busy())}
     return {
         figures.README: {**dict(figures.parts()), "settings": settings_table(), **answers},
-        CLIENTS: answers,
+        CLIENTS: {**answers, "rejected": refusal(rejected())},
     }
 
 

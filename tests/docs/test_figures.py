@@ -1,8 +1,13 @@
 """The tables of figures are made from what was kept, and from nothing else."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from benchmarks import figures
+from benchmarks.loop.doors.doors import NAMES
+from benchmarks.loop.scenarios import SCENARIOS
 
 MACHINE = {
     "date": "2026-01-02",
@@ -40,14 +45,77 @@ def test_a_row_for_each_library_and_the_machine_below() -> None:
 
 
 def test_the_demonstration_is_told_by_its_phases_of_overload() -> None:
-    rows = ["phase priority", "calm high 9 9", "2x high 200 90", "2x low 9 9", "5x high 300 60", "all 9 9"]
-    kept = "\n".join(["a machine", "", *rows, "", "rate: what it means", "", "What happened.", ""])
+    rows = ["phase priority", "calm high 9 9 0", "2x high 200 90 0", "2x low 9 9 0", "5x high 320 60 20"]
+    kept = "\n".join(["a machine", "", *rows, "all 9 9", "", "rate: what it means", "", "What happened.", ""])
     assert figures.high_shares(kept) == {"2x": 45.0, "5x": 20.0}
     told = figures.demo_part(kept)
-    assert "```text\nphase priority\n2x high 200 90\n2x low 9 9\n5x high 300 60\n```" in told
+    assert "```text\nphase priority\n2x high 200 90 0\n2x low 9 9 0\n5x high 320 60 20\n```" in told
     assert "> What happened.\n" in told
-    assert "Of the requests of high priority 45 % at 2x and 20 % at 5x were served." in told
+    assert "within their users' limits 45 % at 2x and 20 % at 5x were served." in told
     assert "a machine.)" in told
+
+
+def figures_of(goodput: float, high: float) -> dict[str, float | None]:
+    return {"goodput": goodput, "high": high, "high_p99_s": 0.512, "high_p99_over": 1.64}
+
+
+def test_the_closed_loop_has_a_column_for_each_door_that_was_run() -> None:
+    scenarios = {scenario for _, scenario, _ in figures.COURSES}
+    medians = {
+        name: {"oracle": figures_of(1, 1), "tiers": figures_of(0.4, 0.1), "adaptive": figures_of(0.9, 0.99)}
+        for name in scenarios
+    }
+    medians["step_10x"]["adaptive"] = figures_of(0.8, 0.97)
+    del medians["step_5x"]["tiers"]
+    kept = {**MACHINE, "figures": {"seeds": 5, "medians": medians}}
+    lines = figures.closed_loop_part(kept).splitlines()
+    assert lines[0] == "|  | **adaptive** | tiers |"
+    rows = {cells[0]: cells[1:] for cells in (row.strip("| ").split(" | ") for row in lines[2:11])}
+    assert rows["ten times"] == ["0.80", "0.40"]
+    assert rows["ten times, high priority alone"] == ["0.97", "0.10"]
+    assert rows["five times"] == ["0.90", "-"]
+    assert rows["16 scenarios, geometric mean"] == ["0.88", "0.40"]
+    assert rows["16 scenarios, the worst"] == ["0.80", "0.40"]
+    assert rows["16 scenarios, the worst for high"] == ["0.97", "0.10"]
+    assert "0.51 s at 2x, 1.6 times the oracle's and 0.51 s at 5x" in lines[12]
+    assert "medians of 5 seeds: 2026-01-02" in lines[13]
+
+
+def test_the_rows_of_the_closed_loop_are_scenarios_of_it() -> None:
+    assert {scenario for _, scenario, _ in figures.COURSES} <= SCENARIOS.keys()
+    assert figures.DOORS.keys() == set(NAMES) - {"oracle"}
+
+
+def case(row: str, load: float, goodput: float, lag_p99_s: float | None = 0.001) -> dict[str, object]:
+    times = {"high_p99_s": 0.5, "refusal_p99_s": 1.25, "lag_p99_s": lag_p99_s}
+    return {"row": row, "load": load, "goodput": goodput, "in_time": {"high": 0.99}, **times}
+
+
+def test_overload_has_a_row_for_each_that_was_run_and_says_where_the_clients_were_late() -> None:
+    rows = [case("adaptive", 1.0, 1.0), case("adaptive", 5.0, 0.98), case("none", 5.0, 0.2, 0.02)]
+    rows += [{**case("full", 5.0, 0.9), "refusal_p99_s": None}, case("control", 1.0, 0.999, None)]
+    kept = {**MACHINE, "scale": {"loads": [1.0, 5.0], "slo_s": 2.0}, "rows": rows, "rounds": 3}
+    lines = figures.overload_part({**kept, "capacity_rps": 97.6}).splitlines()
+    assert lines[0] == "|  | 1x | 5x | high priority at 5x | its p99 at 5x | a refusal takes at 5x |"
+    assert lines[2] == "| no middleware | - | 0.20! | 0.99 | 500 ms | 1.2 s |"
+    assert lines[3] == "| autoglm_throttle, adaptive | 1.00 | 0.98 | 0.99 | 500 ms | 1.2 s |"
+    assert lines[4] == "| concurrency limit 32 | - | 0.90 | 0.99 | 500 ms | - |"
+    assert lines[5] == "| instant GPU, no middleware | 1.00 | - | - | - | - |"
+    assert "what this GPU can do: 98 requests/s. !: the clients" in lines[7]
+    assert "medians of 3 rounds: 2026-01-02" in lines[8]
+    rows[2]["lag_p99_s"] = 0.01
+    assert "!" not in figures.overload_part({**kept, "capacity_rps": 97.6})
+
+
+def test_parts_are_made_of_the_records_that_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures, "RESULTS", tmp_path)
+    monkeypatch.setattr(figures, "MADE", {"closed_loop": str, "overload": str})
+    (tmp_path / "peers.json").write_text(json.dumps(PEERS))
+    (tmp_path / "serve.json").write_text(json.dumps(SERVE))
+    (tmp_path / "closed_loop.json").write_text("{}")
+    assert [name for name, _ in figures.parts()] == ["figures", "demo", "closed-loop"]
 
 
 def test_a_part_is_filled_between_its_marks_alone() -> None:
