@@ -50,6 +50,41 @@ def test_a_bell_rung_before_the_wait_is_heard(backend: str) -> None:
     run(backend, scenario)
 
 
+def test_a_bell_rung_long_before_the_wait_is_heard_at_once(backend: str) -> None:
+    async def leaves() -> None:
+        raise AssertionError("there is nothing to wait for")
+
+    async def scenario() -> None:
+        bell = doorbell()
+        bell.ring()
+        for _ in range(20):
+            await anyio.lowlevel.checkpoint()
+        assert not await bell.wait(LONG_S, leaves)
+
+    run(backend, scenario)
+
+
+def test_a_bell_is_heard_that_was_rung_while_its_loop_stood_still() -> None:
+    loop = asyncio.new_event_loop()
+    bells: list[Doorbell] = []
+
+    async def waiter() -> bool:
+        bells.append(doorbell())
+        return await bells[0].wait(LONG_S, anyio.sleep_forever)
+
+    async def begun() -> None:
+        while not bells:
+            await asyncio.sleep(0)
+
+    try:
+        task = loop.create_task(waiter())
+        loop.run_until_complete(begun())
+        bells[0].ring()
+        assert loop.run_until_complete(asyncio.wait_for(task, 10.0)) is False
+    finally:
+        loop.close()
+
+
 def test_the_wait_ends_by_itself(backend: str) -> None:
     async def scenario() -> None:
         assert not await doorbell().wait(0.001, anyio.sleep_forever)

@@ -84,7 +84,7 @@ def test_reads_the_environment_when_it_is_asked_to(monkeypatch: pytest.MonkeyPat
 
 def test_samples_may_be_handed_in() -> None:
     clock = ManualClock()
-    throttle = Throttle(Settings(gpu="none"), clock=clock)
+    throttle = Throttle(Settings(policy="tiers", gpu="none"), clock=clock)
     for _ in range(3):
         clock.advance(1.0)
         regime = throttle.observe(

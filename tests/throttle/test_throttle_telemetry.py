@@ -242,7 +242,7 @@ class TestThread:
 
     def test_a_hung_read_adds_nothing_to_a_request_and_shows_by_its_age(self) -> None:
         clock, gpu = ManualClock(), Watched()
-        throttle = Observed(Settings(), gpu=gpu, clock=clock)
+        throttle = Observed(Settings(policy="tiers"), gpu=gpu, clock=clock)
         try:
             throttle.start()
             assert throttle.observed.wait(DEADLINE_S)

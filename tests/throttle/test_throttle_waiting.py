@@ -7,6 +7,7 @@ import gc
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 
 import anyio
@@ -639,6 +640,18 @@ class TestThreads:
         assert throttle.snapshot().hints["left_in_line"] == 1
         throttle.leave(second)
         assert in_flight(throttle) == 0
+
+
+def test_two_threads_may_ring_the_same_bells() -> None:
+    class Emptied(deque[Callable[[], None]]):
+        """Another thread takes the last bell between the look and the grip."""
+
+        def __len__(self) -> int:
+            return 1
+
+    throttle = gated()
+    throttle._desk.bells = Emptied()
+    throttle._desk.ring()
 
 
 class TestShown:
