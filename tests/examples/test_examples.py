@@ -1,16 +1,19 @@
 """The examples run as they are printed."""
 
 import ast
+import asyncio
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx
 import pytest
 
-from autoglm_throttle.testing import assert_admitted, assert_limited
+from autoglm_throttle import Demand
+from autoglm_throttle.testing import assert_admitted, assert_limited, assert_rejected, throttle_for_tests
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.name != "__init__.py")
@@ -55,6 +58,54 @@ async def test_the_inference_service_answers_limits_and_explains() -> None:
         schema = (await caller.get("/openapi.json")).json()
         assert "429" in schema["paths"]["/v1/generate"]["post"]["responses"]
         assert "429" not in schema["paths"]["/ready"]["get"]["responses"]
+
+
+async def test_the_llm_service_holds_a_place_until_the_last_word() -> None:
+    example = loaded("llm_service")
+    throttle = throttle_for_tests(policy="adaptive", inflight_max=1, **example.SETTINGS)
+    async with client(example.create_app(throttle)) as caller:
+        first, second = (asyncio.create_task(caller.post("/v1/chat", json={"prompt": "a"})) for _ in "ab")
+        await anyio.wait_all_tasks_blocked()
+        load = (await caller.get("/load")).json()
+        assert (load["in_flight"], load["limit"], load["waiting"]) == (1, 1, 1)
+        assert not first.done()
+        for answer in await asyncio.gather(first, second):
+            assert answer.text.count("word") == 8
+        assert (await caller.get("/load")).json()["in_flight"] == 0
+        assert (await caller.post("/v1/embeddings", json={"prompt": "a bc"})).json() == {
+            "embedding": [0.1, 0.2]
+        }
+        summary = await caller.post("/v1/summaries", json={"prompt": "a"})
+        assert summary.json()["summary"].count("word") == 8
+
+
+@pytest.mark.parametrize(
+    ("path", "within", "patience_s"),
+    [
+        ("/v1/chat", None, 15.0),
+        ("/v1/chat", "2", 0.5),
+        ("/v1/chat", "900", 15.0),
+        ("/v1/embeddings", None, 1.25),
+        ("/v1/summaries", None, 150.0),
+    ],
+)
+async def test_the_llm_service_lets_wait_as_long_as_is_of_use(
+    path: str, within: str | None, patience_s: float
+) -> None:
+    example = loaded("llm_service")
+    throttle = throttle_for_tests(policy="adaptive", inflight_max=1, **example.SETTINGS)
+    throttle.try_admit(Demand())
+    async with client(example.create_app(throttle)) as caller:
+        fields = {} if within is None else {"x-within": within}
+        asked = asyncio.create_task(caller.post(path, json={"prompt": "a"}, headers=fields))
+        await anyio.wait_all_tasks_blocked()
+        throttle.clock.advance(patience_s - 0.01)
+        throttle.called()  # wakes those who have waited in vain
+        await anyio.wait_all_tasks_blocked()
+        assert not asked.done()
+        throttle.clock.advance(0.02)
+        throttle.called()
+        assert_rejected(await asked, "queue")
 
 
 async def test_an_existing_app_is_limited_without_being_touched(monkeypatch: pytest.MonkeyPatch) -> None:
