@@ -72,13 +72,9 @@ def test_a_bell_is_heard_that_was_rung_while_its_loop_stood_still() -> None:
         bells.append(doorbell())
         return await bells[0].wait(LONG_S, anyio.sleep_forever)
 
-    async def begun() -> None:
-        while not bells:
-            await asyncio.sleep(0)
-
     try:
         task = loop.create_task(waiter())
-        loop.run_until_complete(begun())
+        loop.run_until_complete(asyncio.sleep(0.001))
         bells[0].ring()
         assert loop.run_until_complete(asyncio.wait_for(task, 10.0)) is False
     finally:
