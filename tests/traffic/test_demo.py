@@ -132,6 +132,7 @@ async def test_the_child_shows_its_throttle_and_ends_with_the_block() -> None:
         assert state["rate_rps"] == {"high": 1000.0, "mid": 500.0, "low": 100.0}
         assert (state["policy"], state["table_factor"], state["gate"]) == ("tiers", 1.0, None)
         assert state["tiers"] == [[85.0, 0.7], [90.0, 0.4], [95.0, 0.0]]
+        assert await child.ask("/nowhere") is None
         port = child.port
     assert gone(port)
     assert await child.ask(STATE_PATH) is None

@@ -78,7 +78,7 @@ class Child:
         return self._said.read().decode(errors="replace").splitlines()[-LINES:]
 
     async def ask(self, path: str) -> dict[str, Any] | None:
-        """The JSON object at a path of its own; None if it does not say in time."""
+        """The JSON object at a path of its own; None if it does not say it, or not in time."""
         try:
             async with asyncio.timeout(ASK_S):
                 reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
@@ -87,8 +87,9 @@ class Child:
                 writer.close()
         except OSError:
             return None
-        body = answer.partition(b"\r\n\r\n")[2]
-        return cast("dict[str, Any]", json.loads(body)) if body else None
+        if not answer.startswith(b"HTTP/1.1 200 "):
+            return None
+        return cast("dict[str, Any]", json.loads(answer.partition(b"\r\n\r\n")[2]))
 
     def _first_word(self) -> int:
         with contextlib.suppress(BrokenPipeError):
