@@ -1,10 +1,11 @@
 # What a person types. Every target first makes its own environment, with python3 (3.11 or newer, with venv) alone:
 #
-#   make demo     a simulated GPU service under rising load, shown in the terminal, about 90 seconds
-#                 POLICY=tiers|fixed  SECONDS=45  TRACE=path.csv  SPEED=20
+#   make demo     a simulated GPU service under rising load, shown in the terminal, about 70 seconds
+#                 POLICY=adaptive|tiers|gate|fixed  SECONDS=45  TRACE=path.csv  SPEED=20
 #   make test     the whole suite with branch coverage; TESTS=tests/gpu runs a part, without coverage
 #   make check    format, lint, types, contracts between rooms, dependencies, the wheel
-#   make bench    the measurements; BENCHMARKS="decision peers" runs some of them
+#   make bench    the measurements, some minutes; BENCHMARKS="decision peers" runs some of them,
+#                 BENCHMARKS=overload half an hour of real HTTP
 #   make clean    forget the environment and everything that was built
 #
 # PYTHON=python3.12 chooses the interpreter, VENV=/somewhere/else the folder of the environment.
@@ -12,7 +13,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 TESTS ?=
-BENCHMARKS ?= decision peers serve
+BENCHMARKS ?= decision peers serve closed_loop
 
 BIN := $(VENV)/bin
 ENVIRONMENT := @$(PYTHON) .ci/environment.py "$(VENV)"
