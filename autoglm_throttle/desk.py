@@ -32,10 +32,10 @@ class Desk:
     def call(self, now: float) -> None:
         """Let in who may come in, and let go who has waited in vain."""
         for ticket in self.gate.ready(now):
-            if ticket.wake is None:
-                self.unheard.append(ticket)
-            else:
+            if ticket.wake is not None:
                 self.bells.append(ticket.wake)
+            elif ticket.state is not TicketState.LEFT:  # the garbage collector may have been here
+                self.unheard.append(ticket)
 
     def free(self, now: float) -> None:
         """Give back a slot that was not used, perhaps to somebody who waits for it."""

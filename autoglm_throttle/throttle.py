@@ -386,6 +386,7 @@ class Throttle:
         if place is not None:
             if place.state is _CALLED:
                 place.state = _LEFT
+                self._desk.hear(place)  # whom another request, settled by the garbage collector, has called
                 return None
             if self._dry_run:
                 self._desk.gate.leave(place, now)

@@ -181,6 +181,24 @@ class TestCut:
             assert refusal_for(throttle, Demand(MID, "u")).decision.reason is Reason.USER
         ticket_for(throttle, Demand(HIGH, "v"))
 
+    def test_one_of_the_guaranteed_share_has_not_paid_and_is_paid_nothing_back(self) -> None:
+        throttle = overloaded(adaptive(min_share=0.2, user_limit="300/hour"), 99.0)
+        permit_for(throttle, Demand(HIGH, "u", 300.0, holds_slot=False))
+        flood(throttle, HIGH)
+        budget = throttle._budget._bucket
+        before = budget.tokens(throttle.clock())
+        throttle.leave(ticket_for(throttle, Demand(LOW)))
+        assert refusal_for(throttle, Demand(LOW, "u")).decision.reason is Reason.USER
+        assert budget.tokens(throttle.clock()) == before
+
+    def test_whom_the_budget_refuses_is_demand_all_the_same(self) -> None:
+        throttle = overloaded(adaptive(min_share=0.0), 99.0)
+        flood(throttle, HIGH)
+        before = throttle._desk.gate._arrived[HIGH]  # type: ignore[union-attr]
+        for _ in range(10):
+            refusal_for(throttle, Demand(HIGH))
+        assert throttle._desk.gate._arrived[HIGH] == before + 10  # type: ignore[union-attr]
+
     def test_with_room_the_budget_is_all_that_is_asked(self) -> None:
         throttle = Rush(adaptive(4), 99.0).end()
         permit = permit_for(throttle, Demand(HIGH))

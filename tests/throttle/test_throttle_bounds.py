@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from autoglm_throttle import Demand, Outcome, Permit, Policy, Priority, Reason
+from autoglm_throttle.limiting.gate import TicketState
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
 from tests.throttle.lining import gated, held, in_flight, permit_for, refusal_for, ticket_for, warmed
 
@@ -53,10 +54,32 @@ class TestMemory:
         self.filled(throttle, 0.92)
         ticket = ticket_for(throttle, Demand())
         self.filled(throttle, 0.5)
+        assert ticket.state is TicketState.CALLED
         ((called, permit),) = throttle.called()
         assert called is ticket
         assert isinstance(permit, Permit)
         assert len(permits) + 1 == in_flight(throttle)
+
+    def test_a_newcomer_finds_that_it_has_risen_and_calls_those_in_front(self) -> None:
+        throttle = throttle_for_tests(policy="gate", slo_s=240.0, user_limit="100/minute")
+        self.filled(throttle, 0.2)
+        held(throttle, 10)
+        self.filled(throttle, 0.92)
+        tickets = [ticket_for(throttle, Demand(LOW)) for _ in range(3)]
+        throttle._desk.gate.memory(0.85)  # room for one more
+        tickets.append(ticket_for(throttle, Demand(LOW)))
+        assert [ticket.state.name for ticket in tickets] == ["CALLED", "WAITING", "WAITING", "WAITING"]
+
+    def test_one_who_is_refused_there_by_its_user_limit_leaves_the_slot_to_them(self) -> None:
+        throttle = throttle_for_tests(policy="gate", slo_s=240.0, user_limit="20/minute")
+        permit_for(throttle, Demand(HIGH, "u", 20.0, holds_slot=False))
+        self.filled(throttle, 0.2)
+        held(throttle, 10)
+        self.filled(throttle, 0.92)
+        ticket = ticket_for(throttle, Demand(LOW))
+        throttle._desk.gate.memory(0.85)
+        assert refusal_for(throttle, Demand(HIGH, "u")).decision.reason is Reason.USER
+        assert ticket.state is TicketState.CALLED
 
 
 class TestObjective:

@@ -35,10 +35,11 @@ from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle
 from tests.throttle.lining import NOTHING, WIDE, in_flight, left_over, permit_for, ticket_for, warmed
 
 HIGH, MID, LOW = Priority
+SLOTS = 3
 SETTINGS = Settings(
     policy="gate",
-    inflight_start=3,
-    inflight_max=3,
+    inflight_start=SLOTS,
+    inflight_max=SLOTS,
     inflight_floor=1,
     user_limit="20/minute",
     **{**WIDE, "rate_mid_rps": "20/s"},
@@ -70,7 +71,7 @@ class Scene:
     def __init__(self, *, full: bool) -> None:
         clock = ManualClock()
         self.throttle = warmed(ManualThrottle(SETTINGS, clock, FakeGpu(clock=clock)))
-        self.running = [permit_for(self.throttle, Demand(MID, "u")) for _ in range(3 if full else 2)]
+        self.running = [permit_for(self.throttle, Demand(MID, "u")) for _ in range(SLOTS if full else 2)]
         self.in_line = [ticket_for(self.throttle, Demand(MID, "u")) for _ in range(2 if full else 0)]
         self.forgotten = self.running.pop()
         self.given_up = ticket_for(self.throttle, Demand(LOW, "v")) if full else None
@@ -193,7 +194,7 @@ class Collector:
         self.seen = 0
 
     def profile(self, frame: FrameType, event: str, arg: Any) -> None:
-        if frame.f_code.co_filename in WATCHED:
+        if event != "c_call" and frame.f_code.co_filename in WATCHED:
             self.seen += 1
             if self.seen == self.moment:
                 self.scene.collect()
@@ -209,6 +210,8 @@ class Collector:
 def even(scene: Scene) -> None:
     """End everything, and compare the books."""
     owner = scene.throttle
+    assert TicketState.LEFT not in {ticket.state for ticket in owner._desk.unheard}
+    assert owner._desk.gate.waiting == 0 or in_flight(owner) == SLOTS
     called(scene)
     for ticket in scene.rung:
         resume(scene, ticket)

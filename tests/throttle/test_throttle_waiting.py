@@ -24,6 +24,7 @@ from autoglm_throttle import (
     Settings,
     Throttle,
 )
+from autoglm_throttle import throttle as throttle_module
 from autoglm_throttle.limiting.gate import Gate, GateRules, Ticket, TicketState
 from autoglm_throttle.testing import ManualThrottle
 from tests.throttle.asking import DEADLINE_S
@@ -494,6 +495,25 @@ class TestSynchronousFace:
         ticket = ticket_for(throttle, Demand(MID))
         running.settle()
         permit = await throttle.wait(ticket)
+        assert isinstance(permit, Permit)
+        assert left_over(throttle) == NOTHING
+        assert throttle.called() == []
+
+    async def test_one_whose_turn_comes_while_it_gets_its_bell_has_one_turn(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whatever is allocated there may let the garbage collector end another request."""
+        throttle = warmed(gated())
+        (running,) = held(throttle)
+
+        class Bell:
+            @property
+            def ring(self) -> Callable[[], None]:
+                running.settle()
+                return lambda: None
+
+        monkeypatch.setattr(throttle_module, "doorbell", Bell)
+        permit = await throttle.wait(ticket_for(throttle, Demand(MID)))
         assert isinstance(permit, Permit)
         assert left_over(throttle) == NOTHING
         assert throttle.called() == []
