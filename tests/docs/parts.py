@@ -43,7 +43,7 @@ def limited() -> ManualThrottle:
 
 def busy() -> ManualThrottle:
     """The default policy before a service that does 100 requests/s, the line as long as is of use."""
-    throttle = throttle_for_tests(policy=Settings().policy)
+    throttle = throttle_for_tests(policy=Settings().policy, min_share=0)  # no place in front of high
     for _ in range(300):
         permit = throttle.try_admit(Demand(Priority.HIGH))
         throttle.clock.advance(0.01)

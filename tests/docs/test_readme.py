@@ -105,8 +105,6 @@ def test_the_budget_and_the_reserves_are_those_of_the_page() -> None:
     assert f"{settings.adaptive_headroom:g} times the service rate" in DECIDES
     assert f"less than {settings.reserve_mid:.0%}".replace("%", " %") in DECIDES
     assert f"low at {settings.reserve_low:.0%}".replace("%", " %") in DECIDES
-    assert f"mid and low get {settings.min_share:.0%}".replace("%", " %") in DECIDES
-    assert f"together get {settings.min_share:.0%}".replace("%", " %") in README
 
 
 def test_the_hysteresis_table_has_every_setting_and_its_default() -> None:
