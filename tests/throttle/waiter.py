@@ -1,4 +1,4 @@
-"""A task that stands in line and can be told to stop, in every way there is."""
+"""Tasks that stand in line, and can be told to stop in every way there is."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Callable
 
 import anyio
+import anyio.abc
 
-from autoglm_throttle import Demand, Permit, Rejection
+from autoglm_throttle import Demand, Permit, Rejection, Throttle
 from autoglm_throttle.testing import ManualThrottle
 
 WAYS = ("task", "scope", "timeout")
@@ -78,3 +79,19 @@ class Waiter:
         }[way]
         self.task = asyncio.create_task(ask(turns_inside))
         return stop
+
+
+class Line:
+    """Tasks that ask one after the other, and the order in which their turns come."""
+
+    def __init__(self, throttle: Throttle) -> None:
+        self.throttle = throttle
+        self.verdicts: dict[str, Permit | Rejection] = {}
+
+    async def ask(self, name: str, demand: Demand) -> None:
+        self.verdicts[name] = await self.throttle.admit(demand)
+
+    async def stand(self, group: anyio.abc.TaskGroup, *demands: Demand) -> None:
+        for demand in demands:
+            group.start_soon(self.ask, demand.user, demand)
+            await quiet()
