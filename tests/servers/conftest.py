@@ -15,6 +15,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     arguments: dict[str, Any] = getattr(item, "funcargs", {})
     server = arguments.get("server")
-    if report.failed and isinstance(server, Server):
+    if report.failed and isinstance(server, Server) and not server.stopped:
         report.sections.append(("output of the server", server.output))
     return report

@@ -64,6 +64,11 @@ class Server:
         self._output.seek(0)
         return self._output.read().decode(errors="replace")
 
+    @property
+    def stopped(self) -> bool:
+        """Whether it was stopped: what it wrote is gone then."""
+        return self._output.closed
+
     def connection(self) -> http.client.HTTPConnection:
         """A new connection."""
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_S)

@@ -1,0 +1,18 @@
+"""One simulated GPU and the service in front of it, in a process of its own."""
+
+from __future__ import annotations
+
+from autoglm_throttle.traffic.demo.serving import asked_for, serve
+from autoglm_throttle.traffic.simulate import BatchSpec, SimGpu, SimSpec, service
+
+
+def main() -> None:
+    """Serve a GPU that does as many requests/s as the first line of the standard input says."""
+    capacity_rps = asked_for()["capacity_rps"]
+    work = BatchSpec(max_batch=16, base_s=1.0 / capacity_rps, capacity_rps=capacity_rps)
+    sim = SimGpu(SimSpec(work=work, request_bytes=SimSpec().request_bytes // 100))
+    serve(service(sim), connections=2_000)
+
+
+if __name__ == "__main__":
+    main()
