@@ -125,7 +125,7 @@ def overload_part(kept: Mapping[str, Any]) -> str:
     head = _head(
         "",
         *(f"{load:g}x" for load in loads),
-        *(f"{what} at {LOADED:g}x" for what in ("high priority", "its p99", "a refusal takes")),
+        *(f"{what} at {LOADED:g}x" for what in ("high priority", "its p99", "p99 of refusals")),
     )
     rows = "".join(
         _cells(ROWS[name].title, *(_goodput(cases.get((name, load))) for load in loads), *_close(cases, name))
@@ -137,8 +137,12 @@ def overload_part(kept: Mapping[str, Any]) -> str:
         f"{head}{rows}\nCompletions within {kept['scale']['slo_s']:g} s, of what this GPU can do:"
         f" {kept['capacity_rps']:.0f} requests/s."
         + (" !: the clients themselves were late, too." if late else "")
-        + f"\n`benchmarks/overload.py`, medians of {kept['rounds']} rounds: {line(kept)}.\n"
+        + f"\n`benchmarks/overload.py`, {_rounds(kept['rounds'])}: {line(kept)}.\n"
     )
+
+
+def _rounds(count: int) -> str:
+    return "one round" if count == 1 else f"medians of {count} rounds"
 
 
 def _goodput(case: Mapping[str, Any] | None) -> str:

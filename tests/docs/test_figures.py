@@ -96,7 +96,7 @@ def test_overload_has_a_row_for_each_that_was_run_and_says_where_the_clients_wer
     rows += [{**case("full", 5.0, 0.9), "refusal_p99_s": None}, case("control", 1.0, 0.999, None)]
     kept = {**MACHINE, "scale": {"loads": [1.0, 5.0], "slo_s": 2.0}, "rows": rows, "rounds": 3}
     lines = figures.overload_part({**kept, "capacity_rps": 97.6}).splitlines()
-    assert lines[0] == "|  | 1x | 5x | high priority at 5x | its p99 at 5x | a refusal takes at 5x |"
+    assert lines[0] == "|  | 1x | 5x | high priority at 5x | its p99 at 5x | p99 of refusals at 5x |"
     assert lines[2] == "| no middleware | - | 0.20! | 0.99 | 500 ms | 1.2 s |"
     assert lines[3] == "| autoglm_throttle, adaptive | 1.00 | 0.98 | 0.99 | 500 ms | 1.2 s |"
     assert lines[4] == "| concurrency limit 32 | - | 0.90 | 0.99 | 500 ms | - |"
@@ -104,7 +104,9 @@ def test_overload_has_a_row_for_each_that_was_run_and_says_where_the_clients_wer
     assert "what this GPU can do: 98 requests/s. !: the clients" in lines[7]
     assert "medians of 3 rounds: 2026-01-02" in lines[8]
     rows[2]["lag_p99_s"] = 0.01
-    assert "!" not in figures.overload_part({**kept, "capacity_rps": 97.6})
+    once = figures.overload_part({**kept, "capacity_rps": 97.6, "rounds": 1})
+    assert "!" not in once
+    assert "`benchmarks/overload.py`, one round: " in once
 
 
 def test_parts_are_made_of_the_records_that_are_there(
