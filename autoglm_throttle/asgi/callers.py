@@ -23,7 +23,7 @@ from autoglm_throttle.settings import PREFIX, ConfigError, Problem, Settings
 from autoglm_throttle.settings.quantity import quantity
 
 VALUE_AT_MOST = 8192
-"""Bytes; a longer identity or priority header is treated as absent."""
+"""Bytes; a longer identity or priority header is treated as absent, a longer deadline as malformed."""
 
 PEER_AT_MOST = 128
 """Characters of a peer that count. An address has 45, but a server behind a proxy may hand on anything
@@ -127,7 +127,8 @@ class Callers:
         except Exception:  # noqa: BLE001 - a scope may hold anything, and the limits must hold all the same
             self._hint("malformed_scope")
             nobody, group = self._by_address("")
-            return Demand(self._default, nobody.user, group=group)
+            slot = self._holds_slot or scope.get("type") != "websocket"
+            return Demand(self._default, nobody.user, group=group, holds_slot=slot)
 
     def _look_for_proxy(self, scope: Scope, hint: ProxyHint) -> None:
         client = scope.get("client")
@@ -183,7 +184,7 @@ class Callers:
         if stated is None:
             return slo_s
         try:
-            wanted = quantity(stated[:VALUE_AT_MOST].decode("ascii"), "s")
+            wanted = quantity(stated.decode("ascii"), "s") if len(stated) <= VALUE_AT_MOST else 0.0
         except ValueError:
             wanted = 0.0
         if wanted <= 0.0:

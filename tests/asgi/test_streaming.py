@@ -20,6 +20,7 @@ from autoglm_throttle.asgi import MARKER, ThrottleMiddleware
 from autoglm_throttle.model import Decision, Reason, Refused
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
 from tests.asgi.drive import Answer, App, Message, http_scope, request, send_scope
+from tests.asgi.line import REQUEST, Client, settled, taken, with_places
 
 CHUNKS = (b"data: one\n\n", b"", b"\x00\xff\r\n", b"data: [DONE]\n\n")
 
@@ -486,3 +487,39 @@ async def test_a_file_sent_by_the_server_is_a_success_at_its_last_part(
     await ThrottleMiddleware(app, throttle=throttle)(http_scope(), receive, send)
     assert active == [1] * len(messages)
     assert throttle.snapshot().outcomes[Priority.MID, Outcome.SUCCESS] == 1
+
+
+# --- where the requests in flight are limited ---
+
+
+@pytest.mark.parametrize(("ending", "body"), [("goes on", b"012more"), ("fails", b"012"), ("leaves", b"012")])
+def test_a_stream_holds_its_place_until_its_end_or_its_clients_leaving(
+    backend: str, ending: str, body: bytes
+) -> None:
+    async def scenario() -> None:
+        throttle = with_places(1)
+        goes_on = anyio.Event()
+
+        async def chunks() -> AsyncIterator[bytes]:
+            for number in range(3):
+                yield b"%d" % number
+            await goes_on.wait()
+            if ending == "fails":
+                raise RuntimeError("in the midst")
+            yield b"more"
+
+        app = ThrottleMiddleware(StreamingResponse(chunks()), throttle=throttle)  # type: ignore[arg-type]
+        client = Client(app, http_scope(), REQUEST)
+        async with anyio.create_task_group() as group:
+            group.start_soon(client.run)
+            await settled()
+            assert len(client.answer.messages) == 4
+            assert taken(throttle) == (1, 0, 1)
+            if ending == "leaves":
+                client.leaves()
+            else:
+                goes_on.set()
+        assert taken(throttle) == (0, 0, 0)
+        assert client.answer.body == body
+
+    anyio.run(scenario, backend=backend)

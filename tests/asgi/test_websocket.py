@@ -14,6 +14,7 @@ from autoglm_throttle.asgi import ThrottleMiddleware
 from autoglm_throttle.model import Decision, Reason, Refused
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
 from tests.asgi.drive import Message, connect, send_scope, websocket_scope
+from tests.asgi.line import Client, Service, left_in_line, settled, taken, used, with_places
 
 
 def echo() -> FastAPI:
@@ -189,3 +190,111 @@ async def test_refused_websocket_costs_nothing() -> None:
         assert (await connect(app, "/ws")).close_code == 1013
     throttle.clock.advance(1000)
     assert (await connect(app, "/ws")).status == 101
+
+
+# --- where the requests in flight are limited ---
+
+CONNECT: Message = {"type": "websocket.connect"}
+
+
+def talking(throttle: ManualThrottle) -> Any:
+    """An app that accepts, and holds the connection until its client leaves."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        assert (await receive())["type"] == "websocket.connect"
+        await send({"type": "websocket.accept"})
+        while (await receive())["type"] != "websocket.disconnect":
+            pass
+
+    return ThrottleMiddleware(app, throttle=throttle)
+
+
+def test_a_websocket_that_counts_by_its_rate_neither_waits_nor_holds_a_place(backend: str) -> None:
+    async def scenario() -> None:
+        throttle = with_places(1)
+        app = talking(throttle)
+        sockets = [Client(app, websocket_scope(), CONNECT) for _ in range(5)]
+        async with anyio.create_task_group() as group:
+            for socket in sockets:
+                group.start_soon(socket.run)
+            await settled()
+            assert [socket.answer.status for socket in sockets] == [101] * 5
+            assert taken(throttle) == (0, 0, 5)
+            request = Service(throttle)
+            client = request.client()
+            group.start_soon(client.run)
+            await settled()
+            assert taken(throttle) == (1, 0, 6)
+            request.release()
+            for socket in sockets:
+                socket.leaves()
+        assert client.answer.status == 200
+        assert taken(throttle) == (0, 0, 0)
+
+    anyio.run(scenario, backend=backend)
+
+
+def test_a_websocket_that_takes_a_place_waits_before_it_is_accepted(backend: str) -> None:
+    async def scenario() -> None:
+        throttle = with_places(1, websockets="slot")
+        app = talking(throttle)
+        first, second = (Client(app, websocket_scope(), CONNECT) for _ in range(2))
+        async with anyio.create_task_group() as group:
+            group.start_soon(first.run)
+            await settled()
+            group.start_soon(second.run)
+            await settled()
+            assert (first.answer.status, second.answer.messages) == (101, [])
+            assert taken(throttle) == (1, 1, 1)
+            first.sends({"type": "websocket.receive", "text": "a message is no end"})
+            await settled()
+            assert taken(throttle) == (1, 1, 1)
+            first.leaves()
+            await settled()
+            assert second.answer.status == 101
+            assert taken(throttle) == (1, 0, 1)
+            second.leaves()
+        assert taken(throttle) == (0, 0, 0)
+        assert (first.error, second.error) == (None, None)
+
+    anyio.run(scenario, backend=backend)
+
+
+def test_a_websocket_whose_client_leaves_the_line_is_charged_nothing(backend: str) -> None:
+    async def scenario() -> None:
+        throttle = with_places(1, websockets="slot")
+        app = talking(throttle)
+        holder, leaver = (Client(app, websocket_scope(), CONNECT) for _ in range(2))
+        async with anyio.create_task_group() as group:
+            group.start_soon(holder.run)
+            await settled()
+            group.start_soon(leaver.run)
+            await settled()
+            leaver.leaves()
+            await settled()
+            assert leaver.ended.is_set()
+            assert (taken(throttle), used(throttle), left_in_line(throttle)) == ((1, 0, 1), 1, 1)
+            holder.leaves()
+        assert leaver.answer.messages == []
+        assert taken(throttle) == (0, 0, 0)
+
+    anyio.run(scenario, backend=backend)
+
+
+@pytest.mark.parametrize("denial", [True, False])
+def test_a_websocket_that_waits_in_vain_is_refused_before_the_accept(backend: str, denial: bool) -> None:
+    async def scenario() -> None:
+        throttle = with_places(1, websockets="slot", slo_s=4.0, wait_budget=0.25)
+        app = talking(throttle)
+        holder, waits = Client(app, websocket_scope(), CONNECT), Client(app, websocket_scope(denial=denial))
+        async with anyio.create_task_group() as group:
+            group.start_soon(holder.run)
+            await settled()
+            group.start_soon(waits.run)
+            await settled()
+            throttle.clock.advance(1.0)
+            holder.leaves()
+        assert (waits.answer.status, waits.answer.close_code) == ((503, None) if denial else (0, 1013))
+        assert taken(throttle) == (0, 0, 0)
+
+    anyio.run(scenario, backend=backend)
