@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ThrottleProblem", "document", "exempt", "limit", "mark", "throttle_responses"]
 
+HELD: Final = "autoglm_throttle.held"
+"""The scope entry with the throttles of which a dependency holds a place for the request."""
+
 Dependency = Callable[[HTTPConnection], AsyncIterator[Permit | None]]
 
 
@@ -67,7 +70,7 @@ def limit(
 
     It runs after the middleware and after the body was parsed, takes ``cost`` units from the bucket of
     its priority and from the caller's user windows, and counts as a request of its own, but not as another
-    one in flight.
+    one in flight. Only a ``throttle`` that has not let the request in yet may make it wait for a place.
     The caller is whom the middleware saw. Refused inside the middleware, the answer is the middleware's;
     where an app with error handling of its own stands between them, and without the middleware, the same
     status and fields come with FastAPI's error body. It is never a 500.
@@ -93,10 +96,12 @@ def limit(
             yield None
             return
         whose, demand = charged
-        inside = whose in (connection.scope.get(MARKER) or {})
+        held: set[Throttle] = connection.scope.setdefault(HELD, set())
+        inside = whose in held or whose in (connection.scope.get(MARKER) or {})
         verdict = await whose.admit(_further(demand, policy, holds_slot=demand.holds_slot and not inside))
         if isinstance(verdict, Rejection):
             raise _refusal(connection, whose, verdict.decision)
+        held.add(whose)
         try:
             yield verdict
         except BaseException as error:
@@ -104,6 +109,9 @@ def limit(
             raise
         else:
             verdict.settle(Outcome.SUCCESS)
+        finally:
+            if not inside:
+                held.discard(whose)
 
     return charge
 

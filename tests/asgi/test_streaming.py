@@ -508,7 +508,7 @@ def test_a_stream_holds_its_place_until_its_end_or_its_clients_leaving(
                 raise RuntimeError("in the midst")
             yield b"more"
 
-        app = ThrottleMiddleware(StreamingResponse(chunks()), throttle=throttle)  # type: ignore[arg-type]
+        app = ThrottleMiddleware(StreamingResponse(chunks()), throttle=throttle)
         client = Client(app, http_scope(), REQUEST)
         async with anyio.create_task_group() as group:
             group.start_soon(client.run)
