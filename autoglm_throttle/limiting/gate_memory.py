@@ -10,8 +10,9 @@ BLIND_MARGIN = 0.05
 LEAST_RISE = 0.02
 """A rise of the fill above the idle one from which the share of one request can be told."""
 
-LEAST_IN_FLIGHT = 4
-"""With fewer requests the rise is mostly something else."""
+TELLING_SHARE = 0.25
+"""Of the present cap: with fewer requests inside, what others have left behind counts for more than they do.
+An allocator that keeps what it once took would make a few requests look as dear as many."""
 
 
 class MemoryCap:
@@ -21,11 +22,12 @@ class MemoryCap:
         target: fill that is aimed at, in (0, 1].
     """
 
-    __slots__ = ("_idle", "_target", "blind", "requests")
+    __slots__ = ("_idle", "_inside", "_ratio", "_target", "blind", "requests")
 
     def __init__(self, target: float) -> None:
         self._target = target
         self._idle = math.inf
+        self._ratio, self._inside = 0.0, 0
         self.requests: float = math.inf
         """Requests in flight at which the target would be reached, >= 1; infinite: nothing learnt."""
         self.blind: bool = False
@@ -45,6 +47,9 @@ class MemoryCap:
         if self.blind:
             self.requests = math.inf
             return
-        rise = ratio - self._idle
-        if in_flight >= LEAST_IN_FLIGHT and rise > LEAST_RISE:
-            self.requests = max(1.0, (self._target - self._idle) * in_flight / rise)
+        known = self.requests
+        if in_flight >= (1.0 if math.isinf(known) else TELLING_SHARE * known) and ratio - self._idle > LEAST_RISE:
+            self._ratio, self._inside = ratio, in_flight
+        rise = self._ratio - self._idle
+        if rise > LEAST_RISE:  # of an earlier fill, where the idle one has turned out to be lower
+            self.requests = max(1.0, (self._target - self._idle) * self._inside / rise)

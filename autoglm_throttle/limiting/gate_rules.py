@@ -31,9 +31,9 @@ class GateRules:
     """Shortest time between two changes of the limit, > 0."""
     period_completions: int = 8
     """Completions that make a measurement before a quarter of the objective has passed, >= 1."""
-    min_share: float = 0.03
+    min_share: float = 0.02
     """Share of the service rate that mid and low get together in any overload, 0..0.2; 0: strict priority.
-    Costs the high class 1.5 % at ten times the capacity."""
+    Costs the high class 1 % at ten times the capacity."""
     memory_target: float = 0.92
     """Fill of the fullest device that is aimed at, in (0, 1]."""
     dry_run: bool = False

@@ -136,12 +136,20 @@ class Service:
             seen = min(period.done / lasted_s, period.mean_in_flight / mean_s)
             if seen > (self.rate_rps or 0.0):
                 self.rate_rps = seen
-            return limit
+            return limit if idle or mean_s <= self.budget_s else self._lowered(limit, period.peak)
         rate = self._track(min(PROBE * period.done / lasted_s, limit / mean_s))
         budget_s = self.budget_s
         change = max(self._rules.inflight_floor, rate * budget_s) - limit
         up = STEP_UP_FAST if mean_s < budget_s / 2 else STEP_UP
         return limit + max(-STEP_DOWN * limit, min(change, up * limit))
+
+    def _lowered(self, limit: float, peak: int) -> float:
+        """The limit that nobody has reached and that is too high all the same: answers are late below it.
+
+        Without this a small service would meet its first wave with more inside than it can finish in time.
+        """
+        wanted = max(self._rules.inflight_floor, (self.rate_rps or 0.0) * self.budget_s)
+        return min(limit, max(wanted, (1.0 - STEP_DOWN) * min(limit, peak)))
 
     def _learn_latency(self, mean_s: float, peak: int) -> None:
         self.latency_s += LATENCY_GAIN * (mean_s - self.latency_s)
@@ -150,7 +158,7 @@ class Service:
         unloaded_s = self.unloaded_s
         if unloaded_s is None or self._slow_s < unloaded_s:
             self.unloaded_s = self._slow_s
-        elif peak <= 2 * self._rules.inflight_floor:  # there, latency is the unloaded latency
+        elif peak <= self._rules.inflight_floor:  # there, latency is all but the unloaded latency
             self.unloaded_s = unloaded_s + UNLOADED_GAIN * (mean_s - unloaded_s)
 
     def _track(self, seen: float) -> float:

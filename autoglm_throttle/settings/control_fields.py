@@ -95,9 +95,9 @@ class ControlFields(BaseSettings):
         1024, "Requests of one priority that may stand in line; 0: nobody waits.", CHOSEN
     )
     min_share: Annotated[float, Number(0, 0.2, "share")] = setting(
-        0.03,
+        0.02,
         "Share of what the service finishes that mid and low get together, however much high asks for.",
-        "simulated in the design: costs high 1.5 % at ten times the capacity",
+        "simulated in the design: costs high 1 % at ten times the capacity",
     )
     websockets: Annotated[WebSockets, Choice(WebSockets)] = setting(
         WebSockets.RATE,
