@@ -1,6 +1,7 @@
 """ASGI middleware that keeps a GPU service answering when demand is more than it can do."""
 
 from autoglm_throttle.asgi import EXPOSED_FIELDS, Caller, ThrottleMiddleware, exempt, mark
+from autoglm_throttle.limiting.gate import GateView, Ticket
 from autoglm_throttle.model import (
     Decision,
     Demand,
@@ -14,9 +15,11 @@ from autoglm_throttle.model import (
     Reason,
     Refused,
     Regime,
+    Signal,
     Telemetry,
     ThrottleError,
     UserLimit,
+    WebSockets,
     Why,
     WindowState,
 )
@@ -32,6 +35,7 @@ __all__ = [
     "ConfigError",
     "Decision",
     "Demand",
+    "GateView",
     "GpuProvider",
     "GpuSample",
     "Outcome",
@@ -48,12 +52,15 @@ __all__ = [
     "Rejection",
     "RoutePolicy",
     "Settings",
+    "Signal",
     "Snapshot",
     "Telemetry",
     "Throttle",
     "ThrottleError",
     "ThrottleMiddleware",
+    "Ticket",
     "UserLimit",
+    "WebSockets",
     "Why",
     "WindowState",
     "__version__",

@@ -300,10 +300,10 @@ class Evidence:
     confirmed: bool = False
     """Since the last word the gate has refused somebody, or somebody waits in line now."""
     service_rps: float | None = None
-    """Requests that the service finishes per second, None as long as it was never seen at its limit."""
+    """Requests that the service finishes per second, at first a lower bound; None: nothing has ended yet."""
     in_flight: int = 0
     limit: float = math.inf
-    """Requests that the gate lets be in flight."""
+    """Requests that may be in flight, all bounds considered."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from dataclasses import replace
 import pytest
 
 from autoglm_throttle import Demand, Outcome, Priority, Regime, Settings, Telemetry, Throttle
+from autoglm_throttle.model import Evidence
 from autoglm_throttle.testing import FakeGpu, ManualClock, throttle_for_tests
 
 DEADLINE_S = 10.0

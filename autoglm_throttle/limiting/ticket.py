@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
+from typing import Literal
 
 from autoglm_throttle.limiting.token_bucket import TokenBucket
 from autoglm_throttle.model import Decision, Demand
@@ -48,6 +49,8 @@ class Ticket:
         "state",
         "wake",
     )
+
+    admitted: Literal[False] = False
 
     def __init__(self, demand: Demand, arrived_s: float, patience_s: float, lane: int) -> None:
         self.demand: Demand = demand

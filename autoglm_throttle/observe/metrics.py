@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from autoglm_throttle.model import GpuSample, Priority, Telemetry
 from autoglm_throttle.settings import Settings
-from autoglm_throttle.snapshot import DurationCounts, Snapshot
+from autoglm_throttle.snapshot import HINTS, DurationCounts, Snapshot
 from autoglm_throttle.version import __version__
 
 PREFIX: Final = "autoglm_throttle_"
@@ -208,7 +208,7 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (
     HistogramSpec(
         PREFIX + "request_duration_seconds",
         ("priority", "decision"),
-        "Time from admission to the last byte of the answer. Requests whose client left are not in it.",
+        "Time from arrival to the last byte of the answer, waiting included. Clients that left are not in it.",
         _durations,
     ),
     MetricSpec(
@@ -245,7 +245,7 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (
         PREFIX + "hints",
         "counter",
         ("hint",),
-        "Oddities that were dealt with: unknown_priority, malformed_scope, identify_failed, behind_proxy.",
+        f"Oddities that were dealt with: {', '.join(HINTS)}.",
         _hints,
     ),
     MetricSpec(
