@@ -1,4 +1,4 @@
-"""The composition root: the order of the limits, the refunds, the clock and the lock; no algorithm."""
+"""The composition root: an admission, and the GPU telemetry that steers it; no algorithm."""
 
 from __future__ import annotations
 
@@ -7,26 +7,21 @@ import os
 import time
 import weakref
 from collections.abc import Sequence
-from typing import Final, Literal, overload
-
-import anyio
+from typing import Final, Literal
 
 from autoglm_throttle import assembly, journal
+from autoglm_throttle.admission import Admission
 from autoglm_throttle.control.choose import controller
 from autoglm_throttle.control.latency import P95
 from autoglm_throttle.desk import Desk
-from autoglm_throttle.doorbell import Leaves, doorbell
 from autoglm_throttle.gpu.aggregate import Aggregator
 from autoglm_throttle.gpu.none import NoSource
 from autoglm_throttle.gpu.sampler import Sampler
 from autoglm_throttle.gpu.select import select
-from autoglm_throttle.identity import Identity, is_identity
-from autoglm_throttle.limiting.gate import Ticket, TicketState
-from autoglm_throttle.limiting.token_bucket import TokenBucket
+from autoglm_throttle.limiting.gate import TicketState
 from autoglm_throttle.model import (
     Clock,
     Decision,
-    Demand,
     Evidence,
     GpuProvider,
     GpuSample,
@@ -37,7 +32,6 @@ from autoglm_throttle.model import (
     Why,
     Work,
 )
-from autoglm_throttle.permit import Permit, Rejection
 from autoglm_throttle.settings import SETTINGS, Settings
 from autoglm_throttle.snapshot import DURATION_BUCKETS_S, Rows, Snapshot, decision_name
 
@@ -50,7 +44,7 @@ ADMITTED: Final = Decision(True, Reason.OK)
 _WAITING, _CALLED, _LEFT = TicketState.WAITING, TicketState.CALLED, TicketState.LEFT
 
 
-class Throttle:
+class Throttle(Admission):
     """Owns every limit of a service. Share one object between all that is to be limited together.
 
     Args:
@@ -70,34 +64,17 @@ class Throttle:
         clock: Clock = time.monotonic,
     ) -> None:
         settings = settings if settings is not None else Settings()
-        self.settings: Settings = settings
-        self._clock = clock
+        now = clock()
+        self._controller = controller(assembly.control_rules(settings), now)
+        super().__init__(settings, clock, self._controller.regime(now))
         self._manual = sampling == "manual"
         self._listening = False
-        now = clock()
-        self._desk = Desk(Rows(clock), assembly.gate(settings, now))
-        self._dry_run = settings.dry_run
-        self._buckets = assembly.priority_buckets(settings, now)
-        self._budget = assembly.shared_budget(settings, now)
-        self._windows = assembly.user_windows(settings)
-        self._controller = controller(assembly.control_rules(settings), now)
         self._aggregator = Aggregator(settings.gpu_aggregate)
         self._p95 = P95(DURATION_BUCKETS_S)
-        self._regime = self._controller.regime(now)
-        self._open = self._regime.factor > 0.0
-        self._metered = False
-        """Whether all classes share one budget beside their own rates."""
         self._viewed_s = -math.inf
-        self._renew_at_s = -math.inf
-        """When a request must first do what is due; at once while nothing listens."""
         self._devices: tuple[GpuSample, ...] = ()
         self._sampled_wall_s: float | None = None
-        secret = settings.key_secret
-        self._identity = Identity(secret.get_secret_value().encode() if secret else None)
         self._configured = False
-        self._full = False
-        self._refusals = journal.RefusalSampler(settings.log_refused_every_s)
-        self._lines: list[journal.Line] = []
         self._sampler = self._make_sampler(gpu)
         if self._sampler is None:
             self._adopt(self._controller.silent(now), now)
@@ -120,107 +97,6 @@ class Throttle:
             f"telemetry={regime.telemetry}, rates={rates}/s, "
             f"active={sum(row.active for row in self._desk.rows.classes)})"
         )
-
-    async def admit(self, demand: Demand) -> Permit | Rejection:
-        """Ask for leave to run a request, and wait in line where its turn can come in time.
-
-        Raises nothing of its own. A caller that is cancelled leaves the line and is charged nothing.
-        """
-        verdict = self.try_admit(demand)
-        return await self.wait(verdict) if isinstance(verdict, Ticket) else verdict
-
-    def try_admit(self, demand: Demand) -> Permit | Ticket | Rejection:
-        """The same without waiting: a Ticket is a place in line.
-
-        Whoever gets one must `wait` for it, look for it in `called`, or `leave` it.
-        """
-        now = self._clock()
-        if now >= self._renew_at_s:
-            self._renew()
-        desk = self._desk
-        rows = desk.rows
-        rows.acquire()  # `with rows.lock` takes twice as long
-        try:
-            paid = self._buckets.take(demand, now) if self._open else _door_shut(self._regime, now)
-            verdict: Permit | Ticket | Rejection
-            if isinstance(paid, Decision):
-                if demand.holds_slot:
-                    desk.gate.count(demand.priority, now)
-                verdict = self._refuse(demand, paid, now)
-            elif not demand.holds_slot or (not self._metered and desk.gate.enter(demand, now)):
-                decision = self._windows.hit(demand, now) or ADMITTED
-                if decision.allowed:
-                    rows.classes[demand.priority].admitted += 1
-                    return Permit(desk, demand, decision, now, now)
-                if demand.holds_slot:
-                    desk.free(now)
-                paid.give_back(demand.cost, now)
-                verdict = self._refuse(demand, decision, now)
-            else:
-                verdict = self._line_up(demand, paid, now)
-        finally:
-            rows.release()
-        self._speak()
-        return verdict
-
-    @overload
-    async def wait(self, ticket: Ticket) -> Permit | Rejection: ...
-    @overload
-    async def wait(self, ticket: Ticket, leaves: Leaves) -> Permit | Rejection | None: ...
-    async def wait(self, ticket: Ticket, leaves: Leaves = anyio.sleep_forever) -> Permit | Rejection | None:
-        """Wait until the turn of a ticket from `try_admit` has come, or cannot come in time any more.
-
-        Args:
-            ticket: a place in line.
-            leaves: comes to its end when the client has gone; it is cancelled when the turn comes.
-
-        Returns:
-            The Permit; the Rejection of one who has waited in vain; None after ``leaves`` has ended.
-
-        Raises:
-            ValueError: the ticket was given up, or handed out by `called`.
-        """
-        try:
-            bell = doorbell()
-            ring = bell.ring  # made here: what allocates under the lock may settle another permit
-            with self._desk.rows.lock:
-                if ticket.state is _WAITING:
-                    ticket.wake = ring
-                else:  # another thread was faster
-                    self._desk.hear(ticket)
-            while (verdict := self._look(ticket)) is None:
-                if await bell.wait(ticket.arrived_s + ticket.patience_s - self._clock(), leaves):
-                    self.leave(ticket)
-                    return None
-        except BaseException:
-            self.leave(ticket)
-            raise
-        return verdict
-
-    def called(self) -> list[tuple[Ticket, Permit | Rejection]]:
-        """Whose turn has come and who has waited in vain, of those who do not `wait`."""
-        now = self._clock()
-        desk = self._desk
-        with desk.rows.lock:
-            desk.call(now)
-            tickets, desk.unheard = desk.unheard, []
-            found = [(ticket, self._turn(ticket, now)) for ticket in tickets if ticket.state is not _LEFT]
-        self._speak()
-        return found
-
-    def leave(self, ticket: Ticket) -> None:
-        """Give up a place in line; nothing is charged. Idempotent.
-
-        A task that waits for the ticket is not woken: cancel the task instead.
-        """
-        now = self._clock()
-        desk = self._desk
-        with desk.rows.lock:
-            if ticket.state is not _LEFT and ticket.home is desk:
-                desk.rows.hints["left_in_line"] += 1
-                self._note_wait(ticket, now)
-                self._refund(ticket, now)
-        self._speak()
 
     def observe(self, samples: Sequence[GpuSample]) -> Regime:
         """Take in one reading of all devices: the sampler's entrance, and that of tests."""
@@ -348,120 +224,6 @@ class Throttle:
         else:
             self.start()
 
-    def _line_up(self, demand: Demand, paid: TokenBucket, now: float) -> Permit | Ticket | Rejection:
-        """What becomes of a demand for which there is no free place, or that must share a budget first."""
-        desk = self._desk
-        gate, metered = desk.gate, self._metered
-        refusal = self._budget.take(demand.priority, now) if metered else None
-        place: Ticket | Decision | None
-        if refusal is not None:
-            gate.count(demand.priority, now)
-            place = gate.rescue(demand, now) or refusal
-            metered = False
-        else:
-            place = None if metered and gate.enter(demand, now) else gate.line_up(demand, now)
-        if isinstance(place, Decision):
-            paid.give_back(demand.cost, now)
-            return self._refuse(demand, place, now)
-        place = self._settled_at_once(place, now)
-        decision = self._windows.hit(demand, now if place is None else place.arrived_s) or ADMITTED
-        if not decision.allowed:
-            if place is None:
-                desk.free(now)
-            else:
-                desk.withdraw(place, now)
-            paid.give_back(demand.cost, now)
-            if metered:
-                self._budget.give_back(now)
-            return self._refuse(demand, decision, now)
-        if place is None:
-            desk.rows.classes[demand.priority].admitted += 1
-            return Permit(desk, demand, decision, now, now)
-        place.paid, place.metered, place.decision, place.home = paid, metered, decision, desk
-        desk.call(now)
-        return place
-
-    def _settled_at_once(self, place: Ticket | None, now: float) -> Ticket | None:
-        """None for a ticket that has its slot already; in a dry run nobody waits."""
-        if place is not None:
-            if place.state is _CALLED:
-                place.state = _LEFT
-                self._desk.hear(place)  # whom another request, settled by the garbage collector, has called
-                return None
-            if self._dry_run:
-                self._desk.gate.leave(place, now)
-                self._desk.gate.charge()
-                return None
-        return place
-
-    def _refuse(self, demand: Demand, decision: Decision, now: float) -> Permit | Rejection:
-        """Refuse, or in a dry run only say so."""
-        desk = self._desk
-        row = desk.rows.classes[demand.priority]
-        if self._dry_run:
-            row.would_refuse[decision.reason] += 1
-            row.admitted += 1
-            if demand.holds_slot:
-                desk.gate.charge()
-            self._note_refusal(demand, decision, now)
-            return Permit(desk, demand, Decision(True, Reason.OK, would=decision), now, now)
-        row.refused[decision.reason] += 1
-        self._note_refusal(demand, decision, now)
-        return Rejection(demand, decision)
-
-    def _look(self, ticket: Ticket) -> Permit | Rejection | None:
-        """What has become of a ticket; None while it waits."""
-        now = self._clock()
-        desk = self._desk
-        with desk.rows.lock:
-            if ticket.state is _LEFT:
-                raise ValueError(f"{ticket!r} was given up or handed out")
-            if ticket.state is _WAITING and not desk.gate.expire(ticket, now):
-                return None
-            verdict = self._turn(ticket, now)
-        self._speak()
-        return verdict
-
-    def _turn(self, ticket: Ticket, now: float) -> Permit | Rejection:
-        """Turn a ticket that was called into a permit, one that was dropped into a refusal."""
-        desk, demand = self._desk, ticket.demand
-        waited_s = self._note_wait(ticket, now)
-        if ticket.called_s is not None and ticket.decision is not None:
-            ticket.state = _LEFT
-            desk.rows.classes[demand.priority].admitted += 1
-            decision = _later(ticket.decision, waited_s)
-            return Permit(desk, demand, decision, ticket.arrived_s, ticket.called_s)
-        decision = desk.gate.refusal(ticket, now)
-        self._refund(ticket, now)
-        return self._refuse(demand, decision, now)
-
-    def _note_wait(self, ticket: Ticket, now: float) -> float:
-        """Record how long a ticket has stood in line; returns that."""
-        called_s = ticket.called_s
-        waited_s = (now if called_s is None else called_s) - ticket.arrived_s
-        self._desk.rows.classes[ticket.demand.priority].queue_time.record(waited_s)
-        return waited_s
-
-    def _refund(self, ticket: Ticket, now: float) -> None:
-        """Give back all that a ticket holds."""
-        self._desk.withdraw(ticket, now)
-        if ticket.paid is not None:
-            ticket.paid.give_back(ticket.demand.cost, now)
-        if ticket.metered:
-            self._budget.give_back(now)
-        self._windows.give_back(ticket.demand, ticket.arrived_s, now)
-
-    def _note_refusal(self, demand: Demand, decision: Decision, now: float) -> None:
-        reason = decision.reason
-        count = self._refusals.note(reason, now)
-        if count:
-            user = demand.user
-            client = user if is_identity(user) else self._identity.of("user", user)
-            self._lines.append(journal.refused(demand, decision, decision_name(reason), count, client))
-            if not self._full and self._windows.overflowed:
-                self._full = True
-                self._lines.append(journal.users_full(self.settings.max_users))
-
     def _work(self, now: float) -> Work:
         """What our own requests tell about the service."""
         by_class = (row.durations.counts for row in self._desk.rows.classes)
@@ -485,17 +247,6 @@ class Throttle:
             self._budget.rescale(regime.budget_rps, regime.term, now)
             self._lines.extend(journal.changes(before, regime))
         return regime
-
-    def _speak(self) -> None:
-        """Write the lines and ring the bells that were due under the lock; a handler may be slow."""
-        desk = self._desk
-        if desk.bells:
-            desk.ring()
-        while self._lines:
-            with desk.rows.lock:
-                lines, self._lines = self._lines, []
-            for line in lines:
-                line.write()
 
     def _make_sampler(self, gpu: GpuProvider | None) -> Sampler | None:
         settings = self.settings
@@ -548,30 +299,6 @@ def _errors(sampler: Sampler | None) -> int:
     if sampler is None:
         return 0
     return sampler.failures + sampler.overruns + sampler.implausible + sampler.callback_errors
-
-
-def _later(decision: Decision, seconds: float) -> Decision:
-    """What a user window said, as of so many seconds later."""
-    if decision.window_s:
-        decision.reset_after_s = max(0.0, decision.reset_after_s - seconds)
-        for other in decision.others:
-            other.reset_s = max(0.0, other.reset_s - seconds)
-    return decision
-
-
-def _door_shut(regime: Regime, now: float) -> Decision:
-    wait = regime.reopens_s - now
-    lost = regime.why is Why.LOST
-    return Decision(
-        allowed=False,
-        reason=Reason.GPU,
-        detail="gpu:lost" if lost else "gpu:stop",
-        policy="gpu",
-        limit=0.0,
-        remaining=0.0,
-        retry_after_s=wait,
-        reset_after_s=wait,
-    )
 
 
 _ALL: weakref.WeakSet[Throttle] = weakref.WeakSet()

@@ -208,7 +208,7 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (
     HistogramSpec(
         PREFIX + "request_duration_seconds",
         ("priority", "decision"),
-        "Time from arrival to the last byte of the answer, waiting included. Clients that left are not in it.",
+        "Time from arrival to the last byte of the answer, waiting included. Not of clients that left.",
         _durations,
     ),
     MetricSpec(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from autoglm_throttle.admission import ADMITTED
 from autoglm_throttle.model import Demand
 from autoglm_throttle.permit import Permit
-from autoglm_throttle.throttle import ADMITTED, Throttle
+from autoglm_throttle.throttle import Throttle
 
 
 def admit_everything(throttle: Throttle, demand: Demand) -> Permit:

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from autoglm_throttle import Demand, Outcome, Permit, Priority, Reason
-from autoglm_throttle import throttle as throttle_module
+from autoglm_throttle import admission as admission_module
 from autoglm_throttle.limiting.gate import TicketState
 from autoglm_throttle.testing import ManualThrottle
 from tests.throttle.lining import NOTHING, gated, held, in_flight, left_over, ticket_for, warmed
@@ -246,7 +246,7 @@ class TestListener:
             raise RuntimeError("which loop is this?")
 
         owner, _ = one_slot()
-        monkeypatch.setattr(throttle_module, "doorbell", no_bell)
+        monkeypatch.setattr(admission_module, "doorbell", no_bell)
         with pytest.raises(RuntimeError, match="which loop"):
             await owner.admit(Demand(MID, "u"))
         assert untouched(owner, "u")

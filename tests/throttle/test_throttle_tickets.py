@@ -20,7 +20,7 @@ from autoglm_throttle import (
     Settings,
     Throttle,
 )
-from autoglm_throttle import throttle as throttle_module
+from autoglm_throttle import admission as admission_module
 from autoglm_throttle.limiting.gate import TicketState
 from tests.throttle.asking import DEADLINE_S
 from tests.throttle.lining import (
@@ -123,7 +123,7 @@ class TestSynchronousFace:
                 running.settle()
                 return lambda: None
 
-        monkeypatch.setattr(throttle_module, "doorbell", Bell)
+        monkeypatch.setattr(admission_module, "doorbell", Bell)
         permit = await throttle.wait(ticket_for(throttle, Demand(MID)))
         assert isinstance(permit, Permit)
         assert left_over(throttle) == NOTHING
