@@ -109,9 +109,6 @@ def limit(
             raise
         else:
             verdict.settle(Outcome.SUCCESS)
-        finally:
-            if not inside:
-                held.discard(whose)
 
     return charge
 

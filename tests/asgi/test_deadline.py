@@ -64,7 +64,7 @@ def test_a_header_shortens_and_never_lengthens(stated: bytes, path: str, slo_s: 
 MALFORMED = (
     *(b"", b" ", b"0", b"-1", b"-0.0", b"nan", b"inf", b"-inf", b"1e999", b"1e-999", b"soon", b"1;2", b"1 2"),
     *(b"1x", b"0x10", b"1_000", b"\xff", "½".encode(), "١".encode(), b"\x00", b"1\x00", b"1\n2"),
-    *(b"9" * 401, b"1" * 100_000, b"1" + b" " * 100_000 + b"x"),
+    *(b"9" * 401, b"1" * 100_000, b"1" + b" " * 100_000),
 )
 
 

@@ -19,7 +19,7 @@ from autoglm_throttle import Outcome, Permit, Priority, Reason, Rejection, Setti
 from autoglm_throttle.asgi import MARKER, ThrottleMiddleware
 from autoglm_throttle.asgi.inbox import KEPT_BYTES
 from autoglm_throttle.model import Demand
-from tests.asgi.drive import http_scope
+from tests.asgi.drive import App, http_scope
 from tests.asgi.line import Client, Service, left_in_line, settled, taken, used, with_places
 
 pytestmark = pytest.mark.usefixtures("quiet_loop")
@@ -387,6 +387,50 @@ def test_a_dry_run_lets_nobody_wait_and_refuses_nobody(backend: str) -> None:
         assert taken(service.throttle) == (0, 0, 0)
 
     anyio.run(scenario, backend=backend)
+
+
+def that(ending: str) -> App:
+    """An app that reads, or does not, or fails."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if ending == "fails":
+            raise RuntimeError("app")
+        if ending == "served":
+            await receive()
+        await PlainTextResponse("ok")(scope, receive, send)
+
+    return app
+
+
+@pytest.mark.parametrize("ending", ["served", "unread", "refused", "leaves", "given up", "fails"])
+def test_no_task_outlives_its_request(ending: str) -> None:
+    """A part is received in a task of its own, which must end with the request however that ends."""
+
+    async def scenario() -> None:
+        throttle = with_places(1)
+        held = throttle.try_admit(Demand())
+        assert isinstance(held, Permit)
+        client = Client(ThrottleMiddleware(that(ending), throttle=throttle), http_scope())
+        before = asyncio.all_tasks()
+        task = asyncio.ensure_future(client.run())
+        await settled()
+        assert len(asyncio.all_tasks() - before) == 2, "the request, and the part that it waits for"
+        if ending == "leaves":
+            client.leaves()
+        elif ending == "given up":
+            task.cancel()
+        elif ending == "refused":
+            throttle.clock.advance(60.0)
+        elif ending == "served":
+            client.sends(part(b"a"))
+            await settled()
+        held.settle()
+        await settled()
+        assert task.done()
+        assert asyncio.all_tasks() == before
+        assert taken(throttle) == (0, 0, 0)
+
+    asyncio.run(scenario())
 
 
 class Crowd:
