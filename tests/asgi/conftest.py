@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from autoglm_throttle import doorbell
+
 BACKENDS = ("asyncio", "trio")
 
 
@@ -15,6 +17,12 @@ BACKENDS = ("asyncio", "trio")
 def backend(request: pytest.FixtureRequest) -> str:
     """Both event loops that servers run."""
     return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def keen_ears(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits listens for its client from the start: these tests let no time pass."""
+    monkeypatch.setattr(doorbell, "DEAF_S", 0.0)
 
 
 @pytest.fixture

@@ -221,6 +221,37 @@ def test_a_server_that_gives_up_a_waiting_request(backend: str) -> None:
     anyio.run(scenario, backend=backend)
 
 
+def test_the_place_of_one_who_is_given_up_just_when_called_goes_to_the_next(backend: str) -> None:
+    async def scenario() -> None:
+        throttle = with_places(2)
+        service = Service(throttle)
+        held = [throttle.try_admit(Demand()) for _ in range(2)]
+        waits = [service.client() for _ in range(2)]
+        scope = anyio.CancelScope()
+
+        async def given_up() -> None:
+            with scope:
+                await waits[0].run()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(given_up)
+            await settled()
+            group.start_soon(waits[1].run)
+            await settled()
+            assert taken(throttle) == (2, 2, 2)
+            assert isinstance(held[0], Permit)
+            held[0].settle()
+            scope.cancel()
+            await settled()
+            assert taken(throttle) == (2, 0, 2)
+            assert service.inside == [waits[1].scope]
+            service.release()
+        assert taken(throttle) == (1, 0, 1)
+        assert left_in_line(throttle) == 1
+
+    anyio.run(scenario, backend=backend)
+
+
 def test_a_server_that_ends_with_requests_in_line() -> None:
     """As ``asyncio.run`` does at the end: every task is cancelled, in no order."""
     service = Service(with_places(2))
