@@ -119,18 +119,21 @@ class Admission:
             bell = doorbell()
             ring = bell.ring  # made here: what allocates under the lock may settle another permit
             with self._desk.rows.lock:
-                if ticket.state is _WAITING:
+                waits = ticket.state is _WAITING
+                if waits:
                     ticket.wake = ring
                 else:  # another thread was faster
                     self._desk.hear(ticket)
-            while (verdict := self._look(ticket)) is None:
-                if await bell.wait(ticket.arrived_s + ticket.patience_s - self._clock(), leaves):
+            while True:
+                if waits and await bell.wait(ticket.deadline_s - self._clock(), leaves):
                     self.leave(ticket)
                     return None
+                verdict = self._look(ticket)
+                if verdict is not None:
+                    return verdict
         except BaseException:
             self.leave(ticket)
             raise
-        return verdict
 
     def called(self) -> list[tuple[Ticket, Permit | Rejection]]:
         """Whose turn has come and who has waited in vain, of those who do not `wait`."""

@@ -9,6 +9,10 @@ from typing import Protocol
 
 import anyio
 
+DEAF_S = 0.05
+"""Seconds for which nobody listens whether the client has gone: most waits are shorter, listening costs as
+much CPU as all else that a wait does, and a place that nobody wants any more is no harm for so long."""
+
 Leaves = Callable[[], Awaitable[None]]
 """Comes to its end when the one who waits has gone away."""
 
@@ -23,7 +27,7 @@ class Doorbell(Protocol):
     async def wait(self, seconds: float, leaves: Leaves) -> bool:
         """Wait for the bell, for ``seconds`` at most; True if ``leaves`` came to its end before.
 
-        ``leaves`` is cancelled when the bell rings.
+        ``leaves`` may be begun some time after, up to `DEAF_S`, and is cancelled when the bell rings.
         """
         ...
 
@@ -31,18 +35,22 @@ class Doorbell(Protocol):
 def doorbell() -> Doorbell:
     """A bell for the task that asks."""
     loop = _running()
-    return _ScopeBell() if loop is None else _TimeoutBell(loop)
+    return _ScopeBell() if loop is None else _FutureBell(loop)
 
 
-class _TimeoutBell:
-    """Under asyncio: the standard library's timeout, moved to now, is half as dear as a cancel scope."""
+class _FutureBell:
+    """Under asyncio: at first a plain future, as most waits are short; then the standard library's timeout.
 
-    __slots__ = ("_loop", "_rung", "_timeout")
+    A timeout that is moved to now cancels what listens for the client, at half the price of a cancel scope.
+    """
+
+    __slots__ = ("_first", "_loop", "_rung", "_timeout")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._timeout: asyncio.Timeout | None = None
         self._rung = False
+        self._first: asyncio.Future[None] | None = None
+        self._timeout: asyncio.Timeout | None = None
 
     def ring(self) -> None:
         if _running() is self._loop:
@@ -53,15 +61,19 @@ class _TimeoutBell:
 
     def _end(self) -> None:
         self._rung = True
+        if self._first is not None:
+            _finish(self._first)
         if self._timeout is not None:
             with suppress(RuntimeError):  # the wait has just ended by itself
                 self._timeout.reschedule(0.0)
 
     async def wait(self, seconds: float, leaves: Leaves) -> bool:
-        if self._rung:
+        if not self._rung:
+            await self._deaf(min(seconds, DEAF_S))
+        if self._rung or seconds <= DEAF_S:
             return False
         try:
-            async with asyncio.timeout(seconds) as self._timeout:
+            async with asyncio.timeout(seconds - DEAF_S) as self._timeout:
                 await leaves()
         except TimeoutError:
             if self._timeout is not None and self._timeout.expired():
@@ -70,6 +82,20 @@ class _TimeoutBell:
         finally:
             self._timeout = None
         return True
+
+    async def _deaf(self, seconds: float) -> None:
+        self._first = self._loop.create_future()
+        timer = self._loop.call_later(seconds, _finish, self._first)
+        try:
+            await self._first
+        finally:
+            timer.cancel()
+            self._first = None
+
+
+def _finish(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _running() -> asyncio.AbstractEventLoop | None:

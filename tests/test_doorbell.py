@@ -202,3 +202,26 @@ def test_a_bell_of_a_loop_that_has_ended_is_harmless(backend: str) -> None:
     thread.start()
     thread.join()
     bells[0].ring()
+
+
+def test_asyncio_listens_only_to_longer_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short wait is over before anybody listens; what is left of a long one is listened to."""
+
+    async def scenario() -> None:
+        heard: list[str] = []
+
+        async def leaves() -> None:
+            heard.append("listened")
+
+        bell = doorbell()
+        async with anyio.create_task_group() as group:
+            group.start_soon(bell.wait, LONG_S, leaves)
+            await anyio.wait_all_tasks_blocked()
+            bell.ring()
+        assert not await doorbell().wait(0.001, leaves)
+        assert not heard
+        monkeypatch.setattr("autoglm_throttle.doorbell.DEAF_S", 0.001)
+        assert await doorbell().wait(LONG_S, leaves)
+        assert heard == ["listened"]
+
+    run("asyncio", scenario)
