@@ -1,0 +1,110 @@
+"""What a request costs that has to wait for its turn, beside one that has not; CPU of the process, no server.
+
+Run: ``python -m benchmarks.waiting``. Half of a crowd finds a place, the other half waits for it, and each
+request has a body of one part. A short wait is over before anybody listens for its client, a long one is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from autoglm_throttle import Settings, Throttle, ThrottleMiddleware, doorbell
+from benchmarks import asgi_rows, harness
+
+CROWD = 400
+PART = {"type": "http.request", "body": b"{}", "more_body": False}
+
+
+def receive() -> Callable[[], Awaitable[dict[str, Any]]]:
+    """A client that sends its request and stays."""
+    parts = [PART]
+
+    async def one() -> dict[str, Any]:
+        if not parts:
+            await asyncio.Event().wait()
+        return parts.pop()
+
+    return one
+
+
+async def ignore(_message: Any) -> None:
+    """Stand in for the server's send."""
+
+
+def crowd(places: int, deaf_s: float = doorbell.DEAF_S) -> float:
+    """Seconds of CPU per request of a crowd for which there are so many places."""
+
+    async def run() -> float:
+        opened = asyncio.Event()
+
+        async def app(_scope: Any, receive: Any, send: Any) -> None:
+            await receive()
+            await opened.wait()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"ok"})
+
+        throttle = Throttle(
+            Settings(
+                policy="gate", gpu="none", rate_mid_rps=1e6, slo_s=60, inflight_start=places, queue_max=CROWD
+            )
+        )
+        throttle.start()
+        wrapped = ThrottleMiddleware(app, throttle=throttle)
+        scopes = asgi_rows.scopes()[:CROWD]
+        begun = time.process_time()
+        tasks = [asyncio.ensure_future(wrapped(scope, receive(), ignore)) for scope in scopes]
+        for _ in range(4):
+            await asyncio.sleep(0)
+        opened.set()
+        await asyncio.gather(*tasks)
+        spent = time.process_time() - begun
+        snapshot = throttle.snapshot()
+        waited = sum(count for counts in snapshot.queue_time.values() for count in counts.counts)
+        if waited != CROWD - places or any(snapshot.active.values()):
+            raise RuntimeError(f"another job was done: {waited} waited")
+        return spent / CROWD
+
+    usual, doorbell.DEAF_S = doorbell.DEAF_S, deaf_s
+    try:
+        return asyncio.run(run())
+    finally:
+        doorbell.DEAF_S = usual
+
+
+ROWS = {
+    "nobody waits": lambda: crowd(CROWD),
+    "half wait, shortly": lambda: crowd(CROWD // 2),
+    "half wait, with an ear for the client": lambda: crowd(CROWD // 2, 0.0),
+}
+
+
+def main() -> None:
+    """Measure, print, keep."""
+    options = harness.arguments(__doc__ or "", rounds=15)
+    seen = harness.interleave(ROWS, options.rounds)
+    control = seen["nobody waits"]
+    added = {
+        name: 2e6 * statistics.median(a - b for a, b in zip(values, control, strict=True))
+        for name, values in seen.items()
+        if values is not control
+    }
+    print(f"{'nobody waits':40}{statistics.median(control) * 1e6:8.1f} us each")
+    for name, micros in added.items():
+        print(f"{name:40}{micros:8.1f} us more for each that waits")
+    result = {
+        **harness.machine("anyio"),
+        "rounds": options.rounds,
+        "control_us": statistics.median(control) * 1e6,
+        "added_us": added,
+    }
+    print(harness.line(result))
+    if options.write:
+        harness.keep("waiting", result)
+
+
+if __name__ == "__main__":
+    main()
