@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.asgi.inbox import KEPT_BYTES
+from autoglm_throttle.doorbell import DEAF_S
 from tests.servers.server import Server
 from tests.servers.test_servers import GRANIAN, HYPERCORN, UVICORN
 
@@ -107,6 +108,12 @@ def waits(server: Server) -> None:
     assert wait_for(server, waiting=1)["waiting"] == 1
 
 
+def listens(server: Server) -> None:
+    """It has waited long enough for the server to be asked what its client sends."""
+    waits(server)
+    time.sleep(1.2 * DEAF_S)
+
+
 def told(body: bytes) -> dict[str, Any]:
     return {"size": len(body), "sha256": hashlib.sha256(body).hexdigest()}
 
@@ -139,7 +146,7 @@ def test_an_upload_during_the_wait_arrives_whole(
         with held(server):
             first, second = form(wire, body)
             wire.send(first)
-            waits(server)
+            listens(server)
         time.sleep(0.01)  # a client that is slower than the turn
         wire.send(second)
         status, answer = wire.answer()
@@ -151,14 +158,14 @@ def test_a_slow_upload_that_ends_before_the_turn_arrives_whole(server: Server) -
     with contextlib.closing(wire._socket):
         with held(server):
             wire.ask("/digest", "content-length: 50", method="POST")
-            waits(server)
+            listens(server)
             for number in range(50):
                 wire.send(b"%d" % (number % 10))
         status, answer = wire.answer()
     assert (status, json.loads(answer)) == (200, told(b"0123456789" * 5))
 
 
-@pytest.mark.parametrize("rounds", [12])
+@pytest.mark.parametrize("rounds", [6])
 def test_parts_that_arrive_as_the_turn_comes_are_not_lost(server: Server, rounds: int) -> None:
     body = b"".join(b"%04d" % number for number in range(400))
     for number in range(rounds):
@@ -166,7 +173,7 @@ def test_parts_that_arrive_as_the_turn_comes_are_not_lost(server: Server, rounds
         with contextlib.closing(wire._socket):
             with held(server):
                 wire.ask("/digest", f"content-length: {len(body)}", method="POST")
-                waits(server)
+                listens(server)
                 releaser = Wire(server)
                 releaser.ask("/release")
                 for at in range(0, len(body), 40 + number):
@@ -223,7 +230,7 @@ def test_clients_that_leave_just_when_they_are_called(server: Server) -> None:
     for number in range(15):
         wire, releaser = Wire(server), Wire(server)
         with held(server):
-            wire.ask("/digest")
+            wire.ask("/brief")  # does not read: an app that does would log that its client has gone
             waits(server)
             steps: list[Callable[[], None]] = [wire.leave, partial(releaser.ask, "/release")]
             for step in steps if number % 2 else reversed(steps):
