@@ -61,7 +61,8 @@ def asgi_ratelimit(app: App = bare, limit: int = LIMIT, per: str = "minute") -> 
         return scope["client"][0], "default"
 
     backend: Any = simple.MemoryBackend
-    limited: App = RateLimitMiddleware(app, client, backend(), {r"^/": [Rule(**{per: limit})]})
+    rule: dict[str, Any] = {per: limit}
+    limited: App = RateLimitMiddleware(app, client, backend(), {r"^/": [Rule(**rule)]})
     return limited
 
 

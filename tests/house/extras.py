@@ -20,8 +20,8 @@ ROOMS = ("asgi", "cli", "fastapi", "observe", "testing", "traffic", "traffic.dem
 def admits() -> None:
     """A throttle works without any extra."""
     throttle = Throttle(Settings(gpu="none"), sampling="manual")
-    decision = throttle.try_admit(Demand(Priority.HIGH, "someone")).decision
-    assert decision.allowed, decision
+    verdict = throttle.try_admit(Demand(Priority.HIGH, "someone"))
+    assert verdict.admitted, verdict
     ThrottleMiddleware(lambda *_: asyncio.sleep(0), throttle=throttle)
 
 
