@@ -42,7 +42,7 @@ def gate(settings: Settings, now: float) -> Gate | Cap:
         slo_s=settings.slo_s,
         latency_budget=settings.latency_budget,
         wait_budget=settings.wait_budget,
-        inflight_start=settings.inflight_start,
+        inflight_start=max(settings.inflight_floor, math.ceil(settings.inflight_start / settings.workers)),
         inflight_floor=settings.inflight_floor,
         inflight_max=settings.inflight_max,
         queue_max=settings.queue_max,

@@ -70,6 +70,16 @@ class TestGate:
         assert not isinstance(gate.line_up(Demand(), NOW_S), Ticket)
 
 
+    @pytest.mark.parametrize(
+        ("start", "floor", "workers", "most"), [(64, 2, 4, 16), (9, 2, 2, 5), (4, 2, 8, 2), (64, 2, 1, 64)]
+    )
+    def test_the_first_limit_is_shared_by_all_workers(
+        self, start: int, floor: int, workers: int, most: int
+    ) -> None:
+        settings = Settings(policy="gate", inflight_start=start, inflight_floor=floor, workers=workers)
+        assert assembly.gate(settings, NOW_S).limit == most
+
+
 class TestRates:
     """The buckets of the classes and the budget that they share."""
 

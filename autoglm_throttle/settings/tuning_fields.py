@@ -24,7 +24,7 @@ class TuningFields(BaseSettings):
 
     inflight_start: Annotated[int, Whole(1, 1_000_000, "requests")] = setting(
         64,
-        "In flight at most until the service has been measured.",
+        "In flight at most until the service has been measured, by all workers together.",
         "simulated in the design: 2 to 64 end alike; 64 refuses nobody in the first second of 3000 requests",
         tuning=True,
     )

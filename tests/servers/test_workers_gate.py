@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,17 +44,14 @@ def gpu() -> Iterator[Child]:
 
 
 @pytest.fixture
-def environment(gpu: Child, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def environment(gpu: Child, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """That of a service whose operator has said what it is, without the number of workers."""
-    config = tmp_path / "throttle.toml"
-    config.write_text(f"inflight_start = {64 // WORKERS}\n")
     ours: dict[str, Any] = {
         "POLICY": "adaptive",
         "GPU": "none",
         "SLO_S": SLO_S,
         "PRIORITY_HEADER_TRUST": "any",
         "EXEMPT_PATHS": "/state",
-        "CONFIG_FILE": config,
         **{f"RATE_{name.upper()}_RPS": rate for name, rate in RATES_RPS.items()},
     }
     settings = {f"AUTOGLM_THROTTLE_{name}": str(value) for name, value in ours.items()}
