@@ -16,15 +16,13 @@ from collections.abc import Sequence
 from autoglm_throttle.limiting.gate_memory import MemoryCap
 from autoglm_throttle.limiting.gate_rules import GateRules, GateView
 from autoglm_throttle.limiting.gate_service import Period, Service
-from autoglm_throttle.limiting.gate_share import Share
+from autoglm_throttle.limiting.gate_share import SHARE_PATIENCE, Share
+from autoglm_throttle.limiting.instant import until
 from autoglm_throttle.limiting.line import SHARE_LANE, Line, Lines
 from autoglm_throttle.limiting.ticket import CALLED, DROPPED, LEFT, WAITING, Ticket, TicketState
 from autoglm_throttle.model import Decision, Demand, Evidence, Outcome, Priority, Reason
 
 __all__ = ["Gate", "GateRules", "GateView", "Ticket", "TicketState"]
-
-SHARE_PATIENCE = 0.5
-"""Share of its objective that a request of the guaranteed share waits."""
 
 _SUCCESS, _FAILURE, _QUEUE = Outcome.SUCCESS, Outcome.FAILURE, Reason.QUEUE
 _HIGH = Priority.HIGH
@@ -44,6 +42,7 @@ class Gate:
 
     __slots__ = (
         "_arrived",
+        "_busiest",
         "_done",
         "_due_s",
         "_ends_s",
@@ -85,6 +84,7 @@ class Gate:
         self._arrived = [0, 0, 0]
         self._done, self._total_s, self._starts_s = 0, 0.0, 0.0
         self._peak, self._limited, self._refused = 0, False, 0
+        self._busiest = 0  # the highest peak of the periods since the last fill
         self._share = Share(rules.min_share, now)
         self._failure_s = math.inf
         self._seen_s = self._opened_s = now
@@ -247,7 +247,9 @@ class Gate:
         if ratio is None:
             return
         untouched = self._service.unloaded_s is None and not self.in_flight
-        self._memory.learn(ratio, self.in_flight, untouched=untouched)
+        peak = self._peak if self._peak > self._busiest else self._busiest
+        self._busiest = 0
+        self._memory.learn(ratio, self.in_flight, peak, untouched=untouched)
         self._set_room()
 
     def evidence(self) -> Evidence:
@@ -303,6 +305,8 @@ class Gate:
         limited = self._limited
         area = self.in_flight * now - self._starts_s
         self._starts_s = self.in_flight * now
+        if peak > self._busiest:
+            self._busiest = peak
         self._peak = self.in_flight
         self._done = 0
         self._total_s = 0.0
@@ -373,23 +377,19 @@ class Gate:
         """Tickets that must go before a newcomer may wait; 0 or less: it may."""
         if not patience_s:
             return self.waiting + 1  # it needs a slot that nobody waits for
-        ahead, rate = self._lines.ahead(priority) + self._above(), self._service.rate_rps
-        free = self._room - self.in_flight
+        ahead, free = self._lines.ahead(priority) + self._above(), self._room - self.in_flight
         if free > 0:  # the limit has just grown, and those in front are about to be called
             ahead -= free
-        if rate is None:
-            return ahead + 1 - self._room
-        left = self._service.left_rps(priority, rate)
-        return ahead - int(left * patience_s) if left else ahead + 1
+        return ahead - self._service.places(priority, patience_s, self._room)
 
     def _retry_s(self, priority: Priority, late: int, now: float) -> float:
         """Seconds until a newcomer may wait, if requests end at the measured rate and nobody else comes."""
         rate = self._service.rate_rps
         if rate is None:
-            return _until(self._ends_s, now)
+            return until(self._ends_s, now)
         if self._service.left_rps(priority, rate):
             return max(0, late) / rate
-        return max(_until(self._ends_s, now), (self._lines.ahead(priority) + self._above()) / rate)
+        return max(until(self._ends_s, now), (self._lines.ahead(priority) + self._above()) / rate)
 
     def _above(self) -> int:
         """Requests in flight that would stand in line if this were no dry run."""
@@ -398,11 +398,3 @@ class Gate:
     def _refusal(self, detail: str, retry_s: float) -> Decision:
         room = self._room
         return Decision(False, _QUEUE, detail, "queue", room, max(0, room - self.in_flight), retry_s, retry_s)
-
-
-def _until(instant: float, now: float) -> float:
-    """Seconds from ``now`` to ``instant``, never a rounding error too short."""
-    wait = max(0.0, instant - now)
-    while now + wait < instant:
-        wait = math.nextafter(wait, math.inf)
-    return wait

@@ -121,6 +121,17 @@ class Service:
         left = rate_rps - sum(self.demand_rps[:priority])
         return left if left > LITTLE_LEFT * rate_rps else 0.0
 
+    def places(self, priority: int, patience_s: float, room: int) -> int:
+        """Tickets that may stand before a newcomer of ``priority``; below 0: it must not wait at all.
+
+        While nothing is known of the rate, as many may wait as may be inside.
+        """
+        rate = self.rate_rps
+        if rate is None:
+            return room - 1
+        left = self.left_rps(priority, rate)
+        return int(left * patience_s) if left else -1
+
     def learn(self, period: Period, limit: float) -> float:
         """Take in what was counted in a period under ``limit``; returns the limit of the next one."""
         demand, lasted_s = self.demand_rps, period.lasted_s

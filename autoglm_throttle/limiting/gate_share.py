@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+SHARE_PATIENCE = 0.5
+"""Share of its objective that a request of the guaranteed share waits."""
+
 BURST = 2.0
 """Requests that an unused share saves up at least."""
 

@@ -3,6 +3,9 @@
 In no window of W seconds are more than the limit's units admitted.
 A unit spent at t has left a window of W at the instant t + W.
 One log serves all limits of a user, since they are charged together, all or none.
+
+The garbage collector may run at any call, and end a forgotten request that gives units back: what it gives
+back while a log is being read stays aside until that is over.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import math
 from array import array
 from bisect import bisect_left, bisect_right
 
+from autoglm_throttle.limiting.instant import until
 from autoglm_throttle.model import Decision, Reason, UserLimit
 
 SWEPT_PER_NEWCOMER = 2
@@ -28,6 +32,9 @@ Threads wait for a lock for milliseconds; the longer this is, the likelier anoth
 
 Log = array
 """Instants at which units were spent, in rising order; one entry for each unit."""
+
+_Charge = tuple[str, int, float, float, str]
+"""What `SlidingWindow.give_back` is told."""
 
 
 class SlidingWindow:
@@ -58,6 +65,8 @@ class SlidingWindow:
         self._hand = 0
         self._neighbourhoods = neighbourhoods
         self._common: Log[float] = Log("d")
+        self._reading = False
+        self._aside: list[_Charge] = []
 
     def __len__(self) -> int:
         return len(self._logs)
@@ -79,9 +88,10 @@ class SlidingWindow:
         if log is None:
             log = self._newcomer(user, units, now, group)
         only = self._only
-        if only is not None and units == 1 and log:
+        used = len(log)
+        if only is not None and units == 1 and log:  # no call from here until the unit is spent
             oldest_leaves = log[0] + only.window_s
-            left = only.limit - len(log) - 1
+            left = only.limit - used - 1
             if log[-1] <= now < oldest_leaves and left >= 0:  # the usual case: room, and nothing has left
                 log.append(now)
                 reset_s = oldest_leaves - now
@@ -102,8 +112,15 @@ class SlidingWindow:
 
     def judge(self, log: Log[float], units: int, now: float) -> Decision:
         """The decision on ``units``, with what would remain after them; spends nothing."""
-        if self._only is not None:
-            return _verdict(log, self._only, units, now)
+        only = self._only
+        self._reading = True
+        decision = self._judge(log, units, now) if only is None else _verdict(log, only, units, now)
+        self._reading = False
+        if self._aside:
+            self._put_back()
+        return decision
+
+    def _judge(self, log: Log[float], units: int, now: float) -> Decision:
         verdicts = [_verdict(log, limit, units, now) for limit in self.limits]
         refused = [verdict for verdict in verdicts if not verdict.allowed]
         if not refused:
@@ -120,9 +137,7 @@ class SlidingWindow:
             if last > now:
                 now = last
             if log[0] + self._horizon_s <= now:
-                expired = _first_live(log, self._horizon_s, now)
-                if expired * COMPACTED_SHARE >= len(log):
-                    del log[:expired]
+                self._compact(log, now)
         if units == 1:
             log.append(now)
         else:
@@ -142,17 +157,43 @@ class SlidingWindow:
             group: the user's neighbourhood, as it was charged.
 
         Returns:
-            Whether the units were found. They are not if they have left the window by themselves,
-            or if the user was forgotten.
+            Whether the units were found, or will be sought once a log is no longer being read.
+            They are not found if they have left the window by themselves, or if the user was forgotten.
         """
+        if self._reading:
+            self._aside.append((user, units, charged_at, now, group))
+            return True
         if charged_at + self._horizon_s <= now:
             return False
+        self._reading = True
+        found = self._find_and_take(user, units, charged_at, now, group)
+        self._reading = False
+        if self._aside:
+            self._put_back()
+        return found
+
+    def _find_and_take(self, user: str, units: int, charged_at: float, now: float, group: str) -> bool:
         log = self._logs.get(user)
         if log is not None and _take_out(log, units, charged_at):
             return True
         if self._neighbourhoods is not None:
             return self._neighbourhoods.give_back(group, units, charged_at, now)
         return _take_out(self._common, units, charged_at)
+
+    def _put_back(self) -> None:
+        """Give back what was set aside."""
+        while self._aside:
+            self.give_back(*self._aside.pop())
+
+    def _compact(self, log: Log[float], now: float) -> None:
+        """Drop the expired units of a log, if they are many."""
+        self._reading = True
+        expired = _first_live(log, self._horizon_s, now)
+        if expired * COMPACTED_SHARE >= len(log):
+            del log[:expired]
+        self._reading = False
+        if self._aside:
+            self._put_back()
 
     def sweep(self, now: float, users: int) -> None:
         """Look at the next ``users`` users and forget the idle ones."""
@@ -169,6 +210,7 @@ class SlidingWindow:
     def mend(self) -> None:
         """Make the table whole again where a change was broken off half-way: the logs are the truth."""
         self._ring = list(self._logs)
+        self._reading = False
         if self._neighbourhoods is not None:
             self._neighbourhoods.mend()
 
@@ -189,12 +231,16 @@ class SlidingWindow:
             self.sweep(now, SWEPT_PER_NEWCOMER)
             return True
         best_slot, best_left = -1, 0.0
+        self._reading = True
         for _ in range(min(SCANNED_WHEN_FULL, len(self._ring))):
             slot = self._hand % len(self._ring)
             left = self._left(self._logs[self._ring[slot]], now)
             if left > best_left:
                 best_slot, best_left = slot, left
             self._hand = slot + 1
+        self._reading = False
+        if self._aside:
+            self._put_back()
         if best_slot < 0:
             return False
         self._forget(best_slot)
@@ -238,17 +284,8 @@ def _refusal(log: Log[float], live: int, limit: UserLimit, units: int, now: floa
     reset_s = log[live] + window_s - now if used else 0.0
     if units > most:
         return Decision(False, _TOO_LARGE, f"too_large:{name}", name, most, left, math.inf, reset_s, window_s)
-    wait = _wait(log[live + used + units - most - 1], limit, now)
+    wait = until(log[live + used + units - most - 1] + window_s, now)
     return Decision(False, _USER, f"user:{name}", name, most, left, wait, reset_s, window_s)
-
-
-def _wait(spent_at: float, limit: UserLimit, now: float) -> float:
-    """Seconds until a unit has left the window, never a rounding error too short."""
-    leaves_at = spent_at + limit.window_s
-    wait = leaves_at - now
-    while now + wait < leaves_at:
-        wait = math.nextafter(wait, math.inf)
-    return wait
 
 
 def _first_live(log: Log[float], window_s: int, now: float) -> int:

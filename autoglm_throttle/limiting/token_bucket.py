@@ -2,6 +2,9 @@
 
 In any t seconds a bucket admits at most ``burst + rate * t`` units.
 A refused take changes nothing and names the exact instant from which it would have succeeded.
+
+No method of a bucket reads its tokens, calls, and then writes them: at any call the garbage collector may run
+and end a forgotten request, which gives tokens back.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from autoglm_throttle.limiting.instant import until
 from autoglm_throttle.model import Borrow, Decision, Demand, Priority, Reason
 
 DONOR_KEEPS = 0.5
@@ -49,34 +53,40 @@ class TokenBucket:
                 tokens = self.burst
             stamp = now
         if tokens < cost + keep:
-            ready = self._ready(cost + keep)
+            need, rate = cost + keep, self.rate
+            if need > self.burst or not rate:
+                return math.inf
+            ready = self._stamp + (need - self._tokens) / rate
             if now < ready:
-                return _wait(ready, now)
+                return until(ready, now)
         self._tokens = tokens - cost if tokens > cost else 0.0
         self._stamp = stamp
         return 0.0
 
     def give_back(self, cost: float, now: float) -> None:
         """Return tokens that were taken and not used; the bucket never holds more than its burst."""
-        tokens = self.tokens(now) + cost
-        self._tokens = tokens if tokens < self.burst else self.burst
+        tokens = self._tokens
         if now > self._stamp:
+            tokens += (now - self._stamp) * self.rate
             self._stamp = now
+        tokens += cost
+        self._tokens = tokens if tokens < self.burst else self.burst
 
     def rescale(self, factor: float, now: float) -> None:
         """Refill at ``nominal * factor`` from now on; stored tokens and burst stay.
 
         A factor outside 0..1 counts as the nearer end, so that no mistake above drains or floods a bucket.
         """
-        self._settle(now)
+        self.give_back(0.0, now)
         self.rate = self.nominal * min(1.0, max(0.0, factor))
 
     def refit(self, rate: float, burst: float, now: float) -> None:
         """Another nominal rate and another size from now on; stored tokens stay, within the new burst."""
-        self._settle(now)
+        self.give_back(0.0, now)
         self.nominal = self.rate = rate
         self.burst = burst
-        self._tokens = min(self._tokens, burst)
+        if self._tokens > burst:
+            self._tokens = burst
 
     def tokens(self, now: float) -> float:
         """Tokens it holds at ``now``; a clock that went back reads as standing still."""
@@ -84,15 +94,6 @@ class TokenBucket:
             return self._tokens
         tokens = self._tokens + (now - self._stamp) * self.rate
         return min(self.burst, tokens)
-
-    def _settle(self, now: float) -> None:
-        self._tokens = self.tokens(now)
-        self._stamp = max(self._stamp, now)
-
-    def _ready(self, need: float) -> float:
-        if need > self.burst or not self.rate:
-            return math.inf
-        return self._stamp + (need - self._tokens) / self.rate
 
     def __repr__(self) -> str:
         return f"TokenBucket({self.name}, {self._tokens:g} of {self.burst:g}, {self.rate:g}/s)"
@@ -165,11 +166,3 @@ def _refusal(bucket: TokenBucket, cost: float, wait: float, now: float) -> Decis
         retry_after_s=wait,
         reset_after_s=wait,
     )
-
-
-def _wait(ready: float, now: float) -> float:
-    """Seconds from ``now`` to ``ready``, never a rounding error too short."""
-    wait = ready - now
-    while now + wait < ready:
-        wait = math.nextafter(wait, math.inf)
-    return wait

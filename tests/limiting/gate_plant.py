@@ -11,6 +11,31 @@ from autoglm_throttle.limiting.gate import Gate, GateRules, Ticket, TicketState
 from autoglm_throttle.model import Demand, Outcome, Priority
 
 
+class Memory:
+    """The memory of a card, of which each request takes a part.
+
+    Args:
+        keeps: what was once taken is never given back.
+        each: share of the card that a request needs.
+        idle: fill without requests.
+    """
+
+    def __init__(self, *, keeps: bool, each: float, idle: float = 0.4) -> None:
+        self.keeps = keeps
+        self.each = each
+        self.idle = idle
+        self.most = 0
+        """Requests inside at once."""
+
+    def take(self, inside: int) -> None:
+        """So many are inside now."""
+        self.most = max(self.most, inside)
+
+    def ratio(self, inside: int) -> float:
+        """The fill."""
+        return min(1.0, self.idle + self.each * (self.most if self.keeps else inside))
+
+
 class Plant:
     """Finishes requests at ``rate`` per second in order, each at least ``latency_s`` after its start.
 
@@ -19,9 +44,17 @@ class Plant:
         rate: requests per second.
         latency_s: of one request alone.
         seed: of the arrivals.
+        memory: what requests take of it, told to the gate once a second; None: nobody can tell.
     """
 
-    def __init__(self, rules: GateRules, rate: float, latency_s: float = 0.05, seed: int = 1) -> None:
+    def __init__(
+        self,
+        rules: GateRules,
+        rate: float,
+        latency_s: float = 0.05,
+        seed: int = 1,
+        memory: Memory | None = None,
+    ) -> None:
         self.gate = Gate(rules, 0.0)
         self.rate = rate
         self.latency_s = latency_s
@@ -34,12 +67,15 @@ class Plant:
         self._ends: list[tuple[float, float]] = []
         self._waiting: dict[Ticket, None] = {}
         self._random = random.Random(seed)
+        self._memory = memory
+        self._told_s = 0.0
 
     def run(self, seconds: float, demand_rps: Sequence[float]) -> None:
         """Let Poisson demand of high, mid and low come for so long."""
         end, total = self.now + seconds, sum(demand_rps)
         arrival = self.now + self._random.expovariate(total)
         while arrival < end:
+            self._tell_until(arrival)
             self._finish_until(arrival)
             self.now = arrival
             self._arrive(self._random.choices(list(Priority), demand_rps)[0])
@@ -51,6 +87,12 @@ class Plant:
         """Start counting anew."""
         for counted in (self.offered, self.served, self.refused):
             counted.clear()
+
+    def _tell_until(self, instant: float) -> None:
+        while self._memory and self._told_s <= instant:
+            self._finish_until(self._told_s)
+            self.gate.memory(self._memory.ratio(self.gate.in_flight))
+            self._told_s += 1.0
 
     def _arrive(self, priority: Priority) -> None:
         self.offered[priority] += 1
@@ -67,6 +109,8 @@ class Plant:
 
     def _start(self, priority: Priority) -> None:
         self.served[priority] += 1
+        if self._memory:
+            self._memory.take(self.gate.in_flight)
         self._free_at = max(self._free_at, self.now) + 1 / self.rate
         heapq.heappush(self._ends, (max(self._free_at, self.now + self.latency_s), self.now))
 

@@ -105,8 +105,10 @@ def test_from_the_tenth_period_on_the_long_mean_moves_by_a_tenth() -> None:
     assert tested.unloaded_s == pytest.approx(0.95)
 
 
-@pytest.mark.parametrize(("peak", "unloaded"), [(4, 0.4 + 0.3 * 0.6), (5, 0.4)])
-def test_near_the_floor_latency_is_the_unloaded_latency(peak: int, unloaded: float) -> None:
+@pytest.mark.parametrize(("peak", "unloaded"), [(2, 0.4 + 0.3 * 0.6), (3, 0.4), (4, 0.4)])
+def test_with_no_more_than_the_floor_inside_latency_is_the_unloaded_latency(
+    peak: int, unloaded: float
+) -> None:
     tested = service(inflight_floor=2)
     tested.learn(period(mean_s=0.4), 64.0)
     tested.learn(period(mean_s=1.0, peak=peak), 64.0)
@@ -194,6 +196,18 @@ def test_the_first_period_at_the_limit_replaces_a_lower_bound(bound: float, rate
     assert tested.rate_rps == pytest.approx(rate)
 
 
+@pytest.mark.parametrize(
+    ("rate", "priority", "patience_s", "places"),
+    [(None, 2, 0.5, 6), (100.0, 0, 0.5, 50), (100.0, 2, 0.5, 5), (100.0, 2, 0.001, 0), (89.0, 2, 0.5, -1)],
+)
+def test_as_many_may_stand_before_a_newcomer_as_go_in_time(
+    rate: float | None, priority: int, patience_s: float, places: int
+) -> None:
+    tested = service()
+    tested.rate_rps, tested.demand_rps = rate, [60.0, 30.0, 0.0]
+    assert tested.places(priority, patience_s, room=7) == places
+
+
 def test_a_hang_leaves_rate_and_limit() -> None:
     tested = service()
     tested.learn(period(limited=True), 64.0)
@@ -217,7 +231,7 @@ def known(rate: float, unloaded_s: float = 0.1, **rules: Any) -> Service:
     ("limit", "mean_s", "limited", "expected"),
     [
         (64.0, 0.3, True, 65.0),  # 130/s x 0.5 s
-        (64.0, 0.3, False, 64.0),
+        (64.0, 0.5, False, 64.0),
         (40.0, 0.3, True, 52.0),  # at most 30 % up: Little bounds the rate to 40 / 0.3 s
         (40.0, 0.24, True, 65.0),  # up to twice while latency is below half of the budget
         (20.0, 0.1, True, 40.0),
@@ -234,6 +248,36 @@ def test_the_limit_goes_to_rate_times_budget_in_bounded_steps(
 def test_it_aims_no_lower_than_the_floor() -> None:
     tested = known(1.0, inflight_floor=5)
     assert tested.learn(period(done=1, limited=True, mean_s=0.4), 6.0) == pytest.approx(5.0)
+
+
+@pytest.mark.parametrize(
+    ("limit", "peak", "mean_s", "expected"),
+    [
+        (64.0, 3, 0.51, 65.0 * 0.4),  # nobody has reached it, and 26 are what is finished in time
+        (64.0, 60, 0.51, 42.0),  # three tenths below the most inside, and no further
+        (64.0, 60, 0.50, 64.0),  # not late
+        (20.0, 18, 0.51, 20.0),  # a lower limit than is finished in time stays
+        (1.0, 1, 0.51, 1.0),  # never raised, not even to the floor
+    ],
+)
+def test_a_limit_that_nobody_reached_is_lowered_when_answers_are_late(
+    limit: float, peak: int, mean_s: float, expected: float
+) -> None:
+    tested = known(52.0)
+    assert tested.learn(period(mean_s=mean_s, peak=peak, done=10), limit) == pytest.approx(expected)
+
+
+def test_it_is_lowered_to_the_floor_while_no_rate_is_known() -> None:
+    tested = known(1.0, inflight_floor=5)
+    tested.rate_rps = None
+    late = period(done=1, mean_s=1.0, mean_in_flight=0.0, peak=1)
+    assert tested.learn(late, 64.0) == pytest.approx(5.0)
+
+
+def test_an_idle_time_lowers_nothing() -> None:
+    tested = known(52.0)
+    late = period(lasted_s=2 * LONGEST_S + 0.01, done=10, mean_s=1.0, peak=3)
+    assert tested.learn(late, 64.0) == 64.0
 
 
 def test_an_idle_time_proves_no_saturation() -> None:
@@ -268,8 +312,12 @@ def test_whatever_is_counted_all_figures_stay_sane(counted: list[Period], start:
     tested, limit = service(slo_s=slo_s), float(start)
     for one in counted:
         new = tested.learn(one, limit)
-        assert limit * 0.7 - 1e-6 <= new <= limit * 2 + 1e-6
-        assert new == limit or (one.limited and one.done)
+        if one.limited:
+            assert limit * 0.7 - 1e-6 <= new <= limit * 2 + 1e-6
+            assert new == limit or one.done
+        else:
+            wanted = max(2.0, (tested.rate_rps or 0.0) * tested.budget_s)
+            assert min(limit, max(wanted, 0.7 * one.peak)) - 1e-6 <= new <= limit
         limit = new
         assert tested.rate_rps is None or 0.0 < tested.rate_rps < math.inf
         assert tested.unloaded_s is None or 0.001 <= tested.unloaded_s <= 100.0
