@@ -50,7 +50,7 @@ class MemoryCap:
         self._idle = math.inf
         self._ratio, self._inside = 0.0, 0  # the fill that was believed last, and to whom it was laid
         self._then = 0  # who was surely inside then, where it was laid to more
-        self._most = self._ever = 0  # inside since it was last seen to follow or to stay, and ever
+        self._most = self._ever = 0  # inside since the fill was found to stay, and ever
         self.requests: float = math.inf
         """Requests in flight at which the target would be reached, >= 1; infinite: nothing learnt."""
         self.blind: bool = False
@@ -92,7 +92,7 @@ class MemoryCap:
         if ratio < self._ratio - LEAST_RISE:
             if self.keeps:
                 self._inside = self._then
-            self.keeps, self._most = False, in_flight
+            self.keeps = False
         elif not self.keeps and in_flight <= self._inside / 2 and self._ratio - self._idle > CLEAR_RISE:
             self.keeps, self._then, self._most = True, self._inside, in_flight
 

@@ -188,6 +188,13 @@ def test_those_who_were_inside_before_a_fill_was_found_to_stay_did_not_make_it()
     assert learn(tested, (0.50, 3)).requests == pytest.approx(0.52 * 12 / 0.20), "twelve were inside, surely"
 
 
+def test_a_mistake_about_what_is_kept_costs_nothing_that_was_known() -> None:
+    tested = learn(following(), (0.60, 20), (0.60, 10))
+    assert keeps(tested)
+    assert learn(tested, (0.50, 3)).requests == pytest.approx(52.0)
+    assert not keeps(tested)
+
+
 @pytest.mark.parametrize(("ratio", "left", "kept"), [(0.52, 5, True), (0.52, 6, False), (0.48, 1, False)])
 def test_only_a_clear_rise_that_stays_when_half_have_gone_is_kept(
     ratio: float, left: int, kept: bool

@@ -35,27 +35,43 @@ def test_a_first_flood_after_a_calm_time_does_not_fill_the_memory(keeps: bool) -
     assert memory.most <= 30, "there is room for no more"
 
 
-def test_the_memory_is_told_the_most_inside_since_it_was_last_asked() -> None:
-    tested = Gate(GateRules(), 0.0)
+class Told:
+    """In the place of the memory's cap: what it is told."""
+
+    requests = 64.0
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[float, int, int, bool]] = []
+
+    def learn(self, ratio: float, in_flight: int, peak: int, *, untouched: bool) -> None:
+        self.heard.append((ratio, in_flight, peak, untouched))
+
+
+def visit(tested: Gate, number: int, now: float, *, stay: int = 0) -> None:
+    """So many come at once, and all but some leave."""
+    for _ in range(number):
+        tested.enter(Demand(HIGH), now)
+    for _ in range(number - stay):
+        tested.finish(now, Outcome.SUCCESS, now + 0.1)
+
+
+def test_the_memory_is_told_who_is_inside_and_the_most_since_it_was_last_asked() -> None:
+    tested, told = Gate(GateRules(), 0.0), Told()
+    tested._memory = told  # type: ignore[assignment]
     tested.memory(0.40)
-    for _ in range(10):
-        tested.enter(Demand(HIGH), 0.1)
-    for _ in range(9):
-        tested.finish(0.1, Outcome.SUCCESS, 0.2)
-    tested.advance(0.6)
-    for _ in range(4):  # five inside, in another period
-        tested.enter(Demand(HIGH), 0.7)
-    for _ in range(4):
-        tested.finish(0.7, Outcome.SUCCESS, 0.8)
+    visit(tested, 10, 0.1, stay=1)
+    for period in (0.6, 1.2):
+        visit(tested, 4, period)
     tested.memory(0.60)
-    assert tested.view(0.8).memory_cap == pytest.approx(26.0), "ten, and not the one that is left"
-    tested.memory(0.65)
-    for _ in range(11):
-        tested.enter(Demand(HIGH), 0.9)
-    for _ in range(11):
-        tested.finish(0.9, Outcome.SUCCESS, 1.0)
-    tested.memory(0.65)
-    assert tested.view(1.0).memory_cap == pytest.approx(0.52 * 12 / 0.25)
+    visit(tested, 6, 1.8)
+    tested.memory(0.60)
+    visit(tested, 2, 2.4)
+    visit(tested, 2, 3.0)
+    tested.memory(0.60)
+    assert told.heard == [(0.40, 0, 0, True), (0.60, 1, 10, False), (0.60, 1, 7, False), (0.60, 1, 7, False)]
+    visit(tested, 2, 3.6)
+    tested.memory(0.60)
+    assert told.heard[-1] == (0.60, 1, 3, False), "at most one period too far back"
 
 
 @pytest.mark.parametrize(("rate", "latency_s"), [(4.0, 0.25), (10.0, 0.1)])
