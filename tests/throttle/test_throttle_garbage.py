@@ -25,6 +25,7 @@ from autoglm_throttle.limiting import (
     gate,
     gate_service,
     gate_share,
+    instant,
     line,
     sliding_window,
     token_bucket,
@@ -36,14 +37,18 @@ from tests.throttle.lining import NOTHING, WIDE, in_flight, left_over, permit_fo
 
 HIGH, MID, LOW = Priority
 SLOTS = 3
-SETTINGS = Settings(
-    policy="gate",
-    inflight_start=SLOTS,
-    inflight_max=SLOTS,
-    inflight_floor=1,
-    user_limit="20/minute",
-    **{**WIDE, "rate_mid_rps": "20/s"},
-)
+MID_TOKENS = 36
+"""Of a full bucket, which gains next to nothing in a scene."""
+
+SETTINGS = {
+    "policy": "gate",
+    "inflight_start": SLOTS,
+    "inflight_max": SLOTS,
+    "inflight_floor": 1,
+    "burst_s": 3600,
+    **WIDE,
+    "rate_mid_rps": MID_TOKENS / 3600,
+}
 
 
 WATCHED = {
@@ -56,6 +61,7 @@ WATCHED = {
         gate,
         gate_service,
         gate_share,
+        instant,
         line,
         sliding_window,
         token_bucket,
@@ -65,16 +71,26 @@ WATCHED = {
 """Where the books are kept."""
 
 
-class Scene:
-    """A throttle with two running requests and one free slot, or three running and two in line."""
+OTHER, SAME = Demand(LOW, "v"), Demand(MID, "u", 3.0)
+"""Who stands in line and is given up: somebody else, or who does all the rest here, at a cost of its own."""
 
-    def __init__(self, *, full: bool) -> None:
-        clock = ManualClock()
-        self.throttle = warmed(ManualThrottle(SETTINGS, clock, FakeGpu(clock=clock)))
+
+class Scene:
+    """A throttle with two running requests and one free slot, or three running and some in line.
+
+    Args:
+        user_limit: one or more.
+        given_up: whom the collector takes out of the line; None: nobody stands in it.
+    """
+
+    def __init__(self, user_limit: str, given_up: Demand | None) -> None:
+        clock, full = ManualClock(), given_up is not None
+        settings = Settings(user_limit=user_limit, **SETTINGS)
+        self.throttle = warmed(ManualThrottle(settings, clock, FakeGpu(clock=clock)))
         self.running = [permit_for(self.throttle, Demand(MID, "u")) for _ in range(SLOTS if full else 2)]
         self.in_line = [ticket_for(self.throttle, Demand(MID, "u")) for _ in range(2 if full else 0)]
         self.forgotten = self.running.pop()
-        self.given_up = ticket_for(self.throttle, Demand(LOW, "v")) if full else None
+        self.given_up = ticket_for(self.throttle, given_up) if given_up else None
         self.rung: list[Ticket] = []
 
     def collect(self) -> None:
@@ -231,14 +247,19 @@ def even(scene: Scene) -> None:
     asked = Demand(HIGH, "u", holds_slot=False)
     spent = 19 - int(permit_for(owner, asked).decision.remaining)
     assert spent == admitted
+    mid = owner._buckets.all[MID]
+    assert MID_TOKENS - mid.tokens(owner.clock()) == pytest.approx(admitted, abs=0.1)
 
 
-@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("user_limit", ["20/minute", "20/minute;100/day"])
+@pytest.mark.parametrize("given_up", [None, OTHER, SAME])
 @pytest.mark.parametrize("action", ACTIONS)
-def test_whenever_the_collector_runs_the_books_are_even(action: Action, full: bool) -> None:
+def test_whenever_the_collector_runs_the_books_are_even(
+    action: Action, given_up: Demand | None, user_limit: str
+) -> None:
     moment, seen = 1, 1
     while moment <= seen:
-        scene = Scene(full=full)
+        scene = Scene(user_limit, given_up)
         collector = Collector(scene, moment)
         collector.watch(action)
         seen = collector.seen
