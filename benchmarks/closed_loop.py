@@ -4,7 +4,8 @@ Run: ``python -m benchmarks.closed_loop``. Beside it stand an oracle that knows 
 and limiters of others' design, all before the same requests. No time passes; only the date and the machine in
 the record differ from run to run, so ``--check`` can demand the very bytes of the figures that were kept.
 
-``--robust N`` draws N services at random instead; ``--knob`` turns the latency budget.
+``--robust N`` draws N services at random instead, from number ``--first M`` on; ``--knob`` turns the
+latency budget.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -27,9 +28,6 @@ from benchmarks.loop.scenarios import SCENARIOS, SIXTEEN
 
 BUDGETS = (0.12, 0.18, 0.25, 0.35, 0.45, 0.6)
 """Shares of the objective that a request may spend inside the service."""
-
-ROBUST_SLACK = 0.03
-"""By which random services may stay below the bars."""
 
 
 def arguments() -> argparse.Namespace:
@@ -55,6 +53,13 @@ def arguments() -> argparse.Namespace:
         "--check", action="store_true", help="fail unless the figures are those that were kept"
     )
     parser.add_argument("--robust", type=int, metavar="N", help="N services drawn at random instead")
+    parser.add_argument(
+        "--first",
+        type=int,
+        default=robust.JUDGED_FROM,
+        metavar="M",
+        help=f"number of the first of them (default {robust.JUDGED_FROM}); each is always the same",
+    )
     parser.add_argument("--knob", action="store_true", help="the latency budget from 0.12 to 0.6 instead")
     return parser.parse_args()
 
@@ -64,17 +69,21 @@ def main() -> int:
     logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
     options = arguments()
     begun = time.perf_counter()
-    if options.robust:
-        return _robust(options)
-    if options.knob:
-        return _knob(options)
-    figures = full(options)
+    name, run = _mode(options)
+    figures = run(options)
     print(f"{time.perf_counter() - begun:.0f} s")
     if options.check:
-        return _check(figures)
+        return _check(name, figures)
     if options.write:
-        harness.keep("closed_loop", {**harness.machine(), "sha256": digest(figures), "figures": figures})
+        harness.keep(name, {**harness.machine(), "sha256": digest(figures), "figures": figures})
     return 0
+
+
+def _mode(options: argparse.Namespace) -> tuple[str, Callable[[argparse.Namespace], dict[str, Any]]]:
+    """The name of the record, and what makes its figures."""
+    if options.robust:
+        return "robust", drawn
+    return ("closed_loop_knob", knob) if options.knob else ("closed_loop", full)
 
 
 def full(options: argparse.Namespace) -> dict[str, Any]:
@@ -104,8 +113,8 @@ def digest(figures: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(figures, sort_keys=True).encode()).hexdigest()
 
 
-def _check(figures: Mapping[str, Any]) -> int:
-    kept = json.loads((harness.RESULTS / "closed_loop.json").read_text())["sha256"]
+def _check(name: str, figures: Mapping[str, Any]) -> int:
+    kept = json.loads((harness.RESULTS / f"{name}.json").read_text())["sha256"]
     same = digest(figures) == kept
     print(
         "the figures are those that were kept"
@@ -130,39 +139,31 @@ def _kept(bar: table.Bar) -> dict[str, Any]:
     return {**asdict(bar), "value": "never" if bar.value == math.inf else round(bar.value, 4)}
 
 
-def _robust(options: argparse.Namespace) -> int:
-    """Random services: the bars of goodput less three points."""
-    print(robust.DRAWN)
-    doors = study.plain(("gradient", "gate", "adaptive"))
-    results = study.run([study.Task(robust.scenario(number), 1, doors) for number in range(options.robust)])
+def drawn(options: argparse.Namespace) -> dict[str, Any]:
+    """Random services: the bars of goodput less three points, and those served worst."""
+    print(f"{robust.DRAWN}\n{robust.JUDGED}\n")
+    numbers = range(options.first, options.first + options.robust)
+    doors = tuple((name, name, tuple(options.set) if name in POLICIES else ()) for name in robust.DOORS)
+    results = study.run([study.Task(robust.scenario(number), 1, doors) for number in numbers])
     medians = study.medians(results)
-    print(table.text(medians, ("oracle", "gradient", "gate", "adaptive")))
-    found = {door: table.bars(medians, door, ROBUST_SLACK) for door in ("gate", "adaptive")}
+    print(table.text(medians, ("oracle", *robust.DOORS)))
+    found = {door: table.bars(medians, door, robust.SLACK) for door in ("gate", "adaptive")}
     for door, of_door in found.items():
-        print(f"{door}\n{table.verdicts(of_door)}")
-        print(f"{_within(medians, door)} of {len(medians)} services are within the bars for the worst one\n")
-    if options.write:
-        figures = {
-            "medians": _written(medians),
-            "bars": {door: [_kept(b) for b in rows] for door, rows in found.items()},
-        }
-        harness.keep(
-            "closed_loop_robust", {**harness.machine(), "sha256": digest(figures), "figures": figures}
-        )
-    return 0
+        print(f"{door}\n{table.verdicts(of_door)}\n")
+    summary = {door: robust.summary(medians, door) for door in robust.DOORS}
+    for door, told in summary.items():
+        print(f"{door}: {told['within']} of {len(medians)} services are within the bars for the worst one")
+    return {
+        "drawn": robust.DRAWN,
+        "judged": robust.JUDGED,
+        "first": options.first,
+        "services": options.robust,
+        "doors": summary,
+        "bars": {door: [_kept(bar) for bar in of_door] for door, of_door in found.items()},
+    }
 
 
-def _within(medians: table.Medians, door: str) -> int:
-    """Services of which 0.92 of the possible was served, of the high class too, and memory sufficed."""
-    rows = [by_door[door] for by_door in medians.values()]
-    least = 0.95 - ROBUST_SLACK
-    return sum(
-        (row["goodput"] or 0.0) >= least and (row["high"] or 0.0) >= least and not row["kills"]
-        for row in rows
-    )
-
-
-def _knob(options: argparse.Namespace) -> int:
+def knob(options: argparse.Namespace) -> dict[str, Any]:
     """What the latency budget trades: the tail of the high class against goodput."""
     doors = tuple((f"{budget:g}", "adaptive", (("latency_budget", budget),)) for budget in BUDGETS)
     seeds = range(1, options.seeds + 1)
@@ -179,10 +180,7 @@ def _knob(options: argparse.Namespace) -> int:
             f"{table.worst_of_16(medians, name, 'goodput'):8.3f}"
             + "".join(f"{c['goodput']:10.3f}{c['high_p99_s']:7.2f}{c['high_p99_over']:7.2f}" for c in cells)
         )
-    if options.write:
-        figures = _written(medians)
-        harness.keep("closed_loop_knob", {**harness.machine(), "sha256": digest(figures), "figures": figures})
-    return 0
+    return _written(medians)
 
 
 def _names(known: Sequence[str]) -> Any:

@@ -4,10 +4,32 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
+from typing import Any
 
 from benchmarks.loop.load import Load
 from benchmarks.loop.plant import PlantSpec
 from benchmarks.loop.scenarios import Scenario
+from benchmarks.loop.table import Medians, Row
+
+DOORS = ("gradient", "gate", "adaptive")
+"""Who stands before them, beside the oracle."""
+
+SLACK = 0.03
+"""By which they may stay below the bars."""
+
+LEAST = 0.95 - SLACK
+"""What is to be served of the worst one, and of its high class."""
+
+SHOWN = 5
+"""Of the worst ones, those in the record."""
+
+JUDGED_FROM = 100
+"""Number of the first service on which no rule was found."""
+
+JUDGED = (
+    "The rules of the gate were found on the services 0 to 99, and are judged on the numbers from 100 on."
+)
 
 DRAWN = """\
 Each scenario is drawn by itself; "log" means that the logarithm is uniform.
@@ -58,6 +80,25 @@ def scenario(number: int) -> Scenario:
         warm_s=duration_s / 20.0,
         rises_s=duration_s / 4.0,
     )
+
+
+def summary(medians: Medians, door: str) -> dict[str, Any]:
+    """How a door serves them, in ratios to the oracle, with the worst ones by name."""
+    rows = {name: by_door[door] for name, by_door in medians.items()}
+    goodput = [row["goodput"] or 0.0 for row in rows.values()]
+    worst = sorted(rows, key=lambda name: (_least(rows[name]), name))[:SHOWN]
+    return {
+        "goodput_mean": round(statistics.geometric_mean([max(ratio, 1e-9) for ratio in goodput]), 4),
+        "goodput_worst": round(min(goodput), 4),
+        "high_worst": round(min(row["high"] or 0.0 for row in rows.values()), 4),
+        "kills": sum(row["kills"] or 0 for row in rows.values()),
+        "within": sum(_least(row) >= LEAST and not row["kills"] for row in rows.values()),
+        "worst": {name: {what: rows[name][what] for what in ("goodput", "high", "kills")} for name in worst},
+    }
+
+
+def _least(row: Row) -> float:
+    return min(row["goodput"] or 0.0, row["high"] or 0.0)
 
 
 def _log(dice: random.Random, least: float, most: float) -> float:

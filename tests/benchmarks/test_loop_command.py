@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import closed_loop, harness
-from benchmarks.loop import study
+from benchmarks.loop import robust, study
 from benchmarks.loop.scenarios import SCENARIOS
 
 FEW = ("--scenarios", "steady_0.5x,oom_tight_3x", "--seeds", "1", "--policies", "none,codel")
@@ -37,6 +37,32 @@ def test_what_was_kept_is_what_a_second_run_finds(
     assert "the figures are those that were kept" in capsys.readouterr().out
     assert command(monkeypatch, "--scenarios", "steady_0.5x", *FEW[2:], "--check") == 1
     assert "other figures than those kept" in capsys.readouterr().out
+
+
+def test_services_drawn_at_random_are_kept_beside_how_they_were_drawn(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(harness, "RESULTS", tmp_path)
+    words = ("--robust", "2", "--first", "173")
+    assert command(monkeypatch, *words, "--write") == 0
+    kept = json.loads((tmp_path / "robust.json").read_text())
+    figures = kept["figures"]
+    assert kept["sha256"] == closed_loop.digest(figures)
+    assert (figures["first"], figures["services"]) == (173, 2)
+    assert "largest batch" in figures["drawn"]
+    assert "judged on the numbers from 100 on" in figures["judged"]
+    assert set(figures["doors"]) == {"gradient", "gate", "adaptive"}
+    assert set(figures["doors"]["gate"]["worst"]) == {"robust_173", "robust_174"}
+    assert figures["doors"]["gate"]["within"] == 2
+    assert f"gate: {figures['doors']['gate']['within']} of 2 services" in capsys.readouterr().out
+
+    assert command(monkeypatch, *words, "--check") == 0
+    assert command(monkeypatch, "--robust", "1", "--first", "174", "--check") == 1
+
+
+def test_the_first_service_drawn_is_one_on_which_no_rule_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["closed_loop", "--robust", "1"])
+    assert closed_loop.arguments().first == robust.JUDGED_FROM == 100
 
 
 @pytest.mark.parametrize(

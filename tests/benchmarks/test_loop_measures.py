@@ -199,6 +199,30 @@ def test_random_services_are_always_the_same_and_within_their_ranges() -> None:
             assert (1.0 - plant.memory_idle) / plant.memory_each >= 15.99
 
 
+def test_a_summary_names_the_worst_and_counts_those_within_the_bars() -> None:
+    figures = [
+        (1.0, 0.99, 0),
+        (0.5, 0.9, 0),
+        (0.99, 0.91, 0),
+        (0.97, 0.96, 1),
+        (None, None, 0),
+        (1.0, 1.0, 0),
+    ]
+    medians = {
+        f"robust_{number}": {"gate": {"goodput": goodput, "high": high, "kills": kills}}
+        for number, (goodput, high, kills) in enumerate(figures)
+    }
+    told = robust.summary(medians, "gate")
+    assert told["within"] == 2
+    assert told["kills"] == 1
+    assert (told["goodput_worst"], told["high_worst"]) == (0.0, 0.0)
+    assert list(told["worst"]) == ["robust_4", "robust_1", "robust_2", "robust_3", "robust_0"]
+    assert told["worst"]["robust_1"] == {"goodput": 0.5, "high": 0.9, "kills": 0}
+    del medians["robust_4"]
+    mean = (1.0 * 0.5 * 0.99 * 0.97 * 1.0) ** 0.2
+    assert robust.summary(medians, "gate")["goodput_mean"] == pytest.approx(mean, abs=1e-4)
+
+
 def test_books_count_from_the_end_of_warming_up_on() -> None:
     books = Books(3.0, 10.0, 2.0)
     early, late = Request(0, 1.0, 0, 1.0), Request(1, 4.0, 2, 1.0)
