@@ -10,7 +10,7 @@ import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
-from autoglm_throttle import Settings, Throttle
+from autoglm_throttle import Permit, Settings, Throttle
 from autoglm_throttle.model import Demand, Priority
 from benchmarks import asgi_rows as rows
 from benchmarks import harness
@@ -36,7 +36,9 @@ def memory_ours() -> float:
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     for number in range(MEMORY_USERS):
-        throttle.try_admit(Demand(Priority.MID, f"{number:016x}"))
+        verdict = throttle.try_admit(Demand(Priority.MID, f"{number:016x}"))
+        if isinstance(verdict, Permit):
+            verdict.settle()
     held = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     if throttle.snapshot().users != MEMORY_USERS:
