@@ -10,6 +10,9 @@ from autoglm_throttle.limiting.gate import Gate, Ticket, TicketState
 from autoglm_throttle.model import Outcome
 from autoglm_throttle.snapshot import Rows
 
+_NEUTRAL = Outcome.NEUTRAL
+"""Before Python 3.12 reading a member from its class costs as much as a look into a dictionary."""
+
 
 class Desk:
     """What a permit needs when it is settled. Everything here is touched under ``rows.lock``, `ring` apart.
@@ -39,8 +42,10 @@ class Desk:
 
     def free(self, now: float) -> None:
         """Give back a slot that was not used, perhaps to somebody who waits for it."""
-        self.gate.finish(now, Outcome.NEUTRAL, now)
-        self.call(now)
+        gate = self.gate
+        gate.finish(now, _NEUTRAL, now)
+        if gate.waiting:
+            self.call(now)
 
     def withdraw(self, ticket: Ticket, now: float) -> None:
         """Take a ticket out of the line, or free the slot it was called to; then nobody hears of it again."""

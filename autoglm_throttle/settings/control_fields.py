@@ -97,7 +97,7 @@ class ControlFields(BaseSettings):
     min_share: Annotated[float, Number(0, 0.2, "share")] = setting(
         0.02,
         "Share of what the service finishes that mid and low get together, however much high asks for.",
-        "simulated in the design: costs high 1 % at ten times the capacity",
+        "simulated in the design: costs high 1.8 % at ten times the capacity",
     )
     websockets: Annotated[WebSockets, Choice(WebSockets)] = setting(
         WebSockets.RATE,
