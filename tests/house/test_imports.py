@@ -15,8 +15,8 @@ OPTIONAL = ("fastapi", "httptools", "httpx", "prometheus_client", "pynvml", "red
 
 DEPENDENCIES = ("anyio", "limits", "pydantic", "pydantic_settings", "starlette.requests", "starlette.routing")
 
-OWN_MS = 60.0
-"""What the package itself may add to the import of what it stands on; measured 25 to 35 ms on a slow core."""
+OWN_SHARE = 0.4
+"""What the package itself may add to the import of what it stands on; measured 0.24, 44 ms on a slow core."""
 
 LOADED = """
 import json, sys
@@ -26,11 +26,12 @@ print(json.dumps(sorted(sys.modules)))
 
 TIMED = """
 import importlib, sys, time
+begun = time.perf_counter()
 for name in {dependencies!r}:
     importlib.import_module(name)
 before = time.perf_counter()
 import autoglm_throttle
-print((time.perf_counter() - before) * 1e3)
+print((time.perf_counter() - before) / (before - begun))
 """
 
 PACKAGES = {
@@ -88,6 +89,6 @@ def test_the_package_adds_little_to_the_import_of_its_dependencies(environ: dict
     least = float("inf")
     for _ in range(12):
         least = min(least, float(run(code, environ)))
-        if least <= OWN_MS / 2:
+        if least <= 0.7 * OWN_SHARE:
             break
-    assert least <= OWN_MS
+    assert least <= OWN_SHARE

@@ -60,7 +60,8 @@ def test_nothing_leaks_whatever_clients_do(server: Server) -> None:
     assert state["ended"] == state["admitted"]
     assert state["stale"] == 0
     assert state["admitted"] > REQUESTS / 10
-    assert min(state["left"], state["rejected"]) > REQUESTS / 100, "and all of it was tried"
+    assert state["left"], "and some went away while they stood in line"
+    assert state["rejected"] > REQUESTS / 100
     last = server.get("/brief")
     left = int(last.headers["ratelimit"].partition("r=")[2].partition(";")[0])
     assert left == UNITS - state["admitted"] - 1, "no unit of a request that was not admitted is gone"
