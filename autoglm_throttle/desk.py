@@ -25,8 +25,8 @@ class Desk:
     __slots__ = ("bells", "gate", "rows", "unheard")
 
     def __init__(self, rows: Rows, gate: Gate | Cap) -> None:
-        self.rows = rows
-        self.gate = gate
+        self.rows: Rows = rows
+        self.gate: Gate | Cap = gate
         self.unheard: list[Ticket] = []
         """Called or dropped, with nobody to wake: for ``Throttle.called``."""
         self.bells: deque[Callable[[], None]] = deque()

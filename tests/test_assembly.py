@@ -69,7 +69,6 @@ class TestGate:
         assert [gate.enter(Demand(), NOW_S) for _ in range(3)] == [True, True, False]
         assert not isinstance(gate.line_up(Demand(), NOW_S), Ticket)
 
-
     @pytest.mark.parametrize(
         ("start", "floor", "workers", "most"), [(64, 2, 4, 16), (9, 2, 2, 5), (4, 2, 8, 2), (64, 2, 1, 64)]
     )
