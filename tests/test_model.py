@@ -70,3 +70,11 @@ def test_a_refusal_that_is_raised_carries_its_decision() -> None:
     error = Refused(decision)
     assert error.decision is decision
     assert str(error) == "user:user-60s"
+
+
+@pytest.mark.parametrize("slo_s", [0.0, -1.0, float("nan"), float("inf")])
+def test_an_objective_is_a_finite_number_of_seconds_above_0(slo_s: float) -> None:
+    with pytest.raises(ValueError, match="slo_s must be a finite number above 0"):
+        Demand(slo_s=slo_s)
+    assert Demand(slo_s=0.5).slo_s == 0.5
+    assert Demand().slo_s is None
