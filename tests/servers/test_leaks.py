@@ -60,7 +60,6 @@ def test_nothing_leaks_whatever_clients_do(server: Server) -> None:
     assert state["ended"] == state["admitted"]
     assert state["stale"] == 0
     assert state["admitted"] > REQUESTS / 10
-    assert state["left"], "and some went away while they stood in line"
     assert state["rejected"] > REQUESTS / 100
     last = server.get("/brief")
     left = int(last.headers["ratelimit"].partition("r=")[2].partition(";")[0])
