@@ -82,12 +82,18 @@ class TierController:
             return Why.STRIKE if self._strikes else Why.CALM
         return Why.TIER if want == self._tier else Why.HELD
 
+    def _reopens(self, now: float) -> float:
+        """The first sample that could open the door: any that has a device, unless the table shuts it too."""
+        if self._tier and self._listener.all_lost:
+            return self._listener.next_view(now)
+        return self._listener.release_at(self._rules.release_samples, self._calm, now)
+
     def _publish(self, now: float, since_s: float | None = None) -> Regime:
         listener = self._listener
         expects = listener.expects_source
         state, capacity = listener.state(now), listener.capacity(now)
         factor = capacity * listener.drifted(self._tier, now) if expects else 1.0
-        reopens_s = 0.0 if factor else listener.release_at(self._rules.release_samples, self._calm, now)
+        reopens_s = 0.0 if factor else self._reopens(now)
         until_s = listener.until(state, now)
         if since_s is None:
             since_s = self._regime.since_s if self._regime.factor == factor else now

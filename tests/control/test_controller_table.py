@@ -134,6 +134,14 @@ def test_the_last_device_lost_shuts_the_door_and_says_so() -> None:
     assert see(controller, view(50, 1.0), T0 + 2).factor == 1.0
 
 
+def test_the_next_sample_may_bring_the_last_device_back() -> None:
+    """Nothing is held then: whoever is refused meanwhile is not told to wait for the end of a hold."""
+    controller = tiers()
+    see(controller, view(20), T0)
+    assert see(controller, view(20, 0.0), T0 + 1).reopens_s == T0 + 2
+    assert see(controller, view(20), T0 + 2).factor == 1.0
+
+
 def test_a_device_lost_from_the_start_is_a_loss_too() -> None:
     regime = see(tiers(), view(None, 0.0), T0)
     assert (regime.factor, regime.why, regime.telemetry) == (0.0, Why.LOST, Telemetry.STARTING)
