@@ -187,6 +187,7 @@ class Demand:
 
     Raises:
         ValueError: ``cost`` or ``slo_s`` is not a finite number above 0.
+        TypeError: ``user``, ``address`` or ``group`` is no text, and so could be no key of a limit.
     """
 
     __slots__ = ("address", "cost", "group", "holds_slot", "plan", "priority", "route", "slo_s", "user")
@@ -208,6 +209,8 @@ class Demand:
             raise ValueError(f"cost must be a finite number above 0, not {cost!r}")
         if slo_s is not None and not 0.0 < slo_s < math.inf:
             raise ValueError(f"slo_s must be a finite number above 0, not {slo_s!r}")
+        if not (isinstance(user, str) and isinstance(address, str) and isinstance(group, str)):
+            raise TypeError(f"user, address and group must be texts, not {user!r}, {address!r}, {group!r}")
         self.priority: Priority = priority
         self.user: str = user
         self.cost: float = cost

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -78,3 +79,11 @@ def test_an_objective_is_a_finite_number_of_seconds_above_0(slo_s: float) -> Non
         Demand(slo_s=slo_s)
     assert Demand(slo_s=0.5).slo_s == 0.5
     assert Demand().slo_s is None
+
+
+@pytest.mark.parametrize("name", ["user", "address", "group"])
+def test_an_identity_that_is_no_text_is_an_error(name: str) -> None:
+    """It would fail as a key in the midst of a decision, with a token and a place already taken."""
+    wrong: dict[str, Any] = {name: ["ann"]}
+    with pytest.raises(TypeError, match="must be texts"):
+        Demand(**wrong)

@@ -86,7 +86,7 @@ class ThrottleMiddleware:
         self._marks = marks.Marks(self.app, self._routes)
         self._nested = False
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: C901, PLR0912
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: C901, PLR0912 - a call costs 1 %
         """Handle one connection."""
         if not self._limits(scope):
             await self._free(scope, receive, send)
