@@ -21,6 +21,11 @@ REQUEST: Message = {"type": "http.request", "body": b"", "more_body": False}
 GONE: Message = {"type": "http.disconnect"}
 
 
+def part(body: bytes, *, more: bool = True) -> Message:
+    """One of the messages of a body."""
+    return {"type": "http.request", "body": body, "more_body": more}
+
+
 async def settled(steps: int = 30) -> None:
     """Let everything go on that can: more steps of the loop than any chain of wakes here has."""
     for _ in range(steps):

@@ -5,9 +5,7 @@ Wherever it runs, the books are as though it had run before that decision or aft
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -16,32 +14,11 @@ from autoglm_throttle.limiting import instant, sliding_window, token_bucket
 from autoglm_throttle.limiting.sliding_window import SlidingWindow
 from autoglm_throttle.limiting.token_bucket import TokenBucket
 from autoglm_throttle.model import UserLimit
+from tests.collecting import Collector
 
 WATCHED = {str(module.__file__) for module in (instant, sliding_window, token_bucket)}
 
 Act = Callable[[], Any]
-
-
-class Collector:
-    """Runs once, at the n-th call or return; the real one runs at some of these moments."""
-
-    def __init__(self, collect: Act, moment: int) -> None:
-        self.collect = collect
-        self.moment = moment
-        self.seen = 0
-
-    def profile(self, frame: FrameType, event: str, arg: Any) -> None:
-        if event != "c_call" and frame.f_code.co_filename in WATCHED:
-            self.seen += 1
-            if self.seen == self.moment:
-                self.collect()
-
-    def watch(self, act: Act) -> Any:
-        sys.setprofile(self.profile)
-        try:
-            return act()
-        finally:
-            sys.setprofile(None)
 
 
 def everywhere(scene: Callable[[], tuple[Act, Act, Act]]) -> int:
@@ -62,7 +39,7 @@ def everywhere(scene: Callable[[], tuple[Act, Act, Act]]) -> int:
     moment, seen = 1, 1
     while moment <= seen:
         act, collect, books = scene()
-        collector = Collector(collect, moment)
+        collector = Collector(collect, moment, WATCHED)
         said, seen = collector.watch(act), collector.seen
         if moment <= seen:
             assert books() in [kept for _, kept in orders], f"moment {moment}"

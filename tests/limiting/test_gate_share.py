@@ -6,7 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoglm_throttle.limiting.gate import GateRules
 from autoglm_throttle.limiting.gate_share import BURST, BURST_S, Share
+from autoglm_throttle.model import Demand, Outcome
+from tests.limiting.gate_asking import (
+    CALLED,
+    HIGH,
+    LOW,
+    MID,
+    WAITING,
+    end,
+    fill,
+    gate,
+    knowing,
+    wait,
+)
+from tests.limiting.gate_plant import Plant
 
 
 def test_it_grows_with_time_at_its_part_of_the_rate() -> None:
@@ -41,3 +56,88 @@ def test_no_flood_takes_more_than_its_share(share: float, rates: list[float], ga
         now += gap
         taken += tested.take(rates[step % len(rates)], now)
         assert taken <= max(BURST, BURST_S * highest) + highest * now + 1e-6
+
+
+# --- at the gate ---
+
+
+def test_high_is_never_rescued_and_nobody_of_an_unknown_service() -> None:
+    tested = knowing(100.0, min_share=0.1)
+    assert tested.rescue(Demand(HIGH), 9.0) is None
+    assert gate().rescue(Demand(LOW), 9.0) is None
+
+
+def test_a_rescued_request_gets_a_free_slot_at_once() -> None:
+    tested = knowing(100.0, min_share=0.1)
+    ticket = tested.rescue(Demand(LOW), 1.0)
+    assert ticket is not None
+    assert (ticket.state, ticket.called_s, tested.in_flight) == (CALLED, 1.0, 1)
+    tested.leave(ticket, 1.1)
+    assert tested.in_flight == 0
+
+
+def test_without_a_slot_it_waits_in_the_first_lane_for_half_of_its_objective() -> None:
+    tested = fill(knowing(100.0, 100.0, min_share=0.1))
+    first = wait(tested, LOW, 1.0)
+    second = wait(tested, MID, 1.0, slo_s=8.0)
+    assert (first.state, first.lane, first.patience_s) == (WAITING, 0, 1.0)
+    assert (second.lane, second.patience_s) == (0, 4.0)
+    assert tested.view(1.0).waiting == (0, 1, 1)
+    tested.finish(0.0, Outcome.SUCCESS, 1.0)
+    third = tested.rescue(Demand(LOW), 1.0)
+    assert third is not None
+    assert third.state is WAITING, "two stand before it"
+
+
+def test_a_rescue_without_a_slot_proves_that_the_limit_was_reached() -> None:
+    tested = fill(knowing(100.0, min_share=0.1, period_s=0.5))
+    tested.rescue(Demand(LOW), 0.3)
+    end(tested, 0.4)
+    tested.advance(0.5)
+    assert tested._service.measured
+
+
+@pytest.mark.parametrize("share", [0.01, 0.02, 0.05, 0.2])
+@pytest.mark.parametrize(
+    ("high", "mid", "low"), [(1.2, 9.0, 0.0), (2.0, 1.0, 3.0), (10.0, 0.0, 0.5), (5.0, 0.02, 0.02)]
+)
+def test_mid_and_low_get_their_share_in_any_overload(
+    high: float, mid: float, low: float, share: float
+) -> None:
+    rate = 100.0
+    plant, load = Plant(GateRules(min_share=share), rate), (high * rate, mid * rate, low * rate)
+    plant.run(10.0, (0.2 * rate, 0.1 * rate, 0.1 * rate))
+    plant.run(5.0, load)
+    plant.forget()
+    plant.run(30.0, load)
+    got = plant.served[MID] + plant.served[LOW]
+    assert got >= 0.9 * 30.0 * min((mid + low) * rate, share * rate)
+    assert plant.served[HIGH] >= (0.93 - share) * 30.0 * rate
+
+
+def test_a_share_as_great_as_the_demand_serves_nearly_all_of_it() -> None:
+    rate = 100.0
+    plant = Plant(GateRules(min_share=0.03), rate)
+    plant.run(10.0, (2 * rate, 0.03 * rate, 0.0))
+    plant.forget()
+    plant.run(30.0, (2 * rate, 0.03 * rate, 0.0))
+    assert plant.served[MID] >= 0.9 * plant.offered[MID]
+
+
+def test_a_sudden_flood_of_low_does_not_push_high_aside() -> None:
+    rate = 200.0
+    plant = Plant(GateRules(), rate)
+    plant.run(10.0, (0.9 * rate, 0.0, 0.0))
+    plant.forget()
+    plant.run(1.0, (0.9 * rate, 0.0, 50 * rate))
+    assert plant.refused[HIGH] == 0
+    assert plant.served[HIGH] >= 0.85 * plant.offered[HIGH]
+
+
+def test_without_a_share_priority_is_strict() -> None:
+    rate = 200.0
+    plant = Plant(GateRules(min_share=0.0), rate)
+    plant.run(10.0, (3 * rate, rate, rate))
+    plant.forget()
+    plant.run(10.0, (3 * rate, rate, rate))
+    assert plant.served[MID] == plant.served[LOW] == 0

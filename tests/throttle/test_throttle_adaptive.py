@@ -19,6 +19,7 @@ from autoglm_throttle import (
     ThrottleMiddleware,
     Why,
 )
+from autoglm_throttle.limiting.gate import Gate
 from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle
 from tests.asgi.drive import request
 from tests.throttle.asking import admitted, decided, heated
@@ -194,10 +195,12 @@ class TestCut:
     def test_whom_the_budget_refuses_is_demand_all_the_same(self) -> None:
         throttle = overloaded(adaptive(min_share=0.0), 99.0)
         flood(throttle, HIGH)
-        before = throttle._desk.gate._arrived[HIGH]  # type: ignore[union-attr]
+        gate = throttle._desk.gate
+        assert isinstance(gate, Gate)
+        before = gate._arrived[HIGH]
         for _ in range(10):
             refusal_for(throttle, Demand(HIGH))
-        assert throttle._desk.gate._arrived[HIGH] == before + 10  # type: ignore[union-attr]
+        assert gate._arrived[HIGH] == before + 10
 
     def test_with_room_the_budget_is_all_that_is_asked(self) -> None:
         throttle = Rush(adaptive(4), 99.0).end()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from types import FrameType
-from typing import Any
+from functools import partial
 
 import pytest
 
@@ -33,6 +31,7 @@ from autoglm_throttle.limiting import (
 )
 from autoglm_throttle.limiting.gate import Ticket, TicketState
 from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle
+from tests.collecting import Collector
 from tests.throttle.lining import NOTHING, WIDE, in_flight, left_over, permit_for, ticket_for, warmed
 
 HIGH, MID, LOW = Priority
@@ -201,28 +200,6 @@ ACTIONS: list[Action] = [
 ]
 
 
-class Collector:
-    """Runs once, at the n-th call or return in the action, as the real one does at allocations and calls."""
-
-    def __init__(self, scene: Scene, moment: int) -> None:
-        self.scene = scene
-        self.moment = moment
-        self.seen = 0
-
-    def profile(self, frame: FrameType, event: str, arg: Any) -> None:
-        if event != "c_call" and frame.f_code.co_filename in WATCHED:
-            self.seen += 1
-            if self.seen == self.moment:
-                self.scene.collect()
-
-    def watch(self, action: Action) -> None:
-        sys.setprofile(self.profile)
-        try:
-            action(self.scene)
-        finally:
-            sys.setprofile(None)
-
-
 def even(scene: Scene) -> None:
     """End everything, and compare the books."""
     owner = scene.throttle
@@ -260,8 +237,8 @@ def test_whenever_the_collector_runs_the_books_are_even(
     moment, seen = 1, 1
     while moment <= seen:
         scene = Scene(user_limit, given_up)
-        collector = Collector(scene, moment)
-        collector.watch(action)
+        collector = Collector(scene.collect, moment, WATCHED)
+        collector.watch(partial(action, scene))
         seen = collector.seen
         if seen < moment:
             scene.collect()

@@ -1,0 +1,60 @@
+"""Gates that know what a test has set, and what is asked of them again and again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autoglm_throttle.limiting.gate import Gate, GateRules, Ticket, TicketState
+from autoglm_throttle.model import Decision, Demand, Outcome, Priority, Reason
+
+HIGH, MID, LOW = Priority
+WAITING, CALLED, DROPPED, LEFT = TicketState
+FROZEN: dict[str, Any] = {"period_s": 1e6}
+"""No period ends, so what the gate knows stays as a test has set it."""
+
+
+def gate(**rules: Any) -> Gate:
+    return Gate(GateRules(**rules), 0.0)
+
+
+def knowing(rate: float, *demand: float, limit: int = 4, latency_s: float = 0.1, **rules: Any) -> Gate:
+    """A gate that has measured a service, and whose knowledge stands still."""
+    tested = gate(inflight_start=limit, **(FROZEN | {"min_share": 0.0} | rules))
+    tested._service.rate_rps = rate
+    tested._service.latency_s = latency_s
+    tested._service.demand_rps = [*demand, 0.0, 0.0, 0.0][:3]
+    return tested
+
+
+def fill(tested: Gate, now: float = 0.0) -> Gate:
+    while tested.in_flight < tested._room:
+        assert tested.enter(Demand(HIGH), now)
+    return tested
+
+
+def come(
+    tested: Gate, priority: Priority, now: float = 0.0, slo_s: float | None = None
+) -> Ticket | Decision | None:
+    """None: let in."""
+    demand = Demand(priority, slo_s=slo_s)
+    return None if tested.enter(demand, now) else tested.line_up(demand, now)
+
+
+def wait(tested: Gate, priority: Priority, now: float = 0.0, slo_s: float | None = None) -> Ticket:
+    got = come(tested, priority, now, slo_s)
+    assert isinstance(got, Ticket)
+    return got
+
+
+def refused(tested: Gate, priority: Priority, now: float = 0.0, slo_s: float | None = None) -> Decision:
+    got = come(tested, priority, now, slo_s)
+    assert isinstance(got, Decision)
+    assert not got.allowed
+    assert got.reason is Reason.QUEUE
+    assert got.policy == "queue"
+    return got
+
+
+def end(tested: Gate, now: float, started_s: float = 0.0) -> list[Ticket]:
+    tested.finish(started_s, Outcome.SUCCESS, now)
+    return list(tested.ready(now))

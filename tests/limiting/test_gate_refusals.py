@@ -1,0 +1,141 @@
+"""Who is refused, why, and when it is to come again."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.limiting.gate import Gate, GateRules, Ticket
+from autoglm_throttle.model import Decision, Demand, Priority, Reason
+from tests.limiting.gate_asking import (
+    HIGH,
+    LOW,
+    MID,
+    WAITING,
+    come,
+    end,
+    fill,
+    gate,
+    knowing,
+    refused,
+    wait,
+)
+
+
+def test_a_line_has_an_end() -> None:
+    tested = fill(knowing(100.0, queue_max=2))
+    wait(tested, MID)
+    wait(tested, MID)
+    got = refused(tested, MID)
+    assert (got.detail, got.retry_after_s, got.reset_after_s) == ("queue:full", 0.01, 0.01)
+    assert wait(tested, HIGH).state is WAITING, "each line has its own"
+
+
+def test_a_full_line_of_an_unknown_service_is_tried_again_after_a_mean_answer() -> None:
+    tested = fill(gate(queue_max=0))
+    got = refused(tested, MID)
+    assert (got.detail, got.retry_after_s) == ("queue:full", 0.05)
+
+
+def test_a_refusal_says_what_there_is() -> None:
+    got = refused(fill(knowing(100.0, 100.0, limit=4)), LOW)
+    assert (got.limit, got.remaining) == (4, 0)
+
+
+def test_who_was_dropped_is_told_when_to_come_again() -> None:
+    tested = fill(knowing(100.0, limit=1, queue_max=100))
+    ticket = wait(tested, HIGH)
+    for _ in range(50):
+        wait(tested, HIGH, 0.4)
+    (dropped,) = tested.ready(0.5)
+    assert dropped is ticket
+    got = tested.refusal(ticket, 0.5)
+    assert (got.allowed, got.reason, got.detail) == (False, Reason.QUEUE, "queue:wait")
+    assert got.retry_after_s == 0.0, "fifty before it are just few enough again"
+    come(tested, HIGH, 0.5)
+    assert tested.refusal(ticket, 0.5).retry_after_s == pytest.approx(0.01)
+
+
+def test_who_was_dropped_from_a_line_that_is_now_empty_may_come_at_once() -> None:
+    tested = fill(knowing(100.0, limit=1))
+    ticket = wait(tested, HIGH)
+    tested.ready(0.5)
+    assert tested.refusal(ticket, 0.5).retry_after_s == 0.0
+
+
+# --- when to come again ---
+
+
+@given(
+    priority=st.sampled_from([HIGH, MID, LOW]),
+    rate=st.floats(2.0, 100.0),
+    demand=st.tuples(st.floats(0.0, 0.5), st.floats(0.0, 0.45)),
+    waiting=st.tuples(*[st.one_of(st.integers(0, 3), st.integers(0, 20))] * 3),
+    latency_s=st.sampled_from([0.01, 0.5, 1.4, 1.6]),
+)
+def test_refused_before_the_promised_instant_and_welcome_at_it(
+    priority: Priority,
+    rate: float,
+    demand: tuple[float, float],
+    waiting: tuple[int, int, int],
+    latency_s: float,
+) -> None:
+    tested = fill(knowing(rate, demand[0] * rate, demand[1] * rate, limit=10, latency_s=latency_s))
+    for other, number in zip(Priority, waiting, strict=True):
+        for _ in range(number):
+            ticket = Ticket(Demand(other), 0.0, 1e6, other + 1)  # of endless patience
+            tested._wait(ticket)
+    got = come(tested, priority)
+    if not isinstance(got, Decision):
+        return
+    promised, completions = got.retry_after_s, 0
+    while (completions + 1) / rate <= promised:
+        before = copy.deepcopy(tested)
+        again = refused(before, priority, completions / rate)
+        assert completions / rate + again.retry_after_s == pytest.approx(promised)
+        completions += 1
+        end(tested, completions / rate)
+    assert isinstance(come(tested, priority, promised), Ticket | None)
+    assert completions > 0
+
+
+def test_of_an_unknown_service_the_end_of_the_period_tells_more() -> None:
+    tested = fill(gate(inflight_start=20))
+    for _ in range(20):
+        wait(tested, LOW, 0.3)
+    got = refused(tested, LOW, 0.3)
+    assert got.detail == "queue:slow"
+    assert 0.3 + got.retry_after_s == pytest.approx(0.5)
+    for _ in range(20):
+        end(tested, 0.45)
+        wait(tested, LOW, 0.45)
+    refused(tested, LOW, 0.499)
+    assert isinstance(come(tested, LOW, 0.3 + got.retry_after_s), Ticket), "52/s are known"
+
+
+def test_a_class_that_is_left_nothing_comes_again_when_demand_is_counted_anew() -> None:
+    tested = fill(knowing(100.0, 120.0, period_s=0.5))
+    got = refused(tested, LOW, 0.2)
+    assert 0.2 + got.retry_after_s == pytest.approx(0.5)
+    refused(tested, LOW, 0.499)
+    assert isinstance(come(tested, LOW, 0.2 + got.retry_after_s), Ticket)
+
+
+def test_a_class_that_is_left_nothing_waits_for_those_before_it_at_least() -> None:
+    tested = fill(knowing(10.0, 120.0, period_s=0.5, queue_max=100))
+    for _ in range(6):
+        wait(tested, HIGH, 0.2, slo_s=100.0)
+    assert refused(tested, LOW, 0.2).retry_after_s == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize(
+    ("opened_s", "arrived_s"), [(1e9, 1e9 + 0.1), (1e9, 1e9 + 1 / 3), (2.0**-52, 0.25 + 2.0**-53)]
+)
+def test_a_promise_is_never_a_rounding_error_early(opened_s: float, arrived_s: float) -> None:
+    tested = fill(Gate(GateRules(inflight_start=1, slo_s=6.0), opened_s), opened_s)
+    wait(tested, LOW, opened_s)
+    got = refused(tested, LOW, arrived_s)
+    assert tested._ends_s <= arrived_s + got.retry_after_s < opened_s + 1.5 + 1e-6

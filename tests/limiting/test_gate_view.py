@@ -1,0 +1,114 @@
+"""What the gate tells of itself: in a dry run, as evidence and in its view."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from autoglm_throttle.limiting.gate import Ticket
+from autoglm_throttle.model import Decision, Demand, Evidence, Outcome
+from tests.limiting.gate_asking import (
+    DROPPED,
+    HIGH,
+    LOW,
+    MID,
+    come,
+    fill,
+    gate,
+    knowing,
+    refused,
+    wait,
+)
+
+
+def test_a_dry_run_lets_in_whom_it_would_refuse() -> None:
+    tested = fill(gate(inflight_start=2))
+    tested.charge()
+    assert tested.in_flight == 3
+    tested.finish(0.0, Outcome.SUCCESS, 0.1)
+    assert not tested.enter(Demand(HIGH), 0.1), "still two in flight"
+    tested.finish(0.0, Outcome.SUCCESS, 0.2)
+    tested.finish(0.0, Outcome.SUCCESS, 0.4)
+    tested.advance(0.5)
+    assert tested.in_flight == 0
+    assert tested._starts_s == pytest.approx(0.0)
+
+
+def test_a_dry_run_would_refuse_as_many_as_a_live_gate_does() -> None:
+    live, dry = fill(knowing(100.0, 40.0)), fill(knowing(100.0, 40.0, dry_run=True))
+    for _ in range(100):
+        expected, got = come(live, MID), come(dry, MID)
+        assert type(got) is type(expected)
+        if isinstance(got, Ticket):
+            dry.leave(got, 0.0)
+        else:
+            assert got == expected
+        dry.charge()
+        if isinstance(expected, Decision):
+            break
+    assert dry.in_flight == 4 + 32
+    assert dry.evidence().confirmed
+    assert dry.evidence().confirmed, "somebody would still wait"
+
+
+def test_waiters_and_refusals_of_the_gate_alone_are_evidence() -> None:
+    tested = gate(inflight_start=1)
+    assert tested.evidence() == Evidence(False, None, 0, 1.0)
+    tested.count(LOW, 0.1)
+    fill(tested, 0.1)
+    assert tested.evidence() == Evidence(False, None, 1, 1.0), "what a bucket refused is none"
+    ticket = wait(tested, LOW, 0.1)
+    assert tested.evidence().confirmed
+    assert tested.evidence().confirmed, "somebody still waits"
+    refused(tested, LOW, 0.1)
+    tested.leave(ticket, 0.1)
+    assert tested.evidence().confirmed
+    assert not tested.evidence().confirmed, "told once"
+
+
+@pytest.mark.parametrize("by_timer", [True, False])
+def test_who_waited_in_vain_is_evidence(by_timer: bool) -> None:
+    tested = fill(gate(inflight_start=1))
+    ticket = wait(tested, LOW, 0.1)
+    if by_timer:
+        tested.expire(ticket, 0.61)
+    else:
+        tested.ready(0.61)
+    assert ticket.state is DROPPED
+    assert tested.evidence().confirmed
+    assert not tested.evidence().confirmed
+
+
+def test_evidence_carries_what_was_measured() -> None:
+    tested = knowing(80.0, limit=7)
+    tested.enter(Demand(HIGH), 0.0)
+    assert tested.evidence() == Evidence(False, 80.0, 1, 7.0)
+
+
+def test_the_view_shows_all_figures() -> None:
+    tested = fill(knowing(100.0, 30.0, 20.0, 10.0, limit=8))
+    for priority in (HIGH, LOW, LOW):
+        wait(tested, priority)
+    tested._service.unloaded_s = 3.0
+    view = tested.view(0.0)
+    assert (view.limit, view.in_flight, view.waiting) == (8.0, 8, (1, 0, 2))
+    assert (view.service_rps, view.demand_rps, view.latency_s) == (100.0, (30.0, 20.0, 10.0), 0.1)
+    assert (view.unloaded_s, view.budget_s, view.slo_unreachable) == (3.0, 7.5, True)
+    assert (view.memory_cap, view.memory_blind) == (math.inf, False)
+
+
+def test_pressure_is_demand_by_rate_once_the_rate_is_measured() -> None:
+    tested = knowing(100.0, 150.0, 60.0, 0.0, limit=8)
+    for _ in range(6):
+        tested.enter(Demand(HIGH), 0.0)
+    assert tested.view(0.0).pressure == 0.75, "an unlimited service shows only what it was asked for"
+    tested._service.measured = True
+    assert tested.view(0.0).pressure == pytest.approx(2.1)
+
+
+def test_it_shows_its_state() -> None:
+    tested = fill(knowing(100.0, limit=2))
+    ticket = wait(tested, MID)
+    assert repr(tested) == "Gate(2 of 2 in flight, 1 waiting)"
+    assert repr(ticket) == "Ticket(WAITING, lane 2, Demand(mid, user='', cost=1))"
