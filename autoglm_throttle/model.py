@@ -75,6 +75,8 @@ class Reason(StrEnum):
     TOO_LARGE = "too_large"
     GPU = "gpu"
     QUEUE = "queue"
+    STORE = "store"
+    """The shared store of user limits cannot be asked, and ``REDIS_ON_ERROR=deny``."""
 
 
 class Outcome(StrEnum):
@@ -124,6 +126,17 @@ class Borrow(StrEnum):
     OFF = "off"
     DOWN = "down"
     ANY = "any"
+
+
+class OnError(StrEnum):
+    """Who decides on user limits while their shared store cannot be asked (``REDIS_ON_ERROR``)."""
+
+    LOCAL = "local"
+    """Each process, on its fair share of the limits."""
+    ALLOW = "allow"
+    """Nobody: all are admitted."""
+    DENY = "deny"
+    """All are refused with 503."""
 
 
 class Unknown(StrEnum):
@@ -225,6 +238,13 @@ class Demand:
         return f"Demand({self.priority.label}, user={self.user!r}, cost={self.cost:g})"
 
 
+EXACT_AT_MOST = 1000
+"""Units: a limit up to here is kept as an exact log, a larger one as 60 strict sub-buckets."""
+
+SUB_BUCKETS = 60
+"""Sub-buckets of a window in the compact form; a partly expired one counts whole, so a limit is never passed."""
+
+
 @dataclass(frozen=True, slots=True)
 class UserLimit:
     """So many units in any window of so many seconds, for each user."""
@@ -235,6 +255,11 @@ class UserLimit:
     """Units, 1..16 777 215 (what the shared store's compact form can count)."""
     window_s: int
     """Whole seconds, at least 1: the notation knows no shorter granularity."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether it is kept as an exact log; else in the compact form."""
+        return self.limit <= EXACT_AT_MOST
 
 
 @dataclass(slots=True)
