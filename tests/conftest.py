@@ -1,4 +1,4 @@
-"""What all tests share: how hard hypothesis looks for counterexamples.
+"""What all tests share: how hard hypothesis looks for counterexamples, and real Redis servers.
 
 ``HYPOTHESIS_PROFILE=thorough`` looks twenty times as long, with fresh randomness.
 """
@@ -20,3 +20,5 @@ settings.register_profile(
     "thorough", max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
+
+pytest_plugins = ["tests.stores.fixtures"]
