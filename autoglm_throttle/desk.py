@@ -49,7 +49,8 @@ class Desk:
 
     def withdraw(self, ticket: Ticket, now: float) -> None:
         """Take a ticket out of the line, or free the slot it was called to; then nobody hears of it again."""
-        self.gate.leave(ticket, now)
+        if ticket.demand.holds_slot:
+            self.gate.leave(ticket, now)
         ticket.state = TicketState.LEFT
         self.hear(ticket)
         self.call(now)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from autoglm_throttle.limiting.gate_rules import GateView
 from autoglm_throttle.limiting.gate_service import FIRST_LATENCY_S
-from autoglm_throttle.limiting.ticket import Ticket
+from autoglm_throttle.limiting.ticket import Ticket, TicketState
 from autoglm_throttle.model import Decision, Demand, Evidence, Outcome, Priority, Reason
 
 LATENCY_GAIN = 0.1
@@ -74,8 +74,11 @@ class Cap:
         self.in_flight -= 1
         self._held_s += LATENCY_GAIN * (max(0.0, now - started_s) - self._held_s)
 
-    def leave(self, ticket: Ticket, now: float) -> None:
-        """Nothing: there are no tickets."""
+    def leave(self, ticket: Ticket, now: float) -> None:  # noqa: ARG002 - the gate's verb
+        """Free the slot of a ticket that has not begun to use it; nobody stands in line."""
+        if ticket.state is TicketState.CALLED:
+            ticket.state = TicketState.LEFT
+            self.in_flight -= 1
 
     def expire(self, ticket: Ticket, now: float) -> bool:  # noqa: ARG002 - the gate's verb
         """False: there are no tickets."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Literal
 
+from autoglm_throttle.limiting.shared.question import Question
 from autoglm_throttle.limiting.token_bucket import TokenBucket
 from autoglm_throttle.model import Decision, Demand
 
@@ -26,8 +27,12 @@ WAITING, CALLED, DROPPED, LEFT = TicketState
 """Before Python 3.12 reading a member from its class costs as much as a look into a dictionary."""
 
 
+NO_LANE = -1
+"""Of a ticket that never stood in line."""
+
+
 class Ticket:
-    """One waiting request. All but the last five fields are written by the gate alone.
+    """One waiting request. All but the last six fields are written by the gate alone.
 
     Args:
         demand: what it asks for.
@@ -46,6 +51,7 @@ class Ticket:
         "metered",
         "paid",
         "patience_s",
+        "question",
         "state",
         "wake",
     )
@@ -70,6 +76,21 @@ class Ticket:
         """What the user window said."""
         self.home: object = None
         """Where it is given back: in a forked process that is not where it was given out."""
+        self.question: Question | None = None
+        """What a shared store must be asked before it may begin."""
+
+    @classmethod
+    def entered(cls, demand: Demand, now: float) -> Ticket:
+        """One that has its slot, if it holds one, and never stood in line."""
+        ticket = cls(demand, now, 0.0, NO_LANE)
+        ticket.state = CALLED
+        ticket.called_s = now
+        return ticket
+
+    @property
+    def stood(self) -> bool:
+        """Whether it has stood in line."""
+        return self.lane != NO_LANE
 
     @property
     def deadline_s(self) -> float:

@@ -1,0 +1,73 @@
+"""From a store's answer to decisions, the same that the windows in memory would take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from autoglm_throttle.limiting.shared.store import VALUES, Answer, Charge
+from autoglm_throttle.model import Decision, Reason, UserLimit
+
+_OK, _USER, _TOO_LARGE = Reason.OK, Reason.USER, Reason.TOO_LARGE
+"""Before Python 3.12 reading a member from its class costs as much as a look into a dictionary."""
+
+US: Final = 1e-6
+"""Seconds in a microsecond."""
+
+
+def decisions(charges: Sequence[Charge], answer: Answer) -> tuple[Decision | None, Decision | None]:
+    """The decision on the user, and that on its address if one was charged; None, None for a foreign key."""
+    if -1 in answer[::VALUES]:
+        return None, None
+    user = _decision(charges[0], answer)
+    if len(charges) == 1:
+        return user, None
+    return user, _decision(charges[1], answer[VALUES * len(charges[0].limits) :])
+
+
+def _decision(charge: Charge, answer: Answer) -> Decision:
+    """One caller's decision: the longest of its refusals, else the limit with the least left."""
+    limits = charge.limits
+    if len(limits) == 1:
+        return _verdict(limits[0], answer[0], answer[1], answer[2], answer[3])
+    verdicts = [_verdict(limit, *answer[VALUES * n : VALUES * n + 4]) for n, limit in enumerate(limits)]
+    refused = [verdict for verdict in verdicts if not verdict.allowed]
+    chosen = max(refused, key=_patience) if refused else min(verdicts, key=_fullness)
+    chosen.others = tuple(verdict.items[0] for verdict in verdicts if verdict is not chosen)
+    return chosen
+
+
+def _verdict(limit: UserLimit, ok: int, left: int, retry_us: int, reset_us: int) -> Decision:
+    name, most, window_s, reset_s = limit.name, limit.limit, limit.window_s, reset_us * US
+    if ok:
+        return Decision(True, _OK, "", name, most, left, 0.0, reset_s, window_s)
+    if retry_us < 0:
+        return Decision(False, _TOO_LARGE, f"too_large:{name}", name, most, left, math.inf, reset_s, window_s)
+    return Decision(False, _USER, f"user:{name}", name, most, left, retry_us * US, reset_s, window_s)
+
+
+def together(user: Decision, address: Decision | None) -> Decision:
+    """One decision of two: of two refusals the longer one counts."""
+    if address is None:
+        return user
+    if not (user.allowed and address.allowed):
+        return user if user.retry_after_s >= address.retry_after_s else address
+    user.others += address.items
+    return user
+
+
+def left(limits: Sequence[UserLimit], decision: Decision) -> tuple[int, ...]:
+    """What a decision on one caller says is left of each limit, in their order."""
+    if len(limits) == 1:
+        return (int(decision.remaining),)
+    by_window = {state.window_s: state.remaining for state in decision.items}
+    return tuple(by_window[limit.window_s] for limit in limits)
+
+
+def _fullness(verdict: Decision) -> float:
+    return verdict.remaining / verdict.limit
+
+
+def _patience(verdict: Decision) -> float:
+    return verdict.retry_after_s

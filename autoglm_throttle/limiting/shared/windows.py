@@ -1,0 +1,244 @@
+"""The user limits of several processes: what is known here, what the store is asked, who decides without it.
+
+Everything here is touched under the lock of the throttle, `Question.send` apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from autoglm_throttle.limiting.limit_sets import LimitSet, LimitSets
+from autoglm_throttle.limiting.shared.last_seen import LastSeen
+from autoglm_throttle.limiting.shared.outage import Change, Outage, State, fair_share
+from autoglm_throttle.limiting.shared.question import Question
+from autoglm_throttle.limiting.shared.refused_cache import RefusedCache
+from autoglm_throttle.limiting.shared.store import Answer, Charge, Health, Store, Trouble
+from autoglm_throttle.limiting.shared.verdicts import decisions, left, together
+from autoglm_throttle.limiting.user_windows import UserWindows
+from autoglm_throttle.model import Decision, Demand, OnError, Reason
+
+
+@dataclass(frozen=True, slots=True)
+class StoreView:
+    """The shared store at one moment. Counters only grow."""
+
+    kind: str
+    state: State
+    why: Trouble | None
+    """What the store's absence began with; None while it answers."""
+    since_s: float
+    """Monotonic: since when it has been in this state."""
+    on_error: OnError
+    processes: int
+    """Processes that share the limits, as far as is known here."""
+    fallbacks: dict[Trouble, int]
+    """Decisions taken without the store, by cause."""
+    spared: int
+    """Refusals known here already, for which it was not asked."""
+    health: Health
+
+
+class SharedWindows:
+    """User limits in a store that several processes ask.
+
+    Args:
+        sets: which limits a demand is held to.
+        store: where they are counted.
+        outage: whether the store can be asked.
+        refused: who need not ask again yet.
+        on_error: who decides while it cannot be asked.
+        processes: how many processes share the limits: each takes its fair share while it cannot be asked.
+        max_users: most users remembered under each set of limits, meanwhile.
+        text_of: makes an identity of a user's name that is none.
+    """
+
+    def __init__(  # noqa: PLR0913 - one argument for each part that it is put together from
+        self,
+        sets: LimitSets,
+        store: Store,
+        outage: Outage,
+        *,
+        refused: RefusedCache,
+        last_seen: LastSeen,
+        on_error: OnError,
+        processes: Callable[[], int],
+        max_users: int,
+        text_of: Callable[[str], str],
+    ) -> None:
+        self.store: Store = store
+        self.outage: Outage = outage
+        self.changes: list[Change] = []
+        """Of the store's state, for whoever writes the log."""
+        self.probe_due: bool = False
+        """Whether somebody with an event loop should ask the store whether it answers again."""
+        self._sets = sets
+        self._refused = refused
+        self._last_seen = last_seen
+        self._on_error = on_error
+        self._processes = processes
+        self._max_users = max_users
+        self._text_of = text_of
+        self._kinds = {limit_set: _kinds(limit_set) for limit_set in sets}
+        self._fallbacks = dict.fromkeys(Trouble, 0)
+        self._spared = 0
+        self._shared_by = 0
+        self._twin: UserWindows | None = None
+
+    def hit(self, demand: Demand, now: float) -> Decision | Question | None:
+        """What is known without the store; a Question must be sent. None if no user limit applies."""
+        limit_set = self._sets.of(demand)
+        if limit_set is None:
+            return None
+        units = 1 if demand.cost <= 1.0 else math.ceil(demand.cost)
+        user = self._text_of(demand.user)
+        address = self._text_of(demand.address) if demand.address else ""
+        key = (limit_set.name, user, address, units)
+        known = self._refused.find(key, now)
+        if known is not None:
+            self._spared += 1
+            return known
+        if self.outage.state is not State.REMOTE:
+            self.probe_due = self.probe_due or self.outage.due(now)
+            return self._without(demand, self.outage.why or Trouble.UNREACHABLE, now)
+        user_kind, address_kind = self._kinds[limit_set]
+        charge = Charge(user_kind, limit_set.users, user, units)
+        if not address:
+            return Question(self, demand, key, (charge,), now)
+        return Question(
+            self, demand, key, (charge, Charge(address_kind, limit_set.addresses, address, units)), now
+        )
+
+    def give_back(self, demand: Demand, charged_at: float, now: float) -> bool:
+        """Take back what was charged here, without the store."""
+        return self._twin is not None and self._twin.give_back(demand, charged_at, now)
+
+    def heard(self, trouble: Trouble | None, now: float) -> None:
+        """Take in what a round trip has told about the store."""
+        self._note(self.outage.heard(trouble, now))
+
+    def probed(self, trouble: Trouble | None, now: float) -> None:
+        """Take in what the question whether it answers again has told."""
+        self._note(self.outage.probed(trouble, now))
+
+    def view(self) -> StoreView:
+        """What there is to see."""
+        outage = self.outage
+        return StoreView(
+            kind=self.store.kind,
+            state=outage.state,
+            why=outage.why,
+            since_s=outage.since_s,
+            on_error=self._on_error,
+            processes=self._processes(),
+            fallbacks=self._fallbacks.copy(),
+            spared=self._spared,
+            health=self.store.health(),
+        )
+
+    @property
+    def users(self) -> int:
+        """Users counted here while the store could not be asked."""
+        return self._twin.users if self._twin is not None else 0
+
+    @property
+    def overflowed(self) -> int:
+        """Decisions taken on a shared log because the table here was full of exhausted users."""
+        return self._twin.overflowed if self._twin is not None else 0
+
+    def sweep(self, now: float, users: int) -> None:
+        """Forget idle users among the next ``users`` of each table."""
+        if self._twin is not None:
+            self._twin.sweep(now, users)
+
+    def forget(self, now: float) -> None:
+        """In a forked process: the parent's connections are not ours, nor a change it was in the midst of."""
+        self.store.forget()
+        self.outage.forget(now)
+        self.probe_due = False
+        if self._twin is not None:
+            self._twin.mend()
+
+    def send(self, question: Question) -> Awaitable[Answer | Trouble]:
+        """Ask the store, without the lock; answered before the deadline, one way or the other."""
+        return self.store.charge(question.charges)
+
+    def answered(self, question: Question, answer: Answer | Trouble, now: float) -> Decision:
+        """The decision on a question, with the store's answer or without."""
+        if isinstance(answer, Trouble):
+            question.charged_s = now
+            return self._without(question.demand, answer, now)
+        user, address = decisions(question.charges, answer)
+        if user is None:
+            question.charged_s = now
+            return self._without(question.demand, Trouble.FOREIGN, now)
+        for charge, decision in zip(question.charges, (user, address), strict=False):
+            if decision is not None:
+                self._last_seen.note(charge.kind, charge.user, left(charge.limits, decision), now)
+        verdict = together(user, address)
+        if verdict.allowed:
+            question.answer = answer
+        else:
+            self._refused.put(question.key, verdict, question.sent_s, now)
+        return verdict
+
+    def undo(self, question: Question, now: float) -> None:
+        """Take back, once, all that a question has been allowed."""
+        answer, question.answer = question.answer, None
+        self._refused.remove(question.key)
+        if answer is not None:
+            self.store.give_back(question.charges, answer)
+        elif question.charged_s is not None:
+            self.give_back(question.demand, question.charged_s, now)
+
+    def _note(self, change: Change | None) -> None:
+        if change is None:
+            return
+        self.changes.append(change)
+        if change.state is State.LOCAL:
+            self.store.drop()
+
+    def _without(self, demand: Demand, trouble: Trouble, now: float) -> Decision:
+        """The decision of this process alone."""
+        self._fallbacks[trouble] += 1
+        if self._on_error is OnError.ALLOW:
+            return Decision(True, Reason.OK, f"store:{trouble}")
+        if self._on_error is OnError.DENY:
+            wait = max(0.0, self.outage.next_probe_s - now)
+            return Decision(False, Reason.STORE, f"store:{trouble}", "store", math.inf, 0.0, wait, wait)
+        twin = self._local()
+        self._seed(twin, demand, now)
+        decision = twin.hit(demand, now)
+        return decision if decision is not None else Decision(True, Reason.OK)
+
+    def _local(self) -> UserWindows:
+        """The windows of this process alone, made anew when its share changes."""
+        processes = max(1, self._processes())
+        if self._twin is None or processes != self._shared_by:
+            self._shared_by = processes
+            self._twin = UserWindows(
+                self._sets.map(lambda limits: fair_share(limits, processes)), self._max_users
+            )
+        return self._twin
+
+    def _seed(self, twin: UserWindows, demand: Demand, now: float) -> None:
+        """Let whoever is new here begin with its share of what the store had left it."""
+        limit_set = self._sets.of(demand)
+        if limit_set is None or twin.knows(demand):
+            return
+        user_kind, address_kind = self._kinds[limit_set]
+        seen, shares = self._last_seen, self._shared_by
+        left = seen.seed(user_kind, self._text_of(demand.user), limit_set.users, shares, now)
+        if left is not None:
+            twin.begin_user(demand, left, now)
+        if demand.address:
+            wide = seen.seed(address_kind, self._text_of(demand.address), limit_set.addresses, shares, now)
+            if wide is not None:
+                twin.begin_address(demand, wide, now)
+
+
+def _kinds(limit_set: LimitSet) -> tuple[str, str]:
+    """What a set's users and addresses are called in the store."""
+    name = limit_set.name
+    return name, "address" if name == "user" else f"{name}-address"
