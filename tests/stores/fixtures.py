@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from tests.stores.cluster import Cluster3
+from tests.stores.proxy import SlowProxy
+from tests.stores.sentinel import SentinelPair
 from tests.stores.server import MISSING, Binary, RedisServer, binaries, newest
 
 
@@ -41,12 +44,59 @@ def own_server() -> Iterator[RedisServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def redis_cluster() -> Iterator[Cluster3]:
+    """A Cluster of three, of the newest kind; it is shared: leave it as it was."""
+    with Cluster3(newest()) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def redis_sentinel() -> Iterator[SentinelPair]:
+    """A Sentinel with a primary and a replica, of the newest kind; it is shared: leave it as it was."""
+    with SentinelPair(newest()) as pair:
+        yield pair
+
+
+@pytest.fixture
+def own_sentinel() -> Iterator[SentinelPair]:
+    """The same for this test alone, which may kill the primary."""
+    with SentinelPair(newest()) as pair:
+        yield pair
+
+
+@pytest.fixture
+def slow_proxy(own_server: RedisServer) -> Iterator[SlowProxy]:
+    """A proxy in front of `own_server`, not slow yet."""
+    with SlowProxy(own_server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def tls_proxy(own_server: RedisServer) -> Iterator[SlowProxy]:
+    """`own_server` behind TLS: the servers in wheels are built without it, and to a client it is the same."""
+    with SlowProxy(own_server.port, tls=True) as proxy:
+        yield proxy
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """What a server has written stands in the report of the test that failed with it."""
     report = yield
     arguments: dict[str, Any] = getattr(item, "funcargs", {})
     for name, server in arguments.items():
-        if report.failed and isinstance(server, RedisServer):
-            report.sections.append((f"output of {name}", server.output))
+        for part in _servers(server) if report.failed else ():
+            report.sections.append((f"output of {name} on port {part.port}", part.output))
     return report
+
+
+def _servers(fixture: object) -> list[RedisServer]:
+    match fixture:
+        case RedisServer():
+            return [fixture]
+        case Cluster3():
+            return fixture.nodes
+        case SentinelPair():
+            return [fixture.primary, fixture.replica, fixture.sentinel]
+        case _:
+            return []

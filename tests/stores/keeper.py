@@ -1,7 +1,7 @@
 """What a test run starts ends with it, also when the run itself is killed.
 
-A small shell waits for the end of a pipe that only this process holds open. The kernel closes it whatever this
-process dies of, on Linux and on macOS alike; then the shell kills the servers that are left and removes their folders.
+A small shell waits for the end of a pipe that this process alone holds open. The kernel closes it whatever
+this process dies of, on Linux and on macOS alike; then the shell kills what is left and removes the folders.
 """
 
 from __future__ import annotations

