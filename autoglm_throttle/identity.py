@@ -28,6 +28,10 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
+SHARED_KEY = b"autoglm-throttle shared identities"
+"""The key where processes share a store and none was set: with one drawn by each of them, every process
+would count a caller anew. Everybody can read it here, so values that are short can be guessed back."""
+
 _DRAWN = secrets.token_bytes(32)
 """One key for the whole process: with one for each middleware, every mount would count its callers anew."""
 
@@ -42,7 +46,7 @@ class Identity:
 
     Args:
         secret: the HMAC key, the same in all processes that share a store.
-            None takes the random one of this process.
+            None takes the random one of this process. ``Settings.identity_key`` says which.
     """
 
     def __init__(self, secret: bytes | None = None) -> None:

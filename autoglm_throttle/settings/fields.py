@@ -13,19 +13,18 @@ from typing import Annotated, ClassVar, Final
 from pydantic import SecretStr
 from pydantic_settings import SettingsConfigDict
 
-from autoglm_throttle.model import Aggregate, Priority, Unknown, UserLimit
+from autoglm_throttle.model import Aggregate, Priority, Unknown
 from autoglm_throttle.settings.caller_forms import (
     HeaderName,
     IdentityForm,
     Proxy,
     RequestPath,
     Secret,
-    UserLimits,
 )
-from autoglm_throttle.settings.control_fields import ControlFields
 from autoglm_throttle.settings.device_forms import Device, FilePath, GpuSource, PressureTerm
 from autoglm_throttle.settings.field import CHOSEN, CONVENTION, FOUNDING, Setting, setting, setting_of
 from autoglm_throttle.settings.form import Choice, Flag, Listed, Number, PriorityName, Whole, WithNone
+from autoglm_throttle.settings.store_fields import StoreFields
 from autoglm_throttle.settings.tuning_fields import TuningFields
 
 
@@ -62,47 +61,18 @@ class MetricsExport(StrEnum):
     OFF = "off"
 
 
-Limits = tuple[UserLimit, ...]
-
-_LIMITS = WithNone(UserLimits())
-
-
-class ServiceFields(ControlFields):
+class ServiceFields(StoreFields):
     """The declarations of everything that is told about a service and its callers."""
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(defer_build=True)
 
-    user_limit: Annotated[Limits, UserLimits()] = setting(
-        (),
-        "What one user may do; off until set, because behind an unknown proxy all users share one address.",
-        CHOSEN,
-        starred=True,
-    )
-    user_limit_high: Annotated[Limits | None, _LIMITS] = setting(
-        None, "Replaces USER_LIMIT for requests of priority high.", CHOSEN
-    )
-    user_limit_mid: Annotated[Limits | None, _LIMITS] = setting(
-        None, "Replaces USER_LIMIT for requests of priority mid.", CHOSEN
-    )
-    user_limit_low: Annotated[Limits | None, _LIMITS] = setting(
-        None, "Replaces USER_LIMIT for requests of priority low.", CHOSEN
-    )
-    max_users: Annotated[int, Whole(100, 10_000_000, "users")] = setting(
-        100_000,
-        "Users remembered at once; above it idle ones leave first, an exhausted one is never forgotten.",
-        CHOSEN,
-    )
-    address_factor: Annotated[float, Number(1, 1_000_000, "x user limit")] = setting(
-        10.0,
-        "What one address may do with keys that nobody has verified, so that inventing keys gains nothing.",
-        CHOSEN,
-    )
     identity: Annotated[str, IdentityForm()] = setting(
         "address", "What tells callers apart.", CHOSEN, starred=True
     )
     key_secret: Annotated[SecretStr | None, WithNone(Secret())] = setting(
         None,
-        "Key of the hash that stands for a caller, one for all processes; not set: each draws its own.",
+        "Key of the hash that stands for a caller, one for all processes; not set: each draws its own, or "
+        "with a shared store a fixed one that everybody knows.",
         CHOSEN,
         starred=True,
     )

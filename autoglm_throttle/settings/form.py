@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any, Generic, TypeVar
 
 from autoglm_throttle.model import Priority
+from autoglm_throttle.settings.masked import MASK
 from autoglm_throttle.settings.problem import ConfigError, Problem, shown
 from autoglm_throttle.settings.quantity import plain, quantity
 
@@ -35,7 +36,7 @@ class Form(ABC, Generic[T]):
     """A value that is right."""
     unit: str = ""
     secret: bool = False
-    """Whether a value must never be shown."""
+    """Whether a value, or a part of it, must never be shown."""
 
     @abstractmethod
     def parse(self, raw: object) -> T:
@@ -48,6 +49,10 @@ class Form(ABC, Generic[T]):
     def text(self, value: T) -> str:
         """The text that ``parse`` reads back as ``value``."""
         return str(value)
+
+    def public(self, value: T) -> str:
+        """The text as it may be shown."""
+        return MASK if self.secret else self.text(value)
 
     def complaint(self, raw: object, reason: ValueError) -> tuple[str, str]:
         """Message and hint about a value that ``parse`` refused for a reason."""
@@ -241,6 +246,10 @@ class WithNone(Form[T | None]):
     def text(self, value: T | None) -> str:
         """Its text; empty for None, as an empty variable is."""
         return "" if value is None else self._form.text(value)
+
+    def public(self, value: T | None) -> str:
+        """What may be shown of it; empty for None."""
+        return "" if value is None else self._form.public(value)
 
 
 def read_all(

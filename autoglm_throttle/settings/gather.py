@@ -166,7 +166,7 @@ def _tuning_variable(variable: str, name: str, where: str) -> Problem:
 
 
 def _unknown(place: str, name: str, known: tuple[str, ...], write: Callable[[str], str]) -> Problem:
-    near = nearest(name, known)
+    near = next((right for right in known if _one_slip(name, right)), None) or nearest(name, known)
     return Problem(place, "is not a known setting", f"did you mean {write(near)}?" if near else "")
 
 

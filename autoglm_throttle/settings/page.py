@@ -11,12 +11,13 @@ from autoglm_throttle.settings.fields import SETTINGS
 HEADINGS: Final = {
     "policy": "How much may come in",
     "user_limit": "What one user may do",
+    "redis_url": "What processes share",
     "identity": "Who is calling",
     "headers": "What is answered",
     "gpu": "What the GPU says",
     "metrics": "What is seen",
     "config_file": "The settings themselves",
-    "inflight_start": "Constants of the gate and of the policy adaptive",
+    "inflight_start": "Constants of the gate, of the policy adaptive and of shared limits",
 }
 """Name of the first setting of a group -> its heading."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from autoglm_throttle.model import Policy, Signal, WebSockets
+from autoglm_throttle.model import OnError, Policy, Signal, WebSockets
 from autoglm_throttle.settings.field import PREFIX, Source
 from autoglm_throttle.settings.fields import SETTINGS, HeaderTrust
 from autoglm_throttle.settings.problem import Problem
@@ -50,14 +51,91 @@ OF_PRESSURE: Final = {"gpu_pressure_terms": _BY_TABLE, "slo_s": _TIERS, "gpu_mem
 """Setting -> policies that read it for the signal ``pressure`` and nothing else."""
 
 
+_SHARED: Final = "REDIS_URL or USER_STORAGE"
+
+OF_STORE: Final = {
+    "redis_on_error": _SHARED,
+    "service": _SHARED,
+    "redis_prefix": _SHARED,
+    "redis_deadline_s": _SHARED,
+    "redis_failures": _SHARED,
+    "redis_probe_s": _SHARED,
+    "refused_cache": _SHARED,
+    "refused_cache_s": _SHARED,
+    "redis_partitions": "REDIS_URL",
+    "redis_connect_s": "REDIS_URL",
+    "redis_read_s": "REDIS_URL",
+    "redis_in_flight": "REDIS_URL",
+    "redis_batch_keys": "REDIS_URL",
+    "redis_queue": "REDIS_URL",
+    "fleet_lease_s": "FLEET",
+    "fleet_heartbeat_s": "FLEET",
+    "fleet_host": "FLEET_GPU",
+}
+"""Setting -> what must be set for anything to read it."""
+
+
 def advice(settings: Settings) -> list[Problem]:
     """What is allowed and yet probably not meant, as ``autoglm-throttle check`` prints it."""
-    remarks = [(name, message, hint) for name, holds, message, hint in _remarks(settings) if holds]
-    found = [Problem(PREFIX + name.upper(), message, hint) for name, message, hint in remarks]
-    return [*found, *_unread(settings), *_dead_routes(settings), *settings.ignored]
+    found = [*_told(_remarks(settings)), *at_start(settings)]
+    return [*found, *_unread(settings), *_unshared(settings), *_dead_routes(settings), *settings.ignored]
 
 
-def _remarks(settings: Settings) -> list[tuple[str, bool, str, str]]:
+def at_start(settings: Settings) -> list[Problem]:
+    """Advice that a throttle logs when it starts: what no one who meant it would have set."""
+    store = _store(settings)
+    limits = [*settings.user_limits]
+    limits += [plan.user_limit or () for plan in settings.plans.values()]
+    limits += [route.user_limit or () for route in settings.routes if not route.exempt]
+    unused = store != "" and not (any(limits) or settings.fleet or settings.fleet_gpu)
+    return _told(
+        [
+            (
+                store,
+                unused,
+                "is set, but nothing uses it: there is no user limit"
+                + (", no FLEET and no FLEET_GPU" if store == "redis_url" else ""),
+                "set USER_LIMIT, for example 100/minute;5/second",
+            ),
+            (
+                "key_secret",
+                settings.shared and settings.key_secret is None,
+                "is not set: identities are made with a key that everybody knows, so that all processes "
+                "agree; short keys and addresses can be guessed back from the store",
+                _DRAW_ONE,
+            ),
+        ]
+    )
+
+
+_Remark = tuple[str, bool, str, str]
+"""Setting, whether it is to be said, message, hint."""
+
+_DRAW_ONE: Final = "set one, for example the output of: openssl rand -hex 32"
+
+
+def _told(remarks: Iterable[_Remark]) -> list[Problem]:
+    return [Problem(PREFIX + name.upper(), message, hint) for name, holds, message, hint in remarks if holds]
+
+
+def _store(settings: Settings) -> str:
+    """The setting that names the store; empty if there is none."""
+    if settings.redis_url is not None:
+        return "redis_url"
+    return "user_storage" if settings.user_storage is not None else ""
+
+
+def _without_workers(settings: Settings) -> str:
+    """What several processes would do that each take themselves for the only one."""
+    text = "with n workers each would give the whole rates"
+    if not settings.shared:
+        return f"{text}; user limits in memory count per process"
+    if settings.redis_on_error is OnError.LOCAL:
+        return f"{text}, and every user the whole limit while the store is away; FLEET=true counts them"
+    return text
+
+
+def _remarks(settings: Settings) -> list[_Remark]:
     trust = settings.priority_header_trust
     limited = any(settings.user_limits)
     gated = settings.policy in _GATED
@@ -71,9 +149,9 @@ def _remarks(settings: Settings) -> list[tuple[str, bool, str, str]]:
         ),
         (
             "workers",
-            settings.source_of("workers") is Source.DEFAULT,
+            settings.source_of("workers") is Source.DEFAULT and not settings.fleet,
             "is not set: one process is assumed",
-            "with n workers each would give the whole rates; user limits in memory count per process",
+            _without_workers(settings),
         ),
         (
             "slo_s",
@@ -89,9 +167,9 @@ def _remarks(settings: Settings) -> list[tuple[str, bool, str, str]]:
         ),
         (
             "key_secret",
-            settings.key_secret is None,
+            settings.key_secret is None and not settings.shared,
             "is not set: identities differ in each process and after each start",
-            "set one, for example the output of: openssl rand -hex 32",
+            _DRAW_ONE,
         ),
         (
             "trusted_proxies",
@@ -143,6 +221,21 @@ def _unread(settings: Settings) -> list[Problem]:
                 Problem(variable, f"has no effect with SIGNAL={signal}", "read with SIGNAL=pressure")
             )
     return problems
+
+
+def _unshared(settings: Settings) -> list[Problem]:
+    """Settings of a store or a fleet that somebody has given where there is none."""
+    there = {
+        _SHARED: settings.shared,
+        "REDIS_URL": settings.redis_url is not None,
+        "FLEET": settings.fleet,
+        "FLEET_GPU": settings.fleet_gpu,
+    }
+    return [
+        Problem(SETTINGS[name].variable, f"has no effect without {needed}", "")
+        for name, needed in OF_STORE.items()
+        if not there[needed] and settings.source_of(name) is not Source.DEFAULT
+    ]
 
 
 def _dead_routes(settings: Settings) -> list[Problem]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, Final
 
 from autoglm_throttle.model import Signal
@@ -115,12 +116,48 @@ def _one_header_for_two(values: Mapping[str, Any]) -> Complaint:
 
 
 def _members_without_key(values: Mapping[str, Any]) -> Complaint:
-    if not values["plans"].has_members or values["key_secret"] is not None:
+    stable = ("key_secret", "redis_url", "user_storage")
+    if not values["plans"].has_members or any(values[name] is not None for name in stable):
         return None
     return (
         "members need a KEY_SECRET",
         "without it a caller's identity differs in each process and after each start",
     )
+
+
+def _redis_missing(values: Mapping[str, Any]) -> Complaint:
+    if values["redis_url"] is None or find_spec("redis"):
+        return None
+    return "needs the package redis", "pip install 'autoglm-throttle[redis]'"
+
+
+def _two_stores(values: Mapping[str, Any]) -> Complaint:
+    if values["redis_url"] is None or values["user_storage"] is None:
+        return None
+    return "must not be set beside REDIS_URL", "users are counted in one place; leave one of them out"
+
+
+def _fleet_of_one(name: str) -> Rule:
+    def broken(values: Mapping[str, Any]) -> Complaint:
+        if not values[name] or values["redis_url"] is not None:
+            return None
+        return "needs REDIS_URL", "a fleet meets in a Redis"
+
+    return Rule(name, (name, "redis_url"), broken)
+
+
+def _read_too_short(values: Mapping[str, Any]) -> Complaint:
+    deadline = values["redis_deadline_s"]
+    if values["redis_read_s"] > deadline:
+        return None
+    return f"must be above REDIS_DEADLINE_S, {plain(deadline)} s", "else slow answers cost their connections"
+
+
+def _deadline_too_long(values: Mapping[str, Any]) -> Complaint:
+    read = values["redis_read_s"]
+    if values["redis_deadline_s"] < read:
+        return None
+    return f"must be below REDIS_READ_S, {plain(read)} s", "or raise REDIS_READ_S"
 
 
 RULES: Final = (
@@ -138,7 +175,13 @@ RULES: Final = (
     _within_inflight_max("inflight_floor"),
     _at_most("reserve_mid", "reserve_low"),
     _at_least("reserve_low", "reserve_mid"),
-    Rule("plans", ("plans", "key_secret"), _members_without_key),
+    Rule("plans", ("plans", "key_secret", "redis_url", "user_storage"), _members_without_key),
+    Rule("redis_url", ("redis_url",), _redis_missing),
+    Rule("user_storage", ("redis_url", "user_storage"), _two_stores),
+    _fleet_of_one("fleet"),
+    _fleet_of_one("fleet_gpu"),
+    Rule("redis_read_s", ("redis_read_s", "redis_deadline_s"), _read_too_short),
+    Rule("redis_deadline_s", ("redis_read_s", "redis_deadline_s"), _deadline_too_long, unless="redis_read_s"),
 )
 
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final
 from pydantic import PrivateAttr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from autoglm_throttle.identity import SHARED_KEY
 from autoglm_throttle.model import UserLimit
 from autoglm_throttle.settings.field import Source
 from autoglm_throttle.settings.fields import SETTINGS, Fields
@@ -20,8 +21,6 @@ from autoglm_throttle.settings.plan import Plan, Plans, plan_from_table
 from autoglm_throttle.settings.problem import ConfigError, Problem
 from autoglm_throttle.settings.route_policy import RoutePolicy, route_from_table
 from autoglm_throttle.settings.rules import broken_rules
-
-MASK = "********"
 
 _log = logging.getLogger("autoglm_throttle")
 
@@ -170,13 +169,12 @@ class Settings(Fields):
         return self._sources.get(name, Source.DEFAULT)
 
     def text_of(self, name: str) -> str:
-        """The value as it would be written in the environment; empty if not set, masked if secret.
+        """The value as it would be written in the environment; empty if not set, what is secret masked.
 
         Raises:
             KeyError: there is no variable of this name.
         """
-        form, value = SETTINGS[name].form, getattr(self, name)
-        return MASK if form.secret and value is not None else form.text(value)
+        return SETTINGS[name].form.public(getattr(self, name))
 
     @property
     def rates_rps(self) -> tuple[float, float, float]:
@@ -188,6 +186,22 @@ class Settings(Fields):
         """The user limits for high, mid and low; an empty tuple means none."""
         own = (self.user_limit_high, self.user_limit_mid, self.user_limit_low)
         return tuple(self.user_limit if limits is None else limits for limits in own)
+
+    @property
+    def shared(self) -> bool:
+        """Whether user limits are counted in a store that several processes share."""
+        return self.redis_url is not None or self.user_storage is not None
+
+    @property
+    def identity_key(self) -> bytes | None:
+        """The key of identities: ``KEY_SECRET``, else one fixed key for all that share a store.
+
+        None leaves it to each process to draw its own, which must not happen where windows are shared:
+        every process would count a caller under another name.
+        """
+        if self.key_secret is not None:
+            return self.key_secret.get_secret_value().encode()
+        return SHARED_KEY if self.shared else None
 
     @property
     def ignored(self) -> tuple[Problem, ...]:

@@ -1,5 +1,6 @@
-"""Constants of the gate and of the policy ``adaptive``: from ``CONFIG_FILE`` and code, never the environment.
+"""Constants of the gate, of the policy ``adaptive`` and of shared limits.
 
+They come from ``CONFIG_FILE`` and code, never the environment.
 Nothing that an operator needs in the night is among them.
 """
 
@@ -10,11 +11,14 @@ from typing import Annotated, ClassVar
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from autoglm_throttle.settings.control_fields import BUDGET
-from autoglm_throttle.settings.field import SIMULATED, setting
+from autoglm_throttle.settings.field import CHOSEN, SIMULATED, setting
 from autoglm_throttle.settings.form import Number, Whole
 
 _RESERVE = Number(0, 0.875, "share")
 """The smallest budget holds eight requests; with more than seven of them kept back none could be taken."""
+
+KEYS_AT_LEAST = 8
+"""What one request may need: four limits of a user and four of its address."""
 
 
 class TuningFields(BaseSettings):
@@ -60,4 +64,40 @@ class TuningFields(BaseSettings):
     )
     reserve_low: Annotated[float, _RESERVE] = setting(
         0.6, "Share of the budget of a cut that low leaves to high and mid.", SIMULATED, tuning=True
+    )
+    redis_in_flight: Annotated[int, Whole(1, 64, "calls")] = setting(
+        2,
+        "Calls to the Redis that are under way at once, in each event loop.",
+        "measured: 1, 2 and 4 are equal on loopback; the second hides the way of the first on a network",
+        tuning=True,
+    )
+    redis_batch_keys: Annotated[int, Whole(KEYS_AT_LEAST, 4096, "keys")] = setting(
+        128,
+        "Keys in one call at most.",
+        "measured: 128 keys are about 0.6 ms of one core of the Redis",
+        tuning=True,
+    )
+    redis_queue: Annotated[int, Whole(1, 1_000_000, "decisions")] = setting(
+        4096,
+        "Decisions that may wait for the Redis in each event loop; of those beyond, REDIS_ON_ERROR decides.",
+        CHOSEN,
+        tuning=True,
+    )
+    refused_cache_s: Annotated[float, Number(0.01, 60, "s")] = setting(
+        1.0,
+        "Longest time for which the store is not asked about a refused user; so soon a raised limit shows.",
+        CHOSEN,
+        tuning=True,
+    )
+    fleet_lease_s: Annotated[float, Number(0.1, 60, "s")] = setting(
+        1.0,
+        "How long a process of a fleet may keep tokens that it does not need.",
+        SIMULATED,
+        tuning=True,
+    )
+    fleet_heartbeat_s: Annotated[float, Number(0.5, 300, "s")] = setting(
+        5.0,
+        "Time from one sign of life of a process of a fleet to the next; after three without one it is gone.",
+        CHOSEN,
+        tuning=True,
     )

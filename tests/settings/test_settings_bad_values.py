@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.model import Policy, WebSockets
+from autoglm_throttle.model import OnError, Policy, WebSockets
 from autoglm_throttle.settings import PREFIX, SETTINGS, ConfigError, Settings
 
 BAD: dict[str, list[object]] = {
@@ -52,6 +52,29 @@ BAD: dict[str, list[object]] = {
     "user_limit_low": ["5/s;"],
     "max_users": ["99", "10000001"],
     "address_factor": ["0.5"],
+    "redis_url": [
+        "localhost",
+        "http://h:6379",
+        "redis://h:0x",
+        5,
+        b"redis://h",
+        "redis://h\nx",
+        "redis://" + "h" * 2000,
+    ],
+    "user_storage": ["memcached", "memcached://h:11211", 5, "async+redis://h:6379", "async+memcached://h\nx"],
+    "redis_on_error": ["open", 1],
+    "service": ["a:b", "a b", "{a}", "", "x" * 61, 5, "\u00e9"],
+    "redis_prefix": ["a:b", "*", "x" * 61, None],
+    "redis_partitions": ["0", "257"],
+    "redis_deadline_s": ["0.004", "11", None],
+    "redis_connect_s": ["0.004", "61"],
+    "redis_read_s": ["0.005", "61"],
+    "redis_failures": ["0", "101"],
+    "redis_probe_s": ["0.09", "2h"],
+    "refused_cache": ["-1", "10000001"],
+    "fleet": ["maybe", 2],
+    "fleet_gpu": ["maybe"],
+    "fleet_host": ["a b", "a/b", "h" * 254, 5],
     "identity": ["", "ip", "header:", "header:x y", "a-b:c", "module:", ":f", 5, "header:" + "x" * 65],
     "key_secret": ["short", "fifteen-bytes..", 5],
     "trusted_proxies": ["*", "10.0.0.1/8", "10.0.0.0/33", "example.org", "10.0.0.1,,10.0.0.2", 5, b"x", [5]],
@@ -87,6 +110,12 @@ BAD: dict[str, list[object]] = {
     "adaptive_release_samples": ["0", "1001"],
     "reserve_mid": ["-0.1", "0.876"],
     "reserve_low": ["0.876", "60"],
+    "redis_in_flight": ["0", "65"],
+    "redis_batch_keys": ["7", "4097"],
+    "redis_queue": ["0", "1000001"],
+    "refused_cache_s": ["0", "61"],
+    "fleet_lease_s": ["0.09", "61"],
+    "fleet_heartbeat_s": ["0.4", "301"],
 }
 
 
@@ -168,6 +197,10 @@ def test_the_hint_says_what_to_write(name: str, bad: Any, hint: str) -> None:
         ("websockets", "Slot", WebSockets.SLOT),
         ("gpu_pressure_terms", "Latency, memory,latency", ("latency", "memory")),
         ("gpu_pressure_terms", "none", ()),
+        ("redis_on_error", "Deny", OnError.DENY),
+        ("service", " llm-7B_v1.2 ", "llm-7B_v1.2"),
+        ("redis_deadline_s", "20ms", 0.02),
+        ("fleet_host", "gpu-7.example.org", "gpu-7.example.org"),
     ],
 )
 def test_what_is_read_from_texts(name: str, text: str, value: object) -> None:

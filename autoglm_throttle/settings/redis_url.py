@@ -1,0 +1,246 @@
+"""Where the shared store is, read from one URL; pure, so that the settings may check it.
+
+One form for each topology. A ``password`` never shows in a text made here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from urllib.parse import SplitResult
+
+
+class Topology(StrEnum):
+    """How many servers stand behind the URL, and who says which of them to ask."""
+
+    SINGLE = "single"
+    SENTINEL = "sentinel"
+    CLUSTER = "cluster"
+
+
+FORMS: Final = (
+    "redis://[user:password@]host[:6379][/0]",
+    "rediss://[user:password@]host[:6379][/0]",
+    "unix://[user:password@]/path/to/redis.sock[?db=0]",
+    "redis+sentinel://[user:password@]host1[:26379][,host2:26379]/name-of-the-primary[/0]",
+    "rediss+sentinel://...",
+    "redis+cluster://[user:password@]host1[:6379][,host2:6379]",
+    "rediss+cluster://...",
+)
+"""What may be written; ``rediss`` is TLS."""
+
+_SCHEMES: Final[Mapping[str, tuple[Topology, bool]]] = {
+    "redis": (Topology.SINGLE, False),
+    "rediss": (Topology.SINGLE, True),
+    "unix": (Topology.SINGLE, False),
+    "redis+sentinel": (Topology.SENTINEL, False),
+    "rediss+sentinel": (Topology.SENTINEL, True),
+    "redis+cluster": (Topology.CLUSTER, False),
+    "rediss+cluster": (Topology.CLUSTER, True),
+}
+
+TLS_OPTIONS: Final = (
+    "ssl_ca_certs",
+    "ssl_ca_path",
+    "ssl_certfile",
+    "ssl_keyfile",
+    "ssl_cert_reqs",
+    "ssl_check_hostname",
+)
+"""What may stand after ``?`` of a TLS URL, with the names that redis-py gives them."""
+
+SENTINEL_OPTIONS: Final = ("sentinel_username", "sentinel_password")
+"""Sentinels keep users of their own: without these they are asked without a password."""
+
+CERT_REQS: Final = ("required", "optional", "none")
+
+PORT: Final = 6379
+SENTINEL_PORT: Final = 26379
+"""The ports that servers and sentinels listen on unless told."""
+
+DATABASES: Final = 2**31
+"""A database is a number below this; how many there are only the server knows (16 unless told)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RedisUrl:
+    """A URL taken apart."""
+
+    topology: Topology
+    tls: bool
+    hosts: tuple[tuple[str, int], ...]
+    """Host and port of each; of the sentinels under SENTINEL; none for a unix socket."""
+    path: str = ""
+    """The unix socket."""
+    service: str = ""
+    """What the sentinels call the primary."""
+    db: int = 0
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    options: tuple[tuple[str, str | bool], ...] = ()
+    """Of `TLS_OPTIONS`, in the order written."""
+    sentinel_username: str | None = None
+    sentinel_password: str | None = field(default=None, repr=False)
+
+    @property
+    def cluster(self) -> bool:
+        """Whether the keys of one call must lie in one slot."""
+        return self.topology is Topology.CLUSTER
+
+    def __str__(self) -> str:
+        """The URL as it may be logged: without passwords and options."""
+        scheme = "unix" if self.path else ("rediss" if self.tls else "redis")
+        if self.topology is not Topology.SINGLE:
+            scheme = f"{scheme}+{self.topology.value}"
+        who = quote(self.username or "", safe="") + (":***" if self.password else "")
+        where = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
+        path = self.path or "".join(
+            [f"/{quote(self.service)}" if self.service else "", f"/{self.db}" if self.db else ""]
+        )
+        return f"{scheme}://{who}{'@' if who else ''}{where}{path}"
+
+
+def parse_redis_url(text: str) -> RedisUrl:
+    """Take a URL apart.
+
+    Args:
+        text: one of `FORMS`; what is not a plain character of a URL stands percent-encoded.
+
+    Returns:
+        Its parts.
+
+    Raises:
+        ValueError: it is none of the forms; the text says what is wrong, without passwords.
+    """
+    try:
+        parts = urlsplit(text.strip())
+    except ValueError:
+        raise _wrong("its brackets do not fit") from None
+    if parts.scheme not in _SCHEMES:
+        raise _wrong(f"it begins with {parts.scheme + '://'!r}" if parts.scheme else "it has no scheme")
+    if parts.fragment:
+        raise _wrong("a '#' in a password must be written '%23'")
+    topology, tls = _SCHEMES[parts.scheme]
+    query = _query(parts.query, _allowed(parts.scheme, topology, tls))
+    username, password = _who(parts)
+    service, db = _place(parts, topology, query.pop("db", None))
+    unix = parts.scheme == "unix"
+    return RedisUrl(
+        topology,
+        tls,
+        hosts=() if unix else _hosts(parts, SENTINEL_PORT if topology is Topology.SENTINEL else PORT),
+        path=unquote(parts.path) if unix else "",
+        service=service,
+        db=db,
+        username=username,
+        password=password,
+        sentinel_username=query.pop("sentinel_username", None),
+        sentinel_password=query.pop("sentinel_password", None),
+        options=tuple((name, _option(name, value)) for name, value in query.items()),
+    )
+
+
+def _wrong(what: str) -> ValueError:
+    return ValueError(f"not a URL of a Redis server: {what}; the forms are: " + "  ".join(FORMS))
+
+
+def _allowed(scheme: str, topology: Topology, tls: bool) -> tuple[str, ...]:
+    """Names that may stand after ``?``."""
+    return (
+        ("db",) * (scheme == "unix")
+        + TLS_OPTIONS * tls
+        + SENTINEL_OPTIONS * (topology is Topology.SENTINEL)
+    )
+
+
+def _query(text: str, allowed: tuple[str, ...]) -> dict[str, str]:
+    query: dict[str, str] = {}
+    for name, value in parse_qsl(text, keep_blank_values=True):
+        if name in query:
+            raise _wrong(f"?{name}= stands there twice")
+        if name not in allowed:
+            known = f"what may stand there: {', '.join(allowed)}" if allowed else "nothing may stand there"
+            raise _wrong(f"?{name}= is not known after this scheme, {known} (times have settings of their own)")
+        query[name] = value
+    return query
+
+
+def _who(parts: SplitResult) -> tuple[str | None, str | None]:
+    who, at, _ = parts.netloc.rpartition("@")
+    if not at:
+        return None, None
+    username, _, password = who.partition(":")
+    return unquote(username) or None, unquote(password) or None
+
+
+def _hosts(parts: SplitResult, port: int) -> tuple[tuple[str, int], ...]:
+    texts = parts.netloc.rpartition("@")[2].split(",")
+    hosts = tuple(_host(text.strip(), port) for text in texts)
+    if len(hosts) > 1 and _SCHEMES[parts.scheme][0] is Topology.SINGLE:
+        raise _wrong("several hosts need redis+sentinel:// or redis+cluster://")
+    return hosts
+
+
+def _host(text: str, port: int) -> tuple[str, int]:
+    if text.startswith("["):
+        host, closed, rest = text[1:].partition("]")
+        if not closed:
+            raise _wrong("its brackets do not fit")
+    else:
+        host, colon, digits = text.partition(":")
+        rest = colon + digits
+    if not host:
+        raise _wrong("a host is missing")
+    if not rest:
+        return unquote(host), port
+    number = rest.removeprefix(":")
+    if not rest.startswith(":") or not (number.isascii() and number.isdigit() and 0 < int(number) < 65536):
+        raise _wrong(f"{rest.removeprefix(':')!r} is no port (an IPv6 address stands in brackets)")
+    return unquote(host), int(number)
+
+
+def _place(parts: SplitResult, topology: Topology, db: str | None) -> tuple[str, int]:
+    """Name of the primary and number of the database."""
+    if parts.scheme == "unix":
+        if parts.netloc.rpartition("@")[2] or len(parts.path) < 2:
+            raise _wrong("after unix:// comes a path that begins with /")
+        return "", _database(db or "")
+    steps = [unquote(step) for step in parts.path.split("/")[1:]]
+    while steps and not steps[-1]:
+        steps.pop()
+    service = ""
+    if topology is Topology.SENTINEL:
+        if not steps or not steps[0]:
+            raise _wrong("the name under which the sentinels know the primary is missing")
+        service = steps.pop(0)
+    if len(steps) > 1:
+        raise _wrong("too many parts in its path")
+    number = _database(steps[0] if steps else "")
+    if number and topology is Topology.CLUSTER:
+        raise _wrong("a cluster has only database 0")
+    return service, number
+
+
+def _database(text: str) -> int:
+    if not text:
+        return 0
+    if not (text.isascii() and text.isdigit() and int(text) < DATABASES):
+        raise _wrong(f"{text!r} is no number of a database")
+    return int(text)
+
+
+def _option(name: str, value: str) -> str | bool:
+    if name == "ssl_check_hostname":
+        if value.lower() not in {"true", "false"}:
+            raise _wrong(f"?{name}= is true or false")
+        return value.lower() == "true"
+    if name == "ssl_cert_reqs" and value not in CERT_REQS:
+        raise _wrong(f"?{name}= is {', '.join(CERT_REQS)}")
+    if not value:
+        raise _wrong(f"?{name}= is empty")
+    return value

@@ -1,0 +1,94 @@
+"""Settings of limits that several processes share: where they are counted, and what happens without it."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import SecretStr
+from pydantic_settings import SettingsConfigDict
+
+from autoglm_throttle.model import OnError
+from autoglm_throttle.settings.field import CHOSEN, CONVENTION, setting
+from autoglm_throttle.settings.form import Choice, Flag, Number, Whole, WithNone
+from autoglm_throttle.settings.store_forms import HOST_CHARACTERS, KeyText, RedisUrl, StorageUri
+from autoglm_throttle.settings.user_fields import UserFields
+
+LATE_S = 0.005
+"""A timer may fire so late before the event loop is to blame; a shorter deadline would mean nothing."""
+
+
+class StoreFields(UserFields):
+    """The declarations of this group."""
+
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(defer_build=True)
+
+    redis_url: Annotated[SecretStr | None, WithNone(RedisUrl())] = setting(
+        None,
+        "Redis 6.2 or later, or Valkey, that counts user limits for all processes; not set: each counts in "
+        "its own memory.",
+        CHOSEN,
+        starred=True,
+    )
+    user_storage: Annotated[SecretStr | None, WithNone(StorageUri())] = setting(
+        None, "The same on a storage of the limits package, for those who have no Redis.", CHOSEN
+    )
+    redis_on_error: Annotated[OnError, Choice(OnError)] = setting(
+        OnError.LOCAL,
+        "Who decides while the store cannot be asked. local: each process, on its part of the limits; allow: "
+        "nobody, all are admitted; deny: all are refused with 503. For USER_STORAGE, too.",
+        CHOSEN,
+        starred=True,
+    )
+    service: Annotated[str, KeyText("default")] = setting(
+        "default", "Name in keys: services of one name count together.", CHOSEN
+    )
+    redis_prefix: Annotated[str, KeyText("athr")] = setting(
+        "athr", "What every key begins with. Another one empties all windows.", CHOSEN
+    )
+    redis_partitions: Annotated[int, Whole(1, 256, "partitions")] = setting(
+        16,
+        "Slots of a cluster over which users are spread; 64 for more than five nodes. Another number empties "
+        "all windows.",
+        "measured: 6, 6 and 4 on three nodes, at half the time of 64",
+    )
+    redis_deadline_s: Annotated[float, Number(LATE_S, 10, "s")] = setting(
+        0.05,
+        "Longest wait of a request for the store, then REDIS_ON_ERROR decides; for USER_STORAGE, too.",
+        "measured: at 5000 decisions per second p99 is 8 ms",
+    )
+    redis_connect_s: Annotated[float, Number(LATE_S, 60, "s")] = setting(
+        0.25, "Longest wait for a connection.", CHOSEN
+    )
+    redis_read_s: Annotated[float, Number(LATE_S, 60, "s", above=True)] = setting(
+        1.0,
+        "After so long without an answer a connection is given up; above REDIS_DEADLINE_S.",
+        CHOSEN,
+    )
+    redis_failures: Annotated[int, Whole(1, 100, "calls")] = setting(
+        3,
+        "Failed calls in a row until the store is not asked any more; one refused connection is enough.",
+        CHOSEN,
+    )
+    redis_probe_s: Annotated[float, Number(0.1, 3600, "s")] = setting(
+        1.0, "Time from one attempt to reach it again to the next, +-20 %.", CHOSEN
+    )
+    refused_cache: Annotated[int, Whole(0, 10_000_000, "users")] = setting(
+        100_000,
+        "Refused users about whom the store is not asked again before they can be admitted; 0: it always is.",
+        "measured: with nine of ten requests refused the store sees 1.1 % of them",
+    )
+    fleet: Annotated[bool, Flag()] = setting(
+        False,
+        "Whether all processes on the Redis keep the rates of the priorities together, wherever the requests "
+        "arrive; then WORKERS does not divide them.",
+        CHOSEN,
+    )
+    fleet_gpu: Annotated[bool, Flag()] = setting(
+        False,
+        "Whether the GPUs of all hosts on the Redis count, for a gateway in front of them; a service that "
+        "uses its own only leaves it off.",
+        CHOSEN,
+    )
+    fleet_host: Annotated[str | None, WithNone(KeyText("gpu-7.example.org", HOST_CHARACTERS))] = setting(
+        None, "Under which name this host's GPUs are published; not set: the host's own.", CONVENTION
+    )

@@ -1,0 +1,49 @@
+"""Settings of what one user may do."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic_settings import SettingsConfigDict
+
+from autoglm_throttle.model import UserLimit
+from autoglm_throttle.settings.caller_forms import UserLimits
+from autoglm_throttle.settings.control_fields import ControlFields
+from autoglm_throttle.settings.field import CHOSEN, setting
+from autoglm_throttle.settings.form import Number, Whole, WithNone
+
+Limits = tuple[UserLimit, ...]
+
+_LIMITS = WithNone(UserLimits())
+
+
+class UserFields(ControlFields):
+    """The declarations of this group."""
+
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(defer_build=True)
+
+    user_limit: Annotated[Limits, UserLimits()] = setting(
+        (),
+        "What one user may do; off until set, because behind an unknown proxy all users share one address.",
+        CHOSEN,
+        starred=True,
+    )
+    user_limit_high: Annotated[Limits | None, _LIMITS] = setting(
+        None, "Replaces USER_LIMIT for requests of priority high.", CHOSEN
+    )
+    user_limit_mid: Annotated[Limits | None, _LIMITS] = setting(
+        None, "Replaces USER_LIMIT for requests of priority mid.", CHOSEN
+    )
+    user_limit_low: Annotated[Limits | None, _LIMITS] = setting(
+        None, "Replaces USER_LIMIT for requests of priority low.", CHOSEN
+    )
+    max_users: Annotated[int, Whole(100, 10_000_000, "users")] = setting(
+        100_000,
+        "Users remembered at once; above it idle ones leave first, an exhausted one is never forgotten.",
+        CHOSEN,
+    )
+    address_factor: Annotated[float, Number(1, 1_000_000, "x user limit")] = setting(
+        10.0,
+        "What one address may do with keys that nobody has verified, so that inventing keys gains nothing.",
+        CHOSEN,
+    )
