@@ -21,6 +21,7 @@ STATUS = {
     Reason.USER: 429,
     Reason.GPU: 503,
     Reason.QUEUE: 503,
+    Reason.STORE: 503,
     Reason.TOO_LARGE: 413,
 }
 
@@ -38,6 +39,7 @@ _SENTENCES = {
     Reason.USER: "Your limit {policy} is used up; try again in {seconds} s.",
     Reason.GPU: "The service has no capacity left; try again in {seconds} s.",
     Reason.QUEUE: "The service is busy; try again in {seconds} s.",
+    Reason.STORE: "User limits cannot be checked now; try again in {seconds} s.",
 }
 
 _QUEUE_SENTENCES = {

@@ -80,8 +80,7 @@ class Callers:
         hint: Hint = lambda name: None,  # noqa: ARG005
         clock: Clock = time.monotonic,
     ) -> None:
-        secret = settings.key_secret
-        self._identity = Identity(secret.get_secret_value().encode() if secret else None)
+        self._identity = Identity(settings.identity_key)
         self._proxies = ProxyChain(settings.trusted_proxies, settings.ipv6_prefix)
         self._plans = settings.plans
         self._routes = routes

@@ -26,10 +26,11 @@ def run(args: argparse.Namespace) -> int:
     """Print 16 hex digits for the value on standard input, which is never printed itself.
 
     Raises:
-        ConfigError: the settings have problems, there is no ``KEY_SECRET``, or the input is empty.
+        ConfigError: the settings have problems, there is neither a ``KEY_SECRET`` nor a shared store, or the input is empty.
     """
     settings = load(args)
-    if settings.key_secret is None:
+    key = settings.identity_key
+    if key is None:
         message = "is not set: each process would give another identity"
         raise ConfigError([Problem(f"{PREFIX}KEY_SECRET", message, "set the one that the service has")])
     value = sys.stdin.read().rstrip("\r\n")
@@ -38,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
             [Problem("standard input", "is empty", "printf %s VALUE | autoglm-throttle identity")]
         )
     kind = args.kind or _KIND_OF.get(settings.identity.partition(":")[0], "user")
-    text = Identity(settings.key_secret.get_secret_value().encode()).of(kind, _counted(settings, kind, value))
+    text = Identity(key).of(kind, _counted(settings, kind, value))
     if args.format == "json":
         write_json({"kind": kind, "identity": text})
     else:

@@ -9,6 +9,7 @@ from pydantic import SecretStr
 
 from autoglm_throttle.settings.form import Form, FormError
 from autoglm_throttle.settings.masked import masked_url
+from autoglm_throttle.settings.redis_url import parse_redis_url
 
 KEY_CHARACTERS = 60
 """A longer prefix or name would be paid for in each key of each user."""
@@ -18,6 +19,15 @@ HOST_CHARACTERS = 253
 
 URL_CHARACTERS = 2000
 """Room for a dozen nodes with long names."""
+
+
+_QUOTED = re.compile(r"'(?![a-z0-9+]+://')[^']{4,}'")
+"""What a complaint quotes, unless it is a scheme: where a URL is wrong, any part may be the password."""
+
+_LISTED = re.compile(r"^not a URL of [^:]*: |; the forms are: .*", re.DOTALL)
+"""What the form says as well."""
+
+_END_OF_HOSTS = re.compile(r"[/?#]")
 
 
 class KeyText(Form[str]):
@@ -52,7 +62,10 @@ class _StoreUrl(Form[SecretStr]):
         text = raw.get_secret_value() if isinstance(raw, SecretStr) else raw
         if not isinstance(text, str) or not text.strip().isprintable() or len(text) > URL_CHARACTERS:
             raise FormError
-        self._check(text.strip())
+        try:
+            self._check(text.strip())
+        except ValueError as error:
+            raise FormError(_reason(str(error))) from None
         return SecretStr(text.strip())
 
     def text(self, value: SecretStr) -> str:
@@ -68,7 +81,7 @@ class _StoreUrl(Form[SecretStr]):
         """Refuse what names no store.
 
         Raises:
-            ValueError: without the text itself, which may hold a password.
+            ValueError: saying why.
         """
 
 
@@ -82,8 +95,9 @@ class RedisUrl(_StoreUrl):
     example = "redis://localhost:6379/0"
 
     def _check(self, text: str) -> None:
-        from autoglm_throttle.settings.redis_url import parse_redis_url
-
+        scheme, _, rest = text.partition("://")
+        if scheme != "unix" and "@" in rest and "@" not in _END_OF_HOSTS.split(rest)[0]:
+            raise FormError("a / ? or # in a password must be written %2F, %3F or %23")
         parse_redis_url(text)
 
 
@@ -97,3 +111,7 @@ class StorageUri(_StoreUrl):
         from autoglm_throttle.settings.storage_uri import parse_storage_uri
 
         parse_storage_uri(text)
+
+
+def _reason(text: str) -> str:
+    return _QUOTED.sub("'...'", _LISTED.sub("", text))

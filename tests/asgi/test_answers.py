@@ -183,6 +183,7 @@ REFUSALS = [
     (refused(Reason.GPU, "gpu:stop", "gpu", window_s=0), 503, "temporary-reduced-capacity"),
     (refused(Reason.GPU, "gpu:lost", "gpu", window_s=0), 503, "temporary-reduced-capacity"),
     (refused(Reason.GPU, "gpu:memory", "gpu", window_s=0), 503, "temporary-reduced-capacity"),
+    (refused(Reason.STORE, "store:timeout", "store", window_s=0), 503, "temporary-reduced-capacity"),
     (refused(Reason.QUEUE, "queue:slow", "queue", window_s=0), 503, "temporary-reduced-capacity"),
     (refused(Reason.QUEUE, "queue:wait", "queue", window_s=0), 503, "temporary-reduced-capacity"),
     (refused(Reason.QUEUE, "queue:full", "queue", window_s=0), 503, "temporary-reduced-capacity"),

@@ -187,7 +187,7 @@ def typos(name: str) -> set[str]:
     made = {name[:i] + name[i + 1 :] for i in range(len(name))}
     made |= {name[:i] + name[i] + name[i:] for i in range(len(name))}
     made |= {name[:i] + other + name[i + 1 :] for i in range(len(name)) for other in "X_"}
-    made |= {name[:i] + other + name[i:] for i in range(len(name) + 1) for other in "X_"}
+    made |= {name[:i] + other + name[i:] for i in range(len(name) + 1) for other in "X_S"}
     made |= {name[:i] + name[i + 1] + name[i] + name[i + 2 :] for i in range(len(name) - 1)}
     return made - {PREFIX + known.upper() for known in SETTINGS}
 
