@@ -14,6 +14,7 @@ from autoglm_throttle.identity import (
     HOPS_READ,
     REMEMBERED,
     REMEMBERED_LENGTH,
+    SHARED_KEY,
     UNIX,
     Identity,
     ProxyChain,
@@ -60,6 +61,11 @@ def test_lone_surrogates_and_long_values_are_hashed_like_any_other() -> None:
 
 def test_without_a_secret_all_share_the_one_drawn_by_this_process() -> None:
     assert Identity().of("key", "x") == Identity(None).of("key", "x") != Identity(SECRET).of("key", "x")
+
+
+def test_the_key_of_all_who_share_a_store_is_the_same_in_each_process() -> None:
+    assert Identity(SHARED_KEY).of("address", "10.0.0.1") == "bb671e80479af3f5"
+    assert len(SHARED_KEY) >= 16
 
 
 def test_long_values_are_not_kept() -> None:

@@ -86,7 +86,7 @@ def at_start(settings: Settings) -> list[Problem]:
     store = _store(settings)
     limits = [*settings.user_limits]
     limits += [plan.user_limit or () for plan in settings.plans.values()]
-    limits += [route.user_limit or () for route in settings.routes if not route.exempt]
+    limits += [route.user_limit or () for route in settings.routes]
     unused = store != "" and not (any(limits) or settings.fleet or settings.fleet_gpu)
     return _told(
         [

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.cli import main
-from autoglm_throttle.identity import Identity
+from autoglm_throttle.identity import SHARED_KEY, Identity
 from autoglm_throttle.model import ThrottleError
 from autoglm_throttle.settings import PREFIX, SETTINGS
 
@@ -82,6 +82,7 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "throttle.toml").write_text(TOML)
     (tmp_path / "wrong.toml").write_text(WRONG)
+    (tmp_path / "shared.toml").write_text("redis_in_flight = 4\nfleet_lease_s = '2s'\n")
 
 
 @pytest.fixture
@@ -99,6 +100,17 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 
 FILE = {"CONFIG_FILE": "throttle.toml", "WORKERS": "4", "USER_LIMIT": "100/minute;5/second"}
+SHARED = {
+    "CONFIG_FILE": "shared.toml",
+    "REDIS_URL": f"rediss+sentinel://throttle:{SECRET}@10.0.0.1,10.0.0.2:26380/main",
+    "SERVICE": "llm",
+    "REDIS_ON_ERROR": "deny",
+    "REDIS_DEADLINE_S": "100ms",
+    "REFUSED_CACHE": "0",
+    "FLEET": "true",
+    "POLICY": "tiers",
+    "WORKERS": "4",
+}
 ADAPTIVE = {
     "CONFIG_FILE": "throttle.toml",
     "POLICY": "adaptive",
@@ -126,6 +138,20 @@ CASES: dict[str, tuple[int, list[str], dict[str, str]]] = {
     "check_unread": (0, ["check"], ADAPTIVE | {"POLICY": "fixed", "DRY_RUN": "true"}),
     "check_contradictory": (1, ["check", "--config-file", "wrong.toml"], {"INFLIGHT_MAX": "8"}),
     "show_adaptive": (0, ["show"], ADAPTIVE),
+    "check_shared": (0, ["check"], SHARED),
+    "check_shared_broken": (
+        1,
+        ["check"],
+        {
+            "REDIS_URL": f"redis://:{SECRET}@host:0x",
+            "USER_STORAGE": "memcached://host",
+            "SERVICE": "a:b",
+            "FLEET_GPU": "true",
+            "REDIS_READ_S": "20ms",
+            "REDIS_QUEUE": "5",
+        },
+    ),
+    "show_shared": (0, ["show"], SHARED),
     "tiers_literal": (0, ["tiers"], {"POLICY": "tiers"}),
     "tiers_adaptive": (0, ["tiers"], ADAPTIVE),
     "tiers_gate": (0, ["tiers"], {"POLICY": "gate", "INFLIGHT_MAX": "32", "DRY_RUN": "true"}),
@@ -245,6 +271,11 @@ def test_identity(run: Run, argv: list[str], identity: str, kind: str, counted: 
     status, out = run("identity", *argv, stdin=stdin, KEY_SECRET=SECRET, IDENTITY=identity)
     assert (status, out) == (0, Identity(SECRET.encode()).of(kind, counted) + "\n")
     assert re.fullmatch(r"[0-9a-f]{16}\n", out)
+
+
+def test_without_a_secret_those_who_share_a_store_share_an_identity(run: Run) -> None:
+    status, out = run("identity", stdin="10.0.0.1", REDIS_URL="redis://localhost")
+    assert (status, out) == (0, Identity(SHARED_KEY).of("address", "10.0.0.1") + "\n")
 
 
 def test_identity_as_json(run: Run) -> None:

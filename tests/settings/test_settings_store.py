@@ -1,0 +1,342 @@
+"""What is said about the store that processes share: its rules, its advice, and its password."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.identity import SHARED_KEY
+from autoglm_throttle.settings import SETTINGS, ConfigError, Plan, RoutePolicy, Settings, advice
+from autoglm_throttle.settings.masked import MASK, masked_url
+from autoglm_throttle.settings.remarks import OF_STORE, at_start
+
+URL = "redis://localhost:6379/0"
+URI = "async+memcached://localhost:11211"
+KEY = "0123456789abcdef"
+PASSWORD = "planted-s3cret"
+
+
+def problems(**values: object) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        Settings(**values)
+    return [str(problem) for problem in caught.value.problems]
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        (
+            {"redis_url": URL, "user_storage": URI},
+            "user_storage: must not be set beside REDIS_URL "
+            "(users are counted in one place; leave one of them out)",
+        ),
+        ({"fleet": True}, "fleet: needs REDIS_URL (a fleet meets in a Redis)"),
+        ({"fleet_gpu": True}, "fleet_gpu: needs REDIS_URL (a fleet meets in a Redis)"),
+        ({"fleet": True, "user_storage": URI}, "fleet: needs REDIS_URL (a fleet meets in a Redis)"),
+        (
+            {"redis_read_s": 0.05},
+            "redis_read_s: must be above REDIS_DEADLINE_S, 0.05 s (else slow answers cost their connections)",
+        ),
+        (
+            {"redis_deadline_s": 0.2, "redis_read_s": 0.1},
+            "redis_read_s: must be above REDIS_DEADLINE_S, 0.2 s (else slow answers cost their connections)",
+        ),
+        (
+            {"redis_deadline_s": 1},
+            "redis_deadline_s: must be below REDIS_READ_S, 1 s (or raise REDIS_READ_S)",
+        ),
+    ],
+)
+def test_what_contradicts_itself_is_one_fault(values: dict[str, object], told: str) -> None:
+    assert problems(**values) == [told]
+
+
+def test_all_faults_are_told_at_once() -> None:
+    told = problems(redis_url=URL, user_storage=URI, fleet_gpu="?", redis_deadline_s=2, service="a:b")
+    assert [text.partition(":")[0] for text in told] == [
+        *("user_storage", "service", "redis_deadline_s", "fleet_gpu")
+    ]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"redis_url": URL, "fleet": True, "fleet_gpu": True},
+        {"user_storage": URI},
+        {"redis_deadline_s": 0.99},
+        {"redis_read_s": 0.06},
+        {"fleet": False, "fleet_gpu": False},
+        {"redis_url": URL, "plans": [Plan("gold", members=["07f3a9c2d4e5b617"])]},
+    ],
+)
+def test_what_fits_together_is_allowed(values: dict[str, object]) -> None:
+    Settings(**values)
+
+
+def test_a_url_without_the_package_is_a_fault_that_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        "autoglm_throttle.settings.rules.find_spec", lambda name: None if name == "redis" else found(name)
+    )
+    assert problems(redis_url=URL, workers=0)[1] == (
+        "redis_url: needs the package redis (pip install 'autoglm-throttle[redis]')"
+    )
+    Settings(workers=1)
+
+
+# --- the password ---
+
+
+def shown_everywhere(settings: Settings) -> str:
+    told = [*map(str, advice(settings)), *(settings.text_of(name) for name in SETTINGS)]
+    return "\n".join([*told, repr(settings), str(settings), repr(settings.model_dump())])
+
+
+@pytest.mark.parametrize(
+    ("name", "url", "shown"),
+    [
+        ("redis_url", f"redis://:{PASSWORD}@host:6379/0", f"redis://:{MASK}@host:6379/0"),
+        ("redis_url", f"rediss://me:{PASSWORD}@host", f"rediss://me:{MASK}@host"),
+        ("redis_url", f"redis://{PASSWORD}@host", f"redis://{MASK}@host"),
+        ("redis_url", f"redis://me:a%40{PASSWORD}@host", f"redis://me:{MASK}@host"),
+        ("redis_url", f"unix://:{PASSWORD}@/run/redis.sock", f"unix://:{MASK}@/run/redis.sock"),
+        (
+            "redis_url",
+            f"redis+sentinel://me:{PASSWORD}@a:1,b:2/main?sentinel_password={PASSWORD}",
+            f"redis+sentinel://me:{MASK}@a:1,b:2/main?sentinel_password={MASK}",
+        ),
+        ("redis_url", f"redis+cluster://:{PASSWORD}@[::1]:7000", f"redis+cluster://:{MASK}@[::1]:7000"),
+        ("redis_url", URL, URL),
+        ("user_storage", URI, URI),
+    ],
+)
+def test_a_url_is_shown_without_its_password(name: str, url: str, shown: str) -> None:
+    settings = Settings(**{name: url})
+    assert settings.text_of(name) == shown
+    assert PASSWORD not in shown_everywhere(settings)
+    assert getattr(settings, name).get_secret_value() == url
+
+
+@pytest.mark.parametrize("name", ["redis_url", "user_storage"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        "redis:/:{}@host",
+        "redis:{}@host",
+        "host:{}@host",
+        "redis://host:{}",
+        "redis://me:{}",
+        "redis://me:a/{}@host",
+        "redis://me:a?{}@host",
+        "redis://me:a#{}@host",
+        "redis://me:{}/b@host",
+        "redis://me:{}@host:0x",
+        "redis://host/{}",
+        "redis://host/0/{}",
+        "redis://[me:{}@host",
+        "redis://me:{}@a,b",
+        "http://me:{}@host",
+        "redis+sentinel://:{}@host",
+        "redis+sentinel://host/name/{}",
+        "redis+cluster://:{}@host/1",
+        "rediss://host?ssl_cert_reqs={}",
+        "rediss://host?ssl_check_hostname={}",
+        "unix://{}",
+        "async+memcached:/{}@host",
+        "async+memcached://host:{}",
+        "async+redis://me:{}@host",
+    ],
+)
+def test_a_complaint_never_holds_a_part_of_the_password(name: str, form: str) -> None:
+    (told,) = problems(**{name: form.format(PASSWORD)})
+    assert PASSWORD not in told
+    assert "s3cret" not in told
+
+
+def test_a_password_that_must_be_encoded_is_told_how() -> None:
+    (told,) = problems(redis_url=f"redis://me:a/{PASSWORD}@host")
+    assert "a / ? or # in a password must be written %2F, %3F or %23" in told
+    Settings(redis_url="unix:///run/a@b.sock")
+
+
+SAFE = st.text(string.ascii_letters + string.digits + "%._~-", min_size=1, max_size=12)
+ANY = st.text(string.printable.strip(), min_size=6, max_size=12)
+
+
+@given(user=SAFE | st.just(""), password=ANY, host=SAFE, path=SAFE)
+def test_masking_leaves_user_and_host(user: str, password: str, host: str, path: str) -> None:
+    shown = masked_url(f"redis://{user}:{password}@{host}/{path}")
+    assert shown == f"redis://{user}:{MASK}@{host}/{path}"
+
+
+@given(before=ANY | SAFE, password=SAFE.filter(lambda text: len(text) > 8), after=SAFE)
+def test_whatever_stands_before_an_at_sign_behind_a_colon_is_hidden(
+    before: str, password: str, after: str
+) -> None:
+    assert password not in masked_url(f"{before}:{password}@{after}").replace(after, "").replace(before, "")
+
+
+def test_a_login_without_a_password() -> None:
+    assert masked_url("redis://me:@host") == "redis://me:@host"
+    assert masked_url("redis://@host") == "redis://@host"
+    assert masked_url("no url") == "no url"
+
+
+# --- keys of identities ---
+
+
+def test_who_shares_a_store_shares_the_key_of_identities() -> None:
+    assert Settings().identity_key is None
+    assert not Settings().shared
+    for values in ({"redis_url": URL}, {"user_storage": URI}):
+        assert Settings(**values).identity_key == SHARED_KEY
+        assert Settings(**values).shared
+        assert Settings(**values, key_secret=KEY).identity_key == KEY.encode()
+    assert Settings(key_secret=KEY).identity_key == KEY.encode()
+
+
+# --- advice ---
+
+
+def told(function: object, **values: object) -> list[str]:
+    full = {"policy": "tiers", "workers": 1, "user_limit": "5/s", "key_secret": KEY}
+    return [
+        problem.variable.removeprefix("AUTOGLM_THROTTLE_")
+        for problem in function(Settings(**(full | values)))  # type: ignore[operator]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "about"),
+    [
+        ({"redis_url": URL, "user_limit": "off"}, "REDIS_URL"),
+        ({"user_storage": URI, "user_limit": "off"}, "USER_STORAGE"),
+        (
+            {"redis_url": URL, "user_limit": "off", "plans": [Plan("a", user_limit="off"), Plan("b")]},
+            "REDIS_URL",
+        ),
+        (
+            {
+                "redis_url": URL,
+                "user_limit": "off",
+                "routes": [RoutePolicy("/a", exempt=True), RoutePolicy("/b", user_limit="off")],
+            },
+            "REDIS_URL",
+        ),
+        ({"redis_url": URL, "key_secret": None}, "KEY_SECRET"),
+        ({"user_storage": URI, "key_secret": None}, "KEY_SECRET"),
+    ],
+)
+def test_a_store_for_nothing_and_a_key_that_all_know_are_told_at_the_start(
+    values: dict[str, object], about: str
+) -> None:
+    assert told(at_start, **values) == [about]
+    assert told(advice, **{"user_limit": "off", **values}).count(about) == 1
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"user_limit": "off", "key_secret": None},
+        {"redis_url": URL},
+        {"redis_url": URL, "user_limit": "off", "fleet": True},
+        {"redis_url": URL, "user_limit": "off", "fleet_gpu": True},
+        {"redis_url": URL, "user_limit": "off", "user_limit_low": "1/s"},
+        {"redis_url": URL, "user_limit": "off", "plans": [Plan("a", user_limit="1/s")]},
+        {"redis_url": URL, "user_limit": "off", "routes": [RoutePolicy("/a", user_limit="1/s")]},
+    ],
+)
+def test_nothing_is_told_at_the_start_of_what_is_used(values: dict[str, object]) -> None:
+    assert told(at_start, **values) == []
+
+
+def test_key_secret_is_told_once_in_words_that_fit() -> None:
+    def message(**values: object) -> str:
+        (found,) = [p for p in advice(Settings(**values)) if p.variable.endswith("KEY_SECRET")]
+        return found.message
+
+    assert "differ in each process" in message()
+    assert "a key that everybody knows" in message(redis_url=URL)
+
+
+def test_what_several_processes_would_do_that_each_think_they_are_alone() -> None:
+    def hint(**values: object) -> str | None:
+        found = {p.variable: p.hint for p in advice(Settings(**values))}
+        return found.get("AUTOGLM_THROTTLE_WORKERS")
+
+    away = "while the store is away"
+    assert "count per process" in (hint() or "")
+    assert away in (hint(redis_url=URL) or "")
+    assert away in (hint(user_storage=URI) or "")
+    assert away not in (hint(redis_url=URL, redis_on_error="deny") or away)
+    assert hint(redis_url=URL, fleet=True) is None
+    assert hint(redis_url=URL, workers=4) is None
+
+
+ANOTHER = {
+    "redis_on_error": "deny",
+    "service": "llm",
+    "redis_prefix": "p",
+    "redis_deadline_s": 0.1,
+    "redis_failures": 5,
+    "redis_probe_s": 2,
+    "refused_cache": 0,
+    "refused_cache_s": 2,
+    "redis_partitions": 64,
+    "redis_connect_s": 1,
+    "redis_read_s": 2,
+    "redis_in_flight": 4,
+    "redis_batch_keys": 64,
+    "redis_queue": 100,
+    "fleet_lease_s": 2,
+    "fleet_heartbeat_s": 2,
+    "fleet_host": "gpu-7",
+}
+STORES: dict[str, dict[str, object]] = {
+    "nothing": {},
+    "storage": {"user_storage": URI},
+    "redis": {"redis_url": URL},
+    "fleet": {"redis_url": URL, "fleet": True},
+    "gpus": {"redis_url": URL, "fleet_gpu": True},
+}
+READ_WITH = {
+    "REDIS_URL or USER_STORAGE": {"storage", "redis", "fleet", "gpus"},
+    "REDIS_URL": {"redis", "fleet", "gpus"},
+    "FLEET": {"fleet"},
+    "FLEET_GPU": {"gpus"},
+}
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("name", ANOTHER)
+def test_a_setting_of_a_store_that_is_not_there_is_told(name: str, store: str) -> None:
+    needed = OF_STORE[name]
+    read = store in READ_WITH[needed]
+    full = {"policy": "tiers", "workers": 1, "user_limit": "5/s", "key_secret": KEY}
+    found = {
+        p.variable: p.message for p in advice(Settings(**(full | STORES[store] | {name: ANOTHER[name]})))
+    }
+    expected = {} if read else {SETTINGS[name].variable: f"has no effect without {needed}"}
+    assert found == expected
+
+
+def test_all_of_them_are_known() -> None:
+    assert set(ANOTHER) == set(OF_STORE)
+    assert set(READ_WITH) == set(OF_STORE.values())
+
+
+def test_the_log_of_a_start_holds_no_password(caplog: pytest.LogCaptureFixture) -> None:
+    from autoglm_throttle import Throttle
+
+    settings = Settings(redis_url=f"redis://me:{PASSWORD}@127.0.0.1:1/0", gpu="none")
+    throttle = Throttle(settings, sampling="manual")
+    with caplog.at_level(logging.DEBUG, "autoglm_throttle"):
+        throttle.start()
+    throttle.stop()
+    assert f"me:{MASK}@127.0.0.1" in "".join(str(vars(record)) for record in caplog.records)
+    assert PASSWORD not in "".join(str(vars(record)) for record in caplog.records)
