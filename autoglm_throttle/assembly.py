@@ -9,6 +9,7 @@ from autoglm_throttle.control.staleness import Staleness
 from autoglm_throttle.control.table import TierTable
 from autoglm_throttle.limiting.cap import Cap
 from autoglm_throttle.limiting.gate import Gate, GateRules
+from autoglm_throttle.limiting.limit_sets import LimitSets
 from autoglm_throttle.limiting.shared_budget import SharedBudget
 from autoglm_throttle.limiting.token_bucket import PriorityBuckets
 from autoglm_throttle.limiting.user_windows import UserWindows
@@ -25,12 +26,16 @@ def priority_buckets(settings: Settings, now: float) -> PriorityBuckets:
 
 def user_windows(settings: Settings) -> UserWindows:
     """The user limits, kept in memory."""
-    return UserWindows(
+    return UserWindows(limit_sets(settings), settings.max_users)
+
+
+def limit_sets(settings: Settings) -> LimitSets:
+    """Which user limits a request is held to."""
+    return LimitSets(
         settings.user_limits,
         by_plan={name: plan.user_limit for name, plan in settings.plans.items()},
         by_route={route.name: route.user_limit for route in settings.routes},
         address_factor=settings.address_factor,
-        max_users=settings.max_users,
     )
 
 

@@ -8,13 +8,17 @@ so that inventing keys does not multiply what one host may take.
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from autoglm_throttle.model import Demand, Priority, UserLimit
 
 Limits = tuple[UserLimit, ...]
+
+WIDEST = 16_777_215
+"""Units: an address is held to no more, however large the factor; a shared store counts no larger limits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,7 +26,7 @@ class LimitSet:
     """Limits that are counted together: those of a user and the wider ones of an address."""
 
     name: str
-    """What tells the set from others in a shared store: ``user``, ``user-low``, ``plan-gold``, ``route-chat``."""
+    """What tells the set from others in a shared store: ``user``, ``user-low``, ``plan-gold``."""
     users: Limits
     addresses: Limits
 
@@ -49,36 +53,49 @@ class LimitSets:
         self._factor = address_factor
         by_limits = {limits: self._set(_group(limits, by_priority), limits) for limits in by_priority}
         self.by_priority: tuple[LimitSet | None, ...] = tuple(by_limits[limits] for limits in by_priority)
-        self._by_plan = {n: self._set(f"plan-{n}", own) for n, own in by_plan.items() if own is not None}
-        self._by_route = {n: self._set(f"route-{n}", own) for n, own in by_route.items() if own is not None}
-        self.plain: bool = not (self._by_plan or self._by_route)
+        self.by_plan = {n: self._set(f"plan-{n}", own) for n, own in by_plan.items() if own is not None}
+        self.by_route = {n: self._set(f"route-{n}", own) for n, own in by_route.items() if own is not None}
+        self.plain: bool = not (self.by_plan or self.by_route)
         """Whether the priority alone decides."""
 
     def __iter__(self) -> Iterator[LimitSet]:
-        sets = [*self.by_priority, *self._by_plan.values(), *self._by_route.values()]
+        sets = [*self.by_priority, *self.by_plan.values(), *self.by_route.values()]
         return (limit_set for limit_set in dict.fromkeys(sets) if limit_set is not None)
 
     def of(self, demand: Demand) -> LimitSet | None:
         """The set that the demand is held to; None if no user limit applies to it."""
         if not self.plain:
-            if demand.route in self._by_route:
-                return self._by_route[demand.route]
-            if demand.plan in self._by_plan:
-                return self._by_plan[demand.plan]
+            if demand.route in self.by_route:
+                return self.by_route[demand.route]
+            if demand.plan in self.by_plan:
+                return self.by_plan[demand.plan]
         return self.by_priority[demand.priority]
+
+    def map(self, change: Callable[[Limits], Limits]) -> LimitSets:
+        """The same sets with other limits, for users and addresses alike."""
+        changed: dict[LimitSet | None, LimitSet | None] = {
+            each: LimitSet(each.name, change(each.users), change(each.addresses)) for each in self
+        }
+        changed[None] = None
+        other = copy.copy(self)
+        other.by_priority = tuple(changed[each] for each in self.by_priority)
+        other.by_plan = {name: changed[each] for name, each in self.by_plan.items()}
+        other.by_route = {name: changed[each] for name, each in self.by_route.items()}
+        return other
 
     def _set(self, name: str, limits: Limits) -> LimitSet | None:
         if not limits:
             return None
-        wide = (
-            UserLimit(f"address-{limit.window_s}s", math.ceil(limit.limit * self._factor), limit.window_s)
-            for limit in limits
-        )
-        return LimitSet(name, limits, tuple(wide))
+        return LimitSet(name, limits, tuple(_wide(limit, self._factor) for limit in limits))
+
+
+def _wide(limit: UserLimit, factor: float) -> UserLimit:
+    units = min(math.ceil(limit.limit * factor), WIDEST)
+    return UserLimit(f"address-{limit.window_s}s", units, limit.window_s)
 
 
 def _group(limits: Limits, by_priority: Sequence[Limits]) -> str:
-    """``user`` for the set of mid, so that a limit for another priority alone leaves its counts where they are."""
+    """``user`` for the set of mid: a limit for another priority alone leaves its counts where they are."""
     if limits == by_priority[Priority.MID]:
         return "user"
     return "-".join(["user", *(p.label for p in Priority if by_priority[p] == limits)])

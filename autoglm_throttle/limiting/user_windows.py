@@ -1,52 +1,35 @@
-"""Which user limits a demand is held to, checked and spent all or none.
+"""What users and addresses have spent, kept in memory: checked and spent all or none.
 
-The limit of the request's route replaces that of the caller's plan, which replaces that of its priority,
-which replaces the general one. Each set of limits counts for itself.
-An unverified caller is held to its address as well, at a multiple of the same limits,
-so that inventing keys does not multiply what one host may take.
+Which limits a demand is held to is said by `limit_sets`; each set counts for itself.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
+from autoglm_throttle.limiting.limit_sets import LimitSet, LimitSets
 from autoglm_throttle.limiting.sliding_window import SlidingWindow
-from autoglm_throttle.model import Decision, Demand, UserLimit
+from autoglm_throttle.model import Decision, Demand
 
 NEIGHBOURHOODS_SHARE = 0.1
 """Neighbourhoods remembered for newcomers without room, as a share of ``max_users``."""
-
-Limits = tuple[UserLimit, ...]
 
 
 class UserWindows:
     """All user limits of a service, kept in memory.
 
     Args:
-        by_priority: limits for high, mid and low requests; an empty tuple means no limit.
-        by_plan: limits by name of plan; None means the plan has none of its own, empty that it lifts them.
-        by_route: the same by name of route policy.
-        address_factor: how many times a user's limit one address may take, >= 1.
+        sets: which limits a demand is held to.
         max_users: most users remembered under each set of limits.
     """
 
-    def __init__(
-        self,
-        by_priority: Sequence[Limits],
-        *,
-        by_plan: Mapping[str, Limits | None],
-        by_route: Mapping[str, Limits | None],
-        address_factor: float,
-        max_users: int,
-    ) -> None:
+    def __init__(self, sets: LimitSets, max_users: int) -> None:
+        self._sets = sets
         self._max_users = max_users
-        self._factor = address_factor
-        by_limits = {limits: self._pair(limits) for limits in by_priority}
-        self._by_priority = tuple(by_limits[limits] for limits in by_priority)
-        self._by_plan = {name: self._pair(own) for name, own in by_plan.items() if own is not None}
-        self._by_route = {name: self._pair(own) for name, own in by_route.items() if own is not None}
-        self._plain = not (self._by_plan or self._by_route)
+        self._pairs = {limit_set: _Pair(limit_set, max_users) for limit_set in sets}
+        self._by_priority = tuple(self._pair(each) for each in sets.by_priority)
+        self._plain = sets.plain
 
     @property
     def users(self) -> int:
@@ -55,7 +38,7 @@ class UserWindows:
 
     @property
     def overflowed(self) -> int:
-        """Decisions taken on a shared log because a table was full of exhausted users."""
+        """Decisions taken on a shared account because a table was full of exhausted users."""
         return sum(window.overflowed for window in self._windows())
 
     def hit(self, demand: Demand, now: float) -> Decision | None:
@@ -94,22 +77,33 @@ class UserWindows:
         for window in self._windows():
             window.mend()
 
-    def _choose(self, demand: Demand) -> _Pair | None:
-        if demand.route in self._by_route:
-            return self._by_route[demand.route]
-        if demand.plan in self._by_plan:
-            return self._by_plan[demand.plan]
-        return self._by_priority[demand.priority]
+    def knows(self, demand: Demand) -> bool:
+        """Whether the demand's user is remembered under the limits that apply to it."""
+        pair = self._choose(demand)
+        return pair is not None and demand.user in pair.users
 
-    def _pair(self, limits: Limits) -> _Pair | None:
-        return _Pair(limits, self._factor, self._max_users) if limits else None
+    def begin_user(self, demand: Demand, left: Sequence[int], now: float) -> None:
+        """Let a user who is not remembered begin with so many units left of each limit of the demand."""
+        pair = self._choose(demand)
+        if pair is not None:
+            pair.users.begin(demand.user, left, now)
+
+    def begin_address(self, demand: Demand, left: Sequence[int], now: float) -> None:
+        """The same for the demand's address."""
+        pair = self._choose(demand)
+        if pair is not None:
+            pair.addresses.begin(demand.address, left, now)
+
+    def _choose(self, demand: Demand) -> _Pair | None:
+        return self._pair(self._sets.of(demand))
+
+    def _pair(self, limit_set: LimitSet | None) -> _Pair | None:
+        return None if limit_set is None else self._pairs[limit_set]
 
     def _windows(self) -> Iterator[SlidingWindow]:
-        pairs = [*self._by_priority, *self._by_plan.values(), *self._by_route.values()]
-        for pair in dict.fromkeys(pairs):
-            if pair is not None:
-                yield pair.users
-                yield pair.addresses
+        for pair in self._pairs.values():
+            yield pair.users
+            yield pair.addresses
 
 
 def _hit_both(pair: _Pair, demand: Demand, units: int, now: float) -> Decision:
@@ -119,14 +113,17 @@ def _hit_both(pair: _Pair, demand: Demand, units: int, now: float) -> Decision:
     a host that invents keys must not push others out of the table.
     """
     users, addresses = pair.users, pair.addresses
-    address_log = addresses.find(demand.address, units, now, demand.group)
-    address = addresses.judge(address_log, units, now)
-    log = users.find(demand.user, units, now, demand.group) if address.allowed else users.peek(demand.user)
-    user = users.judge(log, units, now)
+    address_account = addresses.find(demand.address, units, now, demand.group)
+    address = addresses.judge(address_account, units, now)
+    if address.allowed:
+        account = users.find(demand.user, units, now, demand.group)
+    else:
+        account = users.peek(demand.user)
+    user = users.judge(account, units, now)
     if not (user.allowed and address.allowed):
         return user if user.retry_after_s >= address.retry_after_s else address
-    users.spend(log, units, now)
-    addresses.spend(address_log, units, now)
+    users.spend(account, units, now)
+    addresses.spend(address_account, units, now)
     user.others += address.items
     return user
 
@@ -136,11 +133,8 @@ class _Pair:
 
     __slots__ = ("addresses", "users")
 
-    def __init__(self, limits: Limits, factor: float, max_users: int) -> None:
+    def __init__(self, limit_set: LimitSet, max_users: int) -> None:
         shared = max(1, int(max_users * NEIGHBOURHOODS_SHARE))
-        wide = tuple(
-            UserLimit(f"address-{limit.window_s}s", math.ceil(limit.limit * factor), limit.window_s)
-            for limit in limits
-        )
-        self.users = SlidingWindow(limits, max_users, SlidingWindow(limits, shared))
-        self.addresses = SlidingWindow(wide, max_users, SlidingWindow(wide, shared))
+        users, addresses = limit_set.users, limit_set.addresses
+        self.users = SlidingWindow(users, max_users, SlidingWindow(users, shared))
+        self.addresses = SlidingWindow(addresses, max_users, SlidingWindow(addresses, shared))

@@ -10,13 +10,22 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.limiting import instant, sliding_window, token_bucket
+from autoglm_throttle.limiting import (
+    exact_log,
+    forms,
+    instant,
+    sliding_window,
+    sub_buckets,
+    token_bucket,
+    verdict,
+)
 from autoglm_throttle.limiting.sliding_window import SlidingWindow
 from autoglm_throttle.limiting.token_bucket import TokenBucket
 from autoglm_throttle.model import UserLimit
 from tests.collecting import Collector
 
-WATCHED = {str(module.__file__) for module in (instant, sliding_window, token_bucket)}
+ROOMS = (exact_log, forms, instant, sliding_window, sub_buckets, token_bucket, verdict)
+WATCHED = {str(module.__file__) for module in ROOMS}
 
 Act = Callable[[], Any]
 

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.sliding_window import CLAMPED_S, SlidingWindow
+from autoglm_throttle.limiting.exact_log import CLAMPED_S
+from autoglm_throttle.limiting.limit_sets import LimitSets
+from autoglm_throttle.limiting.sliding_window import SlidingWindow
 from autoglm_throttle.limiting.user_windows import UserWindows
 from autoglm_throttle.model import Demand, Priority, UserLimit
 
@@ -156,13 +158,13 @@ def test_the_last_unit_leaves_a_log_that_still_works() -> None:
 
 
 def windows(user: int = 2, *, plan: int = 5) -> UserWindows:
-    return UserWindows(
+    sets = LimitSets(
         [(limit(user, 60),), (limit(user, 60),), ()],
         by_plan={"gold": (limit(plan, 60),)},
         by_route={},
         address_factor=2.0,
-        max_users=100,
     )
+    return UserWindows(sets, 100)
 
 
 def spend(tested: UserWindows, demand: Demand, now: float) -> bool:

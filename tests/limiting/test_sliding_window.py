@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting import sliding_window
+from autoglm_throttle.limiting import exact_log
 from autoglm_throttle.limiting.sliding_window import SCANNED_WHEN_FULL, SlidingWindow
 from autoglm_throttle.model import Reason, UserLimit
 from tests.limiting.reference_log import ReferenceLog
@@ -197,7 +197,7 @@ def test_the_table_never_outgrows_its_bound(steps: list[tuple[float, int, int, i
         assert len(tested) <= 8
         assert tested._neighbourhoods is not None
         assert len(tested._neighbourhoods) <= 2
-        assert len(tested._ring) == len(set(tested._ring)) == len(tested._logs)
+        assert len(tested._ring) == len(set(tested._ring)) == len(tested._accounts)
 
 
 @given(
@@ -232,7 +232,7 @@ def test_the_one_with_the_most_left_goes_first() -> None:
     for user, units in (("ann", 9), ("ben", 1), ("cid", 5)):
         assert tested.hit(user, units, 0.0).allowed
     assert tested.hit("dot", 1, 1.0).allowed
-    assert set(tested._logs) == {"ann", "cid", "dot"}
+    assert set(tested._accounts) == {"ann", "cid", "dot"}
 
 
 def test_newcomers_share_their_neighbourhood_while_all_are_exhausted() -> None:
@@ -248,7 +248,7 @@ def test_newcomers_share_their_neighbourhood_while_all_are_exhausted() -> None:
     assert south == [False] * 5
     assert tested.overflowed == 20
     assert tested.hit("new", 1, 10.0, "east").allowed
-    assert "new" in tested._logs, "ann's units have left, so there is room again"
+    assert "new" in tested._accounts, "ann's units have left, so there is room again"
 
 
 def test_without_neighbourhoods_all_newcomers_share_one_log() -> None:
@@ -267,7 +267,7 @@ def test_the_idle_are_forgotten_and_nothing_is_left_of_them() -> None:
     tested.sweep(10.0, 20)
     assert len(tested) == 30, "no more than asked for"
     tested.sweep(10.0, 1000)
-    assert set(tested._logs) == {"user 7"}
+    assert set(tested._accounts) == {"user 7"}
     tested.sweep(20.0, 1000)
     assert len(tested) == len(tested._ring) == 0
     tested.sweep(20.0, 1000)
@@ -346,7 +346,7 @@ class Counting(dict[str, Any]):
 def test_no_request_touches_more_than_a_few_users(units: int) -> None:
     tested = window(limit(2, 5), max_users=400, shared=40)
     assert tested._neighbourhoods is not None
-    tables = tested._logs, tested._neighbourhoods._logs = Counting(), Counting()
+    tables = tested._accounts, tested._neighbourhoods._accounts = Counting(), Counting()
     most = 0
     for n in range(3000):
         for table in tables:
@@ -360,9 +360,9 @@ def test_no_request_touches_more_than_a_few_users(units: int) -> None:
 def test_a_log_holds_little_more_than_the_limit() -> None:
     tested, longest, moved = window(limit(16, 1)), 0, 0
     for n in range(2000):
-        before = len(tested._logs.get("ann", ()))
+        before = len(tested._accounts.get("ann", ()))
         assert tested.hit("ann", 1, n / 16).allowed
-        after = len(tested._logs["ann"])
+        after = len(tested._accounts["ann"])
         longest = max(longest, after)
         moved += after if after <= before else 0
     assert longest <= 22
@@ -399,7 +399,7 @@ def test_a_unit_leaves_at_exactly_its_instant_whatever_floats_do(
     now = log[pick % len(log)] + window_s if log else 5.0
     now = math.nextafter(now, math.inf * nudge) if nudge else now
     expected = sum(each + window_s <= now for each in log)
-    assert sliding_window._first_live(log, window_s, now) == expected
+    assert exact_log.first_live(log, window_s, now) == expected
 
 
 def test_rounding_does_not_keep_a_unit_in_its_window() -> None:
@@ -407,7 +407,7 @@ def test_rounding_does_not_keep_a_unit_in_its_window() -> None:
     spent, window_s = 2.2014426429991936, 3600
     now = spent + window_s
     assert now - window_s < spent
-    assert sliding_window._first_live(array("d", [spent, spent]), window_s, now) == 2
+    assert exact_log.first_live(array("d", [spent, spent]), window_s, now) == 2
 
 
 def test_rounding_does_not_let_a_unit_out_of_its_window() -> None:
@@ -415,7 +415,7 @@ def test_rounding_does_not_let_a_unit_out_of_its_window() -> None:
     spent, window_s, now = math.nextafter(-1.0, 0.0), 1, 9e-17
     assert now - window_s == spent
     assert spent + window_s > now
-    assert sliding_window._first_live(array("d", [spent]), window_s, now) == 0
+    assert exact_log.first_live(array("d", [spent]), window_s, now) == 0
 
 
 @pytest.mark.parametrize(("spent", "now", "window_s"), [(0.44, 0.79, 10), (0.55, 0.94, 5), (0.04, 0.52, 5)])

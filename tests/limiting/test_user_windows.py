@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoglm_throttle.limiting.limit_sets import LimitSets
 from autoglm_throttle.limiting.user_windows import UserWindows
 from autoglm_throttle.model import Decision, Demand, Priority, Reason, UserLimit
 from tests.limiting.reference_log import ReferenceLog
@@ -29,9 +30,8 @@ def windows(
     max_users: int = 1000,
 ) -> UserWindows:
     limits = by_priority if len(by_priority) == 3 else by_priority * 3
-    return UserWindows(
-        limits, by_plan=plans or {}, by_route=routes or {}, address_factor=factor, max_users=max_users
-    )
+    sets = LimitSets(limits, by_plan=plans or {}, by_route=routes or {}, address_factor=factor)
+    return UserWindows(sets, max_users)
 
 
 def hit(tested: UserWindows, demand: Demand, now: float = 0.0) -> Decision:
