@@ -25,7 +25,7 @@ class Cluster3:
             for node in self.nodes:
                 opening.enter_context(node)
             self._join()
-            until(self.whole, READY_S, "three nodes that know each other and all slots")
+            self.await_whole()
             self._open = opening.pop_all()
         return self
 
@@ -37,8 +37,12 @@ class Cluster3:
         """``redis+cluster://`` address that names all nodes."""
         return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
 
+    def await_whole(self) -> None:
+        """Return once the Cluster is whole."""
+        until(self.whole, READY_S, "three nodes that know each other and all slots")
+
     def whole(self) -> bool:
-        """Whether every node says so."""
+        """Whether every node knows all nodes and finds all slots served."""
         due = {"cluster_state": "ok", "cluster_known_nodes": "3", "cluster_slots_ok": str(SLOTS)}
         return all(due.items() <= _info(node).items() for node in self.nodes)
 
