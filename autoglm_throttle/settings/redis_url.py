@@ -46,7 +46,6 @@ _SCHEMES: Final[Mapping[str, tuple[Topology, bool]]] = {
 
 TLS_OPTIONS: Final = (
     "ssl_ca_certs",
-    "ssl_ca_path",
     "ssl_certfile",
     "ssl_keyfile",
     "ssl_cert_reqs",
@@ -152,9 +151,7 @@ def _wrong(what: str) -> ValueError:
 def _allowed(scheme: str, topology: Topology, tls: bool) -> tuple[str, ...]:
     """Names that may stand after ``?``."""
     return (
-        ("db",) * (scheme == "unix")
-        + TLS_OPTIONS * tls
-        + SENTINEL_OPTIONS * (topology is Topology.SENTINEL)
+        ("db",) * (scheme == "unix") + TLS_OPTIONS * tls + SENTINEL_OPTIONS * (topology is Topology.SENTINEL)
     )
 
 
@@ -165,7 +162,9 @@ def _query(text: str, allowed: tuple[str, ...]) -> dict[str, str]:
             raise _wrong(f"?{name}= stands there twice")
         if name not in allowed:
             known = f"what may stand there: {', '.join(allowed)}" if allowed else "nothing may stand there"
-            raise _wrong(f"?{name}= is not known after this scheme, {known} (times have settings of their own)")
+            raise _wrong(
+                f"?{name}= is not known after this scheme, {known} (times have settings of their own)"
+            )
         query[name] = value
     return query
 

@@ -5,7 +5,7 @@ All times are integer microseconds: a store's own clock counts them, and they ar
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -97,6 +97,13 @@ class Store(Protocol):
 
     def charge(self, charges: Sequence[Charge]) -> Awaitable[Answer | Trouble]:
         """Spend all units of all charges, or none; answered before the deadline, one way or the other."""
+        ...
+
+    def listen(self, report: Callable[[Trouble | None], None]) -> None:
+        """Have ``report`` called once for each round trip and each firing of the deadline; None: it answered.
+
+        Not once for each caller: one silent server would count as many failures as it has askers.
+        """
         ...
 
     def give_back(self, charges: Sequence[Charge], answer: Answer) -> None:

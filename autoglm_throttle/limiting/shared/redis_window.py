@@ -1,0 +1,300 @@
+"""User limits on Redis: one batch of calls for each event loop, all over the same keys."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, cast
+
+from autoglm_throttle.limiting.shared import wire as wires
+from autoglm_throttle.limiting.shared.redis_batch import BatchRules, RedisBatch
+from autoglm_throttle.limiting.shared.redis_script import RIGHTS, RedisScript
+from autoglm_throttle.limiting.shared.store import VALUES, Answer, Charge, Health, Trouble
+from autoglm_throttle.limiting.shared.wire import Ask, Settlement, WindowWire
+from autoglm_throttle.model import UserLimit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from autoglm_throttle.limiting.shared.redis_batch import Words
+    from autoglm_throttle.redis_client import RedisClients
+
+__all__ = ["RIGHTS", "RedisWindow"]
+
+PROBES: Final = 16
+"""Users that a probe of a cluster charges: with as many partitions nearly every server is asked."""
+
+_PROBE = (UserLimit("probe-1s", 1000, 1),)
+
+_not_ours: list[object] = []
+"""Batches of a parent process, kept so that nothing of theirs is ended here."""
+
+
+class RedisWindow:
+    """A `Store` on Redis.
+
+    Args:
+        clients: the clients of its URL.
+        wire: charges to keys, replies to answers.
+        rules: sizes and times of the batches.
+    """
+
+    kind = "redis"
+
+    def __init__(self, clients: RedisClients, wire: WindowWire, rules: BatchRules | None = None) -> None:
+        self.clients: RedisClients = clients
+        self._wire = wire
+        self._codec = _WindowCodec(wire)
+        self._rules = rules or BatchRules()
+        self._report: Callable[[Trouble | None], None] = _nobody
+        self._batches: dict[int, _LoopBatch] = {}
+        self._gone = Health()
+
+    def __repr__(self) -> str:
+        health = self.health()
+        return f"RedisWindow({self.clients!r}, {health.calls} calls, {health.waiting} waiting)"
+
+    @property
+    def last_error(self) -> str:
+        """Text of the newest error of the server or its client, empty if there was none."""
+        texts = [batch.script.last_error for batch in list(self._batches.values())]
+        return next((text for text in reversed(texts) if text), "")
+
+    def listen(self, report: Callable[[Trouble | None], None]) -> None:
+        """Have each round trip and each firing of the deadline reported."""
+        self._report = report
+
+    async def charge(self, charges: Sequence[Charge]) -> Answer | Trouble:
+        """Spend all units of all charges, or none.
+
+        Cancelled, it takes back what may have been spent.
+        """
+        batch = self._here()
+        if batch is None:
+            self._report(Trouble.LOOP)
+            return Trouble.LOOP
+        ask = self._wire.ask(charges)
+        if ask.tag < 0 and self.clients.cluster:
+            return await self._one_by_one(batch, charges)
+        future = batch.ask(ask)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            batch.unheard(ask, future)
+            raise
+
+    def give_back(self, charges: Sequence[Charge], answer: Answer) -> None:
+        """Take back what an answer has allowed; returns at once, and a loss is conservative."""
+        batch = self._here() or next(iter(self._batches.values()), None)
+        if batch is None:
+            return
+        for settlement in self._settlements(charges, answer):
+            with contextlib.suppress(RuntimeError):  # that loop is closed
+                if batch.running():
+                    batch.tell(settlement)
+                else:
+                    batch.loop.call_soon_threadsafe(batch.tell, settlement)
+
+    async def probe(self) -> Trouble | None:
+        """Charge a unit of nobody's limit: to read alone would not find a replica or a full memory."""
+        batch = self._here()
+        if batch is None:
+            return Trouble.LOOP
+        users = range(PROBES if self.clients.cluster else 1)
+        asks = [self._wire.ask([Charge("probe", _PROBE, f"{user:016x}", 1)]) for user in users]
+        connect_s = self.clients.options.connect_s + self._rules.deadline_s
+        try:
+            async with asyncio.timeout(connect_s):
+                trouble = await batch.script.ready()
+            if trouble is not None:
+                return trouble
+            async with asyncio.timeout(self._rules.deadline_s):
+                replies = await batch.script([self._wire.encode([ask]) for ask in asks], 0.0)
+        except TimeoutError:
+            return Trouble.TIMEOUT
+        return next((trouble for trouble in map(self._heard, replies, asks) if trouble is not None), None)
+
+    def drop(self) -> None:
+        """Let go of all connections, from any thread, without waiting for it."""
+        for batch in list(self._batches.values()):
+            with contextlib.suppress(RuntimeError):  # that loop is closed
+                batch.loop.call_soon_threadsafe(batch.abort)
+        self.clients.drop()
+
+    def forget(self) -> None:
+        """In a forked process: the parent's loops and connections are not ours."""
+        _not_ours.append(self._batches)
+        self._batches = {}
+        self._gone = Health()
+        self.clients.forget()
+
+    def health(self) -> Health:
+        """The counters of all event loops together."""
+        total = self._gone
+        for batch in list(self._batches.values()):
+            total = _sum(total, batch.health())
+        return replace(total, connections=self.clients.made)
+
+    def _here(self) -> _LoopBatch | None:
+        """The batch of the running loop; None if it is no asyncio loop, or none runs."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return None
+        return self._batches.get(id(loop)) or self._make(loop)
+
+    def _make(self, loop: asyncio.AbstractEventLoop) -> _LoopBatch:
+        for key, other in list(self._batches.items()):
+            if other.loop.is_closed() and self._batches.pop(key, None) is not None:
+                self._gone = _sum(self._gone, replace(other.health(), waiting=0))
+        batch = _LoopBatch(loop, self._codec, self._rules, self._heard_of, self.clients)
+        self._batches[id(loop)] = batch
+        return batch
+
+    def _heard_of(self, trouble: Trouble | None) -> None:
+        self._report(trouble)
+
+    def _heard(self, reply: object, ask: Ask) -> Trouble | None:
+        """What a reply to a probe says."""
+        if isinstance(reply, Trouble):
+            return reply
+        try:
+            answer = self._codec.decode(reply, [ask])[0]
+        except ValueError:
+            return Trouble.CONFUSED
+        return answer if isinstance(answer, Trouble) else None
+
+    def _settlements(self, charges: Sequence[Charge], answer: Answer) -> list[Settlement]:
+        ask = self._wire.ask(charges)
+        if ask.tag >= 0 or not self.clients.cluster:
+            return [self._wire.back(ask, answer)]
+        slices = _slices(charges, answer)
+        return [self._wire.back(self._wire.ask([c]), part) for c, part in zip(charges, slices, strict=True)]
+
+    async def _one_by_one(self, batch: _LoopBatch, charges: Sequence[Charge]) -> Answer | Trouble:
+        """Charges whose keys lie on different servers: addresses first, and back if a later one refuses.
+
+        The charges after a refusal are only read.
+        """
+        order = sorted(range(len(charges)), key=lambda place: charges[place].kind != "address")
+        spent: list[tuple[Ask, list[int]]] = []
+        parts: dict[int, list[int]] = {}
+        refused = False
+        try:
+            for place in order:
+                charge = charges[place]
+                ask = self._wire.ask([charge if not refused else _only_read(charge)])
+                heard = await self._asked(batch, ask)
+                if isinstance(heard, Trouble):
+                    refused = True
+                    return heard
+                parts[place] = answer = list(heard)
+                if not refused and all(ok == 1 for ok in answer[::VALUES]):
+                    spent.append((ask, answer))
+                else:
+                    refused = True
+        except asyncio.CancelledError:
+            refused = True
+            raise
+        finally:
+            if refused:
+                self._take_back(batch, spent)
+        return [value for place in range(len(charges)) for value in parts[place]]
+
+    async def _asked(self, batch: _LoopBatch, ask: Ask) -> Answer | Trouble:
+        future = batch.ask(ask)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            batch.unheard(ask, future)
+            raise
+
+    def _take_back(self, batch: _LoopBatch, spent: list[tuple[Ask, list[int]]]) -> None:
+        """Give back, and say the remaining units as they are after it."""
+        for ask, answer in spent:
+            undo = self._codec.undo(ask, answer)
+            if undo is not None:
+                batch.tell(undo)
+                units = sum(charge.units for charge in ask.charges)
+                for place in range(1, len(answer), VALUES):
+                    answer[place] += units
+
+
+class _LoopBatch(RedisBatch["Ask | Settlement", Answer]):
+    """The batch of one loop, and the script that it sends."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        codec: _WindowCodec,
+        rules: BatchRules,
+        report: Callable[[Trouble | None], None],
+        clients: RedisClients,
+    ) -> None:
+        self.script = RedisScript(clients.current, wires.script(), cluster=clients.cluster)
+        super().__init__(
+            loop,
+            codec,
+            self.script,
+            rules,
+            report,
+            read_s=clients.options.read_s,
+            split=clients.cluster,
+        )
+
+    def running(self) -> bool:
+        """Whether the caller is in this loop."""
+        try:
+            return asyncio.get_running_loop() is self.loop
+        except RuntimeError:
+            return False
+
+
+class _WindowCodec:
+    """`WindowWire` as the batch wants it."""
+
+    def __init__(self, wire: WindowWire) -> None:
+        self._wire = wire
+        self.encode: Callable[[Sequence[Ask | Settlement]], Words] = wire.encode
+
+    def decode(self, reply: object, entries: Sequence[Ask | Settlement]) -> list[Answer | Trouble]:
+        """A foreign key under one request is that request's trouble alone."""
+        answers = cast("list[Answer | Trouble]", self._wire.decode(reply, entries))
+        for place, answer in enumerate(answers):
+            if not isinstance(answer, (Trouble, int)) and -1 in answer and -1 in answer[::VALUES]:
+                answers[place] = Trouble.FOREIGN
+        return answers
+
+    def undo(self, entry: Ask | Settlement, answer: Answer) -> Settlement | None:
+        """A settlement of what an allowed answer has spent."""
+        if isinstance(entry, Settlement) or any(ok != 1 for ok in answer[::VALUES]):
+            return None
+        return self._wire.back(entry, answer) if any(charge.units for charge in entry.charges) else None
+
+
+def _nobody(trouble: Trouble | None) -> None:
+    """Nobody listens."""
+
+
+def _only_read(charge: Charge) -> Charge:
+    return Charge(charge.kind, charge.limits, charge.user, 0)
+
+
+def _slices(charges: Sequence[Charge], answer: Answer) -> list[Answer]:
+    """The part of an answer that belongs to each charge."""
+    slices, start = [], 0
+    for charge in charges:
+        end = start + VALUES * len(charge.limits)
+        slices.append(answer[start:end])
+        start = end
+    return slices
+
+
+def _sum(one: Health, other: Health) -> Health:
+    return Health(
+        calls=one.calls + other.calls,
+        asked=one.asked + other.asked,
+        late=one.late + other.late,
+        waiting=one.waiting + other.waiting,
+    )

@@ -1,0 +1,241 @@
+"""A URL becomes clients of redis-py: one for each running event loop, synchronous ones for threads.
+
+A connection belongs to the loop it was made in, and holds that loop. So a mapping with weak keys would never
+let go: the clients stand in a plain dict, and what ends them is an async generator that the loop itself ends,
+as ``asyncio.run`` and everything built like it do before they close it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from autoglm_throttle.settings.redis_url import RedisUrl, Topology, parse_redis_url
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    _Entry: TypeAlias = "tuple[asyncio.AbstractEventLoop, AsyncClient, AsyncGenerator[None]]"
+
+CONNECTIONS: Final = 4
+"""Most for each client: two calls in flight, one probe, one to spare."""
+
+PROTOCOL: Final = 2
+"""RESP2: our replies are flat arrays of integers, and it saves the HELLO of each connection."""
+
+AsyncClient: TypeAlias = Any
+"""``redis.asyncio.Redis`` or ``RedisCluster``, or what a test puts in its place."""
+
+SyncClient: TypeAlias = Any
+"""``redis.Redis`` or ``redis.RedisCluster``."""
+
+_not_ours: list[object] = []
+"""Clients of a parent process. They are kept: to finish them would write to the parent's selector."""
+
+
+@dataclass(frozen=True, slots=True)
+class RedisOptions:
+    """What is needed to make a client."""
+
+    url: str
+    """One of `settings.redis_url.FORMS`; not read where ``connect`` is given."""
+    connect_s: float = 0.25
+    """Seconds for a connection to be there."""
+    read_s: float = 1.0
+    """Seconds for one reply: a backstop, above every deadline of our own."""
+    connect: Callable[[], AsyncClient] | None = None
+    """Makes the asyncio client instead, for a test of one's own: ``fakeredis.FakeAsyncRedis``."""
+
+
+class RedisClients:
+    """The clients of one URL, made where and when they are needed.
+
+    Args:
+        options: the URL and the times.
+
+    Raises:
+        ValueError: the URL is none of the known forms.
+        ImportError: redis is not installed; the text names the extra.
+    """
+
+    def __init__(self, options: RedisOptions) -> None:
+        self.options: RedisOptions = options
+        self.url: RedisUrl | None = None if options.connect else parse_redis_url(options.url)
+        self.cluster: bool = self.url is not None and self.url.cluster
+        """Whether the keys of one call must lie in one slot."""
+        self.made: int = 0
+        """Asyncio clients, since construction."""
+        self._entries: dict[int, _Entry] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        require_redis()
+
+    def __repr__(self) -> str:
+        where = self.url or "made by a callable"
+        return f"RedisClients({where}, {len(self._entries)} open, {self.made} made)"
+
+    def current(self) -> AsyncClient:
+        """The client of the running loop: made at the first call, closed with the loop.
+
+        Raises:
+            RuntimeError: no asyncio loop runs here.
+        """
+        loop = asyncio.get_running_loop()
+        entry = self._entries.get(id(loop))
+        return entry[1] if entry is not None else self._make(loop)
+
+    def drop(self) -> None:
+        """Close all clients, each in its own loop; from any thread, and without waiting for it."""
+        while self._entries:
+            try:
+                _, (loop, _, closer) = self._entries.popitem()
+            except KeyError:  # another thread was first
+                return
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nothing is left to wait for
+                loop.call_soon_threadsafe(self._close, loop, closer)
+
+    def forget(self) -> None:
+        """In a forked process: leave the parent's clients alone."""
+        _not_ours.append((self._entries, self._closing))
+        self._entries = {}
+        self._closing = set()
+
+    def sync(self, timeout_s: float) -> SyncClient:
+        """A new synchronous client of one connection, without retries; the caller closes it.
+
+        Args:
+            timeout_s: seconds for a connection, and for a reply.
+        """
+        if self.url is None:
+            raise ValueError("there is no URL to make a synchronous client from")
+        return _sync_client(self.url, timeout_s)
+
+    def _make(self, loop: asyncio.AbstractEventLoop) -> AsyncClient:
+        for key, (other, _, _) in list(self._entries.items()):
+            if other.is_closed():  # closed by hand: nobody ended its generators
+                self._entries.pop(key, None)
+        if self.options.connect is not None:
+            client: AsyncClient = self.options.connect()
+            ends = [client]
+        else:
+            client, ends = _async_client(self._known_url(), self.options)
+        closer = _closer(self._entries, loop, ends)
+        with contextlib.suppress(StopIteration):  # so far as its yield: from now on the loop knows it
+            closer.__anext__().send(None)
+        self._entries[id(loop)] = (loop, client, closer)
+        self.made += 1
+        return client
+
+    def _known_url(self) -> RedisUrl:
+        if self.url is None:  # pragma: no cover - only where a callable makes the clients
+            raise ValueError("there is no URL")
+        return self.url
+
+    def _close(self, loop: asyncio.AbstractEventLoop, closer: AsyncGenerator[None]) -> None:
+        task = loop.create_task(closer.aclose())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+
+def require_redis() -> None:
+    """Say how to install redis if it is not there.
+
+    Raises:
+        ImportError: it is not; the text names the extra.
+    """
+    try:
+        import redis.asyncio  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            "REDIS_URL needs the package redis: pip install 'autoglm-throttle[redis]'", name="redis"
+        ) from error
+
+
+async def _closer(
+    entries: dict[int, _Entry], loop: asyncio.AbstractEventLoop, ends: list[AsyncClient]
+) -> AsyncGenerator[None]:
+    """Close all clients when the loop ends its generators, or when told to."""
+    try:
+        yield
+    finally:
+        entry = entries.get(id(loop))
+        if entry is not None and entry[1] is ends[0]:
+            del entries[id(loop)]
+        for end in ends:
+            with contextlib.suppress(Exception):  # a server that is away cannot be bidden farewell
+                await end.aclose()
+
+
+def _async_client(url: RedisUrl, options: RedisOptions) -> tuple[AsyncClient, list[AsyncClient]]:
+    """An asyncio client, and all that has to be closed with it."""
+    from redis.asyncio import Redis, RedisCluster
+    from redis.asyncio.cluster import ClusterNode
+    from redis.asyncio.retry import Retry
+    from redis.asyncio.sentinel import Sentinel
+    from redis.backoff import NoBackoff
+
+    def once() -> dict[str, Any]:
+        return _times(options.connect_s, options.read_s) | {"retry": Retry(NoBackoff(), 0)}
+
+    given = _credentials(url) | once() | {"max_connections": CONNECTIONS}
+    if url.topology is Topology.CLUSTER:
+        nodes = [ClusterNode(host, port) for host, port in url.hosts]
+        cluster = RedisCluster(startup_nodes=nodes, **given)
+        return cluster, [cluster]
+    if url.topology is Topology.SENTINEL:
+        asked = _sentinel_credentials(url) | once()
+        manager: Any = Sentinel(list(url.hosts), sentinel_kwargs=asked)  # type: ignore[no-untyped-call]
+        primary = manager.master_for(url.service, db=url.db, **given)
+        return primary, [primary, *manager.sentinels]
+    single = Redis(db=url.db, **_place(url), **given)
+    return single, [single]
+
+
+def _sync_client(url: RedisUrl, timeout_s: float) -> SyncClient:
+    from redis import Redis, RedisCluster
+    from redis.backoff import NoBackoff
+    from redis.cluster import ClusterNode
+    from redis.retry import Retry
+    from redis.sentinel import Sentinel
+
+    def once() -> dict[str, Any]:
+        return _times(timeout_s, timeout_s) | {"retry": Retry(NoBackoff(), 0)}
+
+    given = _credentials(url) | once() | {"max_connections": 1}
+    if url.topology is Topology.CLUSTER:
+        nodes = [ClusterNode(host, port) for host, port in url.hosts]  # type: ignore[no-untyped-call]
+        return RedisCluster(startup_nodes=nodes, **given)
+    if url.topology is Topology.SENTINEL:
+        asked = _sentinel_credentials(url) | once()
+        manager: Any = Sentinel(list(url.hosts), sentinel_kwargs=asked)  # type: ignore[no-untyped-call]
+        return manager.master_for(url.service, db=url.db, **given)
+    return Redis(db=url.db, **_place(url), **given)
+
+
+def _times(connect_s: float, read_s: float) -> dict[str, Any]:
+    return {"socket_connect_timeout": connect_s, "socket_timeout": read_s, "protocol": PROTOCOL}
+
+
+def _place(url: RedisUrl) -> dict[str, Any]:
+    if url.path:
+        return {"unix_socket_path": url.path}
+    host, port = url.hosts[0]
+    return {"host": host, "port": port}
+
+
+def _credentials(url: RedisUrl) -> dict[str, Any]:
+    return {"username": url.username, "password": url.password} | _tls(url)
+
+
+def _sentinel_credentials(url: RedisUrl) -> dict[str, Any]:
+    return {"username": url.sentinel_username, "password": url.sentinel_password} | _tls(url)
+
+
+def _tls(url: RedisUrl) -> dict[str, Any]:
+    if not url.tls:
+        return {}
+    options = dict(url.options)
+    if options.get("ssl_cert_reqs") == "none":  # a name cannot be checked on a certificate that is not
+        options.setdefault("ssl_check_hostname", False)
+    return {"ssl": True} | options
