@@ -1,0 +1,103 @@
+"""User limits that processes share: ours on Redis, what users can pick today, and the floor, in one run.
+
+Run: ``python -m benchmarks.redis``, about five minutes; ``--quick`` takes half a minute and proves only that
+everything runs. It starts a server of its own. Ratios hold on any machine, absolute figures only on the one
+named; client and server share its processors. Each part has a control, and where that is not steady a bar
+that was missed is not judged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from benchmarks import harness
+from benchmarks.shared import table
+from benchmarks.shared.attack import attacked
+from benchmarks.shared.away import failure
+from benchmarks.shared.bars import bars
+from benchmarks.shared.cancelled import measure
+from benchmarks.shared.exact import exactness
+from benchmarks.shared.held import memory
+from benchmarks.shared.lab import QUICK, Lab, Scale, laboratory
+from benchmarks.shared.pace import decisions, open_loops
+from benchmarks.shared.rows import CONTESTANTS, COUNTER
+
+PACKAGES = ("redis", "hiredis", "limits", "throttled-py", "asgi-ratelimit")
+CROWDS = ("store", "throttle", "moving-raised")
+WINDOWS = ("store", "throttle", "moving-raised", "fixed-raised")
+CANCELS = ("store", "throttle", "moving-raised")
+
+
+def _cancelled(lab: Lab) -> dict[str, Any]:
+    ours, rival = lab.scale.cancel_ours, lab.scale.cancel_rival
+    return {
+        name: measure(lab, CONTESTANTS[name], rival if name == "moving-raised" else ours) for name in CANCELS
+    }
+
+
+def _exactness(lab: Lab) -> dict[str, Any]:
+    attacked_rows = {name: CONTESTANTS[name] for name in WINDOWS} | {"counter": COUNTER}
+    return exactness(lab, {name: CONTESTANTS[name] for name in CROWDS}, attacked_rows)
+
+
+PARTS: Mapping[str, Callable[[Lab], Any]] = {
+    "decisions": lambda lab: decisions(lab, CONTESTANTS),
+    "open_loop": lambda lab: open_loops(lab, CONTESTANTS),
+    "exactness": _exactness,
+    "memory": lambda lab: memory(lab, CONTESTANTS["store"], CONTESTANTS["moving-raised"]),
+    "attack": attacked,
+    "cancelled": _cancelled,
+    "failure": failure,
+}
+"""In the order in which they run: the last one kills the server."""
+
+
+def _options() -> argparse.Namespace:
+    logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=Scale.rounds, help="rounds of the decisions a second")
+    parser.add_argument("--quick", action="store_true", help="one short round, for whoever changes this")
+    parser.add_argument(
+        "--only", nargs="+", choices=PARTS, default=list(PARTS), help="some parts; never kept"
+    )
+    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    options = parser.parse_args()
+    if options.write and (options.quick or options.only != list(PARTS)):
+        parser.error("only a whole run is kept")
+    return options
+
+
+def main() -> None:
+    """Measure, print, judge, keep."""
+    options = _options()
+    scale = QUICK if options.quick else Scale(rounds=options.rounds)
+    begun = time.monotonic()
+    found: dict[str, Any] = {}
+    with laboratory(scale) as lab:
+        name = lab.server.binary.name
+        for part in (part for part in PARTS if part in options.only):
+            found[part] = PARTS[part](lab)
+            print(table.PARTS[part](found[part]), flush=True)
+    judged = list(bars(found))
+    print("\n".join(map(str, judged)))
+    result = {
+        **harness.machine(*PACKAGES),
+        "server": name,
+        "rounds": scale.rounds,
+        "limit": "100/minute",
+        **found,
+        "bars": [bar.record() for bar in judged],
+    }
+    print(f"\n{name}; {harness.line(result)}; {time.monotonic() - begun:.0f} s")
+    if options.write:
+        harness.keep("redis", result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""The server freezes, dies, comes back: what do the decisions of one process make of it?"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+from autoglm_throttle import Throttle
+from autoglm_throttle.limiting.shared.outage import State
+from benchmarks.shared import ours
+from benchmarks.shared.drive import Hit, clock, quantile
+from benchmarks.shared.lab import LIMIT, USERS, Lab
+from benchmarks.shared.pace import CONTROL, median
+
+ALONE = 3
+"""Decisions in a row that may still wait for the server."""
+
+AFTER = 100
+TICK_S = 0.002
+PACE_S = 0.01
+"""Between two decisions while the server is awaited."""
+
+GIVE_UP_S = 10.0
+
+
+@contextlib.asynccontextmanager
+async def lags() -> AsyncGenerator[list[float]]:
+    """How late the event loop is, all the while."""
+    late: list[float] = []
+
+    async def watch() -> None:
+        while True:
+            begun = clock()
+            await asyncio.sleep(TICK_S)
+            late.append(clock() - begun - TICK_S)
+
+    watching = asyncio.ensure_future(watch())
+    try:
+        yield late
+    finally:
+        watching.cancel()
+
+
+async def timed(hit: Hit, user: str) -> float:
+    """Seconds of one decision."""
+    begun = clock()
+    await hit(user)
+    return clock() - begun
+
+
+async def _settled(throttle: Throttle, hit: Hit) -> None:
+    """Make sure that the store answers."""
+    until = clock() + GIVE_UP_S
+    while clock() < until:
+        await hit(USERS[0])
+        if ours.seen(throttle).state is State.REMOTE:
+            return
+        await asyncio.sleep(PACE_S)
+    raise RuntimeError("the store was not asked again")
+
+
+async def _outage(throttle: Throttle, begin: Callable[[], None], end: Callable[[], None]) -> dict[str, float]:
+    hit = ours.hits(throttle)
+    await _settled(throttle, hit)
+    await asyncio.sleep(0.1)
+    async with lags() as late:
+        await asyncio.sleep(0.3)
+        usual, late[:] = max(late), []
+        begin()
+        waits = [await timed(hit, user) for user in USERS[1 : 1 + ALONE]]
+        begun = clock()
+        for user in USERS[100 : 100 + AFTER]:
+            waits.append(await timed(hit, user))
+            await asyncio.sleep(TICK_S)
+        during = max(late)
+    end()
+    back = clock()
+    await _settled(throttle, hit)
+    return {
+        "first_ms": waits[0] * 1e3,
+        "after_third_ms": max(waits[ALONE:]) * 1e3,
+        "after_third_p99_ms": quantile(waits[ALONE:], 0.99) * 1e3,
+        "lag_ms": during * 1e3,
+        CONTROL: usual * 1e3,
+        "recovery_s": clock() - back,
+        "away_s": back - begun,
+    }
+
+
+def failure(lab: Lab) -> dict[str, Any]:
+    """Medians of some outages of each kind. A request that raises would end the run."""
+    server = lab.server
+    kinds = {"frozen": (server.pause, server.resume), "killed": (server.kill, server.restart)}
+
+    async def run() -> dict[str, Any]:
+        found = {}
+        for name, (begin, end) in kinds.items():
+            lab.gauge.empty()
+            async with ours.whole(server.url, LIMIT) as throttle:
+                outages = [await _outage(throttle, begin, end) for _ in range(lab.scale.outages)]
+            found[name] = {figure: median(one[figure] for one in outages) for figure in outages[0]}
+            found[name]["worst_first_ms"] = max(one["first_ms"] for one in outages)
+        return found
+
+    return asyncio.run(run())

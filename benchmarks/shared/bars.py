@@ -1,0 +1,139 @@
+"""What a run must show, each with what it did show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+TUNED = ("moving-raised", "moving-blocking")
+"""Of the two pools whichever was faster is the one to beat."""
+
+CALM = 1.5
+"""A control that varies by more than this tells of the machine: a bar of speed that was missed is not judged."""
+
+LAG_MS = 5.0
+"""The same for the lag of a loop that decides nothing."""
+
+NOISY = "not judged, noisy machine"
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One figure and its bound.
+
+    Args:
+        calm: whether the control beside it was steady; where it was not, a miss says nothing.
+    """
+
+    text: str
+    value: float
+    bound: float
+    at_most: bool = True
+    calm: bool = True
+
+    @property
+    def met(self) -> bool:
+        """Whether the figure keeps the bound; NaN never does."""
+        return self.value <= self.bound if self.at_most else self.value >= self.bound
+
+    @property
+    def verdict(self) -> str:
+        """One word, or a few."""
+        return "met" if self.met else ("MISSED" if self.calm else NOISY)
+
+    def record(self) -> dict[str, Any]:
+        """For the JSON file."""
+        bound = f"{'<=' if self.at_most else '>='} {self.bound:g}"
+        value = None if math.isnan(self.value) else self.value
+        return {"text": self.text, "value": value, "bound": bound, "verdict": self.verdict}
+
+    def __str__(self) -> str:
+        sign = "<=" if self.at_most else ">="
+        return f"{self.text:68}{self.value:10.3g}  {sign} {self.bound:<9.3g}{self.verdict}"
+
+
+def bars(found: Mapping[str, Any]) -> Iterator[Bar]:
+    """The bars of every part that was measured."""
+    for part, judge in PARTS.items():
+        if part in found:
+            yield from judge(found[part])
+
+
+def _decisions(found: Mapping[str, Any]) -> Iterator[Bar]:
+    for depth, bound in (("64", 3.0), ("512", 4.0)):
+        rows, calm = found[depth]["rows"], found[depth]["control"]["spread"] <= CALM
+        for figure, who in (("ours_over_it", "store"), ("whole_over_it", "throttle")):
+            if who not in rows:
+                continue
+            least = min(rows[name][figure] for name in TUNED)
+            text = f"decisions/s at {depth}, {who} over limits' moving window"
+            yield Bar(text, least, bound, at_most=False, calm=calm)
+            yield Bar(f"errors at {depth}, {who}", sum(rows[who]["errors"].values()), 0)
+            yield Bar(f"connections at {depth}, {who}", rows[who]["connections"], 4)
+            server = rows[who]["server_us"] / min(rows[name]["server_us"] for name in TUNED)
+            text = f"Redis CPU per decision at {depth}, {who} over limits' moving window"
+            yield Bar(text, server, 1 / 3, calm=calm)
+    rows, calm = found["64"]["rows"], found["64"]["control"]["spread"] <= CALM
+    yield Bar("round trips per decision at 64, store", rows["store"]["round_trips"], 0.1)
+    for name, title in (("floor", "pipelined"), ("floor-batch", "one-call")):
+        over = rows[name]["ours_over_it"]
+        yield Bar(f"decisions/s at 64, store over the {title} floor", over, 0.6, at_most=False, calm=calm)
+
+
+def _open_loop(found: Mapping[str, Any]) -> Iterator[Bar]:
+    calm = found["control"]["p99_ms"] <= LAG_MS
+    for who in ("store", "throttle"):
+        if who in found:
+            yield Bar(f"open loop 5,000/s, {who}, p50 ms", found[who]["p50_ms"], 2.0, calm=calm)
+            yield Bar(f"open loop 5,000/s, {who}, p99 ms", found[who]["p99_ms"], 10.0, calm=calm)
+
+
+def _exactness(found: Mapping[str, Any]) -> Iterator[Bar]:
+    limit, crowd = found["limit"], found["crowd"]
+    for where, counts in (("", found["cold"]), (", 4 processes", found["processes"])):
+        for who in ("store", "throttle"):
+            if who in counts:
+                off = abs(counts[who] - limit)
+                yield Bar(f"{crowd} at once on a cold key{where}, {who}: off the limit by", off, 0)
+    for who in ("store", "store-compact"):
+        yield Bar(f"worst window over the limit, {who}", found["worst_window"][who], 1.0)
+
+
+def _memory(found: Mapping[str, float]) -> Iterator[Bar]:
+    yield Bar("bytes per user at limit 100, exact", found["store"], 1200)
+    yield Bar("bytes per user at limit 10,000, compact", found["store-compact"], 300)
+
+
+def _attack(found: Mapping[str, Any]) -> Iterator[Bar]:
+    asked = found["with"]["asked_of_refused"]
+    yield Bar("90 % from exhausted users: of their decisions Redis is asked for", asked, 0.02)
+
+
+def _cancelled(found: Mapping[str, Any]) -> Iterator[Bar]:
+    for who in ("store", "throttle"):
+        if who in found:
+            yield Bar(f"25 % cancelled, wrong replies, {who}", found[who]["wrong"], 0)
+            yield Bar(f"25 % cancelled, connections opened, {who}", found[who]["opened"], 2)
+
+
+def _failure(found: Mapping[str, Any]) -> Iterator[Bar]:
+    for what, one in found.items():
+        calm = one["control"] <= LAG_MS
+        yield Bar(f"{what}: first decision ms", one["first_ms"], 60, calm=calm)
+        yield Bar(f"{what}: slowest after the third, ms", one["after_third_ms"], 1, calm=calm)
+        yield Bar(f"{what}: lag of the loop, ms", one["lag_ms"], 10, calm=calm)
+        yield Bar(f"{what}: recovery s", one["recovery_s"], 1.5)
+
+
+PARTS: dict[str, Callable[[Any], Iterator[Bar]]] = {
+    "decisions": _decisions,
+    "open_loop": _open_loop,
+    "exactness": _exactness,
+    "memory": _memory,
+    "attack": _attack,
+    "cancelled": _cancelled,
+    "failure": _failure,
+}
+"""Part of a record -> its bars."""

@@ -1,0 +1,32 @@
+"""Script calls as the wire makes them, for those who send them without our batcher."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from autoglm_throttle.limiting.shared.store import VALUES, Charge
+from autoglm_throttle.limiting.shared.wire import WindowWire, script
+from autoglm_throttle.model import UserLimit
+from tests.stores import resp
+
+SHA1 = hashlib.sha1(script().encode()).hexdigest()
+
+_WIRE = WindowWire("bench", "calls", 16)
+
+
+def arguments(users: Sequence[str], limit: UserLimit, units: int = 1) -> list[str | int]:
+    """One EVALSHA that charges all of them."""
+    asks = [_WIRE.ask((Charge("user", (limit,), user, units),)) for user in users]
+    keys, values = _WIRE.encode(asks)
+    return ["EVALSHA", SHA1, len(keys), *keys, *values]
+
+
+def packed(users: Sequence[str], limit: UserLimit) -> bytes:
+    """The same as the bytes of one command."""
+    return resp.encode(tuple(arguments(users, limit)))
+
+
+def admitted(reply: Sequence[int]) -> int:
+    """How many of the decisions in a reply are admissions."""
+    return sum(value == 1 for value in reply[1::VALUES])

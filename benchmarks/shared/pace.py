@@ -1,0 +1,194 @@
+"""Decisions a second at so many tasks, and how long they take at a fixed rate of arrivals."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from autoglm_throttle.limiting.shared.wire import script
+from benchmarks import harness
+from benchmarks.shared import drive
+from benchmarks.shared.contestant import SCRIPTS, Contestant
+from benchmarks.shared.drive import Hit, Tally, arrivals, closed, open_loop, quantile
+from benchmarks.shared.floor import FLOORS, Batch, Floor
+from benchmarks.shared.gauge import Reading
+from benchmarks.shared.lab import LIMIT, USERS, Lab
+
+CONTROL = "control"
+"""A fixed piece of work for this processor alone: what it varies by is the machine's, not a row's."""
+
+CONTROL_S = 0.1
+OPEN_RPS = 5000.0
+OPEN_TASKS = 64
+WARMINGS = 20
+OPEN_ROWS = ("store", "throttle", "moving-raised", "moving-blocking")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One row in one round."""
+
+    tally: Tally
+    round_trips: int
+    connections: int
+    server_s: float
+
+    @classmethod
+    def between(cls, tally: Tally, before: Reading, after: Reading, sends: tuple[str, ...]) -> Run:
+        """What two readings of the server say about a run."""
+        return cls(tally, after.sent(before, sends), after.clients, after.cpu_s - before.cpu_s)
+
+
+@dataclass
+class Runs:
+    """All runs of one row."""
+
+    runs: list[Run] = field(default_factory=list)
+
+    def summary(self) -> dict[str, Any]:
+        """Medians of the rounds; errors are added up, and connections are the most there were."""
+        tallies = [run.tally for run in self.runs]
+        errors: Counter[str] = sum((tally.errors for tally in tallies), Counter())
+        return {
+            "per_s": median(tally.per_s for tally in tallies),
+            "spread": max(t.per_s for t in tallies) / max(min(t.per_s for t in tallies), 1e-9),
+            "p50_ms": median(quantile(tally.waits_s, 0.5) * 1e3 for tally in tallies),
+            "p99_ms": median(quantile(tally.waits_s, 0.99) * 1e3 for tally in tallies),
+            "answered": sum(tally.decisions for tally in tallies),
+            "refused": sum(tally.refused for tally in tallies),
+            "errors": dict(errors),
+            "round_trips": median(_each(run.round_trips, run) for run in self.runs),
+            "connections": max(run.connections for run in self.runs),
+            "server_us": median(_each(run.server_s * 1e6, run) for run in self.runs),
+        }
+
+
+def median(values: Any) -> float:
+    return statistics.median(values)
+
+
+def _each(amount: float, run: Run) -> float:
+    return amount / max(run.tally.decisions, 1)
+
+
+def decisions(lab: Lab, rows: Mapping[str, Contestant]) -> dict[str, Any]:
+    """Every row at every depth, interleaved; by depth, and within it by row."""
+    found: dict[str, Any] = {}
+    for tasks in lab.scale.depths:
+        kept = {name: Runs() for name in (*rows, *FLOORS)}
+        jobs: dict[str, Callable[[], float]] = {CONTROL: busy}
+        jobs |= {name: partial(_row, lab, who, tasks, kept[name]) for name, who in rows.items()}
+        jobs |= {name: partial(_floor, lab, name, tasks, kept[name]) for name in FLOORS}
+        seen = harness.interleave(jobs, lab.scale.rounds)
+        table = {name: runs.summary() for name, runs in kept.items()}
+        for name, row in table.items():
+            row["ours_over_it"] = _ratio(seen, "store", name)
+            row["whole_over_it"] = _ratio(seen, "throttle", name)
+        found[str(tasks)] = {"rows": table, CONTROL: {"spread": max(seen[CONTROL]) / min(seen[CONTROL])}}
+    return found
+
+
+def _ratio(seen: Mapping[str, Sequence[float]], name: str, base: str) -> float | None:
+    return harness.ratio(seen, name, base) if name in seen else None
+
+
+def busy() -> float:
+    """Rounds of a fixed loop per second."""
+    begun, count = drive.clock(), 0
+    while (spent := drive.clock() - begun) < CONTROL_S:
+        sum(range(1000))
+        count += 1
+    return count / spent
+
+
+def _row(lab: Lab, who: Contestant, tasks: int, kept: Runs) -> float:
+    async def run() -> Run:
+        async with lab.opened(who) as hit:
+            users = itertools.cycle(USERS)
+            before = await warm(lab, hit, users, tasks)
+            tally = await closed(hit, users, tasks, lab.scale.row_s)
+            return Run.between(tally, before, lab.gauge.read(), who.sends)
+
+    kept.runs.append(asyncio.run(run()))
+    return kept.runs[-1].tally.per_s
+
+
+async def warm(lab: Lab, hit: Hit, users: Iterator[str], tasks: int) -> Reading:
+    """Drive until nobody opens another connection: a pool takes a while to be as large as it gets."""
+    clients = -1
+    for _ in range(WARMINGS):
+        await closed(hit, users, tasks, lab.scale.warm_s)
+        reading = lab.gauge.read()
+        if reading.clients <= clients:
+            break
+        clients = reading.clients
+    return reading
+
+
+def _floor(lab: Lab, name: str, tasks: int, kept: Runs) -> float:
+    lab.gauge.empty()
+    lab.server.command("SCRIPT", "LOAD", script())
+    floor = Floor(lab.server.port, _batches(name, tasks))
+    try:
+        floor.run(lab.scale.warm_s)
+        before = lab.gauge.read()
+        tally = floor.run(lab.scale.row_s)
+        kept.runs.append(Run.between(tally, before, lab.gauge.read(), SCRIPTS))
+    finally:
+        floor.close()
+    return tally.per_s
+
+
+@functools.cache
+def _batches(name: str, tasks: int) -> list[Batch]:
+    starts = range(0, len(USERS) - tasks + 1, tasks)
+    return [FLOORS[name](USERS[start : start + tasks], LIMIT) for start in starts]
+
+
+def open_loops(lab: Lab, rows: Mapping[str, Contestant]) -> dict[str, Any]:
+    """Poisson arrivals at a fixed rate, counted from when they were due; the control decides nothing."""
+    tallies: dict[str, list[Tally]] = {
+        name: [] for name in (CONTROL, *(row for row in OPEN_ROWS if row in rows))
+    }
+
+    def row(name: str) -> float:
+        due = arrivals(OPEN_RPS, lab.scale.open_s, len(tallies[name]))
+        if name == CONTROL:
+            tally = asyncio.run(open_loop(nothing, itertools.cycle(USERS), due))
+        else:
+            tally = asyncio.run(_open(lab, rows[name], due))
+        tallies[name].append(tally)
+        return quantile(tally.waits_s, 0.99)
+
+    harness.interleave({name: partial(row, name) for name in tallies}, lab.scale.open_rounds)
+    return {name: _opened(runs) for name, runs in tallies.items()}
+
+
+async def nothing(user: str, units: int = 1) -> bool:  # noqa: ARG001
+    """Decide nothing, after one pass of the event loop."""
+    await asyncio.sleep(0)
+    return True
+
+
+async def _open(lab: Lab, who: Contestant, due: list[float]) -> Tally:
+    async with lab.opened(who) as hit:
+        users = itertools.cycle(USERS)
+        await warm(lab, hit, users, OPEN_TASKS)
+        return await open_loop(hit, users, due)
+
+
+def _opened(runs: Sequence[Tally]) -> dict[str, Any]:
+    return {
+        "p50_ms": median(quantile(run.waits_s, 0.5) * 1e3 for run in runs),
+        "p99_ms": median(quantile(run.waits_s, 0.99) * 1e3 for run in runs),
+        "lag_p99_ms": median(quantile(run.lags_s, 0.99) * 1e3 for run in runs),
+        "errors": dict(sum((run.errors for run in runs), Counter())),
+        "answered": sum(run.decisions for run in runs),
+    }

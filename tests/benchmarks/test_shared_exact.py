@@ -1,0 +1,85 @@
+"""The worst window is counted from what is sure, and the attack finds twice the limit where there is."""
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.model import UserLimit
+from benchmarks.shared import drive, exact
+from benchmarks.shared.exact import Admission, attack, crowd, worst
+
+
+def test_only_what_was_asked_and_answered_inside_a_window_is_in_it() -> None:
+    inside = [Admission(1.0, 1.1, 2), Admission(1.5, 1.9, 3), Admission(1.9, 2.0, 4)]
+    assert worst(inside, 1.0) == 9
+    assert worst([*inside, Admission(1.9, 2.1, 50)], 1.0) == 53 + 4
+    assert worst([Admission(1.0, 1.1, 2), Admission(1.95, 2.05, 4)], 1.0) == 4
+    assert worst([], 1.0) == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20), st.integers(1, 5)), max_size=20))
+def test_the_worst_window_is_the_largest_of_all_that_begin_with_a_question(
+    drawn: list[tuple[int, int, int]],
+) -> None:
+    admissions = [Admission(sent, sent + wait, units) for sent, wait, units in drawn]
+    every = (
+        sum(one.units for one in admissions if one.sent_s >= begin and one.answered_s <= begin + 10)
+        for begin in range(51)
+    )
+    assert worst(admissions, 10) == max(every)
+
+
+class Times:
+    """A clock that only sleeping moves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        sleep = asyncio.sleep
+
+        async def later(seconds: float) -> None:
+            self.now += seconds
+            await sleep(0)
+
+        monkeypatch.setattr(drive, "clock", lambda: self.now)
+        monkeypatch.setattr(exact.asyncio, "sleep", later)
+
+
+LIMIT = UserLimit("user-2s", 100, 2)
+
+
+async def test_the_attack_gets_twice_the_limit_of_a_fixed_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = Times(monkeypatch)
+    spent: dict[int, int] = {}
+
+    async def fixed(user: str, units: int = 1) -> bool:
+        window = int(times.now // 2)
+        if spent.get(window, 0) + units > 100:
+            return False
+        spent[window] = spent.get(window, 0) + units
+        return True
+
+    assert await attack(fixed, "u", LIMIT) == pytest.approx(1.99)
+
+
+async def test_the_attack_gets_the_limit_of_an_exact_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = Times(monkeypatch)
+    log: list[float] = []
+
+    async def moving(user: str, units: int = 1) -> bool:
+        if sum(spent > times.now - 2.0 for spent in log) + units > 100:
+            return False
+        log.extend([times.now] * units)
+        return True
+
+    assert await attack(moving, "u", LIMIT) == 1.0
+
+
+async def test_a_crowd_is_counted_by_its_admissions() -> None:
+    left = [True] * 3
+
+    async def hit(user: str, units: int = 1) -> bool:
+        return bool(left and left.pop())
+
+    assert await crowd(hit, "u") == 3
