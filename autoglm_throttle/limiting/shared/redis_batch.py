@@ -29,6 +29,9 @@ GRACE_S: Final = 0.010
 """Seconds that replies get to be read after such a stall. Without it, stalls of 100 and 200 ms made up to 10
 of 10 decisions time out with the reply already in the socket; with it, none of 240."""
 
+SHARE: Final = 32
+"""So few entries are not worth being shared out to two calls, each of which has a cost of its own."""
+
 Words = tuple[list[str], list[str | int]]
 """KEYS and ARGV of one script call."""
 
@@ -166,7 +169,9 @@ class RedisBatch(Generic[E, A]):
         self._most = rules.queue
         self._queue: deque[tuple[E, asyncio.Future[A | Trouble] | None, float]] = deque()
         self._flights: set[_Flight[E, A]] = set()
-        self._scheduled = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._in_flight = rules.in_flight
+        self._next: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._grace = False
         # Calls carry many callers: they run in no caller's context, and keep none alive.
@@ -187,7 +192,7 @@ class RedisBatch(Generic[E, A]):
             return future
         due = loop.time() + self._deadline_s
         self._queue.append((entry, future, due))
-        if not self._scheduled:
+        if self._next is None:
             self._schedule()
         if self._timer is None:
             self._arm(due)
@@ -197,7 +202,7 @@ class RedisBatch(Generic[E, A]):
         """Send an entry that needs no answer; lost if too many wait already."""
         if len(self._queue) < self._most:
             self._queue.append((entry, None, math.inf))
-            if not self._scheduled:
+            if self._next is None:
                 self._schedule()
 
     def unheard(self, entry: E, future: asyncio.Future[A | Trouble]) -> None:
@@ -221,28 +226,43 @@ class RedisBatch(Generic[E, A]):
         return Health(calls=self._calls, asked=self._asked, late=self._late, waiting=waiting)
 
     def _schedule(self) -> None:
-        if len(self._flights) < self._rules.in_flight:
-            self._scheduled = True
-            self.loop.call_soon(self._flush, context=self._context)
+        """Start a call at the next pass of the loop, so that all who ask in this one travel with it."""
+        if len(self._flights) < self._in_flight:
+            # Not by the loop's factory: an eager task would leave with the first who asks.
+            self._next = asyncio.Task(self._fly(), loop=self.loop, context=self._context)
+            self._tasks.add(self._next)
+            self._next.add_done_callback(self._ended)
 
-    def _flush(self) -> None:
-        self._scheduled = False
-        while self._queue and len(self._flights) < self._rules.in_flight:
-            taken = self._take()
-            if not taken:
-                return
-            entries, futures, dues = zip(*taken, strict=True)
-            flight: _Flight[E, A] = _Flight(entries, futures, dues, self.loop.time() + self._read_s)
-            self._flights.add(flight)
-            flight.task = self.loop.create_task(self._fly(flight), context=self._context)
-            if self._timer is None:
-                self._arm(flight.loses)
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if self._next is task:  # cancelled before it began, by whoever cancels all tasks of a loop
+            self._next = None
+
+    def _board(self) -> _Flight[E, A] | None:
+        """The next call, if anybody waits for one; and a task for the one after it."""
+        self._next = None
+        taken = self._take()
+        if not taken:
+            return None
+        entries, futures, dues = zip(*taken, strict=True)
+        flight: _Flight[E, A] = _Flight(entries, futures, dues, self.loop.time() + self._read_s)
+        flight.task = asyncio.current_task()
+        self._flights.add(flight)
+        if self._queue:
+            self._schedule()
+        if self._timer is None:
+            self._arm(flight.loses)
+        return flight
 
     def _take(self) -> list[tuple[E, asyncio.Future[A | Trouble] | None, float]]:
-        """The oldest entries up to the most keys of a call, without those whose caller is gone."""
+        """The oldest entries up to the most keys of a call, without those whose caller is gone.
+
+        Many are shared out to all free slots: then one call is read while the server works on another.
+        """
         queue, most, keys = self._queue, self._rules.batch_keys, 0
+        share = max(SHARE, -(-len(queue) // (self._in_flight - len(self._flights))))
         taken: list[tuple[E, asyncio.Future[A | Trouble] | None, float]] = []
-        while queue:
+        while queue and len(taken) < share:
             item = queue[0]
             if item[1] is not None and item[1].done():
                 queue.popleft()
@@ -253,21 +273,23 @@ class RedisBatch(Generic[E, A]):
             taken.append(queue.popleft())
         return taken
 
-    async def _fly(self, flight: _Flight[E, A]) -> None:
-        trouble = flight.trouble
+    async def _fly(self) -> None:
+        flight = self._board()
+        if flight is None:
+            return
+        trouble: Trouble | None = Trouble.CONFUSED
         try:
             trouble = await self._carry(flight)
-        except asyncio.CancelledError:
-            trouble = flight.trouble
-            if trouble is not None:
-                self._report(trouble)
-            raise
-        else:
             self._report(trouble)
+        except asyncio.CancelledError:
+            trouble = Trouble.LOST
+            if flight.trouble is not None:
+                self._report(flight.trouble)
+            raise
         finally:
             self._flights.discard(flight)
-            self._fail(flight.futures, trouble or Trouble.LOST)
-            if self._queue and not self._scheduled:
+            self._fail(flight.futures, trouble or Trouble.CONFUSED)
+            if self._queue and self._next is None:
                 self._schedule()
 
     async def _carry(self, flight: _Flight[E, A]) -> Trouble | None:
