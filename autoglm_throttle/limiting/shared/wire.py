@@ -1,0 +1,239 @@
+"""Between charges and the numbers that the script of the user windows is sent and sends back.
+
+The script, `sliding_window.lua`, says in its first lines what the numbers mean.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from hashlib import blake2b
+from importlib import resources
+from zlib import crc32
+
+from autoglm_throttle.limiting.shared.store import VALUES, Answer, Charge
+from autoglm_throttle.model import UserLimit
+
+LAYOUT = "w1"
+"""Version of what stands under a key: two that differ, deployed side by side, never share one."""
+
+SPLIT = -1
+"""The tag of a request whose keys lie in more than one partition."""
+
+Policy = tuple[str, int, int]
+"""Form (``l`` for a list of stamps, ``b`` for sub-buckets), limit in units, window in microseconds."""
+
+_PLAIN = re.compile(r"[A-Za-z0-9_.-]{1,60}")
+_PREFIX = re.compile(r"[^\s{}]{1,120}")
+
+
+class Ask:
+    """One request: its units are spent under all keys or under none."""
+
+    __slots__ = ("alone", "charges", "keys", "policies", "tag")
+
+    def __init__(
+        self, charges: Sequence[Charge], keys: list[str], policies: tuple[Policy, ...], tag: int
+    ) -> None:
+        self.charges = charges
+        self.keys = keys
+        """One for each limit of each charge, in their order."""
+        self.policies = policies
+        """One for each key."""
+        self.tag = tag
+        """The partition of all keys, `SPLIT` if there is more than one."""
+        self.alone: Policy | None = policies[0] if len(keys) == 1 and charges[0].units == 1 else None
+        """The policy of a request of one limit and one unit."""
+
+    def __repr__(self) -> str:
+        return f"Ask({', '.join(self.keys)})"
+
+
+class Settlement:
+    """Units that are taken back or spent afterwards; its answer may be ignored."""
+
+    __slots__ = ("alone", "deltas", "keys", "policies", "stamps", "tag")
+
+    def __init__(self, ask: Ask, deltas: Sequence[int], stamps: Sequence[int]) -> None:
+        self.keys = ask.keys
+        self.policies = ask.policies
+        self.deltas = deltas
+        """Units for each key; below 0 they are taken back."""
+        self.stamps = stamps
+        """What each key's units were spent at, as answered."""
+        self.tag = ask.tag
+        self.alone: Policy | None = None
+
+    def __repr__(self) -> str:
+        changes = ", ".join(f"{key} {delta:+d}" for key, delta in zip(self.keys, self.deltas, strict=True))
+        return f"Settlement({changes})"
+
+
+Entry = Ask | Settlement
+
+
+@cache
+def script() -> str:
+    """The text of the script, for ``EVAL``; its SHA1 is that of this text in UTF-8."""
+    return resources.files(__package__).joinpath("sliding_window.lua").read_text("utf-8")
+
+
+class WindowWire:
+    """Makes keys and arguments of requests, and answers of replies.
+
+    Args:
+        prefix: of every key of the library; 1 to 120 characters without blanks and braces.
+        service: name of the service; the same holds for it.
+        partitions: >= 1; the keys of one partition lie on one node of a Cluster.
+
+    Raises:
+        ValueError: an argument is not as said above.
+    """
+
+    def __init__(self, prefix: str, service: str, partitions: int) -> None:
+        for what, text in (("prefix", prefix), ("service", service)):
+            if not _PREFIX.fullmatch(text):
+                raise ValueError(
+                    f"the {what} of keys is {text!r}: 1 to 120 characters, no blanks and braces, are needed"
+                )
+        if partitions < 1:
+            raise ValueError(f"partitions is {partitions}: at least 1 is needed")
+        self._root = f"{prefix}:{service}:{LAYOUT}"
+        self._partitions = partitions
+        self._shapes: dict[str, _Shape] = {}
+
+    def ask(self, charges: Sequence[Charge]) -> Ask:
+        """The request for the charges, at least one, which are spent together."""
+        if len(charges) > 1:
+            return self._ask_all(charges)
+        charge = charges[0]
+        shape = self._shapes.get(charge.kind)
+        if shape is None or shape.limits is not charge.limits:
+            shape = self._shape(charge)
+        user = charge.user
+        tag = crc32(user.encode()) % self._partitions
+        return Ask(charges, [head + user for head in shape.heads[tag]], shape.policies, tag)
+
+    def back(self, ask: Ask, answer: Answer) -> Settlement:
+        """What gives all units of an allowed answer back."""
+        deltas = [-charge.units for charge in ask.charges for _ in charge.limits]
+        return Settlement(ask, deltas, answer[VALUES - 1 :: VALUES])
+
+    def spent(self, ask: Ask, answer: Answer, delta: int) -> Settlement:
+        """What charges ``delta`` more units under each limit of an allowed answer; below 0 it takes some back.
+
+        More units are spent without asking: a limit may be passed, and the next who come wait for it.
+        """
+        return Settlement(ask, [delta] * len(ask.keys), answer[VALUES - 1 :: VALUES])
+
+    def encode(self, entries: Sequence[Entry]) -> tuple[list[str], list[str | int]]:
+        """Keys and arguments of one call; no entries make a call that only reads the server's clock."""
+        keys: list[str] = []
+        policy = entries[0].alone if entries else None
+        if policy is not None:
+            for entry in entries:
+                if entry.alone is not policy:
+                    break
+                keys += entry.keys
+            else:
+                return keys, [1, *policy]
+        return _encode_each(entries)
+
+    def decode(self, reply: object, entries: Sequence[Entry]) -> list[Answer]:
+        """An answer for each entry; that of a settlement has one integer for each key, the units moved.
+
+        Raises:
+            ValueError: the reply is none to these entries.
+        """
+        if not isinstance(reply, list) or set(map(type, reply)) != {int}:
+            raise ValueError("the reply of the script is no list of integers")
+        answers: list[Answer] = []
+        start = 1
+        for entry in entries:
+            keys = len(entry.keys)
+            end = start + (keys * VALUES if type(entry) is Ask else keys)
+            answers.append(reply[start:end])
+            start = end
+        if start != len(reply):
+            raise ValueError(f"the reply of the script has {len(reply)} integers, {start} were due")
+        return answers
+
+    def _ask_all(self, charges: Sequence[Charge]) -> Ask:
+        asks = [self.ask((charge,)) for charge in charges]
+        tags = {ask.tag for ask in asks}
+        return Ask(
+            charges,
+            [key for ask in asks for key in ask.keys],
+            tuple(policy for ask in asks for policy in ask.policies),
+            tags.pop() if len(tags) == 1 else SPLIT,
+        )
+
+    def _shape(self, charge: Charge) -> _Shape:
+        """Learn the limits that are in force now under a name."""
+        shape = self._shapes[charge.kind] = _Shape(self._root, charge.kind, charge.limits, self._partitions)
+        return shape
+
+
+class _Shape:
+    """What all requests under one set of limits have in common."""
+
+    __slots__ = ("heads", "limits", "policies")
+
+    def __init__(self, root: str, kind: str, limits: tuple[UserLimit, ...], partitions: int) -> None:
+        self.limits = limits
+        self.policies: tuple[Policy, ...] = tuple(
+            (_form(limit), limit.limit, limit.window_s * 1_000_000) for limit in limits
+        )
+        name = key_safe(kind)
+        self.heads = [
+            [f"{root}:{{{tag}}}:{name}:{_form(limit)}{limit.window_s}:" for limit in limits]
+            for tag in range(partitions)
+        ]
+        """For each partition, the keys without their users."""
+
+
+def key_safe(name: str) -> str:
+    """A name as it may stand in a key: as it is, or a digest of it that no plain name equals."""
+    if _PLAIN.fullmatch(name):
+        return name
+    return "~" + blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def _form(limit: UserLimit) -> str:
+    return "l" if limit.exact else "b"
+
+
+def _encode_each(entries: Sequence[Entry]) -> tuple[list[str], list[str | int]]:
+    """The long form: the policies once, then what each entry wants of them."""
+    keys: list[str] = []
+    numbers: dict[Policy, int] = {}
+    usual: dict[tuple[int, int], list[int]] = {}
+    wanted: list[int] = []
+    for entry in entries:
+        keys += entry.keys
+        if isinstance(entry, Settlement):
+            wanted += _changes(entry, numbers)
+        elif len(entry.charges) > 1:
+            wanted += _costs(entry, numbers)
+        else:
+            alike = (id(entry.policies), entry.charges[0].units)
+            if alike not in usual:
+                usual[alike] = _costs(entry, numbers)
+            wanted += usual[alike]
+    return keys, [len(numbers), *(value for policy in numbers for value in policy), *wanted]
+
+
+def _costs(ask: Ask, numbers: dict[Policy, int]) -> list[int]:
+    wanted = [len(ask.keys)]
+    costs = (charge.units for charge in ask.charges for _ in charge.limits)
+    for policy, cost in zip(ask.policies, costs, strict=True):
+        wanted += (numbers.setdefault(policy, len(numbers) + 1), cost)
+    return wanted
+
+
+def _changes(settlement: Settlement, numbers: dict[Policy, int]) -> list[int]:
+    wanted = [-len(settlement.keys)]
+    for policy, delta, stamp in zip(settlement.policies, settlement.deltas, settlement.stamps, strict=True):
+        wanted += (numbers.setdefault(policy, len(numbers) + 1), delta, stamp)
+    return wanted
