@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Final, overload
+from collections.abc import Callable
+from typing import Any, Final, overload
 
 import anyio
 
@@ -12,11 +13,15 @@ from autoglm_throttle.desk import Desk
 from autoglm_throttle.doorbell import Leaves, doorbell
 from autoglm_throttle.identity import Identity, is_identity
 from autoglm_throttle.limiting.gate import Ticket, TicketState
+from autoglm_throttle.limiting.shared.question import Question
+from autoglm_throttle.limiting.shared.store import Trouble
+from autoglm_throttle.limiting.shared.windows import SharedWindows
 from autoglm_throttle.limiting.token_bucket import TokenBucket
 from autoglm_throttle.model import Clock, Decision, Demand, Reason, Regime, Why
 from autoglm_throttle.permit import Permit, Rejection
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.snapshot import Rows, decision_name
+from autoglm_throttle.upkeep import Upkeep
 
 ADMITTED: Final = Decision(True, Reason.OK)
 """The decision where no user limit applies: there is nothing to say about it."""
@@ -33,9 +38,12 @@ class Admission:
         settings: what to enforce.
         clock: monotonic seconds; the only clock that decisions see.
         regime: the one to begin with.
+        redis: makes the client of each event loop, instead of what ``settings.redis_url`` names.
     """
 
-    def __init__(self, settings: Settings, clock: Clock, regime: Regime) -> None:
+    def __init__(
+        self, settings: Settings, clock: Clock, regime: Regime, redis: Callable[[], Any] | None = None
+    ) -> None:
         now = clock()
         self.settings: Settings = settings
         self._clock = clock
@@ -43,15 +51,16 @@ class Admission:
         self._dry_run = settings.dry_run
         self._buckets = assembly.priority_buckets(settings, now)
         self._budget = assembly.shared_budget(settings, now)
-        self._windows = assembly.user_windows(settings)
+        self._identity = Identity(settings.identity_key)
+        self._windows = assembly.user_windows(settings, self._identity, redis)
+        shared = self._windows if isinstance(self._windows, SharedWindows) else None
+        self._upkeep = Upkeep(shared, self._desk.rows) if shared is not None else None
         self._regime = regime
         self._open = regime.factor > 0.0
         self._metered = False
         """Whether all classes share one budget beside their own rates."""
         self._renew_at_s = -math.inf
         """When a request must first do what is due; at once while nothing listens."""
-        secret = settings.key_secret
-        self._identity = Identity(secret.get_secret_value().encode() if secret else None)
         self._full = False
         self._refusals = journal.RefusalSampler(settings.log_refused_every_s)
         self._lines: list[journal.Line] = []
@@ -87,6 +96,8 @@ class Admission:
                 if decision.allowed:
                     rows.classes[demand.priority].admitted += 1
                     return Permit(desk, demand, decision, now, now)
+                if isinstance(decision, Question):
+                    return _ask_first(Ticket.entered(demand, now), paid, decision, desk)
                 if demand.holds_slot:
                     desk.free(now)
                 paid.give_back(demand.cost, now)
@@ -116,14 +127,14 @@ class Admission:
             ValueError: the ticket was given up, or handed out by `called`.
         """
         try:
+            if ticket.state is _CALLED and ticket.question is not None:
+                return await self._ask(ticket)
             bell = doorbell()
-            ring = bell.ring  # made here: what allocates under the lock may settle another permit
-            with self._desk.rows.lock:
-                waits = ticket.state is _WAITING
-                if waits:
-                    ticket.wake = ring
-                else:  # another thread was faster
-                    self._desk.hear(ticket)
+            waits = self._sign_up(ticket, bell.ring)
+            if ticket.question is not None:
+                verdict = await self._ask(ticket)
+                if verdict is not None:
+                    return verdict
             while True:
                 if waits and await bell.wait(ticket.deadline_s - self._clock(), leaves):
                     self.leave(ticket)
@@ -155,7 +166,8 @@ class Admission:
         desk = self._desk
         with desk.rows.lock:
             if ticket.state is not _LEFT and ticket.home is desk:
-                desk.rows.hints["left_in_line"] += 1
+                if ticket.stood:
+                    desk.rows.hints["left_in_line"] += 1
                 self._note_wait(ticket, now)
                 self._refund(ticket, now)
         self._speak()
@@ -181,6 +193,10 @@ class Admission:
             return self._refuse(demand, place, now)
         place = self._settled_at_once(place, now)
         decision = self._windows.hit(demand, now if place is None else place.arrived_s) or ADMITTED
+        if isinstance(decision, Question):
+            asks = place if place is not None else Ticket.entered(demand, now)
+            asks.metered = metered
+            return _ask_first(asks, paid, decision, desk)
         if not decision.allowed:
             if place is None:
                 desk.free(now)
@@ -225,6 +241,44 @@ class Admission:
         self._note_refusal(demand, decision, now)
         return Rejection(demand, decision)
 
+    def _sign_up(self, ticket: Ticket, ring: Callable[[], None]) -> bool:
+        """Have a waiter told; False if its turn has come, or its wait is over, already.
+
+        The ring was made before: what allocates under the lock may settle another permit.
+        """
+        with self._desk.rows.lock:
+            waits = ticket.state is _WAITING
+            if waits:
+                ticket.wake = ring
+            else:  # another thread was faster
+                self._desk.hear(ticket)
+        return waits
+
+    async def _ask(self, ticket: Ticket) -> Permit | Rejection | None:
+        """Ask the shared store about a ticket; None: it is allowed, and stands in line."""
+        question = ticket.question
+        if question is None:
+            raise ValueError(f"{ticket!r} has nothing to ask")
+        answer = await question.send()
+        now = self._clock()
+        with self._desk.rows.lock:
+            decision = question.answered(answer, now)
+            ticket.decision = decision
+            if ticket.state is _LEFT:  # given up by somebody else
+                question.undo(now)
+                raise ValueError(f"{ticket!r} was given up or handed out")
+            verdict = self._heard(ticket, decision, now)
+        self._speak()
+        return verdict
+
+    def _heard(self, ticket: Ticket, decision: Decision, now: float) -> Permit | Rejection | None:
+        """What the store's word makes of a ticket."""
+        if not decision.allowed:
+            self._note_wait(ticket, now)
+            self._refund(ticket, now)
+            return self._refuse(ticket.demand, decision, now)
+        return self._turn(ticket, now) if ticket.state is not _WAITING else None
+
     def _look(self, ticket: Ticket) -> Permit | Rejection | None:
         """What has become of a ticket; None while it waits."""
         now = self._clock()
@@ -241,6 +295,11 @@ class Admission:
     def _turn(self, ticket: Ticket, now: float) -> Permit | Rejection:
         """Turn a ticket that was called into a permit, one that was dropped into a refusal."""
         desk, demand = self._desk, ticket.demand
+        if ticket.decision is None and ticket.question is not None:  # nobody waits who could ask
+            ticket.decision = ticket.question.answered(Trouble.LOOP, now)
+            if not ticket.decision.allowed:
+                self._refund(ticket, now)
+                return self._refuse(demand, ticket.decision, now)
         waited_s = self._note_wait(ticket, now)
         if ticket.called_s is not None and ticket.decision is not None:
             ticket.state = _LEFT
@@ -253,6 +312,8 @@ class Admission:
 
     def _note_wait(self, ticket: Ticket, now: float) -> float:
         """Record how long a ticket has stood in line; returns that."""
+        if not ticket.stood:
+            return 0.0
         called_s = ticket.called_s
         waited_s = (now if called_s is None else called_s) - ticket.arrived_s
         self._desk.rows.classes[ticket.demand.priority].queue_time.record(waited_s)
@@ -265,7 +326,10 @@ class Admission:
             ticket.paid.give_back(ticket.demand.cost, now)
         if ticket.metered:
             self._budget.give_back(now)
-        self._windows.give_back(ticket.demand, ticket.arrived_s, now)
+        if ticket.question is not None:
+            ticket.question.undo(now)
+        else:
+            self._windows.give_back(ticket.demand, ticket.arrived_s, now)
 
     def _note_refusal(self, demand: Demand, decision: Decision, now: float) -> None:
         reason = decision.reason
@@ -283,11 +347,19 @@ class Admission:
         desk = self._desk
         if desk.bells:
             desk.ring()
+        if self._upkeep is not None:
+            self._upkeep.tend()
         while self._lines:
             with desk.rows.lock:
                 lines, self._lines = self._lines, []
             for line in lines:
                 line.write()
+
+
+def _ask_first(ticket: Ticket, paid: TokenBucket, question: Question, home: object) -> Ticket:
+    """A ticket that has all but the word of the shared store."""
+    ticket.paid, ticket.question, ticket.home = paid, question, home
+    return ticket
 
 
 def _later(decision: Decision, seconds: float) -> Decision:

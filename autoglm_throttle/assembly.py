@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from autoglm_throttle.control.controller import ControlRules, Hysteresis
 from autoglm_throttle.control.staleness import Staleness
 from autoglm_throttle.control.table import TierTable
+from autoglm_throttle.identity import Identity, is_identity
 from autoglm_throttle.limiting.cap import Cap
 from autoglm_throttle.limiting.gate import Gate, GateRules
 from autoglm_throttle.limiting.limit_sets import LimitSets
+from autoglm_throttle.limiting.shared.last_seen import LastSeen
+from autoglm_throttle.limiting.shared.outage import Outage
+from autoglm_throttle.limiting.shared.refused_cache import RefusedCache
+from autoglm_throttle.limiting.shared.store import Store
+from autoglm_throttle.limiting.shared.windows import SharedWindows
 from autoglm_throttle.limiting.shared_budget import SharedBudget
 from autoglm_throttle.limiting.token_bucket import PriorityBuckets
 from autoglm_throttle.limiting.user_windows import UserWindows
 from autoglm_throttle.model import Policy
 from autoglm_throttle.settings import Settings
+
+if TYPE_CHECKING:
+    from autoglm_throttle.redis_client import RedisClients
 
 WITH_GATE = frozenset({Policy.ADAPTIVE, Policy.GATE})
 
@@ -24,9 +35,63 @@ def priority_buckets(settings: Settings, now: float) -> PriorityBuckets:
     return PriorityBuckets(_own_rates(settings), settings.burst_s, settings.borrow, now)
 
 
-def user_windows(settings: Settings) -> UserWindows:
-    """The user limits, kept in memory."""
-    return UserWindows(limit_sets(settings), settings.max_users)
+def user_windows(
+    settings: Settings, identity: Identity, redis: Callable[[], Any] | None = None
+) -> UserWindows | SharedWindows:
+    """The user limits: in memory, or in the store that the settings name.
+
+    Args:
+        settings: what to enforce.
+        identity: makes an identity of a user's name that is none.
+        redis: makes the client of each event loop, instead of what ``settings.redis_url`` names.
+    """
+    sets = limit_sets(settings)
+    store = _store(settings, redis) if any(sets) else None
+    if store is None:
+        return UserWindows(sets, settings.max_users)
+    return SharedWindows(
+        sets,
+        store,
+        Outage(settings.redis_failures, settings.redis_probe_s),
+        refused=RefusedCache(settings.refused_cache, settings.refused_cache_s),
+        last_seen=LastSeen(settings.max_users),
+        on_error=settings.redis_on_error,
+        processes=lambda: settings.workers,
+        max_users=settings.max_users,
+        text_of=lambda name: name if is_identity(name) else identity.of("user", name),
+    )
+
+
+def _store(settings: Settings, redis: Callable[[], Any] | None) -> Store | None:
+    """The store that the settings name; its modules are loaded here, for those who have one."""
+    if settings.user_storage is not None:
+        from autoglm_throttle.limiting.shared.limits_window import LimitsWindow
+
+        return LimitsWindow(settings.user_storage.get_secret_value(), settings.redis_deadline_s)
+    if settings.redis_url is None and redis is None:
+        return None
+    from autoglm_throttle.limiting.shared.redis_batch import BatchRules
+    from autoglm_throttle.limiting.shared.redis_window import RedisWindow
+    from autoglm_throttle.limiting.shared.wire import WindowWire
+
+    return RedisWindow(
+        redis_clients(settings, redis),
+        WindowWire(settings.redis_prefix, settings.service, settings.redis_partitions),
+        BatchRules(
+            settings.redis_deadline_s,
+            settings.redis_in_flight,
+            settings.redis_batch_keys,
+            settings.redis_queue,
+        ),
+    )
+
+
+def redis_clients(settings: Settings, redis: Callable[[], Any] | None = None) -> RedisClients:
+    """Clients of the URL in the settings, or of what ``redis`` makes."""
+    from autoglm_throttle.redis_client import RedisClients, RedisOptions
+
+    url = settings.redis_url.get_secret_value() if settings.redis_url is not None else ""
+    return RedisClients(RedisOptions(url, settings.redis_connect_s, settings.redis_read_s, redis))
 
 
 def limit_sets(settings: Settings) -> LimitSets:

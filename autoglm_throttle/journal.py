@@ -7,11 +7,21 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from autoglm_throttle.model import Decision, Demand, GpuSample, Reason, Regime, Telemetry, Why
+from autoglm_throttle.limiting.shared.outage import Change, State
+from autoglm_throttle.limiting.shared.windows import StoreView
+from autoglm_throttle.model import Decision, Demand, GpuSample, OnError, Reason, Regime, Telemetry, Why
+from autoglm_throttle.settings import Problem
 
 LOGGER = logging.getLogger("autoglm_throttle")
 """Without a handler of the application's own, Python shows its warnings on standard error:
 a limiter that fails silently is worse than one that speaks."""
+
+
+_MEANWHILE = {
+    OnError.LOCAL: "each process goes by {share} of the user limits until it answers",
+    OnError.ALLOW: "no user limit holds until it answers",
+    OnError.DENY: "all whom a user limit applies to are refused until it answers",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +113,29 @@ def users_full(most: int) -> Line:
     """The line that says once that newcomers share their neighbourhood's limit."""
     text = f"all {most} users remembered are at their limit; newcomers share one; raise MAX_USERS"
     return Line("users_full", logging.WARNING, text, {"max_users": most})
+
+
+def store_changed(view: StoreView, change: Change, error: str) -> Line:
+    """The line for a shared store of user limits that was lost, or has come back."""
+    keys: dict[str, object] = {
+        "store": view.kind,
+        "state": change.state.value,
+        "trouble": change.trouble.value if change.trouble is not None else "",
+        "lasted_s": change.lasted_s,
+        "on_error": view.on_error.value,
+    }
+    if change.state is State.REMOTE:
+        text = f"{view.kind} answers again after {change.lasted_s:.1f} s; user limits are shared again"
+        return Line("store_changed", logging.INFO, text, keys)
+    because = f" ({error})" if error else ""
+    meanwhile = _MEANWHILE[view.on_error].format(share=f"1/{view.processes}")
+    text = f"{view.kind} cannot be asked: {change.trouble}{because}; {meanwhile}"
+    return Line("store_changed", logging.WARNING, text, keys)
+
+
+def configured_oddly(problem: Problem) -> Line:
+    """The line for a setting that is allowed and that nobody can have meant."""
+    return Line("config", logging.WARNING, str(problem), {"setting": problem.variable})
 
 
 class RefusalSampler:

@@ -242,7 +242,7 @@ EXACT_AT_MOST = 1000
 """Units: a limit up to here is kept as an exact log, a larger one as 60 strict sub-buckets."""
 
 SUB_BUCKETS = 60
-"""Sub-buckets of a window in the compact form; a partly expired one counts whole, so a limit is never passed."""
+"""Sub-buckets of a window in the compact form; one partly expired counts whole, so no limit is passed."""
 
 
 @dataclass(frozen=True, slots=True)

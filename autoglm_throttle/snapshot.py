@@ -9,6 +9,7 @@ from threading import RLock
 from typing import Literal
 
 from autoglm_throttle.limiting.gate import GateView
+from autoglm_throttle.limiting.shared.windows import StoreView
 from autoglm_throttle.model import Clock, GpuSample, Outcome, Policy, Priority, Reason, Regime
 
 DecisionName = Literal["admitted", "limited", "rejected", "exempt"]
@@ -148,7 +149,9 @@ class Snapshot:
     """Refill rate now."""
     tokens: Mapping[Priority, float]
     users: int
-    """Users remembered by the window in memory."""
+    """Users remembered by the window in memory; of a shared store, those counted here while it was away."""
+    store: StoreView | None
+    """The shared store of user limits; None where they are kept in memory."""
     devices: tuple[GpuSample, ...]
     last_sample_wall_s: float | None
     """Unix time of the newest sample."""

@@ -6,8 +6,8 @@ import math
 import os
 import time
 import weakref
-from collections.abc import Sequence
-from typing import Final, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 from autoglm_throttle import assembly, journal
 from autoglm_throttle.admission import Admission
@@ -18,10 +18,8 @@ from autoglm_throttle.gpu.aggregate import Aggregator
 from autoglm_throttle.gpu.none import NoSource
 from autoglm_throttle.gpu.sampler import Sampler
 from autoglm_throttle.gpu.select import select
-from autoglm_throttle.limiting.gate import TicketState
 from autoglm_throttle.model import (
     Clock,
-    Decision,
     Evidence,
     GpuProvider,
     GpuSample,
@@ -33,15 +31,11 @@ from autoglm_throttle.model import (
     Work,
 )
 from autoglm_throttle.settings import SETTINGS, Settings
+from autoglm_throttle.settings.remarks import at_start
 from autoglm_throttle.snapshot import DURATION_BUCKETS_S, Rows, Snapshot, decision_name
 
 SWEPT_PER_SAMPLE = 100
 """Users looked at for idleness with each GPU sample: tens of microseconds under the lock."""
-
-ADMITTED: Final = Decision(True, Reason.OK)
-"""The decision where no user limit applies: there is nothing to say about it."""
-
-_WAITING, _CALLED, _LEFT = TicketState.WAITING, TicketState.CALLED, TicketState.LEFT
 
 
 class Throttle(Admission):
@@ -53,6 +47,8 @@ class Throttle(Admission):
         sampling: ``thread`` reads the GPUs on a daemon thread from the first request or lifespan on;
             ``manual`` reads them only in `tick`, for tests and simulators.
         clock: monotonic seconds; the only clock that decisions see.
+        redis: makes the Redis client of each event loop, instead of what ``settings.redis_url`` names; for
+            tests, ``fakeredis.FakeAsyncRedis``.
     """
 
     def __init__(
@@ -62,11 +58,12 @@ class Throttle(Admission):
         gpu: GpuProvider | None = None,
         sampling: Literal["thread", "manual"] = "thread",
         clock: Clock = time.monotonic,
+        redis: Callable[[], Any] | None = None,
     ) -> None:
         settings = settings if settings is not None else Settings()
         now = clock()
         self._controller = controller(assembly.control_rules(settings), now)
-        super().__init__(settings, clock, self._controller.regime(now))
+        super().__init__(settings, clock, self._controller.regime(now), redis)
         self._manual = sampling == "manual"
         self._listening = False
         self._aggregator = Aggregator(settings.gpu_aggregate)
@@ -142,6 +139,10 @@ class Throttle(Admission):
         if not self._configured:
             self._configured = True
             journal.configured({name: self.settings.text_of(name) for name in SETTINGS}).write()
+            for problem in at_start(self.settings):
+                journal.configured_oddly(problem).write()
+        if self._upkeep is not None:
+            self._upkeep.greet()
         sampler = self._sampler
         if sampler is not None and not self._manual:
             sampler.start()
@@ -210,6 +211,7 @@ class Throttle(Admission):
             rate_limit_rps={p: bucket.rate for p, _, bucket in by_class},
             tokens={p: bucket.tokens(now) for p, _, bucket in by_class},
             users=windows.users,
+            store=self._upkeep.view() if self._upkeep is not None else None,
             devices=self._devices,
             last_sample_wall_s=self._sampled_wall_s,
             controller_errors=_errors(self._sampler),
@@ -288,6 +290,8 @@ class Throttle(Admission):
         """The parent's thread may have held the lock, and its counts and waiters are not the child's."""
         self._windows.mend()
         rows = Rows(self._clock)
+        if self._upkeep is not None:
+            self._upkeep.forget(rows)
         self._desk.rows.renew(rows)  # where permits that the parent gave are settled
         self._desk = Desk(rows, assembly.gate(self.settings, self._clock()))
         self._p95 = P95(DURATION_BUCKETS_S)

@@ -96,9 +96,12 @@ class ThrottleMiddleware:
         permit: Permit | Ticket | Rejection | None = throttle.try_admit(self._callers.demand(scope))
         if not isinstance(permit, Permit):
             if isinstance(permit, Ticket):
-                inbox = Inbox(receive)
-                receive = inbox.receive
-                permit = await self._turn(permit, inbox)
+                if permit.stood:
+                    inbox = Inbox(receive)
+                    receive = inbox.receive
+                    permit = await self._turn(permit, inbox)
+                else:  # it needs the word of the shared store alone, and has it in milliseconds
+                    permit = await throttle.wait(permit)
             if not isinstance(permit, Permit):
                 await self._refuse(scope, send, permit)
                 return

@@ -95,6 +95,11 @@ class Store(Protocol):
     kind: str
     """``redis``, or the scheme of the storage: for logs and metrics."""
 
+    @property
+    def last_error(self) -> str:
+        """Text of the newest error of the server or its client, empty if there was none."""
+        ...
+
     def charge(self, charges: Sequence[Charge]) -> Awaitable[Answer | Trouble]:
         """Spend all units of all charges, or none; answered before the deadline, one way or the other."""
         ...

@@ -153,10 +153,13 @@ class SharedWindows:
             self._twin.sweep(now, users)
 
     def forget(self, now: float) -> None:
-        """In a forked process: the parent's connections are not ours, nor a change it was in the midst of."""
+        """In a forked process: the parent's connections are not ours."""
         self.store.forget()
         self.outage.forget(now)
         self.probe_due = False
+
+    def mend(self) -> None:
+        """Make every table whole again, as after a fork in the midst of a change."""
         if self._twin is not None:
             self._twin.mend()
 
@@ -186,11 +189,12 @@ class SharedWindows:
     def undo(self, question: Question, now: float) -> None:
         """Take back, once, all that a question has been allowed."""
         answer, question.answer = question.answer, None
-        self._refused.remove(question.key)
+        charged_s, question.charged_s = question.charged_s, None
         if answer is not None:
+            self._refused.remove(question.key)
             self.store.give_back(question.charges, answer)
-        elif question.charged_s is not None:
-            self.give_back(question.demand, question.charged_s, now)
+        elif charged_s is not None:
+            self.give_back(question.demand, charged_s, now)
 
     def _note(self, change: Change | None) -> None:
         if change is None:

@@ -1,0 +1,62 @@
+"""What a shared store needs beside the questions: its reports taken in, its changes logged, its probes sent."""
+
+from __future__ import annotations
+
+from autoglm_throttle import journal
+from autoglm_throttle.limiting.shared.background import begin
+from autoglm_throttle.limiting.shared.store import Trouble
+from autoglm_throttle.limiting.shared.windows import SharedWindows, StoreView
+from autoglm_throttle.snapshot import Rows
+
+
+class Upkeep:
+    """Looks after the store of a throttle.
+
+    Args:
+        shared: the windows in the store.
+        rows: the lock and the clock of the throttle.
+    """
+
+    def __init__(self, shared: SharedWindows, rows: Rows) -> None:
+        self._shared = shared
+        self._rows = rows
+        shared.store.listen(self._heard)
+
+    def greet(self) -> None:
+        """Connect before the first decision; where no event loop runs, that one does it."""
+        begin(self._shared.store.probe, self._heard)
+
+    def tend(self) -> None:
+        """Write the lines that are due, and begin a probe if one is; without the lock."""
+        shared = self._shared
+        if not (shared.probe_due or shared.changes):
+            return
+        with self._rows.lock:
+            due, shared.probe_due = shared.probe_due, False
+            changes, shared.changes = shared.changes, []
+            view = shared.view() if changes else None
+        if view is not None:
+            for change in changes:
+                journal.store_changed(view, change, shared.store.last_error).write()
+        if due and not begin(shared.store.probe, self._probed):
+            self._probed(Trouble.LOOP)
+
+    def view(self) -> StoreView:
+        """What there is to see; under the lock."""
+        return self._shared.view()
+
+    def forget(self, rows: Rows) -> None:
+        """In a forked process, whose lock is another one."""
+        self._rows = rows
+        self._shared.forget(rows.clock())
+
+    def _heard(self, trouble: Trouble | None) -> None:
+        """What a round trip has told, in the loop that made it."""
+        with self._rows.lock:
+            self._shared.heard(trouble, self._rows.clock())
+        self.tend()
+
+    def _probed(self, trouble: Trouble | None) -> None:
+        with self._rows.lock:
+            self._shared.probed(trouble, self._rows.clock())
+        self.tend()
