@@ -170,12 +170,10 @@ class SharedWindows:
     def answered(self, question: Question, answer: Answer | Trouble, now: float) -> Decision:
         """The decision on a question, with the store's answer or without."""
         if isinstance(answer, Trouble):
-            question.charged_s = now
-            return self._without(question.demand, answer, now)
+            return self._unanswered(question, answer, now)
         user, address = decisions(question.charges, answer)
         if user is None:
-            question.charged_s = now
-            return self._without(question.demand, Trouble.FOREIGN, now)
+            return self._unanswered(question, Trouble.FOREIGN, now)
         for charge, decision in zip(question.charges, (user, address), strict=False):
             if decision is not None:
                 self._last_seen.note(charge.kind, charge.user, left(charge.limits, decision), now)
@@ -203,13 +201,20 @@ class SharedWindows:
         if change.state is State.LOCAL:
             self.store.drop()
 
+    def _unanswered(self, question: Question, trouble: Trouble, now: float) -> Decision:
+        decision = self._without(question.demand, trouble, now)
+        if decision.allowed:
+            question.charged_s = now
+        return decision
+
     def _without(self, demand: Demand, trouble: Trouble, now: float) -> Decision:
         """The decision of this process alone."""
         self._fallbacks[trouble] += 1
         if self._on_error is OnError.ALLOW:
             return Decision(True, Reason.OK, f"store:{trouble}")
         if self._on_error is OnError.DENY:
-            wait = max(0.0, self.outage.next_probe_s - now)
+            outage = self.outage
+            wait = 0.0 if outage.state is State.REMOTE else max(0.0, outage.next_probe_s - now)
             return Decision(False, Reason.STORE, f"store:{trouble}", "store", math.inf, 0.0, wait, wait)
         twin = self._local()
         self._seed(twin, demand, now)

@@ -1,0 +1,363 @@
+import math
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.limiting.limit_sets import LimitSets
+from autoglm_throttle.limiting.shared.last_seen import LastSeen
+from autoglm_throttle.limiting.shared.outage import Outage, State
+from autoglm_throttle.limiting.shared.question import Question
+from autoglm_throttle.limiting.shared.refused_cache import RefusedCache
+from autoglm_throttle.limiting.shared.store import Answer, Trouble
+from autoglm_throttle.limiting.shared.windows import SharedWindows
+from autoglm_throttle.limiting.sliding_window import SlidingWindow
+from autoglm_throttle.model import Decision, Demand, OnError, Priority, Reason, UserLimit
+from tests.shared.scripted_store import ScriptedStore, granted, refused
+
+MINUTE = UserLimit("user-60s", 10, 60)
+SECOND = UserLimit("user-1s", 3, 1)
+ALICE = Demand(user="a" * 16)
+BOB = Demand(user="b" * 16)
+
+
+class Shared:
+    """Windows on a scripted store, and the questions they have put."""
+
+    def __init__(
+        self,
+        *limits: UserLimit,
+        on_error: OnError = OnError.LOCAL,
+        processes: int = 1,
+        failures: int = 3,
+        plans: dict[str, tuple[UserLimit, ...] | None] | None = None,
+    ) -> None:
+        self.store = ScriptedStore()
+        self.processes = processes
+        self.windows = SharedWindows(
+            LimitSets([limits] * 3, by_plan=plans or {}, by_route={}, address_factor=2.0),
+            self.store,
+            Outage(failures, jitter=lambda: 1.0),
+            refused=RefusedCache(),
+            last_seen=LastSeen(),
+            on_error=on_error,
+            processes=lambda: self.processes,
+            max_users=100,
+            text_of=lambda text: text,
+        )
+
+    def question(self, demand: Demand, now: float) -> Question:
+        found = self.windows.hit(demand, now)
+        assert isinstance(found, Question)
+        return found
+
+    def hit(self, demand: Demand, now: float, answer: Answer | Trouble) -> Decision:
+        """What a demand gets if the store must be asked, and answers so."""
+        return self.question(demand, now).answered(answer, now)
+
+    def known(self, demand: Demand, now: float) -> Decision:
+        """What a demand gets without a question."""
+        found = self.windows.hit(demand, now)
+        assert isinstance(found, Decision)
+        return found
+
+    def lose(self, now: float) -> None:
+        self.windows.heard(Trouble.UNREACHABLE, now)
+        assert self.windows.outage.state is State.LOCAL
+
+
+def numbers(decision: Decision) -> tuple[object, ...]:
+    return decision.allowed, decision.reason, decision.policy, decision.remaining, decision.retry_after_s
+
+
+def test_a_demand_without_limits_is_not_asked_about() -> None:
+    assert Shared().windows.hit(ALICE, 0.0) is None
+    assert Shared(MINUTE, plans={"gold": ()}).windows.hit(Demand(user="x", plan="gold"), 0.0) is None
+
+
+def test_a_question_charges_the_user_its_units_and_the_address_its_wider_limits() -> None:
+    shared = Shared(MINUTE)
+    (charge,) = shared.question(ALICE, 0.0).charges
+    assert (charge.kind, charge.user, charge.units, charge.limits) == ("user", "a" * 16, 1, (MINUTE,))
+    user, address = shared.question(Demand(user="u", address="v", cost=2.5), 0.0).charges
+    assert (user.kind, user.units, address.kind, address.user, address.units) == (
+        "user",
+        3,
+        "address",
+        "v",
+        3,
+    )
+    assert address.limits == (UserLimit("address-60s", 20, 60),)
+
+
+def test_each_set_of_limits_has_names_of_its_own_in_the_store() -> None:
+    shared = Shared(MINUTE, plans={"gold": (SECOND,)})
+    user, address = shared.question(Demand(user="u", address="v", plan="gold"), 0.0).charges
+    assert (user.kind, address.kind) == ("plan-gold", "plan-gold-address")
+
+
+def test_an_answer_becomes_the_numbers_of_a_decision() -> None:
+    shared = Shared(MINUTE)
+    decision = shared.hit(ALICE, 0.0, [1, 4, 0, 30_500_000, 1])
+    assert numbers(decision) == (True, Reason.OK, "user-60s", 4, 0.0)
+    assert (decision.limit, decision.window_s, decision.reset_after_s) == (10, 60, 30.5)
+    decision = shared.hit(BOB, 0.0, [0, 0, 1_500_000, 30_500_000, 0])
+    assert numbers(decision) == (False, Reason.USER, "user-60s", 0, 1.5)
+    assert decision.detail == "user:user-60s"
+
+
+def test_of_several_limits_the_longest_refusal_decides_else_the_one_with_the_least_left() -> None:
+    both = (MINUTE, SECOND)
+    decision = Shared(*both).hit(ALICE, 0.0, [1, 9, 0, 60_000_000, 1, 1, 1, 0, 1_000_000, 1])
+    assert numbers(decision) == (True, Reason.OK, "user-1s", 1, 0.0)
+    assert [(state.name, state.remaining) for state in decision.others] == [("user-60s", 9)]
+    decision = Shared(*both).hit(ALICE, 0.0, [0, 0, 50_000_000, 60_000_000, 1, 0, 0, 500_000, 1_000_000, 1])
+    assert numbers(decision) == (False, Reason.USER, "user-60s", 0, 50.0)
+    assert [(state.name, state.remaining) for state in decision.others] == [("user-1s", 0)]
+    decision = Shared(*both).hit(ALICE, 0.0, [1, 8, 0, 60_000_000, 1, 0, 0, 500_000, 1_000_000, 1])
+    assert numbers(decision) == (False, Reason.USER, "user-1s", 0, 0.5)
+
+
+def test_a_cost_above_the_whole_limit_is_too_large_and_never_asked_about_again() -> None:
+    shared = Shared(MINUTE)
+    demand = Demand(user="u", cost=11)
+    decision = shared.hit(demand, 0.0, [0, 10, -1, 0, 0])
+    assert numbers(decision) == (False, Reason.TOO_LARGE, "user-60s", 10, math.inf)
+    assert shared.known(demand, 3600.0).reason is Reason.TOO_LARGE
+
+
+def test_of_user_and_address_the_longer_refusal_counts_and_an_allowed_one_tells_both() -> None:
+    demand = Demand(user="u", address="v")
+    allowed = Shared(MINUTE).hit(demand, 0.0, [*granted(5), *granted(15)])
+    assert [(state.name, state.remaining) for state in allowed.items] == [
+        ("user-60s", 5),
+        ("address-60s", 15),
+    ]
+    by_address = Shared(MINUTE).hit(demand, 0.0, [*granted(6), *refused(9_000_000)])
+    assert numbers(by_address) == (False, Reason.USER, "address-60s", 0, 9.0)
+    by_user = Shared(MINUTE).hit(demand, 0.0, [*refused(9_500_000), *refused(9_000_000)])
+    assert by_user.policy == "user-60s"
+
+
+def test_who_was_refused_is_told_so_here_until_the_store_might_say_otherwise() -> None:
+    shared = Shared(MINUTE)
+    shared.hit(ALICE, 10.0, refused(5_000_000))
+    again = shared.known(ALICE, 10.5)
+    assert numbers(again) == (False, Reason.USER, "user-60s", 0, 4.5)
+    assert shared.windows.view().spared == 1
+    assert isinstance(shared.windows.hit(BOB, 10.5), Question)
+    assert isinstance(shared.windows.hit(ALICE, 11.0), Question)
+
+
+def test_what_is_given_back_to_the_store_may_be_asked_for_again_at_once() -> None:
+    shared = Shared(MINUTE)
+    question = shared.question(ALICE, 0.0)
+    answer = granted(0)
+    assert question.answered(answer, 0.0).allowed
+    shared.hit(ALICE, 0.0, refused())
+    question.undo(0.1)
+    assert shared.store.given_back == [(question.charges, answer)]
+    assert isinstance(shared.windows.hit(ALICE, 0.1), Question)
+    question.undo(0.2)
+    assert len(shared.store.given_back) == 1
+
+
+def test_a_refused_question_has_nothing_to_give_back_and_stays_known() -> None:
+    shared = Shared(MINUTE)
+    question = shared.question(ALICE, 0.0)
+    question.answered(refused(), 0.0)
+    question.undo(0.0)
+    assert not shared.store.given_back
+    assert not shared.known(ALICE, 0.5).allowed
+
+
+def test_a_foreign_key_is_trouble_of_that_caller_alone() -> None:
+    shared = Shared(MINUTE)
+    decision = shared.hit(ALICE, 0.0, [-1, 0, 0, 0, 0])
+    assert decision.allowed
+    assert shared.windows.view().fallbacks[Trouble.FOREIGN] == 1
+    assert shared.windows.outage.state is State.REMOTE
+    both = Demand(user="u", address="v")
+    assert shared.hit(both, 0.0, [*granted(), -1, 0, 0, 0, 0]).allowed
+    assert shared.windows.view().fallbacks[Trouble.FOREIGN] == 2
+
+
+@pytest.mark.parametrize("trouble", list(Trouble))
+def test_without_the_store_each_process_goes_by_its_share(trouble: Trouble) -> None:
+    shared = Shared(MINUTE, processes=4)
+    decisions = [shared.hit(ALICE, 0.0, trouble) for _ in range(4)]
+    assert [decision.allowed for decision in decisions] == [True, True, True, False]
+    assert decisions[-1].reason is Reason.USER
+    assert decisions[-1].limit == 3
+    assert shared.windows.view().fallbacks[trouble] == 4
+
+
+def test_without_the_store_everybody_is_admitted_where_that_is_wanted() -> None:
+    shared = Shared(MINUTE, on_error=OnError.ALLOW)
+    assert all(shared.hit(ALICE, 0.0, Trouble.TIMEOUT).allowed for _ in range(50))
+    assert shared.hit(ALICE, 0.0, Trouble.TIMEOUT).items == ()
+
+
+def test_without_the_store_everybody_is_refused_where_that_is_wanted_until_the_next_probe() -> None:
+    shared = Shared(MINUTE, on_error=OnError.DENY)
+    shared.lose(5.0)
+    decision = shared.known(ALICE, 5.25)
+    assert numbers(decision) == (False, Reason.STORE, "store", 0.0, 0.75)
+    assert decision.detail == "store:unreachable"
+
+
+def test_one_refused_in_the_midst_of_a_call_may_come_back_at_once() -> None:
+    """A single late answer is no outage: there is no probe to wait for."""
+    decision = Shared(MINUTE, on_error=OnError.DENY).hit(ALICE, 0.0, Trouble.TIMEOUT)
+    assert numbers(decision) == (False, Reason.STORE, "store", 0.0, 0.0)
+
+
+def test_while_the_store_is_away_nobody_asks_it_and_one_probe_is_due() -> None:
+    shared = Shared(MINUTE)
+    shared.lose(0.0)
+    assert shared.store.dropped == 1
+    assert shared.known(ALICE, 0.5).allowed
+    assert not shared.windows.probe_due
+    shared.known(ALICE, 1.0)
+    assert shared.windows.probe_due
+    shared.windows.probe_due = False
+    shared.known(ALICE, 1.1)
+    assert not shared.windows.probe_due
+    shared.windows.probed(None, 1.2)
+    assert shared.windows.outage.state is State.REMOTE
+    assert isinstance(shared.windows.hit(ALICE, 1.2), Question)
+    assert [change.state for change in shared.windows.changes] == [State.LOCAL, State.REMOTE]
+
+
+def test_a_user_begins_an_outage_with_its_share_of_what_the_store_had_left() -> None:
+    shared = Shared(MINUTE, processes=2)
+    shared.hit(ALICE, 0.0, granted(4))
+    shared.lose(1.0)
+    assert [shared.known(ALICE, 1.0).allowed for _ in range(3)] == [True, True, False]
+    assert [shared.known(BOB, 1.0).allowed for _ in range(6)] == [True] * 5 + [False]
+
+
+def test_a_refused_user_begins_an_outage_with_nothing() -> None:
+    shared = Shared(MINUTE)
+    shared.hit(ALICE, 0.0, refused(30_000_000))
+    shared.lose(2.0)
+    assert not shared.known(ALICE, 2.0).allowed
+
+
+def test_an_address_begins_an_outage_with_its_share_as_well() -> None:
+    shared = Shared(MINUTE)
+    shared.hit(Demand(user="u", address="v"), 0.0, [*granted(9), *granted(1)])
+    shared.lose(1.0)
+    assert shared.known(Demand(user="w", address="v"), 1.0).allowed
+    assert shared.known(Demand(user="x", address="v"), 1.0).policy == "address-60s"
+
+
+def test_a_change_of_the_number_of_processes_changes_the_share() -> None:
+    shared = Shared(MINUTE)
+    shared.lose(0.0)
+    assert shared.known(ALICE, 0.0).limit == 10
+    shared.processes = 5
+    assert shared.known(ALICE, 0.1).limit == 2
+    assert shared.windows.view().processes == 5
+
+
+def test_what_was_charged_here_is_given_back_here() -> None:
+    shared = Shared(UserLimit("user-60s", 1, 60))
+    assert not shared.windows.give_back(ALICE, 0.0, 0.0)
+    question = shared.question(ALICE, 0.0)
+    assert question.answered(Trouble.TIMEOUT, 0.5).allowed
+    question.undo(0.6)
+    assert shared.hit(ALICE, 0.7, Trouble.TIMEOUT).allowed
+    refused_here = shared.question(ALICE, 0.7)
+    assert not refused_here.answered(Trouble.TIMEOUT, 0.7).allowed
+    refused_here.undo(0.7)
+    assert not shared.hit(ALICE, 0.8, Trouble.TIMEOUT).allowed
+    assert not shared.store.given_back
+
+
+def test_what_was_charged_without_a_question_is_given_back_by_its_instant() -> None:
+    shared = Shared(UserLimit("user-60s", 1, 60))
+    shared.lose(0.0)
+    assert shared.known(ALICE, 0.0).allowed
+    assert shared.windows.give_back(ALICE, 0.0, 0.1)
+    assert shared.known(ALICE, 0.2).allowed
+
+
+def test_idle_users_of_an_outage_are_forgotten() -> None:
+    shared = Shared(MINUTE)
+    shared.windows.sweep(0.0, 10)
+    shared.windows.mend()
+    assert shared.windows.users == shared.windows.overflowed == 0
+    shared.lose(0.0)
+    shared.known(ALICE, 0.0)
+    assert shared.windows.users == 1
+    shared.windows.mend()
+    shared.windows.sweep(61.0, 10)
+    assert shared.windows.users == 0
+    assert shared.windows.overflowed == 0
+
+
+def test_a_forked_process_begins_anew() -> None:
+    shared = Shared(MINUTE)
+    shared.lose(0.0)
+    shared.windows.probe_due = True
+    shared.windows.forget(1.0)
+    assert shared.store.forgotten == 1
+    assert isinstance(shared.windows.hit(ALICE, 1.0), Question)
+    assert not shared.windows.probe_due
+
+
+def test_the_view_tells_why_and_since_when() -> None:
+    shared = Shared(MINUTE)
+    assert shared.windows.view().why is None
+    shared.lose(7.0)
+    view = shared.windows.view()
+    assert (view.kind, view.state, view.why, view.since_s) == (
+        "scripted",
+        State.LOCAL,
+        Trouble.UNREACHABLE,
+        7.0,
+    )
+
+
+steps = st.lists(
+    st.tuples(st.integers(0, 64), st.sampled_from([ALICE, BOB]), st.integers(1, 4)), min_size=1, max_size=40
+)
+
+
+@given(steps)
+def test_with_a_store_that_counts_like_memory_the_decisions_are_those_of_memory(
+    trace: Sequence[tuple[int, Demand, int]],
+) -> None:
+    """The refused cache never refuses what the store would allow, and its numbers are the store's."""
+    limits = (UserLimit("user-2s", 5, 2), UserLimit("user-10s", 9, 10))
+    shared, memory, store = Shared(*limits), SlidingWindow(limits, 10), SlidingWindow(limits, 10)
+    now = 100.0
+    for ticks, who, units in trace:
+        now += ticks / 64
+        demand = Demand(Priority.MID, who.user, units)
+        wanted = memory.hit(demand.user, units, now)
+        found = shared.windows.hit(demand, now)
+        if isinstance(found, Question):
+            found = found.answered(answer_of(store.hit(demand.user, units, now), limits), now)
+        else:
+            store.hit(demand.user, units, now)
+        assert found is not None
+        assert numbers(found)[:3] == numbers(wanted)[:3]
+        assert found.retry_after_s == pytest.approx(wanted.retry_after_s, abs=2e-6)
+
+
+def answer_of(decision: Decision, limits: Sequence[UserLimit]) -> list[int]:
+    """A decision of a window in memory as the script would answer it."""
+    answer: list[int] = []
+    by_name = {state.name: state for state in decision.items}
+    for limit in limits:
+        state = by_name[limit.name]
+        decides = limit.name == decision.policy
+        retry_us = -1 if decides and math.isinf(decision.retry_after_s) else 0
+        if decides and not decision.allowed and retry_us == 0:
+            retry_us = round(decision.retry_after_s * 1e6)
+        ok = int(decision.allowed or not decides)
+        answer += [ok, int(state.remaining), retry_us, round(state.reset_s * 1e6), 0]
+    return answer
