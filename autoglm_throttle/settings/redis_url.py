@@ -120,10 +120,11 @@ def parse_redis_url(text: str) -> RedisUrl:
         parts = urlsplit(text.strip())
     except ValueError:
         raise _wrong("its brackets do not fit") from None
+    # First of all: what follows may show a part of the URL, and this is what a password has become a part of.
+    if parts.fragment or "@" in parts.path + parts.query:
+        raise _wrong("'/', '?', '#' and '@' in a password or a path must be written %2F, %3F, %23 and %40")
     if parts.scheme not in _SCHEMES:
         raise _wrong(f"it begins with {parts.scheme + '://'!r}" if parts.scheme else "it has no scheme")
-    if parts.fragment:
-        raise _wrong("a '#' in a password must be written '%23'")
     topology, tls = _SCHEMES[parts.scheme]
     query = _query(parts.query, _allowed(parts.scheme, topology, tls))
     username, password = _who(parts)

@@ -1,0 +1,156 @@
+"""A loop whose time a test moves, a server that answers when a test says so, and a codec of numbers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from autoglm_throttle.limiting.shared.redis_batch import BatchRules, RedisBatch, Words
+from autoglm_throttle.limiting.shared.store import Trouble
+
+
+class Number:
+    """An entry: what is asked, on so many keys."""
+
+    def __init__(self, name: int, keys: int = 1, tag: int = 0, *, undoes: int | None = None) -> None:
+        self.name = name
+        self.keys = [f"k{name}"] * keys
+        self.tag = tag
+        self.undoes = undoes
+
+
+class Numbers:
+    """Entries travel as their names; the answer to n is [n]. Only even ones have something to undo."""
+
+    def encode(self, entries: Sequence[Number]) -> Words:
+        return [key for entry in entries for key in entry.keys], [entry.name for entry in entries]
+
+    def decode(self, reply: object, entries: Sequence[Number]) -> list[list[int] | Trouble]:
+        if not isinstance(reply, list) or len(reply) != len(entries):
+            raise ValueError("too short")
+        return reply
+
+    def undo(self, entry: Number, answer: list[int]) -> Number | None:
+        return Number(-1 - entry.name, undoes=entry.name) if entry.name % 2 == 0 else None
+
+
+class Call:
+    """One round trip that the server has not answered yet."""
+
+    def __init__(self, calls: Sequence[Words], due: float) -> None:
+        self.calls = calls
+        self.due = due
+        self.names = [[int(name) for name in arguments] for _, arguments in calls]
+        self.reply: asyncio.Future[Sequence[object]] = asyncio.get_running_loop().create_future()
+
+    def answer(self) -> None:
+        if not self.reply.done():
+            self.reply.set_result([[[name] for name in names] for names in self.names])
+
+    def refuse(self, *troubles: object) -> None:
+        if not self.reply.done():
+            self.reply.set_result(troubles or [Trouble.LOST] * len(self.calls))
+
+
+class Server:
+    """Keeps every call until told."""
+
+    def __init__(self) -> None:
+        self.open: list[Call] = []
+        self.seen: list[int] = []
+        """Names in the order in which they were sent."""
+        self.most_open = 0
+
+    async def __call__(self, calls: Sequence[Words], due: float) -> Sequence[object]:
+        call = Call(calls, due)
+        self.open.append(call)
+        self.most_open = max(self.most_open, len(self.open))
+        self.seen += [name for names in call.names for name in names]
+        try:
+            return await call.reply
+        finally:
+            self.open.remove(call)
+
+
+class ManualLoop(asyncio.SelectorEventLoop):
+    """Its time stands still until told; nothing waits for anything real."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 100.0
+
+    def time(self) -> float:
+        return self.now
+
+    def settle(self) -> None:
+        """Run until nobody has anything to do at this time."""
+        self.run_until_complete(_passes(30))
+
+    def move(self, seconds: float) -> None:
+        """Let time pass at once: whatever was due in it is that late."""
+        self.now += seconds
+        self.settle()
+
+    def act(self, what: Callable[[], Any]) -> Any:
+        """Call inside the loop."""
+
+        async def call() -> Any:
+            return what()
+
+        return self.run_until_complete(call())
+
+    def end(self) -> None:
+        """Close, with nothing left behind."""
+        left = asyncio.all_tasks(self)
+        for task in left:
+            task.cancel()
+        self.settle()
+        self.close()
+
+
+async def _passes(number: int) -> None:
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+class Plant:
+    """A batch with its loop and its server."""
+
+    def __init__(self, rules: BatchRules | None = None, *, split: bool = False, read_s: float = 1.0) -> None:
+        self.loop = ManualLoop()
+        self.server = Server()
+        self.reports: list[Trouble | None] = []
+        self.batch: RedisBatch[Number, list[int]] = RedisBatch(
+            self.loop,
+            Numbers(),
+            self.server,
+            rules or BatchRules(),
+            self.reports.append,
+            read_s=read_s,
+            split=split,
+        )
+
+    def __enter__(self) -> Plant:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.loop.end()
+
+    def ask(self, *names: int, keys: int = 1, tag: int = 0) -> list[asyncio.Future[list[int] | Trouble]]:
+        """Ask in one pass of the loop."""
+        return [self.loop.act(lambda name=name: self.batch.ask(Number(name, keys, tag))) for name in names]
+
+    def together(self, *entries: Number) -> list[asyncio.Future[list[int] | Trouble]]:
+        """Ask all in one pass of the loop."""
+        futures: list[asyncio.Future[list[int] | Trouble]] = self.loop.act(
+            lambda: [self.batch.ask(entry) for entry in entries]
+        )
+        self.loop.settle()
+        return futures
+
+    def answer_all(self) -> None:
+        while self.server.open:
+            for call in list(self.server.open):
+                call.answer()
+            self.loop.settle()
