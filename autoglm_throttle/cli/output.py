@@ -13,7 +13,13 @@ from autoglm_throttle.settings import Problem
 FINE: Final = 0
 PROBLEM_FOUND: Final = 1
 
-_COLOURS: Final = {"problem": "\x1b[31m", "warning": "\x1b[33m"}
+_COLOURS: Final = {
+    "problem": "\x1b[31m",
+    "fail": "\x1b[31m",
+    "warning": "\x1b[33m",
+    "warn": "\x1b[33m",
+    "ok": "\x1b[32m",
+}
 _PLAIN: Final = "\x1b[0m"
 
 
@@ -48,7 +54,7 @@ def table(rows: Iterable[Sequence[str]], *, right: frozenset[int] = frozenset())
 
 def remark(kind: str, problem: Problem) -> str:
     """A problem or warning as a line and, indented, what to do about it."""
-    text = f"{_painted(kind)}: {problem.variable}: {problem.message}"
+    text = f"{painted(kind)}: {problem.variable}: {problem.message}"
     return f"{text}\n    {problem.hint}" if problem.hint else text
 
 
@@ -57,7 +63,9 @@ def as_json(problems: Iterable[Problem]) -> list[dict[str, str]]:
     return [{"variable": p.variable, "message": p.message, "hint": p.hint} for p in problems]
 
 
-def _painted(kind: str) -> str:
+def painted(kind: str, width: int = 0) -> str:
+    """The word in its colour, where the terminal wants colours; filled up with blanks to a width."""
+    blanks = " " * (width - len(kind))
     if os.environ.get("NO_COLOR") or not sys.stdout.isatty():
-        return kind
-    return f"{_COLOURS[kind]}{kind}{_PLAIN}"
+        return kind + blanks
+    return f"{_COLOURS[kind]}{kind}{_PLAIN}{blanks}"

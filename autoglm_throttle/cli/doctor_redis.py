@@ -1,0 +1,298 @@
+"""Whether a Redis can count user limits: what it is, how far away, and what its user may do."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from hashlib import sha1
+from itertools import count, islice
+from statistics import median
+from typing import Any, Final
+
+from autoglm_throttle.cli.doctor_rights import refused
+from autoglm_throttle.cli.finding import Finding, Level, within
+from autoglm_throttle.limiting.shared.redis_script import RIGHTS, trouble_of
+from autoglm_throttle.limiting.shared.store import VALUES, Charge, Trouble
+from autoglm_throttle.limiting.shared.wire import Ask, WindowWire, script
+from autoglm_throttle.model import UserLimit
+from autoglm_throttle.redis_client import RedisClients, RedisOptions
+from autoglm_throttle.settings import Settings
+from autoglm_throttle.settings.quantity import plain
+from autoglm_throttle.settings.redis_url import RedisUrl, Topology, parse_redis_url
+
+REPLY_S: Final = 0.5
+"""For a connection, and for each reply: ten times the deadline of a decision."""
+
+ALL_S: Final = 5.0
+"""For everything: looking up a host's name has no limit of its own."""
+
+ROUND_TRIPS: Final = 9
+
+KEEPS_KEYS: Final = ("noeviction", "volatile-ttl")
+"""Policies under which no user's window is thrown out before it has ended."""
+
+OLDEST: Final = (6, 2)
+
+WORDS_AT_MOST: Final = 200
+
+USERS_TRIED: Final = 200
+"""Of a cluster each node is looked at on which one of so many users would be counted."""
+
+_BOTH_FORMS: Final = (UserLimit("doctor-1s", 1000, 1), UserLimit("doctor-2s", 1_000_000, 2))
+"""One limit kept as a list, one kept as sub-buckets."""
+
+_REMEDIES: Final[Mapping[Trouble, str]] = {
+    Trouble.UNREACHABLE: "is it running, and does REDIS_URL name the right host and port?",
+    Trouble.TIMEOUT: "it is frozen or far away, or it waits for TLS (rediss://)",
+    Trouble.FORBIDDEN: "REDIS_URL must hold the user and password that the server knows",
+    Trouble.LOST: "does the other side want TLS (rediss://), or none?",
+}
+
+
+Findings = list[Finding]
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """One server that holds keys of ours."""
+
+    name: str
+    """Empty where there is only one."""
+    connection: Any
+    asked: Ask
+    """A charge of a user who is nobody, and whose keys lie there."""
+
+    def ask(self, *words: object) -> Any:  # noqa: ANN401 - a reply may be anything
+        """Send a command and read its reply.
+
+        Raises:
+            RedisError: what the server, or the way to it, has against it.
+        """
+        self.connection.send_command(*words)
+        return self.connection.read_response()
+
+    def finding(
+        self,
+        item: str,
+        level: Level,
+        message: str,
+        hint: str = "",
+        value: str | float | list[str] | None = None,
+    ) -> Finding:
+        return Finding("redis", item, level, f"{self.name}: {message}" if self.name else message, hint, value)
+
+
+def examine(settings: Settings) -> Findings:
+    """Everything about the server of ``REDIS_URL``, within `ALL_S`."""
+    url = settings.text_of("redis_url")
+    try:
+        return within(ALL_S, lambda: _examine(settings, url))
+    except TimeoutError:
+        text = f"{url}: no answer within {plain(ALL_S)} s"
+        return [Finding("redis", "connection", Level.FAIL, text, "can the name of its host be looked up?")]
+
+
+def _examine(settings: Settings, url: str) -> Findings:
+    from redis.exceptions import RedisError
+
+    findings: Findings = []
+    secret = settings.redis_url.get_secret_value() if settings.redis_url is not None else ""
+    try:
+        wire = WindowWire(settings.redis_prefix, settings.service, settings.redis_partitions)
+        parts = parse_redis_url(secret)
+        with closing(RedisClients(RedisOptions(secret)).sync(REPLY_S)) as client:
+            nodes = _nodes(client, wire, parts.cluster)
+            findings.append(_connected(parts, url, len(nodes)))
+            for node in nodes:
+                findings += [*_way(node, settings), *_server(node), *_allowed(node, settings, wire)]
+    except (RedisError, OSError) as error:
+        trouble = trouble_of(error, sent=False)
+        hint = _REMEDIES.get(trouble, "")
+        findings.append(
+            Finding("redis", "connection", Level.FAIL, f"{url}: {_words(error)}", hint, trouble.value)
+        )
+    return findings
+
+
+def _nodes(client: Any, wire: WindowWire, cluster: bool) -> list[_Node]:  # noqa: ANN401 - redis-py's
+    """Connections to the servers that hold our keys: of a cluster several, else one.
+
+    Raises:
+        RedisError: there is no connection.
+        OSError: the same.
+    """
+    asks = (wire.ask([Charge("doctor", _BOTH_FORMS, secrets.token_hex(8), 1)]) for _ in count())
+    if not cluster:
+        return [_Node("", client.connection_pool.get_connection(), next(asks))]
+    found: dict[str, tuple[Any, Ask]] = {}
+    for asked in islice(asks, USERS_TRIED):
+        node = client.get_node_from_key(asked.keys[0])
+        found.setdefault(node.name, (node, asked))
+    return [
+        _Node(name, client.get_redis_connection(node).connection_pool.get_connection(), asked)
+        for name, (node, asked) in sorted(found.items())
+    ]
+
+
+def _connected(parts: RedisUrl, url: str, nodes: int) -> Finding:
+    kind = {
+        Topology.SINGLE: "one server",
+        Topology.SENTINEL: f"the primary of {parts.service}, as Sentinel names it",
+        Topology.CLUSTER: f"a cluster, our keys on {nodes} of its nodes",
+    }[parts.topology]
+    tls = "TLS" if parts.tls else "no TLS"
+    return Finding(
+        "redis", "connection", Level.OK, f"{url} answers: {kind}, {tls}", value=parts.topology.value
+    )
+
+
+def _way(node: _Node, settings: Settings) -> Findings:
+    """How long a question takes, and how the two clocks differ."""
+    from redis.exceptions import NoPermissionError
+
+    times: list[tuple[float, float]] = []
+    try:
+        for _ in range(ROUND_TRIPS):
+            began, wall = time.monotonic(), time.time()
+            seconds, micros = node.ask("TIME")
+            took = time.monotonic() - began
+            times.append((took, int(seconds) + int(micros) / 1e6 - wall - took / 2))
+    except NoPermissionError:
+        return []  # the rights tell
+    middle = median(took for took, _ in times)
+    offset = min(times)[1]
+    deadline = settings.redis_deadline_s
+    text = f"round trip {middle * 1e3:.2f} ms, median of {ROUND_TRIPS}"
+    level, hint = Level.OK, ""
+    if middle > deadline / 2:
+        level = Level.FAIL if middle > deadline else Level.WARN
+        hint = (
+            f"decisions wait at most REDIS_DEADLINE_S, {plain(deadline * 1e3)} ms: come nearer, or raise it"
+        )
+    clock = f"clock {abs(offset) * 1e3:.1f} ms {'behind' if offset < 0 else 'ahead of'} this host's"
+    return [
+        node.finding("round_trip", level, text, hint, round(middle, 6)),
+        node.finding("clock", Level.OK, f"{clock}; windows go by the server's alone", value=round(offset, 6)),
+    ]
+
+
+def _server(node: _Node) -> Findings:
+    """What the server says about itself."""
+    from redis.exceptions import NoPermissionError
+
+    try:
+        text = node.ask("INFO").decode("utf-8", "replace")
+    except NoPermissionError:
+        hint = "grant +info to see its version, role and eviction policy"
+        return [node.finding("server", Level.WARN, "its user may not ask what it is", hint)]
+    info = dict(line.partition(":")[::2] for line in text.splitlines() if ":" in line)
+    return [_version(node, info), _role(node, info), _eviction(node, info)]
+
+
+def _version(node: _Node, info: Mapping[str, str]) -> Finding:
+    version = info.get("valkey_version") or info.get("redis_version", "")
+    name = f"{'Valkey' if 'valkey_version' in info else 'Redis'} {version}"
+    numbers = tuple(int(part) for part in info.get("redis_version", "").split(".")[:2] if part.isdigit())
+    if numbers < OLDEST:
+        return node.finding(
+            "version", Level.FAIL, f"{name} is too old", "Redis 6.2 or later, or Valkey", version
+        )
+    return node.finding("version", Level.OK, name, value=version)
+
+
+def _role(node: _Node, info: Mapping[str, str]) -> Finding:
+    role = info.get("role", "")
+    if role != "master":
+        hint = "name its primary, or let a Sentinel name it: redis+sentinel://"
+        return node.finding("role", Level.FAIL, "it is a replica, which counts nothing", hint, "replica")
+    return node.finding("role", Level.OK, "it is a primary", value="primary")
+
+
+def _eviction(node: _Node, info: Mapping[str, str]) -> Finding:
+    policy = info.get("maxmemory_policy", "")
+    text = f"eviction policy {policy or 'not told'}"
+    if policy in KEEPS_KEYS:
+        return node.finding("eviction", Level.OK, text, value=policy)
+    text += ": when its memory is full, a user may lose the window and so get a fresh limit"
+    return node.finding(
+        "eviction", Level.WARN, text, "set maxmemory-policy volatile-ttl or noeviction", policy
+    )
+
+
+def _allowed(node: _Node, settings: Settings, wire: WindowWire) -> Findings:
+    """Whether it may count, and does; what is known to be forbidden is not tried."""
+    rights = _rights(node, settings)
+    forbidden = any(finding.level is Level.FAIL for finding in rights)
+    return rights if forbidden else [*rights, _counts(node, wire)]
+
+
+def _rights(node: _Node, settings: Settings) -> Findings:
+    """Which commands its user may not run that are needed."""
+    needed = RIGHTS.split()
+    found = refused(node.ask, needed, node.asked.keys[0])
+    if found is None:
+        return []  # counting tells whether they are there
+    findings = []
+    if found.commands:
+        hint = "ACL SETUSER its name " + " ".join(f"+{command}" for command in found.commands)
+        text = f"its user may not run {', '.join(found.commands)}"
+        findings.append(node.finding("rights", Level.FAIL, text, hint, list(found.commands)))
+    if found.keys:
+        text = f"its user may not touch the keys below {settings.redis_prefix}"
+        hint = f"ACL SETUSER its name ~{settings.redis_prefix}:*"
+        findings.append(node.finding("rights", Level.FAIL, text, hint, ["keys"]))
+    if not findings:
+        findings.append(node.finding("rights", Level.OK, "its user may do all that is needed", value=[]))
+    return findings
+
+
+def _counts(node: _Node, wire: WindowWire) -> Finding:
+    """Charge one unit of a user who is nobody, in both forms, and give it back."""
+    from redis.exceptions import ResponseError
+
+    try:
+        (answer,) = wire.decode(_run(node, wire.encode([node.asked])), [node.asked])
+        allowed = all(ok == 1 for ok in answer[::VALUES])
+        back = wire.back(node.asked, answer)
+        moved = wire.decode(_run(node, wire.encode([back])), [back])
+    except ResponseError as error:
+        trouble = trouble_of(error, sent=True)
+        hint = f"its user needs: {RIGHTS}" if trouble is Trouble.FORBIDDEN else ""
+        _clear(node)
+        return node.finding("counting", Level.FAIL, f"it cannot count: {_words(error)}", hint, trouble.value)
+    except ValueError as error:
+        return node.finding("counting", Level.FAIL, f"it cannot count: {error}", value=Trouble.CONFUSED.value)
+    if not allowed or list(moved[0]) != [1, 1]:
+        text = f"it counts wrong: {list(answer)}, {list(moved[0])}"
+        return node.finding("counting", Level.FAIL, text, value=Trouble.CONFUSED.value)
+    return node.finding("counting", Level.OK, "it counts, and takes back", value="ok")
+
+
+def _run(node: _Node, words: tuple[list[str], list[str | int]]) -> object:
+    from redis.exceptions import NoScriptError
+
+    keys, arguments = words
+    text = script()
+    try:
+        digest = sha1(text.encode(), usedforsecurity=False).hexdigest()
+        return node.ask("EVALSHA", digest, len(keys), *keys, *arguments)
+    except NoScriptError:
+        return node.ask("EVAL", text, len(keys), *keys, *arguments)
+
+
+def _clear(node: _Node) -> None:
+    """Leave nothing behind that a script without all its rights may have written without a time to live."""
+    from redis.exceptions import ResponseError
+
+    for key in node.asked.keys:
+        with suppress(ResponseError):
+            node.ask("DEL", key)
+
+
+def _words(error: BaseException) -> str:
+    """An error in one line."""
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return text if len(text) <= WORDS_AT_MOST else f"{text[: WORDS_AT_MOST - 3]}..."
