@@ -52,17 +52,17 @@ def ours(app: App = bare, **settings: Any) -> App:
     return ThrottleMiddleware(app, throttle=Throttle(Settings(**chosen)))
 
 
-def asgi_ratelimit(app: App = bare, limit: int = LIMIT, per: str = "minute") -> App:
-    """asgi-ratelimit with its memory backend: a rule for all paths, the user from the scope."""
+def asgi_ratelimit(app: App = bare, limit: int = LIMIT, per: str = "minute", backend: Any = None) -> App:
+    """asgi-ratelimit, in memory if no backend is given: a rule for all paths, the user from the scope."""
     from ratelimit import RateLimitMiddleware, Rule
     from ratelimit.backends import simple
 
     async def client(scope: Any) -> tuple[str, str]:
         return scope["client"][0], "default"
 
-    backend: Any = simple.MemoryBackend
+    memory: Any = simple.MemoryBackend
     rule: dict[str, Any] = {per: limit}
-    limited: App = RateLimitMiddleware(app, client, backend(), {r"^/": [Rule(**rule)]})
+    limited: App = RateLimitMiddleware(app, client, backend or memory(), {r"^/": [Rule(**rule)]})
     return limited
 
 
@@ -91,7 +91,7 @@ def limits_moving() -> App:
     return limits_fixed("MovingWindowRateLimiter")
 
 
-def slowapi() -> App:
+def slowapi(limit: int = LIMIT, storage: str = "memory://") -> App:
     """slowapi's pure ASGI middleware round a Starlette app, as its documentation attaches it."""
     from slowapi import Limiter
     from slowapi.middleware import SlowAPIASGIMiddleware
@@ -106,7 +106,10 @@ def slowapi() -> App:
     app = Starlette()
     app.add_route("/v1/predict", endpoint)
     app.state.limiter = Limiter(
-        key_func=get_remote_address, default_limits=[f"{LIMIT}/minute"], headers_enabled=True
+        key_func=get_remote_address,
+        default_limits=[f"{limit}/minute"],
+        headers_enabled=True,
+        storage_uri=storage,
     )
     app.add_middleware(SlowAPIASGIMiddleware)
     return app

@@ -49,13 +49,13 @@ def attacked(lab: Lab) -> dict[str, Any]:
 async def _attack(lab: Lab, settings: dict[str, Any]) -> dict[str, float]:
     lab.gauge.empty()
     async with ours.whole(lab.server.url, LIMIT, **settings) as throttle:
-        hit = ours.hits(throttle)
+        hit = ours.Whole(throttle)
         for user in EXHAUSTED:
             await hit(user, LIMIT.limit)
         await closed(hit, users(), TASKS, lab.scale.warm_s)
-        asked, before = ours.seen(throttle).health.asked, lab.gauge.read()
+        asked, before = hit.store.health.asked, lab.gauge.read()
         tally = await closed(hit, users(), TASKS, lab.scale.row_s)
-        asked = ours.seen(throttle).health.asked - asked
+        asked = hit.store.health.asked - asked
         trips = lab.gauge.read().sent(before, ("evalsha", "eval"))
     return _figures(tally, asked, trips)
 

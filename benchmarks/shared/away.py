@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
-from autoglm_throttle import Throttle
 from autoglm_throttle.limiting.shared.outage import State
 from benchmarks.shared import ours
 from benchmarks.shared.drive import Hit, clock, quantile
@@ -50,20 +49,19 @@ async def timed(hit: Hit, user: str) -> float:
     return clock() - begun
 
 
-async def _settled(throttle: Throttle, hit: Hit) -> None:
+async def _settled(hit: ours.Whole) -> None:
     """Make sure that the store answers."""
     until = clock() + GIVE_UP_S
     while clock() < until:
         await hit(USERS[0])
-        if ours.seen(throttle).state is State.REMOTE:
+        if hit.store.state is State.REMOTE:
             return
         await asyncio.sleep(PACE_S)
     raise RuntimeError("the store was not asked again")
 
 
-async def _outage(throttle: Throttle, begin: Callable[[], None], end: Callable[[], None]) -> dict[str, float]:
-    hit = ours.hits(throttle)
-    await _settled(throttle, hit)
+async def _outage(hit: ours.Whole, begin: Callable[[], None], end: Callable[[], None]) -> dict[str, float]:
+    await _settled(hit)
     await asyncio.sleep(0.1)
     async with lags() as late:
         await asyncio.sleep(0.3)
@@ -77,7 +75,7 @@ async def _outage(throttle: Throttle, begin: Callable[[], None], end: Callable[[
         during = max(late)
     end()
     back = clock()
-    await _settled(throttle, hit)
+    await _settled(hit)
     return {
         "first_ms": waits[0] * 1e3,
         "after_third_ms": max(waits[ALONE:]) * 1e3,
@@ -99,7 +97,7 @@ def failure(lab: Lab) -> dict[str, Any]:
         for name, (begin, end) in kinds.items():
             lab.gauge.empty()
             async with ours.whole(server.url, LIMIT) as throttle:
-                outages = [await _outage(throttle, begin, end) for _ in range(lab.scale.outages)]
+                outages = [await _outage(ours.Whole(throttle), begin, end) for _ in range(lab.scale.outages)]
             found[name] = {figure: median(one[figure] for one in outages) for figure in outages[0]}
             found[name]["worst_first_ms"] = max(one["first_ms"] for one in outages)
         return found

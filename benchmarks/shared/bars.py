@@ -11,7 +11,7 @@ TUNED = ("moving-raised", "moving-blocking")
 """Of the two pools whichever was faster is the one to beat."""
 
 CALM = 1.5
-"""A control that varies by more than this tells of the machine: a bar of speed that was missed is not judged."""
+"""A control that varies by more than this tells of the machine: a miss of a bar of speed is no verdict then."""
 
 LAG_MS = 5.0
 """The same for the lag of a loop that decides nothing."""

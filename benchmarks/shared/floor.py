@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 import hiredis
 
+from autoglm_throttle.limiting.shared.store import VALUES
 from autoglm_throttle.model import UserLimit
 from benchmarks.shared import calls
 from benchmarks.shared.drive import Tally, clock
@@ -67,7 +68,7 @@ class Floor:
                 if isinstance(reply, hiredis.ReplyError):
                     raise reply
                 replies -= 1
-                decisions += len(reply) // calls.VALUES
+                decisions += len(reply) // VALUES
                 admitted += calls.admitted(reply)
             then, now = now, clock()
             tally.admitted += admitted

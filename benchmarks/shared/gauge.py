@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from tests.stores.server import RedisServer
 
-
 LEAVING_S = 1.0
 """As long as a server may need to notice that clients have hung up."""
 

@@ -18,6 +18,8 @@ from benchmarks.shared.contestant import per
 from benchmarks.shared.drive import Hit
 
 PARTITIONS = 16
+PLACES = 1024
+"""More than there are tasks: else the gate would see a flood."""
 
 
 class NoAnswer(Exception):
@@ -42,42 +44,53 @@ async def store(url: str, limit: UserLimit) -> AsyncGenerator[Hit]:
 
 
 @contextlib.asynccontextmanager
-async def throttle(url: str, limit: UserLimit) -> AsyncGenerator[Hit]:
-    """The whole decision: priority bucket, user limit, permit and settlement.
-
-    Raises:
-        NoAnswer: at the end, if some decision was made without the store.
-    """
-    async with whole(url, limit) as made:
-        yield hits(made)
-        if missed := sum(seen(made).fallbacks.values()):
-            raise NoAnswer(f"{missed} decisions were made without the store")
-
-
-@contextlib.asynccontextmanager
 async def whole(url: str, limit: UserLimit, **settings: Any) -> AsyncGenerator[Throttle]:
-    """A throttle whose user limit is shared, and whose rates never refuse."""
-    chosen = {"user_limit": per(limit), "rate_mid_rps": 1e6, "gpu": "none", "service": "bench"} | settings
-    async with Throttle(Settings(redis_url=url, **chosen)) as made:
+    """A throttle whose user limit is shared, and whose rates and places never refuse."""
+    chosen = {
+        "user_limit": per(limit),
+        "rate_mid_rps": 1e6,
+        "inflight_start": PLACES,
+        "gpu": "none",
+        "key_secret": "benchmark of no secrets",
+    } | settings
+    made = Throttle(Settings(redis_url=url, **chosen))
+    made.start()
+    try:
         yield made
+    finally:
+        made.stop()
 
 
-def hits(made: Throttle) -> Hit:
-    """Its whole decision, as other contestants make theirs."""
+class Whole:
+    """The whole decision: priority bucket, user limit, permit and settlement; a `Hit`."""
 
-    async def hit(user: str, units: int = 1) -> bool:
-        verdict = await made.admit(Demand(Priority.MID, user, units))
+    def __init__(self, made: Throttle) -> None:
+        self.made = made
+
+    async def __call__(self, user: str, units: int = 1) -> bool:
+        """Decide."""
+        verdict = await self.made.admit(Demand(Priority.MID, user, units))
         if isinstance(verdict, Permit):
             verdict.settle()
             return True
         return False
 
-    return hit
+    @property
+    def store(self) -> StoreView:
+        """What it says about its store."""
+        view = self.made.snapshot().store
+        if view is None:
+            raise NoAnswer("it has no store")
+        return view
+
+    @property
+    def alone(self) -> int:
+        """Decisions that were made without the store, so far."""
+        return sum(self.store.fallbacks.values())
 
 
-def seen(made: Throttle) -> StoreView:
-    """What it says about its store."""
-    view = made.snapshot().store
-    if view is None:
-        raise NoAnswer("it has no store")
-    return view
+@contextlib.asynccontextmanager
+async def throttle(url: str, limit: UserLimit) -> AsyncGenerator[Hit]:
+    """The whole decision, as it comes."""
+    async with whole(url, limit) as made:
+        yield Whole(made)

@@ -7,7 +7,7 @@ import functools
 import itertools
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from benchmarks.shared.drive import Hit, Tally, arrivals, closed, open_loop, qua
 from benchmarks.shared.floor import FLOORS, Batch, Floor
 from benchmarks.shared.gauge import Reading
 from benchmarks.shared.lab import LIMIT, USERS, Lab
+from benchmarks.shared.ours import Whole
 
 CONTROL = "control"
 """A fixed piece of work for this processor alone: what it varies by is the machine's, not a row's."""
@@ -70,8 +71,9 @@ class Runs:
         }
 
 
-def median(values: Any) -> float:
-    return statistics.median(values)
+def median(values: Iterable[float]) -> float:
+    """The median, which a generator may give."""
+    return float(statistics.median(values))
 
 
 def _each(amount: float, run: Run) -> float:
@@ -113,11 +115,23 @@ def _row(lab: Lab, who: Contestant, tasks: int, kept: Runs) -> float:
         async with lab.opened(who) as hit:
             users = itertools.cycle(USERS)
             before = await warm(lab, hit, users, tasks)
-            tally = await closed(hit, users, tasks, lab.scale.row_s)
+            tally = await judged(hit, closed(hit, users, tasks, lab.scale.row_s))
+            if tally.refused:  # there are too many users for that
+                tally.errors["refused"] += tally.refused
             return Run.between(tally, before, lab.gauge.read(), who.sends)
 
     kept.runs.append(asyncio.run(run()))
     return kept.runs[-1].tally.per_s
+
+
+async def judged(hit: Hit, run: Awaitable[Tally]) -> Tally:
+    """A run in which a decision that was made without the store is an error."""
+    before = hit.alone if isinstance(hit, Whole) else 0
+    tally = await run
+    if isinstance(hit, Whole) and (alone := hit.alone - before):
+        tally.errors["without the store"] += alone
+        tally.admitted -= alone
+    return tally
 
 
 async def warm(lab: Lab, hit: Hit, users: Iterator[str], tasks: int) -> Reading:
@@ -181,7 +195,7 @@ async def _open(lab: Lab, who: Contestant, due: list[float]) -> Tally:
     async with lab.opened(who) as hit:
         users = itertools.cycle(USERS)
         await warm(lab, hit, users, OPEN_TASKS)
-        return await open_loop(hit, users, due)
+        return await judged(hit, open_loop(hit, users, due))
 
 
 def _opened(runs: Sequence[Tally]) -> dict[str, Any]:

@@ -61,7 +61,7 @@ async def throttled(url: str, limit: UserLimit, *, pool: str) -> AsyncGenerator[
     from throttled.asyncio import RedisStore, Throttled, rate_limiter
 
     most = {"raised": {"max_connections": RAISED}}.get(pool, {})
-    backend = RedisStore(server=url, options={"CONNECTION_POOL_KWARGS": most})
+    backend: Any = RedisStore(server=url, options={"CONNECTION_POOL_KWARGS": most})
     quota = rate_limiter.per_duration(
         datetime.timedelta(seconds=limit.window_s), limit.limit, burst=limit.limit
     )
@@ -73,7 +73,7 @@ async def throttled(url: str, limit: UserLimit, *, pool: str) -> AsyncGenerator[
     try:
         yield hit
     finally:
-        await backend._backend.get_client().aclose()
+        await backend._backend.get_client().connection_pool.disconnect()
 
 
 @contextlib.asynccontextmanager

@@ -41,10 +41,10 @@ def row(
     }
 
 
-def depth(spread: float = 1.1, **rows: dict[str, Any]) -> dict[str, Any]:
+def depth(spread: float = 1.1, rows: dict[str, Any] | None = None) -> dict[str, Any]:
     usual = {"store": row(1.0), "throttle": row(1.2), "floor": row(1.2), "floor-batch": row(0.7)}
     usual |= {name: row(server_us=16.0) for name in TUNED}
-    return {"rows": usual | rows, "control": {"spread": spread}}
+    return {"rows": usual | (rows or {}), "control": {"spread": spread}}
 
 
 def record(**parts: Any) -> dict[str, Any]:
@@ -93,11 +93,11 @@ def test_only_what_was_measured_is_judged() -> None:
 
 
 def test_the_pool_to_beat_is_the_faster_one() -> None:
-    slower = depth(**{"moving-blocking": row(2.9, server_us=16.0)})
+    slower = depth(rows={"moving-blocking": row(2.9, server_us=16.0)})
     assert missed(decisions={"64": slower, "512": depth()}) == {
         f"decisions/s at 64, {who} over limits' moving window" for who in ("store", "throttle")
     }
-    cheap = depth(**{"moving-raised": row(server_us=11.0)})
+    cheap = depth(rows={"moving-raised": row(server_us=11.0)})
     assert {text.split(",")[0] for text in missed(decisions={"64": depth(), "512": cheap})} == {
         "Redis CPU per decision at 512"
     }
@@ -105,7 +105,7 @@ def test_the_pool_to_beat_is_the_faster_one() -> None:
 
 def test_errors_connections_and_round_trips_are_judged_on_noisy_machines_too() -> None:
     wrong = row(1.0, errors={"NoAnswer": 1}, connections=5, round_trips=0.2)
-    found = list(bars(record(decisions={"64": depth(9.0, store=wrong), "512": depth()})))
+    found = list(bars(record(decisions={"64": depth(9.0, {"store": wrong}), "512": depth()})))
     assert {bar.text for bar in found if bar.verdict == "MISSED"} == {
         "errors at 64, store",
         "connections at 64, store",
@@ -114,7 +114,7 @@ def test_errors_connections_and_round_trips_are_judged_on_noisy_machines_too() -
 
 
 def test_what_a_noisy_machine_makes_slow_is_not_judged() -> None:
-    slow = depth(9.0, floor=row(0.5), **{"moving-raised": row(1.0, server_us=16.0)})
+    slow = depth(9.0, {"floor": row(0.5), "moving-raised": row(1.0, server_us=16.0)})
     found = list(bars(record(decisions={"64": slow, "512": depth()})))
     assert {bar.verdict for bar in found} == {"met", NOISY}
     lags = {name: {**one, "p99_ms": 40.0} for name, one in record()["open_loop"].items()}

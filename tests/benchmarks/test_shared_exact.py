@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.model import UserLimit
-from benchmarks.shared import drive, exact
+from benchmarks.shared import drive
 from benchmarks.shared.exact import Admission, attack, crowd, worst
 
 
@@ -43,7 +43,7 @@ class Times:
             await sleep(0)
 
         monkeypatch.setattr(drive, "clock", lambda: self.now)
-        monkeypatch.setattr(exact.asyncio, "sleep", later)
+        monkeypatch.setattr(asyncio, "sleep", later)
 
 
 LIMIT = UserLimit("user-2s", 100, 2)
