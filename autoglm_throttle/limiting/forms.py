@@ -16,7 +16,7 @@ Account = Any
 class Form(Protocol):
     """How the units of a user under a set of limits are kept and judged.
 
-    Whoever calls sees to it that nothing is given back while a call lasts.
+    Whoever calls sees to it that nothing is given back while a call lasts; `idle` alone bears it.
     """
 
     def open(self) -> Account:

@@ -4,9 +4,6 @@ The window is cut into buckets of a sixtieth; bucket i holds what was spent from
 The present bucket and the 60 before it count whole, a partly expired one too: so in no window are more
 than the limit's units admitted, and a unit counts for a window to 61/60 of it. A store that several
 processes share counts large limits in the same way, with the same numbers.
-
-The garbage collector may run at any call, and end a forgotten request that gives units back:
-between the reading of a ring and its change, or the end of its use, stands none.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ class Ring:
     """What one user has spent under one limit, at most 300 bytes of it.
 
     The counts of all buckets are the digits of one number, the newest bucket's the lowest.
-    Then time is a shift, the oldest bucket is where the number begins, and no reader sees half a change.
+    So time that passes is a shift, and the oldest bucket is where the number begins.
     """
 
     __slots__ = ("counts", "last")
@@ -64,10 +61,8 @@ class SubBuckets:
         """What the limit says on ``units``, with what would remain after them; a list of one."""
         limit, width_us = self._limit, self._width_us
         bucket = self._bucket(now)
-        last, counts = ring.last, ring.counts
-        if bucket > last:
-            counts = self._aged(counts, bucket - last)
-        elif counts:
+        last, counts = ring.last, self._counts(ring, bucket)
+        if counts and last > bucket:
             bucket = last
         used = self._sum(counts)
         oldest = (counts.bit_length() - 1) // self._bits if counts else 0
@@ -85,11 +80,8 @@ class SubBuckets:
     def spend(self, ring: Ring, units: int, now: float) -> None:
         """Charge ``units``; a clock that went back reads as standing still."""
         bucket = self._bucket(now)
-        last, counts = ring.last, ring.counts
-        if bucket > last:
-            age = bucket - last
-            counts = counts << age * self._bits & self._all if age < INSIDE else 0
-        if bucket > last or not counts:
+        counts = self._counts(ring, bucket)
+        if bucket > ring.last or not counts:
             ring.last = bucket  # first: if a fork breaks this off, the units only stay for longer
         ring.counts = counts + units
 
@@ -111,20 +103,21 @@ class SubBuckets:
 
     def idle(self, ring: Ring, now: float) -> bool:
         """Whether the limit counts nothing any more."""
-        return not ring.counts or self._bucket(now) - ring.last >= INSIDE
+        return not self._counts(ring, self._bucket(now))
 
     def left(self, ring: Ring, now: float) -> float:
         """The share that is left of the limit: 1 for an idle user, 0 for an exhausted one."""
-        bucket = self._bucket(now)
-        counts = self._aged(ring.counts, bucket - ring.last) if bucket > ring.last else ring.counts
-        return 1.0 - self._sum(counts) / self._limit.limit
+        return 1.0 - self._sum(self._counts(ring, self._bucket(now))) / self._limit.limit
 
     def _bucket(self, now: float) -> int:
         """Number of the bucket of an instant, of which only whole microseconds count."""
         return int(now * 1e6 // self._width_us)
 
-    def _aged(self, counts: int, age: int) -> int:
-        """The counts so many buckets later, without those that have left."""
+    def _counts(self, ring: Ring, bucket: int) -> int:
+        """The counts as of a bucket, without those that have left; an earlier bucket is the newest."""
+        age, counts = bucket - ring.last, ring.counts
+        if age <= 0:
+            return counts
         return counts << age * self._bits & self._all if age < INSIDE else 0
 
     def _sum(self, counts: int) -> int:

@@ -38,6 +38,11 @@ class ReferenceLog:
         """Write units down; a clock that went back stands still."""
         self.units[user].extend([max([now, *self.units[user]])] * units)
 
+    def give_back(self, user: str, units: int, charged_at: float) -> None:
+        """Strike out units that were charged at that instant."""
+        for _ in range(units):
+            self.units[user].remove(charged_at)
+
     def look(self, user: str, units: int, now: float) -> Expected:
         """What `hit` would say."""
         log = self.units[user]

@@ -151,6 +151,56 @@ def test_a_window_loses_and_invents_no_unit(
     assert everywhere(scene) >= 2
 
 
+SCALE = 126
+"""Makes of `MINUTE` and `HOUR` limits too large for a log, and of `SECOND` one that is not."""
+
+
+@pytest.mark.parametrize(
+    "limits", [(MINUTE,), (MINUTE, SECOND), (HOUR, MINUTE, SECOND)], ids=["ring", "both", "rings"]
+)
+@pytest.mark.parametrize("charges", CHARGES)
+@pytest.mark.parametrize(("units", "now"), ASKED)
+def test_nor_does_a_window_of_large_limits(
+    limits: tuple[UserLimit, ...], charges: str, units: int, now: float
+) -> None:
+    large = tuple(UserLimit(each.name, each.limit * SCALE, each.window_s) for each in limits)
+    assert not large[0].exact
+    given = sum(spent for at, spent in CHARGES[charges] if at == 100.0) * SCALE
+
+    def scene() -> tuple[Act, Act, Act]:
+        window = SlidingWindow(large, 100)
+        for at, spent in CHARGES[charges]:
+            window.hit("u", spent * SCALE, at)
+        return (
+            lambda: window.hit("u", units * SCALE, now).allowed,
+            lambda: window.give_back("u", given, 100.0, now),
+            lambda: (left(window, "u", now), len(window._aside)),
+        )
+
+    assert everywhere(scene) >= 2
+
+
+def left(window: SlidingWindow, user: str, now: float) -> list[object]:
+    """What each limit has left from now on, at instants when something may have left."""
+    account, instants = window.peek(user), (now, now + 0.5, now + 1, now + 59.5, now + 60.5, now + 3700)
+    return [(s.name, s.remaining) for at in instants for s in window.judge(account, 1, at).items]
+
+
+def test_who_makes_room_for_a_newcomer_reads_no_ring_that_changes() -> None:
+    def scene() -> tuple[Act, Act, Act]:
+        window = SlidingWindow((UserLimit("minute", 2000, 60),), 2)
+        window.hit("u", 2000, 100.0)
+        window.hit("v", 1000, 100.0)
+        window.hit("v", 1000, 101.0)
+        return (
+            lambda: window.hit("w", 1, 161.5).allowed,
+            lambda: window.give_back("v", 1000, 101.0, 161.5),
+            lambda: (len(window), len(window._aside), left(window, "w", 161.5)),
+        )
+
+    assert everywhere(scene) >= 4
+
+
 def test_two_requests_that_are_given_back_at_once_both_are() -> None:
     def scene() -> tuple[Act, Act, Act]:
         window = SlidingWindow((MINUTE,), 100)

@@ -256,3 +256,37 @@ def test_neighbourhoods_take_a_tenth_of_the_table_and_are_swept_with_it() -> Non
     tested.sweep(60.0, 100)
     assert tested.users == 0
     assert hit(tested, Demand(user="new 19", group="group 19"), 60.0).allowed
+
+
+def test_a_large_multiple_is_counted_in_buckets_and_the_limit_itself_exactly() -> None:
+    tested = windows(per(600), factor=2.0)
+    demands = [Demand(user=f"user {n}", address="host", cost=500.0) for n in range(3)]
+    assert [hit(tested, demand, 0.5).allowed for demand in demands] == [True, True, False]
+    assert hit(tested, demands[2], 59.0).retry_after_s == 2.0, "the address's bucket leaves after 61 s"
+    assert hit(tested, demands[0], 60.5).policy == "address-60s", "its user alone could again"
+    assert hit(tested, demands[0], 61.0).allowed
+    assert tested.give_back(demands[0], 61.0, 61.0)
+
+
+# --- beginning with what is known from elsewhere ---
+
+
+def test_a_user_and_an_address_begin_with_what_they_have_left() -> None:
+    tested = windows(per(10), plans={"staff": ()}, factor=2.0)
+    demand = Demand(user="ann", address="host")
+    assert not tested.knows(demand)
+    tested.begin_user(demand, (4,), 0.0)
+    tested.begin_address(demand, (6,), 0.0)
+    assert tested.knows(demand)
+    assert admitted(tested, demand) == 4
+    assert admitted(tested, Demand(user="ben", address="host")) == 2
+    assert admitted(tested, Demand(user="ben")) == 8, "under an address of its own, ben has all but two"
+
+
+def test_where_no_limit_applies_nobody_begins() -> None:
+    tested = windows(per(10), plans={"staff": ()})
+    demand = Demand(user="ann", address="host", plan="staff")
+    tested.begin_user(demand, (), 0.0)
+    tested.begin_address(demand, (), 0.0)
+    assert not tested.knows(demand)
+    assert tested.users == 0
