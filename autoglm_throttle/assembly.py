@@ -13,6 +13,7 @@ from autoglm_throttle.identity import Identity, is_identity
 from autoglm_throttle.limiting.cap import Cap
 from autoglm_throttle.limiting.gate import Gate, GateRules
 from autoglm_throttle.limiting.limit_sets import LimitSets
+from autoglm_throttle.limiting.shared.background import loop_runs
 from autoglm_throttle.limiting.shared.last_seen import LastSeen
 from autoglm_throttle.limiting.shared.outage import Outage
 from autoglm_throttle.limiting.shared.refused_cache import RefusedCache
@@ -46,7 +47,7 @@ def user_windows(
         redis: makes the client of each event loop, instead of what ``settings.redis_url`` names.
     """
     sets = limit_sets(settings)
-    store = _store(settings, redis) if any(sets) else None
+    store = shared_store(settings, redis) if any(sets) else None
     if store is None:
         return UserWindows(sets, settings.max_users)
     return SharedWindows(
@@ -59,10 +60,11 @@ def user_windows(
         processes=lambda: settings.workers,
         max_users=settings.max_users,
         text_of=lambda name: name if is_identity(name) else identity.of("user", name),
+        askable=loop_runs,
     )
 
 
-def _store(settings: Settings, redis: Callable[[], Any] | None) -> Store | None:
+def shared_store(settings: Settings, redis: Callable[[], Any] | None) -> Store | None:
     """The store that the settings name; its modules are loaded here, for those who have one."""
     if settings.user_storage is not None:
         from autoglm_throttle.limiting.shared.limits_window import LimitsWindow

@@ -1,4 +1,4 @@
-"""What a shared store needs beside the questions: its reports taken in, its changes logged, its probes sent."""
+"""What a shared store needs beside the questions: reports taken in, changes logged, probes sent."""
 
 from __future__ import annotations
 

@@ -35,6 +35,7 @@ class Shared:
     ) -> None:
         self.store = ScriptedStore()
         self.processes = processes
+        self.askable = True
         self.windows = SharedWindows(
             LimitSets([limits] * 3, by_plan=plans or {}, by_route={}, address_factor=2.0),
             self.store,
@@ -45,6 +46,7 @@ class Shared:
             processes=lambda: self.processes,
             max_users=100,
             text_of=lambda text: text,
+            askable=lambda: self.askable,
         )
 
     def question(self, demand: Demand, now: float) -> Question:
@@ -260,6 +262,14 @@ def test_a_change_of_the_number_of_processes_changes_the_share() -> None:
     shared.processes = 5
     assert shared.known(ALICE, 0.1).limit == 2
     assert shared.windows.view().processes == 5
+
+
+def test_where_the_store_cannot_be_asked_from_the_process_decides_and_the_store_is_not_blamed() -> None:
+    shared = Shared(MINUTE)
+    shared.askable = False
+    assert shared.known(ALICE, 0.0).remaining == 9
+    assert shared.windows.view().fallbacks[Trouble.LOOP] == 1
+    assert shared.windows.outage.state is State.REMOTE
 
 
 def test_what_was_charged_here_is_given_back_here() -> None:

@@ -12,6 +12,15 @@ _running: set[asyncio.Task[None]] = set()
 """A loop itself holds its tasks only weakly."""
 
 
+def loop_runs() -> bool:
+    """Whether an asyncio loop runs here."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 def begin(work: Callable[[], Awaitable[T]], done: Callable[[T], None]) -> bool:
     """Begin work whose outcome is handed to ``done``, in the loop; False where no asyncio loop runs here.
 

@@ -52,6 +52,7 @@ class SharedWindows:
         processes: how many processes share the limits: each takes its fair share while it cannot be asked.
         max_users: most users remembered under each set of limits, meanwhile.
         text_of: makes an identity of a user's name that is none.
+        askable: whether the store's client can run where this is asked: in an asyncio loop.
     """
 
     def __init__(  # noqa: PLR0913 - one argument for each part that it is put together from
@@ -66,6 +67,7 @@ class SharedWindows:
         processes: Callable[[], int],
         max_users: int,
         text_of: Callable[[str], str],
+        askable: Callable[[], bool],
     ) -> None:
         self.store: Store = store
         self.outage: Outage = outage
@@ -80,6 +82,7 @@ class SharedWindows:
         self._processes = processes
         self._max_users = max_users
         self._text_of = text_of
+        self._askable = askable
         self._kinds = {limit_set: _kinds(limit_set) for limit_set in sets}
         self._fallbacks = dict.fromkeys(Trouble, 0)
         self._spared = 0
@@ -102,6 +105,8 @@ class SharedWindows:
         if self.outage.state is not State.REMOTE:
             self.probe_due = self.probe_due or self.outage.due(now)
             return self._without(demand, self.outage.why or Trouble.UNREACHABLE, now)
+        if not self._askable():
+            return self._without(demand, Trouble.LOOP, now)
         user_kind, address_kind = self._kinds[limit_set]
         charge = Charge(user_kind, limit_set.users, user, units)
         if not address:
