@@ -136,11 +136,30 @@ def test_costs_of_one_caller_stand_beside_each_other() -> None:
 
 def test_what_is_over_leaves_room_for_another_cost() -> None:
     cache = RefusedCache()
-    for units in range(1, COSTS_AT_MOST + 1):
-        cache.put(key(units=units), refusal(0.5 if units < COSTS_AT_MOST else 9.0), 100.0, 100.0)
-    cache.put(key(units=100), refusal(), 100.5, 100.5)
-    assert cache.find(key(units=COSTS_AT_MOST), 100.5) is not None
-    assert cache.find(key(units=100), 100.5) is not None
+    cache.put(key(units=101), too_large(), 100.0, 100.0)
+    for units in range(1, COSTS_AT_MOST):
+        cache.put(key(units=units), refusal(0.5), 100.0, 100.0)
+    cache.put(key(units=50), refusal(), 100.5, 100.5)
+    assert cache.find(key(units=101), 100.5) is not None
+    assert cache.find(key(units=50), 100.5) is not None
+
+
+def test_one_cost_takes_one_place() -> None:
+    cache = RefusedCache()
+    cache.put(key(units=2), refusal(), 100.0, 100.0)
+    for _ in range(2 * COSTS_AT_MOST):
+        cache.put(key(units=1), refusal(), 100.0, 100.0)
+    assert cache.find(key(units=2), 100.0) is not None
+
+
+def test_who_waits_as_long_as_told_is_not_told_to_wait_again() -> None:
+    for n in range(2000):
+        cache, sent_s = RefusedCache(ask_again_s=100.0), 0.1 + n / 7.0
+        cache.put(ANN, refusal(3.3), sent_s, sent_s)
+        now = sent_s + n / 999.0
+        known = cache.find(ANN, now)
+        assert known is not None
+        assert cache.find(ANN, now + known.retry_after_s) is None
 
 
 def test_a_refund_lets_a_caller_ask_for_anything() -> None:
@@ -205,16 +224,24 @@ def test_it_is_bounded_and_forgets_the_oldest(size: int, puts: list[tuple[float,
         assert (cache.find(asked, now) is not None) is (size > 0)
 
 
+def test_the_oldest_goes_first() -> None:
+    cache = RefusedCache(3)
+    for user in ("ann", "ben", "cyd", "dan"):
+        cache.put(key(user), refusal(), 100.0, 100.0)
+    known = [cache.find(key(user), 100.0) is not None for user in ("ann", "ben", "cyd", "dan")]
+    assert known == [False, True, True, True]
+
+
 def test_whose_time_is_over_leave_by_themselves() -> None:
     cache = RefusedCache()
-    for n in range(500):
-        cache.put(key(f"early {n}"), refusal(), 100.0, 100.0)
     for n in range(5):
         cache.put(key(f"large {n}", 101), too_large(), 100.0, 100.0)
-    for n in range(500):
-        cache.put(key(f"late {n}"), refusal(), 101.5, 101.5)
+        cache.put(key(f"large {n}", 1), refusal(), 100.0, 100.0)
+    for wave in (100.0, 101.5, 103.0):
+        for n in range(500):
+            cache.put(key(f"{wave} {n}"), refusal(), wave, wave)
     assert len(cache) == 505
-    assert all(cache.find(key(f"large {n}", 101), 101.5) is not None for n in range(5))
+    assert all(cache.find(key(f"large {n}", 101), 103.0) is not None for n in range(5))
     assert repr(cache) == "RefusedCache(505 of 100000 callers)"
 
 
