@@ -21,13 +21,11 @@ URL_CHARACTERS = 2000
 """Room for a dozen nodes with long names."""
 
 
-_QUOTED = re.compile(r"'(?![a-z0-9+]+://')[^']{4,}'")
+_QUOTED = re.compile(r"""(?<!\S)(['"])(?![a-z0-9+]+://['"])(?:(?!\1).){4,}\1(?!\S)""")
 """What a complaint quotes, unless it is a scheme: where a URL is wrong, any part may be the password."""
 
 _LISTED = re.compile(r"^not a URL of [^:]*: |; the forms are: .*", re.DOTALL)
 """What the form says as well."""
-
-_END_OF_HOSTS = re.compile(r"[/?#]")
 
 
 class KeyText(Form[str]):
@@ -95,9 +93,6 @@ class RedisUrl(_StoreUrl):
     example = "redis://localhost:6379/0"
 
     def _check(self, text: str) -> None:
-        scheme, _, rest = text.partition("://")
-        if scheme != "unix" and "@" in rest and "@" not in _END_OF_HOSTS.split(rest)[0]:
-            raise FormError("a / ? or # in a password must be written %2F, %3F or %23")
         parse_redis_url(text)
 
 
