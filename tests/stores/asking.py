@@ -9,21 +9,37 @@ from collections.abc import Awaitable
 from types import TracebackType
 from typing import Self, TypeVar
 
-from autoglm_throttle.limiting.shared.wire import WindowWire
-
 from autoglm_throttle.limiting.shared.redis_batch import BatchRules
 from autoglm_throttle.limiting.shared.redis_window import RedisWindow
 from autoglm_throttle.limiting.shared.store import VALUES, Answer, Charge, Trouble
+from autoglm_throttle.limiting.shared.wire import WindowWire
 from autoglm_throttle.model import UserLimit
 from autoglm_throttle.redis_client import RedisClients, RedisOptions
 
 T = TypeVar("T")
 LIMIT = 100
 PARTITIONS = 16
+DEADLINE_S = 0.05
+PATIENT_S = 5.0
+"""For what is not about the deadline: a machine that is busy shall not make an answer a trouble."""
+SOON_S = 0.3
+"""Promptly, on such a machine: ours takes a sixth, redis-py's own defaults take 5 s and more."""
 
 
-def window_at(url: str, prefix: str, *, service: str = "default") -> RedisWindow:
-    return RedisWindow(RedisClients(RedisOptions(url)), WindowWire(prefix, service, PARTITIONS), BatchRules())
+def window_at(
+    url: str, prefix: str, *, service: str = "default", deadline_s: float = PATIENT_S
+) -> RedisWindow:
+    rules = BatchRules(deadline_s=deadline_s)
+    return RedisWindow(RedisClients(RedisOptions(url)), WindowWire(prefix, service, PARTITIONS), rules)
+
+
+async def prompt_window(url: str, prefix: str) -> RedisWindow:
+    """One with the deadline that a throttle has, already connected."""
+    window = window_at(url, prefix, deadline_s=DEADLINE_S)
+    started = time.monotonic()
+    while isinstance(answer := await ask(window, 0, units=0), Trouble):
+        assert time.monotonic() - started < PATIENT_S, answer
+    return window
 
 
 def name(number: int) -> str:

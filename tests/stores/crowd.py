@@ -45,8 +45,8 @@ class Crowd:
 
     def __exit__(self, *_: object) -> None:
         for process in self._processes:
-            with process:
-                process.kill()
+            process.kill()
+            process.communicate()
 
     def __call__(self, **job: object) -> list[int]:
         """What each was allowed."""
@@ -54,6 +54,7 @@ class Crowd:
             assert process.stdin is not None
             process.stdin.write(json.dumps(job) + "\n")
         answers = [process.stdout.readline() for process in self._processes if process.stdout is not None]
+        assert all(answers), "a process failed; its error stands in the captured output"
         return [int(answer) for answer in answers]
 
 

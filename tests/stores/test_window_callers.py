@@ -14,7 +14,7 @@ import pytest
 
 from autoglm_throttle.limiting.shared.redis_window import RedisWindow
 from autoglm_throttle.limiting.shared.store import Trouble
-from tests.stores.asking import LIMIT, ask, charge, left, window_at
+from tests.stores.asking import LIMIT, ask, charge, left, prompt_window, window_at
 from tests.stores.crowd import Crowd
 from tests.stores.proxy import SlowProxy
 from tests.stores.server import RedisServer
@@ -63,8 +63,7 @@ async def _all_given_back(window: RedisWindow, gone: list[int]) -> None:
 async def test_a_handler_that_blocks_the_loop_is_not_the_stores_trouble(
     slow_proxy: SlowProxy, redis_prefix: str
 ) -> None:
-    window = window_at(slow_proxy.url, redis_prefix)
-    assert await left(window, 0) == LIMIT - 1
+    window = await prompt_window(slow_proxy.url, redis_prefix)
     slow_proxy.delay_s = 0.002
     for passes in (0, 1, 2, 3):
         asked = [asyncio.create_task(ask(window, user)) for user in range(1, 40)]

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from autoglm_throttle.limiting.shared.store import Trouble
-from tests.stores.asking import LIMIT, ask, comes_back, key, left, timed, window_at
+from tests.stores.asking import LIMIT, SOON_S, ask, comes_back, key, left, timed, window_at
 from tests.stores.server import RedisServer, free_port
 
 pytestmark = pytest.mark.server
@@ -35,7 +35,7 @@ async def test_a_server_that_becomes_a_replica_is_left_and_found_again(
     for _ in range(3):
         answer, took = await timed(ask(window, 1))
         assert answer is Trouble.READONLY
-        assert took < 0.15
+        assert took < SOON_S
     own_server.command("REPLICAOF", "NO", "ONE")
     await comes_back(window, 2.0)
     assert await left(window, 1) == LIMIT - 2

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from autoglm_throttle.limiting.shared.store import Trouble
-from tests.stores.asking import LIMIT, ask, comes_back, left, timed, window_at
+from tests.stores.asking import LIMIT, SOON_S, ask, comes_back, left, prompt_window, timed, window_at
 from tests.stores.cluster import Cluster3
 from tests.stores.proxy import AUTHORITY, SlowProxy
 from tests.stores.sentinel import SentinelPair
@@ -42,14 +42,14 @@ class TestCluster:
 
     async def test_a_lost_node_is_trouble_and_never_an_error(self, redis_prefix: str) -> None:
         with Cluster3(newest()) as cluster:
-            window = window_at(cluster.url, redis_prefix)
+            window = await prompt_window(cluster.url, redis_prefix)
             users = range(64)
             assert await asyncio.gather(*(left(window, user) for user in users)) == [LIMIT - 1] * 64
             cluster.nodes[1].kill()
             for _ in range(3):
                 answers, took = await timed(asyncio.gather(*(ask(window, user) for user in users)))
                 assert any(isinstance(answer, Trouble) for answer in answers)
-                assert took < 0.2
+                assert took < SOON_S
             cluster.nodes[1].restart()
             await asyncio.to_thread(cluster.await_whole)
             await comes_back(window, 3.0)
@@ -63,7 +63,7 @@ class TestSentinel:
     async def test_a_failover_is_followed_to_the_new_primary_with_its_state(
         self, own_sentinel: SentinelPair, redis_prefix: str
     ) -> None:
-        window = window_at(own_sentinel.url, redis_prefix)
+        window = await prompt_window(own_sentinel.url, redis_prefix)
         assert await left(window, 1) == LIMIT - 1
         replicated = own_sentinel.primary.command("WAIT", 1, 1000)
         assert replicated == 1
@@ -76,20 +76,20 @@ class TestSentinel:
             slowest = max(slowest, took)
             assert len(answers) < 1000
             await comes_back(window, 4.0)
-        assert slowest < 0.15, "the goal of 100 ms, on a machine that does other things as well"
+        assert slowest < SOON_S
         assert await left(window, 1) < LIMIT - 1, "what was spent before is known to the new primary"
         assert own_sentinel.failed_over()
 
     async def test_a_planned_failover_is_followed_from_a_live_connection(
         self, own_sentinel: SentinelPair, redis_prefix: str
     ) -> None:
-        window = window_at(own_sentinel.url, redis_prefix)
+        window = await prompt_window(own_sentinel.url, redis_prefix)
         assert await left(window, 1) == LIMIT - 1
         own_sentinel.primary.command("WAIT", 1, 1000)
         own_sentinel.sentinel.command("SENTINEL", "FAILOVER", "mymaster")
         while not await asyncio.to_thread(own_sentinel.failed_over):
             _, took = await timed(ask(window, 1, units=0))
-            assert took < 0.15
+            assert took < SOON_S
         await comes_back(window, 3.0)
         assert await left(window, 1) == LIMIT - 2
 
