@@ -117,20 +117,15 @@ def users_full(most: int) -> Line:
 
 def store_changed(view: StoreView, change: Change, error: str) -> Line:
     """The line for a shared store of user limits that was lost, or has come back."""
-    keys: dict[str, object] = {
-        "store": view.kind,
-        "state": change.state.value,
-        "trouble": change.trouble.value if change.trouble is not None else "",
-        "lasted_s": change.lasted_s,
-        "on_error": view.on_error.value,
-    }
     if change.state is State.REMOTE:
         text = f"{view.kind} answers again after {change.lasted_s:.1f} s; user limits are shared again"
-        return Line("store_changed", logging.INFO, text, keys)
+        return Line("store_back", logging.INFO, text, {"store": view.kind, "down_s": change.lasted_s})
+    trouble = str(change.trouble)
     because = f" ({error})" if error else ""
     meanwhile = _MEANWHILE[view.on_error].format(share=f"1/{view.processes}")
-    text = f"{view.kind} cannot be asked: {change.trouble}{because}; {meanwhile}"
-    return Line("store_changed", logging.WARNING, text, keys)
+    keys: dict[str, object] = {"store": view.kind, "reason": trouble, "on_error": view.on_error.value}
+    text = f"{view.kind} cannot be asked: {trouble}{because}; {meanwhile}"
+    return Line("store_lost", logging.WARNING, text, keys)
 
 
 def configured_oddly(problem: Problem) -> Line:

@@ -9,7 +9,11 @@ import pytest
 
 from autoglm_throttle import journal
 from autoglm_throttle.journal import Line, RefusalSampler, changes
-from autoglm_throttle.model import Decision, Demand, Priority, Reason, Regime, Telemetry, Why
+from autoglm_throttle.limiting.shared.outage import Change, State
+from autoglm_throttle.limiting.shared.store import Health, Trouble
+from autoglm_throttle.limiting.shared.windows import StoreView
+from autoglm_throttle.model import Decision, Demand, OnError, Priority, Reason, Regime, Telemetry, Why
+from autoglm_throttle.settings import Problem
 
 
 def regime(
@@ -136,3 +140,45 @@ def test_what_was_only_counted_is_told_without_a_caller() -> None:
 def test_the_settings_in_force_are_one_line() -> None:
     line = journal.configured({"policy": "tiers"})
     assert (line.event, line.level, line.keys) == ("config", logging.INFO, {"settings": {"policy": "tiers"}})
+
+
+def store(on_error: OnError, processes: int = 4) -> StoreView:
+    return StoreView(
+        "redis",
+        State.LOCAL,
+        Trouble.TIMEOUT,
+        0.0,
+        on_error,
+        processes,
+        dict.fromkeys(Trouble, 0),
+        0,
+        Health(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("on_error", "meanwhile"),
+    [
+        (OnError.LOCAL, "each process goes by 1/4 of the user limits until it answers"),
+        (OnError.ALLOW, "no user limit holds until it answers"),
+        (OnError.DENY, "all whom a user limit applies to are refused until it answers"),
+    ],
+)
+def test_a_store_that_is_lost_warns_and_says_what_holds_meanwhile(on_error: OnError, meanwhile: str) -> None:
+    line = journal.store_changed(store(on_error), Change(State.LOCAL, Trouble.TIMEOUT, 9.0, 3.0), "too slow")
+    assert (line.event, line.level) == ("store_lost", logging.WARNING)
+    assert line.text == f"redis cannot be asked: timeout (too slow); {meanwhile}"
+    assert line.keys == {"store": "redis", "reason": "timeout", "on_error": on_error.value}
+
+
+def test_a_store_that_is_back_informs_and_says_how_long_it_was_away() -> None:
+    line = journal.store_changed(store(OnError.LOCAL), Change(State.REMOTE, None, 9.0, 3.25), "")
+    assert (line.event, line.level) == ("store_back", logging.INFO)
+    assert line.text == "redis answers again after 3.2 s; user limits are shared again"
+    assert line.keys == {"store": "redis", "down_s": 3.25}
+
+
+def test_a_setting_that_nobody_can_have_meant_warns() -> None:
+    line = journal.configured_oddly(Problem("X_REDIS_URL", "is set, but nothing uses it", "set USER_LIMIT"))
+    assert (line.event, line.level, line.keys) == ("config", logging.WARNING, {"setting": "X_REDIS_URL"})
+    assert "nothing uses it" in line.text

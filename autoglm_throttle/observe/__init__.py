@@ -2,7 +2,8 @@
 
 from autoglm_throttle.observe.endpoint import MetricsApp, collector, metrics_app
 from autoglm_throttle.observe.logs import JsonFormatter
-from autoglm_throttle.observe.metrics import METRICS, HistogramSpec, MetricSpec
+from autoglm_throttle.observe.metric import HistogramSpec, MetricSpec
+from autoglm_throttle.observe.metrics import METRICS
 
 __all__ = [
     "METRICS",

@@ -8,59 +8,25 @@ Labels are closed sets from code, settings or the driver, never something that a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Final, Literal
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from autoglm_throttle.model import GpuSample, Priority, Telemetry
-from autoglm_throttle.settings import Settings
-from autoglm_throttle.snapshot import HINTS, DurationCounts, Snapshot
+from autoglm_throttle.observe.metric import (
+    PREFIX,
+    Histograms,
+    HistogramSpec,
+    Labels,
+    MetricSpec,
+    Picture,
+    Rows,
+)
+from autoglm_throttle.observe.store_metrics import STORE_METRICS
+from autoglm_throttle.snapshot import HINTS
 from autoglm_throttle.version import __version__
-
-PREFIX: Final = "autoglm_throttle_"
-
-Labels = tuple[str, ...]
 
 _TELLS_NOTHING: Final = frozenset({Telemetry.STARTING, Telemetry.BLIND, Telemetry.NONE})
 """States in which there is no sample that a table could be read with."""
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """What one scrape sees."""
-
-    snapshot: Snapshot
-    settings: Settings
-
-
-Rows = Iterable[tuple[Labels, float]]
-Histograms = Iterable[tuple[Labels, DurationCounts]]
-
-
-@dataclass(frozen=True, slots=True)
-class MetricSpec:
-    """One metric."""
-
-    name: str
-    """As in Prometheus, without the ``_total`` that its format adds to counters."""
-    kind: Literal["counter", "gauge", "stateset", "info"]
-    """A state set is a gauge that is 1 for the state in force and 0 for the others; info is always 1."""
-    labels: Labels
-    help: str
-    read: Callable[[Picture], Rows]
-    """Label values and value of each series; no I/O, no lock."""
-
-
-@dataclass(frozen=True, slots=True)
-class HistogramSpec:
-    """A metric of durations, in the buckets of `DURATION_BUCKETS_S`."""
-
-    name: str
-    labels: Labels
-    help: str
-    read: Callable[[Picture], Histograms]
-    """Label values and counts of each series."""
-    kind: Literal["histogram"] = "histogram"
 
 
 def _requests(picture: Picture) -> Rows:
@@ -307,6 +273,7 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (
     ),
     MetricSpec(PREFIX + "rate_limit", "gauge", ("priority",), "Tokens refilled per second now.", _rate_limit),
     MetricSpec(PREFIX + "tokens", "gauge", ("priority",), "Tokens left in the bucket.", _tokens),
+    *STORE_METRICS,
     MetricSpec(
         PREFIX + "gpu_utilization_ratio",
         "gauge",

@@ -10,14 +10,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from autoglm_throttle.observe.metrics import (
-    METRICS,
-    Histograms,
-    HistogramSpec,
-    MetricSpec,
-    Picture,
-    Rows,
-)
+from autoglm_throttle.observe.metric import Histograms, HistogramSpec, MetricSpec, Picture, Rows
+from autoglm_throttle.observe.metrics import METRICS
 from autoglm_throttle.snapshot import DURATION_BUCKETS_S
 from autoglm_throttle.throttle import Throttle
 

@@ -16,7 +16,7 @@ from autoglm_throttle import Priority, Throttle
 from autoglm_throttle.limiting.gate import GateView
 from autoglm_throttle.model import Reason
 from autoglm_throttle.observe import collector
-from autoglm_throttle.observe.metrics import PREFIX
+from autoglm_throttle.observe.metric import PREFIX
 from autoglm_throttle.snapshot import DURATION_BUCKETS_S, DurationCounts, Snapshot
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
 

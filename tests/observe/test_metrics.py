@@ -17,7 +17,7 @@ from prometheus_client.core import Metric
 
 from autoglm_throttle import Demand, GpuSample, Outcome, Permit, Priority, Rejection, Settings, Throttle
 from autoglm_throttle.observe import METRICS, collector
-from autoglm_throttle.observe.metrics import PREFIX, HistogramSpec
+from autoglm_throttle.observe.metric import PREFIX, HistogramSpec
 from autoglm_throttle.observe.page import metrics_page
 from autoglm_throttle.snapshot import DURATION_BUCKETS_S
 from autoglm_throttle.testing import FakeGpu, ManualThrottle, throttle_for_tests

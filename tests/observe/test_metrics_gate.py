@@ -8,7 +8,7 @@ import math
 import pytest
 
 from autoglm_throttle.model import Telemetry
-from autoglm_throttle.observe.metrics import PREFIX
+from autoglm_throttle.observe.metric import PREFIX
 from tests.observe.scraping import GATE, loaded, scraped, states, value
 
 

@@ -1,0 +1,52 @@
+"""What a metric is: its name, its labels, and where its value comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from autoglm_throttle.settings import Settings
+from autoglm_throttle.snapshot import DurationCounts, Snapshot
+
+PREFIX: Final = "autoglm_throttle_"
+
+Labels = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What one scrape sees."""
+
+    snapshot: Snapshot
+    settings: Settings
+
+
+Rows = Iterable[tuple[Labels, float]]
+Histograms = Iterable[tuple[Labels, DurationCounts]]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """One metric."""
+
+    name: str
+    """As in Prometheus, without the ``_total`` that its format adds to counters."""
+    kind: Literal["counter", "gauge", "stateset", "info"]
+    """A state set is a gauge that is 1 for the state in force and 0 for the others; info is always 1."""
+    labels: Labels
+    help: str
+    read: Callable[[Picture], Rows]
+    """Label values and value of each series; no I/O, no lock."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramSpec:
+    """A metric of durations, in the buckets of `DURATION_BUCKETS_S`."""
+
+    name: str
+    labels: Labels
+    help: str
+    read: Callable[[Picture], Histograms]
+    """Label values and counts of each series."""
+    kind: Literal["histogram"] = "histogram"

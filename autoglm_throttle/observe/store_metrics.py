@@ -1,0 +1,72 @@
+"""The metrics of a shared store of user limits; absent where they are kept in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from autoglm_throttle.limiting.shared.outage import State
+from autoglm_throttle.limiting.shared.windows import StoreView
+from autoglm_throttle.observe.metric import PREFIX, MetricSpec, Picture, Rows
+
+
+def _one(read: Callable[[StoreView], float]) -> Callable[[Picture], Rows]:
+    """A single series, where there is a store."""
+
+    def rows(picture: Picture) -> Rows:
+        store = picture.snapshot.store
+        return [] if store is None else [((), read(store))]
+
+    return rows
+
+
+def _fallbacks(picture: Picture) -> Rows:
+    store = picture.snapshot.store
+    return [] if store is None else [((trouble.value,), n) for trouble, n in store.fallbacks.items()]
+
+
+STORE_METRICS: Final[tuple[MetricSpec, ...]] = (
+    MetricSpec(
+        PREFIX + "redis_up",
+        "gauge",
+        (),
+        "1 while the store of REDIS_URL or USER_STORAGE decides, 0 while each process decides for itself.",
+        _one(lambda store: float(store.state is State.REMOTE)),
+    ),
+    MetricSpec(
+        PREFIX + "redis_fallback",
+        "counter",
+        ("reason",),
+        "Decisions on user limits taken without the store, by what kept it from answering.",
+        _fallbacks,
+    ),
+    MetricSpec(
+        PREFIX + "redis_decisions",
+        "counter",
+        (),
+        "Decisions that the store was asked for.",
+        _one(lambda store: store.health.asked),
+    ),
+    MetricSpec(
+        PREFIX + "redis_round_trips",
+        "counter",
+        (),
+        "Calls that carried them; the quotient is the mean size of a batch.",
+        _one(lambda store: store.health.calls),
+    ),
+    MetricSpec(
+        PREFIX + "redis_spared",
+        "counter",
+        (),
+        "Refusals known here already, for which the store was not asked.",
+        _one(lambda store: store.spared),
+    ),
+    MetricSpec(
+        PREFIX + "redis_late_replies",
+        "counter",
+        (),
+        "Replies that came after their decision had been taken without them, or after its caller had left.",
+        _one(lambda store: store.health.late),
+    ),
+)
+"""In the order of the page."""
