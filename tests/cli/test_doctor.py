@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import time
@@ -14,8 +15,9 @@ from typing import Any
 
 import pytest
 
+import autoglm_throttle
 from autoglm_throttle.cli import doctor_gpu, doctor_redis, main
-from autoglm_throttle.cli.doctor_rights import ARGUMENTS, refused
+from autoglm_throttle.cli.doctor_rights import ARGUMENTS, FLEET_RIGHTS, refused
 from autoglm_throttle.cli.finding import Finding, Level, within
 from autoglm_throttle.gpu.none import NoSource
 from autoglm_throttle.limiting.shared.redis_script import CLUSTER_RIGHTS, RIGHTS
@@ -34,7 +36,7 @@ Doctor = Callable[..., tuple[int, list[dict[str, Any]]]]
 
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in __import__("os").environ if name.startswith("AUTOGLM_THROTTLE_")]:
+    for name in [name for name in os.environ if name.startswith("AUTOGLM_THROTTLE_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AUTOGLM_THROTTLE_GPU", "none")
 
@@ -255,7 +257,30 @@ def test_the_guide_names_all_rights() -> None:
     assert guide() == ["~athr:*", *(f"+{command}" for command in RIGHTS.split())]
     assert all(f"+{command}" in GUIDE.read_text() for command in CLUSTER_RIGHTS.split())
     assert "~athr:*" in guide(), "the default of REDIS_PREFIX"
-    assert set(RIGHTS.split()) - {"eval", "evalsha", "time"} <= set(ARGUMENTS)
+    assert " ".join(f"+{command}" for command in FLEET_RIGHTS.split()) in GUIDE.read_text()
+    known = {*RIGHTS.split(), *FLEET_RIGHTS.split()}
+    assert known - {"eval", "evalsha", "time"} == set(ARGUMENTS)
+
+
+def test_every_command_of_every_script_is_among_the_rights() -> None:
+    known = {"window": set(RIGHTS.split()), "fleet": {*RIGHTS.split(), *FLEET_RIGHTS.split()}}
+    scripts = list(Path(autoglm_throttle.__file__).parent.glob("**/*.lua"))
+    assert scripts
+    for path in scripts:
+        used = {word.lower() for word in re.findall(r"(?:call|try)\('([A-Z]+)'", path.read_text())}
+        assert used <= known["fleet" if "fleet" in path.name else "window"], path.name
+
+
+@pytest.mark.parametrize("missing", ["zadd", "hdel"])
+def test_a_fleet_needs_more(doctor: Doctor, redis_server: RedisServer, missing: str) -> None:
+    url = allow(redis_server, *guide(), "+info", "+multi", "+discard")
+    assert doctor(REDIS_URL=url, REDIS_PREFIX="athr")[0] == 0
+    status, findings = doctor(REDIS_URL=url, REDIS_PREFIX="athr", FLEET="true")
+    assert (status, by_item(findings)["rights"]["value"]) == (1, FLEET_RIGHTS.split())
+    more = [f"+{command}" for command in FLEET_RIGHTS.split() if command != missing]
+    url = allow(redis_server, *guide(), "+info", "+multi", "+discard", *more)
+    status, findings = doctor(REDIS_URL=url, REDIS_PREFIX="athr", FLEET="false", FLEET_GPU="true")
+    assert (status, by_item(findings)["rights"]["value"]) == (1, [missing])
 
 
 def test_the_user_of_the_guide_can_count(doctor: Doctor, redis_server: RedisServer) -> None:
