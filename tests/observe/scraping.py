@@ -14,7 +14,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from autoglm_throttle import Priority, Throttle
 from autoglm_throttle.limiting.gate import GateView
-from autoglm_throttle.model import Reason
+from autoglm_throttle.limiting.shared.outage import State
+from autoglm_throttle.limiting.shared.store import Health, Trouble
+from autoglm_throttle.limiting.shared.windows import StoreView
+from autoglm_throttle.model import OnError, Reason
 from autoglm_throttle.observe import collector
 from autoglm_throttle.observe.metric import PREFIX
 from autoglm_throttle.snapshot import DURATION_BUCKETS_S, DurationCounts, Snapshot
@@ -58,6 +61,17 @@ GATE = GateView(
     memory_blind=False,
     slo_unreachable=False,
     pressure=2.0,
+)
+STORE = StoreView(
+    kind="redis",
+    state=State.REMOTE,
+    why=None,
+    since_s=1.0,
+    on_error=OnError.LOCAL,
+    processes=4,
+    fallbacks=dict.fromkeys(Trouble, 0) | {Trouble.TIMEOUT: 3},
+    spared=40,
+    health=Health(calls=10, asked=500, late=2, connections=1, waiting=0),
 )
 WAITED = DurationCounts((4, 0, 2, *(0,) * (len(DURATION_BUCKETS_S) - 3), 1), 77.5)
 

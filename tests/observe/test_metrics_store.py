@@ -6,23 +6,9 @@ import dataclasses
 from typing import Any
 
 from autoglm_throttle.limiting.shared.outage import State
-from autoglm_throttle.limiting.shared.store import Health, Trouble
-from autoglm_throttle.limiting.shared.windows import StoreView
-from autoglm_throttle.model import OnError
+from autoglm_throttle.limiting.shared.store import Trouble
 from autoglm_throttle.observe.metric import PREFIX
-from tests.observe.scraping import loaded, scraped, states, value
-
-STORE = StoreView(
-    kind="redis",
-    state=State.REMOTE,
-    why=None,
-    since_s=1.0,
-    on_error=OnError.LOCAL,
-    processes=4,
-    fallbacks=dict.fromkeys(Trouble, 0) | {Trouble.TIMEOUT: 3},
-    spared=40,
-    health=Health(calls=10, asked=500, late=2, connections=1, waiting=0),
-)
+from tests.observe.scraping import STORE, loaded, scraped, states, value
 
 
 def up(**changed: Any) -> float | None:

@@ -303,9 +303,8 @@ async def test_an_outage_is_logged_once_and_its_end_once(
         site.clock.advance(1.3)
         await site.admit()
         await turns()
-    lines = [
-        record.getMessage() for record in caplog.records if getattr(record, "event", "") == "store_changed"
-    ]
+    changes = [record for record in caplog.records if getattr(record, "event", "").startswith("store_")]
+    lines = [record.getMessage() for record in changes]
     assert len(lines) == 2
     assert "scripted cannot be asked: timeout; each process goes by 1/1 of the user limits" in lines[0]
     assert "answers again after 2.6 s" in lines[1]
