@@ -29,7 +29,7 @@ python:
 	@command -v "$(PYTHON)" > /dev/null || { echo "$(PYTHON) is not here; name a Python 3.11 or newer: make PYTHON=... " >&2; exit 1; }
 
 demo: python
-	$(ENVIRONMENT)
+	$(ENVIRONMENT) demo
 	@"$(BIN)/autoglm-throttle" demo \
 		$(if $(POLICY),--policy "$$POLICY") $(if $(TRACE),--trace "$$TRACE") \
 		$(if $(SPEED),--speed "$$SPEED") $(if $(SECONDS),--seconds "$$SECONDS")

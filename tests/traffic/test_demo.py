@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,6 +18,7 @@ import pytest
 from autoglm_throttle.model import Policy
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.traffic.demo import add_arguments, run
+from autoglm_throttle.traffic.demo import store as demo_store
 from autoglm_throttle.traffic.demo.child import Child
 from autoglm_throttle.traffic.demo.command import SERVER
 from autoglm_throttle.traffic.demo.scenario import STATE_PATH, environment
@@ -33,6 +36,11 @@ def parsed(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     return parser.parse_args(words)
+
+
+def listens(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(path) == 0
 
 
 def gone(port: int) -> bool:
@@ -64,6 +72,9 @@ def test_overload_is_refused_explained_and_accounted_for(
     overloaded = [line for line in out.splitlines() if line.startswith("5x ") and " low " in line]
     assert why in overloaded[0]
     assert "user:user-1s" in out
+    assert "user limits on Valkey 9" in out
+    assert re.search(r"Valkey 9[.\d]* took \d{3,} decisions on user limits in \d{3,} round trips", out)
+    assert "taken without it" not in out
     assert out.splitlines()[-1].startswith("The card rose to ")
 
 
@@ -165,6 +176,7 @@ def test_a_killed_parent_leaves_no_child_behind() -> None:
 COMMAND = """
 import argparse, sys
 from autoglm_throttle.traffic.demo import add_arguments, run
+from autoglm_throttle.traffic.demo import store as demo_store
 parser = argparse.ArgumentParser()
 add_arguments(parser)
 sys.exit(run(parser.parse_args()))
@@ -184,3 +196,53 @@ def test_ctrl_c_still_prints_the_table() -> None:
     assert demo.returncode == 130
     assert "why refused" in rest
     assert rest.splitlines()[-1].startswith("The card rose to ")
+
+
+def test_without_a_server_the_limits_are_kept_in_memory_and_it_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo_store, "_programs", lambda: iter(()))
+    run(parsed("--seconds", "1", "--policy", "fixed"))
+    out = capsys.readouterr().out
+    assert "user limits in memory: no Redis or Valkey server was found on this machine" in out
+    assert "REDIS_URL" not in out
+    assert "round trips" not in out
+
+
+def test_a_program_that_is_no_server_or_does_not_start_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = list(demo_store._programs())
+    monkeypatch.setattr(demo_store, "START_S", 0.2)
+    mute = tmp_path / "mute"
+    mute.write_text("#!/bin/sh\n[ $1 = --version ] && echo 'Redis server v=9.9.9' || exit 1\n")
+    mute.chmod(0o755)
+    programs = [Path("/bin/true"), tmp_path / "absent", mute]
+    monkeypatch.setattr(demo_store, "_programs", lambda: iter(programs))
+    with demo_store.DemoStore() as store:
+        assert store.url is None
+    monkeypatch.setattr(demo_store, "START_S", 5.0)
+    programs += found
+    with demo_store.DemoStore() as store:
+        assert store.url is not None
+        folder = Path(store.url.removeprefix("unix://")).parent
+        assert folder.exists()
+    assert not folder.exists()
+
+
+def test_the_server_ends_with_whoever_started_it() -> None:
+    code = """
+import os, signal
+from autoglm_throttle.traffic.demo.store import DemoStore
+store = DemoStore().__enter__()
+print(store.url, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    started = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    path = started.stdout.strip().removeprefix("unix://")
+    give_up_s = time.monotonic() + DEADLINE_S
+    pause = threading.Event()
+    while listens(path):
+        assert time.monotonic() < give_up_s
+        pause.wait(0.05)
+    shutil.rmtree(Path(path).parent)

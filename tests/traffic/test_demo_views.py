@@ -243,7 +243,19 @@ def looked(
     pct: float | None, factor: float, table: float = 1.0, waiting: int | None = None
 ) -> dict[str, object]:
     gate = None if waiting is None else {"waiting": {"high": 0, "mid": 1, "low": waiting - 1}}
-    return {"utilization_pct": pct, "factor": factor, "table_factor": table, "gate": gate}
+    return {"utilization_pct": pct, "factor": factor, "table_factor": table, "gate": gate, "store": None}
+
+
+def test_what_the_store_did_is_told() -> None:
+    watched = story.Watched()
+    counts = {"decisions": 900, "round_trips": 300, "spared": 0, "without": 0}
+    watched.see(looked(50.0, 1.0) | {"store": counts})
+    watched.see(looked(50.0, 1.0))
+    assert watched.store == counts
+    told = story.of_the_store("Valkey 9.1.2", counts)
+    assert told == "Valkey 9.1.2 took 900 decisions on user limits in 300 round trips."
+    told = story.of_the_store("Redis 7.0.15", counts | {"spared": 40, "without": 3})
+    assert told.endswith("and was spared 40 about callers whom it had just refused; 3 were taken without it.")
 
 
 def test_the_sentence_tells_true_numbers() -> None:

@@ -26,6 +26,7 @@ from autoglm_throttle.traffic.demo.scenario import (
     phases,
     traced,
 )
+from autoglm_throttle.traffic.demo.store import DemoStore
 from autoglm_throttle.traffic.demo.tally import Lately
 from autoglm_throttle.traffic.demo.view import TURN_S, View, frame
 from autoglm_throttle.traffic.errors import TrafficError
@@ -71,7 +72,8 @@ def run(args: argparse.Namespace) -> int:
         2 if it cannot begin; 130 after Ctrl-C.
     """
     try:
-        return _perform(_scenario(args), environment(Policy(args.policy)), sys.stdout)
+        with DemoStore() as store:
+            return _perform(_scenario(args), environment(Policy(args.policy), store.url), store, sys.stdout)
     except TrafficError as problem:
         sys.stderr.write(f"autoglm-throttle demo: {problem}\n")
         return USAGE
@@ -79,16 +81,19 @@ def run(args: argparse.Namespace) -> int:
         return INTERRUPTED
 
 
-def _perform(scenario: Scenario, settings: dict[str, str], out: TextIO) -> int:
+def _perform(scenario: Scenario, settings: dict[str, str], store: DemoStore, out: TextIO) -> int:
     shown = (f"  {name}={value}\n" for name, value in settings.items() if not name.endswith("_SECRET"))
-    out.write(f"{scenario.title}\n{''.join(shown)}")
+    out.write(f"{scenario.title}\n{''.join(shown)}  {store.sentence()}\n")
     out.flush()
     with Child(SERVER, {"environment": settings, "speed": scenario.speed}) as child:
         result, watched = asyncio.run(_play(scenario, child, out))
         found = story.problems(result, watched, phased=scenario.speed is None)
         if found:
             found += child.last_words()
-    lines = ("", *screen.table(result.books), "", *story.MEANINGS, "", story.sentence(result, watched))
+    lines = ["", *screen.table(result.books), "", *story.MEANINGS, ""]
+    if watched.store is not None:
+        lines += [story.of_the_store(store.name, watched.store), ""]
+    lines.append(story.sentence(result, watched))
     out.write("\n".join(lines) + "\n")
     out.writelines(f"PROBLEM: {problem}\n" for problem in found)
     if result.aborted and not watched.died:

@@ -111,8 +111,13 @@ def card(speed: float | None) -> SimSpec:
     return SimSpec(work=work, request_bytes=SimSpec().request_bytes // 100)
 
 
-def environment(policy: Policy) -> dict[str, str]:
-    """The settings of the throttle, as its user would write them."""
+def environment(policy: Policy, redis_url: str | None = None) -> dict[str, str]:
+    """The settings of the throttle, as its user would write them.
+
+    Args:
+        policy: what decides how much may come in.
+        redis_url: where the user limits are kept; None: in memory.
+    """
     settings = {
         "POLICY": policy.value,
         "SLO_S": f"{SLO_S:g}",
@@ -123,4 +128,6 @@ def environment(policy: Policy) -> dict[str, str]:
         "EXEMPT_PATHS": STATE_PATH,
         "SAMPLE_INTERVAL_S": "0.5",
     }
+    if redis_url is not None:
+        settings["REDIS_URL"] = redis_url
     return {PREFIX + name: value for name, value in settings.items()}

@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from autoglm_throttle.asgi import ThrottleMiddleware
 from autoglm_throttle.limiting.gate import GateView
+from autoglm_throttle.limiting.shared.windows import StoreView
 from autoglm_throttle.model import Priority
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.throttle import Throttle
@@ -53,6 +54,16 @@ def state_of(throttle: Throttle) -> dict[str, object]:
         "tiers": throttle.settings.tiers,
         "rate_rps": {priority.label: snapshot.rate_limit_rps[priority] for priority in Priority},
         "gate": None if snapshot.gate is None else _gate(snapshot.gate),
+        "store": None if snapshot.store is None else _store(snapshot.store),
+    }
+
+
+def _store(view: StoreView) -> dict[str, object]:
+    return {
+        "decisions": view.health.asked,
+        "round_trips": view.health.calls,
+        "spared": view.spared,
+        "without": sum(view.fallbacks.values()),
     }
 
 

