@@ -101,6 +101,13 @@ def test_limits_of_both_forms_are_told_in_their_order() -> None:
     assert [state.remaining for state in refusal.items] == [6, 4996, 1996], "nothing was taken of any"
 
 
+def test_whichever_limit_decides_the_others_are_told_in_their_order() -> None:
+    tested = SlidingWindow((limit(5000, 3600), limit(1000, 1), limit(2000, 60)), 10)
+    assert tested.hit("ann", 900, 100.0).allowed
+    decision = tested.hit("ann", 100, 102.0)
+    assert [state.name for state in decision.items] == ["user-60s", "user-3600s", "user-1s"]
+
+
 def test_the_log_is_no_longer_than_the_exact_limits_need() -> None:
     tested, ring = SlidingWindow((limit(10, 1), limit(5000, 3600)), 10), Ring()
     for n in range(3000):
@@ -184,6 +191,17 @@ def test_older_units_are_laid_where_the_shorter_windows_do_not_count_them() -> N
         "user-1s": 3,
         "user-10s": 12,
         "user-3600s": 1000,
+    }
+
+
+def test_what_a_longer_window_must_count_is_no_more_than_the_shorter_ones_do() -> None:
+    tested = SlidingWindow((limit(10, 1), limit(20, 10), limit(30, 60)), 10)
+    tested.begin("ann", [5, 18, 23], 1000.0)  # 5, 2 and 7 units spent, which cannot be
+    decision = tested.judge(tested.peek("ann"), 1, 1000.0)
+    assert {state.name: 1 + state.remaining for state in decision.items} == {
+        "user-1s": 5,
+        "user-10s": 15,
+        "user-60s": 23,
     }
 
 

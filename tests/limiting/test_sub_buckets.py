@@ -189,6 +189,20 @@ def test_a_width_is_rounded_up_to_the_microsecond() -> None:
     assert ask(tested, ring, 1, 0.5).retry_after_s == pytest.approx(61 * 0.016667 - 0.5)
 
 
+def test_a_wait_ends_at_the_first_float_that_lies_in_the_bucket() -> None:
+    """Seconds made of microseconds and back are rounded: to less, to the same, or an ulp earlier to enough."""
+    tested, rounded = SubBuckets(limit(1, 1)), set()
+    for leaves_us in range(61 * 16_667, 400 * 16_667, 16_667):
+        ring, plain = Ring(), leaves_us / 1e6
+        tested.spend(ring, 1, plain - 61 * 0.016667 + 1e-4)
+        now = plain - 0.5
+        there = now + ask(tested, ring, 1, now).retry_after_s
+        assert not tested.verdicts(ring, 1, math.nextafter(there, 0.0))[0].allowed
+        assert tested.verdicts(ring, 1, there)[0].allowed
+        rounded.add((there > plain) - (there < plain))
+    assert rounded == {-1, 0, 1}
+
+
 @pytest.mark.parametrize("units", [1001, 5000, 65_536, LARGEST])
 def test_a_ring_is_bounded_whatever_the_limit(units: int) -> None:
     of = limit(units, 1)
