@@ -10,6 +10,7 @@ from pydantic import SecretStr
 from autoglm_throttle.settings.form import Form, FormError
 from autoglm_throttle.settings.masked import masked_url
 from autoglm_throttle.settings.redis_url import parse_redis_url
+from autoglm_throttle.settings.storage_uri import parse_storage_uri
 
 KEY_CHARACTERS = 60
 """A longer prefix or name would be paid for in each key of each user."""
@@ -103,8 +104,6 @@ class StorageUri(_StoreUrl):
     example = "async+memcached://localhost:11211"
 
     def _check(self, text: str) -> None:
-        from autoglm_throttle.settings.storage_uri import parse_storage_uri
-
         parse_storage_uri(text)
 
 
