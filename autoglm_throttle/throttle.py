@@ -163,6 +163,10 @@ class Throttle(Admission):
             self._listening = False
             self._renew_at_s = -math.inf
 
+    def misfit(self) -> str:
+        """Why the settings cannot work in the event loop that runs here; empty if they can."""
+        return "" if self._upkeep is None else self._upkeep.misfit()
+
     def count_exempt(self) -> None:
         """Count a request that is not subject to the throttle."""
         with self._desk.rows.lock:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoglm_throttle import journal
-from autoglm_throttle.limiting.shared.background import begin
+from autoglm_throttle.limiting.shared.background import begin, loop_runs
 from autoglm_throttle.limiting.shared.store import Trouble
 from autoglm_throttle.limiting.shared.windows import SharedWindows, StoreView
 from autoglm_throttle.snapshot import Rows
@@ -25,6 +25,10 @@ class Upkeep:
     def greet(self) -> None:
         """Connect before the first decision; where no event loop runs, that one does it."""
         begin(self._shared.store.probe, self._heard)
+
+    def misfit(self) -> str:
+        """Why the store cannot be asked from the event loop that runs here; empty if it can."""
+        return "" if loop_runs() else "REDIS_URL and USER_STORAGE need asyncio; this event loop is another one"
 
     def tend(self) -> None:
         """Write the lines that are due, and begin a probe if one is; without the lock."""

@@ -221,22 +221,25 @@ class ThrottleMiddleware:
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.throttle.start()
         try:
-            if self.throttle.settings.gpu_required and not await self._first_sample():
+            fault = self.throttle.misfit() or await self._no_sample()
+            if fault:
                 await receive()
-                text = f"no GPU sample within {FIRST_SAMPLE_WITHIN_S:g} s, and GPU_REQUIRED is set"
-                await send({"type": "lifespan.startup.failed", "message": text})
+                await send({"type": "lifespan.startup.failed", "message": fault})
                 return
             await self.app(scope, receive, send)
         finally:
             self.throttle.stop()
 
-    async def _first_sample(self) -> bool:
+    async def _no_sample(self) -> str:
+        """What is wrong where a first GPU sample is required and does not come; empty if all is well."""
+        if not self.throttle.settings.gpu_required:
+            return ""
         deadline = anyio.current_time() + FIRST_SAMPLE_WITHIN_S
         while self.throttle.regime().telemetry is not Telemetry.FRESH:
             if anyio.current_time() >= deadline:
-                return False
+                return f"no GPU sample within {FIRST_SAMPLE_WITHIN_S:g} s, and GPU_REQUIRED is set"
             await anyio.sleep(0.05)
-        return True
+        return ""
 
 
 class _Unusable(ThrottleMiddleware):
