@@ -24,11 +24,9 @@ from benchmarks.shared.exact import exactness
 from benchmarks.shared.held import memory
 from benchmarks.shared.lab import QUICK, Lab, Scale, laboratory
 from benchmarks.shared.pace import decisions, open_loops
-from benchmarks.shared.rows import CONTESTANTS, COUNTER
+from benchmarks.shared.rows import CONTESTANTS, COUNTER, PATIENT
 
 PACKAGES = ("redis", "hiredis", "limits", "throttled-py", "asgi-ratelimit")
-CROWDS = ("store", "throttle", "moving-raised")
-WINDOWS = ("store", "throttle", "moving-raised", "fixed-raised")
 CANCELS = ("store", "throttle", "moving-raised")
 
 
@@ -40,15 +38,16 @@ def _cancelled(lab: Lab) -> dict[str, Any]:
 
 
 def _exactness(lab: Lab) -> dict[str, Any]:
-    attacked_rows = {name: CONTESTANTS[name] for name in WINDOWS} | {"counter": COUNTER}
-    return exactness(lab, {name: CONTESTANTS[name] for name in CROWDS}, attacked_rows)
+    windows = {name: PATIENT[name] for name in ("store", "moving-raised")}
+    windows |= {"fixed-raised": CONTESTANTS["fixed-raised"], "counter": COUNTER}
+    return exactness(lab, PATIENT, windows)
 
 
 PARTS: Mapping[str, Callable[[Lab], Any]] = {
     "decisions": lambda lab: decisions(lab, CONTESTANTS),
     "open_loop": lambda lab: open_loops(lab, CONTESTANTS),
     "exactness": _exactness,
-    "memory": lambda lab: memory(lab, CONTESTANTS["store"], CONTESTANTS["moving-raised"]),
+    "memory": lambda lab: memory(lab, PATIENT["store"], PATIENT["moving-raised"]),
     "attack": attacked,
     "cancelled": _cancelled,
     "failure": failure,

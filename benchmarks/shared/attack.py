@@ -15,7 +15,7 @@ from benchmarks.shared.lab import LIMIT, USERS, Lab
 from benchmarks.shared.pace import median
 
 TASKS = 64
-EXHAUSTED = tuple(f"e{number:015x}" for number in range(50))
+EXHAUSTED = tuple(f"e{number:015x}" for number in range(200))
 SHARE = 10
 """One of so many decisions is for somebody else."""
 
@@ -54,7 +54,7 @@ async def _attack(lab: Lab, settings: dict[str, Any]) -> dict[str, float]:
             await hit(user, LIMIT.limit)
         await closed(hit, users(), TASKS, lab.scale.warm_s)
         asked, before = hit.store.health.asked, lab.gauge.read()
-        tally = await closed(hit, users(), TASKS, lab.scale.row_s)
+        tally = await closed(hit, users(), TASKS, lab.scale.attack_s)
         asked = hit.store.health.asked - asked
         trips = lab.gauge.read().sent(before, ("evalsha", "eval"))
     return _figures(tally, asked, trips)

@@ -11,7 +11,7 @@ TUNED = ("moving-raised", "moving-blocking")
 """Of the two pools whichever was faster is the one to beat."""
 
 CALM = 1.5
-"""A control that varies by more than this tells of the machine: a miss of a bar of speed is no verdict then."""
+"""A control that varies by more than this tells of the machine: missing a bar of speed means nothing then."""
 
 LAG_MS = 5.0
 """The same for the lag of a loop that decides nothing."""
@@ -95,8 +95,9 @@ def _exactness(found: Mapping[str, Any]) -> Iterator[Bar]:
     for where, counts in (("", found["cold"]), (", 4 processes", found["processes"])):
         for who in ("store", "throttle"):
             if who in counts:
-                off = abs(counts[who] - limit)
-                yield Bar(f"{crowd} at once on a cold key{where}, {who}: off the limit by", off, 0)
+                one = counts[who]
+                text = f"{crowd} at once on a cold key{where}, {who}: off the limit by"
+                yield Bar(text, abs(one["admitted"] - limit), 0, calm=not one["unanswered"])
     for who in ("store", "store-compact"):
         yield Bar(f"worst window over the limit, {who}", found["worst_window"][who], 1.0)
 

@@ -14,7 +14,7 @@ LEAVING_S = 1.0
 
 @dataclass(frozen=True)
 class Reading:
-    """Counters of a server at one moment; all but the clients and the memory only grow."""
+    """Counters of a server at one moment; all but the clients only grow."""
 
     calls: Mapping[str, int]
     """Calls by command, those that scripts make included."""
@@ -24,8 +24,6 @@ class Reading:
     """Connections ever accepted, without the gauge's own."""
     clients: int
     """Connections open now, without the gauge's own."""
-    memory: int
-    """Bytes in use, without the buffers of clients."""
 
     def sent(self, before: Reading, commands: tuple[str, ...]) -> int:
         """How often since then a client has sent one of these commands."""
@@ -42,7 +40,7 @@ class Gauge:
     def read(self) -> Reading:
         """The counters now."""
         info: dict[str, str] = {}
-        for section in ("commandstats", "cpu", "stats", "clients", "memory"):
+        for section in ("commandstats", "cpu", "stats", "clients"):
             info |= self.server.info(section)
             self._asked += 1
         return Reading(
@@ -54,8 +52,12 @@ class Gauge:
             cpu_s=float(info["used_cpu_user"]) + float(info["used_cpu_sys"]),
             opened=int(info["total_connections_received"]) - self._asked,
             clients=int(info["connected_clients"]) - 1,
-            memory=int(info["used_memory"]) - int(info["mem_clients_normal"]),
         )
+
+    def used(self) -> int:
+        """Bytes in use; the buffers of clients are among them, so change their number as little as can be."""
+        self._asked += 1
+        return int(self.server.info("memory")["used_memory"])
 
     def empty(self) -> None:
         """Forget all keys, once those who have hung up are gone; scripts stay known."""

@@ -33,6 +33,9 @@ class Scale:
     window_s: int = 2
     """Of the limit that is attacked at the edges of its windows."""
     held_users: int = 2000
+    spread_s: int = 12
+    """Over so long the units of the compact form are spread, so that each of its sub-buckets holds some."""
+    attack_s: float = 3.0
     cancel_ours: int = 30_000
     cancel_rival: int = 6_000
     outages: int = 3
@@ -45,7 +48,9 @@ QUICK = Scale(
     open_rounds=1,
     open_s=1.0,
     window_s=1,
-    held_users=1000,
+    held_users=500,
+    spread_s=3,
+    attack_s=1.2,
     cancel_ours=4000,
     cancel_rival=1000,
     outages=1,

@@ -31,6 +31,13 @@ CONTESTANTS: dict[str, Contestant] = {
 }
 """Those whose decisions are counted."""
 
+PATIENT: dict[str, Contestant] = {
+    "store": Contestant("ours, the store alone", partial(ours.store, deadline_s=ours.PATIENT_S)),
+    "throttle": Contestant("ours, the whole decision", partial(ours.throttle, deadline_s=ours.PATIENT_S)),
+    "moving-raised": CONTESTANTS["moving-raised"],
+}
+"""Those of whom it matters only what they admit."""
+
 COUNTER = Contestant("limits sliding counter, raised", _limits("SlidingWindowCounter", "raised"))
 """Looked at for its exactness alone."""
 

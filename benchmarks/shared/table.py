@@ -69,10 +69,15 @@ def exactness(found: Mapping[str, Any]) -> str:
     """Who admits more than the limit, and when."""
     limit = found["limit"]
     head = f"\nadmitted of {found['crowd']} at once on a cold key, limit {limit}: "
-    cold = ", ".join(f"{title(name)} {count}" for name, count in found["cold"].items())
-    many = ", ".join(f"{title(name)} {count}" for name, count in found["processes"].items())
+    cold = ", ".join(f"{title(name)} {_crowd(one)}" for name, one in found["cold"].items())
+    many = ", ".join(f"{title(name)} {_crowd(one)}" for name, one in found["processes"].items())
     worst = "\n".join(f"  {title(name):32}{ratio:12.2f}" for name, ratio in found["worst_window"].items())
     return f"{head}{cold}\nfrom 4 processes: {many}\nmost admitted in a window, over the limit\n{worst}"
+
+
+def _crowd(one: Mapping[str, int]) -> str:
+    unanswered = one["unanswered"]
+    return f"{one['admitted']}" + (f" ({unanswered} unanswered)" if unanswered else "")
 
 
 def memory(found: Mapping[str, float]) -> str:

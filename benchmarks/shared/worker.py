@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 
 from benchmarks.shared.exact import crowd
 from benchmarks.shared.lab import LIMIT
-from benchmarks.shared.rows import CONTESTANTS
+from benchmarks.shared.rows import PATIENT
 
 
-async def work(url: str, row: str, user: str) -> int:
-    """Connect, wait for a line, ask as a crowd; how many were admitted."""
-    async with CONTESTANTS[row].open(url, LIMIT) as hit:
+async def work(url: str, row: str, user: str) -> dict[str, int]:
+    """Connect, wait for a line, ask as a crowd; what became of it."""
+    async with PATIENT[row].open(url, LIMIT) as hit:
         await hit("f" * 16)
         print("ready", flush=True)
         sys.stdin.readline()
@@ -20,4 +21,4 @@ async def work(url: str, row: str, user: str) -> int:
 
 
 if __name__ == "__main__":
-    print(asyncio.run(work(*sys.argv[1:])), flush=True)
+    print(json.dumps(asyncio.run(work(*sys.argv[1:]))), flush=True)

@@ -47,6 +47,10 @@ def depth(spread: float = 1.1, rows: dict[str, Any] | None = None) -> dict[str, 
     return {"rows": usual | (rows or {}), "control": {"spread": spread}}
 
 
+def of_crowd(unanswered: int = 0) -> dict[str, int]:
+    return {"admitted": 100 - unanswered, "unanswered": unanswered}
+
+
 def record(**parts: Any) -> dict[str, Any]:
     found: dict[str, Any] = {
         "decisions": {name: depth() for name in ("1", "64", "512")},
@@ -57,8 +61,8 @@ def record(**parts: Any) -> dict[str, Any]:
         "exactness": {
             "limit": 100,
             "crowd": 512,
-            "cold": {"store": 100, "throttle": 100, "moving-raised": 100},
-            "processes": {"store": 100, "throttle": 100},
+            "cold": {name: of_crowd() for name in ("store", "throttle", "moving-raised")},
+            "processes": {name: of_crowd() for name in ("store", "throttle")},
             "worst_window": {"store": 1.0, "store-compact": 0.99, "fixed-raised": 2.0},
         },
         "memory": {"store": 1150.0, "store-compact": 272.0, "moving": 2216.0},
@@ -126,8 +130,8 @@ def test_what_a_noisy_machine_makes_slow_is_not_judged() -> None:
 @pytest.mark.parametrize(
     ("part", "path", "value"),
     [
-        ("exactness", ("cold", "throttle"), 101),
-        ("exactness", ("processes", "store"), 99),
+        ("exactness", ("cold", "throttle", "admitted"), 101),
+        ("exactness", ("processes", "store", "admitted"), 99),
         ("exactness", ("worst_window", "store-compact"), 1.01),
         ("memory", ("store",), 1201.0),
         ("memory", ("store-compact",), 301.0),
@@ -147,6 +151,13 @@ def test_each_figure_can_miss(part: str, path: tuple[str, ...], value: float) ->
         place = place[name]
     place[path[-1]] = value
     assert len([bar for bar in bars(found) if bar.verdict == "MISSED"]) == 1
+
+
+def test_who_got_no_answer_makes_no_wrong_count() -> None:
+    found = record()
+    found["exactness"]["cold"]["store"] = of_crowd(3)
+    assert [bar.verdict for bar in bars(found) if not bar.met] == [NOISY]
+    assert "97 (3 unanswered)" in table.PARTS["exactness"](found["exactness"])
 
 
 def test_every_part_has_a_table_of_its_rows() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from autoglm_throttle.model import UserLimit
 from benchmarks.shared import drive
 from benchmarks.shared.exact import Admission, attack, crowd, worst
+from benchmarks.shared.ours import NoAnswer
 
 
 def test_only_what_was_asked_and_answered_inside_a_window_is_in_it() -> None:
@@ -82,4 +83,11 @@ async def test_a_crowd_is_counted_by_its_admissions() -> None:
     async def hit(user: str, units: int = 1) -> bool:
         return bool(left and left.pop())
 
-    assert await crowd(hit, "u") == 3
+    assert await crowd(hit, "u") == {"admitted": 3, "unanswered": 0}
+
+
+async def test_who_gets_no_answer_is_not_taken_for_refused() -> None:
+    async def hit(user: str, units: int = 1) -> bool:
+        raise NoAnswer
+
+    assert await crowd(hit, "u") == {"admitted": 0, "unanswered": 512}
