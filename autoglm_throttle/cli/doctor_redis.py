@@ -6,12 +6,12 @@ import secrets
 import time
 from collections.abc import Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha1
 from itertools import count, islice
-from statistics import median
 from typing import Any, Final
 
+from autoglm_throttle.cli.distance import ROUND_TRIPS, round_trip
 from autoglm_throttle.cli.doctor_rights import FLEET_RIGHTS, refused
 from autoglm_throttle.cli.finding import Finding, Level, within
 from autoglm_throttle.limiting.shared.redis_script import RIGHTS, trouble_of
@@ -28,8 +28,6 @@ REPLY_S: Final = 0.5
 
 ALL_S: Final = 5.0
 """For everything: looking up a host's name has no limit of its own."""
-
-ROUND_TRIPS: Final = 9
 
 KEEPS_KEYS: Final = ("noeviction", "volatile-ttl")
 """Policies under which no user's window is thrown out before it has ended."""
@@ -82,7 +80,12 @@ class _Node:
         hint: str = "",
         value: str | float | list[str] | None = None,
     ) -> Finding:
-        return Finding("redis", item, level, f"{self.name}: {message}" if self.name else message, hint, value)
+        """A line about this server."""
+        return self.named(Finding("redis", item, level, message, hint, value))
+
+    def named(self, finding: Finding) -> Finding:
+        """The line with the name of the server, where there are several."""
+        return replace(finding, message=f"{self.name}: {finding.message}") if self.name else finding
 
 
 def examine(settings: Settings) -> Findings:
@@ -162,19 +165,10 @@ def _way(node: _Node, settings: Settings) -> Findings:
             times.append((took, int(seconds) + int(micros) / 1e6 - wall - took / 2))
     except NoPermissionError:
         return []  # the rights tell
-    middle = median(took for took, _ in times)
     offset = min(times)[1]
-    deadline = settings.redis_deadline_s
-    text = f"round trip {middle * 1e3:.2f} ms, median of {ROUND_TRIPS}"
-    level, hint = Level.OK, ""
-    if middle > deadline / 2:
-        level = Level.FAIL if middle > deadline else Level.WARN
-        hint = (
-            f"decisions wait at most REDIS_DEADLINE_S, {plain(deadline * 1e3)} ms: come nearer, or raise it"
-        )
     clock = f"clock {abs(offset) * 1e3:.1f} ms {'behind' if offset < 0 else 'ahead of'} this host's"
     return [
-        node.finding("round_trip", level, text, hint, round(middle, 6)),
+        node.named(round_trip("redis", [took for took, _ in times], settings.redis_deadline_s)),
         node.finding("clock", Level.OK, f"{clock}; windows go by the server's alone", value=round(offset, 6)),
     ]
 
