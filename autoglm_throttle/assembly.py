@@ -24,6 +24,7 @@ from autoglm_throttle.limiting.token_bucket import PriorityBuckets
 from autoglm_throttle.limiting.user_windows import UserWindows
 from autoglm_throttle.model import Policy
 from autoglm_throttle.settings import Settings
+from autoglm_throttle.settings.fields import HeaderStyle
 
 if TYPE_CHECKING:
     from autoglm_throttle.redis_client import RedisClients
@@ -69,7 +70,13 @@ def shared_store(settings: Settings, redis: Callable[[], Any] | None) -> Store |
     if settings.user_storage is not None:
         from autoglm_throttle.limiting.shared.limits_window import LimitsWindow
 
-        return LimitsWindow(settings.user_storage.get_secret_value(), settings.redis_deadline_s)
+        return LimitsWindow(
+            settings.user_storage.get_secret_value(),
+            settings.redis_deadline_s,
+            prefix=settings.redis_prefix,
+            service=settings.service,
+            headers=settings.headers is not HeaderStyle.NONE,
+        )
     if settings.redis_url is None and redis is None:
         return None
     from autoglm_throttle.limiting.shared.redis_batch import BatchRules
