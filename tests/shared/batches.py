@@ -137,10 +137,6 @@ class Plant:
     def __exit__(self, *_: object) -> None:
         self.loop.end()
 
-    def ask(self, *names: int, keys: int = 1, tag: int = 0) -> list[asyncio.Future[list[int] | Trouble]]:
-        """Ask in one pass of the loop."""
-        return [self.loop.act(lambda name=name: self.batch.ask(Number(name, keys, tag))) for name in names]
-
     def together(self, *entries: Number) -> list[asyncio.Future[list[int] | Trouble]]:
         """Ask all in one pass of the loop."""
         futures: list[asyncio.Future[list[int] | Trouble]] = self.loop.act(

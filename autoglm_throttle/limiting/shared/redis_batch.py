@@ -173,6 +173,7 @@ class RedisBatch(Generic[E, A]):
         self._in_flight = rules.in_flight
         self._next: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._armed = math.inf
         self._grace = False
         # Calls carry many callers: they run in no caller's context, and keep none alive.
         self._context = contextvars.Context()
@@ -194,7 +195,7 @@ class RedisBatch(Generic[E, A]):
         self._queue.append((entry, future, due))
         if self._next is None:
             self._schedule()
-        if self._timer is None:
+        if due < self._armed:
             self._arm(due)
         return future
 
@@ -250,7 +251,7 @@ class RedisBatch(Generic[E, A]):
         self._flights.add(flight)
         if self._queue:
             self._schedule()
-        if self._timer is None:
+        if flight.loses < self._armed:
             self._arm(flight.loses)
         return flight
 
@@ -347,20 +348,24 @@ class RedisBatch(Generic[E, A]):
         return said
 
     def _arm(self, due: float) -> None:
-        self._timer = self.loop.call_at(due, self._tick, due, context=self._context)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._armed = due
+        self._timer = self.loop.call_at(due, self._tick, context=self._context)
 
-    def _tick(self, due: float) -> None:
+    def _tick(self) -> None:
         """The deadline of the oldest has come, unless the loop itself was held up."""
         now = self.loop.time()
-        if now - due > STALL_S and not self._grace:
+        late, self._armed, self._timer = now - self._armed, math.inf, None
+        if late > STALL_S and not self._grace:
             self._grace = True
             self._arm(now + GRACE_S)
             return
         self._grace = False
-        self._timer = None
         if self._expire(now):
             self._report(Trouble.TIMEOUT)
-        if self._timer is None and (due := self._next_due()) < math.inf:
+        due = self._next_due()
+        if due < self._armed:
             self._arm(due)
 
     def _expire(self, now: float) -> int:
