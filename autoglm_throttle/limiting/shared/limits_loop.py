@@ -1,0 +1,149 @@
+"""The storage of one event loop: its client is bound to the loop, made at first use and closed with it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from typing import TYPE_CHECKING, Final
+
+from autoglm_throttle.limiting.shared.limits_storage import client_of, close
+from autoglm_throttle.limiting.shared.store import Answer, Health, Trouble
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Coroutine
+
+    from autoglm_throttle.limiting.shared.limits_storage import Counting
+
+    Work = asyncio.Task[Answer | Trouble]
+
+LATE_S: Final = 0.005
+"""A deadline that is noticed so much too late was missed by the loop itself, not by the storage."""
+
+GRACE_S: Final = 0.010
+"""What such a loop gets to read the answers that lie in its sockets."""
+
+CLOSE_S: Final = 1.0
+"""For a farewell; a server that hangs would keep the loop from its end."""
+
+
+class LoopStorage:
+    """What a `LimitsWindow` holds for one loop. Touched in that loop only.
+
+    Args:
+        loop: the loop.
+        make: opens a storage, without connecting yet.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, make: Callable[[], Counting]) -> None:
+        self.loop: asyncio.AbstractEventLoop = loop
+        self.asked: int = 0
+        """Decisions."""
+        self._make = make
+        self._counting: Counting | None = None
+        self._closer: AsyncGenerator[None] | None = None
+        self._works: set[Work] = set()
+        self._endings: set[asyncio.Task[None]] = set()
+        self._calls = 0
+        self._late = 0
+        self._made = 0
+        self._failed_s = -math.inf
+
+    def counting(self) -> Counting:
+        """The storage in use, opened if there is none."""
+        if self._counting is None:
+            self.take(self._open())
+        assert self._counting is not None  # noqa: S101 - for the type checker
+        return self._counting
+
+    def another(self) -> Counting:
+        """A storage with a connection of its own; the one in use where there is nothing to connect to."""
+        kept = self.counting()
+        return self._open() if _connects(kept) else kept
+
+    def take(self, fresh: Counting) -> None:
+        """Use this one from now on."""
+        old, self._counting = self._counting, fresh
+        if old is not None and old is not fresh:
+            self.end(old)
+        if self._closer is None:
+            self._closer = self._closing()
+            with contextlib.suppress(StopIteration):  # so far as its yield: from now on the loop knows it
+                self._closer.__anext__().send(None)
+
+    def drop(self) -> None:
+        """Let go of the connections; what has none, such as a storage in memory, stays."""
+        if self._counting is not None and _connects(self._counting):
+            self.end(self._counting)
+            self._counting = None
+
+    def end(self, counting: Counting) -> None:
+        """Close a storage, unless it is in use and has nothing to close."""
+        if not _connects(counting):
+            return
+        self._calls += counting.calls
+        counting.calls = 0
+        ending = self.loop.create_task(_close(counting))
+        self._endings.add(ending)
+        ending.add_done_callback(self._endings.discard)
+
+    def begin(self, work: Coroutine[None, None, Answer | Trouble]) -> Work:
+        """Begin a decision."""
+        task = self.loop.create_task(work)
+        self._works.add(task)
+        task.add_done_callback(self._works.discard)
+        return task
+
+    async def in_time(self, work: Work, due_s: float) -> bool:
+        """Wait for a decision; False once its time is over, unless it was the loop that had stood still."""
+        await asyncio.wait((work,), timeout=due_s - self.loop.time())
+        if not work.done() and self.loop.time() > due_s + LATE_S:
+            await asyncio.wait((work,), timeout=GRACE_S)
+        return work.done()
+
+    def leave(self, work: Work, due_s: float) -> None:
+        """Let a decision nobody waits for end by itself, until its time is over."""
+        timer = self.loop.call_at(due_s, work.cancel)
+
+        def ended(task: Work) -> None:
+            timer.cancel()
+            if not task.cancelled():
+                self._late += 1
+
+        work.add_done_callback(ended)
+
+    def is_news(self, answer: Answer | Trouble, asked_s: float) -> bool:
+        """Whether it tells of the storage; what fails along with what was told already does not."""
+        if not isinstance(answer, Trouble):
+            return True
+        if asked_s < self._failed_s:
+            return False
+        self._failed_s = self.loop.time()
+        return True
+
+    def health(self) -> Health:
+        """The counters of this loop."""
+        now = self._counting.calls if self._counting is not None else 0
+        return Health(self._calls + now, self.asked, self._late, self._made, len(self._works))
+
+    def _open(self) -> Counting:
+        self._made += 1
+        return self._make()
+
+    async def _closing(self) -> AsyncGenerator[None]:
+        """Closes the storage in use when the loop ends its generators."""
+        try:
+            yield
+        finally:
+            if self._counting is not None and _connects(self._counting):
+                await _close(self._counting)
+
+
+def _connects(counting: Counting) -> bool:
+    return client_of(counting.storage) is not None
+
+
+async def _close(counting: Counting) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(CLOSE_S):
+            await close(counting.storage)

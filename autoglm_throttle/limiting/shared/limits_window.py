@@ -1,0 +1,252 @@
+"""User limits in a storage of the ``limits`` package, for those who have no Redis.
+
+Each decision is a conversation of its own: no batches, and nothing can be given back. With several limits all
+are looked at and then hit one after the other, so that one may be spent when another, meanwhile used up by
+somebody else, refuses. The storages count by each host's own clock: the hosts need NTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from autoglm_throttle.limiting.shared.limits_loop import LoopStorage
+from autoglm_throttle.limiting.shared.limits_storage import (
+    EDGE_US,
+    TwoCounters,
+    counting,
+    open_storage,
+    sample,
+    trouble_of,
+)
+from autoglm_throttle.limiting.shared.store import Answer, Charge, Health, Trouble
+from autoglm_throttle.limiting.shared.wire import key_safe
+from autoglm_throttle.model import UserLimit
+from autoglm_throttle.settings.storage_uri import parse_storage_uri
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from autoglm_throttle.limiting.shared.limits_storage import Counting, View
+
+DEADLINE_S: Final = 0.05
+"""As for Redis, whose 99th percentile at 5000 decisions a second is 8 ms."""
+
+CONNECT_S: Final = 0.25
+"""For a probe, which has to connect first."""
+
+WORST_WINDOW: Final = 1.97
+"""Times the limit that two counters let through in the worst window; measured under attack."""
+
+_PROBE = UserLimit("probe-1s", 1_000_000, 1)
+
+_not_ours: list[object] = []
+"""Storages of a parent process, kept so that nothing of theirs is ended here."""
+
+
+class LimitsWindow:
+    """A `Store` on any asynchronous storage of `limits`.
+
+    Args:
+        uri: ``async+memory://``, which counts for each event loop apart, ``async+memcached://HOST:PORT``,
+            ``async+mongodb://HOST:PORT``, or the scheme of a storage of one's own.
+        deadline_s: seconds within which a decision is wanted.
+        prefix: of every key.
+        service: the service whose limits these are; stands in every key.
+        headers: whether what is left is wanted where all is allowed, which costs a round trip more. Without
+            it an answer that allows says ``limit - units`` under a single limit: at most so much.
+
+    Raises:
+        ValueError: the URI names no usable storage, or its client is not installed; the text says what to do.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        deadline_s: float = DEADLINE_S,
+        *,
+        prefix: str = "athr",
+        service: str = "default",
+        headers: bool = True,
+    ) -> None:
+        self._uri = parse_storage_uri(uri)
+        self.kind: str = self._uri.kind
+        self._counting = counting(sample(self._uri))
+        self.approximate: bool = self._counting is TwoCounters
+        """Whether up to `WORST_WINDOW` times a limit may pass in one window."""
+        self.last_error: str = ""
+        """Text of the newest error of the storage or its client."""
+        self._deadline_s = deadline_s
+        self._root = f"{prefix}:{service}:s1:"
+        self._headers = headers
+        self._report: Callable[[Trouble | None], None] = _nobody
+        self._loops: dict[int, LoopStorage] = {}
+        self._gone = Health()
+
+    def __repr__(self) -> str:
+        health = self.health()
+        return f"LimitsWindow({self.kind}, {health.asked} asked, {health.waiting} waiting)"
+
+    def listen(self, report: Callable[[Trouble | None], None]) -> None:
+        """Have each answer and each failure reported, but of those that failed together only the first."""
+        self._report = report
+
+    async def charge(self, charges: Sequence[Charge]) -> Answer | Trouble:
+        """Spend all units of all charges, or none but for a race between several limits.
+
+        A caller that is cancelled leaves its conversation to end by itself: cut off in the midst of it, the
+        connection would be lost.
+        """
+        here = self._here()
+        if here is None:
+            self._report(Trouble.LOOP)
+            return Trouble.LOOP
+        asked_s = here.loop.time()
+        here.asked += 1
+        work = here.begin(self._spend(here, charges))
+        try:
+            ended = await here.in_time(work, asked_s + self._deadline_s)
+        except asyncio.CancelledError:
+            here.leave(work, asked_s + self._deadline_s)
+            raise
+        answer = work.result() if ended else Trouble.TIMEOUT
+        if not ended:
+            work.cancel()
+            self.last_error = f"no answer within {self._deadline_s:g} s"
+        if here.is_news(answer, asked_s):
+            self._report(answer if isinstance(answer, Trouble) else None)
+        return answer
+
+    def give_back(self, charges: Sequence[Charge], answer: Answer) -> None:
+        """Nothing: these storages know no way back; what was not used counts until its window has passed."""
+
+    async def probe(self) -> Trouble | None:
+        """Spend a unit of nobody's limit over a new connection, which takes the place of the old one."""
+        here = self._here()
+        if here is None:
+            return Trouble.LOOP
+        fresh = here.another()
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                await fresh.hit(f"{self._root}probe", _PROBE, 1)
+        except Exception as error:  # noqa: BLE001 - whatever a client of any library raises
+            here.end(fresh)
+            return self._failed(error)
+        here.take(fresh)
+        return None
+
+    def drop(self) -> None:
+        """Let go of all connections, from any thread, without waiting for it."""
+        for here in list(self._loops.values()):
+            with contextlib.suppress(RuntimeError):  # that loop is closed
+                here.loop.call_soon_threadsafe(here.drop)
+
+    def forget(self) -> None:
+        """In a forked process: the parent's loops and connections are not ours."""
+        _not_ours.append(self._loops)
+        self._loops = {}
+        self._gone = Health()
+
+    def health(self) -> Health:
+        """The counters of all event loops together."""
+        total = self._gone
+        for here in list(self._loops.values()):
+            total = _sum(total, here.health())
+        return total
+
+    def _here(self) -> LoopStorage | None:
+        """What belongs to the running loop; None if it is no asyncio loop."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return None
+        return self._loops.get(id(loop)) or self._make(loop)
+
+    def _make(self, loop: asyncio.AbstractEventLoop) -> LoopStorage:
+        for key, other in list(self._loops.items()):
+            if other.loop.is_closed() and self._loops.pop(key, None) is not None:
+                self._gone = _sum(self._gone, other.health())
+        here = self._loops[id(loop)] = LoopStorage(loop, lambda: self._counting(open_storage(self._uri)))
+        return here
+
+    def _asked(self, charges: Sequence[Charge]) -> list[_Asked]:
+        asked = []
+        for charge in charges:
+            root, user = f"{self._root}{key_safe(charge.kind)}:", key_safe(charge.user)
+            for limit in charge.limits:
+                self._uri.check_window(limit.window_s)
+                asked.append(_Asked(f"{root}{limit.window_s}:{user}", limit, charge.units))
+        return asked
+
+    async def _spend(self, here: LoopStorage, charges: Sequence[Charge]) -> Answer | Trouble:
+        try:
+            return await _decide(here.counting(), self._asked(charges), self._headers)
+        except Exception as error:  # noqa: BLE001 - whatever a client of any library raises
+            return self._failed(error)
+
+    def _failed(self, error: Exception) -> Trouble:
+        self.last_error = f"{type(error).__name__}: {error}".removesuffix(": ")
+        return trouble_of(error)
+
+
+class _Asked(NamedTuple):
+    """One limit of one caller."""
+
+    key: str
+    limit: UserLimit
+    units: int
+
+    def fits(self, view: View) -> bool:
+        """Whether there is room."""
+        return view.used + self.units <= self.limit.limit
+
+
+async def _decide(counts: Counting, asked: list[_Asked], headers: bool) -> Answer:
+    """Look at all, then hit each: the first that refuses keeps those behind it from being spent."""
+    views: list[View] = []
+    if headers or len(asked) > 1:
+        views = [await counts.look(each.key, each.limit) for each in asked]
+    refused = {n for n, (each, view) in enumerate(zip(asked, views, strict=False)) if not each.fits(view)}
+    spent = 0
+    while not refused and spent < len(asked):
+        each = asked[spent]
+        if each.units == 0 or (
+            each.units <= each.limit.limit and await counts.hit(each.key, each.limit, each.units)
+        ):
+            spent += 1
+        else:
+            refused = {spent}
+            views[spent : spent + 1] = [await counts.look(each.key, each.limit)]
+    if not views:
+        (only,) = asked
+        return (1, only.limit.limit - only.units, 0, 0, 0)
+    return [
+        value
+        for n, (each, view) in enumerate(zip(asked, views, strict=True))
+        for value in _values(each, view, refused=n in refused, spent=n < spent)
+    ]
+
+
+def _values(asked: _Asked, view: View, *, refused: bool, spent: bool) -> tuple[int, int, int, int, int]:
+    """The `VALUES` integers of one limit."""
+    most = asked.limit.limit
+    retry_us = 0
+    if refused:
+        retry_us = -1 if asked.units > most else max(EDGE_US, view.wait_us(view.used + asked.units - most))
+    left = view.after(asked.units) if spent else view
+    return (0 if refused else 1, max(0, most - left.used), retry_us, left.wait_us(1), 0)
+
+
+def _nobody(_: Trouble | None) -> None:
+    """Nobody listens."""
+
+
+def _sum(one: Health, other: Health) -> Health:
+    return Health(
+        one.calls + other.calls,
+        one.asked + other.asked,
+        one.late + other.late,
+        one.connections + other.connections,
+        one.waiting + other.waiting,
+    )
