@@ -44,8 +44,10 @@ class Aggregator:
         """Take in one reading of all devices.
 
         Args:
-            rows: one row per device; of two with one id the newer counts. A known device without
-                a row has vanished and is ``lost`` until a row comes again.
+            rows: one row per device; of two with one id the newer counts. A known device of this host
+                without a row has vanished and is ``lost`` until a row comes again. One of another host is
+                forgotten: who tells of other hosts says which of their devices are lost, and leaves out
+                what it cannot know.
             now: monotonic seconds; the time of the view where no row has one.
 
         Returns:
@@ -58,7 +60,11 @@ class Aggregator:
             if row.memory_total_bytes:
                 self._totals[key] = row.memory_total_bytes
         for key in self._known.keys() - seen.keys():
-            self._known[key] = _vanished(self._known[key])
+            if key[0]:
+                del self._known[key]
+                self._totals.pop(key, None)
+            else:
+                self._known[key] = lost(self._known[key], "vanished: the source no longer lists it")
         weights = self._weights()
         usable = {key: row for key, row in self._known.items() if row.health != "lost"}
         told = list(usable.values() or seen.values())
@@ -88,11 +94,16 @@ def _newest(rows: Iterable[GpuSample]) -> dict[_Key, GpuSample]:
     return newest
 
 
-def _vanished(last: GpuSample) -> GpuSample:
-    """Return the row of a device that its provider no longer lists."""
+def lost(last: GpuSample, note: str) -> GpuSample:
+    """Make the last row of a device into that of a lost one: nothing of it is known any more, least of all 0.
+
+    Args:
+        last: as it was; a row that is lost already stays the same object.
+        note: why.
+    """
     if last.health == "lost":
         return last
-    return replace(last, health="lost", notes=("vanished: the source no longer lists it",), **_UNKNOWN)
+    return replace(last, health="lost", notes=(note,), **_UNKNOWN)
 
 
 def _utilization(

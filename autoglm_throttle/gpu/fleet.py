@@ -1,0 +1,257 @@
+"""The GPUs of all hosts: this one's own, and those that the others publish in a Redis.
+
+It is a provider like any other, on the sampler's thread. One call publishes what was read here and brings what
+the others have published; a store that hangs costs one read a quarter of a second, and is then left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import secrets
+import time
+from dataclasses import dataclass
+from hashlib import sha1
+from importlib import resources
+from typing import TYPE_CHECKING, Any, Final
+
+from autoglm_throttle.gpu.aggregate import lost
+from autoglm_throttle.gpu.fleet_hosts import STALE_INTERVALS, STALE_LEAST_S, Hosts
+from autoglm_throttle.gpu.fleet_payload import decode, encode
+from autoglm_throttle.gpu.none import NoSource
+from autoglm_throttle.gpu.schedule import Next, Schedule
+from autoglm_throttle.model import ProviderMisconfigured, ProviderUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from autoglm_throttle.model import Clock, GpuProvider, GpuSample
+
+_log = logging.getLogger("autoglm_throttle")
+
+TIMEOUT_S: Final = 0.25
+"""For the client's connection and replies: what a store that hangs may cost one read."""
+
+PAUSE_INTERVALS: Final = 5.0
+"""After a failure the store is left alone for so many intervals: a read in five may be late, not each one."""
+
+LOG_EVERY_S: Final = 30.0
+
+MOST_HOST_CHARACTERS: Final = 255
+"""The longest name a host can have on a network."""
+
+RIGHTS: Final = "evalsha eval time hget hset hdel hgetall pexpire"
+"""Commands that a user of the server needs for the GPUs of a fleet, on the key below ``REDIS_PREFIX``."""
+
+SyncClient = Any
+"""A synchronous client of redis-py: single, Sentinel or cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFleetRules:
+    """Where the hosts meet, and what this one is called."""
+
+    host: str
+    """Not empty; no other host has it."""
+    prefix: str = "athr"
+    service: str = "default"
+    interval_s: float = 1.0
+    """From one reading to the next."""
+    stale_after_s: float | None = None
+    """For how long a silent host is believed; None: three of its own intervals, three seconds at least."""
+
+    @property
+    def key(self) -> str:
+        """Its tag is that of the fleet's other keys."""
+        return f"{self.prefix}:{self.service}:{{fleet}}:gpu"
+
+
+class FleetProvider:
+    """Reads this host's GPUs, publishes them, and adds those of the other hosts.
+
+    Args:
+        local: this host's own provider; None: it has no GPUs that count.
+        connect: makes a synchronous client without retries, with timeouts of `TIMEOUT_S`. It is called
+            in `read`.
+        rules: where the hosts meet.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        local: GpuProvider | None,
+        connect: Callable[[], SyncClient],
+        rules: GpuFleetRules,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.name: str = "fleet"
+        self.min_interval_s: float = 0.2 if local is None else local.min_interval_s
+        self.rules: GpuFleetRules = rules
+        self.failures: int = 0
+        """Calls that the store did not answer."""
+        self.ignored: int = 0
+        """Payloads of other hosts that could not be believed."""
+        self.last_error: str | None = None
+        self._local = local
+        self._connect = connect
+        self._clock = clock
+        self._stale_after_s = (
+            max(STALE_INTERVALS * rules.interval_s, STALE_LEAST_S)
+            if rules.stale_after_s is None
+            else rules.stale_after_s
+        )
+        self._script = resources.files(__package__).joinpath("fleet_gpu.lua").read_text("utf-8")
+        self._sha = sha1(self._script.encode(), usedforsecurity=False).hexdigest()
+        self._logged: dict[str, float] = {}
+        self.forget()
+
+    def __repr__(self) -> str:
+        return f"FleetProvider({self.rules.host}, local={self._local!r}, others={self.hosts!r})"
+
+    def read(self) -> Sequence[GpuSample]:
+        """Read this host's GPUs, publish them, and return them with those of the others.
+
+        A local source that fails hides nobody: its last rows are held until they are stale, and then lost.
+
+        Raises:
+            ProviderUnavailable: it fails, and no other host tells of a device that works.
+        """
+        own = self._read_local()
+        self._exchange(own)
+        now = self._clock()
+        others = self.hosts.rows(now)
+        if self._trouble is None:
+            return [*self._own, *others]
+        if all(row.health == "lost" for row in others):
+            raise ProviderUnavailable(f"{self._trouble}") from self._trouble
+        return [*(self._held(row, now) for row in self._own), *others]
+
+    def close(self) -> None:
+        """Let go of the driver and of the connection."""
+        self._disconnect()
+        self._next = Next(due_s=-math.inf)
+        if self._local is not None:
+            self._local.close()
+
+    def forget(self) -> None:
+        """In a forked process: another publisher, without the parent's connection and handles."""
+        self.hosts: Hosts = Hosts(self.rules.stale_after_s)
+        self._process = secrets.token_hex(8)
+        self._client: SyncClient | None = None
+        self._own: list[GpuSample] = []
+        """The newest rows of this host."""
+        self._trouble: Exception | None = None
+        """Why they are not of now."""
+        self._schedule = Schedule(self.rules.interval_s)
+        self._next = Next(due_s=-math.inf)
+        self._alone_until_s = -math.inf
+        self._away = False
+        if self._local is not None:
+            self._local.forget()
+
+    def _read_local(self) -> list[GpuSample]:
+        """Rows to publish: those that were read just now, if any."""
+        started = self._clock()
+        if self._local is None or started < self._next.due_s:
+            return []
+        if self._next.fresh:
+            self._local.close()
+        try:
+            rows = list(self._local.read())
+        except ProviderMisconfigured as error:
+            self._trouble, self._next = error, Next(due_s=math.inf)
+            _log.critical("GPU telemetry of this host ends, that of the others goes on: %s", error)
+        except NoSource:
+            self._trouble, self._next = None, self._schedule.absent(self._clock())
+        except Exception as error:  # noqa: BLE001 - a driver binding may raise anything
+            self._trouble, self._next = error, self._schedule.failed(started, self._clock())
+            self._say("local", f"this host's own cannot be read: {type(error).__name__}: {error}")
+        else:
+            self._schedule.succeeded(started, self._clock())
+            self._trouble, self._next = None, Next(due_s=-math.inf)
+            self._own = rows
+            return rows
+        return []
+
+    def _held(self, row: GpuSample, now: float) -> GpuSample:
+        age_s = now - row.taken_at_s
+        return row if age_s <= self._stale_after_s else lost(row, f"stale: not read for {age_s:.0f} s")
+
+    def _exchange(self, own: Sequence[GpuSample]) -> None:
+        if self._clock() < self._alone_until_s:
+            return
+        try:
+            entries = self._call(self._payload(own))
+            now = self._clock()
+            for host, age_us, payload in zip(entries[::3], entries[1::3], entries[2::3], strict=True):
+                self._hear(_text(host), age_us / 1e6, payload, now)
+        except Exception as error:  # noqa: BLE001 - a client may raise anything; the local rows still count
+            self._lost(error)
+        else:
+            self.hosts.answered(now)
+            if self._away:
+                self._away = False
+                self._say("back", "the store answers again")
+
+    def _payload(self, own: Sequence[GpuSample]) -> str:
+        if not own:
+            return ""
+        try:
+            return encode(own, self.rules.interval_s, self._clock())
+        except ValueError as error:
+            self._say("payload", f"this host is not published: {error}")
+            return ""
+
+    def _call(self, payload: str) -> Sequence[Any]:
+        from redis.exceptions import NoScriptError
+
+        if self._client is None:
+            self._client = self._connect()
+        rules = self.rules
+        arguments = (rules.key, rules.host, self._process, round(rules.interval_s * 1e6), payload)
+        try:
+            entries: Sequence[Any] = self._client.evalsha(self._sha, 1, *arguments)
+        except NoScriptError:  # it was restarted, or told to forget: nothing has run
+            entries = self._client.eval(self._script, 1, *arguments)
+        return entries
+
+    def _hear(self, host: str, age_s: float, payload: bytes | str, now: float) -> None:
+        try:
+            if not 0 < len(host) <= MOST_HOST_CHARACTERS:
+                raise ValueError("its name is empty or too long")
+            said = decode(payload.encode() if isinstance(payload, str) else payload, host)
+        except ValueError as error:
+            self.ignored += 1
+            self._say("ignored", f"host {host[:MOST_HOST_CHARACTERS]!r} is ignored: {error!s:.200}")
+        else:
+            self.hosts.heard(host, age_s, said, now)
+
+    def _lost(self, error: Exception) -> None:
+        self.failures += 1
+        self.last_error = f"{type(error).__name__}: {error}"
+        self.hosts.away()
+        self._disconnect()
+        self._alone_until_s = self._clock() + PAUSE_INTERVALS * self.rules.interval_s
+        if not self._away:
+            self._away = True
+            forbidden = "NoPermission" in self.last_error or "can't run this command" in self.last_error
+            needs = f"; it needs the rights: {RIGHTS}" if forbidden else ""
+            self._say("away", f"the other hosts are not known, the store is away ({self.last_error}{needs})")
+
+    def _disconnect(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            with contextlib.suppress(Exception):  # it is broken already
+                client.close()
+
+    def _say(self, kind: str, text: str) -> None:
+        """Log one line, or nothing if one of this kind was logged less than 30 s ago."""
+        now = self._clock()
+        if now - self._logged.get(kind, -math.inf) >= LOG_EVERY_S:
+            self._logged[kind] = now
+            _log.warning("GPU fleet: %s", text)
+
+
+def _text(value: bytes | str) -> str:
+    return value if isinstance(value, str) else value.decode("utf-8", "replace")

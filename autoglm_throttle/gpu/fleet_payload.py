@@ -1,0 +1,150 @@
+"""What a host publishes of its GPUs: compact JSON, version 1.
+
+``{"v":1,"i":<interval in s>,"c":[<columns>],"r":[[<values>],...]}``. Columns are names of ``GpuSample``
+plus ``age_s``, how old a row was when it was published; null is "not known".
+Whoever reads one trusts nothing in it: it may be of another version, or of somebody else.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from autoglm_throttle.gpu import recording
+from autoglm_throttle.gpu.plausible import believable
+from autoglm_throttle.model import GpuSample, ProviderMisconfigured
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+VERSION: Final = 1
+MOST_BYTES: Final = 16_384
+"""Of a payload: some hundred devices."""
+
+MOST_ROW_BYTES: Final = 900
+"""Of one row; a usual one has about 150."""
+
+MOST_INTERVAL_S: Final = 3600.0
+
+SOURCE: Final = "fleet"
+"""What the rows of other hosts say they come from."""
+
+_TEXTS: Final = {"device": 100, "name": 64}
+"""Characters that are published of a text."""
+
+_VALUES: Final = (
+    "device",
+    "index",
+    "kind",
+    "name",
+    "health",
+    "utilization_pct",
+    "memory_used_bytes",
+    "memory_total_bytes",
+    "power_w",
+    "power_limit_w",
+    "temperature_c",
+)
+_AGE: Final = "age_s"
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What a host has said of itself."""
+
+    interval_s: float
+    """From one of its readings to the next."""
+    rows: tuple[GpuSample, ...]
+    """``taken_at_s`` is how long before the publication a row was read, as a negative number."""
+
+
+def encode(rows: Sequence[GpuSample], interval_s: float, now: float) -> str:
+    """The payload of this host's rows.
+
+    Args:
+        rows: what its provider has read.
+        interval_s: from one reading to the next.
+        now: monotonic seconds.
+
+    Raises:
+        ValueError: a row or all of them are too long to be published.
+    """
+    columns = (*_VALUES, _AGE)
+    lines = [_json([*_cells(row), round(max(0.0, now - row.taken_at_s), 3)]) for row in rows]
+    longest = max((len(line.encode()) for line in lines), default=0)
+    if longest > MOST_ROW_BYTES:
+        raise ValueError(f"a row has {longest} bytes, at most {MOST_ROW_BYTES} are published")
+    text = f'{{"v":{VERSION},"i":{interval_s:g},"c":{_json(columns)},"r":[{",".join(lines)}]}}'
+    if len(text.encode()) > MOST_BYTES:
+        raise ValueError(
+            f"{len(lines)} devices have {len(text.encode())} bytes, at most {MOST_BYTES} are published"
+        )
+    return text
+
+
+def decode(payload: bytes, host: str) -> Published:
+    """Read a payload of another host.
+
+    Args:
+        payload: as it came.
+        host: whose it is; it stands before the id of each device.
+
+    Raises:
+        ValueError: it is of another version, too long, no JSON, or holds a value that cannot be.
+    """
+    if len(payload) > MOST_BYTES:
+        raise ValueError(f"it has {len(payload)} bytes, at most {MOST_BYTES} are read")
+    try:
+        said = json.loads(payload.decode())
+    except RecursionError:
+        raise ValueError("it is no JSON of ours") from None
+    if not isinstance(said, dict) or said.get("v") != VERSION:
+        raise ValueError(f"it is not of version {VERSION}")
+    columns, lines, interval_s = said.get("c"), said.get("r"), _seconds(said.get("i"))
+    if (
+        not isinstance(columns, list)
+        or not isinstance(lines, list)
+        or not 0.0 < interval_s <= MOST_INTERVAL_S
+    ):
+        raise ValueError("columns, rows or interval are missing")
+    return Published(interval_s, tuple(_row(columns, line, host) for line in lines))
+
+
+def _cells(row: GpuSample) -> list[Any]:
+    values = [getattr(row, name) for name in _VALUES]
+    cut = [
+        value[: _TEXTS[name]] if name in _TEXTS else value
+        for name, value in zip(_VALUES, values, strict=True)
+    ]
+    return [round(value, 3) if isinstance(value, float) else value for value in cut]
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _row(columns: list[Any], line: object, host: str) -> GpuSample:
+    if not isinstance(line, list) or not all(isinstance(name, str) for name in columns):
+        raise ValueError("a row is no list")
+    cells = dict(zip(columns, line, strict=True))
+    age_s = _seconds(cells.pop(_AGE, None))
+    try:
+        values = recording.row(cells)
+    except ProviderMisconfigured as error:
+        raise ValueError(str(error)) from None
+    if not values.get("device") or "index" not in values or not 0.0 <= age_s < math.inf:
+        raise ValueError("a row has no device, no index or no age")
+    device = f"{host}/{values['device']}"
+    row = GpuSample(**{**values, "device": device, "host": host, "source": SOURCE, "taken_at_s": -age_s})
+    _, wrong = believable(row)
+    if wrong:
+        raise ValueError(f"{device}: implausible {', '.join(wrong)}")
+    return row
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("a time is no number")  # noqa: TRY004 - one kind of error for whoever ignores the host
+    return float(value)

@@ -1,0 +1,44 @@
+"""What somebody is told whom a rate has refused: the same words, wherever its tokens are kept."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+from autoglm_throttle.model import Decision, Reason
+
+
+class Rated(Protocol):
+    """Tokens that refill at a rate."""
+
+    name: str
+    nominal: float
+    """Tokens per second without any cut."""
+    rate: float
+    """Tokens per second now."""
+    burst: float
+    """The most that it holds."""
+
+    def tokens(self, now: float) -> float:
+        """Tokens it holds at ``now``."""
+        ...
+
+
+def rate_refusal(bucket: Rated, cost: float, wait: float, now: float) -> Decision:
+    """Below its nominal rate a bucket refuses for our load; at it, because the class asks for too much."""
+    if cost > bucket.burst and math.isinf(wait):
+        reason, detail, policy = Reason.TOO_LARGE, "too_large:rate", bucket.name
+    elif bucket.rate < bucket.nominal:
+        reason, detail, policy = Reason.GPU, "gpu:ceiling", "gpu"
+    else:
+        reason, detail, policy = Reason.RATE, f"rate:{bucket.name}", bucket.name
+    return Decision(
+        allowed=False,
+        reason=reason,
+        detail=detail,
+        policy=policy,
+        limit=bucket.burst,
+        remaining=bucket.tokens(now),
+        retry_after_s=wait,
+        reset_after_s=wait,
+    )

@@ -1,0 +1,293 @@
+"""One priority's part of a fleet's tokens: drawn ahead by what is asked of this process, then spent freely.
+
+Tokens are drawn before they are spent, so in any t seconds a fleet admits at most
+``burst + rate * t`` and what was leased and unspent at the start.
+
+As in a bucket, no method reads the pool, calls, and then writes it: at any call the garbage collector may run
+and end a forgotten request, which gives tokens back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+from autoglm_throttle.limiting.instant import until
+from autoglm_throttle.limiting.token_bucket import TokenBucket
+
+TICK_S: Final = 0.1
+WEIGHT: Final = 0.3
+"""Demand is the mean of the arrivals in ticks of 0.1 s, each new one with this weight: by simulation."""
+
+AHEAD: Final = 0.5
+"""Share of the lease time for which tokens are drawn ahead: a killed process takes no more with it."""
+
+AHEAD_BURST: Final = 0.1
+"""And of the time in which the bucket fills: what lies in pools comes on top of a full bucket."""
+
+COLD: Final = 8.0
+"""Tokens asked for in one tick before they say more than the mean does: fewer are chance."""
+
+REFILL_AT: Final = 0.25
+"""Share of what was wanted last below which more is drawn in the background."""
+
+PAUSE_S: Final = 0.012
+"""After a grant that fell short nobody asks before this: less than 100 calls a second above the limit."""
+
+MICRO: Final = 1_000_000
+"""Micro-tokens in a token, the unit of the store: its arithmetic is on whole numbers."""
+
+
+class Ask(NamedTuple):
+    """What one priority asks of the store, in micro-tokens; the order is that of the script."""
+
+    rate: int
+    """Per second, for the time since the last call of anybody."""
+    burst: int
+    want: int
+    need: int
+    """What the first in line is short of."""
+    back: int
+    """Leased and not used; below 0: spent without asking."""
+
+
+class Lease:
+    """The tokens of one priority that this process may spend.
+
+    Args:
+        rate: nominal tokens per second of the whole fleet, > 0.
+        burst: most tokens that the fleet's bucket holds, > 0.
+        now: monotonic seconds.
+        name: what refusals call it.
+        lease_s: seconds after which unspent tokens go back.
+    """
+
+    __slots__ = (
+        "_ahead_s",
+        "_arrived",
+        "_asked",
+        "_demand",
+        "_grants",
+        "_lease_s",
+        "_left",
+        "_local",
+        "_owes",
+        "_owes_said",
+        "_pool",
+        "_refill_at",
+        "_refused",
+        "_short",
+        "_tick_ends_s",
+        "_told_s",
+        "_waiting",
+        "burst",
+        "name",
+        "nominal",
+        "rate",
+    )
+
+    def __init__(self, rate: float, burst: float, now: float, name: str, lease_s: float) -> None:
+        self.name: str = name
+        self.nominal: float = rate
+        self.rate: float = rate
+        """Tokens per second now, of the whole fleet."""
+        self.burst: float = burst
+        self._lease_s = lease_s
+        self._ahead_s = min(AHEAD * lease_s, AHEAD_BURST * burst / rate)
+        self.forget(now)
+
+    def __repr__(self) -> str:
+        where = "alone" if self._local is not None else "leased"
+        return f"Lease({self.name}, {self._pool:g} {where}, {self.rate:g}/s)"
+
+    def forget(self, now: float) -> None:
+        """Begin anew with nothing: what a parent process has leased is the parent's."""
+        self._pool = 0.0
+        self._grants: deque[tuple[float, float]] = deque()
+        """When each grant must be spent, and its size."""
+        self._waiting: dict[object, float] = {}
+        self._demand = self._arrived = 0.0
+        self._tick_ends_s = now + TICK_S
+        self._refill_at = 0.0
+        self._asked = 0.0
+        self._told_s = -math.inf
+        """When the store spoke last; then what it had left, and whether it fell short of what was asked."""
+        self._left = math.inf
+        self._short = False
+        self._refused = 0.0
+        """Cost of the first one refused since then."""
+        self._local: TokenBucket | None = None
+        """What is spent from while the store cannot be asked, and how much was."""
+        self._owes = 0.0
+        self._owes_said = 0.0
+
+    def take(self, cost: float, now: float) -> float:
+        """Take ``cost`` tokens; 0.0 means taken, else the wait in seconds until it may succeed."""
+        if now >= self._tick_ends_s:
+            self._tick(now)
+        self._arrived += cost
+        if self._pool >= cost:
+            self._pool -= cost
+            return 0.0
+        if cost > self.burst:
+            return math.inf
+        if self._local is None:
+            self._refused = self._refused or cost
+            return until(self._ready_s(cost), now) or PAUSE_S
+        wait = self._local.take(cost, now)
+        if not wait:
+            self._owes += cost
+        elif math.isinf(wait) and self.rate:
+            return 1.0  # more than this process's part ever holds: the store may be back by then
+        return wait
+
+    def give_back(self, cost: float, now: float) -> None:  # noqa: ARG002 - the face of a bucket
+        """Return tokens that were taken and not used; what nobody takes then goes back to the fleet."""
+        self._pool += cost
+
+    def rescale(self, factor: float, now: float) -> None:
+        """Refill at ``nominal * factor`` from now on; a factor outside 0..1 counts as the nearer end."""
+        self.rate = self.nominal * min(1.0, max(0.0, factor))
+        if self._local is not None:
+            self._local.rescale(factor, now)
+
+    def tokens(self, now: float) -> float:
+        """Tokens that this process can spend without asking."""
+        return self._pool + (0.0 if self._local is None else self._local.tokens(now))
+
+    def settled(self, cost: float, now: float) -> bool:
+        """Whether `take` says now what the store would say: from the pool, or as it is known to be short."""
+        return self._pool >= cost or cost > self.burst or self._local is not None or now < self._ready_s(cost)
+
+    def wait(self, token: object, cost: float) -> None:
+        """Somebody waits for the store's next answer."""
+        self._waiting[token] = cost
+
+    def leave(self, token: object) -> None:
+        """Nobody waits under this token any more. Idempotent."""
+        self._waiting.pop(token, None)
+
+    @property
+    def waiting(self) -> Collection[object]:
+        """The tokens of those who wait, the first in line first."""
+        return self._waiting.keys()
+
+    def low(self, now: float) -> bool:
+        """Whether the store should be asked for more in the background."""
+        return self._runs_out() and now >= max(self._ready_s(1.0), self._told_s + PAUSE_S)
+
+    def calls(self, now: float) -> bool:
+        """Whether there is a reason to ask the store now."""
+        return bool(self._waiting) or self.low(now) or now >= self.due_s()
+
+    def due_s(self) -> float:
+        """When unspent tokens must go back; never, if there are none."""
+        return self._grants[0][0] if self._grants and self._pool > 0.0 else math.inf
+
+    def ask(self, now: float) -> Ask:
+        """What to ask of the store now. What goes back has left the pool when this returns."""
+        if now >= self._tick_ends_s:
+            self._tick(now)
+        rate, burst = math.floor(self.rate * MICRO), math.floor(self.burst * MICRO)
+        self._asked = 0.0
+        self._owes_said = self._debt(now)
+        owes = _up(self._owes_said)
+        if self._local is not None:
+            return Ask(rate, burst, 0, 0, -owes)
+        back = self._unspent(now)
+        self._pool -= back / MICRO
+        want, need = self._short_of()
+        self._asked = want / MICRO
+        return Ask(rate, burst, want, need, back - owes)
+
+    def ask_nothing(self) -> Ask:
+        """All that is left goes back, and nothing is wanted."""
+        pool = self._pool
+        self._pool -= pool
+        self._grants.clear()
+        return Ask(math.floor(self.rate * MICRO), math.floor(self.burst * MICRO), 0, 0, _micro(pool))
+
+    def granted(self, grant: int, left: int, now: float) -> None:
+        """The store's answer to the last `ask`, in micro-tokens."""
+        tokens = grant / MICRO
+        self._pool += tokens
+        if grant:
+            self._grants.append((now + self._lease_s, tokens))
+        self._refused = 0.0
+        self._told_s, self._left, self._short = now, left / MICRO, tokens < self._asked
+        self._owes = max(0.0, self._debt(now) - self._owes_said)
+        self._owes_said = 0.0
+        self._local = None
+
+    def alone(self, processes: int, now: float) -> None:
+        """The store cannot be asked: from now on a part of the rate, from an empty bucket."""
+        burst = max(1.0, self.burst / processes)
+        self._local = TokenBucket(self.nominal / processes, burst, now, self.name)
+        self._local.take(burst, now)
+        self._local.rescale(self.rate / self.nominal, now)
+
+    def _debt(self, now: float) -> float:
+        """What the store must take off: what was spent without it and would not have come back by now."""
+        local = self._local
+        return self._owes if local is None else min(self._owes, local.burst - local.tokens(now))
+
+    def _tick(self, now: float) -> None:
+        """Close the ticks that have ended."""
+        ended = int((now - self._tick_ends_s) / TICK_S) + 1
+        self._demand += WEIGHT * (self._arrived / TICK_S - self._demand)
+        self._demand *= (1.0 - WEIGHT) ** (ended - 1)
+        self._arrived = 0.0
+        self._tick_ends_s = now + TICK_S if ended > 1 else self._tick_ends_s + TICK_S
+
+    def _ahead(self) -> float:
+        """Tokens that will be spent in the time for which they are drawn ahead."""
+        return self._ahead_s * self._demand
+
+    def _ready_s(self, cost: float) -> float:
+        """From when the store may have what ``cost`` is short of, as far as it has told."""
+        short_of = cost - self._pool - self._left
+        if short_of <= 0.0:
+            fits = self._told_s
+        elif self.rate:
+            fits = self._told_s + short_of / self.rate
+        else:
+            fits = math.inf
+        return max(fits, self._told_s + PAUSE_S) if self._short else fits
+
+    def _runs_out(self) -> bool:
+        return self._pool <= self._refill_at and self._ahead() >= 1.0
+
+    def _short_of(self) -> tuple[int, int]:
+        """What to want and what to need, in micro-tokens.
+
+        One call asks for all priorities, also for those that would have had to pause: else each of them would
+        call in its own rhythm.
+        """
+        waiting = math.fsum(self._waiting.values())
+        first = next(iter(self._waiting.values()), self._refused)
+        if not first and not self._runs_out():
+            return 0, 0
+        # At a cold start no mean says what is to come; what came in this tick doubles from call to call.
+        ahead = max(self._ahead(), first, waiting + max(0.0, self._arrived - COLD))
+        self._refill_at = REFILL_AT * ahead
+        need = max(0.0, first - self._pool)
+        want = max(need, math.ceil(ahead) - self._pool)
+        return _up(want), _up(need)
+
+    def _unspent(self, now: float) -> int:
+        """What was leased a lease time ago, or was given back, and is there still: the oldest goes first."""
+        grants = self._grants
+        while grants and grants[0][0] <= now:
+            grants.popleft()
+        fresh = math.fsum(size for _, size in grants)
+        return _micro(max(0.0, self._pool - fresh))
+
+
+def _micro(tokens: float) -> int:
+    return math.floor(tokens * MICRO)
+
+
+def _up(tokens: float) -> int:
+    return math.ceil(max(0.0, tokens) * MICRO)

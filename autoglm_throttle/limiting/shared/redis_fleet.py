@@ -1,0 +1,325 @@
+"""The thread that speaks for this process in a fleet: a sign of life, and tokens before they are needed.
+
+It is a thread, not a task: a process whose event loop is blocked by a handler still lives, and the other
+processes must go on counting it. A call is never made under the lock, and nobody waits for one longer than
+the deadline of the leases.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import queue
+import random
+import secrets
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from hashlib import sha1
+from importlib import resources
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import anyio
+
+from autoglm_throttle.limiting.shared.leases import DEADLINE_S, Leases
+
+if TYPE_CHECKING:
+    from autoglm_throttle.model import Clock, Demand
+
+_log = logging.getLogger("autoglm_throttle")
+
+TIMEOUT_S: Final = 0.25
+"""For the client's connection and replies. Who decides does not wait for it; it frees the thread."""
+
+PROBE_S: Final = 1.0
+JITTER: Final = 0.2
+"""Once a second, give or take a fifth, a store that is away is asked again: a fleet must not ask in step."""
+
+LIVES_BEATS: Final = 3
+"""Heartbeats that may be missed before the others count a process as gone."""
+
+LOG_EVERY_S: Final = 30.0
+"""At most one pair of lines, away and back, in this time."""
+
+RIGHTS: Final = "evalsha eval time hget hset pexpire zadd zcard zremrangebyscore"
+"""Commands that a user of the server needs for a fleet, on the keys below ``REDIS_PREFIX``."""
+
+SyncClient = Any
+"""A synchronous client of redis-py: single, Sentinel or cluster."""
+
+
+class Bell(Protocol):
+    """Wakes one task in its own event loop."""
+
+    def ring(self) -> None:
+        """Wake it; from any thread."""
+        ...
+
+    async def wait(self, seconds: float, leaves: Callable[[], Awaitable[None]]) -> bool:
+        """Wait for it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FleetRules:
+    """Where a fleet meets, and how often."""
+
+    prefix: str = "athr"
+    service: str = "default"
+    heartbeat_s: float = 5.0
+    """Seconds between two signs of life; a process that is silent for three of them is gone."""
+
+    @property
+    def keys(self) -> tuple[str, str]:
+        """Members and buckets; one tag, so that a cluster keeps them in one place."""
+        place = f"{self.prefix}:{self.service}:{{fleet}}"
+        return f"{place}:members", f"{place}:buckets"
+
+
+class Fleet:
+    """Keeps the leases of this process filled, and tells the others that it lives.
+
+    Args:
+        leases: what is filled. Its ``wake`` becomes ours.
+        lock: guards the leases, here and wherever they are taken from; re-entrant.
+        connect: makes a synchronous client without retries, with timeouts of `TIMEOUT_S`. It is called
+            on the thread, at the first call.
+        doorbell: makes a bell for the task that asks.
+        rules: where and how often.
+        clock: monotonic seconds, the one that the leases are used with.
+    """
+
+    def __init__(
+        self,
+        leases: Leases,
+        lock: contextlib.AbstractContextManager[Any],
+        connect: Callable[[], SyncClient],
+        doorbell: Callable[[], Bell],
+        rules: FleetRules | None = None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.leases: Leases = leases
+        self.rules: FleetRules = rules if rules is not None else FleetRules()
+        self.running: bool = False
+        """True from `start` to `stop`."""
+        self.calls: int = 0
+        """Round trips that were begun."""
+        self.failures: int = 0
+        """Those that gave no answer."""
+        self.last_error: str | None = None
+        """Text of the newest failure, kept after a recovery."""
+        self._connect = connect
+        self._doorbell = doorbell
+        self._clock = clock
+        self._script = resources.files(__package__).joinpath("fleet.lua").read_text("utf-8")
+        self._sha = sha1(self._script.encode(), usedforsecurity=False).hexdigest()
+        self._logged_s = -math.inf
+        self._told_away = False
+        self._reset(lock)
+
+    def __repr__(self) -> str:
+        state = "running" if self.running else "stopped"
+        return f"Fleet({state}, {self.leases!r}, calls={self.calls}, failures={self.failures})"
+
+    @property
+    def members(self) -> int:
+        """Living processes of the fleet; 1 before the first answer."""
+        return self.leases.members
+
+    def start(self) -> None:
+        """Start the thread unless there is one; returns at once. Also after `stop` and in a fork."""
+        with self._mutex:
+            self._stopping = False
+            self.running = True
+            if self._thread is None:
+                self._launch()
+
+    def stop(self, join_s: float = 1.0) -> None:
+        """Give back what is unspent, leave the fleet, and end the thread.
+
+        Args:
+            join_s: seconds to wait for it at most; a thread in a call that hangs is left behind.
+        """
+        with self._mutex:
+            self.running = False
+            self._stopping = True
+            thread = self._thread
+        self._alarm.put(None)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(join_s)
+
+    def forget(self, lock: contextlib.AbstractContextManager[Any]) -> None:
+        """In a forked process: leave thread, connection, membership and tokens to the parent.
+
+        Args:
+            lock: the one that guards the leases from now on; the parent's thread may hold the old one.
+        """
+        self.running = False
+        self.leases.forget(self._clock())
+        self._reset(lock)
+
+    async def cover(self, demand: Demand) -> None:
+        """Wait until the leases can say the truth about a demand; 50 ms at most.
+
+        To be awaited, without the lock, where `Leases.covers` is False. Then `Leases.take` decides.
+        """
+        gives_up_s = self._clock() + DEADLINE_S
+        while True:
+            bell = self._doorbell()
+            now = self._clock()
+            with self._lock:
+                if self.leases.covers(demand, now):
+                    return
+                if now >= gives_up_s:
+                    return  # answers came, and others were faster
+                seconds = min(self.leases.wait(bell, demand, now), gives_up_s - now)
+            try:
+                await bell.wait(seconds, anyio.sleep_forever)
+            finally:
+                with self._lock:
+                    self.leases.leave(bell, demand)
+
+    def _reset(self, lock: contextlib.AbstractContextManager[Any]) -> None:
+        self._lock = lock
+        self._mutex = threading.RLock()  # re-entrant: a finalizer may call stop() in the middle of start()
+        self._alarm: queue.SimpleQueue[None] = queue.SimpleQueue()
+        """Its ``put`` may be called in the midst of another one, by a finalizer."""
+        self.leases.wake = self._wake
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+        self._member = secrets.token_hex(8)
+        self._client: SyncClient | None = None
+        self._beat_s = -math.inf
+        self._lost_s: float | None = None
+
+    def _wake(self) -> None:
+        self._alarm.put(None)
+
+    def _launch(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="autoglm-throttle-fleet", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # no threads left: the request that started us must not fail for it
+            self._thread = None
+            self.running = False
+            self._failed(error)
+
+    def _run(self) -> None:
+        try:
+            while not self._ends():
+                now = self._clock()
+                beat = now >= self._beat_s
+                with self._lock:
+                    figures = self.leases.wants(now, beat=beat)
+                    due_s = self.leases.due_s()
+                if figures is None:
+                    self._sleep(min(self._beat_s, due_s) - now)
+                else:
+                    self._exchange(figures)
+        finally:
+            with self._mutex:
+                if self._thread is threading.current_thread():
+                    self._thread = None
+
+    def _ends(self) -> bool:
+        """Decide under the mutex whether the thread ends, so that ``start`` never counts on a dying one."""
+        with self._mutex:
+            if not self._stopping:
+                return False
+        self._leave()
+        with self._mutex:
+            if self._stopping:
+                self._thread = None
+            return self._stopping
+
+    def _sleep(self, seconds: float) -> None:
+        """Until the next sign of life, until tokens go back, or until somebody asks."""
+        with contextlib.suppress(queue.Empty):
+            self._alarm.get(timeout=max(seconds, 0.001))
+            while True:
+                self._alarm.get_nowait()
+
+    def _exchange(self, figures: list[int]) -> None:
+        """Make one call, and wake all who wait for an answer."""
+        try:
+            reply = self._call(figures, self.rules.heartbeat_s * LIVES_BEATS)
+            with self._lock:
+                self.leases.granted(reply, self._clock())
+                bells = list(self.leases.waiting)
+        except Exception as error:  # noqa: BLE001 - a client may raise anything; none may end the thread
+            self._failed(error)
+            now = self._clock()
+            with self._lock:
+                self.leases.away(now)
+                bells = list(self.leases.waiting)
+            self._beat_s = now + PROBE_S * random.uniform(1.0 - JITTER, 1.0 + JITTER)
+        else:
+            self._beat_s = self._clock() + self.rules.heartbeat_s
+            self._say_back()
+        for bell in bells:
+            bell.ring()  # type: ignore[attr-defined]
+
+    def _call(self, figures: list[int], lives_s: float) -> list[int]:
+        from redis.exceptions import NoScriptError
+
+        self.calls += 1
+        if self._client is None:
+            self._client = self._connect()
+        arguments = (*self.rules.keys, self._member, round(lives_s * 1e6), *figures)
+        try:
+            reply: list[int] = self._client.evalsha(self._sha, 2, *arguments)
+        except NoScriptError:  # it was restarted, or told to forget: nothing has run
+            reply = self._client.eval(self._script, 2, *arguments)
+        return reply
+
+    def _leave(self) -> None:
+        """The last call: tokens back, and out of the list. A store that is away is not waited for again."""
+        with self._lock:
+            figures = self.leases.farewell() if self.leases.away_since_s is None else None
+        try:
+            if figures is not None and self._client is not None:
+                self._call(figures, 0.0)
+        except Exception as error:  # noqa: BLE001 - what cannot be given back is lost, and nothing else
+            self._failed(error)
+        finally:
+            self._beat_s = -math.inf
+            self._close()
+
+    def _failed(self, error: Exception) -> None:
+        self.failures += 1
+        self.last_error = f"{type(error).__name__}: {error}"
+        self._close()
+        now = self._clock()
+        if self._lost_s is None:
+            self._lost_s = now
+            self._told_away = now - self._logged_s >= LOG_EVERY_S
+            if self._told_away:
+                self._logged_s = now
+                _log.warning(
+                    "the fleet's store cannot be asked: each process runs 1/%d of the rates (%s)",
+                    self.leases.processes,
+                    self._explained(error),
+                )
+
+    def _explained(self, error: Exception) -> str:
+        text = f"{type(error).__name__}: {error}"
+        forbidden = "NOPERM" in text or "NoPermission" in text or "can't run this command" in text
+        return f"{text}; it needs the rights: {RIGHTS}" if forbidden else text
+
+    def _say_back(self) -> None:
+        if self._lost_s is not None:
+            if self._told_away:
+                _log.warning(
+                    "the fleet's store answers again after %.1f s: %d members",
+                    self._clock() - self._lost_s,
+                    self.leases.members,
+                )
+            self._lost_s = None
+
+    def _close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            with contextlib.suppress(Exception):  # it is broken already
+                client.close()
