@@ -1,4 +1,4 @@
-"""What a limited request costs, ours beside what users can pick today; in memory.
+"""What a limited request costs, ours beside what users can pick today; in memory, and with limits on Redis.
 
 Run: ``python -m benchmarks.peers``. Ratios hold on any machine, absolute figures only on the one named.
 """
@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import statistics
 import tracemalloc
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from autoglm_throttle import Permit, Settings, Throttle
 from autoglm_throttle.model import Demand, Priority
 from benchmarks import asgi_rows as rows
 from benchmarks import harness
+from benchmarks.shared import apps
+from benchmarks.shared.lab import Scale, laboratory
 
 MEMORY_USERS = 100_000
 
@@ -62,6 +66,27 @@ def memory_limits() -> float:
     return held
 
 
+def on_redis(rounds: int) -> dict[str, Any]:
+    """Requests a second of 64 tasks through the app, each user's limit on Redis; errors of all rounds."""
+    failed: dict[str, Counter[str]] = {name: Counter() for name in apps.APPS}
+    with laboratory(Scale()) as lab:
+        jobs = {name: partial(apps.rate, lab, make, failed[name]) for name, make in apps.APPS.items()}
+        seen = harness.interleave(jobs, rounds)
+        server = lab.server.binary.name
+    return {
+        "server": server,
+        "tasks": apps.TASKS,
+        "rows": {
+            name: {
+                "rps": statistics.median(rates),
+                "ours_over_it": harness.ratio(seen, "autoglm_throttle", name),
+                "errors": dict(failed[name]),
+            }
+            for name, rates in seen.items()
+        },
+    }
+
+
 def row(make: Callable[[], rows.App], *, refused: bool) -> Callable[[], float]:
     """A row for the harness."""
     return lambda: rows.seconds_each(make, refused=refused)
@@ -99,13 +124,20 @@ def main() -> None:
     held = {"autoglm_throttle": memory_ours() / 1e6, "limits-fixed": memory_limits() / 1e6}
     print(f"\nmemory of {MEMORY_USERS} users, MB: " + ", ".join(f"{k} {v:.1f}" for k, v in held.items()))
 
+    shared = on_redis(options.rounds)
+    print(f"\n{'requests/s, 64 tasks, on Redis':34}{'/s':>8}{'ours / it':>12}{'errors':>8}")
+    for name, one in shared["rows"].items():
+        errors = sum(one["errors"].values())
+        print(f"{name:34}{one['rps']:8.0f}{one['ours_over_it']:12.2f}{errors:8d}")
+
     result = {
-        **harness.machine("asgi-ratelimit", "limits", "slowapi", "starlette"),
+        **harness.machine("asgi-ratelimit", "limits", "slowapi", "starlette", "redis"),
         "rounds": options.rounds,
         "added_us": added,
         "refused_us": refused,
         "memory_mb": held,
         "medians_us": micros,
+        "redis": shared,
     }
     print(harness.line(result))
     if options.write:

@@ -1,4 +1,4 @@
-"""Server CPU per request under uvicorn: how much of the bare app's capacity is kept.
+"""Server CPU per request under uvicorn: how much of the bare app's capacity is kept, in memory and on Redis.
 
 Run: ``python -m benchmarks.serve``. Each row is a server process of its own, driven at the same rate
 over real HTTP on loopback by the load lab's generator; the server reports the CPU time it used.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import os
 import socket
 import statistics
 import subprocess
@@ -21,6 +22,7 @@ from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, plan
 from autoglm_throttle.traffic.generator import Generator, Options
 from autoglm_throttle.traffic.wire import Target
 from benchmarks import harness
+from tests.stores.server import RedisServer
 
 APPS = ("fastapi", "asgi")
 """A FastAPI app with a response model, and the cheapest raw app there can be."""
@@ -30,6 +32,8 @@ ROWS = {
     "ours": "autoglm_throttle",
     "ratelimit": "asgi-ratelimit",
     "limits": "limits-fixed",
+    "redis": "autoglm_throttle on Redis",
+    "redislimits": "limits-moving on Redis",
 }
 RATE_RPS = 3000
 SECONDS = 4
@@ -41,13 +45,16 @@ REQUEST = (
 
 
 @contextlib.contextmanager
-def served(row: str) -> Iterator[int]:
+def served(row: str, redis_url: str) -> Iterator[int]:
     """A uvicorn process with one of the apps; gives its port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "uvicorn", f"benchmarks.served:{row}", "--port", str(port)]
-    server = subprocess.Popen([*command, "--log-level", "warning", "--no-access-log"])
+    server = subprocess.Popen(
+        [*command, "--log-level", "warning", "--no-access-log"],
+        env={**os.environ, "BENCHMARK_REDIS_URL": redis_url},
+    )
     try:
         deadline = time.monotonic() + 20.0
         while True:
@@ -70,10 +77,10 @@ def cpu_s(port: int) -> float:
         return float(answer.read())
 
 
-def micros_each(row: str) -> float:
+def micros_each(row: str, redis_url: str) -> float:
     """Server CPU per request, in microseconds, of one run."""
     load = plan(Shape.parse(f"fixed:{RATE_RPS}:{SECONDS}"), Arrivals.UNIFORM, Crowd(), 1)
-    with served(row) as port:
+    with served(row, redis_url) as port:
         options = Options(connections=CONNECTIONS)
         before = cpu_s(port)
         result = asyncio.run(
@@ -90,7 +97,9 @@ def main() -> None:
     """Measure, print, keep."""
     options = harness.arguments(__doc__ or "", rounds=5)
     names = [f"{app}_{row}" for app in APPS for row in ROWS]
-    seen = harness.interleave({name: functools.partial(micros_each, name) for name in names}, options.rounds)
+    with RedisServer() as redis:
+        jobs = {name: functools.partial(micros_each, name, redis.url) for name in names}
+        seen = harness.interleave(jobs, options.rounds)
     medians = {name: statistics.median(values) for name, values in seen.items()}
     kept = {name: harness.ratio(seen, f"{name.partition('_')[0]}_bare", name) for name in names}
     for app in APPS:
@@ -98,7 +107,7 @@ def main() -> None:
         for row, title in ROWS.items():
             print(f"  {title:32}{medians[f'{app}_{row}']:8.1f}{kept[f'{app}_{row}']:16.1%}")
     result = {
-        **harness.machine("uvicorn", "fastapi", "asgi-ratelimit", "limits"),
+        **harness.machine("uvicorn", "fastapi", "asgi-ratelimit", "limits", "redis"),
         "rounds": options.rounds,
         "rate_rps": RATE_RPS,
         "seconds": SECONDS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from typing import Any
 
@@ -14,6 +15,11 @@ from benchmarks import asgi_rows
 
 LIMIT = 1_000_000
 """Requests a minute: the one client of the benchmark stays below it."""
+
+REDIS_URL = os.environ.get("BENCHMARK_REDIS_URL", "")
+"""Without it there are no rows of shared limits."""
+
+POOL = 2048
 
 BODY = b'{"label":"cat","score":0.98}'
 
@@ -56,9 +62,28 @@ def fastapi_app() -> FastAPI:
     return app
 
 
-def ours(app: asgi_rows.App) -> asgi_rows.App:
+def ours(app: asgi_rows.App, **settings: Any) -> asgi_rows.App:
     """Behind the whole chain."""
-    return asgi_rows.ours(app, user_limit=f"{LIMIT}/minute", rate_mid_rps=1e6)
+    return asgi_rows.ours(app, user_limit=f"{LIMIT}/minute", rate_mid_rps=1e6, **settings)
+
+
+def redis_limits(app: asgi_rows.App) -> asgi_rows.App:
+    """Behind the moving window of ``limits`` on Redis, with redis-py's pool enlarged, as bare as possible."""
+    from limits import parse
+    from limits.aio.storage import RedisStorage
+    from limits.aio.strategies import MovingWindowRateLimiter
+
+    storage = RedisStorage(f"async+{REDIS_URL}", implementation="redispy", max_connections=POOL)
+    limiter, item = MovingWindowRateLimiter(storage), parse(f"{LIMIT}/minute")
+
+    async def middleware(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or await limiter.hit(item, scope["client"][0]):
+            await app(scope, receive, send)
+        else:
+            await send({"type": "http.response.start", "status": 429, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+
+    return middleware
 
 
 fastapi_bare = fastapi_app()
@@ -67,3 +92,6 @@ asgi_ratelimit = asgi_rows.asgi_ratelimit(asgi_bare, LIMIT)
 fastapi_ratelimit = asgi_rows.asgi_ratelimit(fastapi_app(), LIMIT)
 asgi_limits = asgi_rows.limits_fixed(app=asgi_bare, limit=LIMIT)
 fastapi_limits = asgi_rows.limits_fixed(app=fastapi_app(), limit=LIMIT)
+if REDIS_URL:
+    asgi_redis, fastapi_redis = (ours(app, redis_url=REDIS_URL) for app in (asgi_bare, fastapi_app()))
+    asgi_redislimits, fastapi_redislimits = redis_limits(asgi_bare), redis_limits(fastapi_app())

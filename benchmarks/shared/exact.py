@@ -24,7 +24,7 @@ PROCESSES = 4
 WORKER = "benchmarks.shared.worker"
 
 EARLY = 0.1
-"""Of a window, before the end of the first window its units are spent at once: a fixed window then gives the next ones."""
+"""Of a window: so long before its end its units are spent at once, and a fixed one then gives the next."""
 
 STEP_S = 0.005
 STEPS = 2

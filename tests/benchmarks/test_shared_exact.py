@@ -52,10 +52,10 @@ LIMIT = UserLimit("user-2s", 100, 2)
 
 async def test_the_attack_gets_twice_the_limit_of_a_fixed_window(monkeypatch: pytest.MonkeyPatch) -> None:
     times = Times(monkeypatch)
-    spent: dict[int, int] = {}
+    spent: dict[tuple[str, int], int] = {}
 
     async def fixed(user: str, units: int = 1) -> bool:
-        window = int(times.now // 2)
+        window = (user, int(times.now // 2))
         if spent.get(window, 0) + units > 100:
             return False
         spent[window] = spent.get(window, 0) + units
@@ -66,9 +66,10 @@ async def test_the_attack_gets_twice_the_limit_of_a_fixed_window(monkeypatch: py
 
 async def test_the_attack_gets_the_limit_of_an_exact_window(monkeypatch: pytest.MonkeyPatch) -> None:
     times = Times(monkeypatch)
-    log: list[float] = []
+    logs: dict[str, list[float]] = {}
 
     async def moving(user: str, units: int = 1) -> bool:
+        log = logs.setdefault(user, [])
         if sum(spent > times.now - 2.0 for spent in log) + units > 100:
             return False
         log.extend([times.now] * units)
