@@ -204,6 +204,24 @@ def test_a_server_whose_memory_is_full(doctor: Doctor, own_server: RedisServer) 
 
 
 @pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("return {1}", "it cannot count: "),
+        ("return ARGV[8] == '2' and {1, 0, 0, 9, 9, 0, 1, 9, 0, 9, 0} or {1, 1, 1}", "it counts wrong: "),
+        ("return ARGV[8] == '2' and {1, 1, 9, 0, 9, 0, 1, 9, 0, 9, 0} or {1, 0, 1}", "it counts wrong: "),
+    ],
+)
+def test_a_server_that_counts_otherwise(
+    doctor: Doctor, own_server: RedisServer, monkeypatch: pytest.MonkeyPatch, script: str, said: str
+) -> None:
+    monkeypatch.setattr(doctor_redis, "script", lambda: script)
+    status, findings = doctor(REDIS_URL=own_server.url)
+    assert (status, not_well(findings)) == (1, [("counting", "fail")])
+    assert findings[-1]["message"].startswith(said)
+    assert findings[-1]["value"] == "confused"
+
+
+@pytest.mark.parametrize(
     ("policy", "level"),
     [("noeviction", "ok"), ("volatile-ttl", "ok"), ("volatile-lru", "warn"), ("allkeys-random", "warn")],
 )

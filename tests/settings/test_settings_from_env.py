@@ -97,6 +97,7 @@ GIVEN = st.fixed_dictionaries(
         "gpu_stale_after_s": st.floats(2, 10),
         "metrics": st.sampled_from(MetricsExport),
         "log_refused_every_s": st.floats(0.1, 86_400),
+        "redis_url": st.sampled_from(["redis://localhost:6379/0", "rediss://me:pa%2Fss@h", "unix:///a"]),
         "redis_on_error": st.sampled_from(OnError),
         "service": st.text(string.ascii_letters + string.digits + "_.-", min_size=1, max_size=60),
         "redis_deadline_s": st.floats(0.005, 0.9),
