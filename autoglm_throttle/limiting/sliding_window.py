@@ -140,7 +140,8 @@ class SlidingWindow:
             return
         account = self._form.open()
         self._form.begin(account, left, now)
-        self._remember(user, account)
+        self._accounts[user] = account
+        self._ring.append(user)
 
     def give_back(self, user: str, units: int, charged_at: float, now: float, group: str = "") -> bool:
         """Take back what `hit` charged at the instant ``charged_at`` and what was then not used.
@@ -185,12 +186,14 @@ class SlidingWindow:
 
     def sweep(self, now: float, users: int) -> None:
         """Look at the next ``users`` users and forget the idle ones."""
-        for _ in range(min(users, len(self._ring))):
-            slot = self._hand % len(self._ring)
-            idle = self._form.idle(self._accounts[self._ring[slot]], now)
-            self._hand = slot if idle else slot + 1
-            if idle:
+        ring, idle = self._ring, self._form.idle
+        for _ in range(min(users, len(ring))):
+            slot = self._hand % len(ring)
+            if idle(self._accounts[ring[slot]], now):
+                self._hand = slot
                 self._forget(slot)
+            else:
+                self._hand = slot + 1
         if self._neighbourhoods is not None:
             self._neighbourhoods.sweep(now, users)
 
@@ -205,17 +208,13 @@ class SlidingWindow:
         if units > self._smallest:
             return self._form.open()
         if self._make_room(now):
-            account = self._form.open()
-            self._remember(user, account)
+            account = self._accounts[user] = self._form.open()
+            self._ring.append(user)
             return account
         self.overflowed += 1
         if self._neighbourhoods is not None:
             return self._neighbourhoods.find(group, units, now)
         return self._common
-
-    def _remember(self, user: str, account: Account) -> None:
-        self._accounts[user] = account
-        self._ring.append(user)
 
     def _make_room(self, now: float) -> bool:
         if len(self._accounts) < self.max_users:

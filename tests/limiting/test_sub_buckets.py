@@ -190,7 +190,7 @@ def test_a_width_is_rounded_up_to_the_microsecond() -> None:
 
 
 def test_a_wait_ends_at_the_first_float_that_lies_in_the_bucket() -> None:
-    """Seconds made of microseconds and back are rounded: to less, to the same, or an ulp earlier to enough."""
+    """Seconds made of microseconds are rounded: to less, to the same, or an ulp before them is enough."""
     tested, rounded = SubBuckets(limit(1, 1)), set()
     for leaves_us in range(61 * 16_667, 400 * 16_667, 16_667):
         ring, plain = Ring(), leaves_us / 1e6
