@@ -92,7 +92,7 @@ class Books:
         assert windows is not None
         for name in (*self.users, "somewhere"):
             table = windows.addresses if name == "somewhere" else windows.users
-            assert len(table._logs[name]) == self.units[name]
+            assert len(table._accounts[name]) == self.units[name]
 
 
 class SynchronousStorm:
