@@ -1,7 +1,7 @@
 """The tables of the README that hold figures, made from what the benchmarks and the demonstration kept.
 
 Run: ``python -m benchmarks.figures`` after ``python -m benchmarks.peers --write``, the same of ``serve``,
-``closed_loop`` or ``overload``, or ``python -m docs.draw_demo``. It measures nothing.
+``redis``, ``closed_loop`` or ``overload``, or ``python -m docs.draw_demo``. It measures nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from benchmarks.harness import RESULTS, line
 from benchmarks.loop import table
 from benchmarks.overload import LAG_S
 from benchmarks.overloaded import ROWS
+from benchmarks.shared.part import peers_part, redis_part
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -200,6 +201,7 @@ def high_shares(kept: str) -> dict[str, float]:
 MADE: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "closed_loop": closed_loop_part,
     "overload": overload_part,
+    "redis": redis_part,
 }
 """Records that make a part of the README once there is one."""
 
@@ -223,6 +225,8 @@ def parts() -> Iterator[tuple[str, str]]:
     """Names of the parts with figures, and what belongs in them."""
     kept = {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in ("peers", "serve")}
     yield "figures", peers_table(kept["peers"], kept["serve"])
+    if "redis" in kept["peers"]:
+        yield "redis-peers", peers_part(kept["peers"], kept["serve"])
     yield "demo", demo_part(DEMO.read_text(encoding="utf-8"))
     for name, made in MADE.items():
         path = RESULTS / f"{name}.json"

@@ -22,6 +22,7 @@ from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, plan
 from autoglm_throttle.traffic.generator import Generator, Options
 from autoglm_throttle.traffic.wire import Target
 from benchmarks import harness
+from benchmarks.shared.bars import Bar
 from tests.stores.server import RedisServer
 
 APPS = ("fastapi", "asgi")
@@ -106,6 +107,11 @@ def main() -> None:
         print(f"{app + ', server CPU per request':34}{'us':>8}{'capacity kept':>16}")
         for row, title in ROWS.items():
             print(f"  {title:32}{medians[f'{app}_{row}']:8.1f}{kept[f'{app}_{row}']:16.1%}")
+    judged = [
+        Bar(f"{app} app, capacity kept with limits on Redis", kept[f"{app}_redis"], 0.8, at_most=False)
+        for app in APPS
+    ]
+    print("\n".join(map(str, judged)))
     result = {
         **harness.machine("uvicorn", "fastapi", "asgi-ratelimit", "limits", "redis"),
         "rounds": options.rounds,
@@ -113,6 +119,7 @@ def main() -> None:
         "seconds": SECONDS,
         "micros": medians,
         "capacity_kept": kept,
+        "bars": [bar.record() for bar in judged],
         "all": seen,
     }
     print(harness.line(result))
