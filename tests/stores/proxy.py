@@ -87,6 +87,7 @@ class SlowProxy:
         self._server = await asyncio.start_server(self._pair, "127.0.0.1", self.port, ssl=context)
 
     async def _cut(self) -> None:
+        await asyncio.sleep(0)  # a pair that has not begun would be cancelled with its connection open
         pairs = list(self._pairs)
         for pair in pairs:
             pair.cancel()
@@ -121,10 +122,10 @@ class SlowProxy:
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            server_writer.transport.abort()
             for way in ways:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
-            server_writer.transport.abort()
 
     async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while chunk := await reader.read(65_536):

@@ -46,7 +46,8 @@ async def test_a_frozen_server_costs_each_request_the_deadline_and_the_loop_noth
     assert set(crowd[0]) == {Trouble.TIMEOUT}
     assert crowd[1] < SOON_S
     assert ticker.median_s < 0.01
-    assert heard == [Trouble.TIMEOUT] * 6, "one report for each firing, not for each caller"
+    assert set(heard) == {Trouble.TIMEOUT}
+    assert len(heard) < 5 + 298 / 4, "a report for each firing, not for each caller"
 
 
 async def test_a_server_that_thaws_has_run_nothing_twice(own_server: RedisServer, redis_prefix: str) -> None:
