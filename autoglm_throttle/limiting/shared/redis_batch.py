@@ -29,6 +29,9 @@ GRACE_S: Final = 0.010
 """Seconds that replies get to be read after such a stall. Without it, stalls of 100 and 200 ms made up to 10
 of 10 decisions time out with the reply already in the socket; with it, none of 240."""
 
+GRAIN_S: Final = 0.002
+"""Seconds: whose deadlines lie so close together have one."""
+
 SHARE: Final = 32
 """So few entries are not worth being shared out to two calls, each of which has a cost of its own."""
 
@@ -174,7 +177,8 @@ class RedisBatch(Generic[E, A]):
         self._next: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._armed = math.inf
-        self._grace = False
+        self._quiet_until = -math.inf
+        self._spared = -math.inf
         # Calls carry many callers: they run in no caller's context, and keep none alive.
         self._context = contextvars.Context()
         self._calls = 0
@@ -356,31 +360,32 @@ class RedisBatch(Generic[E, A]):
     def _tick(self) -> None:
         """The deadline of the oldest has come, unless the loop itself was held up."""
         now = self.loop.time()
-        late, self._armed, self._timer = now - self._armed, math.inf, None
-        if late > STALL_S and not self._grace:
-            self._grace = True
-            self._arm(now + GRACE_S)
-            return
-        self._grace = False
-        if self._expire(now):
+        stalled = now - self._armed > STALL_S
+        self._armed, self._timer = math.inf, None
+        # After a stall only those are given up who have been spared once: the others' replies may be here.
+        said = self._expire(now, self._spared if stalled else now + GRAIN_S)
+        if said and now >= self._quiet_until:
+            # One silence is one failure for each deadline, however many it hits one after the other.
+            self._quiet_until = now + self._deadline_s / 2
             self._report(Trouble.TIMEOUT)
-        due = self._next_due()
+        if stalled:
+            self._spared = now
+        due = max(self._next_due(), now + GRACE_S if stalled else now)
         if due < self._armed:
             self._arm(due)
 
-    def _expire(self, now: float) -> int:
-        """Say TIMEOUT to all whose time has come; how many they were."""
-        said = 0
+    def _expire(self, now: float, last: float) -> int:
+        """Say TIMEOUT to all who were due until ``last``; how many they were."""
+        said = self._fail([future for _, future, due in self._queue if due <= last], Trouble.TIMEOUT)
+        if said:
+            self._queue = deque(item for item in self._queue if item[1] is None or not item[1].done())
         for flight in self._flights:
-            past = [f for f, due in zip(flight.futures, flight.dues, strict=True) if due <= now]
+            past = [f for f, due in zip(flight.futures, flight.dues, strict=True) if due <= last]
             said += self._fail(past, Trouble.TIMEOUT)
-            if flight.loses <= now and flight.task is not None:
+            if flight.loses <= min(now, last) and flight.task is not None:
                 flight.trouble = Trouble.TIMEOUT
                 flight.loses = math.inf
                 flight.task.cancel()
-        said += self._fail([future for _, future, due in self._queue if due <= now], Trouble.TIMEOUT)
-        if said:
-            self._queue = deque(item for item in self._queue if item[1] is None or not item[1].done())
         return said
 
     def _next_due(self) -> float:

@@ -30,7 +30,15 @@ RIGHTS: Final = "evalsha eval time lindex llen lpush lrem rpop ltrim del get set
 CLUSTER_RIGHTS: Final = "cluster|slots command"
 """And what the client of a cluster asks for by itself."""
 
-_FORBIDDEN = ("NOPERM", "can't run this command", "NOAUTH", "WRONGPASS", "can't access", "No permissions")
+_FORBIDDEN: Final = (
+    "NOPERM",
+    "NOAUTH",
+    "WRONGPASS",
+    "can't run this command",
+    "can't access",
+    "ACL failure",
+    "No permissions",
+)
 _BY_TEXT: Final = (
     (_FORBIDDEN, Trouble.FORBIDDEN),
     (("READONLY", "The previous master is now a slave"), Trouble.READONLY),
@@ -91,14 +99,20 @@ class RedisScript:
             return await self._across(calls)
         return [await self._single(words, due) for words in calls]
 
-    async def ready(self) -> Trouble | None:
-        """Have a connection; None if there is one."""
+    async def ready(self, connections: int = 1) -> Trouble | None:
+        """Have so many connections, open and idle; None if they are there."""
         try:
             client = self._client()
             if self._cluster:
                 await client.initialize()
-            else:
-                self._idle.append(await self._connection(client))
+                return None
+            opened: list[_Connection] = []
+            try:
+                while len(opened) < connections:
+                    opened.append(await self._connection(client))
+            finally:
+                if client is self._of:
+                    self._idle += opened
         except Exception as error:  # noqa: BLE001 - whatever a client raises, the caller needs its name
             return self._named(error, sent=False)
         return None

@@ -106,7 +106,7 @@ class RedisWindow:
         connect_s = self.clients.options.connect_s + self._rules.deadline_s
         try:
             async with asyncio.timeout(connect_s):
-                trouble = await batch.script.ready()
+                trouble = await batch.script.ready(self._rules.in_flight)
             if trouble is not None:
                 return trouble
             async with asyncio.timeout(self._rules.deadline_s):
