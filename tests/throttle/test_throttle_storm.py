@@ -92,7 +92,9 @@ class Books:
         assert windows is not None
         for name in (*self.users, "somewhere"):
             table = windows.addresses if name == "somewhere" else windows.users
-            assert len(table._accounts[name]) == self.units[name]
+            (limit,) = table.limits
+            nothing = table.judge(table.peek(name), 0, throttle.clock())
+            assert limit.limit - nothing.remaining == self.units[name]
 
 
 class SynchronousStorm:
