@@ -25,8 +25,8 @@ KNOWN: Final[Mapping[str, str | None]] = {
 """Storages of `limits`, and the extra of that package with their client."""
 
 MEMCACHED_WINDOW_S: Final = 15 * 86_400
-"""`limits` keeps a counter for two windows, and memcached takes more than 30 days for a date: of 1970, long over,
-so that such a limit would never be reached."""
+"""`limits` keeps a counter for two windows, and memcached takes more than 30 days for a date: one of 1970,
+long over, so that nothing would be counted."""
 
 _REDIS = ("redis", "rediss", "valkey", "valkeys", "unix")
 
