@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from autoglm_throttle.limiting.shared.outage import State
 from benchmarks.shared import ours
-from benchmarks.shared.drive import Hit, clock, quantile
+from benchmarks.shared.drive import clock, quantile
 from benchmarks.shared.lab import LIMIT, USERS, Lab
 from benchmarks.shared.pace import CONTROL, median
+from tests.stores.sentinel import SentinelPair
 
 ALONE = 3
 """Decisions in a row that may still wait for the server."""
@@ -42,7 +44,7 @@ async def lags() -> AsyncGenerator[list[float]]:
         watching.cancel()
 
 
-async def timed(hit: Hit, user: str) -> float:
+async def timed(hit: ours.Whole, user: str) -> float:
     """Seconds of one decision."""
     begun = clock()
     await hit(user)
@@ -87,6 +89,28 @@ async def _outage(hit: ours.Whole, begin: Callable[[], None], end: Callable[[], 
     }
 
 
+async def _failover(pair: SentinelPair) -> dict[str, float]:
+    """Decide without a pause while a Sentinel puts the replica in the place of its dead primary."""
+    async with ours.whole(pair.url, LIMIT) as throttle, lags() as late:
+        hit = ours.Whole(throttle)
+        await _settled(hit)
+        await asyncio.sleep(0.3)
+        usual, late[:] = max(late), []
+        pair.primary.kill()
+        begun, waits, users = clock(), [], itertools.cycle(USERS)
+        while clock() < begun + GIVE_UP_S:
+            waits.append(await timed(hit, next(users)))
+            await asyncio.sleep(PACE_S)
+            if pair.failed_over() and hit.store.state is State.REMOTE:
+                break
+        return {
+            "slowest_ms": max(waits) * 1e3,
+            "lag_ms": max(late) * 1e3,
+            CONTROL: usual * 1e3,
+            "recovery_s": clock() - begun,
+        }
+
+
 def failure(lab: Lab) -> dict[str, Any]:
     """Medians of some outages of each kind. A request that raises would end the run."""
     server = lab.server
@@ -102,4 +126,7 @@ def failure(lab: Lab) -> dict[str, Any]:
             found[name]["worst_first_ms"] = max(one["first_ms"] for one in outages)
         return found
 
-    return asyncio.run(run())
+    found = asyncio.run(run())
+    with SentinelPair(server.binary) as pair:
+        found["failover"] = asyncio.run(_failover(pair))
+    return found

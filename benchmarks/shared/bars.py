@@ -120,12 +120,17 @@ def _cancelled(found: Mapping[str, Any]) -> Iterator[Bar]:
 
 
 def _failure(found: Mapping[str, Any]) -> Iterator[Bar]:
-    for what, one in found.items():
+    for what in ("frozen", "killed"):
+        one = found[what]
         calm = one["control"] <= LAG_MS
         yield Bar(f"{what}: first decision ms", one["first_ms"], 60, calm=calm)
         yield Bar(f"{what}: slowest after the third, ms", one["after_third_ms"], 1, calm=calm)
         yield Bar(f"{what}: lag of the loop, ms", one["lag_ms"], 10, calm=calm)
         yield Bar(f"{what}: recovery s", one["recovery_s"], 1.5)
+    over = found["failover"]
+    yield Bar(
+        "Sentinel's failover: slowest decision ms", over["slowest_ms"], 100, calm=over["control"] <= LAG_MS
+    )
 
 
 PARTS: dict[str, Callable[[Any], Iterator[Bar]]] = {

@@ -43,10 +43,11 @@ class Scale:
 
 QUICK = Scale(
     rounds=1,
-    row_s=0.2,
+    depths=(64, 512),
+    row_s=0.15,
     warm_s=0.05,
     open_rounds=1,
-    open_s=1.0,
+    open_s=0.5,
     window_s=1,
     held_users=500,
     spread_s=3,

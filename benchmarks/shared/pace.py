@@ -29,6 +29,8 @@ CONTROL_S = 0.1
 OPEN_RPS = 5000.0
 OPEN_TASKS = 64
 WARMINGS = 20
+MOST_BATCHES = 2000
+"""Prebuilt for a floor, which begins again after them."""
 OPEN_ROWS = ("store", "throttle", "moving-raised", "moving-blocking")
 
 
@@ -162,7 +164,8 @@ def _floor(lab: Lab, name: str, tasks: int, kept: Runs) -> float:
 
 @functools.cache
 def _batches(name: str, tasks: int) -> list[Batch]:
-    starts = range(0, len(USERS) - tasks + 1, tasks)
+    last = min(len(USERS), tasks * MOST_BATCHES)
+    starts = range(0, last - tasks + 1, tasks)
     return [FLOORS[name](USERS[start : start + tasks], LIMIT) for start in starts]
 
 

@@ -119,6 +119,7 @@ def failure(found: Mapping[str, Any]) -> str:
     """What an outage costs."""
     figures = {
         "first_ms": ".1f",
+        "slowest_ms": ".1f",
         "after_third_ms": ".2f",
         "after_third_p99_ms": ".2f",
         "lag_ms": ".1f",

@@ -77,7 +77,8 @@ def record(**parts: Any) -> dict[str, Any]:
         "failure": {
             name: {"first_ms": 51.0, "after_third_ms": 0.1, "lag_ms": 2.0, "control": 1.0, "recovery_s": 1.2}
             for name in ("frozen", "killed")
-        },
+        }
+        | {"failover": {"slowest_ms": 60.0, "lag_ms": 2.0, "control": 1.0, "recovery_s": 1.5}},
     }
     return found | parts
 
@@ -142,6 +143,7 @@ def test_what_a_noisy_machine_makes_slow_is_not_judged() -> None:
         ("failure", ("killed", "after_third_ms"), 1.1),
         ("failure", ("frozen", "lag_ms"), 10.1),
         ("failure", ("killed", "recovery_s"), 1.6),
+        ("failure", ("failover", "slowest_ms"), 101.0),
     ],
 )
 def test_each_figure_can_miss(part: str, path: tuple[str, ...], value: float) -> None:
