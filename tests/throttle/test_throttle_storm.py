@@ -12,6 +12,7 @@ import pytest
 
 from autoglm_throttle import Demand, Outcome, Permit, Priority, Rejection, Throttle
 from autoglm_throttle.limiting.gate import Ticket, TicketState
+from autoglm_throttle.limiting.user_windows import UserWindows
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
 from tests.throttle.lining import NOTHING, in_flight, left_over
 from tests.throttle.waiter import WAYS, Waiter, turns
@@ -88,7 +89,9 @@ class Books:
         assert sum(requests.values()) == self.asked
         for priority in Priority:
             assert snapshot.tokens[priority] == pytest.approx(self.tokens[priority], rel=1e-6)
-        windows = throttle._windows._by_priority[0]
+        kept = throttle._windows
+        assert isinstance(kept, UserWindows)
+        windows = kept._by_priority[0]
         assert windows is not None
         for name in (*self.users, "somewhere"):
             table = windows.addresses if name == "somewhere" else windows.users
