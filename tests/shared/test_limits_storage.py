@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from limits.errors import ConfigurationError
 
 from autoglm_throttle.limiting.shared.limits_storage import (
     EDGE_US,
@@ -167,8 +168,10 @@ def test_a_storage_nobody_knows() -> None:
 def test_what_is_not_installed_is_named(
     uri: str, extra: str, there: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for client in ("memcachio", "emcache", "motor", "motor.motor_asyncio"):
-        monkeypatch.setitem(__import__("sys").modules, client, None)
+    def missing(uri: str, **options: str) -> None:
+        raise ConfigurationError(uri)
+
+    monkeypatch.setattr("limits.storage.storage_from_string", missing)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: there or None)
     with pytest.raises(ValueError, match=rf"pip install 'limits\[{extra}\]'"):
         sample(parse_storage_uri(uri))
