@@ -49,17 +49,18 @@ end
 -- spend(key, policy, cost, stamp, used, ...) returns the units used then.
 -- settle(key, policy, delta, stamp) returns the units moved.
 
+-- What a look returns where nothing is counted.
+local function fresh(policy, cost)
+  if cost > policy.limit then
+    return 0, -1, 0, policy.present, 0, 0, ''
+  end
+  return 1, 0, 0, policy.present, 0, 0, ''
+end
+
 -- The list: one stamp for each unit, newest first.
 
 local clock_text = text(clock)
 local AT_ONCE = 1000 -- stamps in one command: eight times as many would overflow the stack
-
-local function fresh_list(policy, cost)
-  if cost > policy.limit then
-    return 0, -1, 0, clock, 0
-  end
-  return 1, 0, 0, clock, 0
-end
 
 -- Drop the expired stamps of a list whose newest is live; returns the oldest live one.
 local function drop_expired(key, edge)
@@ -86,7 +87,7 @@ end
 local function look_list(key, policy, cost)
   local last = try('LINDEX', key, '-1')
   if not last then
-    return fresh_list(policy, cost)
+    return fresh(policy, cost)
   end
   local oldest = tonumber(last)
   local newest = oldest and tonumber(call('LINDEX', key, '0'))
@@ -100,7 +101,7 @@ local function look_list(key, policy, cost)
   local edge = now - window
   if newest <= edge or newest - clock >= window then
     call('DEL', key)
-    return fresh_list(policy, cost)
+    return fresh(policy, cost)
   end
   if oldest <= edge then
     oldest = drop_expired(key, edge)
@@ -225,17 +226,10 @@ local function wait_buckets(policy, present, before, surplus)
   return leaves(policy, bucket)
 end
 
-local function fresh_buckets(policy, cost)
-  if cost > policy.limit then
-    return 0, -1, 0, policy.present, 0, 0, ''
-  end
-  return 1, 0, 0, policy.present, 0, 0, ''
-end
-
 local function look_buckets(key, policy, cost)
   local value = try('GET', key)
   if not value then
-    return fresh_buckets(policy, cost)
+    return fresh(policy, cost)
   end
   if type(value) == 'table' then
     return foreign(value, 'GET', key)
@@ -246,14 +240,14 @@ local function look_buckets(key, policy, cost)
   end
   local steps = present - last
   if steps > BEFORE or steps <= -BEFORE then
-    return fresh_buckets(policy, cost)
+    return fresh(policy, cost)
   end
   if steps > 0 then
     local gone
     before, gone = rolled(before, count, steps)
     total, count = total - gone, 0
     if total == 0 then
-      return fresh_buckets(policy, cost)
+      return fresh(policy, cost)
     end
   else
     present = last -- the clock may have gone back: it stands until it has caught up
@@ -320,6 +314,7 @@ end
 local function list_policy(limit, window)
   return {
     limit = limit,
+    present = clock,
     window = window,
     full = window,
     life = milliseconds(window),
@@ -382,7 +377,6 @@ local function decide_one(key, policy, cost)
   finish(key, policy, cost, true, policy.look(key, policy, cost))
 end
 
--- A request of several limits: takes longer by its tables.
 local function decide(limits, first)
   local looks, allowed = {}, true
   for i = 1, limits do

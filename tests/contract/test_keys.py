@@ -1,0 +1,133 @@
+"""What stands under the keys: only ours, never for ever, and small."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import given
+
+from autoglm_throttle.limiting.shared.wire import script
+from tests.contract.script_store import SECOND, START, ScriptStore, limit
+from tests.contract.test_script_is_the_reference import Player
+from tests.contract.traces import Step, traces
+from tests.stores.server import RedisServer
+
+RIGHTS = {"TIME", "LINDEX", "LLEN", "LPUSH", "LREM", "RPOP", "LTRIM", "DEL", "GET", "SET", "PEXPIRE"}
+
+Plant = Callable[[Any, str], Any]
+
+STRANGE: dict[str, Plant] = {
+    "hash": lambda client, key: client.hset(key, "field", "value"),
+    "set": lambda client, key: client.sadd(key, "member"),
+    "sorted set": lambda client, key: client.zadd(key, {"member": 1.0}),
+    "text": lambda client, key: client.set(key, "hello"),
+    "long text": lambda client, key: client.set(key, "B" * 197),
+    "text of the right length": lambda client, key: client.set(key, "x" * 194),
+    "ours, cut off": lambda client, key: client.set(key, b"B" + bytes(12)),
+    "ours, and a half": lambda client, key: client.set(key, b"B" + bytes(14)),
+    "words": lambda client, key: client.rpush(key, "some", "words"),
+}
+
+
+@given(trace=traces)
+def test_every_key_is_declared_and_dies_when_its_units_have_left(
+    store: ScriptStore, trace: Sequence[Step]
+) -> None:
+    player = Player(store)
+    declared: set[str] = set()
+    for step in trace:
+        player.play(step)
+        declared |= {key for ask, _ in player.allowed for key in ask.keys}
+        standing = {key.decode() for key in store.client.keys(f"{store.prefix}:*")}
+        assert standing <= declared
+        for key in standing:
+            units_ms = player.reference.lasts_us(key, player.clock) / 1000
+            assert store.client.pttl(key) > units_ms - 5000  # so long may a test take
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_key_outlives_its_newest_unit_by_two_milliseconds_at_most(store: ScriptStore, exact: bool) -> None:
+    store.fresh()
+    asks = [store.ask((limit(5, exact=exact),), user=f"{user:016x}") for user in range(100)]
+    clock, _ = store.call_now(asks)
+    leaves_us = clock + 60 * SECOND if exact else (clock // SECOND + 61) * SECOND
+    now_s, now_us = store.client.time()
+    left_ms = (leaves_us - now_s * SECOND - now_us) / 1000
+    took_ms = 60_000 - left_ms if exact else 1000
+    for ask in asks:
+        assert left_ms - 1 <= store.client.pttl(ask.keys[0]) <= left_ms + 2 + took_ms
+
+
+@pytest.mark.parametrize("strange", STRANGE)
+@pytest.mark.parametrize("exact", [True, False])
+def test_something_else_under_a_key_is_left_alone(
+    store: ScriptStore, fake_store: ScriptStore, exact: bool, strange: str
+) -> None:
+    for each in (store, fake_store):
+        each.fresh()
+        limits = (limit(5, exact=exact),)
+        asks = [each.ask(limits, user=user) for user in "abc"]
+        key = asks[1].keys[0]
+        STRANGE[strange](each.client, key)
+        before = each.client.dump(key)
+        both = each.wire.ask((*asks[0].charges, *asks[1].charges))
+        answers = each.call([*asks, both, asks[0]], START)
+        assert [answer[0] for answer in answers] == [1, -1, 1, 1, 1]
+        assert answers[1] == [-1, 5, 0, 0, 0]
+        assert answers[3] == [1, 4, 0, 60 * SECOND + (0 if exact else SECOND), answers[0][4], *answers[1]]
+        assert answers[4][1] == 3
+        moves = [each.wire.spent(asks[1], answers[0], delta) for delta in (3, -3)]
+        moved = each.call([*moves, each.wire.back(asks[0], answers[0])], START)
+        if not (exact and strange == "words"):
+            assert moved == [[-1], [-1], [1]]
+        assert each.client.dump(key) == before
+
+
+def test_a_right_that_is_missing_is_no_foreign_key(store: ScriptStore, redis_server: RedisServer) -> None:
+    store.fresh()
+    for exact, command in ((True, "lindex"), (False, "get")):
+        store.client.acl_setuser(
+            "half", enabled=True, nopass=True, keys=["*"], commands=["+@all", f"-{command}"], reset=True
+        )
+        try:
+            with redis.Redis(port=redis_server.port, username="half", password="x") as client:
+                keys, arguments = store.wire.encode([store.ask((limit(5, exact=exact),))])
+                with pytest.raises(redis.RedisError, match="can't run this command|NOPERM|no permissions"):
+                    client.eval(script(), len(keys), *keys, *arguments)
+        finally:
+            store.client.acl_deluser("half")
+
+
+@pytest.mark.parametrize(
+    ("most", "exact", "bytes_at_most"), [(100, True, 1200), (1001, False, 300), (2**24 - 1, False, 300)]
+)
+def test_a_user_is_small(store: ScriptStore, most: int, exact: bool, bytes_at_most: int) -> None:
+    store.fresh()
+    limits = (limit(most, exact=exact),)
+    ask = store.ask(limits, user="07f3a9b1c2d3e4f5")
+    for step in range(60):
+        each = store.ask(limits, max(1, most // 60), user="07f3a9b1c2d3e4f5")
+        store.call([each], START + step * SECOND)
+    while store.call([ask], START + 60 * SECOND)[0][1]:
+        pass
+    size = store.client.memory_usage(ask.keys[0], samples=0)
+    assert size <= bytes_at_most
+
+
+def test_only_commands_that_are_asked_for_and_only_given_keys() -> None:
+    calls = re.findall(r"(?:redis\.call|\bcall|\btry)\('(\w+)'(?:, (\w+))?", script())
+    assert {command for command, _ in calls} == RIGHTS
+    assert {argument for command, argument in calls if command != "TIME"} == {"key"}
+
+
+def test_the_script_runs_on_every_server() -> None:
+    text = script()
+    assert not text.startswith("#!")
+    assert "struct." not in text
+    assert "cjson" not in text
+    assert "tostring" not in re.sub(r"--.*", "", text)
+    assert text.count("'TIME'") == 1

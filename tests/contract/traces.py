@@ -1,0 +1,85 @@
+"""Random traces: what many callers ask of a store while its clock goes as it likes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+
+from autoglm_throttle.model import UserLimit
+from tests.contract.script_store import SECOND, limit
+
+WINDOW_S = 60
+"""The server's own clock must not let a key die while a trace lasts."""
+WINDOWS_S = (WINDOW_S, 61, 3600)
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A request; ``plan`` names its limits, ``sizes`` how large they are now."""
+
+    plan: int
+    sizes: tuple[int, ...]
+    user: str
+    units: int
+
+
+@dataclass(frozen=True)
+class Change:
+    """A settlement of the n-th last allowed request; None gives back all of it."""
+
+    which: int
+    delta: int | None
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call: the clock moves, or to where the last refusal said, and some microseconds on."""
+
+    to_retry: bool
+    moved_us: int
+    entries: tuple[Hit | Change, ...]
+
+
+PLANS: tuple[tuple[tuple[int, bool], ...], ...] = (
+    ((WINDOW_S, True),),
+    ((WINDOW_S, False),),
+    ((61, False), (3600, True)),
+    ((WINDOW_S, True), (61, True), (3600, False)),
+)
+"""Windows of 1 to 3 limits, and whether they are exact."""
+
+
+def limits_of(hit: Hit) -> tuple[UserLimit, ...]:
+    plan = PLANS[hit.plan]
+    return tuple(
+        limit(units, window_s, exact=exact) for units, (window_s, exact) in zip(hit.sizes, plan, strict=False)
+    )
+
+
+_EDGES = sorted(
+    {
+        step * sign + off
+        for step in (0, SECOND, SECOND * 61 // 60, 30 * SECOND, *(w * SECOND for w in WINDOWS_S))
+        for sign in (1, -1)
+        for off in (-1, 0, 1)
+    }
+)
+_moves = st.sampled_from([0, 0, 1, 999, 15_625]) | st.integers(0, 20 * SECOND)
+_jumps = st.sampled_from(_EDGES) | st.integers(-4000 * SECOND, 4000 * SECOND)
+_sizes = st.tuples(*[st.integers(1, 70)] * 3)
+hits = st.builds(
+    Hit,
+    plan=st.integers(0, len(PLANS) - 1),
+    sizes=st.sampled_from([(20, 40, 60), (60, 60, 60)]) | _sizes,
+    user=st.sampled_from("abc"),
+    units=st.sampled_from([1, 1, 1, 0]) | st.integers(0, 60),
+)
+changes = st.builds(Change, which=st.integers(0, 5), delta=st.none() | st.integers(-60, 60))
+steps = st.builds(
+    Step,
+    to_retry=st.booleans(),
+    moved_us=_moves | st.sampled_from([-1, 0, 1]) | _jumps,
+    entries=st.lists(hits | hits | changes, min_size=1, max_size=6).map(tuple),
+)
+traces = st.lists(steps, min_size=1, max_size=25)
