@@ -65,7 +65,11 @@ def trouble_of(error: BaseException, *, sent: bool) -> Trouble:
         ((known.AuthenticationError, known.AuthorizationError, known.NoPermissionError), Trouble.FORBIDDEN),
         (known.ReadOnlyError, Trouble.READONLY),
         (known.OutOfMemoryError, Trouble.FULL),
-        ((known.BusyLoadingError, known.ClusterDownError, known.TryAgainError), Trouble.BUSY),
+        (
+            (known.BusyLoadingError, known.ClusterDownError, known.TryAgainError, known.SlotNotCoveredError),
+            Trouble.BUSY,
+        ),
+        (known.RedisClusterException, Trouble.UNREACHABLE),
         ((known.TimeoutError, TimeoutError), Trouble.TIMEOUT if sent else Trouble.UNREACHABLE),
         ((known.ConnectionError, OSError), Trouble.LOST if sent else Trouble.UNREACHABLE),
     )

@@ -1,0 +1,308 @@
+"""What a call of the script came to, by the errors that redis-py raises; the client is a scripted one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from redis import exceptions as known
+from redis.asyncio.sentinel import MasterNotFoundError
+
+from autoglm_throttle.limiting.shared import redis_script
+from autoglm_throttle.limiting.shared.redis_script import RIGHTS, RedisScript, trouble_of
+from autoglm_throttle.limiting.shared.store import Trouble
+
+TEXT = "return 1"
+SHA = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db"
+LATER = 1e12
+
+LOST = "Error while reading from cache:6379 : (104, 'Connection reset by peer')"
+TABLE: list[tuple[Exception, Trouble, Trouble]] = [
+    (known.ReadOnlyError("You can't write against a read only replica."), Trouble.READONLY, Trouble.READONLY),
+    (known.ConnectionError("The previous master is now a slave"), Trouble.READONLY, Trouble.READONLY),
+    (
+        known.ResponseError("Error running script: @user_script:9: -READONLY You can't"),
+        Trouble.READONLY,
+        Trouble.READONLY,
+    ),
+    (
+        known.OutOfMemoryError("command not allowed when used memory > 'maxmemory'."),
+        Trouble.FULL,
+        Trouble.FULL,
+    ),
+    (known.ResponseError("Error running script: -OOM command not allowed"), Trouble.FULL, Trouble.FULL),
+    (known.BusyLoadingError("Redis is loading the dataset in memory"), Trouble.BUSY, Trouble.BUSY),
+    (known.ResponseError("BUSY Redis is busy running a script."), Trouble.BUSY, Trouble.BUSY),
+    (known.ClusterDownError("CLUSTERDOWN Hash slot not served"), Trouble.BUSY, Trouble.BUSY),
+    (known.TryAgainError("TRYAGAIN Multiple keys"), Trouble.BUSY, Trouble.BUSY),
+    (known.ResponseError("MASTERDOWN Link with MASTER is down"), Trouble.BUSY, Trouble.BUSY),
+    (known.ResponseError("NOREPLICAS Not enough good replicas to write."), Trouble.BUSY, Trouble.BUSY),
+    (
+        known.NoPermissionError("this user has no permissions to run 'evalsha'"),
+        Trouble.FORBIDDEN,
+        Trouble.FORBIDDEN,
+    ),
+    (
+        known.ResponseError("The user executing the script can't run this command"),
+        Trouble.FORBIDDEN,
+        Trouble.FORBIDDEN,
+    ),
+    (
+        known.ResponseError("ACL failure in script: User u has no permissions"),
+        Trouble.FORBIDDEN,
+        Trouble.FORBIDDEN,
+    ),
+    (known.AuthenticationError("invalid username-password pair"), Trouble.FORBIDDEN, Trouble.FORBIDDEN),
+    (known.AuthenticationError("Authentication required."), Trouble.FORBIDDEN, Trouble.FORBIDDEN),
+    (known.ResponseError("user_script:1: attempt to index a nil value"), Trouble.CONFUSED, Trouble.CONFUSED),
+    (known.MovedError("1 127.0.0.1:7000"), Trouble.CONFUSED, Trouble.CONFUSED),
+    (known.InvalidResponse("Protocol error"), Trouble.CONFUSED, Trouble.CONFUSED),
+    (ZeroDivisionError(), Trouble.CONFUSED, Trouble.CONFUSED),
+    (known.ConnectionError(LOST), Trouble.UNREACHABLE, Trouble.LOST),
+    (ConnectionResetError(), Trouble.UNREACHABLE, Trouble.LOST),
+    (known.TimeoutError("Timeout reading from cache:6379"), Trouble.UNREACHABLE, Trouble.TIMEOUT),
+    (TimeoutError(), Trouble.UNREACHABLE, Trouble.TIMEOUT),
+    (MasterNotFoundError("No master found for 'mymaster'"), Trouble.UNREACHABLE, Trouble.LOST),
+]
+
+
+@pytest.mark.parametrize(("error", "before", "after"), TABLE, ids=[f"{row[0]!r:.60}" for row in TABLE])
+def test_each_error_has_a_name(error: Exception, before: Trouble, after: Trouble) -> None:
+    assert trouble_of(error, sent=False) is before
+    assert trouble_of(error, sent=True) is after
+
+
+class Connection:
+    """Gives what the test has laid out, one for each command."""
+
+    def __init__(self, replies: Iterator[object]) -> None:
+        self.replies = replies
+        self.sent: list[list[str]] = []
+        self.disconnected = 0
+        self.socket_timeout: float | None = 1.0
+
+    async def send_command(self, *command: object) -> None:
+        self.sent.append([str(word) for word in command])
+
+    async def read_response(self) -> object:
+        reply = next(self.replies)
+        if isinstance(reply, BaseException):
+            raise reply
+        return reply
+
+    async def disconnect(self, *, nowait: bool) -> None:
+        self.disconnected += 1
+
+
+class Client:
+    """Client and pool in one."""
+
+    def __init__(self, *replies: object, refuses: Exception | None = None) -> None:
+        self.connection_pool = self
+        self.replies = iter(replies)
+        self.refuses = refuses
+        self.connections: list[Connection] = []
+        self.ensured = 0
+
+    async def get_connection(self) -> Connection:
+        if self.refuses is not None:
+            raise self.refuses
+        self.connections.append(Connection(self.replies))
+        return self.connections[-1]
+
+    async def ensure_connection(self, connection: Connection) -> None:
+        self.ensured += 1
+        if self.refuses is not None:
+            raise self.refuses
+
+    @property
+    def sent(self) -> list[list[str]]:
+        return [command for connection in self.connections for command in connection.sent]
+
+
+@pytest.fixture(autouse=True)
+def _no_hiredis(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis_script, "_packer", lambda: None)
+
+
+def script_of(client: Client) -> RedisScript:
+    return RedisScript(lambda: client, TEXT, cluster=False)
+
+
+async def send(script: RedisScript, due: float = LATER) -> object:
+    (reply,) = await script([(["k"], [7])], due)
+    return reply
+
+
+async def test_a_call_is_one_evalsha_on_a_connection_that_is_kept() -> None:
+    client = Client([1], [2])
+    script = script_of(client)
+    assert [await send(script), await send(script)] == [[1], [2]]
+    assert client.sent == [["EVALSHA", SHA, "1", "k", "7"]] * 2
+    assert len(client.connections) == 1
+    assert client.ensured == 1, "before it is used again it is looked at"
+    assert client.connections[0].socket_timeout is None
+
+
+async def test_a_server_that_does_not_know_the_script_gets_it_once() -> None:
+    client = Client(known.NoScriptError("No matching script"), [1])
+    assert await send(script_of(client)) == [1]
+    assert client.sent == [["EVALSHA", SHA, "1", "k", "7"], ["EVAL", TEXT, "1", "k", "7"]]
+
+
+async def test_a_script_that_is_never_known_is_confusing() -> None:
+    client = Client(*[known.NoScriptError("No matching script")] * 3)
+    assert await send(script_of(client)) is Trouble.CONFUSED
+    assert len(client.sent) == 2
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        known.TimeoutError("Timeout reading"),
+        known.ConnectionError(LOST),
+        known.ResponseError("OOM "),
+        ValueError(),
+    ],
+    ids=repr,
+)
+async def test_what_may_have_run_is_never_sent_again(error: Exception) -> None:
+    client = Client(error, [1])
+    assert isinstance(await send(script_of(client)), Trouble)
+    assert len(client.sent) == 1
+
+
+async def test_a_replica_is_left_for_the_primary_once() -> None:
+    readonly = known.ReadOnlyError("You can't write against a read only replica.")
+    client = Client(readonly, [1])
+    assert await send(script_of(client)) == [1]
+    assert client.connections[0].disconnected == 1
+    client = Client(readonly, readonly, [1])
+    assert await send(script_of(client)) is Trouble.READONLY
+    assert len(client.sent) == 2
+
+
+async def test_a_replica_is_not_left_after_the_deadline() -> None:
+    client = Client(known.ReadOnlyError("You can't write"), [1])
+    assert await send(script_of(client), due=0.0) is Trouble.READONLY
+    assert len(client.sent) == 1
+
+
+async def test_nobody_there_is_known_at_once_and_a_kept_connection_stays_kept() -> None:
+    client = Client([1], [2], refuses=known.ConnectionError("Error 111 connecting to cache:6379."))
+    script = script_of(client)
+    assert await send(script) is Trouble.UNREACHABLE
+    assert client.sent == []
+    client.refuses = None
+    assert await send(script) == [1]
+    client.refuses = known.ConnectionError("Error 111 connecting to cache:6379.")
+    assert await send(script) is Trouble.UNREACHABLE
+    client.refuses = None
+    assert await send(script) == [2]
+    assert len(client.connections) == 1
+    assert "Error 111" in script.last_error
+
+
+async def test_a_cancelled_call_gives_its_connection_back() -> None:
+    client = Client(asyncio.CancelledError(), [2])
+    script = script_of(client)
+    with pytest.raises(asyncio.CancelledError):
+        await send(script)
+    assert await send(script) == [2]
+    assert len(client.connections) == 1
+
+
+async def test_a_new_client_has_new_connections() -> None:
+    clients = [Client([1]), Client([2])]
+    now = clients[0]
+    script = RedisScript(lambda: now, TEXT, cluster=False)
+    assert await send(script) == [1]
+    now = clients[1]
+    assert await send(script) == [2]
+    assert [len(client.connections) for client in clients] == [1, 1]
+
+
+async def test_ready_opens_so_many_and_each_is_used() -> None:
+    client = Client([1], [2])
+    script = script_of(client)
+    assert await script.ready(2) is None
+    assert await script.ready(2) is None
+    assert len(client.connections) == 2
+    client.refuses = known.AuthenticationError("WRONGPASS")
+    assert await script.ready() is Trouble.FORBIDDEN
+
+
+async def test_rights_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    client = Client(*[known.NoPermissionError("NOPERM this user")] * 3)
+    script = script_of(client)
+    with caplog.at_level(logging.WARNING):
+        assert [await send(script) for _ in range(3)] == [Trouble.FORBIDDEN] * 3
+    assert [RIGHTS in record.getMessage() for record in caplog.records] == [True]
+
+
+class Cluster:
+    """A cluster's client and its pipelines: of each, what its execute gives."""
+
+    def __init__(self, *rounds: Callable[[], list[object]]) -> None:
+        self.rounds = list(rounds)
+        self.sent: list[list[tuple[object, ...]]] = []
+
+    def pipeline(self) -> Cluster:
+        self.sent.append([])
+        return self
+
+    def execute_command(self, *command: object) -> None:
+        self.sent[-1].append(command)
+
+    async def execute(self, *, raise_on_error: bool) -> list[object]:
+        assert not raise_on_error
+        return self.rounds.pop(0)()
+
+    async def initialize(self) -> None:
+        self.rounds.pop(0)()
+
+
+def fail(error: Exception) -> list[object]:
+    raise error
+
+
+CALLS = [(["a"], [1]), (["b"], [2]), (["c"], [3])]
+
+
+async def across(cluster: Cluster, calls: Sequence[Any] = CALLS) -> Sequence[object]:
+    return await RedisScript(lambda: cluster, TEXT, cluster=True)(calls, LATER)
+
+
+async def test_a_cluster_gets_one_pipeline_and_only_what_did_not_run_again() -> None:
+    unknown = known.NoScriptError("No matching script")
+    cluster = Cluster(lambda: [unknown, ["b"], unknown], lambda: [["a"], known.ReadOnlyError("replica")])
+    assert await across(cluster) == [["a"], ["b"], Trouble.READONLY]
+    assert cluster.sent == [
+        [("EVALSHA", SHA, 1, "a", 1), ("EVALSHA", SHA, 1, "b", 2), ("EVALSHA", SHA, 1, "c", 3)],
+        [("EVAL", TEXT, 1, "a", 1), ("EVAL", TEXT, 1, "c", 3)],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "trouble"),
+    [
+        (known.ConnectionError("Error 111 connecting to 127.0.0.1:7000."), Trouble.UNREACHABLE),
+        (known.RedisClusterException("Redis Cluster cannot be connected"), Trouble.UNREACHABLE),
+        (known.SlotNotCoveredError("Slot 1 is not covered by the cluster"), Trouble.BUSY),
+        (known.ConnectionError(LOST), Trouble.LOST),
+        (known.TimeoutError("Timeout reading"), Trouble.TIMEOUT),
+    ],
+)
+async def test_a_cluster_that_fails_as_a_whole(error: Exception, trouble: Trouble) -> None:
+    assert await across(Cluster(lambda: fail(error))) == [trouble] * 3
+    assert await across(Cluster(lambda: [error] * 3)) == [trouble] * 3
+
+
+async def test_a_cluster_is_ready_when_it_knows_its_nodes() -> None:
+    cluster = Cluster(list, lambda: fail(known.ConnectionError("Error 111 connecting to a:1.")))
+    script = RedisScript(lambda: cluster, TEXT, cluster=True)
+    assert await script.ready() is None
+    assert await script.ready() is Trouble.UNREACHABLE
