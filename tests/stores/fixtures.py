@@ -13,12 +13,25 @@ from tests.stores.proxy import SlowProxy
 from tests.stores.sentinel import SentinelPair
 from tests.stores.server import MISSING, Binary, RedisServer, binaries, newest
 
+KINDS = binaries() or (None,)
 
-@pytest.fixture(
-    scope="session", params=binaries() or (None,), ids=lambda binary: binary.name if binary else "none"
-)
+
+def _name(binary: Binary | None) -> str:
+    return binary.name if binary else "none"
+
+
+@pytest.fixture(scope="session", params=KINDS, ids=_name)
 def redis_server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
     """A server of each kind found on this machine, one after the other; it is shared: leave it as it was."""
+    binary: Binary | None = request.param
+    assert binary is not None, MISSING
+    with RedisServer(binary) as server:
+        yield server
+
+
+@pytest.fixture(params=KINDS, ids=_name)
+def each_server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+    """A server of each kind found, for this test alone, which may kill it."""
     binary: Binary | None = request.param
     assert binary is not None, MISSING
     with RedisServer(binary) as server:

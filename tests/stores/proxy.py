@@ -37,7 +37,7 @@ class SlowProxy:
         self.port = 0
         self._tls = tls
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._server: asyncio.Server | None = None
         self._pairs: set[asyncio.Task[None]] = set()
 
@@ -71,10 +71,6 @@ class SlowProxy:
     def accept(self) -> None:
         """Take connections, on the same port as ever."""
         self._do(self._accept())
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
 
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)

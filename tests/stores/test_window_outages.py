@@ -47,7 +47,7 @@ async def test_a_frozen_server_costs_each_request_the_deadline_and_the_loop_noth
     assert crowd[1] < SOON_S
     assert ticker.median_s < 0.01
     assert set(heard) == {Trouble.TIMEOUT}
-    assert len(heard) < 5 + 298 / 4, "a report for each firing, not for each caller"
+    assert 6 <= len(heard) <= 8, "one report for each silence, not for each caller"
 
 
 async def test_a_server_that_thaws_has_run_nothing_twice(own_server: RedisServer, redis_prefix: str) -> None:
@@ -86,13 +86,13 @@ async def test_a_killed_server_is_known_at_once_and_used_again_once_it_is_back(
 
 
 async def test_a_server_that_was_restarted_empty_fails_no_request(
-    own_server: RedisServer, redis_prefix: str
+    each_server: RedisServer, redis_prefix: str
 ) -> None:
-    window = window_at(own_server.url, redis_prefix)
+    window = window_at(each_server.url, redis_prefix)
     for used in range(1, 4):
         assert await left(window, 1) == LIMIT - used
     for _ in range(3):
-        own_server.restart()
+        each_server.restart()
         first = await asyncio.gather(*(left(window, user) for user in range(1, 50)))
         assert first == [LIMIT - 1] * 49
         assert await left(window, 1) == LIMIT - 2

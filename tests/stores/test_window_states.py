@@ -27,28 +27,28 @@ async def test_a_script_that_is_flushed_under_traffic_is_nobodys_trouble(
 
 
 async def test_a_server_that_becomes_a_replica_is_left_and_found_again(
-    own_server: RedisServer, redis_prefix: str
+    each_server: RedisServer, redis_prefix: str
 ) -> None:
-    window = window_at(own_server.url, redis_prefix)
+    window = window_at(each_server.url, redis_prefix)
     assert await left(window, 1) == LIMIT - 1
-    own_server.command("REPLICAOF", "127.0.0.1", free_port())
+    each_server.command("REPLICAOF", "127.0.0.1", free_port())
     for _ in range(3):
         answer, took = await timed(ask(window, 1))
         assert answer is Trouble.READONLY
         assert took < SOON_S
-    own_server.command("REPLICAOF", "NO", "ONE")
+    each_server.command("REPLICAOF", "NO", "ONE")
     await comes_back(window, 2.0)
     assert await left(window, 1) == LIMIT - 2
 
 
 async def test_a_server_without_memory_says_so_until_it_has_some(
-    own_server: RedisServer, redis_prefix: str
+    each_server: RedisServer, redis_prefix: str
 ) -> None:
-    window = window_at(own_server.url, redis_prefix)
+    window = window_at(each_server.url, redis_prefix)
     assert await left(window, 1) == LIMIT - 1
-    own_server.command("CONFIG", "SET", "maxmemory", 1)
+    each_server.command("CONFIG", "SET", "maxmemory", 1)
     assert await asyncio.gather(*(ask(window, user) for user in range(1, 5))) == [Trouble.FULL] * 4
-    own_server.command("CONFIG", "SET", "maxmemory", 0)
+    each_server.command("CONFIG", "SET", "maxmemory", 0)
     assert await left(window, 1) == LIMIT - 2, "nothing was spent meanwhile"
 
 
