@@ -27,9 +27,9 @@ class Scale:
     rounds: int = 5
     depths: tuple[int, ...] = (1, 64, 512)
     warm_s: float = 0.15
-    row_s: float = 0.5
+    row_s: float = 0.4
     open_rounds: int = 3
-    open_s: float = 4.0
+    open_s: float = 3.0
     window_s: int = 2
     """Of the limit that is attacked at the edges of its windows."""
     held_users: int = 2000
