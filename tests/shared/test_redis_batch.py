@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from autoglm_throttle.limiting.shared.redis_batch import GRACE_S, SHARE, BatchRules
+from autoglm_throttle.limiting.shared.redis_batch import GRACE_S, BatchRules
 from autoglm_throttle.limiting.shared.store import Trouble
 from tests.shared.batches import Number, Plant
 
@@ -46,12 +46,6 @@ def test_at_most_two_calls_are_in_flight_and_the_rest_waits_for_them() -> None:
         plant.server.open[0].answer()
         plant.loop.settle()
         assert [call.names for call in plant.server.open] == [[[1]], [[2, 3, 4]]]
-
-
-def test_many_are_shared_out_to_both_calls() -> None:
-    with Plant() as plant:
-        plant.together(*numbers(2 * SHARE))
-        assert [len(call.names[0]) for call in plant.server.open] == [SHARE, SHARE]
 
 
 def test_a_call_has_at_most_so_many_keys() -> None:

@@ -32,9 +32,6 @@ of 10 decisions time out with the reply already in the socket; with it, none of 
 GRAIN_S: Final = 0.002
 """Seconds: whose deadlines lie so close together have one."""
 
-SHARE: Final = 32
-"""So few entries are not worth being shared out to two calls, each of which has a cost of its own."""
-
 Words = tuple[list[str], list[str | int]]
 """KEYS and ARGV of one script call."""
 
@@ -260,14 +257,10 @@ class RedisBatch(Generic[E, A]):
         return flight
 
     def _take(self) -> list[tuple[E, asyncio.Future[A | Trouble] | None, float]]:
-        """The oldest entries up to the most keys of a call, without those whose caller is gone.
-
-        Many are shared out to all free slots: then one call is read while the server works on another.
-        """
+        """The oldest entries up to the most keys of a call, without those whose caller is gone."""
         queue, most, keys = self._queue, self._rules.batch_keys, 0
-        share = max(SHARE, -(-len(queue) // (self._in_flight - len(self._flights))))
         taken: list[tuple[E, asyncio.Future[A | Trouble] | None, float]] = []
-        while queue and len(taken) < share:
+        while queue:
             item = queue[0]
             if item[1] is not None and item[1].done():
                 queue.popleft()
