@@ -12,10 +12,16 @@ from autoglm_throttle import Demand, Policy, Priority, Settings, assembly
 from autoglm_throttle.control.controller import ControlRules, Hysteresis
 from autoglm_throttle.control.staleness import Staleness
 from autoglm_throttle.control.table import TierTable
+from autoglm_throttle.identity import Identity
 from autoglm_throttle.limiting.cap import Cap
 from autoglm_throttle.limiting.gate import Gate, GateRules, Ticket
+from autoglm_throttle.limiting.shared.limits_window import LimitsWindow
+from autoglm_throttle.limiting.shared.redis_batch import BatchRules
+from autoglm_throttle.limiting.shared.redis_window import RedisWindow
+from autoglm_throttle.limiting.shared.windows import SharedWindows
 from autoglm_throttle.limiting.token_bucket import TokenBucket
-from autoglm_throttle.model import Borrow, Signal, Unknown
+from autoglm_throttle.limiting.user_windows import UserWindows
+from autoglm_throttle.model import Borrow, OnError, Signal, Unknown
 
 NOW_S = 1000.0
 
@@ -156,7 +162,8 @@ class TestUserWindows:
             plans={"gold": {"user_limit": "7/minute"}},
             routes=[{"pattern": "/r", "name": "r", "user_limit": "2/minute"}],
         )
-        windows = assembly.user_windows(settings)
+        windows = assembly.user_windows(settings, Identity(b"a key of the tests"))
+        assert isinstance(windows, UserWindows)
         for demand, remaining in (
             (Demand(user="a"), 4),
             (Demand(user="b", plan="gold"), 6),
@@ -169,3 +176,74 @@ class TestUserWindows:
         assert decision is not None
         assert [item.remaining for item in decision.others] == [14]
         assert windows._max_users == 123
+
+
+class TestSharedStore:
+    """What the settings say of a store reaches it."""
+
+    URL = "redis://user:password@host:6379/3"
+
+    def windows(self, **settings: Any) -> UserWindows | SharedWindows:
+        values = {"user_limit": "5/minute", "redis_url": self.URL} | settings
+        return assembly.user_windows(Settings(**values), Identity(b"a key of the tests"))
+
+    def shared(self, **settings: Any) -> SharedWindows:
+        windows = self.windows(**settings)
+        assert isinstance(windows, SharedWindows)
+        return windows
+
+    def test_a_store_that_no_limit_uses_is_not_opened(self) -> None:
+        assert isinstance(self.windows(user_limit=""), UserWindows)
+
+    def test_redis_gets_its_times_sizes_and_names(self) -> None:
+        store = self.shared(
+            redis_prefix="p",
+            service="s",
+            redis_partitions=1,
+            redis_deadline_s=0.1,
+            redis_connect_s=0.2,
+            redis_read_s=3.0,
+            redis_in_flight=5,
+            redis_batch_keys=64,
+            redis_queue=77,
+        ).store
+        assert isinstance(store, RedisWindow)
+        assert store._rules == BatchRules(0.1, 5, 64, 77)
+        options = store.clients.options
+        assert (options.url, options.connect_s, options.read_s) == (self.URL, 0.2, 3.0)
+        (charge,) = self._question(self.shared(redis_prefix="p", service="s", redis_partitions=1))
+        assert store._wire.ask([charge]).keys == [f"p:s:w1:{{0}}:user:l60:{'a' * 16}"]
+
+    def test_an_outage_goes_by_the_settings(self) -> None:
+        windows = self.shared(redis_failures=7, redis_probe_s=2.5, redis_on_error="deny", workers=3)
+        assert windows.outage._failures == 7
+        assert windows.outage._probe_s == 2.5
+        assert (windows.view().on_error, windows.view().processes) == (OnError.DENY, 3)
+
+    def test_what_is_remembered_is_bounded_by_the_settings(self) -> None:
+        windows = self.shared(refused_cache=7, refused_cache_s=0.5, max_users=300)
+        assert (windows._refused._size, windows._refused._ask_again_s) == (7, 0.5)
+        assert windows._last_seen._half == 150
+        assert windows._max_users == 300
+
+    def test_a_name_that_is_no_identity_becomes_one(self) -> None:
+        (named,) = self._question(self.shared(), "somebody")
+        assert named.user == Identity(b"a key of the tests").of("user", "somebody")
+        (known,) = self._question(self.shared(), "0123456789abcdef")
+        assert known.user == "0123456789abcdef"
+
+    def test_a_storage_of_limits_gets_its_names_and_its_deadline(self) -> None:
+        store = self.shared(
+            redis_url=None,
+            user_storage="async+memory://",
+            redis_deadline_s=0.2,
+            redis_prefix="p",
+            service="s",
+        ).store
+        assert isinstance(store, LimitsWindow)
+        assert store._deadline_s == 0.2
+
+    def _question(self, windows: SharedWindows, user: str = "a" * 16) -> tuple[Any, ...]:
+        windows._askable = lambda: True
+        question = windows.hit(Demand(user=user), NOW_S)
+        return getattr(question, "charges", ())

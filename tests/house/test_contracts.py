@@ -37,6 +37,9 @@ FAULTS = [
     Fault("helpers.py", "", "layers"),
     Fault("gpu/aggregate.py", "from autoglm_throttle.gpu import sampler", "gpu"),
     Fault("gpu/rocm.py", "", "gpu"),
+    Fault("limiting/shared/wire.py", "from autoglm_throttle.limiting.shared import redis_batch", "shared"),
+    Fault("limiting/shared/mongo.py", "", "shared"),
+    Fault("redis_client.py", "from autoglm_throttle.limiting import token_bucket", "layers"),
     Fault("control/table.py", "from autoglm_throttle.gpu import aggregate", "capabilities"),
     Fault("gpu/sampler.py", "from autoglm_throttle.limiting import token_bucket", "capabilities"),
     Fault("limiting/user_windows.py", "def f():\n    from autoglm_throttle import control", "capabilities"),
@@ -52,6 +55,8 @@ FAULTS = [
             ("gpu/schedule.py", "threading"),
             ("gpu/visible.py", "pynvml"),
             ("identity.py", "time"),
+            ("limiting/shared/outage.py", "time"),
+            ("limiting/shared/windows.py", "asyncio"),
             ("limiting/sliding_window.py", "redis.asyncio"),
             ("model.py", "starlette.types"),
         ]
