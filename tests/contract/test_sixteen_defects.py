@@ -128,7 +128,9 @@ DEFECTS: list[tuple[Rule, str, int]] = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "script", "per_us"), DEFECTS, ids=lambda value: getattr(value, "__name__", ""))
+@pytest.mark.parametrize(
+    ("rule", "script", "per_us"), DEFECTS, ids=lambda value: getattr(value, "__name__", "")
+)
 def test_the_naive_form_breaks_what_ours_keeps(
     store: ScriptStore, rule: Rule, script: str, per_us: int
 ) -> None:

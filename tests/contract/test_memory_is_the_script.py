@@ -1,0 +1,126 @@
+"""The windows in memory and those of the script decide alike while time goes forward.
+
+Requests come at multiples of 1/64 s, which are exact in seconds and in microseconds. A sub-bucket may end between
+two of them; then the memory's seconds are compared to the microsecond.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.limiting.limit_sets import LimitSets
+from autoglm_throttle.limiting.shared.store import VALUES, Answer, Charge
+from autoglm_throttle.limiting.user_windows import UserWindows
+from autoglm_throttle.model import Decision, Demand, Priority, UserLimit
+from tests.contract.reference import Reference
+from tests.contract.script_store import SECOND, ScriptStore, limit
+
+TICK_US = SECOND // 64
+START_US = 1_000_000 * SECOND
+USERS = ("07f3a9b1c2d3e4f5", "1111111111111111")
+ADDRESSES = ("", "2222222222222222", "3333333333333333")
+FACTOR = 2.0
+
+
+@dataclass(frozen=True)
+class Story:
+    limits: tuple[UserLimit, ...]
+    steps: tuple[tuple[int, int, int, int, bool], ...]
+    """Ticks that pass, caller, address, units, whether they are given back at the next step."""
+
+
+limits_of_a_user = st.lists(
+    st.builds(limit, st.integers(1, 25), st.sampled_from([60, 61, 90, 3600]), exact=st.booleans()),
+    min_size=1,
+    max_size=3,
+    unique_by=lambda one: one.window_s,
+).map(tuple)
+ticks = st.sampled_from([0, 0, 1, 63, 64, 65, 30 * 64, 60 * 64, 61 * 64]) | st.integers(0, 400)
+stories = st.builds(
+    Story,
+    limits_of_a_user,
+    st.lists(
+        st.tuples(ticks, st.integers(0, 1), st.integers(0, 2), st.integers(1, 30), st.booleans()),
+        min_size=1,
+        max_size=30,
+    ).map(tuple),
+)
+
+
+class Both:
+    """The same demands in memory, in the script and in the log."""
+
+    def __init__(self, store: ScriptStore, limits: tuple[UserLimit, ...]) -> None:
+        self.store = store.fresh()
+        self.reference = Reference()
+        sets = LimitSets((limits,) * 3, by_plan={}, by_route={}, address_factor=FACTOR)
+        self.memory = UserWindows(sets, max_users=100)
+        (self.set,) = sets
+
+    def charges(self, demand: Demand, units: int) -> tuple[Charge, ...]:
+        mine = Charge("user", self.set.users, demand.user, units)
+        if not demand.address:
+            return (mine,)
+        return (mine, Charge("address", self.set.addresses, demand.address, units))
+
+    def hit(self, demand: Demand, units: int, clock: int) -> tuple[Answer, tuple[Charge, ...], Decision]:
+        charges = self.charges(demand, units)
+        ask = self.store.wire.ask(charges)
+        (answer,) = self.store.call([ask], clock)
+        assert [answer] == self.reference.call([ask], clock)
+        decision = self.memory.hit(demand, clock / SECOND)
+        assert decision is not None
+        return answer, charges, decision
+
+    def give_back(
+        self, demand: Demand, charges: tuple[Charge, ...], answer: Answer, at: int, clock: int
+    ) -> None:
+        self.memory.give_back(demand, at / SECOND, clock / SECOND)
+        settlement = self.store.wire.back(self.store.wire.ask(charges), answer)
+        self.store.call([settlement], clock)
+        self.reference.call([settlement], clock)
+
+
+def compare(answer: Answer, charges: Sequence[Charge], decision: Decision) -> None:
+    by_name = {}
+    names = [one.name for charge in charges for one in charge.limits]
+    for place, name in enumerate(names):
+        by_name[name] = answer[place * VALUES : (place + 1) * VALUES]
+    assert decision.allowed == all(ok == 1 for ok, *_ in by_name.values())
+    if not decision.allowed:
+        waits = [wait for ok, _, wait, *_ in by_name.values() if ok == 0]
+        longest = math.inf if -1 in waits else max(waits) / SECOND
+        assert decision.retry_after_s == longest or abs(decision.retry_after_s - longest) < 0.6e-6
+    for state in decision.items:
+        ok, remaining, _, reset, _ = by_name[state.name]
+        assert state.remaining == remaining
+        if reset or not ok:
+            assert abs(state.reset_s * SECOND - reset) < 0.6
+
+
+def play(store: ScriptStore, story: Story) -> None:
+    both, clock = Both(store, story.limits), START_US
+    undo = None
+    for passed, user, address, units, regretted in story.steps:
+        clock += passed * TICK_US
+        if undo is not None:
+            both.give_back(*undo, clock)
+        demand = Demand(Priority.MID, USERS[user], units, address=ADDRESSES[address])
+        answer, charges, decision = both.hit(demand, units, clock)
+        compare(answer, charges, decision)
+        undo = (demand, charges, answer, clock) if decision.allowed and regretted else None
+
+
+@given(story=stories)
+def test_on_fakeredis(fake_store: ScriptStore, story: Story) -> None:
+    play(fake_store, story)
+
+
+@given(story=stories)
+def test_on_servers(store: ScriptStore, story: Story) -> None:
+    play(store, story)
