@@ -27,6 +27,7 @@ from autoglm_throttle.limiting.shared.limits_storage import (
     trouble_of,
 )
 from autoglm_throttle.limiting.shared.store import Trouble
+from autoglm_throttle.model import UserLimit
 from autoglm_throttle.settings.storage_uri import parse_storage_uri
 
 
@@ -78,6 +79,28 @@ def test_what_is_spent_now_is_counted() -> None:
     assert CounterView(60, 30.0, 4, 5).after(3) == CounterView(60, 30.0, 4, 8)
     assert LogView(60, 100.0, 50.0, 5).after(3) == LogView(60, 100.0, 50.0, 8)
     assert LogView(60, 100.0, 0.0, 0).after(3) == LogView(60, 100.0, 100.0, 3)
+
+
+class Told:
+    """A storage that tells what it was given."""
+
+    def __init__(self, *told: float | None) -> None:
+        self.told = told
+
+    async def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float | None, ...]:
+        return self.told
+
+    async def get_sliding_window(self, key: str, expiry: int) -> tuple[float | None, ...]:
+        return self.told
+
+
+async def test_what_storages_tell_is_understood() -> None:
+    limit = UserLimit("user-60s", 9, 60)
+    assert await TwoCounters(Told(5, 30.0, 2, 90.0)).look("key", limit) == CounterView(60, 30.0, 5, 2)
+    log = await MovingLog(Told(1000.0, 5)).look("key", limit)
+    assert (log.oldest_s, log.used) == (1000.0, 5)
+    empty = await MovingLog(Told(None, 0)).look("key", limit)
+    assert (empty.oldest_s, empty.used) == (0.0, 0)
 
 
 def named(name: str, base: type[Exception] = Exception, text: str = "", **fields: object) -> Exception:

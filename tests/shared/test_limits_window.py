@@ -314,15 +314,16 @@ async def test_a_probe_has_a_deadline(
 async def test_what_is_dropped_is_closed_and_made_anew(window: LimitsWindow, hands: Hands) -> None:
     window.drop()  # nothing is open yet
     await ask(window)
+    dropped = hands.made[-1]
     thread = threading.Thread(target=window.drop)  # the throttle's lock may be held in any thread
     thread.start()
     thread.join()
     for _ in range(2):
         await asyncio.sleep(0)
-    assert hands.made[-1].storage.closed == 1
-    window.drop()
+    assert dropped.storage.closed == 1
     await ask(window)
-    assert hands.asked[-1][0] == hands.made[-1].name != hands.made[-2].name
+    assert hands.asked[-1][0] == hands.made[-1].name != dropped.name
+    assert window.health() == Health(calls=4, asked=2, connections=2)
 
 
 async def test_a_storage_in_memory_survives_what_is_dropped_and_probed() -> None:
@@ -342,6 +343,7 @@ async def test_a_storage_in_memory_survives_a_probe_that_fails(monkeypatch: pyte
         patch.setattr(MovingLog, "hit", None)
         assert await window.probe() is Trouble.CONFUSED
     assert (await ask(window))[0][1] == 1
+    assert window.health() == Health(calls=4, asked=2, connections=1)
 
 
 def test_where_no_asyncio_runs_there_is_no_answer(window: LimitsWindow) -> None:

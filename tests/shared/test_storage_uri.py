@@ -13,6 +13,7 @@ GOOD = {
     "async+memcached://localhost:11211": ("memcached", "async-memcached"),
     "async+memcached://user:pa:ss@one:11211, two:65535": ("memcached", "async-memcached"),
     "async+mongodb://localhost": ("mongodb", "async-mongodb"),
+    "async+mongodb://user:p@localhost": ("mongodb", "async-mongodb"),
     "async+mongodb://user:p@one:27017,two:27018/db?tls=true": ("mongodb", "async-mongodb"),
     "async+mongodb+srv://cluster.example.org/?retryWrites=true": ("mongodb+srv", "async-mongodb"),
     "async+dynamo://table": ("dynamo", None),

@@ -82,7 +82,6 @@ class LoopStorage:
         if not _connects(counting):
             return
         self._calls += counting.calls
-        counting.calls = 0
         ending = self.loop.create_task(_close(counting))
         self._endings.add(ending)
         ending.add_done_callback(self._endings.discard)
@@ -103,10 +102,9 @@ class LoopStorage:
 
     def leave(self, work: Work, due_s: float) -> None:
         """Let a decision nobody waits for end by itself, until its time is over."""
-        timer = self.loop.call_at(due_s, work.cancel)
+        self.loop.call_at(due_s, work.cancel)
 
         def ended(task: Work) -> None:
-            timer.cancel()
             if not task.cancelled():
                 self._late += 1
 

@@ -128,7 +128,8 @@ class MovingLog:
         """What it counts now."""
         self.calls += 1
         start_s, used = await self.storage.get_moving_window(key, limit.limit, limit.window_s)
-        return LogView(limit.window_s, time.time(), start_s if used else 0.0, used)
+        oldest_s = start_s if used else 0.0  # of nothing some tell the present, and some None
+        return LogView(limit.window_s, time.time(), oldest_s, used)
 
     async def hit(self, key: str, limit: UserLimit, units: int) -> bool:
         """Spend, if there is room."""
