@@ -80,6 +80,7 @@ def test_forms(text: str, parts: RedisUrl) -> None:
         ("redis://[::1", "brackets do not fit"),
         ("redis+sentinel://a,[::1/x", "brackets do not fit"),
         ("redis+sentinel://[a]],[b/x", "brackets do not fit"),
+        ("redis+cluster://[::1,::2]", "brackets do not fit"),
         ("redis://a/x", "'x' is no number of a database"),
         ("redis://a/-1", "'-1' is no number of a database"),
         ("redis://a/0/1", "too many parts"),

@@ -15,7 +15,7 @@ import contextvars
 import math
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from autoglm_throttle.limiting.shared.store import Health, Trouble
 
@@ -74,6 +74,7 @@ class Entry(Protocol):
 
 E = TypeVar("E", bound=Entry)
 A = TypeVar("A")
+_Waiter: TypeAlias = "asyncio.Future[A | Trouble] | None"
 
 
 class Codec(Protocol[E, A]):
@@ -120,7 +121,7 @@ class _Flight(Generic[E, A]):
     def __init__(
         self,
         entries: Sequence[E],
-        futures: Sequence[asyncio.Future[A | Trouble] | None],
+        futures: Sequence[_Waiter[A]],
         dues: Sequence[float],
         loses: float,
     ) -> None:
@@ -167,7 +168,7 @@ class RedisBatch(Generic[E, A]):
         self._split = split
         self._deadline_s = rules.deadline_s
         self._most = rules.queue
-        self._queue: deque[tuple[E, asyncio.Future[A | Trouble] | None, float]] = deque()
+        self._queue: deque[tuple[E, _Waiter[A], float]] = deque()
         self._flights: set[_Flight[E, A]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._in_flight = rules.in_flight
@@ -256,10 +257,10 @@ class RedisBatch(Generic[E, A]):
             self._arm(flight.loses)
         return flight
 
-    def _take(self) -> list[tuple[E, asyncio.Future[A | Trouble] | None, float]]:
+    def _take(self) -> list[tuple[E, _Waiter[A], float]]:
         """The oldest entries up to the most keys of a call, without those whose caller is gone."""
         queue, most, keys = self._queue, self._rules.batch_keys, 0
-        taken: list[tuple[E, asyncio.Future[A | Trouble] | None, float]] = []
+        taken: list[tuple[E, _Waiter[A], float]] = []
         while queue:
             item = queue[0]
             if item[1] is not None and item[1].done():
@@ -301,9 +302,7 @@ class RedisBatch(Generic[E, A]):
             worst = self._land(entries, futures, reply) or worst
         return worst
 
-    def _land(
-        self, entries: Sequence[E], futures: Sequence[asyncio.Future[A | Trouble] | None], reply: object
-    ) -> Trouble | None:
+    def _land(self, entries: Sequence[E], futures: Sequence[_Waiter[A]], reply: object) -> Trouble | None:
         """Hand out the answers of one reply."""
         if isinstance(reply, Trouble):
             self._fail(futures, reply)
@@ -335,7 +334,7 @@ class RedisBatch(Generic[E, A]):
         if undo is not None:
             self.tell(undo)
 
-    def _fail(self, futures: Sequence[asyncio.Future[A | Trouble] | None], trouble: Trouble) -> int:
+    def _fail(self, futures: Sequence[_Waiter[A]], trouble: Trouble) -> int:
         """Say a trouble to all who still wait; how many they were."""
         said = 0
         for future in futures:
@@ -393,12 +392,10 @@ class RedisBatch(Generic[E, A]):
 
 def _by_tag(
     flight: _Flight[E, A],
-) -> list[tuple[list[E], list[asyncio.Future[A | Trouble] | None]]]:
-    parts: dict[int, tuple[list[E], list[asyncio.Future[A | Trouble] | None]]] = {}
+) -> list[tuple[list[E], list[_Waiter[A]]]]:
+    parts: dict[int, tuple[list[E], list[_Waiter[A]]]] = {}
     for entry, future in zip(flight.entries, flight.futures, strict=True):
-        part = parts.get(entry.tag)
-        if part is None:
-            part = parts[entry.tag] = ([], [])
-        part[0].append(entry)
-        part[1].append(future)
+        entries, futures = parts.setdefault(entry.tag, ([], []))
+        entries.append(entry)
+        futures.append(future)
     return list(parts.values())
