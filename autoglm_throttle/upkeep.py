@@ -28,7 +28,9 @@ class Upkeep:
 
     def misfit(self) -> str:
         """Why the store cannot be asked from the event loop that runs here; empty if it can."""
-        return "" if loop_runs() else "REDIS_URL and USER_STORAGE need asyncio; this event loop is another one"
+        return (
+            "" if loop_runs() else "REDIS_URL and USER_STORAGE need asyncio; this event loop is another one"
+        )
 
     def tend(self) -> None:
         """Write the lines that are due, and begin a probe if one is; without the lock."""
@@ -42,7 +44,7 @@ class Upkeep:
         if view is not None:
             for change in changes:
                 journal.store_changed(view, change, shared.store.last_error).write()
-        if due and not begin(shared.store.probe, self._probed):
+        if due and not begin(shared.store.probe, self._probed, insists=True):
             self._probed(Trouble.LOOP)
 
     def view(self) -> StoreView:
