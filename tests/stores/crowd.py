@@ -23,17 +23,23 @@ async def allowed(job: dict[str, Any]) -> int:
 
 
 class Crowd:
-    """Processes that do the same job at the same time; a context manager."""
+    """Processes that do the same job at the same time; a context manager.
 
-    def __init__(self, processes: int) -> None:
+    Args:
+        processes: how many.
+        module: what each runs.
+    """
+
+    def __init__(self, processes: int, module: str = "tests.stores.crowd") -> None:
         self._many = processes
+        self._module = module
         self._processes: list[subprocess.Popen[str]] = []
 
     def __enter__(self) -> Self:
         for _ in range(self._many):
             self._processes.append(
                 subprocess.Popen(
-                    [sys.executable, "-m", "tests.stores.crowd"],
+                    [sys.executable, "-m", self._module],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,
