@@ -230,6 +230,7 @@ async def test_clients_are_closed_wherever_they_are_kept(waits: bool, fails: boo
         lambda client: SimpleNamespace(
             bridge=SimpleNamespace(_storage=SimpleNamespace(connection_pool=client))  # memcachio
         ),
+        lambda client: SimpleNamespace(_storage=client),  # emcache before limits 5
         lambda client: SimpleNamespace(storage=client),  # motor
     )
     for shape in shapes:

@@ -222,8 +222,8 @@ def _missing(uri: StorageUri) -> str:
 
 def client_of(storage: object) -> Any:  # noqa: ANN401 - of whichever library
     """The client with the connections, None if there are none: `limits` itself cannot close a storage."""
-    bridge = getattr(storage, "bridge", None)
-    client = getattr(storage, "storage", None) if bridge is None else getattr(bridge, "_storage", None)
+    inner = getattr(storage, "bridge", storage)  # before limits 5 the one for memcached had none
+    client = getattr(inner, "_storage", None) or getattr(inner, "storage", None)
     return client if hasattr(client, "close") or hasattr(client, "connection_pool") else None
 
 
