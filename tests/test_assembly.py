@@ -193,7 +193,7 @@ class TestSharedStore:
         return windows
 
     def test_a_store_that_no_limit_uses_is_not_opened(self) -> None:
-        assert isinstance(self.windows(user_limit=""), UserWindows)
+        assert isinstance(self.windows(user_limit="off"), UserWindows)
 
     def test_redis_gets_its_times_sizes_and_names(self) -> None:
         store = self.shared(
