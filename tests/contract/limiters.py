@@ -36,7 +36,7 @@ class Limiter(Protocol):
         """A request whose sender dies as soon as the first command is sent."""
         ...
 
-    def keys(self) -> list[bytes]:
+    def standing(self) -> list[bytes]:
         """All that stands in the store."""
         ...
 
@@ -66,7 +66,7 @@ class Ours:
     def begin(self, sizes: Sizes, at_us: float) -> None:
         self.hit(sizes, at_us)
 
-    def keys(self) -> list[bytes]:
+    def standing(self) -> list[bytes]:
         return list(self.client.keys(f"{self._prefix}:*"))
 
     def key(self, user: str, size: tuple[int, int]) -> str:
@@ -98,7 +98,7 @@ class Naive:
     def begin(self, sizes: Sizes, at_us: float) -> None:
         self._run(["a"], sizes[0], at_us, 1)
 
-    def keys(self) -> list[bytes]:
+    def standing(self) -> list[bytes]:
         return list(self.client.keys(f"{self._prefix}:*"))
 
     def key(self, user: str, size: tuple[int, int]) -> str:

@@ -1,7 +1,7 @@
 """A log of every unit, kept as slowly and as plainly as can be: what the script and the memory are held to.
 
-The exact form remembers a unit by its instant in microseconds, the compact form by the number of its sub-bucket.
-What differs between them is said in `Form`; the rest is counting.
+The exact form remembers a unit by its instant in microseconds, the compact one by the number of its
+sub-bucket. What differs between them is said in `Form`; the rest is counting.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Window:
         return now, self._keep([unit for unit in self.units if unit > now - self.form.kept])
 
     def _keep(self, live: list[int]) -> list[int]:
-        """What a look has found expired is gone for good in the exact form; the compact one only writes to spend."""
+        """In the exact form a look drops what has expired; the compact one writes only to spend."""
         if self.form.exact:
             self.units = live
         return live
@@ -122,10 +122,9 @@ class Reference:
         now, live = window.look(clock)
         ends = [window.form.leaves(unit) - clock for unit in live]
         surplus = len(live) + cost - limit
+        wait = ends[surplus - 1] if surplus > 0 and cost <= limit else 0
         if cost > limit:
             wait = -1
-        else:
-            wait = ends[surplus - 1] if surplus > 0 else 0
         return [int(surplus <= 0), max(0, limit - len(live)), wait, ends[0] if ends else 0, now]
 
     def _settle(self, entry: Entry, clock: int) -> list[int]:

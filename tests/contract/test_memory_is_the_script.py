@@ -1,7 +1,7 @@
 """The windows in memory and those of the script decide alike while time goes forward.
 
-Requests come at multiples of 1/64 s, which are exact in seconds and in microseconds. A sub-bucket may end between
-two of them; then the memory's seconds are compared to the microsecond.
+Requests come at multiples of 1/64 s, which are exact in seconds and in microseconds. A sub-bucket may end
+between two of them; then the memory's seconds are compared to the microsecond.
 """
 
 from __future__ import annotations

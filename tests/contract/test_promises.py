@@ -1,4 +1,4 @@
-"""What callers may rely on, in both forms: the instant to come back, the limit of any window, what is given back."""
+"""What callers may rely on in both forms: the instant to come back, the limit of any window, a refund."""
 
 from __future__ import annotations
 

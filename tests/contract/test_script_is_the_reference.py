@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 
 from autoglm_throttle.limiting.shared.store import VALUES, Answer
 from autoglm_throttle.limiting.shared.wire import Ask, Entry
 from tests.contract.reference import Reference
-from tests.contract.script_store import START, ScriptStore
-from tests.contract.traces import Change, Hit, Step, limits_of, traces
+from tests.contract.script_store import SECOND, START, ScriptStore, limit
+from tests.contract.traces import EDGES_US, WINDOWS_S, Change, Hit, Step, limits_of, traces
 
 
 class Player:
@@ -22,10 +24,17 @@ class Player:
         self.clock = START
         self.retry_at = START
         self.allowed: list[tuple[Ask, Answer]] = []
+        self.edges: list[int] = []
 
     def play(self, step: Step) -> None:
-        self.clock = max(0, (self.retry_at if step.to_retry else self.clock) + step.moved_us)
-        entries = [entry for entry in map(self._entry, step.entries) if entry is not None]
+        if step.to == "retry":
+            self.clock = self.retry_at
+        elif step.to == "edge" and self.edges:
+            self.clock = self.edges[-1 - step.which % len(self.edges)]
+        self.clock = max(0, self.clock + step.moved_us)
+        self.send([entry for entry in map(self._entry, step.entries) if entry is not None])
+
+    def send(self, entries: Sequence[Entry]) -> None:
         answers = self.store.call(entries, self.clock)
         assert answers == self.reference.call(entries, self.clock)
         for entry, answer in zip(entries, answers, strict=True):
@@ -45,6 +54,7 @@ class Player:
     def _note(self, ask: Ask, answer: Answer) -> None:
         if all(answer[::VALUES]):
             self.allowed.append((ask, answer))
+            self.edges.append(self.clock + ask.policies[0][2])
         else:
             self.retry_at = self.clock + max(0, *answer[2::VALUES])
 
@@ -53,6 +63,35 @@ def play(store: ScriptStore, trace: Sequence[Step]) -> None:
     player = Player(store)
     for step in trace:
         player.play(step)
+
+
+@pytest.mark.parametrize("window_s", WINDOWS_S)
+@pytest.mark.parametrize("exact", [True, False])
+def test_at_each_edge(store: ScriptStore, exact: bool, window_s: int) -> None:
+    limits = (limit(20, window_s, exact=exact),)
+    for start_us, edge_us in itertools.product((0, 999_999), EDGES_US):
+        player = Player(store)
+        player.clock += start_us
+        ask = store.ask(limits, 8)
+        for moved_us in (0, 1, edge_us, 1, -edge_us):
+            player.clock += moved_us
+            player.send([ask])
+        player.send([store.wire.back(*player.allowed[0])])
+        player.send([ask])
+
+
+@pytest.mark.parametrize("expired", [0, 1, 2, 7, 8, 9, 10, 11, 12, 15, 16, 17, 39, 40])
+@pytest.mark.parametrize("exact", [True, False])
+def test_any_number_of_units_leaves_at_its_instant(store: ScriptStore, exact: bool, expired: int) -> None:
+    limits = (limit(41, exact=exact),)
+    for off in (-1, 0, 1):
+        player = Player(store)
+        for _ in range(40):
+            player.clock += SECOND
+            player.send([store.ask(limits)])
+        player.clock = START + expired * SECOND + 60 * SECOND + off
+        for units in (0, 30, 1, 41):
+            player.send([store.ask(limits, units)])
 
 
 @given(trace=traces)

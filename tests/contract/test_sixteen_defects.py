@@ -40,7 +40,7 @@ def a_sender_whose_clock_is_ahead_takes_no_more(limiter: Limiter) -> None:
 
 def a_key_lives_as_long_as_its_units_count(limiter: Limiter) -> None:
     limiter.hit([(10, 5)], START)
-    (key,) = limiter.keys()
+    (key,) = limiter.standing()
     assert limiter.client.pttl(key) > 4000
 
 
@@ -48,7 +48,7 @@ def a_user_costs_no_more_than_1200_bytes(limiter: Limiter) -> None:
     hundred = [(100, 60)]
     for second in range(100):
         limiter.hit(hundred, START + second * SECOND // 2)
-    (key,) = limiter.keys()
+    (key,) = limiter.standing()
     assert limiter.client.memory_usage(key, samples=0) <= 1200
 
 
@@ -100,7 +100,7 @@ def a_clock_that_goes_back_an_hour_locks_nobody_out(limiter: Limiter) -> None:
 
 def no_key_stays_for_ever(limiter: Limiter) -> None:
     limiter.begin(TEN, START)
-    assert [limiter.client.pttl(key) > 0 for key in limiter.keys()] == [True]
+    assert [limiter.client.pttl(key) > 0 for key in limiter.standing()] == [True]
 
 
 def a_server_that_forgot_the_script_is_no_trouble(limiter: Limiter) -> None:

@@ -34,9 +34,14 @@ class Change:
 
 @dataclass(frozen=True)
 class Step:
-    """One call: the clock moves, or to where the last refusal said, and some microseconds on."""
+    """One call.
 
-    to_retry: bool
+    The clock goes to an instant, and some microseconds on: ``now`` where it is, ``retry`` where the last
+    refusal ends, ``edge`` where the units of the n-th last allowed request leave.
+    """
+
+    to: str
+    which: int
     moved_us: int
     entries: tuple[Hit | Change, ...]
 
@@ -57,29 +62,33 @@ def limits_of(hit: Hit) -> tuple[UserLimit, ...]:
     )
 
 
-_EDGES = sorted(
+EDGES_US = sorted(
     {
-        step * sign + off
-        for step in (0, SECOND, SECOND * 61 // 60, 30 * SECOND, *(w * SECOND for w in WINDOWS_S))
+        edge * sign + off
+        for window_s in WINDOWS_S
+        for width in [-(-window_s * SECOND // 60)]
+        for edge in (0, width, 59 * width, 60 * width, 61 * width, 62 * width, window_s * SECOND)
         for sign in (1, -1)
         for off in (-1, 0, 1)
     }
 )
+"""Where something about a window changes."""
 _moves = st.sampled_from([0, 0, 1, 999, 15_625]) | st.integers(0, 20 * SECOND)
-_jumps = st.sampled_from(_EDGES) | st.integers(-4000 * SECOND, 4000 * SECOND)
+_jumps = st.sampled_from(EDGES_US) | st.integers(-4000 * SECOND, 4000 * SECOND)
 _sizes = st.tuples(*[st.integers(1, 70)] * 3)
 hits = st.builds(
     Hit,
     plan=st.integers(0, len(PLANS) - 1),
     sizes=st.sampled_from([(20, 40, 60), (60, 60, 60)]) | _sizes,
     user=st.sampled_from("abc"),
-    units=st.sampled_from([1, 1, 1, 0]) | st.integers(0, 60),
+    units=st.sampled_from([1, 1, 1, 0]) | st.integers(0, 12) | st.integers(0, 60),
 )
 changes = st.builds(Change, which=st.integers(0, 5), delta=st.none() | st.integers(-60, 60))
 steps = st.builds(
     Step,
-    to_retry=st.booleans(),
-    moved_us=_moves | st.sampled_from([-1, 0, 1]) | _jumps,
+    to=st.sampled_from(["now", "now", "retry", "edge", "edge"]),
+    which=st.integers(0, 30),
+    moved_us=_moves | st.sampled_from([-1, 0, 1]) | _moves | _jumps,
     entries=st.lists(hits | hits | changes, min_size=1, max_size=6).map(tuple),
 )
 traces = st.lists(steps, min_size=1, max_size=25)

@@ -121,7 +121,7 @@ class WindowWire:
         return Settlement(ask, deltas, answer[VALUES - 1 :: VALUES])
 
     def spent(self, ask: Ask, answer: Answer, delta: int) -> Settlement:
-        """What charges ``delta`` more units under each limit of an allowed answer; below 0 it takes some back.
+        """What charges ``delta`` more units under each limit of an allowed answer, or takes some back.
 
         More units are spent without asking: a limit may be passed, and the next who come wait for it.
         """
