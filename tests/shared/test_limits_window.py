@@ -364,6 +364,15 @@ def test_each_loop_has_its_own_and_closes_it(window: LimitsWindow, hands: Hands)
     assert window.health() == Health(calls=6, asked=3, connections=3)
 
 
+def test_what_is_dropped_as_the_last_thing_is_closed(window: LimitsWindow, hands: Hands) -> None:
+    async def run() -> None:
+        await ask(window)
+        window.drop()
+
+    asyncio.run(run())
+    assert hands.made[-1].storage.closed == 1
+
+
 def test_a_loop_closed_by_hand_is_forgotten_but_its_counts(window: LimitsWindow) -> None:
     for n in range(3):
         loop = asyncio.new_event_loop()

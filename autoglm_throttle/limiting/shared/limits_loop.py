@@ -43,7 +43,7 @@ class LoopStorage:
         self._counting: Counting | None = None
         self._closer: AsyncGenerator[None] | None = None
         self._works: set[Work] = set()
-        self._endings: set[asyncio.Task[None]] = set()
+        self._endings: dict[asyncio.Task[None], Counting] = {}
         self._calls = 0
         self._late = 0
         self._made = 0
@@ -83,8 +83,12 @@ class LoopStorage:
             return
         self._calls += counting.calls
         ending = self.loop.create_task(_close(counting))
-        self._endings.add(ending)
-        ending.add_done_callback(self._endings.discard)
+        self._endings[ending] = counting
+        ending.add_done_callback(self._ended)
+
+    def _ended(self, ending: asyncio.Task[None]) -> None:
+        if not ending.cancelled():  # else the loop ends, which cancels its tasks, and then its generators
+            del self._endings[ending]
 
     def begin(self, work: Coroutine[None, None, Answer | Trouble]) -> Work:
         """Begin a decision."""
@@ -129,12 +133,15 @@ class LoopStorage:
         return self._make()
 
     async def _closing(self) -> AsyncGenerator[None]:
-        """Closes the storage in use when the loop ends its generators."""
+        """Closes what is still open when the loop ends its generators."""
         try:
             yield
         finally:
+            left = [*self._endings.values()]
             if self._counting is not None and _connects(self._counting):
-                await _close(self._counting)
+                left.append(self._counting)
+            for counting in left:
+                await _close(counting)
 
 
 def _connects(counting: Counting) -> bool:
