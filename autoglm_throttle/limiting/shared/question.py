@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Literal, Protocol
 
-from autoglm_throttle.limiting.shared.store import Answer, Charge, Trouble
+from autoglm_throttle.limiting.shared.store import Answer, Charge, Store, Trouble
 from autoglm_throttle.model import Decision, Demand
 
 Key = tuple[str, str, str, int]
@@ -15,9 +15,7 @@ Key = tuple[str, str, str, int]
 class Asker(Protocol):
     """Who asks, and makes a decision of the answer."""
 
-    def send(self, question: Question) -> Awaitable[Answer | Trouble]:
-        """Ask, without the lock."""
-        ...
+    store: Store
 
     def answered(self, question: Question, answer: Answer | Trouble, now: float) -> Decision:
         """The decision."""
@@ -55,7 +53,7 @@ class Question:
 
     def send(self) -> Awaitable[Answer | Trouble]:
         """Ask, without the lock; answered before the deadline, one way or the other."""
-        return self._asker.send(self)
+        return self._asker.store.charge(self.charges)
 
     def answered(self, answer: Answer | Trouble, now: float) -> Decision:
         """The decision, under the lock."""

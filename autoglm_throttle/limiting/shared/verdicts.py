@@ -16,17 +16,7 @@ US: Final = 1e-6
 """Seconds in a microsecond."""
 
 
-def decisions(charges: Sequence[Charge], answer: Answer) -> tuple[Decision | None, Decision | None]:
-    """The decision on the user, and that on its address if one was charged; None, None for a foreign key."""
-    if -1 in answer[::VALUES]:
-        return None, None
-    user = _decision(charges[0], answer)
-    if len(charges) == 1:
-        return user, None
-    return user, _decision(charges[1], answer[VALUES * len(charges[0].limits) :])
-
-
-def _decision(charge: Charge, answer: Answer) -> Decision:
+def decision(charge: Charge, answer: Answer) -> Decision:
     """One caller's decision: the longest of its refusals, else the limit with the least left."""
     limits = charge.limits
     if len(limits) == 1:
@@ -47,10 +37,8 @@ def _verdict(limit: UserLimit, ok: int, left: int, retry_us: int, reset_us: int)
     return Decision(False, _USER, f"user:{name}", name, most, left, retry_us * US, reset_s, window_s)
 
 
-def together(user: Decision, address: Decision | None) -> Decision:
-    """One decision of two: of two refusals the longer one counts."""
-    if address is None:
-        return user
+def together(user: Decision, address: Decision) -> Decision:
+    """One decision on a user and its address: of two refusals the longer one counts."""
     if not (user.allowed and address.allowed):
         return user if user.retry_after_s >= address.retry_after_s else address
     user.others += address.items

@@ -6,7 +6,7 @@ Everything here is touched under the lock of the throttle, `Question.send` apart
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from autoglm_throttle.limiting.limit_sets import LimitSet, LimitSets
@@ -14,8 +14,8 @@ from autoglm_throttle.limiting.shared.last_seen import LastSeen
 from autoglm_throttle.limiting.shared.outage import Change, Outage, State, fair_share
 from autoglm_throttle.limiting.shared.question import Question
 from autoglm_throttle.limiting.shared.refused_cache import RefusedCache
-from autoglm_throttle.limiting.shared.store import Answer, Charge, Health, Store, Trouble
-from autoglm_throttle.limiting.shared.verdicts import decisions, left, together
+from autoglm_throttle.limiting.shared.store import VALUES, Answer, Charge, Health, Store, Trouble
+from autoglm_throttle.limiting.shared.verdicts import decision, left, together
 from autoglm_throttle.limiting.user_windows import UserWindows
 from autoglm_throttle.model import Decision, Demand, OnError, Reason
 
@@ -168,26 +168,30 @@ class SharedWindows:
         if self._twin is not None:
             self._twin.mend()
 
-    def send(self, question: Question) -> Awaitable[Answer | Trouble]:
-        """Ask the store, without the lock; answered before the deadline, one way or the other."""
-        return self.store.charge(question.charges)
-
     def answered(self, question: Question, answer: Answer | Trouble, now: float) -> Decision:
         """The decision on a question, with the store's answer or without."""
         if isinstance(answer, Trouble):
             return self._unanswered(question, answer, now)
-        user, address = decisions(question.charges, answer)
-        if user is None:
+        if -1 in answer[::VALUES]:
             return self._unanswered(question, Trouble.FOREIGN, now)
-        for charge, decision in zip(question.charges, (user, address), strict=False):
-            if decision is not None:
-                self._last_seen.note(charge.kind, charge.user, left(charge.limits, decision), now)
-        verdict = together(user, address)
+        verdict = self._verdict(question.charges, answer, now)
         if verdict.allowed:
             question.answer = answer
         else:
             self._refused.put(question.key, verdict, question.sent_s, now)
         return verdict
+
+    def _verdict(self, charges: Sequence[Charge], answer: Answer, now: float) -> Decision:
+        """The decision that an answer is, on a user or on a user and its address."""
+        charge = charges[0]
+        user = decision(charge, answer)
+        self._last_seen.note(charge.kind, charge.user, left(charge.limits, user), now)
+        if len(charges) == 1:
+            return user
+        charge = charges[1]
+        address = decision(charge, answer[VALUES * len(charges[0].limits) :])
+        self._last_seen.note(charge.kind, charge.user, left(charge.limits, address), now)
+        return together(user, address)
 
     def undo(self, question: Question, now: float) -> None:
         """Take back, once, all that a question has been allowed."""
