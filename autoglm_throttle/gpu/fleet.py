@@ -1,7 +1,8 @@
 """The GPUs of all hosts: this one's own, and those that the others publish in a Redis.
 
-It is a provider like any other, on the sampler's thread. One call publishes what was read here and brings what
-the others have published; a store that hangs costs one read a quarter of a second, and is then left alone.
+It is a provider like any other, on the sampler's thread. One call publishes what was read here and brings
+what the others have published; a store that hangs costs one read a quarter of a second and is then left
+alone for a while.
 """
 
 from __future__ import annotations
@@ -37,9 +38,6 @@ PAUSE_INTERVALS: Final = 5.0
 """After a failure the store is left alone for so many intervals: a read in five may be late, not each one."""
 
 LOG_EVERY_S: Final = 30.0
-
-MOST_HOST_CHARACTERS: Final = 255
-"""The longest name a host can have on a network."""
 
 RIGHTS: Final = "evalsha eval time hget hset hdel hgetall pexpire"
 """Commands that a user of the server needs for the GPUs of a fleet, on the key below ``REDIS_PREFIX``."""
@@ -218,12 +216,10 @@ class FleetProvider:
 
     def _hear(self, host: str, age_s: float, payload: bytes | str, now: float) -> None:
         try:
-            if not 0 < len(host) <= MOST_HOST_CHARACTERS:
-                raise ValueError("its name is empty or too long")
             said = decode(payload.encode() if isinstance(payload, str) else payload, host)
         except ValueError as error:
             self.ignored += 1
-            self._say("ignored", f"host {host[:MOST_HOST_CHARACTERS]!r} is ignored: {error!s:.200}")
+            self._say("ignored", f"host {host!r:.80} is ignored: {error!s:.200}")
         else:
             self.hosts.heard(host, age_s, said, now)
 

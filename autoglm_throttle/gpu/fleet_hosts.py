@@ -1,8 +1,8 @@
 """What is known of the GPUs of other hosts, and for how long it is believed.
 
-A host that falls silent is believed for three of its intervals, then its devices are lost: their weight leaves
-the capacity and they are never read as idle. While the store itself is away nothing is known of the other
-hosts, which is something else: they are left out, and with them their weight.
+A host that falls silent is believed for three of its intervals, then its devices are lost: their weight
+leaves the capacity and they are never read as idle. While the store itself is away nothing is known of the
+other hosts, which is something else: they are left out, and with them their weight.
 """
 
 from __future__ import annotations

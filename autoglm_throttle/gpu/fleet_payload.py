@@ -28,6 +28,9 @@ MOST_ROW_BYTES: Final = 900
 
 MOST_INTERVAL_S: Final = 3600.0
 
+MOST_HOST_CHARACTERS: Final = 255
+"""The longest name a host can have on a network."""
+
 SOURCE: Final = "fleet"
 """What the rows of other hosts say they come from."""
 
@@ -92,8 +95,11 @@ def decode(payload: bytes, host: str) -> Published:
         host: whose it is; it stands before the id of each device.
 
     Raises:
-        ValueError: it is of another version, too long, no JSON, or holds a value that cannot be.
+        ValueError: it is of another version, too long, no JSON, or holds a value that cannot be; or the
+            name is none of a host.
     """
+    if not 0 < len(host) <= MOST_HOST_CHARACTERS:
+        raise ValueError("its name is empty or too long")
     if len(payload) > MOST_BYTES:
         raise ValueError(f"it has {len(payload)} bytes, at most {MOST_BYTES} are read")
     try:
@@ -147,4 +153,7 @@ def _row(columns: list[Any], line: object, host: str) -> GpuSample:
 def _seconds(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError("a time is no number")  # noqa: TRY004 - one kind of error for whoever ignores the host
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError("a time is too long") from None

@@ -16,6 +16,7 @@ TRIP_S = 0.0005
 """Half of a round trip to the store."""
 
 HEARTBEAT_S = 5.0
+TIMEOUT_S = 0.25
 
 
 @dataclass
@@ -29,7 +30,7 @@ class Worker:
     dead: bool = False
     beat_s: float = 0.0
     alarm_s: float = -1.0
-    waiting: dict[int, tuple[Demand, float]] = field(default_factory=dict)
+    waiting: dict[int, Demand] = field(default_factory=dict)
 
 
 class Crowd:
@@ -42,6 +43,7 @@ class Crowd:
         self.store = BucketStore()
         self.random = random.Random(seed)
         self.trip_s = trip_s
+        self.away = False
         self.rate, self.burst = rate, max(1.0, rate * burst_s)
         self.exact = TokenBucket(rate, self.burst, 0.0)
         self.admitted: list[tuple[float, float]] = []
@@ -68,14 +70,16 @@ class Crowd:
         self.now = until_s
 
     def arrive(self, worker: Worker, demand: Demand) -> None:
+        if worker.dead:
+            worker = next(other for other in self.workers if not other.dead)
         if not self.exact.take(demand.cost, self.now):
             self.exact_admitted += demand.cost
-        self._decide(worker, demand, self.now)
+        self._decide(worker, demand)
 
     def kill(self, worker: Worker) -> None:
         worker.dead = True
 
-    def _decide(self, worker: Worker, demand: Demand, since: float) -> None:
+    def _decide(self, worker: Worker, demand: Demand) -> None:
         if worker.leases.covers(demand, self.now):
             paid = worker.leases.take(demand, self.now)
             if isinstance(paid, Decision):
@@ -85,15 +89,15 @@ class Crowd:
             return
         self._number += 1
         token = self._number
-        worker.waiting[token] = (demand, since)
+        worker.waiting[token] = demand
         patience = worker.leases.wait(token, demand, self.now)
         self.at(self.now + patience, lambda: self._again(worker, token))
 
     def _again(self, worker: Worker, token: int) -> None:
-        if token in worker.waiting:
-            demand, since = worker.waiting.pop(token)
+        if not worker.dead and token in worker.waiting:
+            demand = worker.waiting.pop(token)
             worker.leases.leave(token, demand)
-            self._decide(worker, demand, since)
+            self._decide(worker, demand)
 
     def _beat(self, worker: Worker) -> None:
         if not worker.dead:
@@ -115,7 +119,22 @@ class Crowd:
         worker.beat_s = self.now + HEARTBEAT_S
         self.at(self.now + self.trip_s, lambda: self._served(worker, figures))
 
+    def cut(self, away: bool) -> None:
+        """Take the store away from all, or bring it back."""
+        self.away = away
+
+    def _lose(self, worker: Worker) -> None:
+        worker.busy = False
+        worker.leases.away(self.now)
+        worker.beat_s = self.now + self.random.uniform(0.8, 1.2)
+        self.at(worker.beat_s, lambda: self._work(worker))
+        for token in list(worker.waiting):
+            self._again(worker, token)
+
     def _served(self, worker: Worker, figures: list[int]) -> None:
+        if self.away:
+            self.at(self.now + TIMEOUT_S, lambda: self._lose(worker))
+            return
         reply = self.store.call(worker.name, 15_000_000, figures)
         self.at(self.now + self.trip_s, lambda: self._told(worker, reply))
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from autoglm_throttle.limiting.instant import until
 from autoglm_throttle.limiting.rate_refusal import rate_refusal
 from autoglm_throttle.limiting.shared.lease import Lease
 from autoglm_throttle.model import Decision, Demand, Priority
@@ -92,7 +93,7 @@ class Leases:
         lease = self.all[demand.priority]
         if lease.settled(demand.cost, now):
             return True
-        if self._silent_s is not None and now - self._silent_s >= DEADLINE_S:
+        if self._silent_s is not None and now >= self._silent_s + DEADLINE_S:
             self.away(now)
             return True
         return False
@@ -109,7 +110,7 @@ class Leases:
         if not self._woken:
             self._woken = True
             self.wake()
-        return max(0.0, self._silent_s + DEADLINE_S - now)
+        return until(self._silent_s + DEADLINE_S, now)
 
     def leave(self, token: object, demand: Demand) -> None:
         """Nobody waits under this token any more. Idempotent."""

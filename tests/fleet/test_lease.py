@@ -1,0 +1,369 @@
+"""One process's part of a fleet's tokens: what it draws, when it asks, what goes back, and being alone."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from autoglm_throttle.limiting.shared.lease import AHEAD_BURST, MICRO, PAUSE_S, TICK_S
+from autoglm_throttle.limiting.shared.leases import DEADLINE_S, MOST_MEMBERS, Leases
+from autoglm_throttle.limiting.token_bucket import PriorityBuckets
+from autoglm_throttle.model import Borrow, Decision, Demand, Priority, Reason
+
+RATES = (1000.0, 500.0, 100.0)
+MID = Demand(Priority.MID)
+NONE = [0, 0]
+
+
+def leases(now: float = 0.0, **more: int) -> tuple[Leases, list[float]]:
+    """Leases of founding rates, and what they have asked to be woken for."""
+    made = Leases(RATES, 1.0, now, **more)
+    woken: list[float] = []
+    made.wake = lambda: woken.append(1.0)
+    return made, woken
+
+
+def answer(*pairs: tuple[float, float], members: int = 2) -> list[int]:
+    """A reply of the script: grant and left for high, mid, low, in tokens."""
+    return [1, members, *(round(value * MICRO) for pair in pairs for value in pair)]
+
+
+def grant_mid(made: Leases, tokens: float, left: float, now: float) -> None:
+    assert made.wants(now, beat=True) is not None
+    made.granted(answer((0, 1000), (tokens, left), (0, 100)), now)
+
+
+def mid_of(figures: list[int]) -> list[float]:
+    """Rate, burst, want, need and back of the middle class, in tokens."""
+    return [figure / MICRO for figure in figures[5:10]]
+
+
+def refusal(paid: object) -> Decision:
+    assert isinstance(paid, Decision)
+    return paid
+
+
+def test_the_rows_are_those_of_buckets() -> None:
+    made, _ = leases()
+    plain = PriorityBuckets(RATES, 1.0, Borrow.OFF, 0.0)
+    assert [(x.name, x.rate, x.nominal, x.burst) for x in made.all] == [
+        (x.name, x.rate, x.nominal, x.burst) for x in plain.all
+    ]
+
+
+def test_nothing_is_spent_before_it_is_leased() -> None:
+    made, woken = leases()
+    assert not made.covers(MID, 0.0)
+    refused = refusal(made.take(MID, 0.0))
+    assert (refused.reason, refused.retry_after_s) == (Reason.RATE, PAUSE_S)
+    assert made.wait("me", MID, 0.0) == DEADLINE_S
+    assert woken == [1.0]
+    figures = made.wants(0.0, beat=False)
+    assert figures is not None
+    assert mid_of(figures) == [500.0, 500.0, 1.0, 1.0, 0.0]
+    assert figures[2:5] == figures[12:15] == [0, 0, 0], "nobody wants anything of the other classes"
+
+
+def test_a_grant_is_spent_without_asking_until_it_is_used_up() -> None:
+    made, _ = leases()
+    grant_mid(made, 3.0, 0.0, 0.0)
+    for left in (2.0, 1.0, 0.0):
+        assert made.covers(MID, 0.1)
+        assert made.take(MID, 0.1) is made.all[1]
+        assert made.all[1].tokens(0.1) == left
+    assert not made.covers(MID, 0.1)
+
+
+def test_what_was_not_used_can_be_used_by_another() -> None:
+    made, _ = leases()
+    grant_mid(made, 1.0, 0.0, 0.0)
+    paid = made.take(MID, 0.1)
+    assert not isinstance(paid, Decision)
+    paid.give_back(1.0, 0.1)
+    assert made.take(MID, 0.2) is paid
+
+
+def test_what_the_store_has_left_says_when_to_come_back() -> None:
+    made, woken = leases()
+    grant_mid(made, 0.0, 0.25, 0.0)
+    ready = 0.75 / 500.0
+    assert made.covers(MID, ready - 1e-9)
+    assert refusal(made.take(MID, 0.0)).retry_after_s == pytest.approx(ready)
+    assert not made.covers(MID, ready)
+    assert woken == [], "who is known to be refused asks nobody"
+
+
+def test_a_large_cost_that_is_refused_blocks_no_small_one() -> None:
+    made, _ = leases()
+    large = Demand(Priority.MID, cost=400.0)
+    made.wait("large", large, 0.0)
+    figures = made.wants(0.0, beat=False)
+    assert figures is not None
+    assert mid_of(figures)[2:4] == [400.0, 400.0]
+    made.granted(answer(*[(0, 0)] * 1, (0, 50), (0, 0)), 0.0)
+    made.leave("large", large)
+    assert refusal(made.take(large, 0.02)).retry_after_s == pytest.approx(350 / 500 - 0.02)
+    assert not made.covers(MID, PAUSE_S), "there are fifty: let it ask"
+
+
+def test_after_a_grant_that_fell_short_there_is_a_pause() -> None:
+    made, _ = leases()
+    made.wait("me", Demand(Priority.MID, cost=9.0), 0.0)
+    assert made.wants(0.0, beat=False) is not None
+    made.granted(answer((0, 0), (0, 400), (0, 0)), 0.0)
+    assert made.covers(Demand(Priority.MID, cost=9.0), PAUSE_S - 1e-9)
+    assert not made.covers(Demand(Priority.MID, cost=9.0), PAUSE_S)
+
+
+def test_whoever_waits_is_first_what_is_needed_and_together_what_is_wanted() -> None:
+    made, woken = leases()
+    for number, cost in enumerate((2.0, 5.0, 1.0)):
+        made.wait(number, Demand(Priority.MID, cost=cost), 0.0)
+    assert list(made.waiting) == [0, 1, 2]
+    assert woken == [1.0], "one alarm for all"
+    figures = made.wants(0.0, beat=False)
+    assert figures is not None
+    assert mid_of(figures)[2:4] == [8.0, 2.0]
+    made.leave(0, Demand(Priority.MID, cost=2.0))
+    made.leave(0, Demand(Priority.MID, cost=2.0))
+    assert list(made.waiting) == [1, 2]
+
+
+def test_at_a_cold_start_the_calls_grow_with_what_has_come() -> None:
+    made, _ = leases()
+    grant_mid(made, 20.0, 400.0, 0.0)
+    for _ in range(20):
+        made.take(MID, 0.01)
+    made.wait("me", MID, 0.02)
+    figures = made.wants(0.02, beat=False)
+    assert figures is not None
+    assert mid_of(figures)[2] == 13.0, "twenty came in this tick, eight may be chance, one waits"
+
+
+def busy(made: Leases, rps: float, until_s: float) -> None:
+    """Ask for so much for so long that the mean knows it."""
+    steps = int(until_s * rps)
+    for number in range(steps):
+        now = number / rps
+        if not made.covers(MID, now):
+            grant_mid(made, 400.0, 100.0, now)
+        made.take(MID, now)
+
+
+def test_more_is_drawn_in_the_background_before_the_last_is_spent() -> None:
+    made, woken = leases()
+    busy(made, 400.0, 3.0)
+    spent = Demand(Priority.MID, cost=made.all[1].tokens(3.0) + 1.0)
+    made.wait("me", spent, 3.0)  # beyond what lies there: the store is asked for what comes, too
+    assert made.wants(3.0, beat=False) is not None
+    made.granted(answer((0, 0), (40.0, 300.0), (0, 0)), 3.0)
+    made.leave("me", spent)
+    woken.clear()
+    now = 3.0 + PAUSE_S
+    while made.all[1].tokens(now) > 20.0:
+        assert not woken
+        made.take(MID, now)
+    while not woken:
+        assert made.all[1].tokens(now) > 8.0, "at a quarter of what was wanted"
+        made.take(MID, now)
+    made.take(MID, now)
+    assert woken == [1.0], "the alarm rings once"
+    pool = made.all[1].tokens(now)
+    figures = made.wants(now, beat=False)
+    assert figures is not None
+    want, need = mid_of(figures)[2:4]
+    assert need == 0.0
+    expected = AHEAD_BURST * 400.0  # this bucket fills in one second
+    assert expected * 0.9 <= want + pool <= expected * 1.1
+
+
+def test_what_nobody_spends_goes_back_after_the_lease_time() -> None:
+    made, _ = leases()
+    grant_mid(made, 5.0, 0.0, 0.0)
+    grant_mid(made, 3.0, 0.0, 0.5)
+    for _ in range(2):
+        made.take(MID, 0.6)
+    assert made.due_s() == 1.0
+    assert made.wants(0.999, beat=False) is None
+    figures = made.wants(1.0, beat=False)
+    assert figures is not None
+    assert mid_of(figures)[4] == 3.0, "two of the first five were spent; those of the second grant stay"
+    assert made.all[1].tokens(1.0) == 3.0
+    made.granted(answer(*[(0, 0)] * 3), 1.0)
+    assert made.due_s() == 1.5
+    made.take(Demand(Priority.MID, cost=3.0), 1.2)
+    assert made.due_s() == math.inf
+
+
+def test_what_is_given_back_late_goes_back_with_the_next_call() -> None:
+    made, _ = leases()
+    grant_mid(made, 1.0, 0.0, 0.0)
+    paid = made.take(MID, 0.1)
+    assert not isinstance(paid, Decision)
+    assert made.wants(2.0, beat=False) is None
+    paid.give_back(1.0, 2.1)
+    assert made.due_s() == 1.0
+    figures = made.wants(2.2, beat=True)
+    assert figures is not None
+    assert mid_of(figures)[4] == 1.0
+
+
+def test_the_last_call_gives_all_back() -> None:
+    made, _ = leases()
+    grant_mid(made, 7.5, 0.0, 0.0)
+    assert mid_of(made.farewell()) == [500.0, 500.0, 0.0, 0.0, 7.5]
+    assert made.all[1].tokens(0.0) == 0.0
+    assert mid_of(made.farewell())[4] == 0.0
+
+
+def test_the_rate_that_is_sent_is_that_of_the_ceiling() -> None:
+    made, _ = leases()
+    made.rescale((1.0, 0.4, 7.0), 0.0)
+    figures = made.wants(0.0, beat=True)
+    assert figures is not None
+    assert [figure / MICRO for figure in figures[::5]] == [1000.0, 200.0, 100.0]
+    grant = refusal(made.take(MID, 0.0))
+    assert (grant.reason, grant.detail) == (Reason.GPU, "gpu:ceiling")
+    made.granted(answer((0, 0), (0, 0), (0, 0)), 0.0)
+    made.rescale((1.0, 0.0, 1.0), 0.0)
+    assert refusal(made.take(MID, 0.0)).retry_after_s == math.inf
+
+
+def test_what_no_bucket_could_ever_hold_is_too_large_at_once() -> None:
+    made, woken = leases()
+    huge = Demand(Priority.LOW, cost=100.5)
+    assert made.covers(huge, 0.0)
+    assert refusal(made.take(huge, 0.0)).reason is Reason.TOO_LARGE
+    assert woken == []
+
+
+def test_a_store_that_is_silent_for_50_ms_is_away() -> None:
+    made, _ = leases(workers=4)
+    made.wait("me", MID, 0.0)
+    assert made.wants(0.001, beat=False) is not None
+    assert not made.covers(MID, DEADLINE_S - 1e-6)
+    assert made.wait("me too", MID, DEADLINE_S - 0.01) == pytest.approx(0.01), "nobody waits 50 ms anew"
+    assert made.covers(MID, DEADLINE_S)
+    assert made.away_since_s == DEADLINE_S
+    assert (made.wants(1.0, beat=False), made.due_s()) == (None, math.inf)
+
+
+def test_one_that_answered_in_time_is_not_away_because_of_an_old_question() -> None:
+    made, _ = leases()
+    made.wait("me", MID, 0.0)
+    assert made.wants(0.0, beat=False) is not None
+    made.granted(answer((0, 0), (1, 5), (0, 0)), 0.04)
+    made.leave("me", MID)
+    made.take(MID, 0.04)
+    assert not made.covers(MID, 0.2)
+    assert made.away_since_s is None
+
+
+def alone(workers: int = 4, members: int = 1) -> Leases:
+    made, _ = leases(workers=workers)
+    assert made.wants(0.0, beat=True) is not None
+    made.granted(answer((0, 0), (2, 0), (0, 0), members=members), 0.0)
+    made.away(10.0)
+    made.away(11.0)
+    return made
+
+
+def test_alone_each_process_runs_its_part_from_an_empty_bucket() -> None:
+    made = alone()
+    assert made.all[1].tokens(10.0) == 2.0
+    for _ in range(2):  # what was drawn is drawn
+        assert made.take(MID, 10.0) is made.all[1]
+    assert refusal(made.take(MID, 10.0)).retry_after_s == pytest.approx(1 / 125)
+    taken = sum(not isinstance(made.take(MID, 10.0 + n / 1000), Decision) for n in range(1001))
+    assert taken == 125
+    assert "alone" in repr(made)
+
+
+@pytest.mark.parametrize(("workers", "members", "part"), [(1, 5, 100.0), (4, 2, 125.0), (1, 1, 500.0)])
+def test_among_how_many_it_is_divided(workers: int, members: int, part: float) -> None:
+    made = alone(workers, members)
+    assert made.all[1].tokens(10.5) == pytest.approx(2.0 + 0.5 * part)
+
+
+def test_alone_the_ceiling_still_cuts() -> None:
+    made = alone()
+    made.rescale((1.0, 0.4, 1.0), 10.0)
+    assert made.all[1].tokens(10.5) == pytest.approx(2.0 + 0.5 * 125 * 0.4)
+    made.rescale((1.0, 0.0, 1.0), 10.5)
+    assert refusal(made.take(Demand(Priority.MID, cost=90.0), 10.5)).retry_after_s == math.inf
+
+
+def test_alone_more_than_ones_own_part_may_fit_when_the_store_is_back() -> None:
+    made = alone()
+    assert refusal(made.take(Demand(Priority.MID, cost=400.0), 10.0)).retry_after_s == 1.0
+
+
+def test_what_was_spent_alone_is_taken_off_when_the_store_is_back() -> None:
+    made = alone()
+    for number in range(52):
+        made.take(MID, 10.5 + number / 1e6)
+    figures = made.wants(10.5, beat=True)
+    assert figures is not None
+    assert mid_of(figures) == pytest.approx([500.0, 500.0, 0.0, 0.0, -50.0], abs=1e-3)
+    made.take(MID, 10.5)  # while the question is under way
+    made.granted(answer((0, 0), (0, 400), (0, 0)), 10.51)
+    assert made.away_since_s is None
+    figures = made.wants(10.52, beat=True)
+    assert figures is not None
+    assert mid_of(figures)[4] == pytest.approx(-1.0, abs=1e-3)
+
+
+def test_of_a_long_absence_only_what_is_missing_now_is_taken_off() -> None:
+    made = alone()
+    for number in range(5000):
+        made.take(MID, 10.0 + number / 100)
+    figures = made.wants(70.0, beat=True)
+    assert figures is not None
+    assert mid_of(figures)[4] == 0.0, "the own part is full again"
+
+
+def test_a_child_of_a_fork_begins_with_nothing() -> None:
+    made, _ = leases()
+    grant_mid(made, 50.0, 0.0, 0.0)
+    made.wait("me", Demand(Priority.MID, cost=80.0), 0.0)
+    made.forget(1.0)
+    assert made.all[1].tokens(1.0) == 0.0
+    assert not made.waiting
+    assert made.wants(1.0, beat=False) is None
+
+
+@pytest.mark.parametrize(("said", "members"), [(0, 1), (7, 7), (10**12, MOST_MEMBERS)])
+def test_a_count_of_members_is_held_within_reason(said: int, members: int) -> None:
+    made, _ = leases()
+    assert made.members == 1
+    made.granted(answer(*[(0, 0)] * 3, members=said), 0.0)
+    assert made.members == made.processes == members
+
+
+@pytest.mark.parametrize(
+    "reply", [[], [1, 2], [1, 2, 0, 0, 0, 0, 0, -1], [1, 2, 0, 0, 0, 0, 0, b"7"], [1, 2, *NONE * 4]]
+)
+def test_a_reply_of_another_shape_changes_nothing(reply: list[int]) -> None:
+    made, _ = leases()
+    with pytest.raises(ValueError, match="script answered"):
+        made.granted(reply, 0.0)
+    assert (made.members, made.all[1].tokens(0.0)) == (1, 0.0)
+
+
+def test_arrivals_of_long_ago_are_forgotten() -> None:
+    made, woken = leases()
+    busy(made, 400.0, 1.0)
+    woken.clear()
+    for number in range(3):
+        made.take(MID, 1000.0 + number * TICK_S)
+        assert woken == []
+
+
+def test_repr_tells_the_state() -> None:
+    made, _ = leases()
+    grant_mid(made, 3.0, 0.0, 0.0)
+    assert repr(made) == "Leases(leased, 2 members, 0/3/0 tokens)"
+    assert repr(made.all[1]) == "Lease(mid, 3 leased, 500/s)"
+    made.wake()
+    Leases(RATES, 1.0, 0.0).wake()
