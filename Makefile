@@ -5,7 +5,7 @@
 #   make test     the whole suite with branch coverage; TESTS=tests/gpu runs a part, without coverage
 #   make check    format, lint, types, contracts between rooms, dependencies, the wheel
 #   make bench    the measurements, some minutes; BENCHMARKS="decision peers" runs some of them,
-#                 BENCHMARKS=overload half an hour of real HTTP
+#                 BENCHMARKS=redis six minutes of shared limits, BENCHMARKS=overload half an hour of real HTTP
 #   make clean    forget the environment and everything that was built
 #
 # PYTHON=python3.12 chooses the interpreter, VENV=/somewhere/else the folder of the environment.
