@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from autoglm_throttle.limiting.shared.outage import Change, State
+from autoglm_throttle.limiting.shared.store import WORST_WINDOW
 from autoglm_throttle.limiting.shared.windows import StoreView
 from autoglm_throttle.model import Decision, Demand, GpuSample, OnError, Reason, Regime, Telemetry, Why
 from autoglm_throttle.settings import Problem
@@ -126,6 +127,13 @@ def store_changed(view: StoreView, change: Change, error: str) -> Line:
     keys: dict[str, object] = {"store": view.kind, "reason": trouble, "on_error": view.on_error.value}
     text = f"{view.kind} cannot be asked: {trouble}{because}; {meanwhile}"
     return Line("store_lost", logging.WARNING, text, keys)
+
+
+def approximate(kind: str) -> Line:
+    """The line that says once that a store does not count exactly."""
+    worst = f"up to {WORST_WINDOW:g} times a limit may pass in one window"
+    text = f"{kind} counts user limits approximately: {worst}"
+    return Line("config", logging.WARNING, text, {"setting": "USER_STORAGE"})
 
 
 def configured_oddly(problem: Problem) -> Line:

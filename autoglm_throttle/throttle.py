@@ -141,6 +141,8 @@ class Throttle(Admission):
             journal.configured({name: self.settings.text_of(name) for name in SETTINGS}).write()
             for problem in at_start(self.settings):
                 journal.configured_oddly(problem).write()
+            if self._upkeep is not None:
+                self._upkeep.introduce()
         if self._upkeep is not None:
             self._upkeep.greet()
         sampler = self._sampler

@@ -22,6 +22,11 @@ class Upkeep:
         self._rows = rows
         shared.store.listen(self._heard)
 
+    def introduce(self) -> None:
+        """Say once what is to be known about the store."""
+        if self._shared.store.approximate:
+            journal.approximate(self._shared.store.kind).write()
+
     def greet(self) -> None:
         """Connect before the first decision; where no event loop runs, that one does it."""
         begin(self._shared.store.probe, self._heard)

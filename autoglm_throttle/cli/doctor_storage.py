@@ -9,8 +9,8 @@ from typing import Final
 
 from autoglm_throttle.cli.distance import ROUND_TRIPS, round_trip
 from autoglm_throttle.cli.finding import Finding, Level, within
-from autoglm_throttle.limiting.shared.limits_window import WORST_WINDOW, LimitsWindow
-from autoglm_throttle.limiting.shared.store import Charge, Trouble
+from autoglm_throttle.limiting.shared.limits_window import LimitsWindow
+from autoglm_throttle.limiting.shared.store import WORST_WINDOW, Charge, Trouble
 from autoglm_throttle.model import UserLimit
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.quantity import plain

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Final
 
-from autoglm_throttle.model import Signal
+from autoglm_throttle.model import Priority, Signal
 from autoglm_throttle.settings.problem import Problem
 from autoglm_throttle.settings.quantity import plain
+from autoglm_throttle.settings.storage_uri import parse_storage_uri
 
 STALE_INTERVALS = 3.0
 STALE_LEAST_S = 3.0
@@ -137,6 +138,23 @@ def _two_stores(values: Mapping[str, Any]) -> Complaint:
     return "must not be set beside REDIS_URL", "users are counted in one place; leave one of them out"
 
 
+def _window_too_long(values: Mapping[str, Any]) -> Complaint:
+    """A storage may be unable to count so long a window."""
+    secret = values["user_storage"]
+    if secret is None:
+        return None
+    storage = parse_storage_uri(secret.get_secret_value())
+    own = [values["user_limit"], *(values[f"user_limit_{p.label}"] for p in Priority)]
+    own += [plan.user_limit for plan in values["plans"].values()]
+    own += [route.user_limit for route in values["routes"]]
+    for limit in (limit for limits in own for limit in limits or ()):
+        try:
+            storage.check_window(limit.window_s)
+        except ValueError as error:
+            return f"cannot keep the limit {limit.name}", str(error)
+    return None
+
+
 def _fleet_of_one(name: str) -> Rule:
     def broken(values: Mapping[str, Any]) -> Complaint:
         if not values[name] or values["redis_url"] is not None:
@@ -178,6 +196,11 @@ RULES: Final = (
     Rule("plans", ("plans", "key_secret", "redis_url", "user_storage"), _members_without_key),
     Rule("redis_url", ("redis_url",), _redis_missing),
     Rule("user_storage", ("redis_url", "user_storage"), _two_stores),
+    Rule(
+        "user_storage",
+        ("user_storage", "user_limit", *(f"user_limit_{p.label}" for p in Priority), "plans", "routes"),
+        _window_too_long,
+    ),
     _fleet_of_one("fleet"),
     _fleet_of_one("fleet_gpu"),
     Rule("redis_read_s", ("redis_read_s", "redis_deadline_s"), _read_too_short),

@@ -341,3 +341,24 @@ def test_the_log_of_a_start_holds_no_password(caplog: pytest.LogCaptureFixture) 
     throttle.stop()
     assert f"me:{MASK}@127.0.0.1" in "".join(str(vars(record)) for record in caplog.records)
     assert PASSWORD not in "".join(str(vars(record)) for record in caplog.records)
+
+
+MEMCACHED = "async+memcached://h:11211"
+LONG = "2 per 16 day"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"user_limit": LONG},
+        {"user_limit": "5/minute", "user_limit_low": LONG},
+        {"plans": {"gold": {"user_limit": LONG}}},
+        {"routes": [{"pattern": "/r", "name": "r", "user_limit": f"5/minute;{LONG}"}]},
+    ],
+    ids=["general", "priority", "plan", "route"],
+)
+def test_a_window_that_the_storage_cannot_keep_is_refused(values: dict[str, object]) -> None:
+    (told,) = problems(user_storage=MEMCACHED, **values)
+    name = f"user-{16 * 86_400}s"
+    assert told == f"user_storage: cannot keep the limit {name} (memcached keeps windows of up to 15 days)"
+    assert Settings(user_storage="async+memory://", **values).shared

@@ -26,6 +26,7 @@ class ScriptedStore:
 
     kind = "scripted"
     last_error = ""
+    approximate = False
 
     def __init__(self, *script: Answer | Trouble, otherwise: Answer | Trouble | None = None) -> None:
         self.script: list[Answer | Trouble] = list(script)

@@ -371,3 +371,16 @@ def test_a_store_that_nothing_uses_is_told_at_the_start(caplog: pytest.LogCaptur
     throttle.start()
     assert throttle.snapshot().store is None
     assert any("nothing uses it" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize("approximate", [True, False])
+def test_a_store_that_does_not_count_exactly_is_told_once_at_the_start(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, approximate: bool
+) -> None:
+    monkeypatch.setattr(ScriptedStore, "approximate", approximate)
+    site = Site(monkeypatch)
+    site.throttle.start()
+    site.throttle.start()
+    said = [record.getMessage() for record in caplog.records if "approximately" in record.getMessage()]
+    wanted = "scripted counts user limits approximately: up to 1.97 times a limit may pass in one window"
+    assert said == [wanted] * approximate

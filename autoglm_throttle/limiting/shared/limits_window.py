@@ -36,9 +36,6 @@ DEADLINE_S: Final = 0.05
 CONNECT_S: Final = 0.25
 """For a probe, which has to connect first."""
 
-WORST_WINDOW: Final = 1.97
-"""Times the limit that two counters let through in the worst window; measured under attack."""
-
 _PROBE = UserLimit("probe-1s", 1_000_000, 1)
 
 _not_ours: list[object] = []

@@ -41,6 +41,7 @@ class RedisWindow:
     """
 
     kind = "redis"
+    approximate = False
 
     def __init__(self, clients: RedisClients, wire: WindowWire, rules: BatchRules | None = None) -> None:
         self.clients: RedisClients = clients

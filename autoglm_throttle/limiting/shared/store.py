@@ -59,6 +59,9 @@ class Charge:
         self.units: int = units
 
 
+WORST_WINDOW = 1.97
+"""Times the limit that two counters, an approximate store, let through at worst; measured under attack."""
+
 VALUES = 5
 """Integers for each limit in an answer: ok, remaining, retry_after, reset, stamp."""
 
@@ -94,6 +97,9 @@ class Store(Protocol):
 
     kind: str
     """``redis``, or the scheme of the storage: for logs and metrics."""
+
+    approximate: bool
+    """Whether more than a limit may pass in a window, up to `WORST_WINDOW` times as much."""
 
     @property
     def last_error(self) -> str:
