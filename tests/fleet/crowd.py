@@ -96,7 +96,7 @@ class Crowd:
     def _again(self, worker: Worker, token: int) -> None:
         if not worker.dead and token in worker.waiting:
             demand = worker.waiting.pop(token)
-            worker.leases.leave(token, demand)
+            worker.leases.leave(token, demand, self.now)
             self._decide(worker, demand)
 
     def _beat(self, worker: Worker) -> None:

@@ -90,7 +90,7 @@ def call(client: redis.Redis, redis_prefix: str) -> Callable[..., list[int]]:
     keys = (f"{redis_prefix}:{{fleet}}:members", f"{redis_prefix}:{{fleet}}:buckets")
 
     def run(member: str, figures: list[int], lives_us: int = LIVES_US) -> list[int]:
-        reply: list[int] = client.eval(SCRIPT, 2, *keys, member, lives_us, *figures)  # type: ignore[assignment]
+        reply: list[int] = client.eval(SCRIPT, 2, *keys, member, lives_us, *figures)
         return reply
 
     return run

@@ -102,7 +102,7 @@ def test_a_large_cost_that_is_refused_blocks_no_small_one() -> None:
     assert figures is not None
     assert mid_of(figures)[2:4] == [400.0, 400.0]
     made.granted(answer(*[(0, 0)] * 1, (0, 50), (0, 0)), 0.0)
-    made.leave("large", large)
+    made.leave("large", large, 0.0)
     assert refusal(made.take(large, 0.02)).retry_after_s == pytest.approx(350 / 500 - 0.02)
     assert not made.covers(MID, PAUSE_S), "there are fifty: let it ask"
 
@@ -125,8 +125,8 @@ def test_whoever_waits_is_first_what_is_needed_and_together_what_is_wanted() -> 
     figures = made.wants(0.0, beat=False)
     assert figures is not None
     assert mid_of(figures)[2:4] == [8.0, 2.0]
-    made.leave(0, Demand(Priority.MID, cost=2.0))
-    made.leave(0, Demand(Priority.MID, cost=2.0))
+    made.leave(0, Demand(Priority.MID, cost=2.0), 0.0)
+    made.leave(0, Demand(Priority.MID, cost=2.0), 0.0)
     assert list(made.waiting) == [1, 2]
 
 
@@ -158,7 +158,7 @@ def test_more_is_drawn_in_the_background_before_the_last_is_spent() -> None:
     made.wait("me", spent, 3.0)  # beyond what lies there: the store is asked for what comes, too
     assert made.wants(3.0, beat=False) is not None
     made.granted(answer((0, 0), (40.0, 300.0), (0, 0)), 3.0)
-    made.leave("me", spent)
+    made.leave("me", spent, 3.0)
     woken.clear()
     now = 3.0 + PAUSE_S
     while made.all[1].tokens(now) > 20.0:
@@ -249,12 +249,23 @@ def test_a_store_that_is_silent_for_50_ms_is_away() -> None:
     assert (made.wants(1.0, beat=False), made.due_s()) == (None, math.inf)
 
 
+def test_who_has_waited_in_vain_has_found_out_that_it_is_away() -> None:
+    made, _ = leases()
+    made.wait("me", MID, 0.0)
+    made.leave("me", MID, 0.04)
+    assert not made.covers(MID, 0.2), "nobody waits, nobody was asked"
+    made.wait("me", MID, 1.0)
+    made.leave("me", MID, 1.0 + DEADLINE_S - 1e-6)
+    assert made.away_since_s is not None
+    made.leave("me", MID, 2.0)
+
+
 def test_one_that_answered_in_time_is_not_away_because_of_an_old_question() -> None:
     made, _ = leases()
     made.wait("me", MID, 0.0)
     assert made.wants(0.0, beat=False) is not None
     made.granted(answer((0, 0), (1, 5), (0, 0)), 0.04)
-    made.leave("me", MID)
+    made.leave("me", MID, 0.04)
     made.take(MID, 0.04)
     assert not made.covers(MID, 0.2)
     assert made.away_since_s is None

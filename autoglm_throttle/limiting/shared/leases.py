@@ -18,6 +18,9 @@ from autoglm_throttle.model import Decision, Demand, Priority
 DEADLINE_S: Final = 0.05
 """An answer that takes longer than this is not waited for: the store counts as away."""
 
+TIMER_S: Final = 0.001
+"""By so much a timer may fire too early."""
+
 MOST_MEMBERS: Final = 10_000
 """A member count is held to 1..this: no mistake in a store may cut the rates to nothing."""
 
@@ -112,10 +115,17 @@ class Leases:
             self.wake()
         return until(self._silent_s + DEADLINE_S, now)
 
-    def leave(self, token: object, demand: Demand) -> None:
-        """Nobody waits under this token any more. Idempotent."""
+    def leave(self, token: object, demand: Demand, now: float) -> None:
+        """Nobody waits under this token any more. Idempotent.
+
+        Who leaves because nothing was heard for the deadline has found out that the store is away.
+        """
         self.all[demand.priority].leave(token)
-        if not self._asking and not any(lease.waiting for lease in self.all):
+        if self._silent_s is None:
+            return
+        if now >= self._silent_s + DEADLINE_S - TIMER_S:
+            self.away(now)
+        elif not self._asking and not any(lease.waiting for lease in self.all):
             self._silent_s = None
 
     @property

@@ -179,7 +179,7 @@ class Fleet:
                 await bell.wait(seconds, anyio.sleep_forever)
             finally:
                 with self._lock:
-                    self.leases.leave(bell, demand)
+                    self.leases.leave(bell, demand, self._clock())
 
     def _reset(self, lock: contextlib.AbstractContextManager[Any]) -> None:
         self._lock = lock
