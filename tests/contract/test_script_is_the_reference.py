@@ -94,6 +94,18 @@ def test_any_number_of_units_leaves_at_its_instant(store: ScriptStore, exact: bo
             player.send([store.ask(limits, units)])
 
 
+def test_a_bucket_that_was_given_back_counts_nothing(store: ScriptStore) -> None:
+    limits = (limit(40, exact=False),)
+    player = Player(store)
+    player.send([store.ask(limits, 3)])
+    player.clock += 10 * SECOND
+    player.send([store.ask(limits, 2)])
+    player.send([store.wire.back(*player.allowed[1])])
+    for moved_s in (50, 1, 1):
+        player.clock += moved_s * SECOND
+        player.send([store.ask(limits, 0), store.ask(limits, 41)])
+
+
 @given(trace=traces)
 def test_on_fakeredis(fake_store: ScriptStore, trace: Sequence[Step]) -> None:
     play(fake_store, trace)
