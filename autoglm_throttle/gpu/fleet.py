@@ -34,8 +34,10 @@ _log = logging.getLogger("autoglm_throttle")
 TIMEOUT_S: Final = 0.25
 """For the client's connection and replies: what a store that hangs may cost one read."""
 
-PAUSE_INTERVALS: Final = 5.0
-"""After a failure the store is left alone for so many intervals: a read in five may be late, not each one."""
+PAUSE_INTERVALS: Final = 1.5
+LONG_PAUSE_INTERVALS: Final = 5.0
+"""For so long the store is left alone after a failure, and after each further one. The first pause leaves out
+one reading: with a longer one a single hiccup would make this host silent for the others."""
 
 LOG_EVERY_S: Final = 30.0
 
@@ -57,7 +59,7 @@ class GpuFleetRules:
     interval_s: float = 1.0
     """From one reading to the next."""
     stale_after_s: float | None = None
-    """For how long a silent host is believed; None: three of its own intervals, three seconds at least."""
+    """For how long a silent host is believed; None: four of its own intervals, four seconds at least."""
 
     @property
     def key(self) -> str:
@@ -228,7 +230,8 @@ class FleetProvider:
         self.last_error = f"{type(error).__name__}: {error}"
         self.hosts.away()
         self._disconnect()
-        self._alone_until_s = self._clock() + PAUSE_INTERVALS * self.rules.interval_s
+        pause = LONG_PAUSE_INTERVALS if self._away else PAUSE_INTERVALS
+        self._alone_until_s = self._clock() + pause * self.rules.interval_s
         if not self._away:
             self._away = True
             forbidden = "NoPermission" in self.last_error or "can't run this command" in self.last_error

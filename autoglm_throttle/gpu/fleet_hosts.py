@@ -1,6 +1,6 @@
 """What is known of the GPUs of other hosts, and for how long it is believed.
 
-A host that falls silent is believed for three of its intervals, then its devices are lost: their weight
+A host that falls silent is believed for four of its intervals, then its devices are lost: their weight
 leaves the capacity and they are never read as idle. While the store itself is away nothing is known of the
 other hosts, which is something else: they are left out, and with them their weight.
 """
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 FORGET_S: Final = 300.0
 """A host that is silent for so long was taken away on purpose: its weight is no capacity that is missing."""
 
-STALE_INTERVALS: Final = 3.0
-STALE_LEAST_S: Final = 3.0
-"""A silent host is believed for three of its intervals, and for three seconds at least."""
+STALE_INTERVALS: Final = 4.0
+STALE_LEAST_S: Final = 4.0
+"""A silent host is believed for four of its intervals, and for four seconds at least: one call that failed,
+and the pause after it, make three without a word."""
 
 MOST_HOSTS: Final = 1024
 
@@ -40,13 +41,13 @@ class Hosts:
     """The other hosts of a fleet.
 
     Args:
-        stale_after_s: for how long a silent host is believed; None: three of its own intervals.
+        stale_after_s: for how long a silent host is believed; None: four of its own intervals.
     """
 
     def __init__(self, stale_after_s: float | None = None) -> None:
         self._stale_after_s = stale_after_s
         self._hosts: dict[str, _Host] = {}
-        self._answers_since_s = math.inf
+        self._answers_since_s = -math.inf
         """Since when the store answers without a failure; infinite while it does not."""
 
     def __repr__(self) -> str:
@@ -56,7 +57,7 @@ class Hosts:
         return len(self._hosts)
 
     def answered(self, now: float) -> None:
-        """The store has answered: who is not in its answers is silent."""
+        """The store has answered: who is not in its answers is silent, but for those it was away for, too."""
         self._answers_since_s = min(self._answers_since_s, now)
 
     def away(self) -> None:
