@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -118,11 +119,13 @@ def test_a_right_that_is_missing_is_no_foreign_key(store: ScriptStore, redis_ser
 )
 def test_a_user_is_small(store: ScriptStore, most: int, exact: bool, bytes_at_most: int) -> None:
     store.wire = WindowWire("athr", "default", 16)
-    limits, user = (limit(most, exact=exact),), secrets.token_hex(8)
-    rest = store.ask(limits, most % 60, user)
+    limits, users = (limit(most, exact=exact),), [secrets.token_hex(8) for _ in range(9)]
     for step in range(61):
-        store.call([store.ask(limits, most // 60, user) if step < 60 else rest], START + step * SECOND)
-    assert store.client.memory_usage(rest.keys[0], samples=0) <= bytes_at_most
+        units = most // 60 if step < 60 else most % 60
+        store.call([store.ask(limits, units, user) for user in users], START + step * SECOND)
+    keys = [store.ask(limits, user=user).keys[0] for user in users]
+    sizes = [store.client.memory_usage(key, samples=0) for key in keys]
+    assert statistics.median(sizes) <= bytes_at_most  # an allocator may give one of them a larger piece
 
 
 def test_only_commands_that_are_asked_for_and_only_given_keys() -> None:

@@ -20,8 +20,7 @@
 local time = redis.call('TIME')
 
 local call, try = redis.call, redis.pcall
-local byte, char, find, format, rep, sub = string.byte, string.char, string.find, string.format, string.rep, string.sub
-local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
+local ceil, floor, format, max, min = math.ceil, math.floor, string.format, math.max, math.min
 
 local clock = time[1] * 1000000 + time[2]
 
@@ -37,17 +36,11 @@ end
 -- What a look returns where a read found something else. An error that is none of type concerns all keys: it ends
 -- the call, in the server's words.
 local function foreign(found, command, ...)
-  if type(found) == 'table' and not find(found.err, 'WRONGTYPE', 1, true) then
+  if type(found) == 'table' and not string.find(tostring(found.err), 'WRONGTYPE', 1, true) then
     call(command, ...)
   end
   return -1, 0, 0, 0, 0
 end
-
--- Each form has three functions.
--- look(key, policy, cost) drops what has expired, adds nothing, and returns ok, retry_after, reset, stamp, the units
--- used (nil: not counted yet) and what else its spend needs.
--- spend(key, policy, cost, stamp, used, ...) returns the units used then.
--- settle(key, policy, delta, stamp) returns the units moved.
 
 -- What a look returns where nothing is counted.
 local function fresh(policy, cost)
@@ -57,289 +50,301 @@ local function fresh(policy, cost)
   return 1, 0, 0, policy.present, 0, 0, ''
 end
 
+-- Each form has three functions, made in the calls that need them: to make them all takes as long as two decisions.
+-- look(key, policy, cost) drops what has expired, adds nothing, and returns ok, retry_after, reset, stamp, the units
+-- used (nil: not counted yet) and what else its spend needs.
+-- spend(key, policy, cost, stamp, used, ...) returns the units used then.
+-- settle(key, policy, delta, stamp) returns the units moved.
+
 -- The list: one stamp for each unit, newest first.
 
-local clock_text = text(clock)
-local AT_ONCE = 1000 -- stamps in one command: eight times as many would overflow the stack
+local function list_form()
+  local clock_text = text(clock)
+  local AT_ONCE = 1000 -- stamps in one command: eight times as many would overflow the stack
 
--- Drop the expired stamps of a list whose newest is live; returns the oldest live one.
-local function drop_expired(key, edge)
-  for _ = 1, 8 do
-    call('RPOP', key)
-    local oldest = tonumber(call('LINDEX', key, '-1'))
-    if oldest > edge then
-      return oldest
+  -- Drop the expired stamps of a list whose newest is live; returns the oldest live one.
+  local function drop_expired(key, edge)
+    for _ = 1, 8 do
+      call('RPOP', key)
+      local oldest = tonumber(call('LINDEX', key, '-1'))
+      if oldest > edge then
+        return oldest
+      end
     end
+    local live, expired = 0, call('LLEN', key) - 1
+    while expired - live > 1 do
+      local middle = floor((live + expired) / 2)
+      if tonumber(call('LINDEX', key, text(middle))) > edge then
+        live = middle
+      else
+        expired = middle
+      end
+    end
+    call('LTRIM', key, '0', text(live))
+    return tonumber(call('LINDEX', key, '-1'))
   end
-  local live, expired = 0, call('LLEN', key) - 1
-  while expired - live > 1 do
-    local middle = floor((live + expired) / 2)
-    if tonumber(call('LINDEX', key, text(middle))) > edge then
-      live = middle
+
+  local function look_list(key, policy, cost)
+    local last = try('LINDEX', key, '-1')
+    if not last then
+      return fresh(policy, cost)
+    end
+    local oldest = tonumber(last)
+    local newest = oldest and tonumber(call('LINDEX', key, '0'))
+    if not newest then
+      return foreign(last, 'LINDEX', key, '-1')
+    end
+    local window, now = policy.window, clock
+    if newest > clock then
+      now = newest -- the clock went back: it stands until it has caught up
+    end
+    local edge = now - window
+    if newest <= edge or newest - clock >= window then
+      call('DEL', key)
+      return fresh(policy, cost)
+    end
+    if oldest <= edge then
+      oldest = drop_expired(key, edge)
+    end
+    local limit = policy.limit
+    local reset = oldest + window - clock
+    if cost > limit then
+      return 0, -1, reset, now
+    end
+    local last_to_leave = call('LINDEX', key, cost == 1 and policy.one_less or text(limit - cost))
+    if not last_to_leave then
+      return 1, 0, reset, now
+    end
+    return 0, last_to_leave + window - clock, reset, now
+  end
+
+  local function push(key, stamp, units)
+    local stamps = {}
+    for i = 1, units do
+      stamps[i] = stamp
+    end
+    return call('LPUSH', key, unpack(stamps))
+  end
+
+  local function spend_list(key, policy, cost, now)
+    local stamp, life, used = clock_text, policy.life, nil
+    if now ~= clock then
+      stamp, life = text(now), milliseconds(now - clock + policy.window)
+    end
+    if cost == 1 then
+      used = call('LPUSH', key, stamp)
     else
-      expired = middle
+      for pushed = 0, cost - 1, AT_ONCE do
+        used = push(key, stamp, min(cost - pushed, AT_ONCE))
+      end
     end
+    call('PEXPIRE', key, life)
+    return used
   end
-  call('LTRIM', key, '0', text(live))
-  return tonumber(call('LINDEX', key, '-1'))
-end
 
-local function look_list(key, policy, cost)
-  local last = try('LINDEX', key, '-1')
-  if not last then
-    return fresh(policy, cost)
-  end
-  local oldest = tonumber(last)
-  local newest = oldest and tonumber(call('LINDEX', key, '0'))
-  if not newest then
-    return foreign(last, 'LINDEX', key, '-1')
-  end
-  local window, now = policy.window, clock
-  if newest > clock then
-    now = newest -- the clock went back: it stands until it has caught up
-  end
-  local edge = now - window
-  if newest <= edge or newest - clock >= window then
-    call('DEL', key)
-    return fresh(policy, cost)
-  end
-  if oldest <= edge then
-    oldest = drop_expired(key, edge)
-  end
-  local limit = policy.limit
-  local reset = oldest + window - clock
-  if cost > limit then
-    return 0, -1, reset, now
-  end
-  local last_to_leave = call('LINDEX', key, cost == 1 and policy.one_less or text(limit - cost))
-  if not last_to_leave then
-    return 1, 0, reset, now
-  end
-  return 0, last_to_leave + window - clock, reset, now
-end
-
-local function push(key, stamp, units)
-  local stamps = {}
-  for i = 1, units do
-    stamps[i] = stamp
-  end
-  return call('LPUSH', key, unpack(stamps))
-end
-
-local function spend_list(key, policy, cost, now)
-  local stamp, life, used = clock_text, policy.life, nil
-  if now ~= clock then
-    stamp, life = text(now), milliseconds(now - clock + policy.window)
-  end
-  if cost == 1 then
-    used = call('LPUSH', key, stamp)
-  else
-    for pushed = 0, cost - 1, AT_ONCE do
-      used = push(key, stamp, min(cost - pushed, AT_ONCE))
+  local function settle_list(key, policy, delta, stamp)
+    if delta < 0 then
+      local moved = try('LREM', key, text(-delta), text(stamp))
+      return tonumber(moved) or (foreign(moved, 'LREM', key, text(-delta), text(stamp)))
     end
+    local ok, _, _, now = look_list(key, policy, 0)
+    if ok < 0 then
+      return -1
+    end
+    delta = min(delta, max(policy.limit, AT_ONCE)) -- more units of one stamp change no decision
+    spend_list(key, policy, delta, now)
+    return delta
   end
-  call('PEXPIRE', key, life)
-  return used
-end
 
-local function settle_list(key, policy, delta, stamp)
-  if delta < 0 then
-    local moved = try('LREM', key, text(-delta), text(stamp))
-    return tonumber(moved) or (foreign(moved, 'LREM', key, text(-delta), text(stamp)))
+  return function(limit, window)
+    return {
+      limit = limit,
+      present = clock,
+      window = window,
+      full = window,
+      life = milliseconds(window),
+      one_less = text(limit - 1),
+      look = look_list,
+      spend = spend_list,
+      settle = settle_list,
+    }
   end
-  local ok, _, _, now = look_list(key, policy, 0)
-  if ok < 0 then
-    return -1
-  end
-  delta = min(delta, max(policy.limit, AT_ONCE)) -- more units of one stamp change no decision
-  spend_list(key, policy, delta, now)
-  return delta
 end
 
 -- The sub-buckets: a mark, the number of the newest bucket (6 bytes), the total (4), the count of the newest (3), then
 -- a count (3) for each bucket before it from the oldest that holds any; big-endian. Bucket j leaves as a whole at the
 -- instant (j + 61) * width: a partly expired one counts whole, so the limit is never passed.
 
-local BEFORE, MARK, HEAD, MOST = 60, 66, 14, 16777215
+local function buckets_form()
+  local byte, char, find, rep, sub = string.byte, string.char, string.find, string.rep, string.sub
+  local BEFORE, MARK, HEAD, MOST = 60, 66, 14, 16777215
 
-local function three_bytes(number)
-  local low = number % 256
-  local rest = (number - low) / 256
-  local middle = rest % 256
-  return char((rest - middle) / 256, middle, low)
-end
-
-local function marked(number)
-  return char(MARK) .. three_bytes(floor(number / 16777216)) .. three_bytes(number % 16777216)
-end
-
-local function count_at(value, at)
-  local a, b, c = byte(value, at, at + 2)
-  return a * 65536 + b * 256 + c
-end
-
--- Number of the newest bucket, total, count of the newest and the counts before it; nothing if the value is not ours.
-local function read(value)
-  local mark, a, b, c, d, e, f, g, h, i, j, k, l, m = byte(value, 1, HEAD)
-  local length = #value - HEAD
-  if mark ~= MARK or length % 3 ~= 0 or length < 0 or length > 3 * BEFORE then
-    return nil
+  local function three_bytes(number)
+    local low = number % 256
+    local rest = (number - low) / 256
+    local middle = rest % 256
+    return char((rest - middle) / 256, middle, low)
   end
-  local number = ((a * 256 + b) * 256 + c) * 16777216 + d * 65536 + e * 256 + f
-  return number, (g * 256 + h) * 65536 + i * 256 + j, k * 65536 + l * 256 + m, sub(value, HEAD + 1)
-end
 
-local function written(marked_number, total, count, before)
-  return marked_number .. char(floor(total / 16777216)) .. three_bytes(total % 16777216) .. three_bytes(count) .. before
-end
-
--- The counts from the oldest on that is not zero.
-local function without_zeros(before)
-  local first = find(before, '[^%z]')
-  return first and sub(before, first - (first - 1) % 3) or ''
-end
-
--- The counts before a bucket that is `steps` newer, and the units that leave on the way there.
-local function rolled(before, count, steps)
-  before = before .. three_bytes(count) .. rep('\0', 3 * steps - 3)
-  local excess, gone = #before - 3 * BEFORE, 0
-  for at = 1, excess, 3 do
-    gone = gone + count_at(before, at)
+  local function marked(number)
+    return char(MARK) .. three_bytes(floor(number / 16777216)) .. three_bytes(number % 16777216)
   end
-  return without_zeros(sub(before, max(excess, 0) + 1)), gone
-end
 
-local function leaves(policy, bucket)
-  return (bucket + BEFORE + 1) * policy.width - clock
-end
+  local function count_at(value, at)
+    local a, b, c = byte(value, at, at + 2)
+    return a * 65536 + b * 256 + c
+  end
 
--- Microseconds until the units have left that are too many, the oldest bucket first.
-local function wait_buckets(policy, present, before, surplus)
-  local bucket = present - #before / 3
-  for at = 1, #before, 3 do
-    surplus = surplus - count_at(before, at)
-    if surplus <= 0 then
-      break
+  -- Number of the newest bucket, total, count of the newest and the counts before it; nothing if the value is not ours.
+  local function read(value)
+    local mark, a, b, c, d, e, f, g, h, i, j, k, l, m = byte(value, 1, HEAD)
+    local length = #value - HEAD
+    if mark ~= MARK or length % 3 ~= 0 or length < 0 or length > 3 * BEFORE then
+      return nil
     end
-    bucket = bucket + 1
+    local number = ((a * 256 + b) * 256 + c) * 16777216 + d * 65536 + e * 256 + f
+    return number, (g * 256 + h) * 65536 + i * 256 + j, k * 65536 + l * 256 + m, sub(value, HEAD + 1)
   end
-  return leaves(policy, bucket)
-end
 
-local function look_buckets(key, policy, cost)
-  local value = try('GET', key)
-  if not value then
-    return fresh(policy, cost)
+  local function written(marked_number, total, count, before)
+    local total_bytes = char(floor(total / 16777216)) .. three_bytes(total % 16777216)
+    return marked_number .. total_bytes .. three_bytes(count) .. before
   end
-  if type(value) == 'table' then
-    return foreign(value, 'GET', key)
+
+  -- The counts from the oldest on that is not zero.
+  local function without_zeros(before)
+    local first = find(before, '[^%z]')
+    return first and sub(before, first - (first - 1) % 3) or ''
   end
-  local present, last, total, count, before = policy.present, read(value)
-  if not last then
-    return foreign(value)
+
+  -- The counts before a bucket that is `steps` newer, and the units that leave on the way there.
+  local function rolled(before, count, steps)
+    before = before .. three_bytes(count) .. rep('\0', 3 * steps - 3)
+    local excess, gone = #before - 3 * BEFORE, 0
+    for at = 1, excess, 3 do
+      gone = gone + count_at(before, at)
+    end
+    return without_zeros(sub(before, max(excess, 0) + 1)), gone
   end
-  local steps = present - last
-  if steps > BEFORE or steps <= -BEFORE then
-    return fresh(policy, cost)
+
+  local function leaves(policy, bucket)
+    return (bucket + BEFORE + 1) * policy.width - clock
   end
-  if steps > 0 then
-    local gone
-    before, gone = rolled(before, count, steps)
-    total, count = total - gone, 0
-    if total == 0 then
+
+  -- Microseconds until the units have left that are too many, the oldest bucket first.
+  local function wait_buckets(policy, present, before, surplus)
+    local bucket = present - #before / 3
+    for at = 1, #before, 3 do
+      surplus = surplus - count_at(before, at)
+      if surplus <= 0 then
+        break
+      end
+      bucket = bucket + 1
+    end
+    return leaves(policy, bucket)
+  end
+
+  local function look_buckets(key, policy, cost)
+    local value = try('GET', key)
+    if not value then
       return fresh(policy, cost)
     end
-  else
-    present = last -- the clock may have gone back: it stands until it has caught up
-  end
-  local reset = leaves(policy, present - #before / 3)
-  local surplus = total + cost - policy.limit
-  if surplus <= 0 then
-    return 1, 0, reset, present, total, count, before
-  end
-  if cost > policy.limit then
-    return 0, -1, reset, present, total, count, before
-  end
-  return 0, wait_buckets(policy, present, before, surplus), reset, present, total, count, before
-end
-
-local function spend_buckets(key, policy, cost, present, used, count, before)
-  local number, life = policy.marked, policy.life
-  if present ~= policy.present then
-    number, life = marked(present), milliseconds(leaves(policy, present))
-  end
-  call('SET', key, written(number, used + cost, count + cost, before), 'PX', life)
-  return used + cost
-end
-
-local function take(key, value, units, stamp)
-  local last, total, count, before = read(value)
-  if not last then
-    return -1
-  end
-  local at, moved = #before + 3 * (stamp - last) + 1, 0
-  if stamp == last then
-    moved = min(count, units)
-    count = count - moved
-  elseif at > 0 and stamp < last then
-    local found = count_at(before, at)
-    moved = min(found, units)
-    before = without_zeros(sub(before, 1, at - 1) .. three_bytes(found - moved) .. sub(before, at + 3))
-  end
-  if moved >= total then
-    call('DEL', key)
-  elseif moved > 0 then
-    call('SET', key, written(sub(value, 1, 7), total - moved, count, before), 'KEEPTTL')
-  end
-  return moved
-end
-
-local function settle_buckets(key, policy, delta, stamp)
-  if delta < 0 then
-    local value = try('GET', key)
     if type(value) == 'table' then
-      return (foreign(value, 'GET', key))
+      return foreign(value, 'GET', key)
     end
-    return value and take(key, value, -delta, stamp) or 0
+    local present, last, total, count, before = policy.present, read(value)
+    if not last then
+      return foreign(value)
+    end
+    local steps = present - last
+    if steps > BEFORE or steps <= -BEFORE then
+      return fresh(policy, cost)
+    end
+    if steps > 0 then
+      local gone
+      before, gone = rolled(before, count, steps)
+      total, count = total - gone, 0
+      if total == 0 then
+        return fresh(policy, cost)
+      end
+    else
+      present = last -- the clock may have gone back: it stands until it has caught up
+    end
+    local reset = leaves(policy, present - #before / 3)
+    local surplus = total + cost - policy.limit
+    if surplus <= 0 then
+      return 1, 0, reset, present, total, count, before
+    end
+    if cost > policy.limit then
+      return 0, -1, reset, present, total, count, before
+    end
+    return 0, wait_buckets(policy, present, before, surplus), reset, present, total, count, before
   end
-  local ok, _, _, present, used, count, before = look_buckets(key, policy, 0)
-  if ok < 0 then
-    return -1
+
+  local function spend_buckets(key, policy, cost, present, used, count, before)
+    local number, life = policy.marked, policy.life
+    if present ~= policy.present then
+      number, life = marked(present), milliseconds(leaves(policy, present))
+    end
+    call('SET', key, written(number, used + cost, count + cost, before), 'PX', life)
+    return used + cost
   end
-  delta = min(delta, MOST - count)
-  spend_buckets(key, policy, delta, present, used, count, before)
-  return delta
-end
 
-local function list_policy(limit, window)
-  return {
-    limit = limit,
-    present = clock,
-    window = window,
-    full = window,
-    life = milliseconds(window),
-    one_less = text(limit - 1),
-    look = look_list,
-    spend = spend_list,
-    settle = settle_list,
-  }
-end
+  local function take(key, value, units, stamp)
+    local last, total, count, before = read(value)
+    if not last then
+      return -1
+    end
+    local at, moved = #before + 3 * (stamp - last) + 1, 0
+    if stamp == last then
+      moved = min(count, units)
+      count = count - moved
+    elseif at > 0 and stamp < last then
+      local found = count_at(before, at)
+      moved = min(found, units)
+      before = without_zeros(sub(before, 1, at - 1) .. three_bytes(found - moved) .. sub(before, at + 3))
+    end
+    if moved >= total then
+      call('DEL', key)
+    elseif moved > 0 then
+      call('SET', key, written(sub(value, 1, 7), total - moved, count, before), 'KEEPTTL')
+    end
+    return moved
+  end
 
-local function buckets_policy(limit, window)
-  local width = ceil(window / BEFORE)
-  local present = floor(clock / width)
-  local full = (present + BEFORE + 1) * width - clock
-  return {
-    limit = limit,
-    width = width,
-    full = full,
-    life = milliseconds(full),
-    present = present,
-    marked = marked(present),
-    look = look_buckets,
-    spend = spend_buckets,
-    settle = settle_buckets,
-  }
+  local function settle_buckets(key, policy, delta, stamp)
+    if delta < 0 then
+      local value = try('GET', key)
+      if type(value) == 'table' then
+        return (foreign(value, 'GET', key))
+      end
+      return value and take(key, value, -delta, stamp) or 0
+    end
+    local ok, _, _, present, used, count, before = look_buckets(key, policy, 0)
+    if ok < 0 then
+      return -1
+    end
+    delta = min(delta, MOST - count)
+    spend_buckets(key, policy, delta, present, used, count, before)
+    return delta
+  end
+
+  return function(limit, window)
+    local width = ceil(window / BEFORE)
+    local present = floor(clock / width)
+    local full = (present + BEFORE + 1) * width - clock
+    return {
+      limit = limit,
+      width = width,
+      full = full,
+      life = milliseconds(full),
+      present = present,
+      marked = marked(present),
+      look = look_buckets,
+      spend = spend_buckets,
+      settle = settle_buckets,
+    }
+  end
 end
 
 local policies, reply, length, argument = {}, {clock}, 1, 1
@@ -347,12 +352,6 @@ local policies, reply, length, argument = {}, {clock}, 1, 1
 local function next_number()
   argument = argument + 1
   return tonumber(ARGV[argument])
-end
-
-local function next_policy()
-  argument = argument + 1
-  local make = ARGV[argument] == 'l' and list_policy or buckets_policy
-  return make(next_number(), next_number())
 end
 
 -- Spend if all looks of the request allow it, and answer for one limit.
@@ -377,6 +376,21 @@ local function decide_one(key, policy, cost)
   finish(key, policy, cost, true, policy.look(key, policy, cost))
 end
 
+local makers = {}
+for i = 1, tonumber(ARGV[1]) do
+  argument = argument + 1
+  local form = ARGV[argument]
+  makers[form] = makers[form] or (form == 'l' and list_form or buckets_form)()
+  policies[i] = makers[form](next_number(), next_number())
+end
+
+if #ARGV == 4 then
+  for i = 1, #KEYS do
+    decide_one(KEYS[i], policies[1], 1)
+  end
+  return reply
+end
+
 local function decide(limits, first)
   local looks, allowed = {}, true
   for i = 1, limits do
@@ -397,17 +411,6 @@ local function settle(limits, first)
     length = length + 1
     reply[length] = delta == 0 and 0 or policy.settle(KEYS[first + i], policy, delta, stamp)
   end
-end
-
-for i = 1, tonumber(ARGV[1]) do
-  policies[i] = next_policy()
-end
-
-if #ARGV == 4 then
-  for i = 1, #KEYS do
-    decide_one(KEYS[i], policies[1], 1)
-  end
-  return reply
 end
 
 local first = 0
