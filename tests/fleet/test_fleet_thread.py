@@ -101,9 +101,21 @@ def test_who_waits_is_woken_by_the_answer(wire: Wire, made: Callable[..., Fleet]
     assert not fleet.leases.waiting
 
 
+def test_who_comes_too_late_for_what_was_granted_is_refused_in_time(
+    wire: Wire, made: Callable[..., Fleet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = made(wire)
+    beats(fleet, wire)
+    monkeypatch.setattr(Leases, "covers", lambda self, demand, now: False)
+    begun = time.monotonic()
+    asyncio.run(fleet.cover(MID))
+    assert 0.045 <= time.monotonic() - begun <= 0.5
+
+
 def test_it_works_under_trio(wire: Wire, made: Callable[..., Fleet]) -> None:
     fleet = made(wire)
     beats(fleet, wire)
+    assert fleet.members == 1
     assert trio.run(admit, fleet)[0]
 
 
@@ -160,10 +172,18 @@ def test_a_store_that_fails_is_asked_again_and_both_are_told_once(
         until(lambda: fleet.leases.away_since_s is None, PATIENCE_S, "it is back")
     until(lambda: len(caplog.messages) == 2, PATIENCE_S, "two lines")
     away, back = caplog.messages
+    failures = fleet.failures
+    wire.error = redis.ConnectionError("again")
+    fleet._beat_s = 0.0
+    fleet._wake()
+    until(lambda: fleet.failures > failures, PATIENCE_S, "another failure")
+    wire.error = None
+    until(lambda: fleet.leases.away_since_s is None, PATIENCE_S, "it is back")
+    assert len(caplog.messages) == 2, "at most one pair of lines in half a minute"
     assert "1/4 of the rates (ConnectionError: gone)" in away
     assert "answers again" in back
     assert wire.made == wire.closed + 1
-    assert fleet.last_error == "ConnectionError: gone"
+    assert fleet.last_error == "ConnectionError: again"
 
 
 def test_missing_rights_are_named_in_full(
@@ -284,6 +304,19 @@ def test_nothing_is_called_under_the_lock(wire: Wire, made: Callable[..., Fleet]
     wire.wait()
     assert fleet._lock.acquire(timeout=PATIENCE_S)  # type: ignore[attr-defined]
     fleet._lock.release()  # type: ignore[attr-defined]
+
+
+def test_a_garbage_collector_in_the_thread_may_stop_it(wire: Wire, made: Callable[..., Fleet]) -> None:
+    fleet = made(wire)
+    plain = wire.answer
+
+    def stops(arguments: tuple[Any, ...]) -> Any:
+        fleet.stop()
+        return plain(arguments)
+
+    wire.answer = stops
+    fleet.start()
+    until(lambda: not threads(), PATIENCE_S, "the end of the thread")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.gpu.aggregate import Aggregator
+from autoglm_throttle.gpu.aggregate import lost as make_lost
 from autoglm_throttle.model import Aggregate, GpuSample
 
 GIB = 2**30
@@ -126,6 +127,24 @@ def test_of_two_rows_of_one_device_the_newer_counts() -> None:
 def test_the_same_name_on_two_hosts_is_two_devices() -> None:
     view = Aggregator(Aggregate.MEAN).update([card(0), replace(card(0), host="b")], 1.0)
     assert len(view.devices) == 2
+
+
+def test_a_device_of_another_host_without_a_row_is_forgotten() -> None:
+    fleet = Aggregator(Aggregate.WEIGHTED)
+    far = replace(card(0, 10.0), host="b")
+    fleet.update([card(0, 90.0), far], 1.0)
+    assert fleet.update([card(0, 90.0), lost_of(far)], 2.0).capacity == 0.5
+    view = fleet.update([card(0, 90.0)], 3.0)
+    assert (view.capacity, view.utilization_pct, len(view.devices)) == (1.0, 90.0, 1)
+
+
+def test_a_row_that_is_lost_stays_as_it_is() -> None:
+    gone = lost(0)
+    assert lost_of(gone) is gone
+
+
+def lost_of(row: GpuSample) -> GpuSample:
+    return make_lost(row, "silent")
 
 
 def test_repr_tells_the_state() -> None:
