@@ -121,6 +121,13 @@ class Site:
             await asyncio.sleep(0.005)
         return time.monotonic() - started
 
+    async def quiet(self) -> None:
+        """Return once nothing waits for the store, not even what takes back units of those who left."""
+        deadline = time.monotonic() + PATIENT_S
+        while self.store.health.waiting:
+            assert time.monotonic() < deadline, self.store
+            await asyncio.sleep(0.005)
+
 
 async def connected(url: str, prefix: str, limit: str = f"{LIMIT}/minute", **settings: Any) -> Site:
     """A site that has already heard from its store."""

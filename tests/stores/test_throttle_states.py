@@ -90,22 +90,36 @@ async def test_a_server_that_is_slow_within_the_deadline_is_waited_for(
     assert site.state is State.REMOTE
 
 
+@pytest.mark.parametrize("delay_s", [0.065, 0.2])
 async def test_a_server_that_is_too_slow_is_left_alone_until_it_is_fast(
-    slow_proxy: SlowProxy, redis_prefix: str
+    slow_proxy: SlowProxy, redis_prefix: str, caplog: pytest.LogCaptureFixture, delay_s: float
 ) -> None:
     site = await connected(slow_proxy.url, redis_prefix, MANY, **HASTY)
     async with Traffic(site) as traffic:
         await traffic.more()
-        slow_proxy.delay_s = 0.2
+        slow_proxy.delay_s = delay_s
         await site.comes(State.LOCAL, 1.0)
         await asyncio.sleep(0.5)
-        assert site.state is not State.REMOTE, "a probe waits no longer than a request"
+        assert len(said(caplog, "store_lost")) == 1, "a probe waits no longer than a request"
         slow_proxy.delay_s = 0.0
         await site.comes(State.REMOTE, BACK_S)
         await traffic.more()
     assert traffic.refused == []
     assert traffic.slowest_s < 2 * FIRST_S
     assert (await site.ask()).shared
+
+
+async def test_connections_on_which_nothing_comes_any_more_block_nobody_once_new_ones_do(
+    slow_proxy: SlowProxy, redis_prefix: str
+) -> None:
+    site = await connected(slow_proxy.url, redis_prefix, MANY, **HASTY, redis_read_s=30)
+    slow_proxy.delay_s = 30.0
+    await site.comes(State.LOCAL, 1.0)
+    slow_proxy.delay_s = 0.0  # for the replies that are still to come
+    await site.comes(State.REMOTE, BACK_S)
+    asked = [await site.ask() for _ in range(20)]
+    assert sum(one.shared for one in asked) >= 18
+    assert site.state is State.REMOTE
 
 
 class TestRights:

@@ -116,7 +116,7 @@ class Sender(Protocol):
 class _Flight(Generic[E, A]):
     """What one round trip carries, as three columns, and until when."""
 
-    __slots__ = ("dues", "entries", "futures", "loses", "task", "trouble")
+    __slots__ = ("dues", "entries", "futures", "loses", "missed", "task", "trouble")
 
     def __init__(
         self,
@@ -133,6 +133,9 @@ class _Flight(Generic[E, A]):
         self.task: asyncio.Task[None] | None = None
         self.trouble: Trouble | None = None
         """What is said of a call that was given up; None: nothing, for it is known already."""
+        self.missed = False
+        """Whether its answer came when all who waited had been told otherwise: it is no sign of health then.
+        A server that always takes a little longer than the deadline would never be left alone."""
 
 
 class RedisBatch(Generic[E, A]):
@@ -279,7 +282,8 @@ class RedisBatch(Generic[E, A]):
         trouble: Trouble | None = Trouble.CONFUSED
         try:
             trouble = await self._carry(flight)
-            self._report(trouble)
+            if trouble is not None or not flight.missed:
+                self._report(trouble)
         except asyncio.CancelledError:
             trouble = Trouble.LOST
             if flight.trouble is not None:
@@ -297,6 +301,7 @@ class RedisBatch(Generic[E, A]):
         self._calls += 1
         self._asked += len(flight.futures) - flight.futures.count(None)
         replies = await self._send([encode(entries) for entries, _ in parts], flight.dues[0])
+        flight.missed = _all_told(flight.futures)
         worst: Trouble | None = None
         for (entries, futures), reply in zip(parts, replies, strict=True):
             worst = self._land(entries, futures, reply) or worst
@@ -388,6 +393,17 @@ class RedisBatch(Generic[E, A]):
             waits = zip(flight.futures, flight.dues, strict=True)
             nexts.extend([due for future, due in waits if future is not None and not future.done()][:1])
         return min(nexts, default=math.inf)
+
+
+def _all_told(futures: Sequence[_Waiter[A]]) -> bool:
+    """Whether nobody waits any more, and not because all have left."""
+    told = False
+    for future in futures:
+        if future is not None:
+            if not future.done():
+                return False
+            told = told or not future.cancelled()
+    return told
 
 
 def _by_tag(
