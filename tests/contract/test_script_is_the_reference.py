@@ -12,7 +12,7 @@ from autoglm_throttle.limiting.shared.store import VALUES, Answer
 from autoglm_throttle.limiting.shared.wire import Ask, Entry
 from tests.contract.reference import Reference
 from tests.contract.script_store import SECOND, START, ScriptStore, limit
-from tests.contract.traces import EDGES_US, WINDOWS_S, Change, Hit, Step, limits_of, traces
+from tests.contract.traces import WINDOWS_S, Change, Hit, Step, edges_us, limits_of, traces
 
 
 class Player:
@@ -69,7 +69,7 @@ def play(store: ScriptStore, trace: Sequence[Step]) -> None:
 @pytest.mark.parametrize("exact", [True, False])
 def test_at_each_edge(store: ScriptStore, exact: bool, window_s: int) -> None:
     limits = (limit(20, window_s, exact=exact),)
-    for start_us, edge_us in itertools.product((0, 999_999), EDGES_US):
+    for start_us, edge_us in itertools.product((0, 999_999), edges_us(window_s)):
         player = Player(store)
         player.clock += start_us
         ask = store.ask(limits, 8)

@@ -62,19 +62,17 @@ def limits_of(hit: Hit) -> tuple[UserLimit, ...]:
     )
 
 
-EDGES_US = sorted(
-    {
-        edge * sign + off
-        for window_s in WINDOWS_S
-        for width in [-(-window_s * SECOND // 60)]
-        for edge in (0, width, 59 * width, 60 * width, 61 * width, 62 * width, window_s * SECOND)
-        for sign in (1, -1)
-        for off in (-1, 0, 1)
-    }
-)
-"""Where something about a window changes."""
+def edges_us(window_s: int) -> list[int]:
+    """How far the clock goes from one unit to where something about a window changes."""
+    width = -(-window_s * SECOND // 60)
+    edges = (0, width, 59 * width, 60 * width, 61 * width, 62 * width, window_s * SECOND)
+    return sorted({edge * sign + off for edge in edges for sign in (1, -1) for off in (-1, 0, 1)})
+
+
 _moves = st.sampled_from([0, 0, 1, 999, 15_625]) | st.integers(0, 20 * SECOND)
-_jumps = st.sampled_from(EDGES_US) | st.integers(-4000 * SECOND, 4000 * SECOND)
+_jumps = st.sampled_from([edge for window_s in WINDOWS_S for edge in edges_us(window_s)]) | st.integers(
+    -4000 * SECOND, 4000 * SECOND
+)
 _sizes = st.tuples(*[st.integers(1, 70)] * 3)
 hits = st.builds(
     Hit,
