@@ -16,7 +16,7 @@ from autoglm_throttle.limiting.gate import Ticket, TicketState
 from autoglm_throttle.limiting.shared.question import Question
 from autoglm_throttle.limiting.shared.store import Trouble
 from autoglm_throttle.limiting.shared.windows import SharedWindows
-from autoglm_throttle.limiting.token_bucket import TokenBucket
+from autoglm_throttle.limiting.token_bucket import Payer
 from autoglm_throttle.model import Clock, Decision, Demand, Reason, Regime, Why
 from autoglm_throttle.permit import Permit, Rejection
 from autoglm_throttle.settings import Settings
@@ -50,6 +50,10 @@ class Admission:
         self._desk = Desk(Rows(clock), assembly.gate(settings, now))
         self._dry_run = settings.dry_run
         self._buckets = assembly.priority_buckets(settings, now)
+        rows = self._desk.rows
+        self._fleet = assembly.fleet(settings, self._buckets, rows.lock, clock)
+        self.leased: bool = self._fleet is not None
+        """Whether the rates are those of a fleet, so that `cover` should be awaited before `try_admit`."""
         self._budget = assembly.shared_budget(settings, now)
         self._identity = Identity(settings.identity_key)
         self._windows = assembly.user_windows(settings, self._identity, redis)
@@ -70,8 +74,26 @@ class Admission:
 
         Raises nothing of its own. A caller that is cancelled leaves the line and is charged nothing.
         """
+        if self.leased:
+            await self.cover(demand)
         verdict = self.try_admit(demand)
         return await self.wait(verdict) if isinstance(verdict, Ticket) else verdict
+
+    async def cover(self, demand: Demand) -> None:
+        """Have a fleet lease enough for a demand, if it can; to be awaited before `try_admit`.
+
+        Returns at once where there is no fleet or enough is leased, else within 50 ms.
+        """
+        fleet = self._fleet
+        if fleet is None or not self._open:
+            return
+        now = self._clock()
+        if now >= self._renew_at_s:
+            self._renew()
+        with self._desk.rows.lock:
+            covered = fleet.leases.covers(demand, now)
+        if not covered:
+            await fleet.cover(demand)
 
     def try_admit(self, demand: Demand) -> Permit | Ticket | Rejection:
         """The same without waiting: a Ticket is a place in line.
@@ -176,7 +198,7 @@ class Admission:
         """Do what a request finds due."""
         raise NotImplementedError
 
-    def _line_up(self, demand: Demand, paid: TokenBucket, now: float) -> Permit | Ticket | Rejection:
+    def _line_up(self, demand: Demand, paid: Payer, now: float) -> Permit | Ticket | Rejection:
         """What becomes of a demand for which there is no free place, or that must share a budget first."""
         desk = self._desk
         gate, metered = desk.gate, self._metered
@@ -356,7 +378,7 @@ class Admission:
                 line.write()
 
 
-def _ask_first(ticket: Ticket, paid: TokenBucket, question: Question, home: object) -> Ticket:
+def _ask_first(ticket: Ticket, paid: Payer, question: Question, home: object) -> Ticket:
     """A ticket that has all but the word of the shared store."""
     ticket.paid, ticket.question, ticket.home = paid, question, home
     return ticket

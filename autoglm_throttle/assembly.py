@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from autoglm_throttle.control.controller import ControlRules, Hysteresis
 from autoglm_throttle.control.staleness import Staleness
 from autoglm_throttle.control.table import TierTable
+from autoglm_throttle.doorbell import doorbell
 from autoglm_throttle.identity import Identity, is_identity
 from autoglm_throttle.limiting.cap import Cap
 from autoglm_throttle.limiting.gate import Gate, GateRules
 from autoglm_throttle.limiting.limit_sets import LimitSets
 from autoglm_throttle.limiting.shared.background import loop_runs
 from autoglm_throttle.limiting.shared.last_seen import LastSeen
+from autoglm_throttle.limiting.shared.leases import Leases
 from autoglm_throttle.limiting.shared.outage import Outage
 from autoglm_throttle.limiting.shared.refused_cache import RefusedCache
 from autoglm_throttle.limiting.shared.store import Store
@@ -22,19 +26,59 @@ from autoglm_throttle.limiting.shared.windows import SharedWindows
 from autoglm_throttle.limiting.shared_budget import SharedBudget
 from autoglm_throttle.limiting.token_bucket import PriorityBuckets
 from autoglm_throttle.limiting.user_windows import UserWindows
-from autoglm_throttle.model import Policy
+from autoglm_throttle.model import Clock, GpuProvider, Policy
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.fields import HeaderStyle
 
 if TYPE_CHECKING:
+    from autoglm_throttle.limiting.shared.redis_fleet import Fleet
     from autoglm_throttle.redis_client import RedisClients
 
 WITH_GATE = frozenset({Policy.ADAPTIVE, Policy.GATE})
 
 
-def priority_buckets(settings: Settings, now: float) -> PriorityBuckets:
-    """The buckets of this process: its part of the rates."""
+def priority_buckets(settings: Settings, now: float) -> PriorityBuckets | Leases:
+    """The buckets of this process: its part of the rates, or what it leases of a fleet's."""
+    if settings.fleet:
+        return Leases(
+            settings.rates_rps,
+            settings.burst_s,
+            now,
+            workers=settings.workers,
+            lease_s=settings.fleet_lease_s,
+        )
     return PriorityBuckets(_own_rates(settings), settings.burst_s, settings.borrow, now)
+
+
+def fleet(
+    settings: Settings,
+    buckets: PriorityBuckets | Leases,
+    lock: contextlib.AbstractContextManager[Any],
+    clock: Clock,
+) -> Fleet | None:
+    """What keeps the leases filled; None where the rates are this process's own."""
+    if not isinstance(buckets, Leases):
+        return None
+    from autoglm_throttle.limiting.shared.redis_fleet import TIMEOUT_S, Fleet, FleetRules
+
+    clients = redis_clients(settings)
+    rules = FleetRules(settings.redis_prefix, settings.service, settings.fleet_heartbeat_s)
+    return Fleet(buckets, lock, lambda: clients.sync(TIMEOUT_S), doorbell, rules, clock)
+
+
+def fleet_gpu(settings: Settings, local: GpuProvider | None, clock: Clock) -> GpuProvider:
+    """The GPUs of all hosts of a fleet, this one's among them."""
+    from autoglm_throttle.gpu.fleet import TIMEOUT_S, FleetProvider, GpuFleetRules
+
+    clients = redis_clients(settings)
+    rules = GpuFleetRules(
+        settings.fleet_host or socket.gethostname(),
+        settings.redis_prefix,
+        settings.service,
+        settings.sample_interval_s,
+        settings.gpu_stale_after_s,
+    )
+    return FleetProvider(local, lambda: clients.sync(TIMEOUT_S), rules, clock)
 
 
 def user_windows(
@@ -167,5 +211,6 @@ def control_rules(settings: Settings) -> ControlRules:
 
 
 def _own_rates(settings: Settings) -> tuple[float, float, float]:
-    high, mid, low = (rate / settings.workers for rate in settings.rates_rps)
+    workers = 1 if settings.fleet else settings.workers
+    high, mid, low = (rate / workers for rate in settings.rates_rps)
     return (high, mid, low)

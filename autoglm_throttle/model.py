@@ -332,6 +332,8 @@ class Evidence:
     in_flight: int = 0
     limit: float = math.inf
     """Requests that may be in flight, all bounds considered."""
+    processes: int = 1
+    """Processes that keep the nominal rates together."""
 
 
 @dataclass(frozen=True, slots=True)

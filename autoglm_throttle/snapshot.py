@@ -116,6 +116,20 @@ class Rows:
         self.lock, self.acquire, self.release = other.lock, other.acquire, other.release
 
 
+@dataclass(frozen=True, slots=True)
+class FleetView:
+    """The fleet that keeps the priority rates together, at one moment."""
+
+    members: int
+    """Living processes, this one among them; 1 before the store has answered."""
+    up: bool
+    """Whether the store answers; while it does not, each process goes by its part of the rates."""
+    calls: int
+    """Round trips for leases and signs of life; only grows."""
+    failures: int
+    """Those without an answer; only grows."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """The throttle at one moment. Counters only grow, except across a fork, where a child starts at 0."""
@@ -150,6 +164,8 @@ class Snapshot:
     tokens: Mapping[Priority, float]
     users: int
     """Users remembered by the window in memory; of a shared store, those counted here while it was away."""
+    fleet: FleetView | None
+    """The fleet that keeps the priority rates; None where this process keeps its own."""
     store: StoreView | None
     """The shared store of user limits; None where they are kept in memory."""
     devices: tuple[GpuSample, ...]

@@ -7,6 +7,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from autoglm_throttle import assembly, journal
@@ -18,6 +19,7 @@ from autoglm_throttle.gpu.aggregate import Aggregator
 from autoglm_throttle.gpu.none import NoSource
 from autoglm_throttle.gpu.sampler import Sampler
 from autoglm_throttle.gpu.select import select
+from autoglm_throttle.limiting.rate_refusal import Rated
 from autoglm_throttle.model import (
     Clock,
     Evidence,
@@ -32,7 +34,7 @@ from autoglm_throttle.model import (
 )
 from autoglm_throttle.settings import SETTINGS, Settings
 from autoglm_throttle.settings.remarks import at_start
-from autoglm_throttle.snapshot import DURATION_BUCKETS_S, Rows, Snapshot, decision_name
+from autoglm_throttle.snapshot import DURATION_BUCKETS_S, FleetView, Rows, Snapshot, decision_name
 
 SWEPT_PER_SAMPLE = 100
 """Users looked at for idleness with each GPU sample: tens of microseconds under the lock."""
@@ -75,6 +77,8 @@ class Throttle(Admission):
         self._sampler = self._make_sampler(gpu)
         if self._sampler is None:
             self._adopt(self._controller.silent(now), now)
+        if self._fleet is not None:
+            weakref.finalize(self, self._fleet.stop, 0.0).atexit = False
         _ALL.add(self)
 
     @classmethod
@@ -109,7 +113,7 @@ class Throttle(Admission):
             if view.taken_at_s > self._viewed_s:
                 self._viewed_s = view.taken_at_s
                 gate.memory(view.memory_ratio)
-            evidence, work = gate.evidence(), self._work(now)
+            evidence, work = self._shared_out(gate.evidence()), self._work(now)
             regime = self._adopt(self._controller.observe(view, evidence, work, now), now)
             desk.call(now)
             self._windows.sweep(now, SWEPT_PER_SAMPLE)
@@ -145,6 +149,8 @@ class Throttle(Admission):
                 self._upkeep.introduce()
         if self._upkeep is not None:
             self._upkeep.greet()
+        if self._fleet is not None:
+            self._fleet.start()
         sampler = self._sampler
         if sampler is not None and not self._manual:
             sampler.start()
@@ -161,6 +167,8 @@ class Throttle(Admission):
         """Stop reading the GPUs. The next request starts it again. Idempotent."""
         if self._sampler is not None:
             self._sampler.stop()
+        if self._fleet is not None:
+            self._fleet.stop()
         with self._desk.rows.lock:
             self._listening = False
             self._renew_at_s = -math.inf
@@ -190,7 +198,8 @@ class Throttle(Admission):
 
     def _picture(self, regime: Regime, now: float) -> Snapshot:
         rows, windows, gate = self._desk.rows, self._windows, self._desk.gate
-        by_class = list(zip(Priority, rows.classes, self._buckets.all, strict=True))
+        buckets: Sequence[Rated] = self._buckets.all
+        by_class = list(zip(Priority, rows.classes, buckets, strict=True))
         requests = {(p, decision_name(Reason.OK), Reason.OK): row.admitted for p, row, _ in by_class}
         for p, row, _ in by_class:
             requests |= {(p, decision_name(reason), reason): n for reason, n in row.refused.items()}
@@ -217,6 +226,7 @@ class Throttle(Admission):
             rate_limit_rps={p: bucket.rate for p, _, bucket in by_class},
             tokens={p: bucket.tokens(now) for p, _, bucket in by_class},
             users=windows.users,
+            fleet=self._fleet_view(),
             store=self._upkeep.view() if self._upkeep is not None else None,
             devices=self._devices,
             last_sample_wall_s=self._sampled_wall_s,
@@ -224,6 +234,13 @@ class Throttle(Admission):
             stale_results=rows.stale_results,
             hints=dict(rows.hints),
         )
+
+    def _fleet_view(self) -> FleetView | None:
+        fleet = self._fleet
+        if fleet is None:
+            return None
+        away_s = fleet.leases.away_since_s
+        return FleetView(fleet.members, away_s is None, fleet.calls, fleet.failures)
 
     def _renew(self) -> None:
         """Do what a request finds due: start the sampling, and ask the controller about an older sample."""
@@ -238,6 +255,10 @@ class Throttle(Admission):
         counts = [sum(column) for column in zip(*by_class, strict=True)]
         in_reach = not self._desk.gate.view(now).slo_unreachable
         return Work(self._p95.update(counts, now), self.settings.slo_s if in_reach else None)
+
+    def _shared_out(self, evidence: Evidence) -> Evidence:
+        """In a fleet the nominal rates are those of all its processes."""
+        return evidence if self._fleet is None else replace(evidence, processes=self._fleet.members)
 
     def _fill(self) -> Evidence:
         """How full the gate is, without the word that only an observation may take."""
@@ -263,6 +284,8 @@ class Throttle(Admission):
             if gpu is not None
             else select(settings.gpu, devices=settings.gpu_devices, clock=self._clock, manual=self._manual)
         )
+        if settings.fleet_gpu:
+            provider = assembly.fleet_gpu(settings, provider, self._clock)
         if provider is None:
             return None
         myself = weakref.ref(self)
@@ -298,6 +321,8 @@ class Throttle(Admission):
         rows = Rows(self._clock)
         if self._upkeep is not None:
             self._upkeep.forget(rows)
+        if self._fleet is not None:
+            self._fleet.forget(rows.lock)
         self._desk.rows.renew(rows)  # where permits that the parent gave are settled
         self._desk = Desk(rows, assembly.gate(self.settings, self._clock()))
         self._p95 = P95(DURATION_BUCKETS_S)

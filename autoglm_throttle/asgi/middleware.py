@@ -93,7 +93,10 @@ class ThrottleMiddleware:
             return
         throttle = self.throttle
         inbox = None
-        permit: Permit | Ticket | Rejection | None = throttle.try_admit(self._callers.demand(scope))
+        demand = self._callers.demand(scope)
+        if throttle.leased:
+            await throttle.cover(demand)
+        permit: Permit | Ticket | Rejection | None = throttle.try_admit(demand)
         if not isinstance(permit, Permit):
             if isinstance(permit, Ticket):
                 if permit.stood:

@@ -34,6 +34,7 @@ class AdaptiveController:
         self._calm = 0
         self._acts = False
         self._tier = 1.0
+        self._rates = rules.rates
         self._nominal_rps = self._budget_rps = sum(rules.rates)
         self._ceilings = (1.0, 1.0, 1.0)
         self._why = Why.CALM
@@ -56,6 +57,7 @@ class AdaptiveController:
     def observe(self, view: GpuView, evidence: Evidence, work: Work, now: float) -> Regime:
         """Strike, cut, hold or release, once for each new sample."""
         self._confirmed, self._full = evidence.confirmed, fullness(evidence)
+        self._share(evidence.processes)
         self._literal.observe(view, evidence, work, now)
         news = self._listener.hear(view, work, now)
         if news is not None:
@@ -88,6 +90,12 @@ class AdaptiveController:
         self._literal.gone(now)
         return self._publish(now)
 
+    def _share(self, processes: int) -> None:
+        """Go by this process's part of the nominal rates: what the gate tells is of this process alone."""
+        high, mid, low = (rate / processes for rate in self._rules.rates)
+        self._rates = (high, mid, low)
+        self._nominal_rps = high + mid + low
+
     def _step(self, signal_pct: float, service_rps: float | None, now: float) -> None:
         rules, confirmed = self._rules, self._confirmed or self._untold
         self._untold = False
@@ -116,7 +124,7 @@ class AdaptiveController:
         self._budget_rps = min(most_rps, max(self._budget_rps, least_rps))
         high, mid, low = (
             min(1.0, max(ceiling, least_rps / rate))
-            for ceiling, rate in zip(self._ceilings, self._rules.rates, strict=True)
+            for ceiling, rate in zip(self._ceilings, self._rates, strict=True)
         )
         self._ceilings = (high, mid, low)
 

@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import Literal
 
 from autoglm_throttle.limiting.shared.question import Question
-from autoglm_throttle.limiting.token_bucket import TokenBucket
+from autoglm_throttle.limiting.token_bucket import Payer
 from autoglm_throttle.model import Decision, Demand
 
 
@@ -68,8 +68,8 @@ class Ticket:
         """When it got its slot."""
         self.wake: Callable[[], None] | None = None
         """Tells the waiter that the state has changed."""
-        self.paid: TokenBucket | None = None
-        """The bucket that paid, for the refund."""
+        self.paid: Payer | None = None
+        """What has paid, for the refund."""
         self.metered: bool = False
         """Whether the shared budget paid, too."""
         self.decision: Decision | None = None

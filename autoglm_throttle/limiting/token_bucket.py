@@ -11,12 +11,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Protocol
 
 from autoglm_throttle.limiting.instant import until
-from autoglm_throttle.model import Borrow, Decision, Demand, Priority, Reason
+from autoglm_throttle.limiting.rate_refusal import rate_refusal
+from autoglm_throttle.model import Borrow, Decision, Demand, Priority
 
 DONOR_KEEPS = 0.5
 """Share of its burst that a lending bucket holds back for its own class."""
+
+
+class Payer(Protocol):
+    """What has paid for a request."""
+
+    def give_back(self, cost: float, now: float) -> None:
+        """Return tokens that were taken and not used."""
+        ...
 
 
 class TokenBucket:
@@ -130,7 +140,7 @@ class PriorityBuckets:
             if not donor_wait:
                 return donor
             wait = min(wait, donor_wait)
-        return _refusal(bucket, demand.cost, wait, now)
+        return rate_refusal(bucket, demand.cost, wait, now)
 
     def rescale(self, ceilings: Sequence[float], now: float) -> None:
         """Refill each bucket at its nominal rate times its ceiling, 0..1, given for high, mid, low."""
@@ -145,24 +155,4 @@ def _donors(priority: Priority, borrow: Borrow, buckets: Sequence[TokenBucket]) 
         buckets[other]
         for other in sorted(Priority, reverse=True)
         if other > priority or (borrow is Borrow.ANY and other != priority)
-    )
-
-
-def _refusal(bucket: TokenBucket, cost: float, wait: float, now: float) -> Decision:
-    """Below its nominal rate a bucket refuses for our load; at it, because the class asks for too much."""
-    if cost > bucket.burst and math.isinf(wait):
-        reason, detail, policy = Reason.TOO_LARGE, "too_large:rate", bucket.name
-    elif bucket.rate < bucket.nominal:
-        reason, detail, policy = Reason.GPU, "gpu:ceiling", "gpu"
-    else:
-        reason, detail, policy = Reason.RATE, f"rate:{bucket.name}", bucket.name
-    return Decision(
-        allowed=False,
-        reason=reason,
-        detail=detail,
-        policy=policy,
-        limit=bucket.burst,
-        remaining=bucket.tokens(now),
-        retry_after_s=wait,
-        reset_after_s=wait,
     )

@@ -126,9 +126,14 @@ def _each_gpu(read: Callable[[GpuSample], float | None]) -> Callable[[Picture], 
             for device in picture.snapshot.devices:
                 value = read(device)
                 if value is not None:
-                    yield (str(device.index),), value
+                    yield (_gpu(device),), value
 
     return rows
+
+
+def _gpu(device: GpuSample) -> str:
+    """The label of a device: its index, after the name of its host if that is another one."""
+    return f"{device.host}/{device.index}" if device.host else str(device.index)
 
 
 def _utilization_ratio(device: GpuSample) -> float | None:
@@ -141,7 +146,7 @@ def _gpu_devices(picture: Picture) -> Rows:
 
 
 def _gpu_info(picture: Picture) -> Rows:
-    return [((str(device.index), device.device, device.name), 1) for device in picture.snapshot.devices]
+    return [((_gpu(device), device.device, device.name), 1) for device in picture.snapshot.devices]
 
 
 def _telemetry(picture: Picture) -> Rows:
