@@ -1,4 +1,4 @@
-"""The metrics of a shared store of user limits; absent where they are kept in memory."""
+"""The metrics of what processes share: a store of user limits, a fleet's rates; absent where there is none."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Final
 from autoglm_throttle.limiting.shared.outage import State
 from autoglm_throttle.limiting.shared.windows import StoreView
 from autoglm_throttle.observe.metric import PREFIX, MetricSpec, Picture, Rows
+from autoglm_throttle.snapshot import FleetView
 
 
 def _one(read: Callable[[StoreView], float]) -> Callable[[Picture], Rows]:
@@ -16,6 +17,16 @@ def _one(read: Callable[[StoreView], float]) -> Callable[[Picture], Rows]:
     def rows(picture: Picture) -> Rows:
         store = picture.snapshot.store
         return [] if store is None else [((), read(store))]
+
+    return rows
+
+
+def _of_fleet(read: Callable[[FleetView], float]) -> Callable[[Picture], Rows]:
+    """A single series, where there is a fleet."""
+
+    def rows(picture: Picture) -> Rows:
+        fleet = picture.snapshot.fleet
+        return [] if fleet is None else [((), read(fleet))]
 
     return rows
 
@@ -67,6 +78,34 @@ STORE_METRICS: Final[tuple[MetricSpec, ...]] = (
         (),
         "Replies that came after their decision had been taken without them, or after its caller had left.",
         _one(lambda store: store.health.late),
+    ),
+    MetricSpec(
+        PREFIX + "fleet_members",
+        "gauge",
+        (),
+        "Living processes that keep the priority rates together, as this one knows it.",
+        _of_fleet(lambda fleet: fleet.members),
+    ),
+    MetricSpec(
+        PREFIX + "fleet_up",
+        "gauge",
+        (),
+        "1 while rates are leased, 0 while this process goes by its part of them.",
+        _of_fleet(lambda fleet: float(fleet.up)),
+    ),
+    MetricSpec(
+        PREFIX + "fleet_round_trips",
+        "counter",
+        (),
+        "Calls for leases and signs of life.",
+        _of_fleet(lambda fleet: fleet.calls),
+    ),
+    MetricSpec(
+        PREFIX + "fleet_failures",
+        "counter",
+        (),
+        "Those that were not answered.",
+        _of_fleet(lambda fleet: fleet.failures),
     ),
 )
 """In the order of the page."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Final
 
-from autoglm_throttle.model import Priority, Signal
+from autoglm_throttle.model import Borrow, Priority, Signal
 from autoglm_throttle.settings.problem import Problem
 from autoglm_throttle.settings.quantity import plain
 from autoglm_throttle.settings.storage_uri import parse_storage_uri
@@ -164,6 +164,12 @@ def _fleet_of_one(name: str) -> Rule:
     return Rule(name, (name, "redis_url"), broken)
 
 
+def _borrow_in_a_fleet(values: Mapping[str, Any]) -> Complaint:
+    if not values["fleet"] or values["borrow"] is Borrow.OFF:
+        return None
+    return "must be off with FLEET", "the tokens of a fleet are leased for each priority"
+
+
 def _read_too_short(values: Mapping[str, Any]) -> Complaint:
     deadline = values["redis_deadline_s"]
     if values["redis_read_s"] > deadline:
@@ -196,6 +202,7 @@ RULES: Final = (
     Rule("plans", ("plans", "key_secret", "redis_url", "user_storage"), _members_without_key),
     Rule("redis_url", ("redis_url",), _redis_missing),
     Rule("user_storage", ("redis_url", "user_storage"), _two_stores),
+    Rule("borrow", ("borrow", "fleet"), _borrow_in_a_fleet),
     Rule(
         "user_storage",
         ("user_storage", "user_limit", *(f"user_limit_{p.label}" for p in Priority), "plans", "routes"),

@@ -288,3 +288,27 @@ def test_the_load_follows_the_gate_between_samples_and_confirms_nothing() -> Non
     controller.observe(view(90.0), quiet(), WORK, T0)
     assert controller.regime(T0 + 0.5, Evidence(True, 1.0, 16, 64.0)).load == 0.25
     assert controller.regime(T0 + 0.6).load == 0.25
+
+
+def test_in_a_fleet_each_process_cuts_its_own_part_of_the_rates() -> None:
+    """The gate tells what this process finishes, so it is laid beside this process's part."""
+
+    def cut(processes: int, service_rps: float) -> Regime:
+        controller, word = adaptive(), Evidence(True, service_rps, 5, 10.0, processes)
+        for n in range(3):
+            controller.observe(view(96.0), word, WORK, T0 + n)
+        return controller.regime(T0 + 2.0)
+
+    alone, one_of_four = cut(1, 100.0), cut(4, 25.0)
+    assert alone.budget_rps == pytest.approx(115.0)
+    assert one_of_four.budget_rps == pytest.approx(115.0 / 4)
+    assert one_of_four.ceilings == pytest.approx(alone.ceilings)
+    assert one_of_four.factor == pytest.approx(alone.factor)
+
+
+def test_a_process_that_joins_later_shrinks_the_part_of_each() -> None:
+    controller = adaptive()
+    for n, processes in enumerate((1, 1, 1, 2)):
+        regime = controller.observe(view(91.0), Evidence(True, 1.0, 5, 10.0, processes), WORK, T0 + n)
+    assert regime.budget_rps == pytest.approx(0.4 * N / 2)
+    assert regime.factor == pytest.approx(0.4)

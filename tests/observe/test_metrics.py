@@ -19,7 +19,7 @@ from autoglm_throttle import Demand, GpuSample, Outcome, Permit, Priority, Rejec
 from autoglm_throttle.observe import METRICS, collector
 from autoglm_throttle.observe.metric import PREFIX, HistogramSpec
 from autoglm_throttle.observe.page import metrics_page
-from autoglm_throttle.snapshot import DURATION_BUCKETS_S
+from autoglm_throttle.snapshot import DURATION_BUCKETS_S, FleetView
 from autoglm_throttle.testing import FakeGpu, ManualThrottle, throttle_for_tests
 from tests.observe.scraping import STORE, loaded, scraped, states, value
 
@@ -36,7 +36,7 @@ def test_each_metric_is_scraped_under_its_name_with_help_and_kind() -> None:
 
 
 def test_each_series_has_the_labels_of_the_table() -> None:
-    throttle = loaded(store=STORE)
+    throttle = loaded(store=STORE, fleet=FleetView(4, True, 1, 0))
     throttle.gpu.power_w = 300.0
     throttle.tick()
     for spec, family in zip(METRICS, scraped(throttle).values(), strict=True):

@@ -7,7 +7,9 @@ from typing import Any
 
 from autoglm_throttle.limiting.shared.outage import State
 from autoglm_throttle.limiting.shared.store import Trouble
+from autoglm_throttle.model import GpuSample
 from autoglm_throttle.observe.metric import PREFIX
+from autoglm_throttle.snapshot import FleetView
 from tests.observe.scraping import STORE, loaded, scraped, states, value
 
 
@@ -33,6 +35,36 @@ def test_what_it_was_asked_and_what_it_was_spared_is_told() -> None:
     assert value(throttle, "redis_round_trips_total") == 10
     assert value(throttle, "redis_spared_total") == 40
     assert value(throttle, "redis_late_replies_total") == 2
+
+
+FLEET = FleetView(members=4, up=False, calls=90, failures=3)
+
+
+def test_a_fleet_is_told() -> None:
+    throttle = loaded(fleet=FLEET)
+    assert value(throttle, "fleet_members") == 4
+    assert value(throttle, "fleet_up") == 0
+    assert value(loaded(fleet=dataclasses.replace(FLEET, up=True)), "fleet_up") == 1
+    assert value(throttle, "fleet_round_trips_total") == 90
+    assert value(throttle, "fleet_failures_total") == 3
+
+
+def test_without_a_fleet_nothing_is_told_of_it() -> None:
+    families = scraped(loaded())
+    for name in ("members", "up", "round_trips", "failures"):
+        assert not families[f"{PREFIX}fleet_{name}"].samples
+
+
+def test_gpus_of_other_hosts_are_told_apart() -> None:
+    here = sample(index=0, utilization_pct=10.0)
+    there = sample(index=0, utilization_pct=90.0, host="b")
+    throttle = loaded(devices=(here, there), regime=dataclasses.replace(loaded().regime(), telemetry="fresh"))
+    assert value(throttle, "gpu_utilization_ratio", gpu="0") == 0.1
+    assert value(throttle, "gpu_utilization_ratio", gpu="b/0") == 0.9
+
+
+def sample(**fields: Any) -> GpuSample:
+    return GpuSample(device=f"GPU-{fields}", taken_at_s=0.0, source="test", **fields)
 
 
 def test_where_limits_are_in_memory_nothing_is_told_of_a_store() -> None:

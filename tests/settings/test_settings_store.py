@@ -35,6 +35,10 @@ def problems(**values: object) -> list[str]:
             "user_storage: must not be set beside REDIS_URL "
             "(users are counted in one place; leave one of them out)",
         ),
+        (
+            {"fleet": True, "redis_url": URL, "borrow": "down"},
+            "borrow: must be off with FLEET (the tokens of a fleet are leased for each priority)",
+        ),
         ({"fleet": True}, "fleet: needs REDIS_URL (a fleet meets in a Redis)"),
         ({"fleet_gpu": True}, "fleet_gpu: needs REDIS_URL (a fleet meets in a Redis)"),
         ({"fleet": True, "user_storage": URI}, "fleet: needs REDIS_URL (a fleet meets in a Redis)"),
