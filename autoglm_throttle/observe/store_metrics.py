@@ -1,4 +1,4 @@
-"""The metrics of what processes share: a store of user limits, a fleet's rates; absent where there is none."""
+"""Metrics of what processes share: a store of user limits, a fleet. Absent where there is none."""
 
 from __future__ import annotations
 
