@@ -148,7 +148,7 @@ def test_a_forked_child_and_its_parent_count_on(own_server: RedisServer, redis_p
     assert done.stdout == "both counted on\n", done.stderr
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def crowd() -> Iterator[Crowd]:
     with Crowd(4, "tests.stores.throttle_crowd") as crowd:
         yield crowd
