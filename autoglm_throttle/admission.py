@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, overload
 
 import anyio
@@ -11,7 +11,7 @@ import anyio
 from autoglm_throttle import assembly, journal
 from autoglm_throttle.desk import Desk
 from autoglm_throttle.doorbell import Leaves, doorbell
-from autoglm_throttle.identity import Identity, is_identity
+from autoglm_throttle.identity import Identity
 from autoglm_throttle.limiting.gate import Ticket, TicketState
 from autoglm_throttle.limiting.shared.question import Question
 from autoglm_throttle.limiting.shared.store import Trouble
@@ -132,25 +132,29 @@ class Admission:
         return verdict
 
     @overload
-    async def wait(self, ticket: Ticket) -> Permit | Rejection: ...
+    def wait(self, ticket: Ticket) -> Coroutine[Any, Any, Permit | Rejection]: ...
     @overload
-    async def wait(self, ticket: Ticket, leaves: Leaves) -> Permit | Rejection | None: ...
-    async def wait(self, ticket: Ticket, leaves: Leaves = anyio.sleep_forever) -> Permit | Rejection | None:
+    def wait(self, ticket: Ticket, leaves: Leaves) -> Coroutine[Any, Any, Permit | Rejection | None]: ...
+    def wait(
+        self, ticket: Ticket, leaves: Leaves = anyio.sleep_forever
+    ) -> Coroutine[Any, Any, Permit | Rejection | None]:
         """Wait until the turn of a ticket from `try_admit` has come, or cannot come in time any more.
 
         Args:
-            ticket: a place in line.
+            ticket: a place in line, or one that needs but the word of the shared store.
             leaves: comes to its end when the client has gone; it is cancelled when the turn comes.
 
         Returns:
-            The Permit; the Rejection of one who has waited in vain; None after ``leaves`` has ended.
+            Awaited, the Permit; the Rejection of one who has waited in vain; None after ``leaves`` has ended.
 
         Raises:
-            ValueError: the ticket was given up, or handed out by `called`.
+            ValueError: when awaited: the ticket was given up, or handed out by `called`.
         """
+        alone = ticket.state is _CALLED and ticket.question is not None
+        return self._ask(ticket) if alone else self._stand(ticket, leaves)
+
+    async def _stand(self, ticket: Ticket, leaves: Leaves) -> Permit | Rejection | None:
         try:
-            if ticket.state is _CALLED and ticket.question is not None:
-                return await self._ask(ticket)
             bell = doorbell()
             waits = self._sign_up(ticket, bell.ring)
             if ticket.question is not None:
@@ -281,7 +285,11 @@ class Admission:
         question = ticket.question
         if question is None:
             raise ValueError(f"{ticket!r} has nothing to ask")
-        answer = await question.send()
+        try:
+            answer = await question.send()
+        except BaseException:
+            self.leave(ticket)
+            raise
         now = self._clock()
         with self._desk.rows.lock:
             decision = question.answered(answer, now)
@@ -357,8 +365,7 @@ class Admission:
         reason = decision.reason
         count = self._refusals.note(reason, now)
         if count:
-            user = demand.user
-            client = user if is_identity(user) else self._identity.of("user", user)
+            client = self._identity.text(demand.user)
             self._lines.append(journal.refused(demand, decision, decision_name(reason), count, client))
             if not self._full and self._windows.overflowed:
                 self._full = True

@@ -12,7 +12,7 @@ from autoglm_throttle.control.controller import ControlRules, Hysteresis
 from autoglm_throttle.control.staleness import Staleness
 from autoglm_throttle.control.table import TierTable
 from autoglm_throttle.doorbell import doorbell
-from autoglm_throttle.identity import Identity, is_identity
+from autoglm_throttle.identity import Identity
 from autoglm_throttle.limiting.cap import Cap
 from autoglm_throttle.limiting.gate import Gate, GateRules
 from autoglm_throttle.limiting.limit_sets import LimitSets
@@ -104,7 +104,7 @@ def user_windows(
         on_error=settings.redis_on_error,
         processes=lambda: settings.workers,
         max_users=settings.max_users,
-        text_of=lambda name: name if is_identity(name) else identity.of("user", name),
+        text_of=identity.text,
         askable=loop_runs,
     )
 

@@ -36,11 +36,6 @@ _DRAWN = secrets.token_bytes(32)
 """One key for the whole process: with one for each middleware, every mount would count its callers anew."""
 
 
-def is_identity(text: str) -> bool:
-    """Whether a text is an identity already: 16 lower-case hex digits."""
-    return len(text) == 16 and not text.strip("0123456789abcdef")
-
-
 class Identity:
     """Turns what a caller is known by into 16 hex digits.
 
@@ -58,6 +53,12 @@ class Identity:
         if len(value) > REMEMBERED_LENGTH:
             return self._hash(kind, value)
         return self._remembered(kind, value)
+
+    def text(self, user: str) -> str:
+        """What stands for a user: 16 lower-case hex digits are an identity, any other name becomes one."""
+        if len(user) == 16 and not user.strip("0123456789abcdef"):
+            return user
+        return self.of("user", user)
 
     def _hash(self, kind: str, value: str) -> str:
         message = f"{kind}:{value}".encode("utf-8", "surrogatepass")

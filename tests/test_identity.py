@@ -28,6 +28,20 @@ SECRET = b"sixteen bytes or more"
 values = st.text(st.characters(), max_size=REMEMBERED_LENGTH + 10)
 
 
+def test_an_identity_stands_for_itself_and_any_other_name_becomes_one() -> None:
+    identity = Identity(SECRET)
+    assert identity.text("0123456789abcdef") == "0123456789abcdef"
+    for name in (
+        "",
+        "0123456789abcde",
+        "0123456789abcdef0",
+        "0123456789ABCDEF",
+        "0123456789abcdeg",
+        "somebody",
+    ):
+        assert identity.text(name) == identity.of("user", name)
+
+
 @given(kind=st.sampled_from(["address", "key", "user", "group"]), value=values)
 def test_an_identity_is_the_start_of_an_hmac(kind: str, value: str) -> None:
     message = f"{kind}:{value}".encode("utf-8", "surrogatepass")
