@@ -26,7 +26,7 @@ class Fault(NamedTuple):
 
 
 FAULTS = [
-    Fault("model.py", "from autoglm_throttle import settings", "layers"),
+    Fault("model/__init__.py", "from autoglm_throttle import settings", "layers"),
     Fault("settings/form.py", "from autoglm_throttle.control import table", "layers"),
     Fault("limiting/token_bucket.py", "from autoglm_throttle import throttle", "layers"),
     Fault("gpu/nvml.py", "from autoglm_throttle import asgi", "layers"),
@@ -58,7 +58,7 @@ FAULTS = [
             ("limiting/shared/outage.py", "time"),
             ("limiting/shared/windows.py", "asyncio"),
             ("limiting/sliding_window.py", "redis.asyncio"),
-            ("model.py", "starlette.types"),
+            ("model/demand.py", "starlette.types"),
         ]
     ),
     Fault("asgi/answers.py", "from autoglm_throttle import __version__", "front_door"),

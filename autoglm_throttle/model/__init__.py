@@ -1,0 +1,60 @@
+"""The vocabulary: what every room says to every other.
+
+Nothing here does I/O, reads a clock or knows HTTP.
+Times ending in ``_s`` are monotonic seconds unless their name says ``wall``;
+ratios are floats 0..1, percent is said with ``_pct``.
+"""
+
+from autoglm_throttle.model.clock import Clock
+from autoglm_throttle.model.decision import Decision, Refused
+from autoglm_throttle.model.demand import Demand
+from autoglm_throttle.model.errors import ProviderMisconfigured, ProviderUnavailable, ThrottleError
+from autoglm_throttle.model.gpu import GpuProvider, GpuSample, GpuView
+from autoglm_throttle.model.priority import Priority
+from autoglm_throttle.model.regime import Evidence, Regime, Work
+from autoglm_throttle.model.user_limit import EXACT_AT_MOST, SUB_BUCKETS, UserLimit, WindowState
+from autoglm_throttle.model.words import (
+    Aggregate,
+    Borrow,
+    OnError,
+    Outcome,
+    Policy,
+    Reason,
+    Signal,
+    Telemetry,
+    Unknown,
+    WebSockets,
+    Why,
+)
+
+__all__ = [
+    "EXACT_AT_MOST",
+    "SUB_BUCKETS",
+    "Aggregate",
+    "Borrow",
+    "Clock",
+    "Decision",
+    "Demand",
+    "Evidence",
+    "GpuProvider",
+    "GpuSample",
+    "GpuView",
+    "OnError",
+    "Outcome",
+    "Policy",
+    "Priority",
+    "ProviderMisconfigured",
+    "ProviderUnavailable",
+    "Reason",
+    "Refused",
+    "Regime",
+    "Signal",
+    "Telemetry",
+    "ThrottleError",
+    "Unknown",
+    "UserLimit",
+    "WebSockets",
+    "Why",
+    "WindowState",
+    "Work",
+]

@@ -1,0 +1,62 @@
+"""What a request asks for."""
+
+from __future__ import annotations
+
+import math
+
+from autoglm_throttle.model.priority import Priority
+
+
+class Demand:
+    """What one request asks for.
+
+    Args:
+        priority: its class.
+        user: whose user window it is charged to; empty means "nobody in particular",
+            and all such demands share one window, so that an empty identity never escapes the limit.
+        cost: units taken from the priority bucket and, rounded up, from the user window; > 0.
+        plan: name of the caller's plan, whose user limit replaces the default one.
+        route: name of the route policy that applies, whose user limit replaces both.
+        address: a second identity to be limited beside an unverified ``user``; none if empty.
+        group: identity of the caller's neighbourhood, charged while the user table has no room.
+        slo_s: seconds within which its whole answer is wanted; None: the service's own objective.
+        holds_slot: whether it counts as a request in flight and may have to wait for its turn.
+
+    Raises:
+        ValueError: ``cost`` or ``slo_s`` is not a finite number above 0.
+        TypeError: ``user``, ``address`` or ``group`` is no text, and so could be no key of a limit.
+    """
+
+    __slots__ = ("address", "cost", "group", "holds_slot", "plan", "priority", "route", "slo_s", "user")
+
+    def __init__(  # noqa: PLR0913 - one argument for each thing that a limit can depend on
+        self,
+        priority: Priority = Priority.MID,
+        user: str = "",
+        cost: float = 1.0,
+        *,
+        plan: str | None = None,
+        route: str | None = None,
+        address: str = "",
+        group: str = "",
+        slo_s: float | None = None,
+        holds_slot: bool = True,
+    ) -> None:
+        if not 0.0 < cost < math.inf:
+            raise ValueError(f"cost must be a finite number above 0, not {cost!r}")
+        if slo_s is not None and not 0.0 < slo_s < math.inf:
+            raise ValueError(f"slo_s must be a finite number above 0, not {slo_s!r}")
+        if not (isinstance(user, str) and isinstance(address, str) and isinstance(group, str)):
+            raise TypeError(f"user, address and group must be texts, not {user!r}, {address!r}, {group!r}")
+        self.priority: Priority = priority
+        self.user: str = user
+        self.cost: float = cost
+        self.plan: str | None = plan
+        self.route: str | None = route
+        self.address: str = address
+        self.group: str = group
+        self.slo_s: float | None = slo_s
+        self.holds_slot: bool = holds_slot
+
+    def __repr__(self) -> str:
+        return f"Demand({self.priority.label}, user={self.user!r}, cost={self.cost:g})"
