@@ -13,12 +13,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from autoglm_throttle.model import Demand, Priority, UserLimit
+from autoglm_throttle.model import UNITS_AT_MOST, Demand, Priority, UserLimit
 
 Limits = tuple[UserLimit, ...]
-
-WIDEST = 16_777_215
-"""Units: an address is held to no more, however large the factor; a shared store counts no larger limits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,7 +87,7 @@ class LimitSets:
 
 
 def _wide(limit: UserLimit, factor: float) -> UserLimit:
-    units = min(math.ceil(limit.limit * factor), WIDEST)
+    units = min(math.ceil(limit.limit * factor), UNITS_AT_MOST)
     return UserLimit(f"address-{limit.window_s}s", units, limit.window_s)
 
 

@@ -12,7 +12,13 @@ from autoglm_throttle.model.errors import ProviderMisconfigured, ProviderUnavail
 from autoglm_throttle.model.gpu import GpuProvider, GpuSample, GpuView
 from autoglm_throttle.model.priority import Priority
 from autoglm_throttle.model.regime import Evidence, Regime, Work
-from autoglm_throttle.model.user_limit import EXACT_AT_MOST, SUB_BUCKETS, UserLimit, WindowState
+from autoglm_throttle.model.user_limit import (
+    EXACT_AT_MOST,
+    SUB_BUCKETS,
+    UNITS_AT_MOST,
+    UserLimit,
+    WindowState,
+)
 from autoglm_throttle.model.words import (
     Aggregate,
     Borrow,
@@ -30,6 +36,7 @@ from autoglm_throttle.model.words import (
 __all__ = [
     "EXACT_AT_MOST",
     "SUB_BUCKETS",
+    "UNITS_AT_MOST",
     "Aggregate",
     "Borrow",
     "Clock",

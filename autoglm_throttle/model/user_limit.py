@@ -7,6 +7,12 @@ from dataclasses import dataclass
 EXACT_AT_MOST = 1000
 """Units: a limit up to here is kept as an exact log, a larger one as 60 strict sub-buckets."""
 
+UNITS_AT_MOST = 16_777_215
+"""Units: no limit is larger, of a user or an address, in memory or in a store.
+
+2**24 - 1: what three bytes count, the size of a counter in the compact form of a shared store.
+"""
+
 SUB_BUCKETS = 60
 """Sub-buckets of a window in the compact form; one partly expired counts whole, so no limit is passed."""
 
@@ -18,7 +24,7 @@ class UserLimit:
     name: str
     """``user-60s``: what headers and refusals call it."""
     limit: int
-    """Units, 1..16 777 215 (what the shared store's compact form can count)."""
+    """Units, 1..`UNITS_AT_MOST`."""
     window_s: int
     """Whole seconds, at least 1: the notation knows no shorter granularity."""
 

@@ -10,15 +10,12 @@ import re
 
 from limits import parse_many
 
-from autoglm_throttle.model import UserLimit
+from autoglm_throttle.model import UNITS_AT_MOST, UserLimit
 
 EXAMPLE = "100/minute;5/second"
 
 LIMITS_AT_MOST = 4
 """Every request checks all of its user's limits, so their number bounds the work per request."""
-
-UNITS_AT_MOST = 16_777_215
-"""2**24 - 1: what three bytes count, the size of a counter in the compact form of a shared store."""
 
 WINDOW_AT_MOST_S = 366 * 86_400
 """A year. Longer windows are contracts for a database, not for the memory of a process."""
@@ -46,7 +43,7 @@ def parse_user_limits(text: str) -> tuple[UserLimit, ...]:
         text: ``100/minute``, ``1000/s``, ``10 per 2 second``, several separated by ``;``.
 
     Raises:
-        ValueError: not the notation, a limit of 0 or above 16 777 215, more than four limits,
+        ValueError: not the notation, a limit of 0 or above `UNITS_AT_MOST`, more than four limits,
             two limits with one window, a window above a year. The text says which and gives an example.
     """
     if len(text) > TEXT_AT_MOST:

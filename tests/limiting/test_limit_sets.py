@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from autoglm_throttle.limiting.limit_sets import WIDEST, LimitSets
-from autoglm_throttle.model import Demand, Priority, UserLimit
+from autoglm_throttle.limiting.limit_sets import LimitSets
+from autoglm_throttle.model import UNITS_AT_MOST, Demand, Priority, UserLimit
 
 Limits = tuple[UserLimit, ...]
 
@@ -69,11 +69,11 @@ def test_each_set_is_there_once_and_none_is_called_like_another() -> None:
 
 
 def test_an_address_may_take_a_multiple_rounded_up_and_never_more_than_can_be_counted() -> None:
-    limits = (UserLimit("user-1s", 3, 1), UserLimit("user-60s", WIDEST - 1, 60))
+    limits = (UserLimit("user-1s", 3, 1), UserLimit("user-60s", UNITS_AT_MOST - 1, 60))
     found = sets(limits, limits, limits, factor=1.5).of(Demand())
     assert found is not None
     assert found.users == limits
-    assert found.addresses == (UserLimit("address-1s", 5, 1), UserLimit("address-60s", WIDEST, 60))
+    assert found.addresses == (UserLimit("address-1s", 5, 1), UserLimit("address-60s", UNITS_AT_MOST, 60))
 
 
 def test_whether_the_priority_alone_decides() -> None:
