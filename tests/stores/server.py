@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib.util
 import os
 import random
@@ -45,21 +46,28 @@ class Binary:
 
 @functools.cache
 def binaries() -> tuple[Binary, ...]:
-    """The server programs of this machine, each once, oldest first.
+    """The server programs of this machine, each once, oldest first; a copy of one is the same program.
 
     Raises:
         OSError: `TEST_REDIS_SERVER` names something that does not run.
     """
-    found: dict[Path, Binary] = {}
+    found: dict[bytes, Binary] = {}
     named = os.environ.get("TEST_REDIS_SERVER")
     if named:
-        found[Path(named).resolve()] = _inspect(Path(named))
+        found[_content(Path(named))] = _inspect(Path(named))
     for path in _candidates():
         try:
-            found.setdefault(path.resolve(), _inspect(path))
+            content = _content(path)
+            if content not in found:
+                found[content] = _inspect(path)
         except (OSError, subprocess.SubprocessError):
             continue
     return tuple(sorted(found.values(), key=lambda binary: binary.version))
+
+
+def _content(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").digest()
 
 
 def newest() -> Binary:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import ssl
@@ -177,5 +178,17 @@ def test_another_server_can_be_named(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         binaries.cache_clear()
         with pytest.raises(OSError, match="no Redis or Valkey server"):
             binaries()
+    finally:
+        binaries.cache_clear()
+
+
+def test_a_copy_of_a_program_is_not_another_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    copied = newest()
+    shutil.copy(copied.path, tmp_path / "redis-server")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("TEST_REDIS_SERVER", raising=False)
+    binaries.cache_clear()
+    try:
+        assert [binary.name for binary in binaries()].count(copied.name) == 1
     finally:
         binaries.cache_clear()
