@@ -12,8 +12,10 @@ from itertools import count, islice
 from typing import Any, Final
 
 from autoglm_throttle.cli.distance import ROUND_TRIPS, round_trip
-from autoglm_throttle.cli.doctor_rights import FLEET_RIGHTS, refused
+from autoglm_throttle.cli.doctor_rights import refused
 from autoglm_throttle.cli.finding import Finding, Level, within
+from autoglm_throttle.gpu import fleet as gpu_fleet
+from autoglm_throttle.limiting.shared import redis_fleet
 from autoglm_throttle.limiting.shared.redis_script import RIGHTS, trouble_of
 from autoglm_throttle.limiting.shared.store import VALUES, Charge, Trouble
 from autoglm_throttle.limiting.shared.wire import Ask, WindowWire, script
@@ -226,9 +228,11 @@ def _allowed(node: _Node, settings: Settings, wire: WindowWire) -> Findings:
 def _rights(node: _Node, settings: Settings) -> Findings:
     """Which commands its user may not run that are needed."""
     needed = RIGHTS.split()
-    if settings.fleet or settings.fleet_gpu:
-        needed += FLEET_RIGHTS.split()
-    found = refused(node.ask, needed, node.asked.keys[0])
+    if settings.fleet:
+        needed += redis_fleet.RIGHTS.split()
+    if settings.fleet_gpu:
+        needed += gpu_fleet.RIGHTS.split()
+    found = refused(node.ask, dict.fromkeys(needed), node.asked.keys[0])
     if found is None:
         return []  # counting tells whether they are there
     findings = []

@@ -13,9 +13,6 @@ from typing import Any, Final
 Ask = Callable[..., Any]
 """Sends a command and gives its reply; raises what redis-py raises."""
 
-FLEET_RIGHTS: Final = "hget hset hdel hgetall zadd zcard zremrangebyscore"
-"""Commands that the processes of a fleet need besides those for user limits."""
-
 _NO_SHA: Final = "0" * 40
 
 ARGUMENTS: Final[dict[str, tuple[object, ...]]] = {

@@ -18,9 +18,11 @@ import pytest
 
 import autoglm_throttle
 from autoglm_throttle.cli import doctor_gpu, doctor_redis, doctor_storage, main
-from autoglm_throttle.cli.doctor_rights import ARGUMENTS, FLEET_RIGHTS, refused
+from autoglm_throttle.cli.doctor_rights import ARGUMENTS, refused
 from autoglm_throttle.cli.finding import Finding, Level, within
+from autoglm_throttle.gpu import fleet as gpu_fleet
 from autoglm_throttle.gpu.none import NoSource
+from autoglm_throttle.limiting.shared import redis_fleet
 from autoglm_throttle.limiting.shared.redis_script import CLUSTER_RIGHTS, RIGHTS
 from autoglm_throttle.limiting.shared.store import Trouble
 from autoglm_throttle.model import GpuSample, ProviderUnavailable
@@ -277,30 +279,41 @@ def test_the_guide_names_all_rights() -> None:
     assert guide() == ["~athr:*", *(f"+{command}" for command in RIGHTS.split())]
     assert all(f"+{command}" in GUIDE.read_text() for command in CLUSTER_RIGHTS.split())
     assert "~athr:*" in guide(), "the default of REDIS_PREFIX"
-    assert " ".join(f"+{command}" for command in FLEET_RIGHTS.split()) in GUIDE.read_text()
-    known = {*RIGHTS.split(), *FLEET_RIGHTS.split()}
-    assert known - {"eval", "evalsha", "time"} == set(ARGUMENTS)
+    (line,) = re.findall(
+        r"^With `FLEET` or `FLEET_GPU` it needs `(.*)` as well", GUIDE.read_text(), re.MULTILINE
+    )
+    fleet = {*redis_fleet.RIGHTS.split(), *gpu_fleet.RIGHTS.split()}
+    assert sorted(line.split()) == sorted(f"+{command}" for command in fleet - set(RIGHTS.split()))
+    assert {*RIGHTS.split(), *fleet} - {"eval", "evalsha", "time"} == set(ARGUMENTS)
 
 
-def test_every_command_of_every_script_is_among_the_rights() -> None:
-    known = {"window": set(RIGHTS.split()), "fleet": {*RIGHTS.split(), *FLEET_RIGHTS.split()}}
-    scripts = list(Path(autoglm_throttle.__file__).parent.glob("**/*.lua"))
-    assert scripts
-    for path in scripts:
+def test_the_commands_of_each_script_are_the_rights_it_needs() -> None:
+    needed = {
+        "sliding_window.lua": RIGHTS,
+        "fleet.lua": redis_fleet.RIGHTS,
+        "fleet_gpu.lua": gpu_fleet.RIGHTS,
+    }
+    for path in Path(autoglm_throttle.__file__).parent.glob("**/*.lua"):
         used = {word.lower() for word in re.findall(r"(?:call|try)\('([A-Z]+)'", path.read_text())}
-        assert used <= known["fleet" if "fleet" in path.name else "window"], path.name
+        assert used | {"evalsha", "eval"} == set(needed.pop(path.name).split()), path.name
+    assert needed == {}
 
 
-@pytest.mark.parametrize("missing", ["zadd", "hdel"])
-def test_a_fleet_needs_more(doctor: Doctor, redis_server: RedisServer, missing: str) -> None:
+FLEETS = [("FLEET", redis_fleet.RIGHTS), ("FLEET_GPU", gpu_fleet.RIGHTS)]
+
+
+@pytest.mark.parametrize(("setting", "needed"), FLEETS, ids=[setting for setting, _ in FLEETS])
+def test_a_fleet_needs_more(doctor: Doctor, redis_server: RedisServer, setting: str, needed: str) -> None:
+    more = [command for command in needed.split() if command not in RIGHTS.split()]
     url = allow(redis_server, *guide(), "+info", "+multi", "+discard")
     assert doctor(REDIS_URL=url, REDIS_PREFIX="athr")[0] == 0
-    status, findings = doctor(REDIS_URL=url, REDIS_PREFIX="athr", FLEET="true")
-    assert (status, by_item(findings)["rights"]["value"]) == (1, FLEET_RIGHTS.split())
-    more = [f"+{command}" for command in FLEET_RIGHTS.split() if command != missing]
-    url = allow(redis_server, *guide(), "+info", "+multi", "+discard", *more)
-    status, findings = doctor(REDIS_URL=url, REDIS_PREFIX="athr", FLEET="false", FLEET_GPU="true")
-    assert (status, by_item(findings)["rights"]["value"]) == (1, [missing])
+    status, findings = doctor(REDIS_URL=url, REDIS_PREFIX="athr", **{setting: "true"})
+    assert (status, by_item(findings)["rights"]["value"]) == (1, more)
+    allow(redis_server, *guide(), "+info", "+multi", "+discard", *(f"+{command}" for command in more))
+    assert doctor(REDIS_URL=url, REDIS_PREFIX="athr", **{setting: "true"})[0] == 0
+    allow(redis_server, *guide(), "+info", "+multi", "+discard", *(f"+{command}" for command in more[1:]))
+    status, findings = doctor(REDIS_URL=url, REDIS_PREFIX="athr", **{setting: "true"})
+    assert (status, by_item(findings)["rights"]["value"]) == (1, more[:1])
 
 
 def test_the_user_of_the_guide_can_count(doctor: Doctor, redis_server: RedisServer) -> None:
