@@ -56,7 +56,7 @@ class Admission:
         """Whether the rates are those of a fleet, so that `cover` should be awaited before `try_admit`."""
         self._budget = assembly.shared_budget(settings, now)
         self._identity = Identity(settings.identity_key)
-        self._windows = assembly.user_windows(settings, self._identity, redis)
+        self._windows = assembly.user_windows(settings, self._identity, redis, self._fleet)
         shared = self._windows if isinstance(self._windows, SharedWindows) else None
         self._upkeep = Upkeep(shared, self._desk.rows) if shared is not None else None
         self._regime = regime

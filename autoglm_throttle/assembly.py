@@ -82,7 +82,10 @@ def fleet_gpu(settings: Settings, local: GpuProvider | None, clock: Clock) -> Gp
 
 
 def user_windows(
-    settings: Settings, identity: Identity, redis: Callable[[], Any] | None = None
+    settings: Settings,
+    identity: Identity,
+    redis: Callable[[], Any] | None = None,
+    fleet: Fleet | None = None,
 ) -> UserWindows | SharedWindows:
     """The user limits: in memory, or in the store that the settings name.
 
@@ -90,11 +93,13 @@ def user_windows(
         settings: what to enforce.
         identity: makes an identity of a user's name that is none.
         redis: makes the client of each event loop, instead of what ``settings.redis_url`` names.
+        fleet: knows how many processes there are, where ``settings.workers`` does not say it.
     """
     sets = limit_sets(settings)
     store = shared_store(settings, redis) if any(sets) else None
     if store is None:
         return UserWindows(sets, settings.max_users)
+    counted = fleet if settings.workers == 1 else None
     return SharedWindows(
         sets,
         store,
@@ -102,7 +107,7 @@ def user_windows(
         refused=RefusedCache(settings.refused_cache, settings.refused_cache_s),
         last_seen=LastSeen(settings.max_users),
         on_error=settings.redis_on_error,
-        processes=lambda: settings.workers,
+        processes=lambda: settings.workers if counted is None else counted.members,
         max_users=settings.max_users,
         text_of=identity.text,
         askable=loop_runs,

@@ -110,10 +110,24 @@ async def test_members_are_counted_and_told(fleet: FleetOf) -> None:
     assert view.failures == 0
 
 
+async def test_user_limits_are_shared_out_by_the_members_where_workers_are_not_told(fleet: FleetOf) -> None:
+    settings = {"user_limit": "9/minute", "fleet_heartbeat_s": 0.5}
+    throttles = [fleet.joins(**settings) for _ in range(3)]
+    told = fleet.joins(**settings, workers=2)
+    until(lambda: processes(throttles[0]) == 4, 5.0, "all members")
+    assert processes(told) == 2
+
+
+def processes(throttle: Throttle) -> int:
+    store = throttle.snapshot().store
+    assert store is not None
+    return store.processes
+
+
 async def test_each_goes_by_its_part_while_the_store_is_away(own_server: RedisServer) -> None:
     fleet = FleetOf(own_server.url, "athr")
     try:
-        throttle = fleet.joins(workers=4, rate_low_rps=8)
+        throttle = fleet.joins(workers=4, rate_low_rps=8, fleet_heartbeat_s=0.5)
         until(lambda: fleet_of(throttle).calls > 0, 5.0, "the first answer")
         own_server.kill()
         until(lambda: not fleet_of(throttle).up, 5.0, "the loss")
