@@ -50,8 +50,8 @@ class LimitSets:
         self._factor = address_factor
         by_limits = {limits: self._set(_group(limits, by_priority), limits) for limits in by_priority}
         self.by_priority: tuple[LimitSet | None, ...] = tuple(by_limits[limits] for limits in by_priority)
-        self.by_plan = {n: self._set(f"plan-{n}", own) for n, own in by_plan.items() if own is not None}
-        self.by_route = {n: self._set(f"route-{n}", own) for n, own in by_route.items() if own is not None}
+        self.by_plan: dict[str, LimitSet | None] = self._named("plan", by_plan)
+        self.by_route: dict[str, LimitSet | None] = self._named("route", by_route)
         self.plain: bool = not (self.by_plan or self.by_route)
         """Whether the priority alone decides."""
 
@@ -79,6 +79,9 @@ class LimitSets:
         other.by_plan = {name: changed[each] for name, each in self.by_plan.items()}
         other.by_route = {name: changed[each] for name, each in self.by_route.items()}
         return other
+
+    def _named(self, kind: str, limits: Mapping[str, Limits | None]) -> dict[str, LimitSet | None]:
+        return {name: self._set(f"{kind}-{name}", own) for name, own in limits.items() if own is not None}
 
     def _set(self, name: str, limits: Limits) -> LimitSet | None:
         if not limits:

@@ -58,7 +58,9 @@ def test_without_a_fleet_nothing_is_told_of_it() -> None:
 def test_gpus_of_other_hosts_are_told_apart() -> None:
     here = sample(index=0, utilization_pct=10.0)
     there = sample(index=0, utilization_pct=90.0, host="b")
-    throttle = loaded(devices=(here, there), regime=dataclasses.replace(loaded().regime(), telemetry=Telemetry.FRESH))
+    throttle = loaded(
+        devices=(here, there), regime=dataclasses.replace(loaded().regime(), telemetry=Telemetry.FRESH)
+    )
     assert value(throttle, "gpu_utilization_ratio", gpu="0") == 0.1
     assert value(throttle, "gpu_utilization_ratio", gpu="b/0") == 0.9
 

@@ -64,6 +64,9 @@ class Shared:
         assert isinstance(found, Decision)
         return found
 
+    def probe_due(self) -> bool:
+        return self.windows.probe_due
+
     def lose(self, now: float) -> None:
         self.windows.heard(Trouble.UNREACHABLE, now)
         assert self.windows.outage.state is State.LOCAL
@@ -220,12 +223,12 @@ def test_while_the_store_is_away_nobody_asks_it_and_one_probe_is_due() -> None:
     shared.lose(0.0)
     assert shared.store.dropped == 1
     assert shared.known(ALICE, 0.5).allowed
-    assert not shared.windows.probe_due
+    assert not shared.probe_due()
     shared.known(ALICE, 1.0)
-    assert shared.windows.probe_due
+    assert shared.probe_due()
     shared.windows.probe_due = False
     shared.known(ALICE, 1.1)
-    assert not shared.windows.probe_due
+    assert not shared.probe_due()
     shared.windows.probed(None, 1.2)
     assert shared.windows.outage.state is State.REMOTE
     assert isinstance(shared.windows.hit(ALICE, 1.2), Question)

@@ -12,6 +12,7 @@ import pytest
 
 from autoglm_throttle import Demand, Outcome, Permit, Priority, Rejection, Throttle
 from autoglm_throttle.limiting.gate import Ticket, TicketState
+from autoglm_throttle.limiting.token_bucket import PriorityBuckets
 from autoglm_throttle.limiting.user_windows import UserWindows
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
 from tests.throttle.lining import NOTHING, in_flight, left_over
@@ -70,7 +71,9 @@ class Books:
     def elapse(self, seconds: float) -> None:
         """Let time pass, in which buckets refill at the ceilings in force."""
         self.throttle.clock.advance(seconds)
-        for priority, bucket in zip(Priority, self.throttle._buckets.all, strict=True):
+        buckets = self.throttle._buckets
+        assert isinstance(buckets, PriorityBuckets)
+        for priority, bucket in zip(Priority, buckets.all, strict=True):
             self.tokens[priority] += seconds * bucket.rate
 
     def even(self) -> None:

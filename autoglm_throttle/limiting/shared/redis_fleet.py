@@ -259,7 +259,7 @@ class Fleet:
             self._beat_s = self._clock() + self.rules.heartbeat_s
             self._say_back()
         for bell in bells:
-            bell.ring()  # type: ignore[attr-defined]
+            bell.ring()  # type: ignore[attr-defined]  # the leases keep what waits as mere objects
 
     def _call(self, figures: list[int], lives_s: float) -> list[int]:
         from redis.exceptions import NoScriptError

@@ -36,12 +36,12 @@ class Ask:
     def __init__(
         self, charges: Sequence[Charge], keys: list[str], policies: tuple[Policy, ...], tag: int
     ) -> None:
-        self.charges = charges
-        self.keys = keys
+        self.charges: Sequence[Charge] = charges
+        self.keys: list[str] = keys
         """One for each limit of each charge, in their order."""
-        self.policies = policies
+        self.policies: tuple[Policy, ...] = policies
         """One for each key."""
-        self.tag = tag
+        self.tag: int = tag
         """The partition of all keys, `SPLIT` if there is more than one."""
         self.alone: Policy | None = policies[0] if len(keys) == 1 and charges[0].units == 1 else None
         """The policy of a request of one limit and one unit."""
@@ -56,13 +56,13 @@ class Settlement:
     __slots__ = ("alone", "deltas", "keys", "policies", "stamps", "tag")
 
     def __init__(self, ask: Ask, deltas: Sequence[int], stamps: Sequence[int]) -> None:
-        self.keys = ask.keys
-        self.policies = ask.policies
-        self.deltas = deltas
+        self.keys: list[str] = ask.keys
+        self.policies: tuple[Policy, ...] = ask.policies
+        self.deltas: Sequence[int] = deltas
         """Units for each key; below 0 they are taken back."""
-        self.stamps = stamps
+        self.stamps: Sequence[int] = stamps
         """What each key's units were spent at, as answered."""
-        self.tag = ask.tag
+        self.tag: int = ask.tag
         self.alone: Policy | None = None
 
     def __repr__(self) -> str:
