@@ -34,6 +34,7 @@ ROWS = {
     "ratelimit": "asgi-ratelimit",
     "limits": "limits-fixed",
     "redis": "autoglm_throttle on Redis",
+    "redisfloor": "its question to Redis alone",
     "redislimits": "limits-moving on Redis",
 }
 RATE_RPS = 3000

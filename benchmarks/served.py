@@ -86,6 +86,25 @@ def redis_limits(app: asgi_rows.App) -> asgi_rows.App:
     return middleware
 
 
+def redis_floor(app: asgi_rows.App) -> asgi_rows.App:
+    """Behind nothing but the question to the store: no rates, no gate, no header fields."""
+    from autoglm_throttle.limiting.shared.redis_window import RedisWindow
+    from autoglm_throttle.limiting.shared.store import Charge
+    from autoglm_throttle.limiting.shared.wire import WindowWire
+    from autoglm_throttle.model import UserLimit
+    from autoglm_throttle.redis_client import RedisClients, RedisOptions
+
+    window = RedisWindow(RedisClients(RedisOptions(REDIS_URL)), WindowWire("athr", "floor", 1))
+    charges = (Charge("user", (UserLimit("user-60s", LIMIT, 60),), "0123456789abcdef", 1),)
+
+    async def middleware(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await window.charge(charges)
+        await app(scope, receive, send)
+
+    return middleware
+
+
 fastapi_bare = fastapi_app()
 asgi_ours, fastapi_ours = ours(asgi_bare), ours(fastapi_app())
 asgi_ratelimit = asgi_rows.asgi_ratelimit(asgi_bare, LIMIT)
@@ -94,4 +113,5 @@ asgi_limits = asgi_rows.limits_fixed(app=asgi_bare, limit=LIMIT)
 fastapi_limits = asgi_rows.limits_fixed(app=fastapi_app(), limit=LIMIT)
 if REDIS_URL:
     asgi_redis, fastapi_redis = (ours(app, redis_url=REDIS_URL) for app in (asgi_bare, fastapi_app()))
+    asgi_redisfloor, fastapi_redisfloor = redis_floor(asgi_bare), redis_floor(fastapi_app())
     asgi_redislimits, fastapi_redislimits = redis_limits(asgi_bare), redis_limits(fastapi_app())
