@@ -226,7 +226,7 @@ def document(app: FastAPI, *, throttle: Throttle | None = None) -> None:
         _describe(schema, lambda path, method: _exempt(settings, routes, path, method))
         return schema
 
-    app.openapi = openapi  # type: ignore[method-assign]
+    app.openapi = openapi  # type: ignore[method-assign]  # the way that FastAPI documents
 
 
 def _exempt(settings: Settings, routes: RouteTable, path: str, method: str) -> bool:

@@ -46,8 +46,10 @@ def test_an_abandoned_stream_is_settled_while_another_request_is_decided() -> No
 
     gc.disable()
     try:
-        abandoned: list[object] = [stream()]
-        next(abandoned[0])  # type: ignore[call-overload]
+        begun = stream()
+        next(begun)
+        abandoned: list[object] = [begun]
+        del begun
         abandoned.append(abandoned)
         del abandoned
         decided = threading.Event()

@@ -196,7 +196,7 @@ class _Form:
     def item(self, left: float, seconds: int) -> bytes:
         """Its item for RateLimit: units left, and the seconds within which there are no more."""
         try:
-            return self.front + _NUMBERS[left] + _TIMES[seconds]  # type: ignore[call-overload,no-any-return]
+            return self.front + _NUMBERS[left] + _TIMES[seconds]  # type: ignore[call-overload,no-any-return]  # tried, not asked
         except (IndexError, TypeError):  # too large for the table, or no whole number
             return b"%b%d;t=%d" % (self.front, left, seconds)
 

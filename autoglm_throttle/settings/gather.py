@@ -99,7 +99,7 @@ def _take_environment(
                 Problem(_variable(name) + where, "is set twice, in different case, to different values")
             )
         else:
-            gathered.put(name, value, source, lambda place, where=where: _variable(place) + where)  # type: ignore[misc]
+            gathered.put(name, value, source, lambda place: _variable(place) + where)
 
 
 def _take_config_file(gathered: Gathered) -> None:

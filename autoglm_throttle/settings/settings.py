@@ -217,7 +217,7 @@ class Settings(Fields):
         """Whether all values are equal, wherever they came from."""
         return isinstance(other, Settings) and self.__dict__ == other.__dict__
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # said aloud for readers of the types: plans are a dict
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
         return [(name, getattr(self, name)) for name in FORMS if name in self._sources]

@@ -15,6 +15,16 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 CLIENT = ("203.0.113.7", 50_000)
 
 
+async def never(scope: Scope, receive: object, send: object) -> None:
+    """An app that no request may reach."""
+    raise AssertionError(f"reached by {scope}")
+
+
+async def silent() -> Message:
+    """The ``receive`` of a connection on which nobody may wait for a message."""
+    raise AssertionError("a message is waited for")
+
+
 @dataclass
 class Answer:
     """What an app sent."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from fastapi import APIRouter, FastAPI, WebSocket
@@ -144,7 +144,7 @@ def by_env(app: Any, limits: dict[str, Any], monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("AUTOGLM_THROTTLE_GPU", "none")
     if hasattr(app, "add_middleware"):
         app.add_middleware(ThrottleMiddleware)
-        return app  # type: ignore[no-any-return]
+        return cast("App", app)
     return ThrottleMiddleware(app)
 
 
@@ -152,7 +152,7 @@ def by_argument(app: Any, limits: dict[str, Any], monkeypatch: pytest.MonkeyPatc
     throttle = throttle_for_tests(**limits)
     if hasattr(app, "add_middleware"):
         app.add_middleware(ThrottleMiddleware, throttle=throttle)
-        return app  # type: ignore[no-any-return]
+        return cast("App", app)
     return ThrottleMiddleware(app, throttle=throttle)
 
 

@@ -17,7 +17,7 @@ from autoglm_throttle.limiting.gate import Ticket
 from autoglm_throttle.model import Demand, Priority
 from autoglm_throttle.settings import RoutePolicy, Settings
 from tests.asgi.asking import Headers, make, scope
-from tests.asgi.drive import connect, request
+from tests.asgi.drive import connect, never, request
 from tests.asgi.line import with_places
 
 HEADER = b"x-deadline"
@@ -119,7 +119,7 @@ def test_whatever_a_client_states_its_objective_is_never_longer(
 
 async def test_a_deadline_shortens_the_wait_of_one_request_alone() -> None:
     throttle = with_places(1, deadline_header="x-deadline")
-    app = ThrottleMiddleware(None, throttle=throttle)  # type: ignore[arg-type]  # never called
+    app = ThrottleMiddleware(never, throttle=throttle)
     held = throttle.try_admit(Demand())
     assert isinstance(held, Permit)
     answer = await request(app, headers={"x-deadline": "10ms"})

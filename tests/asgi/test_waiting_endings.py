@@ -15,7 +15,7 @@ from starlette.routing import Route
 from autoglm_throttle import Outcome, Permit, Priority, Reason, Rejection, Settings, Throttle
 from autoglm_throttle.asgi import MARKER, ThrottleMiddleware
 from autoglm_throttle.model import Demand
-from tests.asgi.drive import http_scope
+from tests.asgi.drive import http_scope, never
 from tests.asgi.line import Client, Service, left_in_line, part, settled, taken, used, with_places
 from tests.throttle.lining import permit_for
 
@@ -116,7 +116,7 @@ def test_the_waiter_itself_notices_that_its_time_is_over(backend: str) -> None:
         throttle = Throttle(Settings(gpu="none", policy="gate", slo_s=0.2, **few))
         held = throttle.try_admit(Demand())
         assert isinstance(held, Permit)
-        client = Client(ThrottleMiddleware(None, throttle=throttle))  # type: ignore[arg-type]  # never called
+        client = Client(ThrottleMiddleware(never, throttle=throttle))
         with anyio.fail_after(5.0):
             await client.run()
         assert client.answer.status == 503

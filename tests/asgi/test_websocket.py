@@ -13,7 +13,7 @@ from starlette.websockets import WebSocketDisconnect
 from autoglm_throttle.asgi import ThrottleMiddleware
 from autoglm_throttle.model import Decision, Reason, Refused
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
-from tests.asgi.drive import Message, connect, send_scope, websocket_scope
+from tests.asgi.drive import Message, connect, send_scope, silent, websocket_scope
 from tests.asgi.line import Client, Service, left_in_line, settled, taken, used, with_places
 
 
@@ -137,7 +137,7 @@ async def test_charge_refused_after_the_accept_rewrites_nothing() -> None:
 
     throttle = throttle_for_tests()
     with pytest.raises(Refused):
-        await ThrottleMiddleware(app, throttle=throttle)(websocket_scope(), None, send)  # type: ignore[arg-type]
+        await ThrottleMiddleware(app, throttle=throttle)(websocket_scope(), silent, send)
     assert [message["type"] for message in sent] == ["websocket.accept"]
     assert outcomes(throttle) == {"neutral": 1}
 

@@ -248,7 +248,8 @@ def test_a_server_that_is_far_away(
 
 
 def test_an_old_server_and_one_of_another_kind() -> None:
-    node = doctor_redis._Node("", None, None)  # type: ignore[arg-type]
+    nothing: Any = None
+    node = doctor_redis._Node("", nothing, nothing)
     for version, level in {
         "6.0.16": "fail",
         "5.0": "fail",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 from autoglm_throttle.control.adaptive import AdaptiveController
 from autoglm_throttle.control.controller import Controller, ControlRules, Hysteresis
@@ -53,9 +54,9 @@ def tiers(
 
 
 def adaptive(
-    hysteresis: Hysteresis | None = None, unknown: Unknown = Unknown.OPEN, **others: object
+    hysteresis: Hysteresis | None = None, unknown: Unknown = Unknown.OPEN, **others: Any
 ) -> AdaptiveController:
-    return AdaptiveController(replace(rules(Policy.ADAPTIVE, hysteresis, unknown), **others), T0)  # type: ignore[arg-type]
+    return AdaptiveController(replace(rules(Policy.ADAPTIVE, hysteresis, unknown), **others), T0)
 
 
 def waiting(service_rps: float | None = 100.0) -> Evidence:

@@ -6,6 +6,7 @@ import heapq
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from autoglm_throttle.limiting.shared.leases import Leases
 from autoglm_throttle.limiting.token_bucket import TokenBucket
@@ -53,7 +54,7 @@ class Crowd:
         self._number = 0
         self.workers = [Worker(f"w{n}", Leases((rate, rate, rate), burst_s, 0.0)) for n in range(workers)]
         for worker in self.workers:
-            worker.leases.wake = lambda worker=worker: self.at(self.now, lambda: self._work(worker))  # type: ignore[misc]
+            worker.leases.wake = partial(self._wake, worker)
             self._beat(worker)
 
     def at(self, when: float, what: Callable[[], None]) -> None:
@@ -147,6 +148,9 @@ class Crowd:
             self._again(worker, token)
         self._work(worker)
 
+    def _wake(self, worker: Worker) -> None:
+        self.at(self.now, partial(self._work, worker))
+
     def traffic(self, rps: float, until_s: float, share_of_first: float | None = None) -> None:
         """Poisson arrivals, even over the workers or mostly to the first."""
         when = self.now
@@ -158,7 +162,7 @@ class Crowd:
                 worker = self.workers[0]
             else:
                 worker = self.random.choice(self.workers)
-            self.at(when, lambda worker=worker: self.arrive(worker, Demand(Priority.MID)))  # type: ignore[misc]
+            self.at(when, partial(self.arrive, worker, Demand(Priority.MID)))
 
     def leased(self) -> float:
         return sum(lease.tokens(self.now) for w in self.workers for lease in w.leases.all if not w.dead)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib.util
 import logging
 import string
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.identity import SHARED_KEY
-from autoglm_throttle.settings import SETTINGS, ConfigError, Plan, RoutePolicy, Settings, advice
+from autoglm_throttle.settings import SETTINGS, ConfigError, Plan, Problem, RoutePolicy, Settings, advice
 from autoglm_throttle.settings.masked import MASK, masked_url
 from autoglm_throttle.settings.remarks import OF_STORE, at_start
 
@@ -208,11 +209,11 @@ def test_who_shares_a_store_shares_the_key_of_identities() -> None:
 # --- advice ---
 
 
-def told(function: object, **values: object) -> list[str]:
+def told(function: Callable[[Settings], list[Problem]], **values: object) -> list[str]:
     full = {"policy": "tiers", "workers": 1, "user_limit": "5/s", "key_secret": KEY}
     return [
         problem.variable.removeprefix("AUTOGLM_THROTTLE_")
-        for problem in function(Settings(**(full | values)))  # type: ignore[operator]
+        for problem in function(Settings(**(full | values)))
     ]
 
 

@@ -87,6 +87,13 @@ async def test_one_pass_is_one_round_trip(window: RedisWindow) -> None:
     assert (health.calls, health.asked, health.waiting, health.connections) == (1, 30, 0, 1)
 
 
+def batch_of(window: RedisWindow) -> redis_window._LoopBatch:
+    """The batch of the running loop."""
+    batch = window._here()
+    assert batch is not None
+    return batch
+
+
 class Gate:
     """Holds every call back until it is opened."""
 
@@ -94,8 +101,7 @@ class Gate:
         self.open = asyncio.Event()
         self.called = asyncio.Event()
         self.calls = 0
-        batch = window._here()
-        assert batch is not None
+        batch = batch_of(window)
         self._send = batch._send
         monkeypatch.setattr(batch, "_send", self)
 
@@ -137,7 +143,7 @@ async def test_who_leaves_has_spent_nothing(
     assert leaver.cancelled()
     assert window.health().late == (moment != "queued")
     assert await left(window, charge(1, 0)) == [10]
-    assert window._here()._flights == set()  # type: ignore[union-attr]
+    assert batch_of(window)._flights == set()
 
 
 def test_a_loop_for_each_caller_shares_the_window(window: RedisWindow) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -44,9 +45,9 @@ def play(
     for number, (gap_s, context, tokens) in enumerate(work):
         at_s += gap_s
         item = Item(number, context, tokens)
-        events.append((at_s, number, lambda now, item=item: sim.submit(item, now)))  # type: ignore[misc]
+        events.append((at_s, number, partial(sim.submit, item)))
     for number, (when_s, fault) in enumerate(trouble):
-        events.append((when_s, -number - 1, lambda now, fault=fault: FAULTS[fault](sim, now)))  # type: ignore[misc]
+        events.append((when_s, -number - 1, partial(FAULTS[fault], sim)))
     looks = int(60.0 / step_s)
     events += [(look * step_s, 10_000 + look, lambda _now: None) for look in range(looks + 1)]
     told: list[Done] = []
