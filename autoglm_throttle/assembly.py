@@ -128,7 +128,7 @@ def shared_store(settings: Settings, redis: Callable[[], Any] | None) -> Store |
         )
     if settings.redis_url is None and redis is None:
         return None
-    from autoglm_throttle.limiting.shared.redis_batch import BatchRules
+    from autoglm_throttle.limiting.shared.batch_rules import BatchRules
     from autoglm_throttle.limiting.shared.redis_window import RedisWindow
     from autoglm_throttle.limiting.shared.wire import WindowWire
 

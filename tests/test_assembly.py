@@ -15,8 +15,8 @@ from autoglm_throttle.control.table import TierTable
 from autoglm_throttle.identity import Identity
 from autoglm_throttle.limiting.cap import Cap
 from autoglm_throttle.limiting.gate import Gate, GateRules, Ticket
+from autoglm_throttle.limiting.shared.batch_rules import BatchRules
 from autoglm_throttle.limiting.shared.limits_window import LimitsWindow
-from autoglm_throttle.limiting.shared.redis_batch import BatchRules
 from autoglm_throttle.limiting.shared.redis_window import RedisWindow
 from autoglm_throttle.limiting.shared.windows import SharedWindows
 from autoglm_throttle.limiting.token_bucket import TokenBucket

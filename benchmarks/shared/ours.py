@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from autoglm_throttle import Permit, Settings, Throttle
-from autoglm_throttle.limiting.shared.redis_batch import BatchRules
+from autoglm_throttle.limiting.shared.batch_rules import BatchRules
 from autoglm_throttle.limiting.shared.redis_window import RedisWindow
 from autoglm_throttle.limiting.shared.store import Charge, Trouble
 from autoglm_throttle.limiting.shared.windows import StoreView

@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from autoglm_throttle.limiting.shared.redis_batch import BatchRules, RedisBatch, Words
+from autoglm_throttle.limiting.shared.batch_codec import Words
+from autoglm_throttle.limiting.shared.batch_rules import BatchRules
+from autoglm_throttle.limiting.shared.redis_batch import RedisBatch
 from autoglm_throttle.limiting.shared.store import Trouble
 
 

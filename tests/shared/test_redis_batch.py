@@ -11,7 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from autoglm_throttle.limiting.shared.redis_batch import GRACE_S, BatchRules
+from autoglm_throttle.limiting.shared.batch_rules import BatchRules
+from autoglm_throttle.limiting.shared.redis_batch import GRACE_S
 from autoglm_throttle.limiting.shared.store import Trouble
 from tests.shared.batches import Number, Plant
 

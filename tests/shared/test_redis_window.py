@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from autoglm_throttle.limiting.shared import redis_window
-from autoglm_throttle.limiting.shared.redis_batch import BatchRules
+from autoglm_throttle.limiting.shared.batch_rules import BatchRules
 from autoglm_throttle.limiting.shared.redis_script import RedisScript
 from autoglm_throttle.limiting.shared.redis_window import RedisWindow
 from autoglm_throttle.limiting.shared.store import VALUES, Answer, Charge, Trouble

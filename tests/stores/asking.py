@@ -9,7 +9,7 @@ from collections.abc import Awaitable
 from types import TracebackType
 from typing import Self, TypeVar
 
-from autoglm_throttle.limiting.shared.redis_batch import BatchRules
+from autoglm_throttle.limiting.shared.batch_rules import BatchRules
 from autoglm_throttle.limiting.shared.redis_window import RedisWindow
 from autoglm_throttle.limiting.shared.store import VALUES, Answer, Charge, Trouble
 from autoglm_throttle.limiting.shared.wire import WindowWire

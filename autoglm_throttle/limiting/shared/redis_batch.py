@@ -14,13 +14,16 @@ import asyncio
 import contextvars
 import math
 from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeAlias
 
+from autoglm_throttle.limiting.shared.batch_codec import A, E
 from autoglm_throttle.limiting.shared.store import Health, Trouble
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Callable, Sequence
+
+    from autoglm_throttle.limiting.shared.batch_codec import Codec, Sender
+    from autoglm_throttle.limiting.shared.batch_rules import BatchRules
 
 STALL_S: Final = 0.005
 """Seconds: a timer that fires later than this was held up by the loop itself, and so were the replies."""
@@ -32,85 +35,7 @@ of 10 decisions time out with the reply already in the socket; with it, none of 
 GRAIN_S: Final = 0.002
 """Seconds: whose deadlines lie so close together have one."""
 
-Words = tuple[list[str], list[str | int]]
-"""KEYS and ARGV of one script call."""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchRules:
-    """Sizes and times of a batch.
-
-    Raises:
-        ValueError: one of them is below 1, or the deadline is not above 0.
-    """
-
-    deadline_s: float = 0.05
-    """Seconds from asking to an answer, one way or the other; the p99 at 5000 decisions/s is 8 ms."""
-    in_flight: int = 2
-    """Calls at a time: 1, 2 and 4 are equal on loopback, two hide a network's way."""
-    batch_keys: int = 128
-    """Keys in one call: about 0.6 ms of one core of the server."""
-    queue: int = 4096
-    """Entries that may wait for a call."""
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.deadline_s < math.inf or min(self.in_flight, self.batch_keys, self.queue) < 1:
-            raise ValueError(f"every number must be above 0: {self}")
-
-
-class Entry(Protocol):
-    """What travels: one question, or one word that needs no answer."""
-
-    @property
-    def keys(self) -> list[str]:
-        """What it touches; counted against `BatchRules.batch_keys`."""
-        ...
-
-    @property
-    def tag(self) -> int:
-        """Entries of one call must have one tag where the server wants that (Cluster)."""
-        ...
-
-
-E = TypeVar("E", bound=Entry)
-A = TypeVar("A")
 _Waiter: TypeAlias = "asyncio.Future[A | Trouble] | None"
-
-
-class Codec(Protocol[E, A]):
-    """Entries to calls and replies to answers."""
-
-    def encode(self, entries: Sequence[E]) -> Words:
-        """One call for all entries."""
-        ...
-
-    def decode(self, reply: object, entries: Sequence[E]) -> Sequence[A | Trouble]:
-        """One answer for each entry, in order; whatever for one that was only told.
-
-        Raises:
-            ValueError: the reply does not fit the entries.
-        """
-        ...
-
-    def undo(self, entry: E, answer: A) -> E | None:
-        """What takes back an answer that nobody heard; None if it changed nothing."""
-        ...
-
-
-class Sender(Protocol):
-    """Carries calls; it never raises but for a cancellation."""
-
-    def __call__(self, calls: Sequence[Words], due: float) -> Awaitable[Sequence[object]]:
-        """Send all calls at once.
-
-        Args:
-            calls: each with keys of one tag.
-            due: loop time after which nothing may be sent any more.
-
-        Returns:
-            For each call its reply, or a `Trouble`.
-        """
-        ...
 
 
 class _Flight(Generic[E, A]):

@@ -17,7 +17,7 @@ from autoglm_throttle.limiting.shared.store import Trouble
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autoglm_throttle.limiting.shared.redis_batch import Words
+    from autoglm_throttle.limiting.shared.batch_codec import Words
     from autoglm_throttle.redis_client import AsyncClient
 
     _Connection: TypeAlias = Any

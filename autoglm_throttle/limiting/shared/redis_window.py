@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, cast
 
 from autoglm_throttle.limiting.shared import wire as wires
-from autoglm_throttle.limiting.shared.redis_batch import BatchRules, RedisBatch
+from autoglm_throttle.limiting.shared.batch_rules import BatchRules
+from autoglm_throttle.limiting.shared.redis_batch import RedisBatch
 from autoglm_throttle.limiting.shared.redis_script import RIGHTS, RedisScript
 from autoglm_throttle.limiting.shared.store import VALUES, Answer, Charge, Health, Trouble
 from autoglm_throttle.limiting.shared.wire import Ask, Settlement, WindowWire
@@ -17,7 +18,7 @@ from autoglm_throttle.model import UserLimit
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autoglm_throttle.limiting.shared.redis_batch import Words
+    from autoglm_throttle.limiting.shared.batch_codec import Words
     from autoglm_throttle.redis_client import RedisClients
 
 __all__ = ["RIGHTS", "RedisWindow"]
