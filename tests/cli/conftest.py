@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+
+from autoglm_throttle.cli import main
+from tests.cli.findings import PASSWORD, Doctor
+
+
+@pytest.fixture
+def clean_env(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("AUTOGLM_THROTTLE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AUTOGLM_THROTTLE_GPU", "none")
+
+
+@pytest.fixture
+def doctor(
+    clean_env: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], redis_prefix: str
+) -> Doctor:
+    def run(**environ: str) -> tuple[int, list[dict[str, Any]]]:
+        for name, value in ({"REDIS_PREFIX": redis_prefix} | environ).items():
+            monkeypatch.setenv("AUTOGLM_THROTTLE_" + name, value)
+        status = main(["doctor", "--format", "json"])
+        out, err = capsys.readouterr()
+        assert PASSWORD not in out + err
+        assert err == ""
+        document = json.loads(out)
+        assert document["ok"] is (status == 0)
+        return status, [finding for finding in document["findings"] if finding["part"] != "gpu"]
+
+    return run
