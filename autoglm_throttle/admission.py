@@ -117,13 +117,13 @@ class Admission:
                 decision = self._windows.hit(demand, now) or ADMITTED
                 if decision.allowed:
                     rows.classes[demand.priority].admitted += 1
-                    return Permit(desk, demand, decision, now, now)
-                if isinstance(decision, Question):
+                    verdict = Permit(desk, demand, decision, now, now)
+                    if self._upkeep is None:
+                        return verdict
+                elif isinstance(decision, Question):
                     return _ask_first(Ticket.entered(demand, now), paid, decision, desk)
-                if demand.holds_slot:
-                    desk.free(now)
-                paid.give_back(demand.cost, now)
-                verdict = self._refuse(demand, decision, now)
+                else:
+                    verdict = self._turn_back(demand, paid, decision, now)
             else:
                 verdict = self._line_up(demand, paid, now)
         finally:
@@ -252,6 +252,13 @@ class Admission:
                 return None
         return place
 
+    def _turn_back(self, demand: Demand, paid: Payer, decision: Decision, now: float) -> Permit | Rejection:
+        """Refuse one who has paid and entered."""
+        if demand.holds_slot:
+            self._desk.free(now)
+        paid.give_back(demand.cost, now)
+        return self._refuse(demand, decision, now)
+
     def _refuse(self, demand: Demand, decision: Decision, now: float) -> Permit | Rejection:
         """Refuse, or in a dry run only say so."""
         desk = self._desk
@@ -285,6 +292,9 @@ class Admission:
         question = ticket.question
         if question is None:
             raise ValueError(f"{ticket!r} has nothing to ask")
+        if ticket.stood:
+            with self._desk.rows.lock:
+                self._desk.hear(ticket)
         try:
             answer = await question.send()
         except BaseException:

@@ -239,8 +239,8 @@ class Throttle(Admission):
         fleet = self._fleet
         if fleet is None:
             return None
-        away_s = fleet.leases.away_since_s
-        return FleetView(fleet.members, away_s is None, fleet.calls, fleet.failures)
+        up = fleet.leases.away_since_s is None
+        return FleetView(fleet.members, up, fleet.calls, fleet.failures)
 
     def _renew(self) -> None:
         """Do what a request finds due: start the sampling, and ask the controller about an older sample."""

@@ -40,17 +40,19 @@ class Upkeep:
     def tend(self) -> None:
         """Write the lines that are due, and begin a probe if one is; without the lock."""
         shared = self._shared
-        if not (shared.probe_due or shared.changes):
+        probes = shared.probe_due and loop_runs()
+        if not (probes or shared.changes):
             return
         with self._rows.lock:
-            due, shared.probe_due = shared.probe_due, False
+            if probes:  # else it waits for somebody with an event loop
+                probes, shared.probe_due = shared.probe_due, False
             changes, shared.changes = shared.changes, []
             view = shared.view() if changes else None
         if view is not None:
             for change in changes:
                 journal.store_changed(view, change, shared.store.last_error).write()
-        if due and not begin(shared.store.probe, self._probed, insists=True):
-            self._probed(Trouble.LOOP)
+        if probes:
+            begin(shared.store.probe, self._probed, insists=True)
 
     def view(self) -> StoreView:
         """What there is to see; under the lock."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from autoglm_throttle.cli.command import add_sources, load
 from autoglm_throttle.cli.output import FINE, table, write, write_json
-from autoglm_throttle.model import Priority, UserLimit
+from autoglm_throttle.model import OnError, Priority, UserLimit
 from autoglm_throttle.settings import SETTINGS, ConfigError, Problem, RoutePolicy, Settings, user_limits_text
 from autoglm_throttle.settings.quantity import plain
 
@@ -55,6 +55,22 @@ def run(args: argparse.Namespace) -> int:
     else:
         write(table((name, _plain(value)) for name, value in details.items()))
     return FINE
+
+
+def kept(settings: Settings) -> str:
+    """Where user limits are counted; whether it answers is asked by ``doctor``."""
+    if not settings.shared:
+        return "User limits are counted in the memory of each process."
+    store = "Redis" if settings.redis_url is not None else "the storage of USER_STORAGE"
+    meanwhile = {
+        OnError.LOCAL: f"each goes by 1/{settings.workers} of them",
+        OnError.ALLOW: "none holds",
+        OnError.DENY: "all whom one applies to are refused",
+    }[settings.redis_on_error]
+    return (
+        f"User limits are counted in {store} for all processes; while it is away, {meanwhile}.\n"
+        "Whether it answers: autoglm-throttle doctor"
+    )
 
 
 def judge(settings: Settings, path: str, method: str, app: object = None) -> Verdict:
@@ -133,7 +149,7 @@ def _text(settings: Settings) -> str:
         )
         for name, known in SETTINGS.items()
     ]
-    parts = [table(rows)]
+    parts = [table(rows), kept(settings)]
     if settings.routes:
         heading = ("route", "priority", "cost", "user limit", "slo s")
         parts.append(table([heading, *map(_route_row, settings.routes)]))

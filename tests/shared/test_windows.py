@@ -177,17 +177,6 @@ def test_a_refused_question_has_nothing_to_give_back_and_stays_known() -> None:
     assert not shared.known(ALICE, 0.5).allowed
 
 
-def test_a_foreign_key_is_trouble_of_that_caller_alone() -> None:
-    shared = Shared(MINUTE)
-    decision = shared.hit(ALICE, 0.0, [-1, 0, 0, 0, 0])
-    assert decision.allowed
-    assert shared.windows.view().fallbacks[Trouble.FOREIGN] == 1
-    assert shared.windows.outage.state is State.REMOTE
-    both = Demand(user="u", address="v")
-    assert shared.hit(both, 0.0, [*granted(), -1, 0, 0, 0, 0]).allowed
-    assert shared.windows.view().fallbacks[Trouble.FOREIGN] == 2
-
-
 @pytest.mark.parametrize("trouble", list(Trouble))
 def test_without_the_store_each_process_goes_by_its_share(trouble: Trouble) -> None:
     shared = Shared(MINUTE, processes=4)
@@ -196,6 +185,7 @@ def test_without_the_store_each_process_goes_by_its_share(trouble: Trouble) -> N
     assert decisions[-1].reason is Reason.USER
     assert decisions[-1].limit == 3
     assert shared.windows.view().fallbacks[trouble] == 4
+    assert shared.windows.outage.state is State.REMOTE
 
 
 def test_without_the_store_everybody_is_admitted_where_that_is_wanted() -> None:

@@ -14,6 +14,7 @@ from autoglm_throttle import assembly
 from autoglm_throttle.limiting.gate import Ticket
 from autoglm_throttle.limiting.shared.outage import State
 from autoglm_throttle.limiting.shared.store import Answer, Trouble
+from autoglm_throttle.limiting.shared.windows import SharedWindows
 from autoglm_throttle.model import Decision, Demand, Priority, Reason
 from autoglm_throttle.permit import Permit, Rejection
 from autoglm_throttle.settings import Settings
@@ -338,12 +339,62 @@ async def test_a_probe_without_a_loop_fails_and_is_due_again(monkeypatch: pytest
     assert site.store.probed == 1
 
 
+@pytest.mark.parametrize("on_error", ["local", "allow"])
+async def test_a_service_that_refuses_nobody_finds_its_store_again(
+    monkeypatch: pytest.MonkeyPatch, on_error: str
+) -> None:
+    site = Site(monkeypatch, Trouble.UNREACHABLE, places=50, redis_on_error=on_error)
+    site.throttle.start()
+    await turns()
+    assert isinstance(await site.admit(), Permit)
+    site.clock.advance(1.3)
+    assert isinstance(await site.admit(), Permit)
+    await turns()
+    assert isinstance(site.throttle.try_admit(Demand(user=ALICE)), Ticket)
+
+
+async def test_a_probe_is_left_to_who_has_an_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sampler and a scrape come by on threads of their own."""
+    site = Site(monkeypatch)
+    site.throttle.start()
+    await turns()
+    windows = site.throttle._windows
+    assert isinstance(windows, SharedWindows)
+    windows.probe_due = True
+    await asyncio.to_thread(site.throttle.snapshot)
+    assert windows.probe_due
+    assert site.store.probed == 1
+    site.throttle.snapshot()
+    await turns()
+    assert not windows.probe_due
+    assert site.store.probed == 2
+
+
+async def test_a_ticket_called_before_it_was_waited_for_is_heard_of_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    site = Site(monkeypatch, granted(8), granted(7))
+    first = await site.admit()
+    assert isinstance(first, Permit)
+    ticket = site.throttle.try_admit(Demand(user=ALICE))
+    assert isinstance(ticket, Ticket)
+    first.settle()
+    permit = await site.throttle.wait(ticket)
+    assert isinstance(permit, Permit)
+    assert site.throttle.called() == []
+    permit.settle()
+    assert site.nothing_is_held()
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_process_lets_the_parents_connections_be(monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site(monkeypatch)
+    site.throttle.try_admit(Demand(user=ALICE))
     child = os.fork()
     if not child:
-        os._exit(0 if site.store.forgotten == 1 else 1)
+        view = site.throttle.snapshot().store
+        fresh = view is not None and not any(view.fallbacks.values())
+        os._exit(0 if site.store.forgotten == 1 and fresh else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert site.store.forgotten == 0
 

@@ -68,7 +68,7 @@ VALUES = 5
 Answer = Sequence[int]
 """`VALUES` integers for each limit of each charge, in the order asked.
 
-ok 1: this limit allows, 0: refuses, -1: a foreign key. The request is allowed only if all are 1.
+ok 1: this limit allows, 0: refuses. The request is allowed only if all are 1.
 remaining: units left, after spending if the request was allowed.
 retry_after: microseconds until it fits if nobody else spends; 0 if ok, -1 if it never can.
 reset: microseconds until the oldest counted unit leaves; 0 if nothing is counted.

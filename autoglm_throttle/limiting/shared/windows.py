@@ -52,7 +52,8 @@ class SharedWindows:
         processes: how many processes share the limits: each takes its fair share while it cannot be asked.
         max_users: most users remembered under each set of limits, meanwhile.
         text_of: makes an identity of a user's name that is none.
-        askable: whether the store's client can run where this is asked: in an asyncio loop.
+        askable: whether the store's client can run where this is asked, in an asyncio loop, and nobody
+            else has just found out that the store is away.
     """
 
     def __init__(  # noqa: PLR0913 - one argument for each part that it is put together from
@@ -103,7 +104,8 @@ class SharedWindows:
             self._spared += 1
             return known
         if self.outage.state is not State.REMOTE:
-            self.probe_due = self.probe_due or self.outage.due(now)
+            if self._askable() and self.outage.due(now):
+                self.probe_due = True
             return self._without(demand, self.outage.why or Trouble.UNREACHABLE, now)
         if not self._askable():
             return self._without(demand, Trouble.LOOP, now)
@@ -162,6 +164,9 @@ class SharedWindows:
         self.store.forget()
         self.outage.forget(now)
         self.probe_due = False
+        self.changes.clear()
+        self._fallbacks = dict.fromkeys(Trouble, 0)
+        self._spared = 0
 
     def mend(self) -> None:
         """Make every table whole again, as after a fork in the midst of a change."""
@@ -172,8 +177,6 @@ class SharedWindows:
         """The decision on a question, with the store's answer or without."""
         if isinstance(answer, Trouble):
             return self._unanswered(question, answer, now)
-        if -1 in answer[::VALUES]:
-            return self._unanswered(question, Trouble.FOREIGN, now)
         verdict = self._verdict(question.charges, answer, now)
         if verdict.allowed:
             question.answer = answer
