@@ -1,4 +1,4 @@
-"""What all tests share: how hard hypothesis looks for counterexamples, and real Redis servers.
+"""What all tests share: how hard hypothesis looks for counterexamples, event loops, and real Redis servers.
 
 ``HYPOTHESIS_PROFILE=thorough`` looks twenty times as long, with fresh randomness.
 """
@@ -21,4 +21,4 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
-pytest_plugins = ["tests.stores.fixtures"]
+pytest_plugins = ["tests.loops", "tests.stores.fixtures"]

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
 
 import anyio
 import pytest
 
 from autoglm_throttle.doorbell import Doorbell, doorbell
+from tests.loops import BACKENDS, run
 
-BACKENDS = ("asyncio", "trio")
 LONG_S = 60.0
-
-
-def run(backend: str, task: Callable[[], Awaitable[None]]) -> None:
-    anyio.run(task, backend=backend)
-
-
-@pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 def test_a_bell_rung_in_the_same_loop_wakes_its_waiter(backend: str) -> None:

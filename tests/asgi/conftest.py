@@ -10,14 +10,6 @@ import pytest
 
 from autoglm_throttle import doorbell
 
-BACKENDS = ("asyncio", "trio")
-
-
-@pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest) -> str:
-    """Both event loops that servers run."""
-    return str(request.param)
-
 
 @pytest.fixture(autouse=True)
 def keen_ears(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,10 +19,6 @@ def outcomes(throttle: ManualThrottle) -> dict[str, int]:
     return {outcome.value: n for (_, outcome), n in counted.items() if n}
 
 
-def active(throttle: ManualThrottle) -> int:
-    return sum(throttle.snapshot().active.values())
-
-
 class Streaming:
     """An app that sends its chunks and looks at what has arrived after each."""
 

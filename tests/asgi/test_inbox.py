@@ -14,16 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.asgi.inbox import KEPT_BYTES, PART_BYTES, Inbox
-from tests.asgi.line import settled
+from tests.asgi.line import part, settled
 
 pytestmark = pytest.mark.usefixtures("quiet_loop")
 
 Message = dict[str, Any]
 GONE: Message = {"type": "http.disconnect"}
-
-
-def part(body: bytes, *, more: bool = True) -> Message:
-    return {"type": "http.request", "body": body, "more_body": more}
 
 
 class Wire:

@@ -19,7 +19,8 @@ from autoglm_throttle.model import Decision, Reason, Refused
 from autoglm_throttle.testing import throttle_for_tests
 from tests.asgi.drive import Answer, App, Message, http_scope, request
 from tests.asgi.line import REQUEST, Client, settled, taken, with_places
-from tests.asgi.streams import CHUNKS, Streaming, active, limited, outcomes
+from tests.asgi.streams import CHUNKS, Streaming, limited, outcomes
+from tests.throttle.lining import active
 
 
 async def test_permit_is_held_until_the_last_byte_and_not_longer() -> None:

@@ -14,13 +14,10 @@ from autoglm_throttle.limiting.sliding_window import SlidingWindow
 from autoglm_throttle.limiting.sub_buckets import Ring
 from autoglm_throttle.model import EXACT_AT_MOST, UserLimit
 from tests.limiting.reference_buckets import ReferenceWindow
+from tests.limiting.windows import limit
 
 USERS = ("ann", "ben")
 BIG = EXACT_AT_MOST + 1
-
-
-def limit(units: int, window_s: int) -> UserLimit:
-    return UserLimit(f"user-{window_s}s", units, window_s)
 
 
 @st.composite

@@ -11,13 +11,10 @@ from autoglm_throttle.limiting.limit_sets import LimitSets
 from autoglm_throttle.limiting.sliding_window import SlidingWindow
 from autoglm_throttle.limiting.user_windows import UserWindows
 from autoglm_throttle.model import Demand, Priority, UserLimit
+from tests.limiting.windows import limit
 
 USERS = ("ann", "ben", "")
 EDGE = 1e-9
-
-
-def limit(units: int, window_s: int) -> UserLimit:
-    return UserLimit(f"user-{window_s}s", units, window_s)
 
 
 @st.composite

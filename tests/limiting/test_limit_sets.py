@@ -6,12 +6,7 @@ import pytest
 
 from autoglm_throttle.limiting.limit_sets import LimitSets
 from autoglm_throttle.model import UNITS_AT_MOST, Demand, Priority, UserLimit
-
-Limits = tuple[UserLimit, ...]
-
-
-def per(units: int, window_s: int = 60) -> Limits:
-    return (UserLimit(f"user-{window_s}s", units, window_s),)
+from tests.limiting.windows import Limits, per
 
 
 def sets(*by_priority: Limits, factor: float = 2.0) -> LimitSets:

@@ -14,13 +14,10 @@ from hypothesis import strategies as st
 from autoglm_throttle.limiting.sub_buckets import Ring, SubBuckets
 from autoglm_throttle.model import Decision, Reason, UserLimit
 from tests.limiting.reference_buckets import ReferenceBuckets
+from tests.limiting.windows import limit
 
 BYTES_AT_MOST = 300
 LARGEST = 2**24 - 1
-
-
-def limit(units: int, window_s: int) -> UserLimit:
-    return UserLimit(f"user-{window_s}s", units, window_s)
 
 
 limits = st.builds(

@@ -14,12 +14,7 @@ from autoglm_throttle.limiting.limit_sets import LimitSets
 from autoglm_throttle.limiting.user_windows import UserWindows
 from autoglm_throttle.model import Decision, Demand, Priority, Reason, UserLimit
 from tests.limiting.reference_log import ReferenceLog
-
-Limits = tuple[UserLimit, ...]
-
-
-def per(units: int, window_s: int = 60) -> Limits:
-    return (UserLimit(f"user-{window_s}s", units, window_s),)
+from tests.limiting.windows import Limits, per
 
 
 def windows(

@@ -5,9 +5,15 @@ from __future__ import annotations
 from autoglm_throttle.limiting.sliding_window import SlidingWindow
 from autoglm_throttle.model import UserLimit
 
+Limits = tuple[UserLimit, ...]
+
 
 def limit(units: int, window_s: int) -> UserLimit:
     return UserLimit(f"user-{window_s}s", units, window_s)
+
+
+def per(units: int, window_s: int = 60) -> Limits:
+    return (limit(units, window_s),)
 
 
 def window(*limits: UserLimit, max_users: int = 1000, shared: int | None = None) -> SlidingWindow:

@@ -87,7 +87,7 @@ class ManualLoop(asyncio.SelectorEventLoop):
 
     def settle(self) -> None:
         """Run until nobody has anything to do at this time."""
-        self.run_until_complete(_passes(30))
+        self.run_until_complete(passes(30))
 
     def move(self, seconds: float) -> None:
         """Let time pass at once: whatever was due in it is that late."""
@@ -111,7 +111,7 @@ class ManualLoop(asyncio.SelectorEventLoop):
         self.close()
 
 
-async def _passes(number: int) -> None:
+async def passes(number: int) -> None:
     for _ in range(number):
         await asyncio.sleep(0)
 

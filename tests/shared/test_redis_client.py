@@ -7,7 +7,6 @@ import gc
 import subprocess
 import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import fakeredis
@@ -16,6 +15,7 @@ import pytest
 from autoglm_throttle import redis_client
 from autoglm_throttle.redis_client import CONNECTIONS, RedisClients, RedisOptions
 from tests.stores.cluster import Cluster3
+from tests.stores.descriptors import open_files
 from tests.stores.polling import until
 from tests.stores.sentinel import SentinelPair
 from tests.stores.server import RedisServer
@@ -187,10 +187,6 @@ def test_nothing_is_imported_before_it_is_needed() -> None:
     assert done.stdout == "[]\n", done.stderr
 
 
-def _open() -> int:
-    return len(list(Path("/dev/fd").iterdir()))
-
-
 @pytest.mark.server
 class TestOnServers:
     """What redis-py makes of it."""
@@ -203,10 +199,10 @@ class TestOnServers:
 
         asyncio.run(request())
         gc.collect()
-        before = _open()
+        before = open_files()
         for _ in range(300):
             asyncio.run(request())
-        assert _open() == before
+        assert open_files() == before
         assert clients.made == 301
         gc.collect()
         assert int(own_server.info("clients")["connected_clients"]) <= 2
@@ -276,10 +272,10 @@ class TestOnServers:
             assert await clients.current().ping()
 
         asyncio.run(main())
-        before = _open()
+        before = open_files()
         for _ in range(3):
             asyncio.run(main())
-        assert _open() == before
+        assert open_files() == before
 
     def test_fakeredis_may_stand_in(self) -> None:
         server = fakeredis.FakeServer()

@@ -18,6 +18,7 @@ from autoglm_throttle.limiting.shared.store import VALUES, Answer, Charge, Troub
 from autoglm_throttle.limiting.shared.wire import WindowWire
 from autoglm_throttle.model import UserLimit
 from autoglm_throttle.redis_client import RedisClients, RedisOptions
+from tests.shared.batches import passes
 from tests.stores.cluster import Cluster3
 
 PATIENT = BatchRules(deadline_s=5.0)
@@ -112,11 +113,6 @@ class Gate:
         return await self._send(calls, due)
 
 
-async def passes(number: int = 10) -> None:
-    for _ in range(number):
-        await asyncio.sleep(0)
-
-
 @pytest.mark.parametrize("moment", ["queued", "in flight", "answered"])
 async def test_who_leaves_has_spent_nothing(
     window: RedisWindow, monkeypatch: pytest.MonkeyPatch, moment: str
@@ -127,7 +123,7 @@ async def test_who_leaves_has_spent_nothing(
     stayer = asyncio.create_task(window.charge([charge(2)]))
     await asyncio.sleep(0)
     if moment != "queued":
-        await passes()
+        await passes(10)
         assert gate.calls == 1
     if moment == "answered":
 
@@ -222,7 +218,7 @@ async def test_dropped_it_begins_anew(window: RedisWindow, monkeypatch: pytest.M
     await left(window, charge(2))
     gate = Gate(window, monkeypatch)
     waits = asyncio.create_task(window.charge([charge()]))
-    await passes()
+    await passes(10)
     await asyncio.to_thread(window.drop)
     assert await waits is Trouble.LOST
     gate.open.set()

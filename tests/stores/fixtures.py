@@ -51,6 +51,17 @@ def redis_prefix() -> str:
 
 
 @pytest.fixture
+def restricted(redis_server: RedisServer, redis_prefix: str) -> Iterator[str]:
+    """Address of `redis_server` for one who may do what user limits need, under its prefix, and no more."""
+    from autoglm_throttle.limiting.shared.redis_window import RIGHTS
+
+    rights = [f"+{right}" for right in RIGHTS.split()]
+    redis_server.command("ACL", "SETUSER", redis_prefix, "on", ">pw", f"~{redis_prefix}:*", *rights)
+    yield redis_server.url_as(redis_prefix, "pw")
+    redis_server.command("ACL", "DELUSER", redis_prefix)
+
+
+@pytest.fixture
 def own_server() -> Iterator[RedisServer]:
     """A server of the newest kind for this test alone, which may kill it."""
     with RedisServer(newest()) as server:

@@ -16,6 +16,7 @@ from autoglm_throttle.limiting.shared.redis_window import RedisWindow
 from autoglm_throttle.limiting.shared.store import Trouble
 from tests.stores.asking import LIMIT, ask, charge, left, prompt_window, window_at
 from tests.stores.crowd import Crowd
+from tests.stores.descriptors import open_files
 from tests.stores.proxy import SlowProxy
 from tests.stores.server import RedisServer
 
@@ -80,15 +81,11 @@ def _block(seconds: float) -> None:
 def test_a_loop_for_each_request_leaves_nothing_open(own_server: RedisServer, redis_prefix: str) -> None:
     window = window_at(own_server.url, redis_prefix)
     assert asyncio.run(left(window, 1, limit=1000)) == 999
-    before = _open()
+    before = open_files()
     for used in range(2, 302):
         assert asyncio.run(left(window, 1, limit=1000)) == 1000 - used
-    assert _open() == before
+    assert open_files() == before
     assert int(own_server.info("clients")["connected_clients"]) <= 2
-
-
-def _open() -> int:
-    return len(list(Path("/dev/fd").iterdir()))
 
 
 FORK = """

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from autoglm_throttle.limiting.shared.redis_window import RIGHTS
@@ -16,14 +14,6 @@ pytestmark = pytest.mark.server
 
 class TestRights:
     """A user of the server's access control list."""
-
-    @pytest.fixture
-    def restricted(self, redis_server: RedisServer, redis_prefix: str) -> Iterator[str]:
-        """May do all that a window needs, under its prefix, and nothing else."""
-        rights = [f"+{right}" for right in RIGHTS.split()]
-        redis_server.command("ACL", "SETUSER", redis_prefix, "on", ">pw", f"~{redis_prefix}:*", *rights)
-        yield redis_server.url_as(redis_prefix, "pw")
-        redis_server.command("ACL", "DELUSER", redis_prefix)
 
     async def test_named_are_enough(self, restricted: str, redis_prefix: str) -> None:
         window = window_at(restricted, redis_prefix)

@@ -53,6 +53,10 @@ def held(throttle: Throttle, slots: int = 1) -> list[Permit]:
     return [permit_for(throttle, Demand(Priority.LOW)) for _ in range(slots)]
 
 
+def active(throttle: Throttle) -> int:
+    return sum(throttle.snapshot().active.values())
+
+
 def in_flight(throttle: Throttle) -> int:
     return throttle._desk.gate.in_flight
 

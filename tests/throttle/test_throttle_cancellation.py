@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import anyio
 import pytest
@@ -12,10 +11,10 @@ from autoglm_throttle import Demand, Outcome, Permit, Priority, Reason
 from autoglm_throttle import admission as admission_module
 from autoglm_throttle.limiting.gate import TicketState
 from autoglm_throttle.testing import ManualThrottle
+from tests.loops import run
 from tests.throttle.lining import NOTHING, gated, held, in_flight, left_over, ticket_for, warmed
 from tests.throttle.waiter import WAYS, Waiter, quiet, turns
 
-BACKENDS = ("asyncio", "trio")
 HIGH, MID, LOW = Priority
 LATER = range(5)
 """So many turns of the loop between two events: 0 is one breath, and after 4 nothing is pending."""
@@ -23,15 +22,6 @@ LATER = range(5)
 
 class Stopped(BaseException):
     """An exception that nobody expects, as a KeyboardInterrupt."""
-
-
-@pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-def run(backend: str, task: Callable[[], Awaitable[None]]) -> None:
-    anyio.run(task, backend=backend)
 
 
 def untouched(throttle: ManualThrottle, user: str) -> bool:

@@ -24,6 +24,7 @@ from autoglm_throttle import (
 )
 from autoglm_throttle.testing import throttle_for_tests
 from tests.throttle.asking import admitted, decided, heated, permit_of, together
+from tests.throttle.lining import active, outcomes
 
 
 class TestOrder:
@@ -125,27 +126,27 @@ class TestPermit:
         throttle = throttle_for_tests()
         permit = permit_of(throttle)
         with contextlib.nullcontext() if error is None else pytest.raises(type(error)), permit:
-            assert _active(throttle) == 1
+            assert active(throttle) == 1
             if error is not None:
                 raise error
         assert permit.settled
-        assert _outcomes(throttle) == {outcome: 1}
-        assert _active(throttle) == 0
+        assert outcomes(throttle) == {outcome: 1}
+        assert active(throttle) == 0
 
     def test_a_second_settling_changes_nothing_and_is_counted(self) -> None:
         throttle = throttle_for_tests()
         with permit_of(throttle) as permit:
             permit.settle(Outcome.FAILURE)
         permit.settle()
-        assert _outcomes(throttle) == {Outcome.FAILURE: 1}
-        assert _active(throttle) == 0
+        assert outcomes(throttle) == {Outcome.FAILURE: 1}
+        assert active(throttle) == 0
         assert throttle.snapshot().stale_results == 2
 
     def test_64_threads_that_settle_one_permit_settle_it_once(self) -> None:
         throttle = throttle_for_tests()
         permit = permit_of(throttle)
         together(64, lambda _: permit.settle())
-        assert _outcomes(throttle) == {Outcome.SUCCESS: 1}
+        assert outcomes(throttle) == {Outcome.SUCCESS: 1}
         assert throttle.snapshot().stale_results == 63
 
     def test_a_duration_that_did_not_end_by_itself_is_not_observed(self) -> None:
@@ -164,21 +165,13 @@ class TestPermit:
         assert isinstance(rejection, Rejection)
         assert not rejection.admitted
         assert repr(rejection) == "Rejection(Demand(high, user='', cost=1), gpu:stop)"
-        assert _active(throttle) == 0
+        assert active(throttle) == 0
 
     def test_says_whether_it_is_open(self) -> None:
         permit = permit_of(throttle_for_tests())
         assert repr(permit) == "Permit(Demand(mid, user='', cost=1), open)"
         permit.settle()
         assert "settled" in repr(permit)
-
-
-def _active(throttle: Throttle) -> int:
-    return sum(throttle.snapshot().active.values())
-
-
-def _outcomes(throttle: Throttle) -> dict[Outcome, int]:
-    return {outcome: n for (_, outcome), n in throttle.snapshot().outcomes.items() if n}
 
 
 FAST: dict[str, Any] = {"rate_mid_rps": "100000/s"}

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import anyio
 import pytest
@@ -22,6 +22,7 @@ from autoglm_throttle import (
 )
 from autoglm_throttle import admission as admission_module
 from autoglm_throttle.limiting.gate import TicketState
+from tests.loops import BACKENDS, run
 from tests.throttle.asking import DEADLINE_S
 from tests.throttle.lining import (
     NOTHING,
@@ -37,17 +38,7 @@ from tests.throttle.lining import (
 )
 from tests.throttle.waiter import Line, quiet
 
-BACKENDS = ("asyncio", "trio")
 HIGH, MID, LOW = Priority
-
-
-@pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-def run(backend: str, task: Callable[[], Awaitable[None]]) -> None:
-    anyio.run(task, backend=backend)
 
 
 class TestSynchronousFace:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable
 
 import anyio
 import pytest
@@ -22,6 +21,7 @@ from autoglm_throttle import (
     Throttle,
 )
 from autoglm_throttle.limiting.gate import Gate, GateRules, Ticket, TicketState
+from tests.loops import run
 from tests.throttle.asking import DEADLINE_S
 from tests.throttle.lining import (
     NOTHING,
@@ -38,19 +38,9 @@ from tests.throttle.lining import (
 )
 from tests.throttle.waiter import Line, quiet
 
-BACKENDS = ("asyncio", "trio")
 HIGH, MID, LOW = Priority
 SHORT_SLO_S = 0.1
 """An objective under which one waits for 25 ms of real time."""
-
-
-@pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-def run(backend: str, task: Callable[[], Awaitable[None]]) -> None:
-    anyio.run(task, backend=backend)
 
 
 class TestOrder:
