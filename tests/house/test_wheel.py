@@ -11,7 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.wheel import build, problems
+from tests.house.wheel import ROOT, build, problems
+
+SCRIPTS = """
+import pathlib
+import autoglm_throttle as package
+home = pathlib.Path(package.__file__).parent
+for path in sorted(home.rglob("*.lua")):
+    print(path.relative_to(home).as_posix(), path.stat().st_size)
+"""
 
 SMOKE = """
 import importlib.metadata, pathlib, sys
@@ -76,6 +84,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     [
         ("autoglm_throttle/py.typed", "", "py.typed is missing"),
         ("autoglm_throttle/limiting/token_bucket.py", "", "not in the wheel: autoglm_throttle/limiting"),
+        ("autoglm_throttle/gpu/fleet_gpu.lua", "", "not in the wheel: autoglm_throttle/gpu/fleet_gpu.lua"),
         ("", "tests/conftest.py", "no part of the package: tests/conftest.py"),
         ("", "autoglm_throttle/left_over.py", "does not belong in the wheel"),
         (".dist-info/licenses/LICENSE", "", "the licence is missing"),
@@ -94,3 +103,11 @@ def test_the_installed_command_works_without_its_sources(installed: Path) -> Non
     assert run(installed, "autoglm-throttle", "--version").startswith("autoglm-throttle ")
     assert run(installed, "autoglm-throttle", "tiers")
     assert run(installed, "python", "-m", "autoglm_throttle", "check")
+
+
+def test_the_installed_package_has_every_script_that_it_sends_to_a_store(installed: Path) -> None:
+    home = ROOT / "autoglm_throttle"
+    scripts = [(path.relative_to(home).as_posix(), path.stat().st_size) for path in home.rglob("*.lua")]
+    assert len(scripts) >= 3
+    found = run(installed, "python", "-c", SCRIPTS)
+    assert found == "".join(f"{name} {size}\n" for name, size in sorted(scripts))
