@@ -317,7 +317,7 @@ def test_whatever_is_counted_all_figures_stay_sane(counted: list[Period], start:
             assert new == limit or one.done
         else:
             wanted = max(2.0, (tested.rate_rps or 0.0) * tested.budget_s)
-            assert min(limit, max(wanted, 0.7 * one.peak)) - 1e-6 <= new <= limit
+            assert min(limit, max(wanted, 0.7 * min(limit, one.peak))) - 1e-6 <= new <= limit
         limit = new
         assert tested.rate_rps is None or 0.0 < tested.rate_rps < math.inf
         assert tested.unloaded_s is None or 0.001 <= tested.unloaded_s <= 100.0
