@@ -1,75 +1,18 @@
 """A throttle whose user limits are kept in a shared store."""
 
 import asyncio
-import logging
-import os
-import threading
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from fakeredis import FakeAsyncRedis, FakeServer
 
-from autoglm_throttle import assembly
 from autoglm_throttle.limiting.gate import Ticket
-from autoglm_throttle.limiting.shared.outage import State
-from autoglm_throttle.limiting.shared.store import Answer, Trouble
-from autoglm_throttle.limiting.shared.windows import SharedWindows
 from autoglm_throttle.model import Decision, Demand, Priority, Reason
 from autoglm_throttle.permit import Permit, Rejection
 from autoglm_throttle.settings import Settings
-from autoglm_throttle.testing import ManualClock
 from autoglm_throttle.throttle import Throttle
-from tests.shared.scripted_store import ScriptedStore, granted, refused
-
-ALICE = "a" * 16
-
-
-class Site:
-    """A throttle on a scripted store, with one place unless said otherwise."""
-
-    def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, *script: Answer | Trouble, places: int = 1, **settings: Any
-    ) -> None:
-        self.store = ScriptedStore(*script)
-        monkeypatch.setattr(assembly, "shared_store", lambda *_: self.store)
-        self.clock = ManualClock()
-        values: dict[str, Any] = {"user_limit": "10/minute", "redis_url": "redis://nowhere", "gpu": "none"}
-        values |= {"policy": "gate", "inflight_start": places, "inflight_floor": 1, "inflight_max": places}
-        self.throttle = Throttle(Settings(**values | settings), clock=self.clock, sampling="manual")
-        self.tokens = self.left()
-
-    def left(self) -> float:
-        return self.throttle.snapshot().tokens[Priority.MID]
-
-    @property
-    def in_flight(self) -> int:
-        gate = self.throttle.snapshot().gate
-        return gate.in_flight if gate is not None else 0
-
-    @property
-    def waiting(self) -> int:
-        gate = self.throttle.snapshot().gate
-        return sum(gate.waiting) if gate is not None else 0
-
-    def nothing_is_held(self) -> bool:
-        return self.in_flight == self.waiting == 0 and not any(self.throttle.snapshot().active.values())
-
-    async def admit(self) -> Permit | Rejection:
-        return await self.throttle.admit(Demand(user=ALICE))
-
-    async def begun(self) -> asyncio.Task[Permit | Rejection]:
-        """A request that has asked the store and waits for it."""
-        self.store.gate = asyncio.Event()
-        task = asyncio.create_task(self.admit())
-        await turns()
-        assert self.store.asked
-        return task
-
-
-async def turns(count: int = 5) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
+from tests.shared.scripted_store import granted, refused
+from tests.throttle.sharing import ALICE, Site, turns
 
 
 async def test_an_admitted_request_carries_the_stores_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,93 +230,6 @@ def test_without_an_event_loop_the_process_decides_at_once(monkeypatch: pytest.M
     assert not site.store.asked
 
 
-async def test_an_outage_is_logged_once_and_its_end_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "autoglm_throttle")
-    site = Site(monkeypatch, *[Trouble.TIMEOUT] * 3, places=50)
-    site.throttle.start()
-    await turns()
-    site.store.probes = [Trouble.TIMEOUT, None]
-    for _ in range(10):
-        assert isinstance(await site.admit(), Permit)
-    store = site.throttle.snapshot().store
-    assert store is not None
-    assert (store.state, store.why, store.fallbacks[Trouble.TIMEOUT]) == (State.LOCAL, Trouble.TIMEOUT, 10)
-    for _ in range(2):
-        site.clock.advance(1.3)
-        await site.admit()
-        await turns()
-    changes = [record for record in caplog.records if getattr(record, "event", "").startswith("store_")]
-    lines = [record.getMessage() for record in changes]
-    assert len(lines) == 2
-    assert "scripted cannot be asked: timeout; each process goes by 1/1 of the user limits" in lines[0]
-    assert "answers again after 2.6 s" in lines[1]
-    assert site.store.probed == 3
-    assert isinstance(site.throttle.try_admit(Demand(user=ALICE)), Ticket)
-
-
-async def test_the_store_is_connected_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    site = Site(monkeypatch)
-    site.store.probes = [Trouble.UNREACHABLE]
-    site.throttle.start()
-    await turns()
-    store = site.throttle.snapshot().store
-    assert store is not None
-    assert store.state is State.LOCAL
-    assert isinstance(await site.admit(), Permit)
-    assert not site.store.asked
-
-
-async def test_a_probe_without_a_loop_fails_and_is_due_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    site = Site(monkeypatch, Trouble.UNREACHABLE)
-    await site.admit()
-    site.clock.advance(2.0)
-    thread = threading.Thread(target=lambda: site.throttle.try_admit(Demand(user=ALICE)))
-    thread.start()
-    thread.join()
-    assert site.store.probed == 0
-    site.clock.advance(2.0)
-    site.throttle.try_admit(Demand(user=ALICE))
-    await turns()
-    assert site.store.probed == 1
-
-
-@pytest.mark.parametrize("on_error", ["local", "allow"])
-async def test_a_service_that_refuses_nobody_finds_its_store_again(
-    monkeypatch: pytest.MonkeyPatch, on_error: str
-) -> None:
-    site = Site(monkeypatch, Trouble.UNREACHABLE, places=50, redis_on_error=on_error)
-    site.throttle.start()
-    await turns()
-    assert isinstance(await site.admit(), Permit)
-    site.clock.advance(1.3)
-    assert isinstance(await site.admit(), Permit)
-    await turns()
-    assert isinstance(site.throttle.try_admit(Demand(user=ALICE)), Ticket)
-
-
-async def test_a_probe_is_left_to_who_has_an_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sampler and a scrape come by on threads of their own."""
-    site = Site(monkeypatch)
-    site.throttle.start()
-    await turns()
-    windows = site.throttle._windows
-    assert isinstance(windows, SharedWindows)
-
-    def due() -> bool:
-        return windows.probe_due
-
-    windows.probe_due = True
-    await asyncio.to_thread(site.throttle.snapshot)
-    assert due()
-    assert site.store.probed == 1
-    site.throttle.snapshot()
-    await turns()
-    assert not due()
-    assert site.store.probed == 2
-
-
 async def test_a_ticket_called_before_it_was_waited_for_is_heard_of_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -388,19 +244,6 @@ async def test_a_ticket_called_before_it_was_waited_for_is_heard_of_once(
     assert site.throttle.called() == []
     permit.settle()
     assert site.nothing_is_held()
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_forked_process_lets_the_parents_connections_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    site = Site(monkeypatch)
-    site.throttle.try_admit(Demand(user=ALICE))
-    child = os.fork()
-    if not child:
-        view = site.throttle.snapshot().store
-        fresh = view is not None and not any(view.fallbacks.values())
-        os._exit(0 if site.store.forgotten == 1 and fresh else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert site.store.forgotten == 0
 
 
 def sharing(server: FakeServer) -> Callable[[], FakeAsyncRedis]:
@@ -418,24 +261,3 @@ async def test_two_processes_on_one_store_keep_one_limit(limit: str) -> None:
     if cost > 1.0:  # a bucket of high holds 1000 tokens, so each process can charge but two
         wanted = 4
     assert sum(verdict.admitted for verdict in verdicts) == wanted
-
-
-def test_a_store_that_nothing_uses_is_told_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING, "autoglm_throttle")
-    throttle = Throttle(Settings(redis_url="redis://127.0.0.1:1", gpu="none", key_secret="0123456789abcdef"))
-    throttle.start()
-    assert throttle.snapshot().store is None
-    assert any("nothing uses it" in record.getMessage() for record in caplog.records)
-
-
-@pytest.mark.parametrize("approximate", [True, False])
-def test_a_store_that_does_not_count_exactly_is_told_once_at_the_start(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, approximate: bool
-) -> None:
-    monkeypatch.setattr(ScriptedStore, "approximate", approximate)
-    site = Site(monkeypatch)
-    site.throttle.start()
-    site.throttle.start()
-    said = [record.getMessage() for record in caplog.records if "approximately" in record.getMessage()]
-    wanted = "scripted counts user limits approximately: up to 1.97 times a limit may pass in one window"
-    assert said == [wanted] * approximate

@@ -1,0 +1,140 @@
+"""The store of user limits itself: connected, lost, looked for and found again, and what is said of it."""
+
+import asyncio
+import logging
+import os
+import threading
+
+import pytest
+
+from autoglm_throttle.limiting.gate import Ticket
+from autoglm_throttle.limiting.shared.outage import State
+from autoglm_throttle.limiting.shared.store import Trouble
+from autoglm_throttle.limiting.shared.windows import SharedWindows
+from autoglm_throttle.model import Demand
+from autoglm_throttle.permit import Permit
+from autoglm_throttle.settings import Settings
+from autoglm_throttle.throttle import Throttle
+from tests.shared.scripted_store import ScriptedStore
+from tests.throttle.sharing import ALICE, Site, turns
+
+
+async def test_an_outage_is_logged_once_and_its_end_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "autoglm_throttle")
+    site = Site(monkeypatch, *[Trouble.TIMEOUT] * 3, places=50)
+    site.throttle.start()
+    await turns()
+    site.store.probes = [Trouble.TIMEOUT, None]
+    for _ in range(10):
+        assert isinstance(await site.admit(), Permit)
+    store = site.throttle.snapshot().store
+    assert store is not None
+    assert (store.state, store.why, store.fallbacks[Trouble.TIMEOUT]) == (State.LOCAL, Trouble.TIMEOUT, 10)
+    for _ in range(2):
+        site.clock.advance(1.3)
+        await site.admit()
+        await turns()
+    changes = [record for record in caplog.records if getattr(record, "event", "").startswith("store_")]
+    lines = [record.getMessage() for record in changes]
+    assert len(lines) == 2
+    assert "scripted cannot be asked: timeout; each process goes by 1/1 of the user limits" in lines[0]
+    assert "answers again after 2.6 s" in lines[1]
+    assert site.store.probed == 3
+    assert isinstance(site.throttle.try_admit(Demand(user=ALICE)), Ticket)
+
+
+async def test_the_store_is_connected_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(monkeypatch)
+    site.store.probes = [Trouble.UNREACHABLE]
+    site.throttle.start()
+    await turns()
+    store = site.throttle.snapshot().store
+    assert store is not None
+    assert store.state is State.LOCAL
+    assert isinstance(await site.admit(), Permit)
+    assert not site.store.asked
+
+
+async def test_a_probe_without_a_loop_fails_and_is_due_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(monkeypatch, Trouble.UNREACHABLE)
+    await site.admit()
+    site.clock.advance(2.0)
+    thread = threading.Thread(target=lambda: site.throttle.try_admit(Demand(user=ALICE)))
+    thread.start()
+    thread.join()
+    assert site.store.probed == 0
+    site.clock.advance(2.0)
+    site.throttle.try_admit(Demand(user=ALICE))
+    await turns()
+    assert site.store.probed == 1
+
+
+@pytest.mark.parametrize("on_error", ["local", "allow"])
+async def test_a_service_that_refuses_nobody_finds_its_store_again(
+    monkeypatch: pytest.MonkeyPatch, on_error: str
+) -> None:
+    site = Site(monkeypatch, Trouble.UNREACHABLE, places=50, redis_on_error=on_error)
+    site.throttle.start()
+    await turns()
+    assert isinstance(await site.admit(), Permit)
+    site.clock.advance(1.3)
+    assert isinstance(await site.admit(), Permit)
+    await turns()
+    assert isinstance(site.throttle.try_admit(Demand(user=ALICE)), Ticket)
+
+
+async def test_a_probe_is_left_to_who_has_an_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sampler and a scrape come by on threads of their own."""
+    site = Site(monkeypatch)
+    site.throttle.start()
+    await turns()
+    windows = site.throttle._windows
+    assert isinstance(windows, SharedWindows)
+
+    def due() -> bool:
+        return windows.probe_due
+
+    windows.probe_due = True
+    await asyncio.to_thread(site.throttle.snapshot)
+    assert due()
+    assert site.store.probed == 1
+    site.throttle.snapshot()
+    await turns()
+    assert not due()
+    assert site.store.probed == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_process_lets_the_parents_connections_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(monkeypatch)
+    site.throttle.try_admit(Demand(user=ALICE))
+    child = os.fork()
+    if not child:
+        view = site.throttle.snapshot().store
+        fresh = view is not None and not any(view.fallbacks.values())
+        os._exit(0 if site.store.forgotten == 1 and fresh else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert site.store.forgotten == 0
+
+
+def test_a_store_that_nothing_uses_is_told_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "autoglm_throttle")
+    throttle = Throttle(Settings(redis_url="redis://127.0.0.1:1", gpu="none", key_secret="0123456789abcdef"))
+    throttle.start()
+    assert throttle.snapshot().store is None
+    assert any("nothing uses it" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize("approximate", [True, False])
+def test_a_store_that_does_not_count_exactly_is_told_once_at_the_start(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, approximate: bool
+) -> None:
+    monkeypatch.setattr(ScriptedStore, "approximate", approximate)
+    site = Site(monkeypatch)
+    site.throttle.start()
+    site.throttle.start()
+    said = [record.getMessage() for record in caplog.records if "approximately" in record.getMessage()]
+    wanted = "scripted counts user limits approximately: up to 1.97 times a limit may pass in one window"
+    assert said == [wanted] * approximate
