@@ -154,7 +154,8 @@ def redis_clients(settings: Settings, redis: Callable[[], Any] | None = None) ->
     from autoglm_throttle.redis_client import RedisClients, RedisOptions
 
     url = settings.redis_url.get_secret_value() if settings.redis_url is not None else ""
-    return RedisClients(RedisOptions(url, settings.redis_connect_s, settings.redis_read_s, redis))
+    times = (settings.redis_connect_s, settings.redis_read_s)
+    return RedisClients(RedisOptions(url, *times, redis, in_flight=settings.redis_in_flight))
 
 
 def limit_sets(settings: Settings) -> LimitSets:

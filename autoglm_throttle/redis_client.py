@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from autoglm_throttle.settings.redis_url import RedisUrl, Topology, parse_redis_url
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     _Entry: TypeAlias = "tuple[asyncio.AbstractEventLoop, AsyncClient, AsyncGenerator[None]]"
 
 CONNECTIONS: Final = 4
-"""Most for each client: two calls in flight, one probe, one to spare."""
+"""Most for each client, and for each node of a cluster, where no more calls than two are in flight."""
 
 PROTOCOL: Final = 2
 """RESP2: our replies are flat arrays of integers, and it saves the HELLO of each connection."""
@@ -39,14 +39,21 @@ _not_ours: list[object] = []
 class RedisOptions:
     """What is needed to make a client."""
 
-    url: str
-    """One of `settings.redis_url.FORMS`; not read where ``connect`` is given."""
+    url: str = field(repr=False)
+    """One of `settings.redis_url.FORMS`, with its password; not read where ``connect`` is given."""
     connect_s: float = 0.25
     """Seconds for a connection to be there."""
     read_s: float = 1.0
     """Seconds for one reply: a backstop, above every deadline of our own."""
     connect: Callable[[], AsyncClient] | None = None
     """Makes the asyncio client instead, for a test of one's own: ``fakeredis.FakeAsyncRedis``."""
+    in_flight: int = 2
+    """Calls at a time in each event loop, as in the rules of their batch."""
+
+    @property
+    def connections(self) -> int:
+        """Most for each client: while all calls are in flight, a probe opens as many again."""
+        return max(CONNECTIONS, 2 * self.in_flight)
 
 
 class RedisClients:
@@ -178,7 +185,7 @@ def _async_client(url: RedisUrl, options: RedisOptions) -> tuple[AsyncClient, li
     def once() -> dict[str, Any]:
         return _times(options.connect_s, options.read_s) | {"retry": Retry(NoBackoff(), 0)}
 
-    given = _credentials(url) | once() | {"max_connections": CONNECTIONS}
+    given = _credentials(url) | once() | {"max_connections": options.connections}
     if url.topology is Topology.CLUSTER:
         nodes = [ClusterNode(host, port) for host, port in url.hosts]
         cluster = RedisCluster(startup_nodes=nodes, **given)

@@ -71,7 +71,7 @@ STORE = StoreView(
     processes=4,
     fallbacks=dict.fromkeys(Trouble, 0) | {Trouble.TIMEOUT: 3},
     spared=40,
-    health=Health(calls=10, asked=500, late=2, connections=1, waiting=0),
+    health=Health(calls=10, asked=500, late=2, waiting=0),
 )
 WAITED = DurationCounts((4, 0, 2, *(0,) * (len(DURATION_BUCKETS_S) - 3), 1), 77.5)
 

@@ -40,9 +40,9 @@ class Numbers:
 class Call:
     """One round trip that the server has not answered yet."""
 
-    def __init__(self, calls: Sequence[Words], due: float) -> None:
+    def __init__(self, calls: Sequence[Words], wanted: Callable[[], bool]) -> None:
         self.calls = calls
-        self.due = due
+        self.wanted = wanted
         self.names = [[int(name) for name in arguments] for _, arguments in calls]
         self.reply: asyncio.Future[Sequence[object]] = asyncio.get_running_loop().create_future()
 
@@ -64,8 +64,8 @@ class Server:
         """Names in the order in which they were sent."""
         self.most_open = 0
 
-    async def __call__(self, calls: Sequence[Words], due: float) -> Sequence[object]:
-        call = Call(calls, due)
+    async def __call__(self, calls: Sequence[Words], wanted: Callable[[], bool]) -> Sequence[object]:
+        call = Call(calls, wanted)
         self.open.append(call)
         self.most_open = max(self.most_open, len(self.open))
         self.seen += [name for names in call.names for name in names]

@@ -180,7 +180,7 @@ def test_each_loop_has_its_own_and_closes_it(window: LimitsWindow, hands: Hands)
         asyncio.run(ask(window))
         assert [made.storage.closed for made in hands.made[-n - 1 :]] == [1] * (n + 1)
     assert len({name for name, _, _ in hands.asked}) == 3
-    assert window.health() == Health(calls=6, asked=3, connections=3)
+    assert window.health() == Health(calls=6, asked=3)
 
 
 def test_what_is_dropped_as_the_last_thing_is_closed(window: LimitsWindow, hands: Hands) -> None:
@@ -199,7 +199,7 @@ def test_a_loop_closed_by_hand_is_forgotten_but_its_counts(window: LimitsWindow)
         loop.close()
         window.drop()
         assert len(window._loops) == 1
-        assert window.health() == Health(calls=2 * n + 2, asked=n + 1, connections=n + 1)
+        assert window.health() == Health(calls=2 * n + 2, asked=n + 1)
 
 
 def test_loops_beside_each_other_have_storages_of_their_own(window: LimitsWindow, hands: Hands) -> None:
@@ -208,7 +208,7 @@ def test_loops_beside_each_other_have_storages_of_their_own(window: LimitsWindow
             loop.run(ask(window))
         first, second, third = (name for name, what, _ in hands.asked if what == "hit")
         assert first == third != second
-        assert window.health() == Health(calls=6, asked=3, connections=2)
+        assert window.health() == Health(calls=6, asked=3)
 
 
 def test_a_forked_process_leaves_its_parents_alone(window: LimitsWindow, hands: Hands) -> None:

@@ -297,9 +297,9 @@ def test_calls_run_in_no_callers_context() -> None:
     with Plant() as plant:
         serve = plant.server.__call__
 
-        async def look(calls: object, due: float) -> object:
+        async def look(calls: object, wanted: object) -> object:
             seen.append(who.get())
-            return await serve(calls, due)  # type: ignore[arg-type]
+            return await serve(calls, wanted)  # type: ignore[arg-type]
 
         plant.batch._send = look  # type: ignore[assignment]
 

@@ -12,12 +12,12 @@ from redis import exceptions as known
 from redis.asyncio.sentinel import MasterNotFoundError
 
 from autoglm_throttle.limiting.shared import redis_script
+from autoglm_throttle.limiting.shared.news import News
 from autoglm_throttle.limiting.shared.redis_script import RIGHTS, RedisScript, trouble_of
 from autoglm_throttle.limiting.shared.store import Trouble
 
 TEXT = "return 1"
 SHA = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db"
-LATER = 1e12
 
 LOST = "Error while reading from cache:6379 : (104, 'Connection reset by peer')"
 TABLE: list[tuple[Exception, Trouble, Trouble]] = [
@@ -58,6 +58,8 @@ TABLE: list[tuple[Exception, Trouble, Trouble]] = [
     (known.AuthenticationError("invalid username-password pair"), Trouble.FORBIDDEN, Trouble.FORBIDDEN),
     (known.AuthenticationError("Authentication required."), Trouble.FORBIDDEN, Trouble.FORBIDDEN),
     (known.ResponseError("user_script:1: attempt to index a nil value"), Trouble.CONFUSED, Trouble.CONFUSED),
+    (known.MaxConnectionsError(), Trouble.QUEUE_FULL, Trouble.QUEUE_FULL),
+    (known.ConnectionError("Too many connections"), Trouble.QUEUE_FULL, Trouble.QUEUE_FULL),
     (known.MovedError("1 127.0.0.1:7000"), Trouble.CONFUSED, Trouble.CONFUSED),
     (known.InvalidResponse("Protocol error"), Trouble.CONFUSED, Trouble.CONFUSED),
     (ZeroDivisionError(), Trouble.CONFUSED, Trouble.CONFUSED),
@@ -106,10 +108,13 @@ class Client:
         self.refuses = refuses
         self.connections: list[Connection] = []
         self.ensured = 0
+        self.most = 99
 
     async def get_connection(self) -> Connection:
         if self.refuses is not None:
             raise self.refuses
+        if len(self.connections) >= self.most:
+            raise known.MaxConnectionsError("Too many connections")
         self.connections.append(Connection(self.replies))
         return self.connections[-1]
 
@@ -128,12 +133,20 @@ def _no_hiredis(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis_script, "_packer", lambda: None)
 
 
-def script_of(client: Client) -> RedisScript:
-    return RedisScript(lambda: client, TEXT, cluster=False)
+def yes() -> bool:
+    return True
 
 
-async def send(script: RedisScript, due: float = LATER) -> object:
-    (reply,) = await script([(["k"], [7])], due)
+def no() -> bool:
+    return False
+
+
+def script_of(client: Client, news: News | None = None) -> RedisScript:
+    return RedisScript(lambda: client, TEXT, news or News(), cluster=False)
+
+
+async def send(script: RedisScript, wanted: Callable[[], bool] = yes) -> object:
+    (reply,) = await script([(["k"], [7])], wanted)
     return reply
 
 
@@ -185,15 +198,26 @@ async def test_a_replica_is_left_for_the_primary_once() -> None:
     assert len(client.sent) == 2
 
 
-async def test_a_replica_is_not_left_after_the_deadline() -> None:
+async def test_a_primary_found_after_the_deadline_is_asked_nothing() -> None:
     client = Client(known.ReadOnlyError("You can't write"), [1])
-    assert await send(script_of(client), due=0.0) is Trouble.READONLY
+    assert await send(script_of(client), lambda: not client.sent) is Trouble.READONLY
     assert len(client.sent) == 1
+    assert client.connections[0].disconnected == 1, "the next call finds the primary"
+
+
+async def test_what_was_decided_while_it_connected_is_not_spent() -> None:
+    client = Client([1])
+    script = script_of(client)
+    assert await send(script, no) is Trouble.TIMEOUT
+    assert client.sent == []
+    assert await send(script) == [1]
+    assert len(client.connections) == 1
 
 
 async def test_nobody_there_is_known_at_once_and_a_kept_connection_stays_kept() -> None:
     client = Client([1], [2], refuses=known.ConnectionError("Error 111 connecting to cache:6379."))
-    script = script_of(client)
+    news = News()
+    script = script_of(client, news)
     assert await send(script) is Trouble.UNREACHABLE
     assert client.sent == []
     client.refuses = None
@@ -203,7 +227,8 @@ async def test_nobody_there_is_known_at_once_and_a_kept_connection_stays_kept() 
     client.refuses = None
     assert await send(script) == [2]
     assert len(client.connections) == 1
-    assert "Error 111" in script.last_error
+    news.tell(Trouble.UNREACHABLE)
+    assert news.text == "ConnectionError: Error 111 connecting to cache:6379."
 
 
 async def test_a_cancelled_call_gives_its_connection_back() -> None:
@@ -218,7 +243,7 @@ async def test_a_cancelled_call_gives_its_connection_back() -> None:
 async def test_a_new_client_has_new_connections() -> None:
     clients = [Client([1]), Client([2])]
     now = clients[0]
-    script = RedisScript(lambda: now, TEXT, cluster=False)
+    script = RedisScript(lambda: now, TEXT, News(), cluster=False)
     assert await send(script) == [1]
     now = clients[1]
     assert await send(script) == [2]
@@ -235,6 +260,16 @@ async def test_ready_opens_so_many_and_each_is_used() -> None:
     assert await script.ready() is Trouble.FORBIDDEN
 
 
+async def test_ready_takes_what_a_small_pool_holds() -> None:
+    client = Client([1])
+    script = script_of(client)
+    client.most = 1
+    assert await script.ready(2) is None
+    assert await send(script) == [1]
+    client.most = 0
+    assert await script_of(client).ready(2) is Trouble.QUEUE_FULL
+
+
 async def test_rights_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
     client = Client(*[known.NoPermissionError("NOPERM this user")] * 3)
     script = script_of(client)
@@ -243,46 +278,77 @@ async def test_rights_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
     assert [RIGHTS in record.getMessage() for record in caplog.records] == [True]
 
 
-class Cluster:
-    """A cluster's client and its pipelines: of each, what its execute gives."""
+class Node:
+    """One of a cluster: the replies to its next pipelines, a function for each."""
 
-    def __init__(self, *rounds: Callable[[], list[object]]) -> None:
+    def __init__(self, name: str, *rounds: Callable[[], list[object]]) -> None:
+        self.name = name
         self.rounds = list(rounds)
-        self.sent: list[list[tuple[object, ...]]] = []
 
-    def pipeline(self) -> Cluster:
-        self.sent.append([])
-        return self
+
+class Pipeline:
+    """Commands for one node."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.commands: list[tuple[object, ...]] = []
 
     def execute_command(self, *command: object) -> None:
-        self.sent[-1].append(command)
+        self.commands.append(command)
 
     async def execute(self, *, raise_on_error: bool) -> list[object]:
         assert not raise_on_error
-        return self.rounds.pop(0)()
+        nodes = [self.cluster.get_node_from_key(str(command[3])) for command in self.commands]
+        assert {node.name for node in nodes} == {nodes[0].name}, "one node's trouble is no other's"
+        self.cluster.sent.append(self.commands)
+        return nodes[0].rounds.pop(0)()
+
+
+class Cluster:
+    """A cluster's client; keys are held by the node that they begin with."""
+
+    def __init__(self, *nodes: Node) -> None:
+        self.nodes = {node.name: node for node in nodes}
+        self.sent: list[list[tuple[object, ...]]] = []
+        self.knows = True
+
+    def get_node_from_key(self, key: str) -> Node:
+        if key[0] not in self.nodes:
+            raise known.SlotNotCoveredError("Slot 1 is not covered by the cluster")
+        return self.nodes[key[0]]
+
+    def pipeline(self) -> Pipeline:
+        return Pipeline(self)
 
     async def initialize(self) -> None:
-        self.rounds.pop(0)()
+        if not self.knows:
+            raise known.ConnectionError("Error 111 connecting to a:1.")
 
 
 def fail(error: Exception) -> list[object]:
     raise error
 
 
-CALLS = [(["a"], [1]), (["b"], [2]), (["c"], [3])]
+CALLS = [(["a1"], [1]), (["b2"], [2]), (["a3"], [3])]
 
 
-async def across(cluster: Cluster, calls: Sequence[Any] = CALLS) -> Sequence[object]:
-    return await RedisScript(lambda: cluster, TEXT, cluster=True)(calls, LATER)
+async def across(
+    cluster: Cluster, calls: Sequence[Any] = CALLS, wanted: Callable[[], bool] = yes
+) -> Sequence[object]:
+    return await RedisScript(lambda: cluster, TEXT, News(), cluster=True)(calls, wanted)
 
 
-async def test_a_cluster_gets_one_pipeline_and_only_what_did_not_run_again() -> None:
+async def test_each_node_gets_one_pipeline_and_only_what_did_not_run_again() -> None:
     unknown = known.NoScriptError("No matching script")
-    cluster = Cluster(lambda: [unknown, ["b"], unknown], lambda: [["a"], known.ReadOnlyError("replica")])
-    assert await across(cluster) == [["a"], ["b"], Trouble.READONLY]
-    assert cluster.sent == [
-        [("EVALSHA", SHA, 1, "a", 1), ("EVALSHA", SHA, 1, "b", 2), ("EVALSHA", SHA, 1, "c", 3)],
-        [("EVAL", TEXT, 1, "a", 1), ("EVAL", TEXT, 1, "c", 3)],
+    cluster = Cluster(
+        Node("a", lambda: [unknown, ["a3"]], lambda: [known.ReadOnlyError("replica")]),
+        Node("b", lambda: [["b2"]]),
+    )
+    assert await across(cluster) == [Trouble.READONLY, ["b2"], ["a3"]]
+    assert sorted(cluster.sent, key=lambda sent: (len(sent), str(sent))) == [
+        [("EVAL", TEXT, 1, "a1", 1)],
+        [("EVALSHA", SHA, 1, "b2", 2)],
+        [("EVALSHA", SHA, 1, "a1", 1), ("EVALSHA", SHA, 1, "a3", 3)],
     ]
 
 
@@ -291,18 +357,35 @@ async def test_a_cluster_gets_one_pipeline_and_only_what_did_not_run_again() -> 
     [
         (known.ConnectionError("Error 111 connecting to 127.0.0.1:7000."), Trouble.UNREACHABLE),
         (known.RedisClusterException("Redis Cluster cannot be connected"), Trouble.UNREACHABLE),
-        (known.SlotNotCoveredError("Slot 1 is not covered by the cluster"), Trouble.BUSY),
+        (known.MaxConnectionsError(), Trouble.QUEUE_FULL),
         (known.ConnectionError(LOST), Trouble.LOST),
         (known.TimeoutError("Timeout reading"), Trouble.TIMEOUT),
     ],
 )
-async def test_a_cluster_that_fails_as_a_whole(error: Exception, trouble: Trouble) -> None:
-    assert await across(Cluster(lambda: fail(error))) == [trouble] * 3
-    assert await across(Cluster(lambda: [error] * 3)) == [trouble] * 3
+async def test_a_node_that_fails_is_the_trouble_of_those_whose_keys_it_holds(
+    error: Exception, trouble: Trouble
+) -> None:
+    answers: list[Callable[[], list[object]]] = [lambda: fail(error), lambda: [error] * 2]
+    for answer in answers:
+        cluster = Cluster(Node("a", answer), Node("b", lambda: [["b2"]]))
+        assert await across(cluster) == [trouble, ["b2"], trouble]
+
+
+async def test_a_slot_that_no_node_serves_is_the_trouble_of_those_who_need_it() -> None:
+    assert await across(Cluster(Node("b", lambda: [["b2"]]))) == [Trouble.BUSY, ["b2"], Trouble.BUSY]
+
+
+async def test_a_cluster_found_after_the_deadline_is_asked_nothing() -> None:
+    cluster = Cluster(Node("a"), Node("b"))
+    assert await across(cluster, wanted=no) == [Trouble.TIMEOUT] * 3
+    assert cluster.sent == []
+    cluster.knows = False
+    assert await across(cluster) == [Trouble.UNREACHABLE] * 3
 
 
 async def test_a_cluster_is_ready_when_it_knows_its_nodes() -> None:
-    cluster = Cluster(list, lambda: fail(known.ConnectionError("Error 111 connecting to a:1.")))
-    script = RedisScript(lambda: cluster, TEXT, cluster=True)
+    cluster = Cluster()
+    script = RedisScript(lambda: cluster, TEXT, News(), cluster=True)
     assert await script.ready() is None
+    cluster.knows = False
     assert await script.ready() is Trouble.UNREACHABLE

@@ -85,7 +85,7 @@ async def test_one_pass_is_one_round_trip(window: RedisWindow) -> None:
     assert await window.probe() is None
     await asyncio.gather(*(window.charge([charge(user)]) for user in range(30)))
     health = window.health()
-    assert (health.calls, health.asked, health.waiting, health.connections) == (1, 30, 0, 1)
+    assert (health.calls, health.asked, health.waiting, window.clients.made) == (1, 30, 0, 1)
 
 
 def batch_of(window: RedisWindow) -> redis_window._LoopBatch:
@@ -106,11 +106,11 @@ class Gate:
         self._send = batch._send
         monkeypatch.setattr(batch, "_send", self)
 
-    async def __call__(self, calls: Any, due: float) -> Any:
+    async def __call__(self, calls: Any, wanted: Any) -> Any:
         self.calls += 1
         self.called.set()
         await self.open.wait()
-        return await self._send(calls, due)
+        return await self._send(calls, wanted)
 
 
 @pytest.mark.parametrize("moment", ["queued", "in flight", "answered"])
@@ -146,7 +146,7 @@ def test_a_loop_for_each_caller_shares_the_window(window: RedisWindow) -> None:
     for used in range(1, 8):
         assert asyncio.run(left(window, charge())) == [10 - used]
     health = window.health()
-    assert (health.calls, health.asked, health.connections) == (7, 7, 7)
+    assert (health.calls, health.asked, window.clients.made) == (7, 7, 7)
     assert len(window._batches) == 1, "of loops that are closed nothing is kept but the newest"
     assert repr(window).endswith("7 calls, 0 waiting)")
 
@@ -223,7 +223,7 @@ async def test_dropped_it_begins_anew(window: RedisWindow, monkeypatch: pytest.M
     assert await waits is Trouble.LOST
     gate.open.set()
     assert await left(window, charge(2)) == [8]
-    assert window.health().connections == 2
+    assert window.clients.made == 2
 
 
 async def test_forgotten_it_knows_nothing_of_the_parent(window: RedisWindow) -> None:
@@ -288,9 +288,9 @@ class TestDifferentServers:
         batch = window._here()
         serve, seen = batch._send, []
 
-        async def second_fails(calls: Any, due: float) -> Any:
+        async def second_fails(calls: Any, wanted: Any) -> Any:
             seen.append(calls)
-            return [Trouble.BUSY] if len(seen) == 2 else await serve(calls, due)
+            return [Trouble.BUSY] if len(seen) == 2 else await serve(calls, wanted)
 
         monkeypatch.setattr(batch, "_send", second_fails)
         assert await window.charge(charges(1, 1)) is Trouble.BUSY

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from autoglm_throttle.limiting.shared.outage import State
-from autoglm_throttle.limiting.shared.redis_window import RIGHTS
+from autoglm_throttle.limiting.shared.redis_script import RIGHTS
 from autoglm_throttle.limiting.shared.store import Trouble
 from autoglm_throttle.model import Reason
 from tests.stores.asking import name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoglm_throttle.limiting.shared.redis_window import RIGHTS
+from autoglm_throttle.limiting.shared.redis_script import RIGHTS
 from autoglm_throttle.limiting.shared.store import Trouble
 from tests.stores.asking import LIMIT, ask, charge, left, window_at
 from tests.stores.server import RedisServer, newest

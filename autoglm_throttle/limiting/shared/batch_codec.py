@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from autoglm_throttle.limiting.shared.store import Trouble
 
@@ -54,14 +54,15 @@ class Codec(Protocol[E, A]):
 class Sender(Protocol):
     """Carries calls; it never raises but for a cancellation."""
 
-    def __call__(self, calls: Sequence[Words], due: float) -> Awaitable[Sequence[object]]:
+    def __call__(self, calls: Sequence[Words], wanted: Callable[[], bool]) -> Awaitable[Sequence[object]]:
         """Send all calls at once.
 
         Args:
             calls: each with keys of one tag.
-            due: loop time after which nothing may be sent any more.
+            wanted: whether they may still be sent, to be asked whenever something had to be waited for: what
+                was decided without the store meanwhile must not be spent in it, too.
 
         Returns:
-            For each call its reply, or a `Trouble`.
+            For each call its reply, or a `Trouble`; `Trouble.TIMEOUT` if it was not wanted any more.
         """
         ...

@@ -8,6 +8,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.limiting.shared.limits_storage import client_of, close
+from autoglm_throttle.limiting.shared.stall import GRACE_S, STALL_S
 from autoglm_throttle.limiting.shared.store import Answer, Health, Trouble
 
 if TYPE_CHECKING:
@@ -16,12 +17,6 @@ if TYPE_CHECKING:
     from autoglm_throttle.limiting.shared.limits_storage import Counting
 
     Work = asyncio.Task[Answer | Trouble]
-
-LATE_S: Final = 0.005
-"""A deadline that is noticed so much too late was missed by the loop itself, not by the storage."""
-
-GRACE_S: Final = 0.010
-"""What such a loop gets to read the answers that lie in its sockets."""
 
 CLOSE_S: Final = 1.0
 """For a farewell; a server that hangs would keep the loop from its end."""
@@ -46,20 +41,19 @@ class LoopStorage:
         self._endings: dict[asyncio.Task[None], Counting] = {}
         self._calls = 0
         self._late = 0
-        self._made = 0
         self._failed_s = -math.inf
 
     def counting(self) -> Counting:
         """The storage in use, opened if there is none."""
         if self._counting is None:
-            self.take(self._open())
+            self.take(self._make())
         assert self._counting is not None  # noqa: S101 - for the type checker
         return self._counting
 
     def another(self) -> Counting:
         """A storage with a connection of its own; the one in use where there is nothing to connect to."""
         kept = self.counting()
-        return self._open() if _connects(kept) else kept
+        return self._make() if _connects(kept) else kept
 
     def take(self, fresh: Counting) -> None:
         """Use this one from now on."""
@@ -100,7 +94,7 @@ class LoopStorage:
     async def in_time(self, work: Work, due_s: float) -> bool:
         """Wait for a decision; False once its time is over, unless it was the loop that had stood still."""
         await asyncio.wait((work,), timeout=due_s - self.loop.time())
-        if not work.done() and self.loop.time() > due_s + LATE_S:
+        if not work.done() and self.loop.time() > due_s + STALL_S:
             await asyncio.wait((work,), timeout=GRACE_S)
         return work.done()
 
@@ -126,11 +120,7 @@ class LoopStorage:
     def health(self) -> Health:
         """The counters of this loop."""
         now = self._counting.calls if self._counting is not None else 0
-        return Health(self._calls + now, self.asked, self._late, self._made, len(self._works))
-
-    def _open(self) -> Counting:
-        self._made += 1
-        return self._make()
+        return Health(self._calls + now, self.asked, self._late, len(self._works))
 
     async def _closing(self) -> AsyncGenerator[None]:
         """Closes what is still open when the loop ends its generators."""

@@ -20,6 +20,7 @@ from autoglm_throttle.limiting.shared.limits_storage import (
     sample,
     trouble_of,
 )
+from autoglm_throttle.limiting.shared.news import News
 from autoglm_throttle.limiting.shared.store import Answer, Charge, Health, Trouble
 from autoglm_throttle.limiting.shared.wire import key_safe
 from autoglm_throttle.model import UserLimit
@@ -72,12 +73,10 @@ class LimitsWindow:
         self._counting = counting(sample(self._uri))
         self.approximate: bool = self._counting is TwoCounters
         """Whether up to `WORST_WINDOW` times a limit may pass in one window."""
-        self.last_error: str = ""
-        """Text of the newest error of the storage or its client."""
         self._deadline_s = deadline_s
         self._root = f"{prefix}:{service}:s1:"
         self._headers = headers
-        self._report: Callable[[Trouble | None], None] = _nobody
+        self._news = News(_password(self._uri.text))
         self._loops: dict[int, LoopStorage] = {}
         self._gone = Health()
 
@@ -85,9 +84,14 @@ class LimitsWindow:
         health = self.health()
         return f"LimitsWindow({self.kind}, {health.asked} asked, {health.waiting} waiting)"
 
+    @property
+    def last_error(self) -> str:
+        """What the storage or its client said of the present trouble."""
+        return self._news.text
+
     def listen(self, report: Callable[[Trouble | None], None]) -> None:
         """Have each answer and each failure reported, but of those that failed together only the first."""
-        self._report = report
+        self._news.listen(report)
 
     async def charge(self, charges: Sequence[Charge]) -> Answer | Trouble:
         """Spend all units of all charges, or none but for a race between several limits.
@@ -97,7 +101,7 @@ class LimitsWindow:
         """
         here = self._here()
         if here is None:
-            self._report(Trouble.LOOP)
+            self._news.tell(Trouble.LOOP)
             return Trouble.LOOP
         asked_s = here.loop.time()
         here.asked += 1
@@ -110,9 +114,9 @@ class LimitsWindow:
         answer = work.result() if ended else Trouble.TIMEOUT
         if not ended:
             work.cancel()
-            self.last_error = f"no answer within {self._deadline_s:g} s"
+            self._news.said(Trouble.TIMEOUT, f"no answer within {self._deadline_s:g} s")
         if here.is_news(answer, asked_s):
-            self._report(answer if isinstance(answer, Trouble) else None)
+            self._news.tell(answer if isinstance(answer, Trouble) else None)
         return answer
 
     def give_back(self, charges: Sequence[Charge], answer: Answer) -> None:
@@ -129,8 +133,11 @@ class LimitsWindow:
                 await fresh.hit(f"{self._root}probe", _PROBE, 1)
         except Exception as error:  # noqa: BLE001 - whatever a client of any library raises
             here.end(fresh)
-            return self._failed(error)
+            trouble = self._failed(error)
+            self._news.note(trouble)
+            return trouble
         here.take(fresh)
+        self._news.note(None)
         return None
 
     def drop(self) -> None:
@@ -149,7 +156,7 @@ class LimitsWindow:
         """The counters of all event loops together."""
         total = self._gone
         for here in list(self._loops.values()):
-            total = _sum(total, here.health())
+            total += here.health()
         return total
 
     def _here(self) -> LoopStorage | None:
@@ -163,7 +170,7 @@ class LimitsWindow:
     def _make(self, loop: asyncio.AbstractEventLoop) -> LoopStorage:
         for key, other in list(self._loops.items()):
             if other.loop.is_closed() and self._loops.pop(key, None) is not None:
-                self._gone = _sum(self._gone, other.health())
+                self._gone += other.health()
         here = self._loops[id(loop)] = LoopStorage(loop, lambda: self._counting(open_storage(self._uri)))
         return here
 
@@ -183,8 +190,9 @@ class LimitsWindow:
             return self._failed(error)
 
     def _failed(self, error: Exception) -> Trouble:
-        self.last_error = f"{type(error).__name__}: {error}".removesuffix(": ")
-        return trouble_of(error)
+        trouble = trouble_of(error)
+        self._news.said(trouble, error)
+        return trouble
 
 
 class _Asked(NamedTuple):
@@ -235,15 +243,6 @@ def _values(asked: _Asked, view: View, *, refused: bool, spent: bool) -> tuple[i
     return (0 if refused else 1, max(0, most - left.used), retry_us, left.wait_us(1), 0)
 
 
-def _nobody(_: Trouble | None) -> None:
-    """Nobody listens."""
-
-
-def _sum(one: Health, other: Health) -> Health:
-    return Health(
-        one.calls + other.calls,
-        one.asked + other.asked,
-        one.late + other.late,
-        one.connections + other.connections,
-        one.waiting + other.waiting,
-    )
+def _password(uri: str) -> str:
+    """As it stands in the URI: a storage of a user's own may repeat that in its errors."""
+    return uri.partition("://")[2].rpartition("@")[0].partition(":")[2]

@@ -17,6 +17,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Generic, TypeAlias
 
 from autoglm_throttle.limiting.shared.batch_codec import A, E
+from autoglm_throttle.limiting.shared.stall import GRACE_S, STALL_S
 from autoglm_throttle.limiting.shared.store import Health, Trouble
 
 if TYPE_CHECKING:
@@ -24,13 +25,6 @@ if TYPE_CHECKING:
 
     from autoglm_throttle.limiting.shared.batch_codec import Codec, Sender
     from autoglm_throttle.limiting.shared.batch_rules import BatchRules
-
-STALL_S: Final = 0.005
-"""Seconds: a timer that fires later than this was held up by the loop itself, and so were the replies."""
-
-GRACE_S: Final = 0.010
-"""Seconds that replies get to be read after such a stall. Without it, stalls of 100 and 200 ms made up to 10
-of 10 decisions time out with the reply already in the socket; with it, none of 240."""
 
 GRAIN_S: Final = 0.002
 """Seconds: whose deadlines lie so close together have one."""
@@ -41,7 +35,7 @@ _Waiter: TypeAlias = "asyncio.Future[A | Trouble] | None"
 class _Flight(Generic[E, A]):
     """What one round trip carries, as three columns, and until when."""
 
-    __slots__ = ("dues", "entries", "futures", "loses", "missed", "task", "trouble")
+    __slots__ = ("dues", "entries", "futures", "loses", "missed", "task", "told", "trouble")
 
     def __init__(
         self,
@@ -58,9 +52,15 @@ class _Flight(Generic[E, A]):
         self.task: asyncio.Task[None] | None = None
         self.trouble: Trouble | None = None
         """What is said of a call that was given up; None: nothing, for it is known already."""
+        self.told = False
+        """Whether somebody in it has been told that no answer came in time."""
         self.missed = False
         """Whether its answer came when all who waited had been told otherwise: it is no sign of health then.
         A server that always takes a little longer than the deadline would never be left alone."""
+
+    def wanted(self) -> bool:
+        """Whether nobody in it has been told otherwise."""
+        return not self.told
 
 
 class RedisBatch(Generic[E, A]):
@@ -114,14 +114,27 @@ class RedisBatch(Generic[E, A]):
     def __repr__(self) -> str:
         return f"RedisBatch({len(self._queue)} waiting, {len(self._flights)} in flight, {self._calls} calls)"
 
-    def ask(self, entry: E) -> asyncio.Future[A | Trouble]:
-        """Send an entry with the next call; the future always ends, and not with an exception."""
+    def due(self) -> float:
+        """Loop time until which a request that begins now must have its answers."""
+        return self.loop.time() + self._deadline_s
+
+    def ask(self, entry: E, due: float | None = None) -> asyncio.Future[A | Trouble]:
+        """Send an entry with the next call; the future always ends, and not with an exception.
+
+        Args:
+            entry: what to ask.
+            due: what `due` gave when its request began, if this is not the first that it asks.
+        """
         loop = self.loop
         future: asyncio.Future[A | Trouble] = loop.create_future()
         if len(self._queue) >= self._most:
             future.set_result(Trouble.QUEUE_FULL)
             return future
-        due = loop.time() + self._deadline_s
+        if due is None:
+            due = loop.time() + self._deadline_s
+        elif due <= loop.time():
+            future.set_result(Trouble.TIMEOUT)
+            return future
         self._queue.append((entry, future, due))
         if self._next is None:
             self._schedule()
@@ -152,8 +165,9 @@ class RedisBatch(Generic[E, A]):
                 flight.task.cancel()
 
     def health(self) -> Health:
-        """The counters; ``connections`` is not known here."""
-        waiting = len(self._queue) + sum(len(flight.entries) for flight in self._flights)
+        """The counters; from any thread."""
+        flights = list(self._flights)  # at once: the loop goes on meanwhile
+        waiting = len(self._queue) + sum(len(flight.entries) for flight in flights)
         return Health(calls=self._calls, asked=self._asked, late=self._late, waiting=waiting)
 
     def _schedule(self) -> None:
@@ -207,7 +221,8 @@ class RedisBatch(Generic[E, A]):
         trouble: Trouble | None = Trouble.CONFUSED
         try:
             trouble = await self._carry(flight)
-            if trouble is not None or not flight.missed:
+            # Who waited in vain has been reported; that nothing was sent since is the same silence.
+            if not flight.missed or trouble not in {None, Trouble.TIMEOUT}:
                 self._report(trouble)
         except asyncio.CancelledError:
             trouble = Trouble.LOST
@@ -225,7 +240,7 @@ class RedisBatch(Generic[E, A]):
         encode = self._codec.encode
         self._calls += 1
         self._asked += len(flight.futures) - flight.futures.count(None)
-        replies = await self._send([encode(entries) for entries, _ in parts], flight.dues[0])
+        replies = await self._send([encode(entries) for entries, _ in parts], flight.wanted)
         flight.missed = _all_told(flight.futures)
         worst: Trouble | None = None
         for (entries, futures), reply in zip(parts, replies, strict=True):
@@ -298,12 +313,19 @@ class RedisBatch(Generic[E, A]):
 
     def _expire(self, now: float, last: float) -> int:
         """Say TIMEOUT to all who were due until ``last``; how many they were."""
-        said = self._fail([future for _, future, due in self._queue if due <= last], Trouble.TIMEOUT)
-        if said:
-            self._queue = deque(item for item in self._queue if item[1] is None or not item[1].done())
+        queue = self._queue
+        # A copy, and then one by one: at any call the garbage collector may run and end a forgotten request,
+        # which gives units back.
+        said = self._fail([future for _, future, due in list(queue) if due <= last], Trouble.TIMEOUT)
+        for _ in range(len(queue) if said else 0):
+            item = queue.popleft()
+            if item[1] is None or not item[1].done():
+                queue.append(item)
         for flight in self._flights:
             past = [f for f, due in zip(flight.futures, flight.dues, strict=True) if due <= last]
-            said += self._fail(past, Trouble.TIMEOUT)
+            late = self._fail(past, Trouble.TIMEOUT)
+            flight.told = flight.told or late > 0
+            said += late
             if flight.loses <= min(now, last) and flight.task is not None:
                 flight.trouble = Trouble.TIMEOUT
                 flight.loses = math.inf
@@ -312,11 +334,11 @@ class RedisBatch(Generic[E, A]):
 
     def _next_due(self) -> float:
         """Loop time at which something has to be looked at; infinite if nothing is under way."""
-        nexts = [due for _, future, due in self._queue if future is not None and not future.done()][:1]
+        nexts = [due for _, future, due in list(self._queue) if future is not None and not future.done()]
         for flight in self._flights:
             nexts.append(flight.loses)
             waits = zip(flight.futures, flight.dues, strict=True)
-            nexts.extend([due for future, due in waits if future is not None and not future.done()][:1])
+            nexts += [due for future, due in waits if future is not None and not future.done()]
         return min(nexts, default=math.inf)
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from autoglm_throttle.limiting.shared.batch_codec import Words
+    from autoglm_throttle.limiting.shared.news import News
     from autoglm_throttle.redis_client import AsyncClient
 
     _Connection: TypeAlias = Any
@@ -61,6 +62,8 @@ def trouble_of(error: BaseException, *, sent: bool) -> Trouble:
     for words, trouble in _BY_TEXT:
         if any(word in text for word in words):
             return trouble
+    if isinstance(error, known.MaxConnectionsError) or text == "Too many connections":
+        return Trouble.QUEUE_FULL  # it tells of our own pool, whose client may be a user's own
     by_class = (
         ((known.AuthenticationError, known.AuthorizationError, known.NoPermissionError), Trouble.FORBIDDEN),
         (known.ReadOnlyError, Trouble.READONLY),
@@ -82,35 +85,39 @@ class RedisScript:
     Args:
         client: makes the client of the running loop, or gives the one that is there.
         text: the script.
-        cluster: whether the calls need a cluster's pipeline.
+        news: takes the texts of errors.
+        cluster: whether the calls need a cluster's pipelines.
     """
 
-    def __init__(self, client: Callable[[], AsyncClient], text: str, *, cluster: bool) -> None:
+    def __init__(self, client: Callable[[], AsyncClient], text: str, news: News, *, cluster: bool) -> None:
         self._client = client
         self._text = text
         self._sha = sha1(text.encode(), usedforsecurity=False).hexdigest()
+        self._news = news
         self._cluster = cluster
         self._pack = _packer()
         self._idle: list[_Connection] = []
         self._of: AsyncClient = None
-        self.last_error: str = ""
-        """Text of the newest error of the server or its client; for a log line."""
         self._said_rights = False
 
-    async def __call__(self, calls: Sequence[Words], due: float) -> Sequence[object]:
-        """Send all calls; for each its reply, or a `Trouble`."""
+    async def __call__(self, calls: Sequence[Words], wanted: Callable[[], bool]) -> Sequence[object]:
+        """Send all calls; for each its reply, or a `Trouble`.
+
+        Whether they are still wanted is asked once a connection is there. A cluster's client opens those to
+        its nodes in the midst of sending: there it is asked once the nodes are known.
+        """
         if self._cluster:
-            return await self._across(calls)
-        return [await self._single(words, due) for words in calls]
+            return await self._across(calls, wanted)
+        return [await self._single(words, wanted) for words in calls]
 
     async def ready(self, connections: int = 1) -> Trouble | None:
-        """Have so many connections, open and idle; None if they are there."""
+        """Have so many connections, open and idle, or as many as the client's pool holds; None if it has."""
+        opened: list[_Connection] = []
         try:
             client = self._client()
             if self._cluster:
                 await client.initialize()
                 return None
-            opened: list[_Connection] = []
             try:
                 while len(opened) < connections:
                     opened.append(await self._connection(client))
@@ -118,11 +125,12 @@ class RedisScript:
                 if client is self._of:
                     self._idle += opened
         except Exception as error:  # noqa: BLE001 - whatever a client raises, the caller needs its name
-            return self._named(error, sent=False)
+            trouble = self._named(error, sent=False)
+            return None if trouble is Trouble.QUEUE_FULL and opened else trouble
         return None
 
-    async def _single(self, words: Words, due: float) -> object:
-        sent = False
+    async def _single(self, words: Words, wanted: Callable[[], bool]) -> object:
+        trouble = Trouble.TIMEOUT
         again = True
         while True:
             client = self._client()
@@ -131,14 +139,15 @@ class RedisScript:
             except Exception as error:  # noqa: BLE001 - whatever a client raises, the caller needs its name
                 return self._named(error, sent=False)
             try:
-                sent = True
+                if not wanted():
+                    return trouble
                 return await self._ask(connection, words)
             except Exception as error:  # noqa: BLE001
-                trouble = self._named(error, sent=sent)
+                trouble = self._named(error, sent=True)
             finally:
                 if client is self._of:
                     self._idle.append(connection)
-            if trouble is not Trouble.READONLY or not again or asyncio.get_running_loop().time() >= due:
+            if trouble is not Trouble.READONLY or not again:
                 return trouble
             again = False
             await self._look_again()
@@ -183,44 +192,69 @@ class RedisScript:
         for connection in self._idle:
             await connection.disconnect(nowait=True)
 
-    async def _across(self, calls: Sequence[Words]) -> Sequence[object]:
+    async def _across(self, calls: Sequence[Words], wanted: Callable[[], bool]) -> Sequence[object]:
+        """One pipeline for each node: in one for all, a node that is away fails those of the others, too."""
+        client = self._client()
+        try:
+            await client.initialize()
+        except Exception as error:  # noqa: BLE001 - whatever a client raises, the caller needs its name
+            return [self._named(error, sent=False)] * len(calls)
+        if not wanted():
+            return [Trouble.TIMEOUT] * len(calls)
+        replies: list[object] = [Trouble.CONFUSED] * len(calls)
+        nodes: dict[str, list[int]] = {}
+        for place, (keys, _) in enumerate(calls):
+            try:
+                node = client.get_node_from_key(keys[0])
+            except Exception as error:  # noqa: BLE001 - no node has its slot
+                replies[place] = self._named(error, sent=False)
+            else:
+                nodes.setdefault(node.name, []).append(place)
+        parts = list(nodes.values())
+        heard = await asyncio.gather(*(self._to_node(client, [calls[n] for n in part]) for part in parts))
+        for part, answers in zip(parts, heard, strict=True):
+            for place, answer in zip(part, answers, strict=True):
+                replies[place] = answer
+        return replies
+
+    async def _to_node(self, client: AsyncClient, calls: Sequence[Words]) -> list[object]:
         from redis.exceptions import NoScriptError
 
         try:
-            replies = await self._pipeline("EVALSHA", self._sha, calls)
+            replies = await _pipeline(client, "EVALSHA", self._sha, calls)
             unknown = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
             if unknown:  # those did not run
-                healed = await self._pipeline("EVAL", self._text, [calls[place] for place in unknown])
+                healed = await _pipeline(client, "EVAL", self._text, [calls[place] for place in unknown])
                 for place, reply in zip(unknown, healed, strict=True):
                     replies[place] = reply
         except Exception as error:  # noqa: BLE001 - whatever a client raises, the caller needs its name
-            sent = not _refused(error)
-            return [self._named(error, sent=sent)] * len(calls)
+            return [self._named(error, sent=not _refused(error))] * len(calls)
         return [
             self._named(reply, sent=not _refused(reply)) if isinstance(reply, Exception) else reply
             for reply in replies
         ]
 
-    async def _pipeline(self, command: str, script: str, calls: Sequence[Words]) -> list[object]:
-        pipeline = self._client().pipeline()
-        for keys, arguments in calls:  # its own evalsha() refuses, though the server would not
-            pipeline.execute_command(command, script, len(keys), *keys, *arguments)
-        replies: list[object] = await pipeline.execute(raise_on_error=False)
-        return replies
-
     def _named(self, error: BaseException, *, sent: bool) -> Trouble:
-        self.last_error = f"{type(error).__name__}: {error}"
         trouble = trouble_of(error, sent=sent)
+        text = self._news.said(trouble, error)
         if trouble is Trouble.FORBIDDEN and not self._said_rights:
             self._said_rights = True
             rights = f"{RIGHTS} {CLUSTER_RIGHTS}" if self._cluster else RIGHTS
             _log.warning(
                 "the Redis server forbids what user limits need (%s); "
                 "its user needs these rights on the keys below REDIS_PREFIX: %s",
-                error,
+                text,
                 rights,
             )
         return trouble
+
+
+async def _pipeline(client: AsyncClient, command: str, script: str, calls: Sequence[Words]) -> list[object]:
+    pipeline = client.pipeline()
+    for keys, arguments in calls:  # its own evalsha() refuses, though the server would not
+        pipeline.execute_command(command, script, len(keys), *keys, *arguments)
+    replies: list[object] = await pipeline.execute(raise_on_error=False)
+    return replies
 
 
 def _refused(error: BaseException) -> bool:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final, cast
 
 from autoglm_throttle.limiting.shared import wire as wires
 from autoglm_throttle.limiting.shared.batch_rules import BatchRules
+from autoglm_throttle.limiting.shared.news import News
 from autoglm_throttle.limiting.shared.redis_batch import RedisBatch
-from autoglm_throttle.limiting.shared.redis_script import RIGHTS, RedisScript
+from autoglm_throttle.limiting.shared.redis_script import RedisScript
 from autoglm_throttle.limiting.shared.store import VALUES, Answer, Charge, Health, Trouble
 from autoglm_throttle.limiting.shared.wire import Ask, Settlement, WindowWire
 from autoglm_throttle.model import UserLimit
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
     from autoglm_throttle.limiting.shared.batch_codec import Words
     from autoglm_throttle.redis_client import RedisClients
-
-__all__ = ["RIGHTS", "RedisWindow"]
 
 PROBES: Final = 16
 """Users that a probe of a cluster charges: with as many partitions nearly every server is asked."""
@@ -49,7 +48,8 @@ class RedisWindow:
         self._wire = wire
         self._codec = _WindowCodec(wire)
         self._rules = rules or BatchRules()
-        self._report: Callable[[Trouble | None], None] = _nobody
+        url = clients.url
+        self._news = News(*((url.password, url.sentinel_password) if url else ()))
         self._batches: dict[int, _LoopBatch] = {}
         self._gone = Health()
 
@@ -59,13 +59,12 @@ class RedisWindow:
 
     @property
     def last_error(self) -> str:
-        """Text of the newest error of the server or its client, empty if there was none."""
-        texts = [batch.script.last_error for batch in list(self._batches.values())]
-        return next((text for text in reversed(texts) if text), "")
+        """What the server or its client said of the present trouble; empty if there is none."""
+        return self._news.text
 
     def listen(self, report: Callable[[Trouble | None], None]) -> None:
         """Have each round trip and each firing of the deadline reported."""
-        self._report = report
+        self._news.listen(report)
 
     async def charge(self, charges: Sequence[Charge]) -> Answer | Trouble:
         """Spend all units of all charges, or none.
@@ -74,17 +73,12 @@ class RedisWindow:
         """
         batch = self._here()
         if batch is None:
-            self._report(Trouble.LOOP)
+            self._news.tell(Trouble.LOOP)
             return Trouble.LOOP
         ask = self._wire.ask(charges)
         if ask.tag < 0 and self.clients.cluster:
             return await self._one_by_one(batch, charges)
-        future = batch.ask(ask)
-        try:
-            return await future
-        except asyncio.CancelledError:
-            batch.unheard(ask, future)
-            raise
+        return await _asked(batch, ask)
 
     def give_back(self, charges: Sequence[Charge], answer: Answer) -> None:
         """Take back what an answer has allowed; returns at once, and a loss is conservative."""
@@ -103,19 +97,9 @@ class RedisWindow:
         batch = self._here()
         if batch is None:
             return Trouble.LOOP
-        users = range(PROBES if self.clients.cluster else 1)
-        asks = [self._wire.ask([Charge("probe", _PROBE, f"{user:016x}", 1)]) for user in users]
-        connect_s = self.clients.options.connect_s + self._rules.deadline_s
-        try:
-            async with asyncio.timeout(connect_s):
-                trouble = await batch.script.ready(self._rules.in_flight)
-            if trouble is not None:
-                return trouble
-            async with asyncio.timeout(self._rules.deadline_s):
-                replies = await batch.script([self._wire.encode([ask]) for ask in asks], 0.0)
-        except TimeoutError:
-            return Trouble.TIMEOUT
-        return next((trouble for trouble in map(self._heard, replies, asks) if trouble is not None), None)
+        trouble = await self._probed(batch)
+        self._news.note(trouble)
+        return trouble
 
     def drop(self) -> None:
         """Let go of all connections, from any thread, without waiting for it."""
@@ -135,8 +119,8 @@ class RedisWindow:
         """The counters of all event loops together."""
         total = self._gone
         for batch in list(self._batches.values()):
-            total = _sum(total, batch.health())
-        return replace(total, connections=self.clients.made)
+            total += batch.health()
+        return total
 
     def _here(self) -> _LoopBatch | None:
         """The batch of the running loop; None if it is no asyncio loop, or none runs."""
@@ -149,13 +133,25 @@ class RedisWindow:
     def _make(self, loop: asyncio.AbstractEventLoop) -> _LoopBatch:
         for key, other in list(self._batches.items()):
             if other.loop.is_closed() and self._batches.pop(key, None) is not None:
-                self._gone = _sum(self._gone, replace(other.health(), waiting=0))
-        batch = _LoopBatch(loop, self._codec, self._rules, self._heard_of, self.clients)
+                self._gone += replace(other.health(), waiting=0)
+        batch = _LoopBatch(loop, self._codec, self._rules, self._news, self.clients)
         self._batches[id(loop)] = batch
         return batch
 
-    def _heard_of(self, trouble: Trouble | None) -> None:
-        self._report(trouble)
+    async def _probed(self, batch: _LoopBatch) -> Trouble | None:
+        users = range(PROBES if self.clients.cluster else 1)
+        asks = [self._wire.ask([Charge("probe", _PROBE, f"{user:016x}", 1)]) for user in users]
+        connect_s = self.clients.options.connect_s + self._rules.deadline_s
+        try:
+            async with asyncio.timeout(connect_s):
+                trouble = await batch.script.ready(self._rules.in_flight)
+            if trouble is not None:
+                return trouble
+            async with asyncio.timeout(self._rules.deadline_s):
+                replies = await batch.script([self._wire.encode([ask]) for ask in asks], lambda: True)
+        except TimeoutError:
+            return Trouble.TIMEOUT
+        return next((trouble for trouble in map(self._heard, replies, asks) if trouble is not None), None)
 
     def _heard(self, reply: object, ask: Ask) -> Trouble | None:
         """What a reply to a probe says."""
@@ -177,8 +173,9 @@ class RedisWindow:
     async def _one_by_one(self, batch: _LoopBatch, charges: Sequence[Charge]) -> Answer | Trouble:
         """Charges whose keys lie on different servers: addresses first, and back if a later one refuses.
 
-        The charges after a refusal are only read.
+        The charges after a refusal are only read. All have one deadline together.
         """
+        due = batch.due()
         order = sorted(range(len(charges)), key=lambda place: charges[place].kind != "address")
         spent: list[tuple[Ask, list[int]]] = []
         parts: dict[int, list[int]] = {}
@@ -187,7 +184,7 @@ class RedisWindow:
             for place in order:
                 charge = charges[place]
                 ask = self._wire.ask([charge if not refused else _only_read(charge)])
-                heard = await self._asked(batch, ask)
+                heard = await _asked(batch, ask, due)
                 if isinstance(heard, Trouble):
                     refused = True
                     return heard
@@ -203,14 +200,6 @@ class RedisWindow:
             if refused:
                 self._take_back(batch, spent)
         return [value for place in range(len(charges)) for value in parts[place]]
-
-    async def _asked(self, batch: _LoopBatch, ask: Ask) -> Answer | Trouble:
-        future = batch.ask(ask)
-        try:
-            return await future
-        except asyncio.CancelledError:
-            batch.unheard(ask, future)
-            raise
 
     def _take_back(self, batch: _LoopBatch, spent: list[tuple[Ask, list[int]]]) -> None:
         """Give back, and say the remaining units as they are after it."""
@@ -231,16 +220,16 @@ class _LoopBatch(RedisBatch["Ask | Settlement", Answer]):
         loop: asyncio.AbstractEventLoop,
         codec: _WindowCodec,
         rules: BatchRules,
-        report: Callable[[Trouble | None], None],
+        news: News,
         clients: RedisClients,
     ) -> None:
-        self.script = RedisScript(clients.current, wires.script(), cluster=clients.cluster)
+        self.script = RedisScript(clients.current, wires.script(), news, cluster=clients.cluster)
         super().__init__(
             loop,
             codec,
             self.script,
             rules,
-            report,
+            news.tell,
             read_s=clients.options.read_s,
             split=clients.cluster,
         )
@@ -275,8 +264,14 @@ class _WindowCodec:
         return self._wire.back(entry, answer) if any(charge.units for charge in entry.charges) else None
 
 
-def _nobody(trouble: Trouble | None) -> None:
-    """Nobody listens."""
+async def _asked(batch: _LoopBatch, ask: Ask, due: float | None = None) -> Answer | Trouble:
+    """The answer to a question; what one who leaves may have been granted goes back."""
+    future = batch.ask(ask, due)
+    try:
+        return await future
+    except asyncio.CancelledError:
+        batch.unheard(ask, future)
+        raise
 
 
 def _only_read(charge: Charge) -> Charge:
@@ -291,12 +286,3 @@ def _slices(charges: Sequence[Charge], answer: Answer) -> list[Answer]:
         slices.append(answer[start:end])
         start = end
     return slices
-
-
-def _sum(one: Health, other: Health) -> Health:
-    return Health(
-        calls=one.calls + other.calls,
-        asked=one.asked + other.asked,
-        late=one.late + other.late,
-        waiting=one.waiting + other.waiting,
-    )

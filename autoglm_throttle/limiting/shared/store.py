@@ -78,7 +78,7 @@ stamp: opaque; what the units are given back by.
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What the counters of a store say; all but the last two only grow."""
+    """What the counters of a store say; all but the last only grow."""
 
     calls: int = 0
     """Round trips."""
@@ -86,10 +86,17 @@ class Health:
     """Decisions that were sent."""
     late: int = 0
     """Replies that nobody waited for any more."""
-    connections: int = 0
-    """Clients that were made, one for each event loop and after each outage."""
     waiting: int = 0
     """Decisions that wait or are in flight now."""
+
+    def __add__(self, other: Health) -> Health:
+        """Both together, as of several event loops."""
+        return Health(
+            self.calls + other.calls,
+            self.asked + other.asked,
+            self.late + other.late,
+            self.waiting + other.waiting,
+        )
 
 
 class Store(Protocol):
@@ -103,7 +110,7 @@ class Store(Protocol):
 
     @property
     def last_error(self) -> str:
-        """Text of the newest error of the server or its client, empty if there was none."""
+        """What the server or its client said of the present trouble; empty if there is none."""
         ...
 
     def charge(self, charges: Sequence[Charge]) -> Awaitable[Answer | Trouble]:
