@@ -13,11 +13,13 @@ from autoglm_throttle.desk import Desk
 from autoglm_throttle.doorbell import Leaves, doorbell
 from autoglm_throttle.identity import Identity
 from autoglm_throttle.limiting.gate import Ticket, TicketState
+from autoglm_throttle.limiting.rate_refusal import door_shut
 from autoglm_throttle.limiting.shared.question import Question
 from autoglm_throttle.limiting.shared.store import Trouble
 from autoglm_throttle.limiting.shared.windows import SharedWindows
 from autoglm_throttle.limiting.token_bucket import Payer
-from autoglm_throttle.model import Clock, Decision, Demand, Reason, Regime, Why
+from autoglm_throttle.limiting.verdict import later
+from autoglm_throttle.model import Clock, Decision, Demand, Reason, Regime
 from autoglm_throttle.permit import Permit, Rejection
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.snapshot import Rows, decision_name
@@ -107,7 +109,7 @@ class Admission:
         rows = desk.rows
         rows.acquire()  # `with rows.lock` takes twice as long
         try:
-            paid = self._buckets.take(demand, now) if self._open else _door_shut(self._regime, now)
+            paid = self._buckets.take(demand, now) if self._open else door_shut(self._regime, now)
             verdict: Permit | Ticket | Rejection
             if isinstance(paid, Decision):
                 if demand.holds_slot:
@@ -344,7 +346,7 @@ class Admission:
         if ticket.called_s is not None and ticket.decision is not None:
             ticket.state = _LEFT
             desk.rows.classes[demand.priority].admitted += 1
-            decision = _later(ticket.decision, waited_s)
+            decision = later(ticket.decision, waited_s)
             return Permit(desk, demand, decision, ticket.arrived_s, ticket.called_s)
         decision = desk.gate.refusal(ticket, now)
         self._refund(ticket, now)
@@ -399,27 +401,3 @@ def _ask_first(ticket: Ticket, paid: Payer, question: Question, home: object) ->
     """A ticket that has all but the word of the shared store."""
     ticket.paid, ticket.question, ticket.home = paid, question, home
     return ticket
-
-
-def _later(decision: Decision, seconds: float) -> Decision:
-    """What a user window said, as of so many seconds later."""
-    if decision.window_s:
-        decision.reset_after_s = max(0.0, decision.reset_after_s - seconds)
-        for other in decision.others:
-            other.reset_s = max(0.0, other.reset_s - seconds)
-    return decision
-
-
-def _door_shut(regime: Regime, now: float) -> Decision:
-    wait = regime.reopens_s - now
-    lost = regime.why is Why.LOST
-    return Decision(
-        allowed=False,
-        reason=Reason.GPU,
-        detail="gpu:lost" if lost else "gpu:stop",
-        policy="gpu",
-        limit=0.0,
-        remaining=0.0,
-        retry_after_s=wait,
-        reset_after_s=wait,
-    )

@@ -1,11 +1,11 @@
-"""What somebody is told whom a rate has refused: the same words, wherever its tokens are kept."""
+"""What somebody is told whom a rate, or a shut door, has refused: the same words, wherever tokens are kept."""
 
 from __future__ import annotations
 
 import math
 from typing import Protocol
 
-from autoglm_throttle.model import Decision, Reason
+from autoglm_throttle.model import Decision, Reason, Regime, Why
 
 
 class Rated(Protocol):
@@ -39,6 +39,22 @@ def rate_refusal(bucket: Rated, cost: float, wait: float, now: float) -> Decisio
         policy=policy,
         limit=bucket.burst,
         remaining=bucket.tokens(now),
+        retry_after_s=wait,
+        reset_after_s=wait,
+    )
+
+
+def door_shut(regime: Regime, now: float) -> Decision:
+    """What everybody is told while nothing is refilled."""
+    wait = regime.reopens_s - now
+    lost = regime.why is Why.LOST
+    return Decision(
+        allowed=False,
+        reason=Reason.GPU,
+        detail="gpu:lost" if lost else "gpu:stop",
+        policy="gpu",
+        limit=0.0,
+        remaining=0.0,
         retry_after_s=wait,
         reset_after_s=wait,
     )

@@ -55,3 +55,12 @@ def _fullness(verdict: Decision) -> float:
 
 def _patience(verdict: Decision) -> float:
     return verdict.retry_after_s
+
+
+def later(decision: Decision, seconds: float) -> Decision:
+    """What a user window said, as of so many seconds later."""
+    if decision.window_s:
+        decision.reset_after_s = max(0.0, decision.reset_after_s - seconds)
+        for other in decision.others:
+            other.reset_s = max(0.0, other.reset_s - seconds)
+    return decision
