@@ -35,7 +35,10 @@ SOURCE: Final = "fleet"
 """What the rows of other hosts say they come from."""
 
 _TEXTS: Final = {"device": 100, "name": 64}
-"""Characters that are published of a text."""
+"""Characters that are published of a text; one with more is not believed."""
+
+_OURS: Final = frozenset({"host", "notes"})
+"""Texts of a row that are not published: the name of a host is that of its payload."""
 
 _VALUES: Final = (
     "device",
@@ -95,11 +98,11 @@ def decode(payload: bytes, host: str) -> Published:
         host: whose it is; it stands before the id of each device.
 
     Raises:
-        ValueError: it is of another version, too long, no JSON, or holds a value that cannot be; or the
-            name is none of a host.
+        ValueError: it is of another version, too long, no JSON, or holds a value that cannot be or a text
+            that is not printable: these stand in logs, labels and terminals. Or the name is none of a host.
     """
-    if not 0 < len(host) <= MOST_HOST_CHARACTERS:
-        raise ValueError("its name is empty or too long")
+    if not host or not _legible(host, MOST_HOST_CHARACTERS):
+        raise ValueError("its name is empty, too long or not printable")
     if len(payload) > MOST_BYTES:
         raise ValueError(f"it has {len(payload)} bytes, at most {MOST_BYTES} are read")
     try:
@@ -121,10 +124,19 @@ def decode(payload: bytes, host: str) -> Published:
 def _cells(row: GpuSample) -> list[Any]:
     values = [getattr(row, name) for name in _VALUES]
     cut = [
-        value[: _TEXTS[name]] if name in _TEXTS else value
+        _printed(value[: _TEXTS[name]]) if name in _TEXTS else value
         for name, value in zip(_VALUES, values, strict=True)
     ]
     return [round(value, 3) if isinstance(value, float) else value for value in cut]
+
+
+def _printed(text: str) -> str:
+    """A driver's text as others believe it: one odd character in a name must not hide a host."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def _legible(text: str, most: int) -> bool:
+    return len(text) <= most and text.isprintable()
 
 
 def _json(value: object) -> str:
@@ -142,6 +154,9 @@ def _row(columns: list[Any], line: object, host: str) -> GpuSample:
         raise ValueError(str(error)) from None
     if not values.get("device") or "index" not in values or not 0.0 <= age_s < math.inf:
         raise ValueError("a row has no device, no index or no age")
+    legible = all(_legible(values.get(name, ""), most) for name, most in _TEXTS.items())
+    if not legible or _OURS & values.keys():
+        raise ValueError("a row has a text that is too long, not printable or not published")
     device = f"{host}/{values['device']}"
     row = GpuSample(**{**values, "device": device, "host": host, "source": SOURCE, "taken_at_s": -age_s})
     _, wrong = believable(row)

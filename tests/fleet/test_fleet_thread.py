@@ -8,70 +8,23 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import redis
 import trio
 
-from autoglm_throttle.doorbell import doorbell
 from autoglm_throttle.limiting.shared.leases import Leases
-from autoglm_throttle.limiting.shared.redis_fleet import RIGHTS, TIMEOUT_S, Fleet, FleetRules
-from autoglm_throttle.model import Decision, Demand, Priority
-from autoglm_throttle.redis_client import RedisClients, RedisOptions
+from autoglm_throttle.limiting.shared.redis_fleet import RIGHTS, Fleet
+from autoglm_throttle.model import Demand, Priority
 from tests.fleet.clients import PATIENCE_S, Wire, names
+from tests.fleet.fleets import MID, admit, beats
 from tests.stores.polling import until
-from tests.stores.server import RedisServer
-
-RATES = (1000.0, 500.0, 100.0)
-MID = Demand(Priority.MID)
-
-
-@pytest.fixture
-def wire() -> Iterator[Wire]:
-    wire = Wire()
-    yield wire
-    wire.answers.set()
-
-
-@pytest.fixture
-def made() -> Iterator[Callable[..., Fleet]]:
-    """Make fleets that are stopped after the test."""
-    fleets: list[Fleet] = []
-
-    def make(wire: Wire, *, heartbeat_s: float = 5.0, workers: int = 4) -> Fleet:
-        leases = Leases(RATES, 1.0, time.monotonic(), workers=workers)
-        rules = FleetRules(heartbeat_s=heartbeat_s)
-        fleets.append(Fleet(leases, threading.RLock(), wire.connect, doorbell, rules))
-        return fleets[-1]
-
-    yield make
-    for fleet in fleets:
-        fleet.stop()
 
 
 def threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "autoglm-throttle-fleet"]
-
-
-async def admit(fleet: Fleet, demand: Demand = MID) -> tuple[bool, float]:
-    """What the path of a request does with leases; and the seconds it took."""
-    began = time.monotonic()
-    with fleet._lock:
-        settled = fleet.leases.covers(demand, time.monotonic())
-    if not settled:
-        await fleet.cover(demand)
-    with fleet._lock:
-        paid = fleet.leases.take(demand, time.monotonic())
-    return not isinstance(paid, Decision), time.monotonic() - began
-
-
-def beats(fleet: Fleet, wire: Wire) -> None:
-    """Start it and wait for its first sign of life."""
-    fleet.start()
-    wire.wait()
-    until(lambda: fleet.leases.members == 1 and not fleet.leases._asking, PATIENCE_S, "the first answer")
 
 
 def test_a_process_shows_that_it_lives_whatever_its_event_loop_does(
@@ -346,27 +299,3 @@ def test_a_child_of_a_fork_is_another_member_with_nothing(wire: Wire, made: Call
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert fleet.leases.all[1].tokens(0.0) >= 40.0
-
-
-def test_a_frozen_server_costs_nobody_more_than_50_ms(own_server: RedisServer) -> None:
-    clients = RedisClients(RedisOptions(own_server.url))
-    leases = Leases(RATES, 1.0, time.monotonic(), workers=2)
-    fleet = Fleet(leases, threading.RLock(), lambda: clients.sync(TIMEOUT_S), doorbell)
-    fleet.start()
-    until(lambda: fleet.calls and not leases._asking, PATIENCE_S, "the first answer")
-    try:
-        assert asyncio.run(admit(fleet))[0]
-        own_server.pause()
-        begun = time.monotonic()
-        took = [asyncio.run(admit(fleet, Demand(Priority.MID, cost=300.0)))[1]]
-        took += [asyncio.run(admit(fleet))[1] for _ in range(20)]
-        assert took[0] <= 0.25
-        assert sorted(took)[-3] <= 0.005
-        own_server.resume()
-        until(lambda: leases.away_since_s is None, PATIENCE_S, "it is back")
-        assert time.monotonic() - begun <= 5.0
-        assert asyncio.run(admit(fleet))[0]
-    finally:
-        own_server.resume()
-        fleet.stop(PATIENCE_S)
-    assert own_server.command("ZCARD", fleet.rules.keys[0]) == 0

@@ -74,7 +74,7 @@ def test_the_size_of_rows() -> None:
 
 def test_too_much_is_not_published() -> None:
     with pytest.raises(ValueError, match="a row has"):
-        encode([card(device="\0" * 500, name="\0" * 500)], 1.0, 100.0)
+        encode([card(memory_used_bytes=10**900)], 1.0, 100.0)
     with pytest.raises(ValueError, match="200 devices have"):
         encode([card(n) for n in range(200)], 1.0, 100.0)
     with pytest.raises(ValueError, match="JSON"):
@@ -118,6 +118,10 @@ WRONG = {
     "NaN": text(cell("power_w", 1)).replace(b"1, 700.0", b"NaN, 700.0"),
     "more than all": text(cell("memory_used_bytes", 81 * GIB)),
     "no health": text(cell("health", "fine")),
+    "a device that is too long": text(cell("device", "d" * 101)),
+    "a name that is too long": text(cell("name", "n" * 65)),
+    "a host in a row": text(said(c=[*said()["c"], "host"], r=[[*FIRST, "other"]])),
+    "notes": text(said(c=[*said()["c"], "notes"], r=[[*FIRST, "\x1b[2J;"]])),
 }
 
 
@@ -135,6 +139,50 @@ def test_the_same_with_nothing_wrong_is_read() -> None:
 def test_what_is_no_name_of_a_host_is_ignored(host: str) -> None:
     with pytest.raises(ValueError, match="name"):
         decode(text(said()), host)
+
+
+UNPRINTABLE = {
+    "a new line": "\n",
+    "an escape": "\x1b",
+    "nothing": "\0",
+    "delete": "\x7f",
+    "a control of Latin 1": "\x9b",
+    "right to left": "\u202e",
+    "no width": "\u200b",
+    "a line": "\u2028",
+    "half a character": "\ud800",
+}
+
+
+@pytest.mark.parametrize("odd", UNPRINTABLE.values(), ids=UNPRINTABLE.keys())
+def test_what_cannot_be_printed_is_ignored(odd: str) -> None:
+    for column in ("device", "name"):
+        with pytest.raises(ValueError, match="printable"):
+            decode(text(cell(column, f"a{odd}b")), "h")
+    with pytest.raises(ValueError, match="name"):
+        decode(text(said()), f"a{odd}b")
+
+
+@pytest.mark.parametrize("odd", UNPRINTABLE.values(), ids=UNPRINTABLE.keys())
+def test_a_host_does_not_vanish_for_what_its_driver_says(odd: str) -> None:
+    (row,) = decode(encode([card(device=f"a{odd}b", name=f"c{odd}d")], 1.0, 100.0).encode(), "h").rows
+    assert (row.device, row.name) == ("h/a?b", "c?d")
+
+
+@given(st.text(max_size=120), st.text(max_size=120), st.text(min_size=1, max_size=300))
+def test_what_is_believed_can_be_printed(device: str, name: str, host: str) -> None:
+    row = [*FIRST]
+    row[said()["c"].index("device")], row[said()["c"].index("name")] = device, name
+    with contextlib.suppress(ValueError):
+        (read,) = decode(text(said(r=[row])), host).rows
+        assert f"{read.device}{read.name}{read.host}".isprintable()
+        assert len(read.device) <= 255 + 1 + 100
+        assert len(read.name) <= 64
+
+
+@given(st.text(min_size=1, max_size=100).filter(str.strip), st.text())
+def test_whatever_a_driver_says_is_published(device: str, name: str) -> None:
+    assert len(decode(encode([card(device=device, name=name)], 1.0, 100.0).encode(), "h").rows) == 1
 
 
 json_values = st.recursive(

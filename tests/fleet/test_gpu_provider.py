@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +21,12 @@ from tests.fleet.clients import Wire
 from tests.stores.server import RedisServer
 
 GIB = 2**30
+
+
+def payload(device: str) -> bytes:
+    """One device, right but for what the test makes of it."""
+    columns = ["device", "index", "kind", "health", "age_s"]
+    return json.dumps({"v": 1, "i": 1, "c": columns, "r": [[device, 0, "mig", "ok", 0]]}).encode()
 
 
 class Own:
@@ -236,7 +243,16 @@ def test_missing_rights_are_named_in_full(site: Site, caplog: pytest.LogCaptureF
 
 @pytest.mark.parametrize(
     ("host", "payload"),
-    [(b"b", b'{"v":2}'), (b"b", "no JSON"), (b"", b"{}"), ("h" * 300, b"{}"), (b"\xff", b"\xff")],
+    [
+        (b"b", b'{"v":2}'),
+        (b"b", "no JSON"),
+        (b"", b"{}"),
+        ("h" * 300, b"{}"),
+        (b"\xff", b"\xff"),
+        (b"b\x1b[2J", payload("MIG-1")),
+        (b"b", payload("MIG-1\n2026-01-01 ERROR all is lost")),
+        (b"b", payload("MIG-1").replace(b"health", b"he\\nlth")),
+    ],
 )
 def test_a_host_that_talks_nonsense_is_ignored_and_counted(
     host: bytes | str, payload: bytes | str, caplog: pytest.LogCaptureFixture
@@ -248,6 +264,15 @@ def test_a_host_that_talks_nonsense_is_ignored_and_counted(
     assert provider.read() == []
     assert (provider.ignored, provider.failures) == (2, 0)
     assert len(caplog.messages) == 1
+    assert caplog.messages[0].isprintable()
+
+
+def test_a_host_is_heard_beside_one_that_talks_nonsense() -> None:
+    wire = Wire()
+    wire.answer = lambda arguments: [b"b", 1, payload("a\0"), b"c", 1, payload("MIG-1")]
+    provider = FleetProvider(None, wire.connect, GpuFleetRules("a"), lambda: 1.0)
+    assert seen(provider.read()).keys() == {"c/MIG-1"}
+    assert (provider.ignored, provider.failures) == (1, 0)
 
 
 @pytest.mark.parametrize("reply", [None, [b"b"], [b"b", "young", b"{}"], 7])

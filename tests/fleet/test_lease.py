@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autoglm_throttle.limiting.shared.lease import AHEAD_BURST, MICRO, PAUSE_S, TICK_S
-from autoglm_throttle.limiting.shared.leases import DEADLINE_S, MOST_MEMBERS, Leases
+from autoglm_throttle.limiting.shared.leases import DEADLINE_S, MOST_MEMBERS, TIMER_S, Leases
 from autoglm_throttle.limiting.token_bucket import PriorityBuckets
 from autoglm_throttle.model import Borrow, Decision, Demand, Priority, Reason
 
@@ -269,6 +271,72 @@ def test_one_that_answered_in_time_is_not_away_because_of_an_old_question() -> N
     made.take(MID, 0.04)
     assert not made.covers(MID, 0.2)
     assert made.away_since_s is None
+
+
+def test_who_has_an_answer_says_nothing_about_silence() -> None:
+    made, woken = leases()
+    made.wait("me", MID, 0.0)
+    assert made.wants(0.0, beat=False) is not None
+    made.granted(answer((0, 0), (1, 5), (0, 0)), 0.001)
+    assert not made.waiting
+    made.leave("me", MID, 10.0)
+    assert made.away_since_s is None
+    made.take(MID, 10.0)
+    assert made.wait("me", MID, 10.0) == pytest.approx(DEADLINE_S), "another question, another deadline"
+    assert len(woken) == 2
+
+
+def test_who_gives_the_store_up_wakes_whoever_asks_it() -> None:
+    for give_up in (Leases.covers, lambda made, demand, now: made.leave("me", demand, now)):
+        made, woken = leases()
+        made.wait("me", MID, 0.0)
+        assert made.wants(0.0, beat=False) is not None
+        woken.clear()
+        give_up(made, MID, DEADLINE_S)
+        assert made.away_since_s == DEADLINE_S
+        give_up(made, MID, 2.0)
+        assert woken == [1.0]
+
+
+def test_who_waits_is_answered_though_enough_was_given_back_meanwhile() -> None:
+    made, _ = leases()
+    grant_mid(made, 1.0, 300.0, 0.0)
+    paid = made.take(MID, 0.0)
+    assert not isinstance(paid, Decision)
+    made.wait("me", MID, 0.1)
+    paid.give_back(1.0, 0.1)
+    figures = made.wants(0.1, beat=False)
+    assert figures is not None
+    assert mid_of(figures)[2:] == [0.0, 0.0, 0.0], "nothing is wanted, but somebody waits for the word"
+
+
+STEPS = st.tuples(st.sampled_from(["wait", "leave", "ask", "answer", "covers"]), st.integers(0, 3))
+
+
+@given(st.lists(st.tuples(STEPS, st.sampled_from([0.0, 0.001, 0.03, 0.2])), max_size=30))
+def test_only_a_question_without_an_answer_is_silence(steps: list[tuple[tuple[str, int], float]]) -> None:
+    made, _ = leases()
+    now, since_s = 0.0, math.inf
+    unanswered: set[int | str] = set()
+    for (step, who), later in steps:
+        now += later
+        if step == "wait":
+            made.wait(who, MID, now)
+            unanswered.add(who)
+        elif step == "leave":
+            made.leave(who, MID, now)
+            unanswered.discard(who)
+        elif step == "ask" and made.wants(now, beat=True) is not None:
+            unanswered.add("call")
+        elif step == "answer" and "call" in unanswered:
+            made.granted(answer((0, 0), (0, 400), (0, 0)), now)
+            unanswered.clear()
+        elif step == "covers":
+            made.covers(MID, now)
+        if made.away_since_s is not None:
+            assert now >= since_s + DEADLINE_S - TIMER_S
+            return
+        since_s = min(since_s, now) if unanswered else math.inf
 
 
 def alone(workers: int = 4, members: int = 1) -> Leases:

@@ -210,11 +210,12 @@ class Lease:
         return Ask(math.floor(self.rate * MICRO), math.floor(self.burst * MICRO), 0, 0, _micro(pool))
 
     def granted(self, grant: int, left: int, now: float) -> None:
-        """The store's answer to the last `ask`, in micro-tokens."""
+        """The store's answer to the last `ask`, in micro-tokens: all who wait have it."""
         tokens = grant / MICRO
         self._pool += tokens
         if grant:
             self._grants.append((now + self._lease_s, tokens))
+        self._waiting.clear()
         self._refused = 0.0
         self._told_s, self._left, self._short = now, left / MICRO, tokens < self._asked
         self._owes = max(0.0, self._debt(now) - self._owes_said)

@@ -97,7 +97,7 @@ class Leases:
         if lease.settled(demand.cost, now):
             return True
         if self._silent_s is not None and now >= self._silent_s + DEADLINE_S:
-            self.away(now)
+            self._unheard(now)
             return True
         return False
 
@@ -124,13 +124,13 @@ class Leases:
         if self._silent_s is None:
             return
         if now >= self._silent_s + DEADLINE_S - TIMER_S:
-            self.away(now)
+            self._unheard(now)
         elif not self._asking and not any(lease.waiting for lease in self.all):
             self._silent_s = None
 
     @property
     def waiting(self) -> list[object]:
-        """The tokens of all who wait."""
+        """The tokens of all who wait for an answer that has not come."""
         return [token for lease in self.all for token in lease.waiting]
 
     def due_s(self) -> float:
@@ -149,7 +149,7 @@ class Leases:
         if not beat and (self.away_since_s is not None or not any(lease.calls(now) for lease in self.all)):
             return None
         asks = [lease.ask(now) for lease in self.all]
-        if not beat and not any(ask.want or ask.back for ask in asks):
+        if not (beat or self.waiting or any(ask.want or ask.back for ask in asks)):
             return None
         self._asking = True
         if self._silent_s is None:
@@ -163,6 +163,9 @@ class Leases:
     def granted(self, reply: Sequence[int], now: float) -> None:
         """Take in the store's answer: its clock, the members, then grant and left for each priority.
 
+        Nobody waits any more then. Who finds that it was too little for them waits anew: an event loop that
+        stands still between the answer and its reader says nothing about the store.
+
         Raises:
             ValueError: the reply has another shape; nothing has changed then.
         """
@@ -175,7 +178,7 @@ class Leases:
             lease.granted(reply[at], reply[at + 1], now)
         self.away_since_s = None
         self._asking = False
-        self._silent_s = now if any(lease.waiting for lease in self.all) else None
+        self._silent_s = None
 
     def away(self, now: float) -> None:
         """The store cannot be asked: each process runs its part of the rates, until `granted`. Idempotent."""
@@ -185,6 +188,11 @@ class Leases:
             self.away_since_s = now
             for lease in self.all:
                 lease.alone(self.processes, now)
+
+    def _unheard(self, now: float) -> None:
+        """Somebody has waited in vain. Whoever calls the store is told: no request has a call made now."""
+        self.away(now)
+        self.wake()
 
     def forget(self, now: float) -> None:
         """Begin anew with nothing, in a forked process."""

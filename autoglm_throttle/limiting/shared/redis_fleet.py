@@ -40,6 +40,9 @@ JITTER: Final = 0.2
 LIVES_BEATS: Final = 3
 """Heartbeats that may be missed before the others count a process as gone."""
 
+SILENT: Final = f"no answer within {DEADLINE_S * 1000.0:.0f} ms"
+"""Why a store was lost that those who waited for it have given up."""
+
 LOG_EVERY_S: Final = 30.0
 """At most one pair of lines, away and back, in this time."""
 
@@ -209,6 +212,7 @@ class Fleet:
     def _run(self) -> None:
         try:
             while not self._ends():
+                self._hear_of_silence()
                 now = self._clock()
                 beat = now >= self._beat_s
                 with self._lock:
@@ -234,6 +238,17 @@ class Fleet:
                 self._thread = None
             return self._stopping
 
+    def _hear_of_silence(self) -> None:
+        """Ask at once if those who wait have given the store up, and no call of ours has failed.
+
+        They may be wrong: the whole process can have stood still.
+        """
+        with self._lock:
+            since_s = self.leases.away_since_s
+        if since_s is not None and self._lost_s is None:
+            self._lose(since_s, SILENT)
+            self._beat_s = -math.inf
+
     def _sleep(self, seconds: float) -> None:
         """Until the next sign of life, until tokens go back, or until somebody asks."""
         with contextlib.suppress(queue.Empty):
@@ -246,17 +261,19 @@ class Fleet:
         try:
             reply = self._call(figures, self.rules.heartbeat_s * LIVES_BEATS)
             with self._lock:
+                bells, since_s = self.leases.waiting, self.leases.away_since_s
                 self.leases.granted(reply, self._clock())
-                bells = list(self.leases.waiting)
         except Exception as error:  # noqa: BLE001 - a client may raise anything; none may end the thread
             self._failed(error)
             now = self._clock()
             with self._lock:
                 self.leases.away(now)
-                bells = list(self.leases.waiting)
+                bells = self.leases.waiting
             self._beat_s = now + PROBE_S * random.uniform(1.0 - JITTER, 1.0 + JITTER)
         else:
             self._beat_s = self._clock() + self.rules.heartbeat_s
+            if since_s is not None:
+                self._lose(since_s, SILENT)
             self._say_back()
         for bell in bells:
             bell.ring()  # type: ignore[attr-defined]  # the leases keep what waits as mere objects
@@ -291,17 +308,22 @@ class Fleet:
         self.failures += 1
         self.last_error = f"{type(error).__name__}: {error}"
         self._close()
+        self._lose(self._clock(), self._explained(error))
+
+    def _lose(self, since_s: float, why: str) -> None:
+        """The store is away: one line, unless that is known."""
+        if self._lost_s is not None:
+            return
+        self._lost_s = since_s
         now = self._clock()
-        if self._lost_s is None:
-            self._lost_s = now
-            self._told_away = now - self._logged_s >= LOG_EVERY_S
-            if self._told_away:
-                self._logged_s = now
-                _log.warning(
-                    "the fleet's store cannot be asked: each process runs 1/%d of the rates (%s)",
-                    self.leases.processes,
-                    self._explained(error),
-                )
+        self._told_away = now - self._logged_s >= LOG_EVERY_S
+        if self._told_away:
+            self._logged_s = now
+            _log.warning(
+                "the fleet's store cannot be asked: each process runs 1/%d of the rates (%s)",
+                self.leases.processes,
+                why,
+            )
 
     def _explained(self, error: Exception) -> str:
         text = f"{type(error).__name__}: {error}"

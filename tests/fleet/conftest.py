@@ -1,0 +1,41 @@
+"""Fleets on a store that the tests command."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from autoglm_throttle.doorbell import doorbell
+from autoglm_throttle.limiting.shared.leases import Leases
+from autoglm_throttle.limiting.shared.redis_fleet import Fleet, FleetRules
+from autoglm_throttle.model import Clock
+from tests.fleet.clients import Wire
+from tests.fleet.fleets import RATES
+
+
+@pytest.fixture
+def wire() -> Iterator[Wire]:
+    wire = Wire()
+    yield wire
+    wire.answers.set()
+
+
+@pytest.fixture
+def made() -> Iterator[Callable[..., Fleet]]:
+    """Make fleets that are stopped after the test."""
+    fleets: list[Fleet] = []
+
+    def make(
+        wire: Wire, *, heartbeat_s: float = 5.0, workers: int = 4, clock: Clock = time.monotonic
+    ) -> Fleet:
+        leases = Leases(RATES, 1.0, clock(), workers=workers)
+        rules = FleetRules(heartbeat_s=heartbeat_s)
+        fleets.append(Fleet(leases, threading.RLock(), wire.connect, doorbell, rules, clock))
+        return fleets[-1]
+
+    yield make
+    for fleet in fleets:
+        fleet.stop()
