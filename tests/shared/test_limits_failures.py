@@ -40,6 +40,7 @@ async def test_an_error_is_an_answer(
     hands.error = None
     await ask(window)
     assert heard == [trouble, None]
+    assert window.last_error == "", "of what is over nothing is told"
 
 
 async def test_a_window_that_memcached_would_not_keep_is_no_answer() -> None:
@@ -173,6 +174,8 @@ async def test_a_storage_in_memory_survives_a_probe_that_fails(monkeypatch: pyte
 
 def test_where_no_asyncio_runs_there_is_no_answer(window: LimitsWindow) -> None:
     heard = listened(window)
+    window._news.said(Trouble.LOST, "yesterday")
     assert trio.run(window.charge, [charge()]) is Trouble.LOOP
+    assert window.last_error == ""
     assert trio.run(window.probe) is Trouble.LOOP
     assert heard == [Trouble.LOOP]

@@ -14,8 +14,8 @@ class TestWanted:
 
     def test_until_one_of_its_callers_was_told_otherwise(self) -> None:
         with Plant() as plant:
-            plant.loop.act(lambda: (plant.batch.tell(Number(8)), plant.batch.ask(Number(0))))
-            plant.loop.settle()
+            plant.loop.call_soon(plant.batch.tell, Number(8))
+            plant.together(Number(0))
             (call,) = plant.server.open
             assert call.names == [[8, 0]], "a word in front, that waits for nothing"
             plant.loop.move(DEADLINE_S - 0.001)

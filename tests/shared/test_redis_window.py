@@ -214,6 +214,24 @@ class TestProbe:
         assert await window.probe() is Trouble.TIMEOUT
 
 
+async def test_an_error_is_told_until_it_answers_and_explains_no_silence(
+    window: RedisWindow, fake: fakeredis.FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):
+        fake.connected = False
+        assert await window.charge([charge()]) is Trouble.UNREACHABLE
+        assert "onnection" in window.last_error
+        fake.connected = True
+        assert await window.probe() is None
+        assert window.last_error == ""
+    fake.connected = False
+    assert await window.charge([charge()]) is Trouble.UNREACHABLE
+    Gate(window, monkeypatch)
+    batch_of(window)._deadline_s = 0.001
+    assert await window.charge([charge()]) is Trouble.TIMEOUT
+    assert window.last_error == ""
+
+
 async def test_dropped_it_begins_anew(window: RedisWindow, monkeypatch: pytest.MonkeyPatch) -> None:
     await left(window, charge(2))
     gate = Gate(window, monkeypatch)
