@@ -1,4 +1,4 @@
-"""What somebody is told whom a rate, or a shut door, has refused: the same words, wherever tokens are kept."""
+"""What somebody is told whom a rate, or a shut door, has refused: the same words wherever tokens are."""
 
 from __future__ import annotations
 
