@@ -42,25 +42,17 @@ class ExactLog:
         """The log of somebody who has spent nothing."""
         return Log("d")
 
-    def begin(self, log: Log[float], left: Sequence[int], now: float) -> None:
-        """Lay down in an empty log what leaves so many units of each limit.
-
-        Units that only the longer windows count are as young as they can be without the shorter ones
-        counting them, so that none of them leaves before what it stands for could have.
-        """
-        since_s = laid = 0
-        instants: list[float] = []
-        for limit, rest in sorted(zip(self._limits, left, strict=True), key=_window_s):
-            used = limit.limit - rest
-            if used > laid:
-                instants = [now - since_s] * (used - laid) + instants
-                laid = used
-            since_s = limit.window_s
-        log.extend(instants)
+    def resize(self, limits: Sequence[UserLimit]) -> None:
+        """Judge by other units from now on; the windows are the same."""
+        self._limits = tuple(limits)
 
     def verdicts(self, log: Log[float], units: int, now: float) -> list[Decision]:
         """What each limit says on ``units``, with what would remain after them."""
         return [verdict(log, limit, units, now) for limit in self._limits]
+
+    def verdicts_each(self, log: Log[float], units: Sequence[int], now: float) -> list[Decision]:
+        """The same where each limit is asked for units of its own."""
+        return [verdict(log, limit, each, now) for limit, each in zip(self._limits, units, strict=True)]
 
     def spend(self, log: Log[float], units: int, now: float) -> None:
         """Charge ``units``; a clock that went back reads as standing still."""
@@ -132,7 +124,3 @@ def first_live(log: Log[float], window_s: int, now: float) -> int:
     while live and log[live - 1] + window_s > now:
         live -= 1
     return live
-
-
-def _window_s(pair: tuple[UserLimit, int]) -> int:
-    return pair[0].window_s

@@ -23,12 +23,16 @@ class Form(Protocol):
         """The account of somebody who has spent nothing."""
         ...
 
-    def begin(self, account: Account, left: Sequence[int], now: float) -> None:
-        """Charge an empty account so that so many units of each limit are left, in their order."""
+    def resize(self, limits: Sequence[UserLimit]) -> None:
+        """Judge by other units from now on, at most those it was made for; every account stays as it is."""
         ...
 
     def verdicts(self, account: Account, units: int, now: float) -> list[Decision]:
         """What each limit says on ``units``, with what would remain after them; spends nothing."""
+        ...
+
+    def verdicts_each(self, account: Account, units: Sequence[int], now: float) -> list[Decision]:
+        """The same where each limit is asked for units of its own."""
         ...
 
     def spend(self, account: Account, units: int, now: float) -> None:
@@ -74,16 +78,23 @@ class Mixed:
         """The account of somebody who has spent nothing."""
         return tuple([form.open() for form in self._forms])
 
-    def begin(self, account: Account, left: Sequence[int], now: float) -> None:
-        """Charge an empty account so that so many units of each limit are left."""
-        for (form, places), part in zip(self._parts, account, strict=True):
-            form.begin(part, [left[place] for place in places], now)
+    def resize(self, limits: Sequence[UserLimit]) -> None:
+        """Judge by other units from now on."""
+        for form, places in self._parts:
+            form.resize([limits[place] for place in places])
 
     def verdicts(self, account: Account, units: int, now: float) -> list[Decision]:
         """What each limit says on ``units``, in the order of the set."""
         found: list[Decision] = []
         for form, part in zip(self._forms, account, strict=True):
             found += form.verdicts(part, units, now)
+        return [found[index] for index in self._order]
+
+    def verdicts_each(self, account: Account, units: Sequence[int], now: float) -> list[Decision]:
+        """The same where each limit is asked for units of its own."""
+        found: list[Decision] = []
+        for (form, places), part in zip(self._parts, account, strict=True):
+            found += form.verdicts_each(part, [units[place] for place in places], now)
         return [found[index] for index in self._order]
 
     def spend(self, account: Account, units: int, now: float) -> None:

@@ -9,11 +9,12 @@ back while an account is being read or changed stays aside until that is over.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from autoglm_throttle.limiting.exact_log import verdict
 from autoglm_throttle.limiting.forms import Account, form_of
-from autoglm_throttle.limiting.verdict import OK, deciding
+from autoglm_throttle.limiting.verdict import OK, deciding, refusal
 from autoglm_throttle.model import Decision, UserLimit
 
 SWEPT_PER_NEWCOMER = 2
@@ -105,11 +106,23 @@ class SlidingWindow:
         account = self._accounts.get(user)
         return account if account is not None else self._form.open()
 
-    def judge(self, account: Account, units: int, now: float) -> Decision:
-        """The decision on ``units``, with what would remain after them; spends nothing."""
+    def judge(
+        self, account: Account, units: int, now: float, within: Sequence[int] | None = None
+    ) -> Decision:
+        """The decision on ``units``, with what would remain after them; spends nothing.
+
+        Args:
+            account: from `find` or `peek`.
+            units: >= 1.
+            now: monotonic seconds.
+            within: units that may be used up of each limit, in their order, where others than this window
+                count as well and have left no more; None: all that the limits hold.
+        """
         only = self._only
         self._reading = True
-        if only is not None:
+        if within is not None:
+            decision = self._within(account, units, within, now)
+        elif only is not None:
             decision = verdict(account, only, units, now)
         else:
             decision = deciding(self._form.verdicts(account, units, now), units)
@@ -125,23 +138,6 @@ class SlidingWindow:
         self._reading = False
         if self._aside:
             self._put_back()
-
-    def begin(self, user: str, left: Sequence[int], now: float) -> None:
-        """Let a user who is not remembered begin with less than the limits, as known from elsewhere.
-
-        Does nothing for one who is remembered, or for whom there is no room.
-
-        Args:
-            user: identity text.
-            left: units left of each limit, in the order of the limits.
-            now: monotonic seconds.
-        """
-        if user in self._accounts or not self._make_room(now):
-            return
-        account = self._form.open()
-        self._form.begin(account, left, now)
-        self._accounts[user] = account
-        self._ring.append(user)
 
     def give_back(self, user: str, units: int, charged_at: float, now: float, group: str = "") -> bool:
         """Take back what `hit` charged at the instant ``charged_at`` and what was then not used.
@@ -170,6 +166,37 @@ class SlidingWindow:
         if self._aside:
             self._put_back()
         return found
+
+    def resize(self, limits: tuple[UserLimit, ...]) -> None:
+        """Hold everybody to other limits from now on; all that has been counted stays.
+
+        Args:
+            limits: the same windows in the same order, of at most the units that this one was made with.
+        """
+        self.limits = limits
+        self._form.resize(limits)
+        self._only = limits[0] if self._only is not None else None
+        self._smallest = min(limit.limit for limit in limits)
+        if self._neighbourhoods is not None:
+            self._neighbourhoods.resize(limits)
+
+    def _within(self, account: Account, units: int, within: Sequence[int], now: float) -> Decision:
+        """The decision where only a part of each limit may be used up.
+
+        Whoever asks for what is missing as well is answered as though the part were the limit.
+        """
+        only = self._only
+        if only is not None:
+            missing = max(0, only.limit - within[0])
+            said = verdict(account, only, units + missing, now)
+            return _refused(only, said, units, missing) if missing and not said.allowed else said
+        limits = self.limits
+        asked = [units + max(0, limit.limit - part) for limit, part in zip(limits, within, strict=True)]
+        found = self._form.verdicts_each(account, asked, now)
+        for place, said in enumerate(found):
+            if not said.allowed and asked[place] > units:
+                found[place] = _refused(limits[place], said, units, asked[place] - units)
+        return deciding(found, units)
 
     def _find_and_take(self, user: str, units: int, charged_at: float, now: float, group: str) -> bool:
         account = self._accounts.get(user)
@@ -241,3 +268,13 @@ class SlidingWindow:
         last = self._ring.pop()
         if slot < len(self._ring):
             self._ring[slot] = last
+
+
+def _refused(limit: UserLimit, said: Decision, units: int, missing: int) -> Decision:
+    """The refusal where ``missing`` units of the limit may not be used up.
+
+    They were spent elsewhere before now, so a window on from now they are there again.
+    """
+    wait_s = math.inf if units > limit.limit else min(said.retry_after_s, limit.window_s)
+    left = max(0, int(said.remaining) - missing)
+    return refusal(limit, limit.limit - left, said.reset_after_s or limit.window_s, wait_s)

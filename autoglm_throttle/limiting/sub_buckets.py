@@ -53,9 +53,9 @@ class SubBuckets:
         """The ring of somebody who has spent nothing."""
         return Ring()
 
-    def begin(self, ring: Ring, left: Sequence[int], now: float) -> None:
-        """Count in an empty ring what leaves so many units of the limit."""
-        self.spend(ring, max(0, self._limit.limit - left[0]), now)
+    def resize(self, limits: Sequence[UserLimit]) -> None:
+        """Judge by other units from now on, no more than a digit holds; the window is the same."""
+        (self._limit,) = limits
 
     def verdicts(self, ring: Ring, units: int, now: float) -> list[Decision]:
         """What the limit says on ``units``, with what would remain after them; a list of one."""
@@ -76,6 +76,10 @@ class SubBuckets:
             leaves = bucket - self._oldest_with(counts, -left, oldest) + INSIDE
             wait = until(_shown_at(leaves * width_us), now)
         return [refusal(limit, used, reset_s if used else 0.0, wait)]
+
+    def verdicts_each(self, ring: Ring, units: Sequence[int], now: float) -> list[Decision]:
+        """The same, as there is but one limit."""
+        return self.verdicts(ring, units[0], now)
 
     def spend(self, ring: Ring, units: int, now: float) -> None:
         """Charge ``units``; a clock that went back reads as standing still."""

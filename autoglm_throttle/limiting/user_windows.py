@@ -12,6 +12,9 @@ from autoglm_throttle.limiting.limit_sets import LimitSet, LimitSets
 from autoglm_throttle.limiting.sliding_window import SlidingWindow
 from autoglm_throttle.model import Decision, Demand
 
+Part = Sequence[int]
+"""Units that may be used up of each limit of a set, in their order."""
+
 NEIGHBOURHOODS_SHARE = 0.1
 """Neighbourhoods remembered for newcomers without room, as a share of ``max_users``."""
 
@@ -52,6 +55,29 @@ class UserWindows:
             return pair.users.hit(demand.user, units, now, demand.group)
         return _hit_both(pair, demand, units, now)
 
+    def hit_within(
+        self, demand: Demand, user: Part | None, address: Part | None, now: float
+    ) -> Decision | None:
+        """As `hit`, where of the user's or the address's limits only a part may be used up here.
+
+        Args:
+            demand: who wants what.
+            user: the part of the user's limits; None: all that they hold.
+            address: the part of the address's.
+            now: monotonic seconds.
+        """
+        pair = self._choose(demand)
+        if pair is None or (user is None and address is None):
+            return self.hit(demand, now)
+        units = max(1, math.ceil(demand.cost))
+        if demand.address:
+            return _hit_both(pair, demand, units, now, (user, address))
+        account = pair.users.find(demand.user, units, now, demand.group)
+        decision = pair.users.judge(account, units, now, user)
+        if decision.allowed:
+            pair.users.spend(account, units, now)
+        return decision
+
     def give_back(self, demand: Demand, charged_at: float, now: float) -> bool:
         """Take back, once, what `hit` charged for the demand at the instant ``charged_at``.
 
@@ -77,22 +103,17 @@ class UserWindows:
         for window in self._windows():
             window.mend()
 
-    def knows(self, demand: Demand) -> bool:
-        """Whether the demand's user is remembered under the limits that apply to it."""
-        pair = self._choose(demand)
-        return pair is not None and demand.user in pair.users
+    def resize(self, sets: LimitSets) -> None:
+        """Hold everybody to limits of other sizes from now on; all that has been counted stays.
 
-    def begin_user(self, demand: Demand, left: Sequence[int], now: float) -> None:
-        """Let a user who is not remembered begin with so many units left of each limit of the demand."""
-        pair = self._choose(demand)
-        if pair is not None:
-            pair.users.begin(demand.user, left, now)
-
-    def begin_address(self, demand: Demand, left: Sequence[int], now: float) -> None:
-        """The same for the demand's address."""
-        pair = self._choose(demand)
-        if pair is not None:
-            pair.addresses.begin(demand.address, left, now)
+        Args:
+            sets: those this was made with, each limit with at most as many units as there.
+        """
+        self._pairs = dict(zip(sets, self._pairs.values(), strict=True))
+        for limit_set, pair in self._pairs.items():
+            pair.users.resize(limit_set.users)
+            pair.addresses.resize(limit_set.addresses)
+        self._sets = sets
 
     def _choose(self, demand: Demand) -> _Pair | None:
         return self._pair(self._sets.of(demand))
@@ -106,7 +127,13 @@ class UserWindows:
             yield pair.addresses
 
 
-def _hit_both(pair: _Pair, demand: Demand, units: int, now: float) -> Decision:
+def _hit_both(
+    pair: _Pair,
+    demand: Demand,
+    units: int,
+    now: float,
+    within: tuple[Part | None, Part | None] = (None, None),
+) -> Decision:
     """Charge a caller and its address, or neither; of two refusals the longer one counts.
 
     No room is made for a caller at an exhausted address:
@@ -114,12 +141,12 @@ def _hit_both(pair: _Pair, demand: Demand, units: int, now: float) -> Decision:
     """
     users, addresses = pair.users, pair.addresses
     address_account = addresses.find(demand.address, units, now, demand.group)
-    address = addresses.judge(address_account, units, now)
+    address = addresses.judge(address_account, units, now, within[1])
     if address.allowed:
         account = users.find(demand.user, units, now, demand.group)
     else:
         account = users.peek(demand.user)
-    user = users.judge(account, units, now)
+    user = users.judge(account, units, now, within[0])
     if not (user.allowed and address.allowed):
         return user if user.retry_after_s >= address.retry_after_s else address
     users.spend(account, units, now)

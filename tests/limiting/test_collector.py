@@ -180,6 +180,34 @@ def test_nor_does_a_window_of_large_limits(
     assert everywhere(scene) >= 2
 
 
+@pytest.mark.parametrize("scale", [1, SCALE], ids=["exact", "large"])
+@pytest.mark.parametrize("charges", CHARGES)
+@pytest.mark.parametrize(("units", "now"), ASKED)
+def test_nor_does_one_of_which_only_a_part_may_be_used_up(
+    scale: int, charges: str, units: int, now: float
+) -> None:
+    limits = tuple(UserLimit(each.name, each.limit * scale, each.window_s) for each in (MINUTE, SECOND))
+    given = sum(spent for at, spent in CHARGES[charges] if at == 100.0) * scale
+
+    def scene() -> tuple[Act, Act, Act]:
+        window = SlidingWindow(limits, 100)
+        for at, spent in CHARGES[charges]:
+            window.hit("u", spent * scale, at)
+
+        def hit() -> list[tuple[str, int]]:
+            account = window.find("u", units * scale, now)
+            decision = window.judge(account, units * scale, now, (5 * scale, 4 * scale))
+            return [(state.name, state.remaining) for state in decision.items]
+
+        return (
+            hit,
+            lambda: window.give_back("u", given, 100.0, now),
+            lambda: (left(window, "u", now), len(window._aside)),
+        )
+
+    assert everywhere(scene) >= 2
+
+
 def left(window: SlidingWindow, user: str, now: float) -> list[object]:
     """What each limit has left from now on, at instants when something may have left."""
     account, instants = window.peek(user), (now, now + 0.5, now + 1, now + 59.5, now + 60.5, now + 3700)

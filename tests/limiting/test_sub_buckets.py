@@ -255,15 +255,7 @@ def test_what_is_not_there_is_not_taken_from_elsewhere() -> None:
     assert tested.left(ring, 12.0) == 1.0 - 3 / 2000
 
 
-# --- beginning with less, and a fork in the midst ---
-
-
-@given(of=limits, start=st.sampled_from(STARTS), left=st.floats(0.0, 1.5))
-def test_whoever_begins_with_less_has_that_much_left(of: UserLimit, start: float, left: float) -> None:
-    tested, ring = SubBuckets(of), Ring()
-    rest = int(of.limit * left)
-    tested.begin(ring, [rest], start)
-    assert tested.left(ring, start) == pytest.approx(min(1.0, rest / of.limit))
+# --- a fork in the midst ---
 
 
 class TornRing(Ring):

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.limiting.limit_sets import LimitSets
-from autoglm_throttle.limiting.user_windows import UserWindows
+from autoglm_throttle.limiting.shared.outage import fair_share
+from autoglm_throttle.limiting.user_windows import Part, UserWindows
 from autoglm_throttle.model import Decision, Demand, Priority, Reason, UserLimit
 from tests.limiting.reference_log import ReferenceLog
 from tests.limiting.windows import Limits, per
@@ -263,25 +264,53 @@ def test_a_large_multiple_is_counted_in_buckets_and_the_limit_itself_exactly() -
     assert tested.give_back(demands[0], 61.0, 61.0)
 
 
-# --- beginning with what is known from elsewhere ---
+# --- where only a part may be used up here, and other sizes ---
 
 
-def test_a_user_and_an_address_begin_with_what_they_have_left() -> None:
-    tested = windows(per(10), plans={"staff": ()}, factor=2.0)
-    demand = Demand(user="ann", address="host")
-    assert not tested.knows(demand)
-    tested.begin_user(demand, (4,), 0.0)
-    tested.begin_address(demand, (6,), 0.0)
-    assert tested.knows(demand)
-    assert admitted(tested, demand) == 4
-    assert admitted(tested, Demand(user="ben", address="host")) == 2
-    assert admitted(tested, Demand(user="ben")) == 8, "under an address of its own, ben has all but two"
+def within(
+    tested: UserWindows, demand: Demand, user: Part | None, address: Part | None = None, now: float = 0.0
+) -> Decision:
+    decision = tested.hit_within(demand, user, address, now)
+    assert decision is not None
+    return decision
 
 
-def test_where_no_limit_applies_nobody_begins() -> None:
+def test_of_a_user_and_its_address_only_a_part_may_be_used_up() -> None:
+    tested = windows(per(10), factor=2.0)
+    ann, ben = (Demand(user=name, address="host") for name in ("ann", "ben"))
+    assert [within(tested, ann, (4,), (6,)).allowed for _ in range(5)] == [True] * 4 + [False]
+    assert within(tested, ann, (4,), (6,)).policy == "user-60s"
+    assert [within(tested, ben, None, (6,)).allowed for _ in range(3)] == [True] * 2 + [False]
+    assert within(tested, ben, None, (6,)).policy == "address-60s"
+    assert [state.remaining for state in hit(tested, ben).items] == [7, 13], (
+        "what was refused was not charged"
+    )
+
+
+def test_what_was_charged_against_a_part_is_charged_and_rounded_up_as_ever() -> None:
+    tested = windows(per(10))
+    assert within(tested, Demand(user="ann", cost=2.1), (5,)).remaining == 2
+    assert not within(tested, Demand(user="ann", cost=2.1), (5,)).allowed
+    assert within(tested, Demand(user="ann", cost=2.1), None).remaining == 4
+    assert tested.give_back(Demand(user="ann", cost=2.1), 0.0, 0.0)
+    assert hit(tested, Demand(user="ann")).remaining == 6
+
+
+def test_where_no_limit_applies_there_is_no_part_either() -> None:
     tested = windows(per(10), plans={"staff": ()})
     demand = Demand(user="ann", address="host", plan="staff")
-    tested.begin_user(demand, (), 0.0)
-    tested.begin_address(demand, (), 0.0)
-    assert not tested.knows(demand)
+    assert tested.hit_within(demand, None, None, 0.0) is None
     assert tested.users == 0
+
+
+@pytest.mark.parametrize("plan", [None, "gold"])
+def test_every_table_is_resized_and_forgets_nothing(plan: str | None) -> None:
+    plans: dict[str, Limits | None] = {"gold": per(40)} if plan else {}
+    sets = LimitSets([per(40)] * 3, by_plan=plans, by_route={}, address_factor=2.0)
+    tested, demand = UserWindows(sets, 50), Demand(user="ann", address="host", plan=plan)
+    assert [state.limit for state in hit(tested, demand).items] == [40, 80]
+    tested.resize(sets.map(lambda limits: fair_share(limits, 10)))
+    assert [(state.limit, state.remaining) for state in hit(tested, demand).items] == [(4, 2), (8, 6)]
+    assert admitted(tested, demand) == 2
+    tested.resize(sets)
+    assert [(state.limit, state.remaining) for state in hit(tested, demand).items] == [(40, 35), (80, 75)]

@@ -5,75 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.limit_sets import LimitSets
-from autoglm_throttle.limiting.shared.last_seen import LastSeen
-from autoglm_throttle.limiting.shared.outage import Outage, State
+from autoglm_throttle.limiting.shared.outage import State
 from autoglm_throttle.limiting.shared.question import Question
-from autoglm_throttle.limiting.shared.refused_cache import RefusedCache
-from autoglm_throttle.limiting.shared.store import Answer, Trouble
-from autoglm_throttle.limiting.shared.windows import SharedWindows
+from autoglm_throttle.limiting.shared.store import Trouble
 from autoglm_throttle.limiting.sliding_window import SlidingWindow
-from autoglm_throttle.model import Decision, Demand, OnError, Priority, Reason, UserLimit
-from tests.shared.scripted_store import ScriptedStore, granted, refused
-
-MINUTE = UserLimit("user-60s", 10, 60)
-SECOND = UserLimit("user-1s", 3, 1)
-ALICE = Demand(user="a" * 16)
-BOB = Demand(user="b" * 16)
-
-
-class Shared:
-    """Windows on a scripted store, and the questions they have put."""
-
-    def __init__(
-        self,
-        *limits: UserLimit,
-        on_error: OnError = OnError.LOCAL,
-        processes: int = 1,
-        failures: int = 3,
-        plans: dict[str, tuple[UserLimit, ...] | None] | None = None,
-    ) -> None:
-        self.store = ScriptedStore()
-        self.processes = processes
-        self.askable = True
-        self.windows = SharedWindows(
-            LimitSets([limits] * 3, by_plan=plans or {}, by_route={}, address_factor=2.0),
-            self.store,
-            Outage(failures, jitter=lambda: 1.0),
-            refused=RefusedCache(),
-            last_seen=LastSeen(),
-            on_error=on_error,
-            processes=lambda: self.processes,
-            max_users=100,
-            text_of=lambda text: text,
-            askable=lambda: self.askable,
-        )
-
-    def question(self, demand: Demand, now: float) -> Question:
-        found = self.windows.hit(demand, now)
-        assert isinstance(found, Question)
-        return found
-
-    def hit(self, demand: Demand, now: float, answer: Answer | Trouble) -> Decision:
-        """What a demand gets if the store must be asked, and answers so."""
-        return self.question(demand, now).answered(answer, now)
-
-    def known(self, demand: Demand, now: float) -> Decision:
-        """What a demand gets without a question."""
-        found = self.windows.hit(demand, now)
-        assert isinstance(found, Decision)
-        return found
-
-    def probe_due(self) -> bool:
-        return self.windows.probe_due
-
-    def lose(self, now: float) -> None:
-        self.windows.heard(Trouble.UNREACHABLE, now)
-        assert self.windows.outage.state is State.LOCAL
-
-
-def numbers(decision: Decision) -> tuple[object, ...]:
-    return decision.allowed, decision.reason, decision.policy, decision.remaining, decision.retry_after_s
+from autoglm_throttle.model import Demand, OnError, Priority, Reason, UserLimit
+from tests.shared.scripted_store import granted, refused
+from tests.shared.shared_windows import ALICE, BOB, MINUTE, SECOND, Shared, answer_of, numbers
 
 
 def test_a_demand_without_limits_is_not_asked_about() -> None:
@@ -225,38 +163,6 @@ def test_while_the_store_is_away_nobody_asks_it_and_one_probe_is_due() -> None:
     assert [change.state for change in shared.windows.changes] == [State.LOCAL, State.REMOTE]
 
 
-def test_a_user_begins_an_outage_with_its_share_of_what_the_store_had_left() -> None:
-    shared = Shared(MINUTE, processes=2)
-    shared.hit(ALICE, 0.0, granted(4))
-    shared.lose(1.0)
-    assert [shared.known(ALICE, 1.0).allowed for _ in range(3)] == [True, True, False]
-    assert [shared.known(BOB, 1.0).allowed for _ in range(6)] == [True] * 5 + [False]
-
-
-def test_a_refused_user_begins_an_outage_with_nothing() -> None:
-    shared = Shared(MINUTE)
-    shared.hit(ALICE, 0.0, refused(30_000_000))
-    shared.lose(2.0)
-    assert not shared.known(ALICE, 2.0).allowed
-
-
-def test_an_address_begins_an_outage_with_its_share_as_well() -> None:
-    shared = Shared(MINUTE)
-    shared.hit(Demand(user="u", address="v"), 0.0, [*granted(9), *granted(1)])
-    shared.lose(1.0)
-    assert shared.known(Demand(user="w", address="v"), 1.0).allowed
-    assert shared.known(Demand(user="x", address="v"), 1.0).policy == "address-60s"
-
-
-def test_a_change_of_the_number_of_processes_changes_the_share() -> None:
-    shared = Shared(MINUTE)
-    shared.lose(0.0)
-    assert shared.known(ALICE, 0.0).limit == 10
-    shared.processes = 5
-    assert shared.known(ALICE, 0.1).limit == 2
-    assert shared.windows.view().processes == 5
-
-
 def test_where_the_store_cannot_be_asked_from_the_process_decides_and_the_store_is_not_blamed() -> None:
     shared = Shared(MINUTE)
     shared.askable = False
@@ -349,18 +255,3 @@ def test_with_a_store_that_counts_like_memory_the_decisions_are_those_of_memory(
         assert found is not None
         assert numbers(found)[:3] == numbers(wanted)[:3]
         assert found.retry_after_s == pytest.approx(wanted.retry_after_s, abs=2e-6)
-
-
-def answer_of(decision: Decision, limits: Sequence[UserLimit]) -> list[int]:
-    """A decision of a window in memory as the script would answer it."""
-    answer: list[int] = []
-    by_name = {state.name: state for state in decision.items}
-    for limit in limits:
-        state = by_name[limit.name]
-        decides = limit.name == decision.policy
-        retry_us = -1 if decides and math.isinf(decision.retry_after_s) else 0
-        if decides and not decision.allowed and retry_us == 0:
-            retry_us = round(decision.retry_after_s * 1e6)
-        ok = int(decision.allowed or not decides)
-        answer += [ok, int(state.remaining), retry_us, round(state.reset_s * 1e6), 0]
-    return answer

@@ -16,7 +16,7 @@ from autoglm_throttle.limiting.shared.question import Question
 from autoglm_throttle.limiting.shared.refused_cache import RefusedCache
 from autoglm_throttle.limiting.shared.store import VALUES, Answer, Charge, Health, Store, Trouble
 from autoglm_throttle.limiting.shared.verdicts import decision, left, together
-from autoglm_throttle.limiting.user_windows import UserWindows
+from autoglm_throttle.limiting.user_windows import Part, UserWindows
 from autoglm_throttle.model import Decision, Demand, OnError, Reason
 
 
@@ -229,34 +229,32 @@ class SharedWindows:
             wait = 0.0 if outage.state is State.REMOTE else max(0.0, outage.next_probe_s - now)
             return Decision(False, Reason.STORE, f"store:{trouble}", "store", math.inf, 0.0, wait, wait)
         twin = self._local()
-        self._seed(twin, demand, now)
-        decision = twin.hit(demand, now)
+        decision = twin.hit_within(demand, *self._seed(demand, now), now)
         return decision if decision is not None else Decision(True, Reason.OK)
 
     def _local(self) -> UserWindows:
-        """The windows of this process alone, made anew when its share changes."""
+        """The windows of this process alone. When its share changes, what they have counted stays."""
         processes = max(1, self._processes())
-        if self._twin is None or processes != self._shared_by:
+        if self._twin is None:
+            self._twin = UserWindows(self._sets, self._max_users)
+        if processes != self._shared_by:
             self._shared_by = processes
-            self._twin = UserWindows(
-                self._sets.map(lambda limits: fair_share(limits, processes)), self._max_users
-            )
+            self._twin.resize(self._sets.map(lambda limits: fair_share(limits, processes)))
         return self._twin
 
-    def _seed(self, twin: UserWindows, demand: Demand, now: float) -> None:
-        """Let whoever is new here begin with its share of what the store had left it."""
+    def _seed(self, demand: Demand, now: float) -> tuple[Part | None, Part | None]:
+        """How much may be used up here: the share of what the store had left the user, and its address.
+
+        All that has been counted here goes off it, as the store knows of none.
+        """
         limit_set = self._sets.of(demand)
-        if limit_set is None or twin.knows(demand):
-            return
+        assert limit_set is not None  # noqa: S101 - for the type checker: who has no limits is not asked about
         user_kind, address_kind = self._kinds[limit_set]
-        seen, shares = self._last_seen, self._shared_by
-        left = seen.seed(user_kind, self._text_of(demand.user), limit_set.users, shares, now)
-        if left is not None:
-            twin.begin_user(demand, left, now)
-        if demand.address:
-            wide = seen.seed(address_kind, self._text_of(demand.address), limit_set.addresses, shares, now)
-            if wide is not None:
-                twin.begin_address(demand, wide, now)
+        seed, shares = self._last_seen.seed, self._shared_by
+        user = seed(user_kind, self._text_of(demand.user), limit_set.users, shares, now)
+        if not demand.address:
+            return user, None
+        return user, seed(address_kind, self._text_of(demand.address), limit_set.addresses, shares, now)
 
 
 def _kinds(limit_set: LimitSet) -> tuple[str, str]:
