@@ -43,7 +43,7 @@ class SlidingWindow:
     def __init__(
         self, limits: tuple[UserLimit, ...], max_users: int, neighbourhoods: SlidingWindow | None = None
     ) -> None:
-        self.limits = limits
+        self.limits: tuple[UserLimit, ...] = limits
         self.max_users = max_users
         self.overflowed: int = 0
         """Decisions taken on a shared account: the table was full of users who may not be forgotten."""

@@ -17,6 +17,7 @@ from autoglm_throttle import Decision, Demand, Permit
 from autoglm_throttle.limiting.shared.outage import State
 from tests.stores.asking import name
 from tests.stores.crowd import Crowd
+from tests.stores.descriptors import open_files
 from tests.stores.proxy import SlowProxy
 from tests.stores.server import RedisServer
 from tests.stores.sites import BACK_S, HASTY, LIMIT, PATIENTLY, Site, connected
@@ -36,15 +37,11 @@ async def test_a_handler_that_blocks_the_loop_makes_no_decision_local(
         asked = [asyncio.create_task(site.ask(user)) for user in range(1, 40)]
         for _ in range(passes):
             await asyncio.sleep(0)
-        _block(0.3)
+        time.sleep(0.3)  # noqa: ASYNC251 - the handler that should not
         decisions = [one.decision for one in await asyncio.gather(*asked)]
         assert [decision.remaining for decision in decisions] == [LIMIT - 1 - passes] * 39
     assert site.fallbacks == before
     assert site.state is State.REMOTE
-
-
-def _block(seconds: float) -> None:
-    time.sleep(seconds)
 
 
 class TestLoops:
@@ -55,10 +52,10 @@ class TestLoops:
     ) -> None:
         site = Site(own_server.url, redis_prefix, MANY, **PATIENTLY)
         assert asyncio.run(site.ask()).left == 999
-        before = _open()
+        before = open_files()
         for used in range(2, 302):
             assert asyncio.run(site.ask()).left == 1000 - used
-        assert _open() == before
+        assert open_files() == before
         assert int(own_server.info("clients")["connected_clients"]) <= 3
         assert site.fallbacks == 0
 
@@ -91,10 +88,6 @@ class TestLoops:
             thread.join()
         assert sorted(seen) == list(range(600, 1000)), "each unit was spent once"
         assert site.fallbacks == 0
-
-
-def _open() -> int:
-    return len(list(Path("/dev/fd").iterdir()))
 
 
 FORK = """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
 
 import pytest
 
@@ -124,14 +123,6 @@ async def test_connections_on_which_nothing_comes_any_more_block_nobody_once_new
 
 class TestRights:
     """The server knows its users, and this one may not do all that is needed."""
-
-    @pytest.fixture
-    def restricted(self, redis_server: RedisServer, redis_prefix: str) -> Iterator[str]:
-        """May do all that user limits need, under its prefix, and nothing else."""
-        rights = [f"+{right}" for right in RIGHTS.split()]
-        redis_server.command("ACL", "SETUSER", redis_prefix, "on", ">pw", f"~{redis_prefix}:*", *rights)
-        yield redis_server.url_as(redis_prefix, "pw")
-        redis_server.command("ACL", "DELUSER", redis_prefix)
 
     async def test_named_are_enough(self, restricted: str, redis_prefix: str) -> None:
         site = await connected(restricted, redis_prefix, MANY)
