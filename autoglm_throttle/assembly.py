@@ -110,13 +110,8 @@ def user_windows(
         processes=lambda: settings.workers if counted is None else counted.members,
         max_users=settings.max_users,
         text_of=identity.text,
-        askable=loop_runs if fleet is None else _unless_known_away(fleet),
+        askable=loop_runs,
     )
-
-
-def _unless_known_away(fleet: Fleet) -> Callable[[], bool]:
-    """A request that has just waited for a lease in vain does not wait for the same server again."""
-    return lambda: fleet.leases.away_since_s is None and loop_runs()
 
 
 def shared_store(settings: Settings, redis: Callable[[], Any] | None) -> Store | None:

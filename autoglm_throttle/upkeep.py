@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import math
+import weakref
+from typing import Final
+
 from autoglm_throttle import journal
-from autoglm_throttle.limiting.shared.background import begin, loop_runs
+from autoglm_throttle.limiting.shared.background import begin, later, loop_runs
+from autoglm_throttle.limiting.shared.outage import State
 from autoglm_throttle.limiting.shared.store import Trouble
 from autoglm_throttle.limiting.shared.windows import SharedWindows, StoreView
 from autoglm_throttle.snapshot import Rows
+
+LOOK_AT_LEAST_S: Final = 0.05
+LOOK_AT_MOST_S: Final = 5.0
+"""Between two looks at whether a probe is due: a probe that hangs is given up after some seconds."""
 
 
 class Upkeep:
@@ -20,6 +29,8 @@ class Upkeep:
     def __init__(self, shared: SharedWindows, rows: Rows) -> None:
         self._shared = shared
         self._rows = rows
+        self._looks_until_s = -math.inf
+        """When the timer that is set will have rung: a store is looked for even if nobody asks anything."""
         shared.store.listen(self._heard)
 
     def introduce(self) -> None:
@@ -41,7 +52,8 @@ class Upkeep:
         """Write the lines that are due, and begin a probe if one is; without the lock."""
         shared = self._shared
         probes = shared.probe_due and loop_runs()
-        if not (probes or shared.changes):
+        waits = shared.outage.state is not State.REMOTE and self._rows.clock() >= self._looks_until_s
+        if not (probes or shared.changes or waits):
             return
         with self._rows.lock:
             if probes:  # else it waits for somebody with an event loop
@@ -51,6 +63,8 @@ class Upkeep:
         if view is not None:
             for change in changes:
                 journal.store_changed(view, change, shared.store.last_error).write()
+        if waits:
+            self._look_later()
         if probes:
             begin(shared.store.probe, self._probed, insists=True)
 
@@ -61,7 +75,28 @@ class Upkeep:
     def forget(self, rows: Rows) -> None:
         """In a forked process, whose lock is another one."""
         self._rows = rows
+        self._looks_until_s = -math.inf
         self._shared.forget(rows.clock())
+
+    def _look_later(self) -> None:
+        """Set the timer for the next probe, in the loop that runs here. It does not keep us alive."""
+        myself = weakref.ref(self)
+
+        def look() -> None:
+            upkeep = myself()
+            if upkeep is not None:
+                upkeep._look()  # noqa: SLF001 - a method of this class, reached through a weak reference
+
+        now = self._rows.clock()
+        wait = min(max(self._shared.outage.next_probe_s - now, LOOK_AT_LEAST_S), LOOK_AT_MOST_S)
+        if later(wait, look):
+            self._looks_until_s = now + wait + LOOK_AT_MOST_S  # its loop may end before
+
+    def _look(self) -> None:
+        self._looks_until_s = -math.inf
+        with self._rows.lock:
+            self._shared.look(self._rows.clock())
+        self.tend()
 
     def _heard(self, trouble: Trouble | None) -> None:
         """What a round trip has told, in the loop that made it."""

@@ -101,7 +101,7 @@ def examine(settings: Settings) -> Findings:
 
 
 def _examine(settings: Settings, url: str) -> Findings:
-    from redis.exceptions import RedisError
+    from redis.exceptions import RedisClusterException, RedisError
 
     findings: Findings = []
     secret = settings.redis_url.get_secret_value() if settings.redis_url is not None else ""
@@ -113,7 +113,7 @@ def _examine(settings: Settings, url: str) -> Findings:
             findings.append(_connected(parts, url, len(nodes)))
             for node in nodes:
                 findings += [*_way(node, settings), *_server(node), *_allowed(node, settings, wire)]
-    except (RedisError, OSError) as error:
+    except (RedisError, RedisClusterException, OSError) as error:  # redis-py's second is none of its first
         trouble = trouble_of(error, sent=False)
         hint = _REMEDIES.get(trouble, "")
         findings.append(
@@ -233,8 +233,12 @@ def _rights(node: _Node, settings: Settings) -> Findings:
     if settings.fleet_gpu:
         needed += gpu_fleet.RIGHTS.split()
     found = refused(node.ask, dict.fromkeys(needed), node.asked.keys[0])
-    if found is None:
+    if found is None and not (settings.fleet or settings.fleet_gpu):
         return []  # counting tells whether they are there
+    if found is None:
+        hint = "grant +multi +discard to have them looked at one by one"
+        text = "whether its user may do what a fleet needs was not looked at"
+        return [node.finding("rights", Level.WARN, text, hint)]
     findings = []
     if found.commands:
         hint = "ACL SETUSER its name " + " ".join(f"+{command}" for command in found.commands)

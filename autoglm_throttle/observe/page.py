@@ -20,7 +20,7 @@ from autoglm_throttle import Throttle, ThrottleMiddleware
 from autoglm_throttle.observe import metrics_app
 from fastapi import FastAPI
 
-throttle = Throttle()
+throttle = Throttle.from_env()
 app = FastAPI()
 app.add_middleware(ThrottleMiddleware, throttle=throttle)
 app.mount("/metrics", metrics_app(throttle))

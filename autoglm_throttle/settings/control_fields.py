@@ -68,7 +68,8 @@ class ControlFields(BaseSettings):
     )
     workers: Annotated[int, Whole(1, 10_000, "processes")] = setting(
         1,
-        "Processes that share the priority rates; each gets its part. User limits are not divided.",
+        "Processes that share the priority rates; each gets its part. User limits are divided only while a "
+        "shared store is away.",
         CHOSEN,
         starred=True,
     )

@@ -1,12 +1,15 @@
 """The store of user limits itself: connected, lost, looked for and found again, and what is said of it."""
 
 import asyncio
+import gc
 import logging
 import os
 import threading
+import weakref
 
 import pytest
 
+from autoglm_throttle import upkeep
 from autoglm_throttle.limiting.gate import Ticket
 from autoglm_throttle.limiting.shared.outage import State
 from autoglm_throttle.limiting.shared.store import Trouble
@@ -83,6 +86,42 @@ async def test_a_service_that_refuses_nobody_finds_its_store_again(
     assert isinstance(await site.admit(), Permit)
     await turns()
     assert isinstance(site.throttle.try_admit(Demand(user=ALICE)), Ticket)
+
+
+async def test_a_store_is_looked_for_while_nobody_asks_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep, "LOOK_AT_MOST_S", 0.01)
+    monkeypatch.setattr(upkeep, "LOOK_AT_LEAST_S", 0.01)
+    site = Site(monkeypatch, Trouble.UNREACHABLE)
+    site.throttle.start()
+    await turns()
+    await site.admit()
+    site.store.probes = [Trouble.UNREACHABLE, None]
+    before = site.store.probed
+    for probes in (1, 2):
+        site.clock.advance(1.3)
+        async with asyncio.timeout(5.0):
+            while site.store.probed < before + probes:  # noqa: ASYNC110 - the store is a plain double
+                await asyncio.sleep(0.005)
+    await turns()
+    store = site.throttle.snapshot().store
+    assert store is not None
+    assert store.state is State.REMOTE
+    site.clock.advance(60.0)
+    await asyncio.sleep(0.05)
+    assert site.store.probed == before + 2
+
+
+def test_a_timer_keeps_no_throttle_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def lose_and_forget() -> None:
+        site = Site(monkeypatch, Trouble.UNREACHABLE)
+        await site.admit()
+        gone = weakref.ref(site.throttle)
+        monkeypatch.undo()
+        del site
+        gc.collect()
+        assert gone() is None
+
+    asyncio.run(lose_and_forget())
 
 
 async def test_a_probe_is_left_to_who_has_an_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:

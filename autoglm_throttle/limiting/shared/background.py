@@ -26,6 +26,16 @@ def loop_runs() -> bool:
     return True
 
 
+def later(seconds: float, call: Callable[[], None]) -> bool:
+    """Call something in the running loop after a while; False where none runs. The loop may end before."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    loop.call_later(seconds, call)
+    return True
+
+
 def begin(work: Callable[[], Awaitable[T]], done: Callable[[T], None], *, insists: bool = False) -> bool:
     """Begin work whose outcome is handed to ``done``, in the loop; False where no asyncio loop runs here.
 

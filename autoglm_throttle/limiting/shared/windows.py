@@ -52,8 +52,7 @@ class SharedWindows:
         processes: how many processes share the limits: each takes its fair share while it cannot be asked.
         max_users: most users remembered under each set of limits, meanwhile.
         text_of: makes an identity of a user's name that is none.
-        askable: whether the store's client can run where this is asked, in an asyncio loop, and nobody
-            else has just found out that the store is away.
+        askable: whether the store's client can run where this is asked: in an asyncio loop.
     """
 
     def __init__(  # noqa: PLR0913 - one argument for each part that it is put together from
@@ -104,8 +103,8 @@ class SharedWindows:
             self._spared += 1
             return known
         if self.outage.state is not State.REMOTE:
-            if self._askable() and self.outage.due(now):
-                self.probe_due = True
+            if self._askable():
+                self.look(now)
             return self._without(demand, self.outage.why or Trouble.UNREACHABLE, now)
         if not self._askable():
             return self._without(demand, Trouble.LOOP, now)
@@ -120,6 +119,11 @@ class SharedWindows:
     def give_back(self, demand: Demand, charged_at: float, now: float) -> bool:
         """Take back what was charged here, without the store."""
         return self._twin is not None and self._twin.give_back(demand, charged_at, now)
+
+    def look(self, now: float) -> None:
+        """Have a probe sent if one is due."""
+        if self.outage.due(now):
+            self.probe_due = True
 
     def heard(self, trouble: Trouble | None, now: float) -> None:
         """Take in what a round trip has told about the store."""
