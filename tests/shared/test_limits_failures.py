@@ -121,7 +121,7 @@ async def test_a_probe_takes_a_connection_of_its_own(window: LimitsWindow, hands
     assert await window.probe() is None
     new = hands.made[-1]
     await asyncio.sleep(0)
-    (here,) = window._loops.values()
+    (here,) = window._loops.all()
     await until(lambda: not here._endings)
     assert [made.storage.closed for made in hands.made[-3:]] == [1, 1, 0]
     await ask(window)

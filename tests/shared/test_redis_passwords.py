@@ -34,7 +34,15 @@ async def test_of_a_redis(url: str, caplog: pytest.LogCaptureFixture) -> None:
     assert await window.probe() is Trouble.UNREACHABLE
     assert window.last_error
     texts = [window.last_error, caplog.text]
-    for known in (options, clients, clients.url, clients.current(), window, window._here(), window._news):
+    for known in (
+        options,
+        clients,
+        clients.url,
+        clients.current(),
+        window,
+        window._batches.here(),
+        window._news,
+    ):
         texts += [repr(known), str(known)]
     if not clients.cluster:  # that one connects at once
         texts.append(repr(clients.sync(0.1)))

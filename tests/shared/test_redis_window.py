@@ -10,7 +10,7 @@ import fakeredis
 import pytest
 import trio
 
-from autoglm_throttle.limiting.shared import redis_window
+from autoglm_throttle.limiting.shared import per_loop, redis_window
 from autoglm_throttle.limiting.shared.batch_rules import BatchRules
 from autoglm_throttle.limiting.shared.redis_script import RedisScript
 from autoglm_throttle.limiting.shared.redis_window import RedisWindow
@@ -90,7 +90,7 @@ async def test_one_pass_is_one_round_trip(window: RedisWindow) -> None:
 
 def batch_of(window: RedisWindow) -> redis_window._LoopBatch:
     """The batch of the running loop."""
-    batch = window._here()
+    batch = window._batches.here()
     assert batch is not None
     return batch
 
@@ -247,12 +247,12 @@ async def test_dropped_it_begins_anew(window: RedisWindow, monkeypatch: pytest.M
 
 async def test_forgotten_it_knows_nothing_of_the_parent(window: RedisWindow) -> None:
     await left(window, charge())
-    parents = window._here()
+    parents = window._batches.here()
     window.forget()
     assert window.health().calls == 0
-    assert window._here() is not parents
+    assert window._batches.here() is not parents
     assert await left(window, charge()) == [8]
-    assert redis_window._not_ours.pop()
+    assert per_loop._not_ours.pop()
     window.drop()
 
 
@@ -304,7 +304,7 @@ class TestDifferentServers:
     ) -> None:
         window, charges = spread
         await left(window, *charges(0, 0))
-        batch = window._here()
+        batch = window._batches.here()
         serve, seen = batch._send, []
 
         async def second_fails(calls: Any, wanted: Any) -> Any:

@@ -57,7 +57,7 @@ def asked(loop: ManualLoop, servers: Servers) -> asyncio.Task[Answer | Trouble]:
     wire = WindowWire("athr", "default", 16)
     assert wire.ask(CHARGES).tag == SPLIT
     window = RedisWindow(RedisClients(RedisOptions("redis+cluster://cache")), wire)
-    batch = loop.act(window._here)
+    batch = loop.act(window._batches.here)
     batch._send = servers
     task = loop.create_task(window.charge(CHARGES))
     loop.settle()

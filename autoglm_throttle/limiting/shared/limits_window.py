@@ -21,6 +21,7 @@ from autoglm_throttle.limiting.shared.limits_storage import (
     trouble_of,
 )
 from autoglm_throttle.limiting.shared.news import News
+from autoglm_throttle.limiting.shared.per_loop import PerLoop
 from autoglm_throttle.limiting.shared.store import Answer, Charge, Health, Trouble
 from autoglm_throttle.limiting.shared.wire import key_safe
 from autoglm_throttle.model import UserLimit
@@ -38,9 +39,6 @@ CONNECT_S: Final = 0.25
 """For a probe, which has to connect first."""
 
 _PROBE = UserLimit("probe-1s", 1_000_000, 1)
-
-_not_ours: list[object] = []
-"""Storages of a parent process, kept so that nothing of theirs is ended here."""
 
 
 class LimitsWindow:
@@ -77,8 +75,7 @@ class LimitsWindow:
         self._root = f"{prefix}:{service}:s1:"
         self._headers = headers
         self._news = News(_password(self._uri.text))
-        self._loops: dict[int, LoopStorage] = {}
-        self._gone = Health()
+        self._loops = PerLoop(self._storage)
 
     def __repr__(self) -> str:
         health = self.health()
@@ -99,7 +96,7 @@ class LimitsWindow:
         A caller that is cancelled leaves its conversation to end by itself: cut off in the midst of it, the
         connection would be lost.
         """
-        here = self._here()
+        here = self._loops.here()
         if here is None:
             self._news.tell(Trouble.LOOP)
             return Trouble.LOOP
@@ -124,7 +121,7 @@ class LimitsWindow:
 
     async def probe(self) -> Trouble | None:
         """Spend a unit of nobody's limit over a new connection, which takes the place of the old one."""
-        here = self._here()
+        here = self._loops.here()
         if here is None:
             return Trouble.LOOP
         fresh = here.another()
@@ -142,37 +139,20 @@ class LimitsWindow:
 
     def drop(self) -> None:
         """Let go of all connections, from any thread, without waiting for it."""
-        for here in list(self._loops.values()):
+        for here in self._loops.all():
             with contextlib.suppress(RuntimeError):  # that loop is closed
                 here.loop.call_soon_threadsafe(here.drop)
 
     def forget(self) -> None:
         """In a forked process: the parent's loops and connections are not ours."""
-        _not_ours.append(self._loops)
-        self._loops = {}
-        self._gone = Health()
+        self._loops.forget()
 
     def health(self) -> Health:
         """The counters of all event loops together."""
-        total = self._gone
-        for here in list(self._loops.values()):
-            total += here.health()
-        return total
+        return self._loops.health()
 
-    def _here(self) -> LoopStorage | None:
-        """What belongs to the running loop; None if it is no asyncio loop."""
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            return None
-        return self._loops.get(id(loop)) or self._make(loop)
-
-    def _make(self, loop: asyncio.AbstractEventLoop) -> LoopStorage:
-        for key, other in list(self._loops.items()):
-            if other.loop.is_closed() and self._loops.pop(key, None) is not None:
-                self._gone += other.health()
-        here = self._loops[id(loop)] = LoopStorage(loop, lambda: self._counting(open_storage(self._uri)))
-        return here
+    def _storage(self, loop: asyncio.AbstractEventLoop) -> LoopStorage:
+        return LoopStorage(loop, lambda: self._counting(open_storage(self._uri)))
 
     def _asked(self, charges: Sequence[Charge]) -> list[_Asked]:
         asked = []

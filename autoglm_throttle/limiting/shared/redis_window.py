@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, cast
 
 from autoglm_throttle.limiting.shared import wire as wires
 from autoglm_throttle.limiting.shared.batch_rules import BatchRules
 from autoglm_throttle.limiting.shared.news import News
+from autoglm_throttle.limiting.shared.per_loop import PerLoop
 from autoglm_throttle.limiting.shared.redis_batch import RedisBatch
 from autoglm_throttle.limiting.shared.redis_script import RedisScript
 from autoglm_throttle.limiting.shared.store import VALUES, Answer, Charge, Health, Trouble
@@ -26,9 +26,6 @@ PROBES: Final = 16
 """Users that a probe of a cluster charges: with as many partitions nearly every server is asked."""
 
 _PROBE = (UserLimit("probe-1s", 1000, 1),)
-
-_not_ours: list[object] = []
-"""Batches of a parent process, kept so that nothing of theirs is ended here."""
 
 
 class RedisWindow:
@@ -50,8 +47,7 @@ class RedisWindow:
         self._rules = rules or BatchRules()
         url = clients.url
         self._news = News(*((url.password, url.sentinel_password) if url else ()))
-        self._batches: dict[int, _LoopBatch] = {}
-        self._gone = Health()
+        self._batches = PerLoop(self._batch)
 
     def __repr__(self) -> str:
         health = self.health()
@@ -71,7 +67,7 @@ class RedisWindow:
 
         Cancelled, it takes back what may have been spent.
         """
-        batch = self._here()
+        batch = self._batches.here()
         if batch is None:
             self._news.tell(Trouble.LOOP)
             return Trouble.LOOP
@@ -82,7 +78,7 @@ class RedisWindow:
 
     def give_back(self, charges: Sequence[Charge], answer: Answer) -> None:
         """Take back what an answer has allowed; returns at once, and a loss is conservative."""
-        batch = self._here() or next(iter(self._batches.values()), None)
+        batch = self._batches.here() or next(iter(self._batches.all()), None)
         if batch is None:
             return
         for settlement in self._settlements(charges, answer):
@@ -94,7 +90,7 @@ class RedisWindow:
 
     async def probe(self) -> Trouble | None:
         """Charge a unit of nobody's limit: to read alone would not find a replica or a full memory."""
-        batch = self._here()
+        batch = self._batches.here()
         if batch is None:
             return Trouble.LOOP
         trouble = await self._probed(batch)
@@ -103,40 +99,22 @@ class RedisWindow:
 
     def drop(self) -> None:
         """Let go of all connections, from any thread, without waiting for it."""
-        for batch in list(self._batches.values()):
+        for batch in self._batches.all():
             with contextlib.suppress(RuntimeError):  # that loop is closed
                 batch.loop.call_soon_threadsafe(batch.abort)
         self.clients.drop()
 
     def forget(self) -> None:
         """In a forked process: the parent's loops and connections are not ours."""
-        _not_ours.append(self._batches)
-        self._batches = {}
-        self._gone = Health()
+        self._batches.forget()
         self.clients.forget()
 
     def health(self) -> Health:
         """The counters of all event loops together."""
-        total = self._gone
-        for batch in list(self._batches.values()):
-            total += batch.health()
-        return total
+        return self._batches.health()
 
-    def _here(self) -> _LoopBatch | None:
-        """The batch of the running loop; None if it is no asyncio loop, or none runs."""
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            return None
-        return self._batches.get(id(loop)) or self._make(loop)
-
-    def _make(self, loop: asyncio.AbstractEventLoop) -> _LoopBatch:
-        for key, other in list(self._batches.items()):
-            if other.loop.is_closed() and self._batches.pop(key, None) is not None:
-                self._gone += replace(other.health(), waiting=0)
-        batch = _LoopBatch(loop, self._codec, self._rules, self._news, self.clients)
-        self._batches[id(loop)] = batch
-        return batch
+    def _batch(self, loop: asyncio.AbstractEventLoop) -> _LoopBatch:
+        return _LoopBatch(loop, self._codec, self._rules, self._news, self.clients)
 
     async def _probed(self, batch: _LoopBatch) -> Trouble | None:
         users = range(PROBES if self.clients.cluster else 1)
