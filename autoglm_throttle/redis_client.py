@@ -152,7 +152,7 @@ def require_redis() -> None:
         ImportError: it is not; the text names the extra.
     """
     try:
-        import redis.asyncio  # noqa: F401
+        import redis.asyncio  # noqa: F401 - only whether it is there
     except ImportError as error:
         raise ImportError(
             "REDIS_URL needs the package redis: pip install 'autoglm-throttle[redis]'", name="redis"
@@ -192,7 +192,7 @@ def _async_client(url: RedisUrl, options: RedisOptions) -> tuple[AsyncClient, li
         return cluster, [cluster]
     if url.topology is Topology.SENTINEL:
         asked = _sentinel_credentials(url) | once()
-        manager: Any = Sentinel(list(url.hosts), sentinel_kwargs=asked)  # type: ignore[no-untyped-call]
+        manager: Any = Sentinel(list(url.hosts), sentinel_kwargs=asked)  # type: ignore[no-untyped-call]  # redis-py's
         primary = manager.master_for(url.service, db=url.db, **given)
         return primary, [primary, *manager.sentinels]
     single = Redis(db=url.db, **_place(url), **given)
@@ -211,11 +211,11 @@ def _sync_client(url: RedisUrl, timeout_s: float) -> SyncClient:
 
     given = _credentials(url) | once() | {"max_connections": 1}
     if url.topology is Topology.CLUSTER:
-        nodes = [ClusterNode(host, port) for host, port in url.hosts]  # type: ignore[no-untyped-call]
+        nodes = [ClusterNode(host, port) for host, port in url.hosts]  # type: ignore[no-untyped-call]  # redis-py's
         return RedisCluster(startup_nodes=nodes, **given)
     if url.topology is Topology.SENTINEL:
         asked = _sentinel_credentials(url) | once()
-        manager: Any = Sentinel(list(url.hosts), sentinel_kwargs=asked)  # type: ignore[no-untyped-call]
+        manager: Any = Sentinel(list(url.hosts), sentinel_kwargs=asked)  # type: ignore[no-untyped-call]  # redis-py's
         return manager.master_for(url.service, db=url.db, **given)
     return Redis(db=url.db, **_place(url), **given)
 

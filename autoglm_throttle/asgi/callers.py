@@ -77,7 +77,7 @@ class Callers:
         routes: RouteTable,
         *,
         identify: Identify | None = None,
-        hint: Hint = lambda name: None,  # noqa: ARG005
+        hint: Hint = lambda name: None,  # noqa: ARG005 - nobody listens
         clock: Clock = time.monotonic,
     ) -> None:
         self._identity = Identity(settings.identity_key)

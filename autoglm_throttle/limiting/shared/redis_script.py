@@ -142,7 +142,7 @@ class RedisScript:
                 if not wanted():
                     return trouble
                 return await self._ask(connection, words)
-            except Exception as error:  # noqa: BLE001
+            except Exception as error:  # noqa: BLE001 - as above
                 trouble = self._named(error, sent=True)
             finally:
                 if client is self._of:
