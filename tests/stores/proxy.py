@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 import threading
 from collections.abc import Coroutine
@@ -35,10 +36,12 @@ class SlowProxy:
         self.delay_s = delay_s
         self.opened = 0
         self.port = 0
-        self._tls = tls
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if tls else None
+        if self._context is not None:
+            self._context.load_cert_chain(TLS / "server.pem")
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
-        self._server: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
         self._pairs: set[asyncio.Task[None]] = set()
 
     def __enter__(self) -> Self:
@@ -56,7 +59,7 @@ class SlowProxy:
     @property
     def url(self) -> str:
         """``redis://`` or ``rediss://`` address; a TLS one names `AUTHORITY`."""
-        if self._tls:
+        if self._context is not None:
             return f"rediss://localhost:{self.port}/0?ssl_ca_certs={AUTHORITY}"
         return f"redis://127.0.0.1:{self.port}/0"
 
@@ -76,36 +79,45 @@ class SlowProxy:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
 
     async def _accept(self) -> None:
-        context = None
-        if self._tls:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(TLS / "server.pem")
-        self._server = await asyncio.start_server(self._pair, "127.0.0.1", self.port, ssl=context)
+        """Not by a server of asyncio: that one loses what it took in the pass in which it is closed."""
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        self._listener.setblocking(False)
+        self._loop.add_reader(self._listener, self._take, self._listener)
+
+    def _take(self, listener: socket.socket) -> None:
+        with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
+            taken, _ = listener.accept()
+            taken.setblocking(False)
+            self.opened += 1
+            pair = self._loop.create_task(self._pair(taken))
+            self._pairs.add(pair)
+            pair.add_done_callback(self._pairs.discard)
+
+    async def _refuse(self) -> None:
+        if self._listener is not None:
+            self._loop.remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
+        await self._cut()
 
     async def _cut(self) -> None:
-        await asyncio.sleep(0)  # a pair that has not begun would be cancelled with its connection open
         pairs = list(self._pairs)
+        await asyncio.sleep(0)  # one that has not begun would be cancelled with its connection open
         for pair in pairs:
             pair.cancel()
         await asyncio.gather(*pairs, return_exceptions=True)
 
-    async def _refuse(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-        await self._cut()
-
-    async def _pair(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._pairs.add(task)
-        self.opened += 1
-        try:
-            with contextlib.suppress(OSError, asyncio.CancelledError):
-                await self._join(reader, writer)
-        finally:
-            self._pairs.discard(task)
-            writer.transport.abort()
+    async def _pair(self, taken: socket.socket) -> None:
+        reader = asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(reader)
+        with contextlib.suppress(OSError, asyncio.CancelledError):
+            transport, _ = await self._loop.connect_accepted_socket(
+                lambda: protocol, taken, ssl=self._context
+            )
+            try:
+                await self._join(reader, asyncio.StreamWriter(transport, protocol, reader, self._loop))
+            finally:
+                transport.abort()
 
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self.target)
