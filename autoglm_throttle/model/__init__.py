@@ -9,7 +9,7 @@ from autoglm_throttle.model.clock import Clock
 from autoglm_throttle.model.decision import Decision, Refused
 from autoglm_throttle.model.demand import Demand
 from autoglm_throttle.model.errors import ProviderMisconfigured, ProviderUnavailable, ThrottleError
-from autoglm_throttle.model.gpu import GpuProvider, GpuSample, GpuView
+from autoglm_throttle.model.gpu import DeviceKey, GpuProvider, GpuSample, GpuView, ThrottleBit
 from autoglm_throttle.model.priority import Priority
 from autoglm_throttle.model.regime import Evidence, Regime, Work
 from autoglm_throttle.model.user_limit import (
@@ -19,6 +19,7 @@ from autoglm_throttle.model.user_limit import (
     UserLimit,
     WindowState,
 )
+from autoglm_throttle.model.verdict import Finding, Verdict
 from autoglm_throttle.model.words import (
     Aggregate,
     Borrow,
@@ -42,7 +43,9 @@ __all__ = [
     "Clock",
     "Decision",
     "Demand",
+    "DeviceKey",
     "Evidence",
+    "Finding",
     "GpuProvider",
     "GpuSample",
     "GpuView",
@@ -57,9 +60,11 @@ __all__ = [
     "Regime",
     "Signal",
     "Telemetry",
+    "ThrottleBit",
     "ThrottleError",
     "Unknown",
     "UserLimit",
+    "Verdict",
     "WebSockets",
     "Why",
     "WindowState",

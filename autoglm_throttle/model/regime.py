@@ -31,6 +31,20 @@ class Work:
     """95th percentile of lately finished requests, waiting included; None if too few have ended."""
     slo_s: float | None = None
     """What it should be; None if the objective is out of the service's reach even without load."""
+    in_flight: int = 0
+    """Requests admitted and not yet ended."""
+    waiting: int = 0
+    """Requests that stand in our line."""
+    at_limit: bool = False
+    """Whether as many are in flight as may be."""
+    completed_total: int = 0
+    """Requests that ended with an answer; only grows."""
+    chunks_total: int = 0
+    """Parts of answers streamed to clients; only grows. For a language model, close to its tokens."""
+    host_load: float | None = None
+    """Processes that want a core, per core (the load average of a minute); None where it is not told."""
+    host_iowait: float | None = None
+    """Share of the time in which cores only waited for a disk, 0..1; None where it is not told."""
 
 
 @dataclass(frozen=True, slots=True)
