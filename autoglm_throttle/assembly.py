@@ -100,7 +100,7 @@ def user_windows(
     if store is None:
         return UserWindows(sets, settings.max_users)
     counted = fleet if settings.workers == 1 else None
-    return SharedWindows(
+    windows = SharedWindows(
         sets,
         store,
         Outage(settings.redis_failures, settings.redis_probe_s),
@@ -112,6 +112,9 @@ def user_windows(
         text_of=identity.text,
         askable=loop_runs,
     )
+    if fleet is not None:  # on the same server, so that no request need find out twice
+        windows.lost, fleet.leases.lost = fleet.leases.suspect, windows.suspect
+    return windows
 
 
 def shared_store(settings: Settings, redis: Callable[[], Any] | None) -> Store | None:

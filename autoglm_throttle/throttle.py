@@ -92,7 +92,7 @@ class Throttle(Admission):
 
     def __repr__(self) -> str:
         regime = self._regime
-        rates = "/".join(f"{bucket.rate:g}" for bucket in self._buckets.all)
+        rates = "/".join(f"{rate:g}" for rate in self._buckets.rates)
         return (
             f"Throttle({self.settings.policy}, factor={regime.factor:.2f} ({regime.why}), "
             f"telemetry={regime.telemetry}, rates={rates}/s, "
@@ -223,7 +223,7 @@ class Throttle(Admission):
             pressure=pressure,
             would_refuse={(p, reason): n for p, row, _ in by_class for reason, n in row.would_refuse.items()},
             dry_run=self._dry_run,
-            rate_limit_rps={p: bucket.rate for p, _, bucket in by_class},
+            rate_limit_rps=dict(zip(Priority, self._buckets.rates, strict=True)),
             tokens={p: bucket.tokens(now) for p, _, bucket in by_class},
             users=windows.users,
             fleet=self._fleet_view(),

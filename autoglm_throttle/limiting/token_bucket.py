@@ -129,6 +129,11 @@ class PriorityBuckets:
         )
         self._donors = tuple(_donors(priority, borrow, self.all) for priority in Priority)
 
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """Tokens per second in force, for high, mid, low."""
+        return tuple(bucket.rate for bucket in self.all)
+
     def take(self, demand: Demand, now: float) -> TokenBucket | Decision:
         """Take the demand's cost; returns the bucket that paid, or the refusal."""
         bucket = self.all[demand.priority]

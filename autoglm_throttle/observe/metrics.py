@@ -276,7 +276,14 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (
         "memory, latency. The number to scale by.",
         _pressure,
     ),
-    MetricSpec(PREFIX + "rate_limit", "gauge", ("priority",), "Tokens refilled per second now.", _rate_limit),
+    MetricSpec(
+        PREFIX + "rate_limit",
+        "gauge",
+        ("priority",),
+        "Tokens refilled per second now; in a fleet for all its processes, and while its store is away the "
+        "part of this one.",
+        _rate_limit,
+    ),
     MetricSpec(PREFIX + "tokens", "gauge", ("priority",), "Tokens left in the bucket.", _tokens),
     *STORE_METRICS,
     MetricSpec(

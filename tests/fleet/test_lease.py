@@ -339,16 +339,16 @@ def test_only_a_question_without_an_answer_is_silence(steps: list[tuple[tuple[st
         since_s = min(since_s, now) if unanswered else math.inf
 
 
-def alone(workers: int = 4, members: int = 1) -> Leases:
+def alone(workers: int = 4, members: int = 1, left: float = 0.0, told_s: float = 10.0) -> Leases:
     made, _ = leases(workers=workers)
-    assert made.wants(0.0, beat=True) is not None
-    made.granted(answer((0, 0), (2, 0), (0, 0), members=members), 0.0)
+    assert made.wants(told_s, beat=True) is not None
+    made.granted(answer((0, 0), (2, left), (0, 0), members=members), told_s)
     made.away(10.0)
     made.away(11.0)
     return made
 
 
-def test_alone_each_process_runs_its_part_from_an_empty_bucket() -> None:
+def test_alone_each_process_runs_its_part() -> None:
     made = alone()
     assert made.all[1].tokens(10.0) == 2.0
     for _ in range(2):  # what was drawn is drawn
@@ -363,6 +363,73 @@ def test_alone_each_process_runs_its_part_from_an_empty_bucket() -> None:
 def test_among_how_many_it_is_divided(workers: int, members: int, part: float) -> None:
     made = alone(workers, members)
     assert made.all[1].tokens(10.5) == pytest.approx(2.0 + 0.5 * part)
+
+
+@pytest.mark.parametrize(
+    ("left", "told_s", "holds"), [(0.0, 10.0, 0), (100.0, 10.0, 25), (100.0, 9.9, 37), (100.0, 5.0, 125)]
+)
+def test_alone_it_begins_with_its_part_of_what_the_store_holds(
+    left: float, told_s: float, holds: int
+) -> None:
+    """What it had left, and what it has gained at 500/s since; a bucket of 500, of four."""
+    made = alone(left=left, told_s=told_s)
+    admitted = 0
+    while not isinstance(made.take(MID, 10.0), Decision):
+        admitted += 1
+    assert admitted == 2 + holds
+
+
+@pytest.mark.parametrize("ceiling", [1.0, 0.0])
+def test_alone_without_a_word_from_the_store_the_first_is_let_in_and_no_other(ceiling: float) -> None:
+    made, _ = leases()
+    made.rescale((ceiling,) * 3, 0.0)
+    made.away(0.1)
+    assert made.take(MID, 0.1) is made.all[1]
+    assert isinstance(made.take(MID, 0.1), Decision)
+
+
+@given(
+    told=st.floats(0.0, 500.0), silent_s=st.floats(0.0, 5.0), ceiling=st.floats(0.0, 1.0), n=st.integers(2, 9)
+)
+def test_all_together_begin_with_no_more_than_the_store_holds(
+    told: float, silent_s: float, ceiling: float, n: int
+) -> None:
+    made = leases(workers=n)[0]
+    made.rescale((ceiling,) * 3, 0.0)
+    made.granted(answer((0, 0), (0, told), (0, 0)), 1.0)
+    made.away(1.0 + silent_s)
+    holds = min(500.0, told + 500.0 * ceiling * silent_s)
+    assert n * made.all[1].tokens(1.0 + silent_s) == pytest.approx(holds, abs=1e-3)
+
+
+def test_the_rates_in_force_are_those_of_the_fleet_or_ones_own_part() -> None:
+    made = alone()
+    assert made.rates == (250.0, 125.0, 25.0)
+    made.rescale((1.0, 0.4, 0.0), 10.0)
+    assert made.rates == (250.0, 50.0, 0.0)
+    made.granted(answer((0, 0), (0, 400), (0, 0)), 10.5)
+    assert made.rates == (1000.0, 200.0, 0.0)
+
+
+def test_whoever_asks_the_same_store_is_told_once_that_it_is_away() -> None:
+    made, _ = leases()
+    told: list[float] = []
+    made.lost = told.append
+    made.away(1.0)
+    made.away(2.0)
+    assert told == [1.0]
+    made.granted(answer((0, 0), (0, 400), (0, 0)), 3.0)
+    made.away(4.0)
+    assert told == [1.0, 4.0]
+
+
+def test_the_word_of_another_who_asks_it_is_believed_and_whoever_calls_it_asks_at_once() -> None:
+    made, woken = leases()
+    made.suspect(1.0)
+    assert made.away_since_s == 1.0
+    assert made.covers(MID, 1.0), "nobody waits for it"
+    made.suspect(2.0)
+    assert (made.away_since_s, woken) == (1.0, [1.0])
 
 
 def test_alone_the_ceiling_still_cuts() -> None:

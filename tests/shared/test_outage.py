@@ -55,6 +55,7 @@ class AsInTheTable(RuleBasedStateMachine):
         self.outage = Outage(failures, 2.0, lambda: factor, self.now)
         self.state, self.in_a_row, self.since_s, self.why = REMOTE, 0, self.now, None
         self.begun_s = self.asked_s = self.now
+        self.suspected = False
 
     why: Trouble | None
 
@@ -85,11 +86,25 @@ class AsInTheTable(RuleBasedStateMachine):
         if expected:
             self.state, self.asked_s = PROBING, self.now
 
+    @rule()
+    def somebody_else_finds_it_silent(self) -> None:
+        assert self.outage.suspect(self.now) is (self.state is REMOTE)
+        if self.state is REMOTE:
+            self.state, self.why, self.suspected = PROBING, Trouble.TIMEOUT, True
+            self.asked_s, self.begun_s = self.now, self.now - self.interval_s
+
     @precondition(lambda self: self.state is PROBING)
     @rule(trouble=reports)
     def the_probe_ends(self, trouble: Trouble | None) -> None:
         change = self.outage.probed(trouble, self.now)
-        if trouble is None:
+        suspected, self.suspected = self.suspected, False
+        if suspected and trouble is not None:
+            assert change == Change(LOCAL, trouble, self.now, self.now - self.since_s)
+            self.state, self.since_s, self.begun_s, self.why = LOCAL, self.now, self.now, trouble
+        elif suspected:
+            assert change is None
+            self.state, self.in_a_row, self.why = REMOTE, 0, None
+        elif trouble is None:
             assert change == Change(REMOTE, self.why, self.now, self.now - self.since_s)
             self.state, self.since_s, self.in_a_row, self.why = REMOTE, self.now, 0, None
         else:
@@ -104,6 +119,7 @@ class AsInTheTable(RuleBasedStateMachine):
     @rule()
     def the_process_forks(self) -> None:
         self.outage.forget(self.now)
+        self.suspected = False
         self.state, self.in_a_row, self.since_s, self.why = REMOTE, 0, self.now, None
 
     @invariant()
@@ -114,7 +130,7 @@ class AsInTheTable(RuleBasedStateMachine):
             if self.state is REMOTE:
                 assert self.outage.next_probe_s == math.inf
             else:
-                assert self.outage.next_probe_s == self.begun_s + self.interval_s
+                assert self.outage.next_probe_s == pytest.approx(self.begun_s + self.interval_s)
 
 
 TestAsInTheTable = AsInTheTable.TestCase
@@ -163,6 +179,34 @@ def test_a_probe_that_never_returns_is_replaced() -> None:
     assert outage.state is LOCAL
     assert outage.due(lost_at + PROBE_S)
     assert outage.probed(None, lost_at + PROBE_S) is not None
+
+
+def test_a_suspicion_that_an_answer_disproves_is_no_outage() -> None:
+    outage = Outage(now=3.0)
+    assert outage.suspect(10.0)
+    assert (outage.state, outage.why, outage.due(10.0)) == (PROBING, Trouble.TIMEOUT, False)
+    assert outage.heard(None, 10.01) is None, "of an earlier call"
+    assert outage.probed(None, 10.02) is None
+    assert (outage.state, outage.why, outage.since_s) == (REMOTE, None, 3.0)
+
+
+def test_a_suspicion_that_a_probe_confirms_is_an_outage_from_then_on() -> None:
+    outage = Outage(jitter=no_jitter, now=3.0)
+    assert outage.suspect(10.0)
+    assert not outage.suspect(10.01), "one probe is enough"
+    assert outage.probed(Trouble.BUSY, 10.5) == Change(LOCAL, Trouble.BUSY, 10.5, 7.5)
+    assert not outage.suspect(10.6)
+    assert outage.due(11.5)
+    assert outage.probed(None, 11.75) == Change(REMOTE, Trouble.BUSY, 11.75, 1.25)
+
+
+def test_a_suspicion_whose_probe_is_lost_is_followed_by_another_probe() -> None:
+    outage = Outage(jitter=no_jitter)
+    assert outage.suspect(10.0)
+    assert outage.due(10.0 + PROBE_LOST_S + PROBE_S)
+    change = outage.probed(Trouble.LOST, 14.5)
+    assert change is not None
+    assert change.state is LOCAL
 
 
 def test_where_nobody_asked_for_long_a_lost_probe_is_replaced_at_once() -> None:

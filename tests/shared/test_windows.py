@@ -163,6 +163,29 @@ def test_while_the_store_is_away_nobody_asks_it_and_one_probe_is_due() -> None:
     assert [change.state for change in shared.windows.changes] == [State.LOCAL, State.REMOTE]
 
 
+def test_what_another_finds_silent_is_not_asked_until_one_probe_has_told() -> None:
+    shared = Shared(MINUTE)
+    shared.windows.suspect(1.0)
+    assert shared.probe_due()
+    shared.windows.probe_due = False
+    assert shared.known(ALICE, 1.0).allowed
+    shared.windows.suspect(1.01)
+    assert not shared.probe_due()
+    shared.windows.probed(None, 1.02)
+    assert shared.windows.changes == []
+    assert isinstance(shared.windows.hit(ALICE, 1.03), Question)
+
+
+@pytest.mark.parametrize("trouble", Trouble)
+def test_who_else_asks_the_store_is_told_when_it_is_silent_and_not_when_it_denies(trouble: Trouble) -> None:
+    shared = Shared(MINUTE, failures=1)
+    told: list[float] = []
+    shared.windows.lost = told.append
+    shared.windows.heard(trouble, 3.0)
+    silent = trouble in {Trouble.TIMEOUT, Trouble.UNREACHABLE, Trouble.LOST}
+    assert told == ([3.0] if silent else [])
+
+
 def test_where_the_store_cannot_be_asked_from_the_process_decides_and_the_store_is_not_blamed() -> None:
     shared = Shared(MINUTE)
     shared.askable = False

@@ -222,11 +222,23 @@ class Lease:
         self._owes_said = 0.0
         self._local = None
 
+    @property
+    def in_force(self) -> float:
+        """Tokens per second: of the whole fleet, or while the store cannot be asked of this process."""
+        return self.rate if self._local is None else self._local.rate
+
     def alone(self, processes: int, now: float) -> None:
-        """The store cannot be asked: from now on a part of the rate, from an empty bucket."""
+        """The store cannot be asked: from now on a part of the rate, and of what the store holds.
+
+        That is what it had left when it spoke last, and what it has gained since. If it never spoke, the
+        first request is let in and nothing more: how many others there are is not known.
+        """
         burst = max(1.0, self.burst / processes)
+        holds = 1.0
+        if not math.isinf(self._told_s):
+            holds = burst * min(1.0, (self._left + self.rate * (now - self._told_s)) / self.burst)
         self._local = TokenBucket(self.nominal / processes, burst, now, self.name)
-        self._local.take(burst, now)
+        self._local.take(burst - holds, now)
         self._local.rescale(self.rate / self.nominal, now)
 
     def _debt(self, now: float) -> float:

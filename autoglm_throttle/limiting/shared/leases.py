@@ -32,6 +32,10 @@ def _nobody() -> None:
     return None
 
 
+def _unlinked(now: float) -> None:  # noqa: ARG001 - the face of a listener
+    return None
+
+
 class Leases:
     """What one process may spend of a fleet's tokens, one `Lease` for each priority.
 
@@ -57,6 +61,8 @@ class Leases:
         """Since when the store cannot be asked; None: it can."""
         self.wake: Callable[[], None] = _nobody
         """Called under the lock when there is something to ask; must not block."""
+        self.lost: Callable[[float], None] = _unlinked
+        """Told, under the lock, when the store is away: whoever else asks it need not find out."""
         self._workers = workers
         self._woken = False
         self._asking = False
@@ -67,6 +73,11 @@ class Leases:
         state = "leased" if self.away_since_s is None else "alone"
         pools = "/".join(f"{lease.tokens(0.0):g}" for lease in self.all)
         return f"Leases({state}, {self.members} members, {pools} tokens)"
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """Tokens per second in force: of the whole fleet, or this process's part while the store is away."""
+        return tuple(lease.in_force for lease in self.all)
 
     @property
     def processes(self) -> int:
@@ -188,6 +199,12 @@ class Leases:
             self.away_since_s = now
             for lease in self.all:
                 lease.alone(self.processes, now)
+            self.lost(now)
+
+    def suspect(self, now: float) -> None:
+        """Somebody else has found the store silent: nobody waits for it until a call has told. Idempotent."""
+        if self.away_since_s is None:
+            self._unheard(now)
 
     def _unheard(self, now: float) -> None:
         """Somebody has waited in vain. Whoever calls the store is told: no request has a call made now."""

@@ -5,6 +5,7 @@
 | remote  | at the start; by a probe's answer        | failures in a row, or one that is final |
 | local   | from remote; by a probe's failure        | the end of an interval                  |
 | probing | by the first who asks after its end      | the probe's result, or a lack of it     |
+| probing | from remote, by another's suspicion      | the same; an answer makes it no outage  |
 
 The interval does not grow: the service is to be back on its store within 1.5 s, and one small question
 a second from each process burdens no server.
@@ -102,6 +103,8 @@ class Outage:
         """When it may be asked again; infinite while it answers."""
         self._in_a_row = 0
         self._probing_s = now
+        self._suspected = False
+        """Whether the store has not been asked since another found it silent."""
 
     def __repr__(self) -> str:
         why = f" because of {self.why}" if self.why else ""
@@ -124,6 +127,18 @@ class Outage:
         self._wait(now)
         return self._change(State.LOCAL, now)
 
+    def suspect(self, now: float) -> bool:
+        """Somebody else who asks the same store found it silent: nobody waits for it until a probe has told.
+
+        Returns:
+            Whether the caller should have that probe sent, now. Its word is not yet an outage: no `Change`.
+        """
+        if self.state is not State.REMOTE:
+            return False
+        self.state, self.why, self._suspected = State.PROBING, Trouble.TIMEOUT, True
+        self.next_probe_s = self._probing_s = now
+        return True
+
     def due(self, now: float) -> bool:
         """Whether to send a probe now: True once for each, and then `probed` is awaited."""
         if self.state is State.PROBING and now >= self._probing_s + PROBE_LOST_S:
@@ -139,13 +154,14 @@ class Outage:
         """Take in the result of a probe; one that had been given up changes nothing."""
         if self.state is not State.PROBING:
             return None
+        suspected, self._suspected = self._suspected, False
         if trouble is not None:
             self.why = trouble
             self.state = State.LOCAL
             self._wait(now)
-            return None
-        change = self._change(State.REMOTE, now)
-        self.forget(now)
+            return self._change(State.LOCAL, now) if suspected else None
+        change = None if suspected else self._change(State.REMOTE, now)
+        self.forget(self.since_s)
         return change
 
     def _wait(self, since_s: float) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from autoglm_throttle.limiting.limit_sets import LimitSet, LimitSets
 from autoglm_throttle.limiting.shared.last_seen import LastSeen
@@ -18,6 +19,13 @@ from autoglm_throttle.limiting.shared.store import VALUES, Answer, Charge, Healt
 from autoglm_throttle.limiting.shared.verdicts import decision, left, together
 from autoglm_throttle.limiting.user_windows import Part, UserWindows
 from autoglm_throttle.model import Decision, Demand, OnError, Reason
+
+SILENT: Final = frozenset({Trouble.TIMEOUT, Trouble.UNREACHABLE, Trouble.LOST})
+"""What whoever else asks the same server would meet, too; the others may be ours alone."""
+
+
+def _nobody(now: float) -> None:  # noqa: ARG001 - the face of a listener
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +83,8 @@ class SharedWindows:
         """Of the store's state, for whoever writes the log."""
         self.probe_due: bool = False
         """Whether somebody with an event loop should ask the store whether it answers again."""
+        self.lost: Callable[[float], None] = _nobody
+        """Told, under the lock, when the store has fallen silent: whoever else asks it need not find out."""
         self._sets = sets
         self._refused = refused
         self._last_seen = last_seen
@@ -123,6 +133,11 @@ class SharedWindows:
     def look(self, now: float) -> None:
         """Have a probe sent if one is due."""
         if self.outage.due(now):
+            self.probe_due = True
+
+    def suspect(self, now: float) -> None:
+        """Decide here until a probe has told: somebody else has found the store silent. Idempotent."""
+        if self.outage.suspect(now):
             self.probe_due = True
 
     def heard(self, trouble: Trouble | None, now: float) -> None:
@@ -216,6 +231,8 @@ class SharedWindows:
         self.changes.append(change)
         if change.state is State.LOCAL:
             self.store.drop()
+            if change.trouble in SILENT:
+                self.lost(change.at_s)
 
     def _unanswered(self, question: Question, trouble: Trouble, now: float) -> Decision:
         decision = self._without(question.demand, trouble, now)
