@@ -69,6 +69,8 @@ class Published:
 def encode(rows: Sequence[GpuSample], interval_s: float, now: float) -> str:
     """The payload of this host's rows.
 
+    A value that cannot be is published as not known: others ignore a host that says such a thing.
+
     Args:
         rows: what its provider has read.
         interval_s: from one reading to the next.
@@ -122,7 +124,8 @@ def decode(payload: bytes, host: str) -> Published:
 
 
 def _cells(row: GpuSample) -> list[Any]:
-    values = [getattr(row, name) for name in _VALUES]
+    believed, _ = believable(row)
+    values = [getattr(believed, name) for name in _VALUES]
     cut = [
         _printed(value[: _TEXTS[name]]) if name in _TEXTS else value
         for name, value in zip(_VALUES, values, strict=True)

@@ -74,11 +74,32 @@ def test_the_size_of_rows() -> None:
 
 def test_too_much_is_not_published() -> None:
     with pytest.raises(ValueError, match="a row has"):
-        encode([card(memory_used_bytes=10**900)], 1.0, 100.0)
+        encode([card(index=10**900)], 1.0, 100.0)
     with pytest.raises(ValueError, match="200 devices have"):
         encode([card(n) for n in range(200)], 1.0, 100.0)
     with pytest.raises(ValueError, match="JSON"):
-        encode([card(power_w=math.nan)], 1.0, 100.0)
+        encode([card(taken_at_s=-math.inf)], 1.0, 100.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("utilization_pct", 255.0),
+        ("power_w", math.nan),
+        ("power_limit_w", 0.0),
+        ("temperature_c", -math.inf),
+        ("memory_used_bytes", 81 * GIB),
+        ("memory_used_bytes", 10**900),
+        ("memory_total_bytes", 0),
+    ],
+)
+def test_one_value_that_cannot_be_hides_no_host(name: str, value: float) -> None:
+    published = decode(encode([card(**{name: value}), card(1)], 1.0, 100.0).encode(), "h")
+    odd, sound = published.rows
+    assert getattr(odd, name) is None
+    known = {field: getattr(sound, field) for field in ("utilization_pct", "power_w", "memory_total_bytes")}
+    known.pop(name, None)
+    assert {field: getattr(odd, field) for field in known} == known
 
 
 FIRST: list[Any] = said()["r"][0]
