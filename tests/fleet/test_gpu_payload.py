@@ -92,9 +92,11 @@ def test_too_much_is_not_published() -> None:
         ("memory_used_bytes", 10**900),
         ("memory_total_bytes", 0),
     ],
+    ids=lambda value: str(value)[:20],
 )
 def test_one_value_that_cannot_be_hides_no_host(name: str, value: float) -> None:
-    published = decode(encode([card(**{name: value}), card(1)], 1.0, 100.0).encode(), "h")
+    given: dict[str, Any] = {name: value}
+    published = decode(encode([card(**given), card(1)], 1.0, 100.0).encode(), "h")
     odd, sound = published.rows
     assert getattr(odd, name) is None
     known = {field: getattr(sound, field) for field in ("utilization_pct", "power_w", "memory_total_bytes")}
