@@ -5,7 +5,7 @@ Times ending in ``_s`` are monotonic seconds unless their name says ``wall``;
 ratios are floats 0..1, percent is said with ``_pct``.
 """
 
-from autoglm_throttle.model.clock import Clock
+from autoglm_throttle.model.clock import STALL_S, Clock
 from autoglm_throttle.model.decision import Decision, Refused
 from autoglm_throttle.model.demand import Demand
 from autoglm_throttle.model.errors import ProviderMisconfigured, ProviderUnavailable, ThrottleError
@@ -36,6 +36,7 @@ from autoglm_throttle.model.words import (
 
 __all__ = [
     "EXACT_AT_MOST",
+    "STALL_S",
     "SUB_BUCKETS",
     "UNITS_AT_MOST",
     "Aggregate",

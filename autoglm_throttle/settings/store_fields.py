@@ -7,14 +7,11 @@ from typing import Annotated, ClassVar
 from pydantic import SecretStr
 from pydantic_settings import SettingsConfigDict
 
-from autoglm_throttle.model import OnError
+from autoglm_throttle.model import STALL_S, OnError
 from autoglm_throttle.settings.field import CHOSEN, CONVENTION, setting
 from autoglm_throttle.settings.form import Choice, Flag, Number, Whole, WithNone
 from autoglm_throttle.settings.store_forms import HOST_CHARACTERS, KeyText, RedisUrl, StorageUri
 from autoglm_throttle.settings.user_fields import UserFields
-
-LATE_S = 0.005
-"""A timer may fire so late before the event loop is to blame; a shorter deadline would mean nothing."""
 
 
 class StoreFields(UserFields):
@@ -51,15 +48,15 @@ class StoreFields(UserFields):
         "all windows.",
         "measured: 6, 6 and 4 on three nodes, at half the time of 64",
     )
-    redis_deadline_s: Annotated[float, Number(LATE_S, 10, "s")] = setting(
+    redis_deadline_s: Annotated[float, Number(STALL_S, 10, "s")] = setting(
         0.05,
         "Longest wait of a request for the store, then REDIS_ON_ERROR decides; for USER_STORAGE, too.",
         "measured: at 5000 decisions per second p99 is 8 ms",
     )
-    redis_connect_s: Annotated[float, Number(LATE_S, 60, "s")] = setting(
+    redis_connect_s: Annotated[float, Number(STALL_S, 60, "s")] = setting(
         0.25, "Longest wait for a connection.", CHOSEN
     )
-    redis_read_s: Annotated[float, Number(LATE_S, 60, "s", above=True)] = setting(
+    redis_read_s: Annotated[float, Number(STALL_S, 60, "s", above=True)] = setting(
         1.0,
         "After so long without an answer a connection is given up; above REDIS_DEADLINE_S.",
         CHOSEN,

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.identity import SHARED_KEY
+from autoglm_throttle.limiting.shared.stall import STALL_S
 from autoglm_throttle.settings import SETTINGS, ConfigError, Plan, Problem, RoutePolicy, Settings, advice
 from autoglm_throttle.settings.masked import MASK, masked_url
 from autoglm_throttle.settings.remarks import OF_STORE, at_start
@@ -367,3 +368,10 @@ def test_a_window_that_the_storage_cannot_keep_is_refused(values: dict[str, obje
     name = f"user-{16 * 86_400}s"
     assert told == f"user_storage: cannot keep the limit {name} (memcached keeps windows of up to 15 days)"
     assert Settings(user_storage="async+memory://", **values).shared
+
+
+@pytest.mark.parametrize("name", ["redis_deadline_s", "redis_connect_s", "redis_read_s"])
+def test_no_time_may_be_set_that_is_shorter_than_a_timer_is_late(name: str) -> None:
+    longer = {"redis_read_s": 20.0, name: 1.5 * STALL_S} if name == "redis_deadline_s" else {name: 10.0}
+    assert getattr(Settings(**longer), name) == longer[name]
+    assert problems(**{name: STALL_S * 0.99})[0].startswith(f"{name}: must be a number ")

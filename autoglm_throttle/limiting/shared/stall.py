@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-STALL_S: Final = 0.005
-"""Seconds: a timer that fires later than this was held up by the loop itself, and so were the replies."""
+from autoglm_throttle.model import STALL_S
+
+__all__ = ["GRACE_S", "STALL_S"]
 
 GRACE_S: Final = 0.010
-"""Seconds that replies get to be read after such a stall. Without it, stalls of 100 and 200 ms made up to 10
+"""Seconds that replies get to be read after a stall. Without it, stalls of 100 and 200 ms made up to 10
 of 10 decisions time out with the reply already in the socket; with it, none of 240."""
