@@ -12,6 +12,7 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from autoglm_throttle.settings.installing import how_to_install
 from autoglm_throttle.settings.redis_url import RedisUrl, Topology, parse_redis_url
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class RedisClients:
 
     Raises:
         ValueError: the URL is none of the known forms.
-        ImportError: redis is not installed; the text names the extra.
+        ImportError: redis is not installed; the text says how to install it.
     """
 
     def __init__(self, options: RedisOptions) -> None:
@@ -149,13 +150,13 @@ def require_redis() -> None:
     """Say how to install redis if it is not there.
 
     Raises:
-        ImportError: it is not; the text names the extra.
+        ImportError: it is not; the text says how to install it.
     """
     try:
         import redis.asyncio  # noqa: F401 - only whether it is there
     except ImportError as error:
         raise ImportError(
-            "REDIS_URL needs the package redis: pip install 'autoglm-throttle[redis]'", name="redis"
+            f"REDIS_URL needs the package redis: {how_to_install('redis')}", name="redis"
         ) from error
 
 

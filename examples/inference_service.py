@@ -2,7 +2,7 @@
 
 Run it:
 
-    pip install "autoglm-throttle[fastapi,prometheus]" uvicorn
+    pip install ".[fastapi,prometheus]" uvicorn
     uvicorn examples.inference_service:app
 
 Then ask it, and look at the limits and the metrics:

@@ -2,7 +2,7 @@
 
 Run it:
 
-    pip install "autoglm-throttle[fastapi]" uvicorn
+    pip install ".[fastapi]" uvicorn
     uvicorn examples.llm_service:app
 
 Then ask it, ask for an answer within two seconds, and look at what it has learned of itself:

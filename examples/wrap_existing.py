@@ -2,7 +2,7 @@
 
 Run it:
 
-    pip install autoglm-throttle uvicorn
+    pip install . uvicorn
     AUTOGLM_THROTTLE_USER_LIMIT=5/minute uvicorn examples.wrap_existing:app
 
 and ask six times: curl -i localhost:8000/

@@ -17,6 +17,7 @@ from autoglm_throttle.gpu.none import NotPresent, PackageMissing
 from autoglm_throttle.gpu.nvml_cards import Found, find, look_up
 from autoglm_throttle.gpu.nvml_device import NO_PERMISSION, UNINITIALIZED, NvmlDevice, Uninitialized
 from autoglm_throttle.model import ProviderMisconfigured, ProviderUnavailable
+from autoglm_throttle.settings.installing import how_to_install
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,8 +38,8 @@ REMEDIES: Final[dict[int, str]] = {
 }
 """What to do about an error of the library, by its code."""
 
-PACKAGE: Final = "install autoglm-throttle[nvml]"
-"""What to do when the binding is missing."""
+EXTRA: Final = "nvml"
+"""What brings the binding."""
 
 
 class NvmlProvider:
@@ -188,11 +189,13 @@ def _binding() -> Binding:
     try:
         nvml = importlib.import_module("pynvml")
     except ImportError as error:
-        raise PackageMissing(f"the Python package nvidia-ml-py is not installed: {PACKAGE}") from error
+        raise PackageMissing(
+            f"the Python package nvidia-ml-py is not installed: {how_to_install(EXTRA)}"
+        ) from error
     if not hasattr(nvml, "nvmlInitWithFlags"):
         raise PackageMissing(
             "the installed module pynvml is not that of nvidia-ml-py: "
-            f"remove the packages pynvml and nvidia-ml-py3, then {PACKAGE}"
+            f"remove the packages pynvml and nvidia-ml-py3, then {how_to_install(EXTRA)}"
         )
     return nvml
 

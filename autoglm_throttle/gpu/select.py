@@ -8,8 +8,9 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.gpu.auto import AutoProvider
-from autoglm_throttle.gpu.nvml import PACKAGE, NvmlProvider
+from autoglm_throttle.gpu.nvml import EXTRA, NvmlProvider
 from autoglm_throttle.gpu.scripted import ScriptedProvider
+from autoglm_throttle.settings.installing import how_to_install
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,5 +63,5 @@ def select(
     if kind == "auto":
         return AutoProvider([nvml])
     if importlib.util.find_spec("pynvml") is None:
-        raise ValueError(f"GPU=nvml needs the Python package nvidia-ml-py: {PACKAGE}")
+        raise ValueError(f"GPU=nvml needs the Python package nvidia-ml-py: {how_to_install(EXTRA)}")
     return nvml

@@ -12,14 +12,13 @@ from starlette.websockets import WebSocketClose
 from autoglm_throttle.asgi.marks import exempt
 from autoglm_throttle.journal import LOGGER
 from autoglm_throttle.settings import ConfigError, MetricsExport, Problem
+from autoglm_throttle.settings.installing import how_to_install
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from autoglm_throttle.throttle import Throttle
-
-INSTALL: Final = 'pip install "autoglm-throttle[prometheus]"'
 
 UNDERSTOOD: Final = (b"accept", b"accept-encoding")
 """The header fields that matter for a scrape; no other reaches the exporter."""
@@ -38,7 +37,9 @@ def collector(throttle: Throttle) -> Collector:
         ConfigError: prometheus-client is not installed.
     """
     if not _installed():
-        raise ConfigError([Problem("METRICS", "prometheus-client is not installed", INSTALL)])
+        raise ConfigError(
+            [Problem("METRICS", "prometheus-client is not installed", how_to_install("prometheus"))]
+        )
     from autoglm_throttle.observe.prometheus import SnapshotCollector
 
     return SnapshotCollector(throttle)
@@ -61,7 +62,7 @@ def metrics_app(throttle: Throttle) -> MetricsApp:
     if wanted is MetricsExport.OFF:
         return MetricsApp(_absent("metrics are off (METRICS=off)"))
     if wanted is MetricsExport.AUTO and not _installed():
-        return MetricsApp(_absent(f"metrics need prometheus-client: {INSTALL}"))
+        return MetricsApp(_absent(f"metrics need prometheus-client: {how_to_install('prometheus')}"))
     if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
         LOGGER.warning("PROMETHEUS_MULTIPROC_DIR is set; /metrics still tells of this worker process only")
     return MetricsApp(_exporter(throttle))

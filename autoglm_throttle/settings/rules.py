@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from autoglm_throttle.model import Borrow, Priority, Signal
+from autoglm_throttle.settings.installing import how_to_install
 from autoglm_throttle.settings.problem import Problem
 from autoglm_throttle.settings.quantity import plain
 from autoglm_throttle.settings.storage_uri import parse_storage_uri
@@ -129,7 +130,7 @@ def _members_without_key(values: Mapping[str, Any]) -> Complaint:
 def _redis_missing(values: Mapping[str, Any]) -> Complaint:
     if values["redis_url"] is None or find_spec("redis"):
         return None
-    return "needs the package redis", "pip install 'autoglm-throttle[redis]'"
+    return "needs the package redis", how_to_install("redis")
 
 
 def _two_stores(values: Mapping[str, Any]) -> Complaint:

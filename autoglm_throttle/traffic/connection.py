@@ -10,6 +10,7 @@ import asyncio
 import json
 from typing import Protocol, cast
 
+from autoglm_throttle.settings.installing import how_to_install
 from autoglm_throttle.traffic.ending import Ending, judge
 from autoglm_throttle.traffic.errors import TrafficError
 
@@ -49,7 +50,7 @@ class ParserLibrary:
         try:
             import httptools
         except ImportError:
-            raise TrafficError("this needs httptools: pip install 'autoglm-throttle[traffic]'") from None
+            raise TrafficError(f"this needs httptools: {how_to_install('traffic')}") from None
         self._make = httptools.HttpResponseParser
         self.errors: tuple[type[Exception], ...] = (
             httptools.HttpParserError,

@@ -90,15 +90,17 @@ def test_a_lost_card_costs_no_call(world: Plain) -> None:
     assert world.driver.calls == []
 
 
-def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    with pytest.raises(PackageMissing, match=r"autoglm-throttle\[nvml\]"):
+    with pytest.raises(PackageMissing, match="pip install 'nvidia-ml-py>="):
         NvmlProvider().read()
 
 
 def test_another_package_of_that_name_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", types.ModuleType("pynvml"))
-    with pytest.raises(PackageMissing, match=r"remove the packages pynvml and nvidia-ml-py3.*\[nvml\]"):
+    with pytest.raises(
+        PackageMissing, match=r"remove the packages pynvml and nvidia-ml-py3.*pip install 'nvidia-ml-py>="
+    ):
         NvmlProvider().read()
 
 

@@ -56,9 +56,9 @@ def test_nvml_is_its_provider() -> None:
     assert isinstance(select("nvml", devices=["0", "GPU-1a2b", "MIG-GPU-1a/1/0", ""]), NvmlProvider)
 
 
-def test_nvml_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvml_without_its_package_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"autoglm-throttle\[nvml\]"):
+    with pytest.raises(ValueError, match="pip install 'nvidia-ml-py>="):
         select("nvml")
 
 

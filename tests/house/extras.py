@@ -13,6 +13,7 @@ from collections.abc import Callable
 from importlib import import_module
 
 from autoglm_throttle import Demand, Priority, Settings, Throttle, ThrottleError, ThrottleMiddleware
+from autoglm_throttle.settings.installing import how_to_install
 
 ROOMS = ("asgi", "cli", "fastapi", "observe", "testing", "traffic", "traffic.demo", "traffic.simulate")
 
@@ -73,7 +74,7 @@ def main(*installed: str) -> None:
         said = trouble(feature)
         assert (extra in installed) is not bool(said), f"{extra}: {said or 'works without being installed'}"
         # What is FastAPI's own is imported by the user, whose error names the package.
-        assert not said or f"autoglm-throttle[{extra}]" in said or extra == "fastapi", said
+        assert not said or how_to_install(extra) in said or extra == "fastapi", said
         print(f"{extra}: {'missing, and named' if said else 'works'}")
 
 

@@ -90,7 +90,7 @@ def test_a_url_without_the_package_is_a_fault_that_names_the_extra(monkeypatch: 
         "autoglm_throttle.settings.rules.find_spec", lambda name: None if name == "redis" else found(name)
     )
     assert problems(redis_url=URL, workers=0)[1] == (
-        "redis_url: needs the package redis (pip install 'autoglm-throttle[redis]')"
+        "redis_url: needs the package redis (pip install 'redis[hiredis]>=6.0')"
     )
     Settings(workers=1)
 

@@ -171,9 +171,9 @@ def test_no_synchronous_client_without_a_url(clients: RedisClients) -> None:
         clients.sync(1.0)
 
 
-def test_without_redis_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_redis_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "redis.asyncio", None)
-    with pytest.raises(ImportError, match=r"autoglm-throttle\[redis\]"):
+    with pytest.raises(ImportError, match=r"pip install 'redis\[hiredis\]>=6"):
         RedisClients(RedisOptions("redis://cache"))
 
 
