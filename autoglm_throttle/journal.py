@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from autoglm_throttle.limiting.shared.outage import Change, State
 from autoglm_throttle.limiting.shared.store import WORST_WINDOW
@@ -17,6 +18,12 @@ LOGGER = logging.getLogger("autoglm_throttle")
 """Without a handler of the application's own, Python shows its warnings on standard error:
 a limiter that fails silently is worse than one that speaks."""
 
+
+_LIMITS: Final = frozenset({"policy", "rate_high_rps", "rate_mid_rps", "rate_low_rps", "user_limit"})
+"""What the first line says of every service."""
+
+MOST_CHARACTERS: Final = 60
+"""Of one setting in that line; the whole stands among its keys."""
 
 _MEANWHILE = {
     OnError.LOCAL: "each process goes by {share} of the user limits until it answers",
@@ -81,9 +88,20 @@ def _lost(samples: Sequence[GpuSample]) -> set[str]:
     return {sample.device for sample in samples if sample.health == "lost"}
 
 
-def configured(values: Mapping[str, str]) -> Line:
-    """The line that says once what is in force; secrets must be masked already."""
-    return Line("config", logging.INFO, "the limits in force", {"settings": dict(values)})
+def configured(values: Mapping[str, str], chosen: Collection[str]) -> Line:
+    """The line that says once what is in force.
+
+    Args:
+        values: all settings as they would be written; what is secret must be masked already.
+        chosen: the names of those that are no defaults. They stand in the sentence, and the limits do.
+    """
+    told = (f"{name}={_short(text)}" for name, text in values.items() if name in _LIMITS or name in chosen)
+    text = f"the limits in force: {', '.join(told)}"
+    return Line("config", logging.INFO, text, {"settings": dict(values)})
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 2]}.."
 
 
 def more_refused(reason: Reason, name: str, count: int) -> Line:

@@ -32,7 +32,7 @@ from autoglm_throttle.model import (
     Why,
     Work,
 )
-from autoglm_throttle.settings import SETTINGS, Settings
+from autoglm_throttle.settings import SETTINGS, Settings, Source
 from autoglm_throttle.settings.remarks import at_start
 from autoglm_throttle.snapshot import DURATION_BUCKETS_S, FleetView, Rows, Snapshot, decision_name
 
@@ -142,7 +142,9 @@ class Throttle(Admission):
         """Start reading the GPUs; returns at once. Idempotent, and good again after `stop` and in a fork."""
         if not self._configured:
             self._configured = True
-            journal.configured({name: self.settings.text_of(name) for name in SETTINGS}).write()
+            values = {name: self.settings.text_of(name) for name in SETTINGS}
+            chosen = [name for name in SETTINGS if self.settings.source_of(name) is not Source.DEFAULT]
+            journal.configured(values, chosen).write()
             for problem in at_start(self.settings):
                 journal.configured_oddly(problem).write()
             if self._upkeep is not None:

@@ -138,8 +138,13 @@ def test_what_was_only_counted_is_told_without_a_caller() -> None:
 
 
 def test_the_settings_in_force_are_one_line() -> None:
-    line = journal.configured({"policy": "tiers"})
-    assert (line.event, line.level, line.keys) == ("config", logging.INFO, {"settings": {"policy": "tiers"}})
+    values = {"policy": "tiers", "rate_low_rps": "100", "slo_s": "2", "tiers": "9" * 61, "redis_url": "****"}
+    line = journal.configured(values, ["tiers", "redis_url"])
+    assert (line.event, line.level, line.keys) == ("config", logging.INFO, {"settings": values})
+    shortened = "9" * 58 + ".."
+    assert line.text == (
+        f"the limits in force: policy=tiers, rate_low_rps=100, tiers={shortened}, redis_url=****"
+    )
 
 
 def store(on_error: OnError, processes: int = 4) -> StoreView:

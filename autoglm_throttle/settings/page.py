@@ -55,11 +55,13 @@ _HEAD: Final = f"""\
 
 <!-- Made by `python -m autoglm_throttle.settings > docs/settings.md`; change the declarations instead. -->
 
-Each setting is an environment variable with the prefix `{PREFIX}`, a line of a `.env` file,
+Each setting is an environment variable with the prefix `{PREFIX}`,
 a key in lower case of the file that `CONFIG_FILE` names, or an argument of `Settings(...)`;
 the constants of the last table only the latter two.
-Code wins over the environment, the environment over `.env`, that over the configuration file,
-and all over the default. `autoglm-throttle show` prints what is in force and where it came from;
+Code wins over the environment, the environment over the configuration file, and all over the default.
+A `.env` file is read only where it is handed over: `uvicorn --env-file .env` makes its lines variables,
+`Settings.from_env(env_file=".env")` and `autoglm-throttle show --env-file .env` read it below the variables.
+No other is looked for. `autoglm-throttle show` prints what is in force and where it came from;
 `autoglm-throttle check` prints every fault at once.
 
 - Names are matched without case. An empty value means "not set". An unknown name with the prefix is an error,

@@ -198,6 +198,10 @@ def test_what_is_in_force_is_told_once_and_without_secrets(caplog: pytest.LogCap
         throttle.start()
         throttle.stop()
     (line,) = keys(caplog.records, "config")
+    (said,) = [record.getMessage() for record in caplog.records if "in force" in record.getMessage()]
+    assert said.startswith("the limits in force: policy=")
+    assert "rate_low_rps=100, user_limit=1/day" in said
+    assert "a secret" not in said
     settings = line["settings"]
     assert isinstance(settings, dict)
     assert (settings["user_limit"], settings["key_secret"]) == ("1/day", "********")

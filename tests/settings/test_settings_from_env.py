@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
+import uvicorn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -153,6 +154,21 @@ def test_code_wins_over_environment_over_env_file_over_default(tmp_path: Path) -
     assert (read.workers, read.burst_s, read.gpu) == (4, 3.0, "none")
     sources = [read.source_of(name) for name in ("workers", "burst_s", "gpu", "metrics")]
     assert sources == [Source.CODE, Source.ENV, Source.ENV_FILE, Source.DEFAULT]
+
+
+def test_an_env_file_is_read_where_it_is_handed_over_and_nowhere_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the page of settings says: by uvicorn, or as an argument; none is looked for."""
+    file = tmp_path / ".env"
+    file.write_text("AUTOGLM_THROTTLE_WORKERS=7\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AUTOGLM_THROTTLE_WORKERS", "")  # so that it is gone after the test
+    monkeypatch.delenv("AUTOGLM_THROTTLE_WORKERS")
+    assert Settings.from_env().workers == 1
+    assert Settings.from_env(env_file=".env").workers == 7
+    uvicorn.Config("app:app", env_file=".env")
+    assert Settings.from_env().workers == 7
 
 
 def test_an_env_file_must_exist_and_be_text(tmp_path: Path) -> None:
