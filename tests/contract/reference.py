@@ -6,6 +6,7 @@ sub-bucket. What differs between them is said in `Form`; the rest is counting.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -85,9 +86,9 @@ class Window:
         return min(delta, most)
 
     def _take(self, units: int, stamp: int) -> int:
-        moved = min(units, self.units.count(stamp))
-        for _ in range(moved):
-            self.units.remove(stamp)
+        first = bisect_left(self.units, stamp)
+        moved = min(units, bisect_right(self.units, stamp) - first)
+        del self.units[first : first + moved]
         return moved
 
 

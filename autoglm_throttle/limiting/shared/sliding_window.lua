@@ -45,9 +45,9 @@ end
 -- What a look returns where nothing is counted.
 local function fresh(policy, cost)
   if cost > policy.limit then
-    return 0, -1, 0, policy.present, 0, 0, ''
+    return 0, -1, 0, policy.present, 0, 0, '', 1
   end
-  return 1, 0, 0, policy.present, 0, 0, ''
+  return 1, 0, 0, policy.present, 0, 0, '', 1
 end
 
 -- Each form has three functions, made in the calls that need them: to make them all takes as long as two decisions.
@@ -171,60 +171,103 @@ local function list_form()
   end
 end
 
--- The sub-buckets: a mark, the number of the newest bucket (6 bytes), the total (4), the count of the newest (3), then
--- a count (3) for each bucket before it from the oldest that holds any; big-endian. Bucket j leaves as a whole at the
--- instant (j + 61) * width: a partly expired one counts whole, so the limit is never passed.
+-- The sub-buckets: a mark, the number of the newest bucket (5 bytes), the total (4), the count of the newest, then a
+-- count for each bucket before it from the oldest that holds any; big-endian. The mark says of how many bytes all
+-- counts are: of 1, 2 or 3, as the largest needs. No text in UTF-8 begins with a mark. Bucket j leaves as a whole at
+-- the instant (j + 61) * width: a partly expired one counts whole, so the limit is never passed.
 
 local function buckets_form()
-  local byte, char, find, rep, sub = string.byte, string.char, string.find, string.rep, string.sub
-  local BEFORE, MARK, HEAD, MOST = 60, 66, 14, 16777215
+  local byte, char, find, gsub, rep, sub = string.byte, string.char, string.find, string.gsub, string.rep, string.sub
+  local BEFORE, HEAD, MARK, MOST = 60, 10, 248, 16777215
+  local MARKS = {char(MARK + 1), char(MARK + 2), char(MARK + 3)}
+  local FITS = {255, 65535, MOST} -- in a count of so many bytes
+  local LARGE = {256, 256, 65536} -- counts from here on need so many bytes
+  local REST = {'', '.(.)', '.(..)'} -- a count without its first byte
 
-  local function three_bytes(number)
+  local function bytes(number, size)
+    if size == 1 then
+      return char(number)
+    end
     local low = number % 256
     local rest = (number - low) / 256
+    if size == 2 then
+      return char(rest, low)
+    end
     local middle = rest % 256
     return char((rest - middle) / 256, middle, low)
   end
 
-  local function marked(number)
-    return char(MARK) .. three_bytes(floor(number / 16777216)) .. three_bytes(number % 16777216)
+  local function five_bytes(number)
+    local low = number % 16777216
+    return bytes((number - low) / 16777216, 2) .. bytes(low, 3)
   end
 
-  local function count_at(value, at)
-    local a, b, c = byte(value, at, at + 2)
+  local function count_at(value, at, size)
+    local a, b, c = byte(value, at, at + size - 1)
+    if size == 1 then
+      return a
+    elseif size == 2 then
+      return a * 256 + b
+    end
     return a * 65536 + b * 256 + c
   end
 
-  -- Number of the newest bucket, total, count of the newest and the counts before it; nothing if the value is not ours.
+  -- Number of the newest bucket, total, count of the newest, the counts before it and the bytes of each; nothing if
+  -- the value is not ours.
   local function read(value)
-    local mark, a, b, c, d, e, f, g, h, i, j, k, l, m = byte(value, 1, HEAD)
-    local length = #value - HEAD
-    if mark ~= MARK or length % 3 ~= 0 or length < 0 or length > 3 * BEFORE then
+    local mark, a, b, c, d, e, f, g, h, i = byte(value, 1, HEAD)
+    local size, length = (mark or 0) - MARK, #value - HEAD
+    if size < 1 or size > 3 or length % size ~= 0 or length < size or length > size * (BEFORE + 1) then
       return nil
     end
-    local number = ((a * 256 + b) * 256 + c) * 16777216 + d * 65536 + e * 256 + f
-    return number, (g * 256 + h) * 65536 + i * 256 + j, k * 65536 + l * 256 + m, sub(value, HEAD + 1)
+    local number = (a * 256 + b) * 16777216 + c * 65536 + d * 256 + e
+    local total = (f * 256 + g) * 65536 + h * 256 + i
+    return number, total, count_at(value, HEAD + 1, size), sub(value, HEAD + size + 1), size
   end
 
-  local function written(marked_number, total, count, before)
-    local total_bytes = char(floor(total / 16777216)) .. three_bytes(total % 16777216)
-    return marked_number .. total_bytes .. three_bytes(count) .. before
+  local function written(number, total, counts, size)
+    local low = total % 65536
+    return MARKS[size] .. number .. bytes((total - low) / 65536, 2) .. bytes(low, 2) .. counts
   end
 
   -- The counts from the oldest on that is not zero.
-  local function without_zeros(before)
+  local function without_zeros(before, size)
     local first = find(before, '[^%z]')
-    return first and sub(before, first - (first - 1) % 3) or ''
+    return first and sub(before, first - (first - 1) % size) or ''
   end
 
-  -- The counts before a bucket that is `steps` newer, and the units that leave on the way there.
-  local function rolled(before, count, steps)
-    before = before .. three_bytes(count) .. rep('\0', 3 * steps - 3)
-    local excess, gone = #before - 3 * BEFORE, 0
-    for at = 1, excess, 3 do
-      gone = gone + count_at(before, at)
+  -- The same counts, of as few bytes as the largest needs.
+  local function narrowed(counts, size)
+    while size > 1 do
+      for at = 1, #counts, size do
+        if byte(counts, at) > 0 then
+          return counts, size
+        end
+      end
+      counts, size = gsub(counts, REST[size], '%1'), size - 1
     end
-    return without_zeros(sub(before, max(excess, 0) + 1)), gone
+    return counts, size
+  end
+
+  -- The same counts, of as many bytes as one more needs.
+  local function widened(counts, size, count)
+    local larger = count > FITS[2] and 3 or 2
+    return (gsub(counts, rep('.', size), rep('\0', larger - size) .. '%0')), larger
+  end
+
+  -- The counts before a bucket that is `steps` newer, their bytes, and the units that leave on the way there.
+  local function rolled(before, count, size, steps)
+    before = before .. bytes(count, size) .. rep('\0', size * (steps - 1))
+    local excess, gone, large = #before - size * BEFORE, 0, false
+    for at = 1, excess, size do
+      local leaving = count_at(before, at, size)
+      gone, large = gone + leaving, large or leaving >= LARGE[size]
+    end
+    before = without_zeros(sub(before, max(excess, 0) + 1), size)
+    if large then
+      before, size = narrowed(before, size)
+    end
+    return before, size, gone
   end
 
   local function leaves(policy, bucket)
@@ -232,10 +275,10 @@ local function buckets_form()
   end
 
   -- Microseconds until the units have left that are too many, the oldest bucket first.
-  local function wait_buckets(policy, present, before, surplus)
-    local bucket = present - #before / 3
-    for at = 1, #before, 3 do
-      surplus = surplus - count_at(before, at)
+  local function wait_buckets(policy, present, before, size, surplus)
+    local bucket = present - #before / size
+    for at = 1, #before, size do
+      surplus = surplus - count_at(before, at, size)
       if surplus <= 0 then
         break
       end
@@ -252,7 +295,7 @@ local function buckets_form()
     if type(value) == 'table' then
       return foreign(value, 'GET', key)
     end
-    local present, last, total, count, before = policy.present, read(value)
+    local present, last, total, count, before, size = policy.present, read(value)
     if not last then
       return foreign(value)
     end
@@ -262,7 +305,7 @@ local function buckets_form()
     end
     if steps > 0 then
       local gone
-      before, gone = rolled(before, count, steps)
+      before, size, gone = rolled(before, count, size, steps)
       total, count = total - gone, 0
       if total == 0 then
         return fresh(policy, cost)
@@ -270,44 +313,55 @@ local function buckets_form()
     else
       present = last -- the clock may have gone back: it stands until it has caught up
     end
-    local reset = leaves(policy, present - #before / 3)
+    local reset = leaves(policy, present - #before / size)
     local surplus = total + cost - policy.limit
     if surplus <= 0 then
-      return 1, 0, reset, present, total, count, before
+      return 1, 0, reset, present, total, count, before, size
     end
     if cost > policy.limit then
-      return 0, -1, reset, present, total, count, before
+      return 0, -1, reset, present, total, count, before, size
     end
-    return 0, wait_buckets(policy, present, before, surplus), reset, present, total, count, before
+    local wait = wait_buckets(policy, present, before, size, surplus)
+    return 0, wait, reset, present, total, count, before, size
   end
 
-  local function spend_buckets(key, policy, cost, present, used, count, before)
-    local number, life = policy.marked, policy.life
+  local function spend_buckets(key, policy, cost, present, used, count, before, size)
+    local number, life = policy.number, policy.life
     if present ~= policy.present then
-      number, life = marked(present), milliseconds(leaves(policy, present))
+      number, life = five_bytes(present), milliseconds(leaves(policy, present))
     end
-    call('SET', key, written(number, used + cost, count + cost, before), 'PX', life)
-    return used + cost
+    count, used = count + cost, used + cost
+    if count > FITS[size] then
+      before, size = widened(before, size, count)
+    end
+    call('SET', key, written(number, used, bytes(count, size) .. before, size), 'PX', life)
+    return used
   end
 
   local function take(key, value, units, stamp)
-    local last, total, count, before = read(value)
+    local last, total, count, before, size = read(value)
     if not last then
       return -1
     end
-    local at, moved = #before + 3 * (stamp - last) + 1, 0
+    local at, found, moved = #before + size * (stamp - last) + 1, 0, 0
     if stamp == last then
-      moved = min(count, units)
+      found = count
+      moved = min(found, units)
       count = count - moved
     elseif at > 0 and stamp < last then
-      local found = count_at(before, at)
+      found = count_at(before, at, size)
       moved = min(found, units)
-      before = without_zeros(sub(before, 1, at - 1) .. three_bytes(found - moved) .. sub(before, at + 3))
+      before = sub(before, 1, at - 1) .. bytes(found - moved, size) .. sub(before, at + size)
+      before = without_zeros(before, size)
     end
     if moved >= total then
       call('DEL', key)
     elseif moved > 0 then
-      call('SET', key, written(sub(value, 1, 7), total - moved, count, before), 'KEEPTTL')
+      local counts = bytes(count, size) .. before
+      if found >= LARGE[size] then
+        counts, size = narrowed(counts, size)
+      end
+      call('SET', key, written(sub(value, 2, 6), total - moved, counts, size), 'KEEPTTL')
     end
     return moved
   end
@@ -320,12 +374,12 @@ local function buckets_form()
       end
       return value and take(key, value, -delta, stamp) or 0
     end
-    local ok, _, _, present, used, count, before = look_buckets(key, policy, 0)
+    local ok, _, _, present, used, count, before, size = look_buckets(key, policy, 0)
     if ok < 0 then
       return -1
     end
     delta = min(delta, MOST - count)
-    spend_buckets(key, policy, delta, present, used, count, before)
+    spend_buckets(key, policy, delta, present, used, count, before, size)
     return delta
   end
 
@@ -339,7 +393,7 @@ local function buckets_form()
       full = full,
       life = milliseconds(full),
       present = present,
-      marked = marked(present),
+      number = five_bytes(present),
       look = look_buckets,
       spend = spend_buckets,
       settle = settle_buckets,
@@ -401,7 +455,7 @@ local function decide(limits, first)
   end
   for i = 1, limits do
     local look = looks[i]
-    finish(KEYS[first + i], look.policy, look.cost, allowed, unpack(look, 1, 7))
+    finish(KEYS[first + i], look.policy, look.cost, allowed, unpack(look, 1, 8))
   end
 end
 
