@@ -1,0 +1,79 @@
+"""How busy the host is: whether it, and not the card, may be what requests wait for.
+
+The load average is that of a minute and of the whole host. On Linux it counts processes that wait for a
+disk, too, so the share of time spent waiting for input and output is told beside it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STAT: Final = Path("/proc/stat")
+_TIMES: Final = 8
+"""user nice system idle iowait irq softirq steal; the guests' times after them are within user and nice."""
+_IOWAIT: Final = 4
+
+
+class Host(NamedTuple):
+    """What is known of the host; None: not told."""
+
+    load: float | None
+    """Processes that want a core, per core, over the last minute; >= 0, above 1 they wait."""
+    iowait: float | None
+    """Share of the cores' time since the reading before in which they only waited for a disk, 0..1."""
+
+
+class HostLoad:
+    """Reads the host's load; blocking, for some tens of microseconds. Call it from one thread.
+
+    Args:
+        average: gives the load averages of 1, 5 and 15 min, or raises ``OSError``.
+        cores: processors of the whole host, which is what the load average counts, too.
+        stat: the kernel's table of processor times; where there is none (macOS), iowait is None.
+    """
+
+    __slots__ = ("_average", "_cores", "_last", "_stat")
+
+    def __init__(
+        self,
+        average: Callable[[], tuple[float, float, float]] = os.getloadavg,
+        cores: int | None = None,
+        stat: Path = STAT,
+    ) -> None:
+        self._average = average
+        self._cores = cores if cores is not None else os.cpu_count()
+        self._stat = stat
+        self._last: tuple[int, int] | None = None
+
+    def read(self) -> Host:
+        """Tell the load now, and iowait since the call before; the first call tells no iowait."""
+        return Host(self._load(), self._iowait())
+
+    def _load(self) -> float | None:
+        try:
+            return self._average()[0] / self._cores if self._cores else None
+        except OSError:
+            return None
+
+    def _iowait(self) -> float | None:
+        last, self._last = self._last, self._times()
+        if last is None or self._last is None:
+            return None
+        total, waited = self._last[0] - last[0], self._last[1] - last[1]
+        # The kernel's counter of iowait may fall; see the manual page proc_stat(5).
+        return waited / total if 0 <= waited <= total and total else None
+
+    def _times(self) -> tuple[int, int] | None:
+        """All cores' ticks, and those spent in iowait."""
+        try:
+            with self._stat.open(encoding="ascii") as file:
+                words = file.readline().split()
+            times = [int(word) for word in words[1 : 1 + _TIMES]]
+        except (OSError, ValueError):
+            return None
+        return (sum(times), times[_IOWAIT]) if words[:1] == ["cpu"] and len(times) > _IOWAIT else None

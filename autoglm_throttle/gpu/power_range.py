@@ -1,0 +1,81 @@
+"""How much of its power a card draws: by its limit at first, by its own range once that is known.
+
+The limit is a poor measure of a card that draws 25 % of it while idle, or that no model of the service
+ever drives beyond 60 %. The lowest and the highest mean of ten seconds seen are the card's own ends of the
+scale. The lowest is taken only while the card is idle and the highest only while it is busy: a card that
+never rested would else take its lightest load for idleness, and 65 % of the limit for a hang.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from autoglm_throttle.gpu.span_mean import SpanMean
+
+LEARN_S: Final = 600.0
+"""Seconds of watching before the learned range counts: a warm-up is not the service's load."""
+
+SPREAD: Final = 0.15
+"""Share of the limit by which busy must exceed idle: below that, sensor noise would decide."""
+
+
+class PowerRange:
+    """The idle and busy power of one card."""
+
+    __slots__ = ("_busy", "_idle", "_since_s", "busy_w", "idle_w")
+
+    def __init__(self) -> None:
+        self._since_s: float | None = None
+        self._idle = SpanMean()
+        self._busy = SpanMean()
+        self.idle_w: float | None = None
+        """Lowest mean of ten idle seconds, W; None: not seen yet."""
+        self.busy_w: float | None = None
+        """Highest mean of ten busy seconds, W; None: not seen yet."""
+
+    def __repr__(self) -> str:
+        return f"PowerRange(idle_w={self.idle_w}, busy_w={self.busy_w})"
+
+    def learn(self, power_w: float, at_s: float, *, idle: bool, busy: bool) -> None:
+        """Take in a new measurement.
+
+        Args:
+            power_w: mean power since the sample before, W.
+            at_s: monotonic seconds at which it was measured.
+            idle: whether the card did nothing.
+            busy: whether it was busy by its utilization; neither teaches nothing.
+        """
+        if self._since_s is None:
+            self._since_s = at_s
+        low = _mean(self._idle, power_w, at_s, counts=idle)
+        if low is not None and (self.idle_w is None or low < self.idle_w):
+            self.idle_w = low
+        high = _mean(self._busy, power_w, at_s, counts=busy)
+        if high is not None and (self.busy_w is None or high > self.busy_w):
+            self.busy_w = high
+
+    def share(self, power_w: float, limit_w: float, at_s: float) -> float:
+        """Tell how much of its power the card draws.
+
+        Args:
+            power_w: W.
+            limit_w: enforced power limit, W; > 0.
+            at_s: monotonic seconds.
+
+        Returns:
+            0..1 between the learned idle and busy power after ten minutes of watching, if these lie more
+            than 15 % of the limit apart; else the share of the limit, which may pass 1 for a moment.
+        """
+        idle_w, busy_w = self.idle_w, self.busy_w
+        if idle_w is None or busy_w is None or self._since_s is None:
+            return power_w / limit_w
+        if at_s - self._since_s < LEARN_S or busy_w - idle_w <= SPREAD * limit_w:
+            return power_w / limit_w
+        return min(1.0, max(0.0, (power_w - idle_w) / (busy_w - idle_w)))
+
+
+def _mean(span: SpanMean, power_w: float, at_s: float, *, counts: bool) -> float | None:
+    if counts:
+        return span.add(power_w, at_s)
+    span.restart()
+    return None

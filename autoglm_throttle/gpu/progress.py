@@ -1,0 +1,246 @@
+"""What comes out of the service, now and usually: what no card tells.
+
+Progress is the engines' token rate where an engine tells it, else our own completions plus streamed parts
+per second. It is that of the service as a whole: nobody tells which card made which token. A rate is a
+count over a window, never between two samples: one answer every three seconds is progress all the time.
+
+The usual progress is an average of 60 s, kept apart for each level of requests in flight: levels whose
+requests in flight differ by 25 % are not compared. It learns nothing while progress is below half of it,
+lest a fault become the usual within a minute; after 10 min it begins anew, for then the work itself has
+changed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from autoglm_throttle.model import GpuSample, GpuView, Work
+
+WINDOW_S: Final = 10.0
+"""Shortest window: the time without progress that makes a stall."""
+
+WINDOW_MAX_S: Final = 60.0
+"""Longest window. Between the two it is as long as the slowest answers take, p95: a service whose answers
+take 40 s shows nothing for 40 s, and nothing is wrong."""
+
+USUAL_S: Final = 60.0
+"""Time constant of the usual progress."""
+
+USUAL_MIN_S: Final = 30.0
+"""Seconds of learning at a level before its usual progress counts."""
+
+LEVEL: Final = 1.25
+"""Levels of requests in flight: two loads of one level differ by at most this factor."""
+
+EVENTS: Final = 50.0
+"""Completions or parts that a window must usually hold to be compared: 50 random events fall to half of
+themselves once in 50 000 windows, 20 of them once in 200."""
+
+SHORT: Final = 0.5
+"""Share of the usual below which progress has collapsed, and teaches nothing."""
+
+FORGET_S: Final = 600.0
+"""Seconds of such a shortfall after which it is the usual."""
+
+_STEP_S: Final = 0.5  # spacing of the remembered instants: 120 of them span the longest window
+_STALE_S: Final = 3.0
+_STALE_PERIODS: Final = 2.5  # both as for cards: an engine this much older than the newest one says nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Movement:
+    """Progress at one moment."""
+
+    per_s: float | None
+    """Tokens, or completions and parts, per second over the window; None: nothing to compare with yet."""
+    silent_s: float
+    """Seconds without any progress while at least one request was in flight; 0 when none is."""
+    unused_s: float
+    """Seconds since a request was last in flight."""
+    share: float | None
+    """Progress over the usual progress at this many requests in flight; None: not comparable."""
+    window_s: float
+    """Seconds without progress that mean something for this service."""
+
+
+@dataclass(slots=True)
+class _Usual:
+    per_s: float
+    learned_s: float = 0.0
+    short_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """Sums at one instant."""
+
+    at_s: float
+    done: float = 0.0
+    level_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Engines:
+    per_s: float
+    running: int | None
+
+
+class Progress:
+    """Follows what comes out of the service."""
+
+    __slots__ = ("_busy_since_s", "_by_engines", "_marks", "_moved_s", "_now", "_total", "_used_s", "_usual")
+
+    def __init__(self) -> None:
+        self._marks: deque[_Mark] = deque()
+        self._now: _Mark | None = None
+        self._by_engines = False
+        self._total = 0
+        self._moved_s = 0.0
+        self._used_s = 0.0
+        self._busy_since_s: float | None = None
+        self._usual: dict[tuple[bool, int], _Usual] = {}
+
+    def update(self, view: GpuView, work: Work, now: float) -> Movement:
+        """Take in what is known now.
+
+        Args:
+            view: its engines count; a reading seen before does no harm.
+            work: our own requests.
+            now: monotonic seconds, not before that of the call before.
+
+        Returns:
+            The progress.
+        """
+        engines = _engines(view)
+        passed_s, mark = self._advance(work, engines, now)
+        window_s = min(max(WINDOW_S, work.p95_s or 0.0), WINDOW_MAX_S)
+        since_s = self._busy_since_s
+        return Movement(
+            per_s=self._rate(window_s, mark),
+            silent_s=0.0 if since_s is None else now - max(self._moved_s, since_s),
+            unused_s=now - self._used_s,
+            share=self._compare(window_s, passed_s, mark),
+            window_s=window_s,
+        )
+
+    def _advance(self, work: Work, engines: _Engines | None, now: float) -> tuple[float, _Mark]:
+        """Add what came out since the last call; give the seconds since then (0 after a change of source)."""
+        total = work.completed_total + work.chunks_total
+        last, by_engines = self._now, engines is not None
+        if last is None or by_engines != self._by_engines:  # tokens and parts are not one unit
+            if last is None:
+                self._moved_s = self._used_s = now
+            last = _Mark(now)
+            self._marks = deque([last])
+            self._by_engines = by_engines
+            self._total = total
+        passed_s = now - last.at_s
+        level: float = work.in_flight
+        step: float = max(0, total - self._total)
+        if engines is not None:
+            step = engines.per_s * passed_s
+            level = level if engines.running is None else engines.running
+        if step > 0.0:
+            self._moved_s = now
+        self._total = total
+        self._use(work.in_flight, now)
+        mark = self._now = _Mark(now, last.done + step, last.level_s + level * passed_s)
+        self._remember(mark)
+        return passed_s, mark
+
+    def _use(self, in_flight: int, now: float) -> None:
+        if not in_flight:
+            self._busy_since_s = None
+            return
+        self._used_s = now
+        if self._busy_since_s is None:
+            self._busy_since_s = now
+
+    def _remember(self, mark: _Mark) -> None:
+        marks = self._marks
+        if mark.at_s - marks[-1].at_s >= _STEP_S:
+            marks.append(mark)
+        while len(marks) > 1 and marks[1].at_s <= mark.at_s - WINDOW_MAX_S:
+            marks.popleft()
+
+    def _before(self, ago_s: float, now: _Mark) -> _Mark:
+        """Return the youngest mark at least so old, else the oldest one."""
+        found = self._marks[0]
+        for mark in self._marks:
+            if mark.at_s > now.at_s - ago_s:
+                break
+            found = mark
+        return found
+
+    def _rate(self, window_s: float, now: _Mark) -> float | None:
+        start = self._before(window_s, now)
+        passed_s = now.at_s - start.at_s
+        return (now.done - start.done) / passed_s if passed_s > 0.0 else None
+
+    def _compare(self, window_s: float, passed_s: float, now: _Mark) -> float | None:
+        """Progress over the usual one at this level, and learn."""
+        level = self._level(window_s, now)
+        rate = self._rate(window_s, now)
+        if level is None or rate is None:
+            return None
+        usual = self._usual.setdefault((self._by_engines, level), _Usual(rate))
+        share = self._share(usual, window_s, now)
+        if share is not None and share < SHORT:
+            usual.short_s += passed_s
+            if usual.short_s > FORGET_S:
+                self._usual[self._by_engines, level] = _Usual(rate)
+            return share
+        usual.short_s = 0.0
+        usual.learned_s += passed_s
+        usual.per_s += (rate - usual.per_s) * -math.expm1(-passed_s / USUAL_S)
+        return share
+
+    def _share(self, usual: _Usual, window_s: float, now: _Mark) -> float | None:
+        """Progress over the usual one, over a window that holds enough events."""
+        if usual.learned_s < USUAL_MIN_S or usual.per_s * WINDOW_MAX_S < EVENTS:
+            return None
+        needed_s = max(window_s, EVENTS / usual.per_s)
+        if self._level(needed_s, now) is None:
+            return None
+        rate = self._rate(needed_s, now)
+        return None if rate is None else rate / usual.per_s
+
+    def _level(self, window_s: float, now: _Mark) -> int | None:
+        """Number the level of requests in flight; None: none is, or their number changed."""
+        start, middle = self._before(window_s, now), self._before(window_s / 2.0, now)
+        first_s, second_s = middle.at_s - start.at_s, now.at_s - middle.at_s
+        if now.at_s - start.at_s < window_s or first_s <= 0.0 or second_s <= 0.0:
+            return None
+        first = (middle.level_s - start.level_s) / first_s
+        second = (now.level_s - middle.level_s) / second_s
+        low, high = min(first, second), max(first, second)
+        if low <= 0.0 or high > low * LEVEL:
+            return None
+        mean = (now.level_s - start.level_s) / (now.at_s - start.at_s)
+        return round(math.log(mean) / math.log(LEVEL))
+
+
+def _engines(view: GpuView) -> _Engines | None:
+    """Sum what engines tell; None: none tells its tokens, or it is too long ago."""
+    newest_s = view.engines_at_s
+    if not view.engines or newest_s is None:
+        return None
+    told = [row for row in view.devices if row.tokens_per_s is not None and _heard(row, newest_s)]
+    if not told:
+        return None
+    running = [row.running for row in told if row.running is not None]
+    return _Engines(
+        per_s=math.fsum(row.tokens_per_s or 0.0 for row in told),
+        running=sum(running) if len(running) == len(told) else None,
+    )
+
+
+def _heard(row: GpuSample, newest_s: float) -> bool:
+    if row.kind != "engine" or row.health == "lost":
+        return False
+    stale_s = max(_STALE_S, _STALE_PERIODS * (row.period_s or 0.0))
+    return newest_s - (row.taken_at_s - row.age_s) <= stale_s

@@ -1,0 +1,43 @@
+"""Means over spans of ten seconds: what one sample says by chance, a mean of ten seconds does not."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SPAN_S: Final = 10.0
+"""Length of a span, s: power sensors of some cards see only a quarter of the time (arXiv 2312.02741)."""
+
+
+class SpanMean:
+    """Adds up samples and gives a mean each time ten seconds are full; spans do not overlap."""
+
+    __slots__ = ("_count", "_started_s", "_sum")
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """Drop what was added up: the state that is measured was interrupted."""
+        self._count = 0
+        self._sum = 0.0
+        self._started_s = 0.0
+
+    def add(self, value: float, at_s: float) -> float | None:
+        """Take in a sample.
+
+        Args:
+            value: in any unit.
+            at_s: monotonic seconds at which it was measured; not before that of the sample before.
+
+        Returns:
+            The mean of the samples of a span that this one completes, else None.
+        """
+        if not self._count:
+            self._started_s = at_s
+        self._count += 1
+        self._sum += value
+        if at_s - self._started_s < SPAN_S:
+            return None
+        mean = self._sum / self._count
+        self.restart()
+        return mean

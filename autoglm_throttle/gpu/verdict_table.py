@@ -1,0 +1,311 @@
+"""The table of verdicts: what a card does, by what it and the service tell.
+
+The first row of ``TABLE`` that matches is the finding. A term whose signal is None does not match.
+Utilization is a duty cycle, so no row but ``idle``, ``working`` and ``unknown`` rests on it alone.
+
+Progress and requests in flight are the service's as a whole, for nobody tells which card made which
+answer. Each card's own power, multiprocessors and clock tell it from the others: of a group that computes
+together and hangs, every card that spins is stalled; a card that rests while another one works is idle,
+not starved. A hung card beside one that goes on working shows as underfed, since something comes out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from autoglm_throttle.model import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    Rule = Callable[["Reading", "VerdictRules"], bool]
+    Vote = tuple[str, Callable[[float, "VerdictRules"], bool]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictRules:
+    """The figures of the table; ratios are 0..1."""
+
+    busy_pct: float = 85.0
+    """Utilization from which a card calls itself busy, %: the first band of the control table."""
+    filled_pct: float = 70.0
+    """Utilization below which a card is not filled although work waits, %; ours, clear of ``busy_pct``."""
+    idle_pct: float = 10.0
+    """Utilization below which a card with no work is idle, %; ours: display and monitoring cost a few."""
+    power_stalled: float = 0.30
+    """Power share below which a silent card hangs; ours: a hung collective drew about 70 W at 100 %
+    utilization (NVIDIA/nccl#968), which is 0.10..0.23 of limits of 700..300 W."""
+    power_underfed: float = 0.40
+    """Power share below which a card that works has little to do; ours. A steady vLLM server drew 320 W, 0.46
+    of the largest limit, 700 W."""
+    sm_stalled: float = 0.05
+    """Share of multiprocessors with work, below which a silent card hangs; ours: one of 132 is 0.008."""
+    sm_underfed: float = 0.25
+    """Share of multiprocessors with work, below which a card is 'busy, low SM use' (KempnerPulse)."""
+    dram_working: float = 0.40
+    """Share of time in which the memory moves data, from which the card works however few of its
+    multiprocessors do ('memory-active' of KempnerPulse; the practical peak is 0.8)."""
+    tensor_working: float = 0.15
+    """Share of time in which the tensor cores work, from which it does ('tensor compute' of KempnerPulse)."""
+    degraded_share: float = 0.50
+    """Progress over the usual progress, below which it collapsed: a degraded vLLM fell to 0.33 (Ingero)."""
+    throttled_share: float = 0.20
+    """Share of time slowed down from which a card is throttled; ours."""
+    slow_clock: float = 0.85
+    """Clock over full speed from which a card at its power limit is not throttled; ours: a change of work
+    moves the clock at one limit by a tenth."""
+    queue_target: float = 5.0
+    """Requests waiting in an engine above which it has enough to do (the control's own queue target)."""
+    host_load: float = 0.80
+    """Processes that want a core, per core, from which the host is in the way."""
+    host_iowait: float = 0.20
+    """Share of the cores' time spent waiting for a disk, from which the host is in the way."""
+    stalled_s: float = 10.0
+    """Seconds without progress that make a stall; more where answers take longer than that."""
+    release_s: float = 10.0
+    """Seconds without any request in flight after which a stall counts as over."""
+    samples: int = 3
+    """New samples that must agree to enter a finding, and to leave one: one odd sample is a hiccup."""
+    span_s: float = 2.0
+    """Seconds that these samples must span: three samples of 0.2 s are one measurement."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Reading:
+    """Every signal of one card at one moment, as a number; None: not known."""
+
+    utilization_pct: float | None = None
+    """Utilization, or the share of time with any work on a MIG instance, %."""
+    fullest_pct: float | None = None
+    """Utilization of the busiest usable card, %."""
+    elsewhere: float = 0.0
+    """1 if another usable card is at work."""
+    power_share: float | None = None
+    """Power over the limit, or between the card's own idle and busy power."""
+    sm_active_ratio: float | None = None
+    dram_active_ratio: float | None = None
+    tensor_active_ratio: float | None = None
+    fault_bits: float | None = None
+    """How many reasons of heat or hardware slow the card down."""
+    power_cap: float | None = None
+    """1 if the card is at its power limit, else 0."""
+    throttled_ratio: float | None = None
+    clock_share: float | None = None
+    """Clock over full speed."""
+    progress_per_s: float | None = None
+    silent_share: float = 0.0
+    """Seconds without progress with requests in flight, over the seconds that mean something; 1: silent."""
+    progress_share: float | None = None
+    """Progress over the usual progress at this many requests in flight."""
+    in_flight: float = 0.0
+    backlog: float = 0.0
+    """Requests in our line; at least 1 while as many are in flight as may be."""
+    queued: float | None = None
+    """Requests waiting per engine."""
+    latency_share: float | None = None
+    """95th percentile of the latency over the objective."""
+    host_load: float | None = None
+    host_iowait: float | None = None
+
+
+def _under(value: float | None, bound: float) -> bool:
+    return value is not None and value < bound
+
+
+def _over(value: float | None, bound: float) -> bool:
+    return value is not None and value > bound
+
+
+def _from(value: float | None, bound: float) -> bool:
+    return value is not None and value >= bound
+
+
+def _busy(it: Reading, rules: VerdictRules) -> bool:
+    return _from(it.utilization_pct, rules.busy_pct)
+
+
+def _moves(it: Reading) -> bool:
+    return _over(it.progress_per_s, 0.0)
+
+
+def _works(it: Reading, rules: VerdictRules) -> bool:
+    """Whether memory or tensor cores are at work, however few multiprocessors have any."""
+    return _from(it.dram_active_ratio, rules.dram_working) or _from(
+        it.tensor_active_ratio, rules.tensor_working
+    )
+
+
+def _rests(it: Reading, rules: VerdictRules) -> bool:
+    """Whether the card does nothing, and nobody expects it to."""
+    return _under(it.utilization_pct, rules.idle_pct) and (not it.in_flight or bool(it.elsewhere))
+
+
+def _starved(it: Reading, rules: VerdictRules) -> bool:
+    unfilled = _under(it.utilization_pct, rules.filled_pct) and _under(it.fullest_pct, rules.filled_pct)
+    return it.backlog > 0.0 and unfilled and _moves(it) and not (it.elsewhere and _rests(it, rules))
+
+
+def _stalled(it: Reading, rules: VerdictRules) -> bool:
+    silent = it.in_flight > 0.0 and it.progress_per_s == 0.0 and it.silent_share >= 1.0
+    weak = _under(it.power_share, rules.power_stalled) or _under(it.sm_active_ratio, rules.sm_stalled)
+    return _busy(it, rules) and silent and weak
+
+
+def _throttled(it: Reading, rules: VerdictRules) -> bool:
+    if not _busy(it, rules):
+        return False
+    if _over(it.fault_bits, 0.0):
+        return True
+    capped = _over(it.power_cap, 0.0) or _over(it.throttled_ratio, rules.throttled_share)
+    return capped and not _from(it.clock_share, rules.slow_clock)
+
+
+def _degraded(it: Reading, rules: VerdictRules) -> bool:
+    return _busy(it, rules) and _under(it.progress_share, rules.degraded_share)
+
+
+def _underfed(it: Reading, rules: VerdictRules) -> bool:
+    if not _busy(it, rules) or not _moves(it) or _works(it, rules):
+        return False
+    full = _over(it.latency_share, 1.0) or _over(it.queued, rules.queue_target)
+    weak = _under(it.sm_active_ratio, rules.sm_underfed) or _under(it.power_share, rules.power_underfed)
+    return weak and not full
+
+
+def _productive(it: Reading, rules: VerdictRules) -> bool:
+    if not _busy(it, rules) or not _moves(it):
+        return False
+    strong = _from(it.sm_active_ratio, rules.sm_underfed) or _from(it.power_share, rules.power_underfed)
+    return strong or _works(it, rules)
+
+
+def _unknown(it: Reading, rules: VerdictRules) -> bool:
+    return it.utilization_pct is None or _busy(it, rules)
+
+
+PLAIN: Final[tuple[tuple[Finding, Rule], ...]] = (
+    (Finding.UNKNOWN, _unknown),
+    (Finding.IDLE, _rests),
+    (Finding.WORKING, lambda _it, _rules: True),
+)
+"""What can be said at once."""
+
+TABLE: Final[tuple[tuple[Finding, Rule], ...]] = (
+    (Finding.STARVED, _starved),
+    (Finding.STALLED, _stalled),
+    (Finding.THROTTLED, _throttled),
+    (Finding.DEGRADED, _degraded),
+    (Finding.UNDERFED, _underfed),
+    (Finding.PRODUCTIVE, _productive),
+    *PLAIN,
+)
+"""In this order; ``lost`` comes before it and needs no signal."""
+
+_BUSY: Final[Vote] = ("utilization_pct", lambda value, rules: value >= rules.busy_pct)
+_PROGRESS: Final[Vote] = ("progress_per_s", lambda value, _: value > 0.0)
+_SM_LOW: Final[Vote] = ("sm_active_ratio", lambda value, rules: value < rules.sm_underfed)
+_POWER_LOW: Final[Vote] = ("power_share", lambda value, rules: value < rules.power_underfed)
+_SM_USED: Final[Vote] = ("sm_active_ratio", lambda value, rules: value >= rules.sm_underfed)
+_POWER_USED: Final[Vote] = ("power_share", lambda value, rules: value >= rules.power_underfed)
+
+BALLOT: Final[Mapping[Finding, tuple[Vote, ...]]] = {
+    Finding.LOST: (),
+    Finding.STARVED: (
+        ("backlog", lambda value, _: value > 0.0),
+        ("utilization_pct", lambda value, rules: value < rules.filled_pct),
+        _PROGRESS,
+        ("host_load", lambda value, rules: value >= rules.host_load),
+        ("host_iowait", lambda value, rules: value > rules.host_iowait),
+    ),
+    Finding.STALLED: (
+        _BUSY,
+        ("in_flight", lambda value, _: value > 0.0),
+        ("progress_per_s", lambda value, _: value == 0.0),
+        ("power_share", lambda value, rules: value < rules.power_stalled),
+        ("sm_active_ratio", lambda value, rules: value < rules.sm_stalled),
+    ),
+    Finding.THROTTLED: (
+        _BUSY,
+        ("fault_bits", lambda value, _: value > 0.0),
+        ("power_cap", lambda value, _: value > 0.0),
+        ("throttled_ratio", lambda value, rules: value > rules.throttled_share),
+        ("clock_share", lambda value, rules: value < rules.slow_clock),
+    ),
+    Finding.DEGRADED: (
+        _BUSY,
+        ("progress_share", lambda value, rules: value < rules.degraded_share),
+        ("latency_share", lambda value, _: value > 1.0),
+    ),
+    Finding.UNDERFED: (
+        _BUSY,
+        _PROGRESS,
+        _SM_LOW,
+        _POWER_LOW,
+        ("dram_active_ratio", lambda value, rules: value < rules.dram_working),
+        ("tensor_active_ratio", lambda value, rules: value < rules.tensor_working),
+        ("latency_share", lambda value, _: value <= 1.0),
+        ("queued", lambda value, rules: value <= rules.queue_target),
+    ),
+    Finding.PRODUCTIVE: (
+        _BUSY,
+        _PROGRESS,
+        _SM_USED,
+        _POWER_USED,
+        ("dram_active_ratio", lambda value, rules: value >= rules.dram_working),
+        ("tensor_active_ratio", lambda value, rules: value >= rules.tensor_working),
+    ),
+    Finding.UNKNOWN: (_BUSY, _PROGRESS, _SM_USED, _POWER_USED),
+    Finding.IDLE: (
+        ("utilization_pct", lambda value, rules: value < rules.idle_pct),
+        ("in_flight", lambda value, _: value == 0.0),
+        _SM_LOW,
+        _POWER_LOW,
+    ),
+    Finding.WORKING: (
+        ("utilization_pct", lambda value, rules: value < rules.busy_pct),
+        ("in_flight", lambda value, _: value > 0.0),
+        _PROGRESS,
+    ),
+}
+"""Who may speak on a finding, and what it says when it agrees; both the evidence and the confidence."""
+
+
+def find(it: Reading, rules: VerdictRules, table: tuple[tuple[Finding, Rule], ...] = TABLE) -> Finding:
+    """Look up what one card does.
+
+    Args:
+        it: its signals.
+        rules: the figures.
+        table: ``TABLE``, or ``PLAIN`` for what can be said without a second look.
+
+    Returns:
+        The first finding whose rule matches; the last rule always does.
+    """
+    return next(finding for finding, matches in table if matches(it, rules))
+
+
+def weigh(finding: Finding, it: Reading, rules: VerdictRules) -> tuple[float, dict[str, float]]:
+    """Tell how well a finding is founded.
+
+    Args:
+        finding: any.
+        it: the card's signals.
+        rules: the figures.
+
+    Returns:
+        The confidence, 0..1: of all signals that could speak on this finding, the share that is known and
+        agrees; a signal that is not known lowers it like one that disagrees. And the known ones by name.
+        ``lost`` is no inference: 1.
+    """
+    ballot = BALLOT[finding]
+    if not ballot:
+        return 1.0, {}
+    evidence: dict[str, float] = {}
+    agree = 0
+    for name, agrees in ballot:
+        value: float | None = getattr(it, name)
+        if value is not None:
+            evidence[name] = value
+            agree += agrees(value, rules)
+    return agree / len(ballot), evidence
