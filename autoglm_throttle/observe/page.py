@@ -30,14 +30,64 @@ They need the package of the extra `[prometheus]`. Without it, and with `AUTOGLM
 the path answers 404 and says why; with `AUTOGLM_THROTTLE_METRICS=prometheus` the start fails instead.
 To serve them beside metrics of your own, register `collector(throttle)` in your registry.
 
+A mount answers `/metrics` with a 307 to `/metrics/`. Prometheus follows it; for what does not, give the path
+with the slash, or a route instead of the mount, with `Route` from `starlette.routing`:
+`app.router.routes.append(Route("/metrics", metrics_app(throttle)))`.
+
 - Counts are exact: plain integers, read at the scrape. A scrape never waits for a GPU.
 - A value that is not known has no series. It is absent, never 0: a lost device has no utilization,
   and once telemetry is blind no device has one.
 - In the state sets exactly one series is 1 and the others are 0.
-- Each worker process answers for itself, so with several workers give each a port of its own, or scrape one
-  worker. The multi-process mode of prometheus-client leaves custom collectors out; a warning says so where
-  `PROMETHEUS_MULTIPROC_DIR` is set.
+- Each worker process tells of itself alone; the next section says how to scrape several.
 - A charge made by `Depends(limit(...))` counts as a request of its own.
+
+## Several workers
+
+Behind one port a scrape meets any of the workers, now this one and now that, and the counters seem to jump.
+Give each a port of its own, the first that is free, at an address that the scraper reaches, and scrape all:
+
+```python
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from autoglm_throttle import Throttle, ThrottleMiddleware
+from autoglm_throttle.observe import collector
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry, start_http_server
+
+PORTS = range(9100, 9104)  # as many as there are workers
+throttle = Throttle.from_env()
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    registry = CollectorRegistry()
+    registry.register(collector(throttle))
+    for port in PORTS:
+        try:
+            server, thread = start_http_server(port, "127.0.0.1", registry)
+            break
+        except OSError:  # another worker has it
+            continue
+    else:
+        raise RuntimeError("more workers than ports")
+    yield
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+app = FastAPI(lifespan=lifespan)
+app.add_middleware(ThrottleMiddleware, throttle=throttle)
+```
+
+Sums over the workers are then made by the reader: `sum by (priority) (autoglm_throttle_active_requests)`.
+A worker that replaces another takes its port, and its counters begin at 0, as after a restart.
+
+The multi-process mode of prometheus-client (`PROMETHEUS_MULTIPROC_DIR`) is no way: it adds up only its own
+kinds of metrics and leaves collectors out. A warning says so where the variable is set.
+
+## All metrics
 
 | metric | kind | labels | meaning |
 |---|---|---|---|

@@ -275,7 +275,7 @@ def test_the_page_is_printed_by_the_module() -> None:
 
 
 async def test_the_example_on_the_page_serves_metrics() -> None:
-    (code,) = re.findall(r"^```python\n(.*?)^```$", metrics_page(), re.MULTILINE | re.DOTALL)
+    code, _ = re.findall(r"^```python\n(.*?)^```$", metrics_page(), re.MULTILINE | re.DOTALL)
     names: dict[str, Any] = {}
     exec(code, names)
     transport = httpx.ASGITransport(names["app"])

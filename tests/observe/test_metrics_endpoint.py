@@ -1,14 +1,17 @@
 """``/metrics`` as a scraper meets it."""
 
+import asyncio
 import logging
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from fastapi import FastAPI
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.applications import Starlette
 from starlette.routing import Mount, Route
@@ -157,6 +160,29 @@ def test_the_mode_for_several_processes_is_warned_about(
     with caplog.at_level(logging.WARNING):
         metrics_app(throttle_for_tests())
     assert ("PROMETHEUS_MULTIPROC_DIR" in caplog.text) is bool(directory)
+
+
+def test_under_it_this_process_alone_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    sent = asyncio.run(call(metrics_app(throttle_for_tests()), {}))
+    assert b"autoglm_throttle_factor_ratio 1.0" in sent[1]["body"]
+    every_process = CollectorRegistry()
+    MultiProcessCollector(every_process)  # type: ignore[no-untyped-call]
+    assert generate_latest(every_process) == b""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("app_of", [Starlette, FastAPI])
+async def test_a_mount_redirects_to_the_slash_and_a_route_does_not(app_of: type[Starlette]) -> None:
+    throttle = throttle_for_tests()
+    mounted, routed = app_of(), app_of()
+    mounted.mount("/metrics", metrics_app(throttle))
+    routed.router.routes.append(Route("/metrics", metrics_app(throttle)))
+    for app, statuses in ((mounted, [307, 200]), (routed, [200])):
+        app.add_middleware(ThrottleMiddleware, throttle=throttle)
+        async with client(app) as scraper:
+            answer = await scraper.get("/metrics")
+        assert [each.status_code for each in (*answer.history, answer)] == statuses
 
 
 async def test_a_registry_of_ones_own_takes_the_collector() -> None:

@@ -1,0 +1,87 @@
+"""The recipe of docs/metrics.md for several workers, as it is printed, on a real server."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import blocks
+from tests.servers import server as servers
+from tests.servers.server import Server
+from tests.servers.test_servers import UVICORN
+
+pytestmark = pytest.mark.server
+
+WORKERS = 2
+PORTS = "range(9100, 9104)"
+PATIENCE_S = 20.0
+ANSWERS = """
+@app.get("/state")
+async def state() -> dict[str, int]:
+    return {}
+"""
+"""What tells that the server has started."""
+
+
+def free_ports() -> range:
+    """So many ports in a row that nobody listens on."""
+    while True:
+        with contextlib.ExitStack() as open_now, contextlib.suppress(OSError, OverflowError):
+            first = open_now.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+            for port in range(first + 1, first + WORKERS):
+                open_now.enter_context(socket.create_server(("127.0.0.1", port)))
+            return range(first, first + WORKERS)
+
+
+@pytest.fixture
+def ports() -> range:
+    return free_ports()
+
+
+@pytest.fixture
+def server(tmp_path: Path, ports: range, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    (recipe,) = [block.text for block in blocks("python") if "start_http_server" in block.text]
+    assert recipe.count(PORTS) == 1
+    (tmp_path / "printed.py").write_text(recipe.replace(PORTS, repr(ports)) + ANSWERS)
+    monkeypatch.setitem(servers.ENVIRONMENT, "AUTOGLM_THROTTLE_GPU", "none")
+    server = Server(*UVICORN, "--workers", str(WORKERS), "--app-dir", str(tmp_path), "printed:app")
+    yield server
+    server.stop()
+
+
+def scraped(port: int) -> dict[str, float]:
+    """The samples that this port tells of; none while nobody listens there."""
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=5.0)) as connection:
+        try:
+            connection.request("GET", "/metrics")
+            text = connection.getresponse().read().decode()
+        except OSError:
+            return {}
+    lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+    return {name: float(value) for name, _, value in lines}
+
+
+def test_each_worker_tells_of_itself_and_together_of_all(server: Server, ports: range) -> None:
+    give_up_s = time.monotonic() + PATIENCE_S
+    while not all(scraped(port) for port in ports):
+        assert time.monotonic() < give_up_s, server.output
+        time.sleep(0.05)
+    before = sum(map(total, map(scraped, ports)))
+    for _ in range(40):
+        server.get("/nothing")
+    assert sum(map(total, map(scraped, ports))) == before + 40
+
+
+def total(samples: dict[str, float]) -> float:
+    """Requests that were admitted."""
+    return sum(
+        value
+        for name, value in samples.items()
+        if name.startswith("autoglm_throttle_requests_total") and 'decision="admitted"' in name
+    )
