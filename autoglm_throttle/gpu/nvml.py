@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.gpu import visible
 from autoglm_throttle.gpu.none import NotPresent, PackageMissing
-from autoglm_throttle.gpu.nvml_cards import Found, find, look_up
-from autoglm_throttle.gpu.nvml_device import NO_PERMISSION, UNINITIALIZED, NvmlDevice, Uninitialized
+from autoglm_throttle.gpu.nvml_calls import NO_PERMISSION, UNINITIALIZED, Uninitialized
+from autoglm_throttle.gpu.nvml_cards import Found, driver_version, find, look_up
+from autoglm_throttle.gpu.nvml_device import NvmlDevice
 from autoglm_throttle.model import ProviderMisconfigured, ProviderUnavailable
 from autoglm_throttle.settings.installing import how_to_install
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autoglm_throttle.gpu.nvml_device import Binding, Refusal
+    from autoglm_throttle.gpu.nvml_calls import Binding, Refusal
     from autoglm_throttle.model import Clock, GpuSample
 
 _log = logging.getLogger("autoglm_throttle")
@@ -37,6 +38,12 @@ REMEDIES: Final[dict[int, str]] = {
     999: "the GPUs were taken from this container, for example by 'systemctl daemon-reload': restart it",
 }
 """What to do about an error of the library, by its code."""
+
+SHARE: Final = 0.5
+LEAST_S: Final = 0.2
+MOST_S: Final = 5.0
+"""A reading may take this share of the time since the one before, within these bounds: the shortest sampling
+interval, and half the longest. After that the remaining devices are read in brief."""
 
 EXTRA: Final = "nvml"
 """What brings the binding."""
@@ -66,7 +73,10 @@ class NvmlProvider:
         self._wanted = tuple(entry.strip() for entry in devices if entry.strip())
         self._environ = os.environ if environ is None else environ
         self._clock = clock
+        self._begun_s: float | None = None
+        """When the last reading began."""
         self._pid: int | None = None
+        self._driver = ""
         self._nvml: Binding = None
         self._devices: list[NvmlDevice] = []
         self._cards: dict[int, visible.Card] = {}
@@ -102,9 +112,11 @@ class NvmlProvider:
 
     def close(self) -> None:
         """Shut the library down, if this process opened it."""
-        nvml, pid = self._nvml, self._pid
+        nvml, pid, devices = self._nvml, self._pid, self._devices
         self.forget()
         if nvml is not None and pid == os.getpid():
+            for device in devices:
+                device.close()
             try:
                 nvml.nvmlShutdown()
             except nvml.NVMLError as error:
@@ -119,11 +131,19 @@ class NvmlProvider:
     def _rows(self) -> list[GpuSample]:
         if not self._devices:
             self._open()
-        rows = [device.read() for device in self._devices]
+        deadline_s = self._deadline()
+        rows = [device.read(brief=self._clock() > deadline_s) for device in self._devices]
         errors = [device.error for device in self._devices if device.error is not None]
         if errors and not any(_tells(row) for row in rows):
             raise _unavailable(errors[-1])
         return rows
+
+    def _deadline(self) -> float:
+        """When this reading becomes too long, by the time that passed since the last."""
+        now, before = self._clock(), self._begun_s
+        self._begun_s = now
+        gap_s = 1.0 if before is None else now - before
+        return now + min(max(SHARE * gap_s, LEAST_S), MOST_S)
 
     def _open(self) -> None:
         if self._nvml is None:
@@ -134,6 +154,7 @@ class NvmlProvider:
                 raise _unavailable(error) from error
             self._nvml, self._pid = nvml, os.getpid()
         try:
+            self._driver = driver_version(self._nvml)
             found = look_up(self._nvml, self._cards)
         except self._nvml.NVMLError as error:
             if error.value == UNINITIALIZED:
@@ -171,12 +192,14 @@ class NvmlProvider:
         uuid = card.uuid if instance is None else instance.uuid
         return NvmlDevice(
             nvml=nvml,
+            driver=self._driver,
             uuid=uuid,
             index=card.index if slot is None else 100 * (card.index + 1) + slot,
             name=card.name,
             kind="gpu" if slot is None else "mig",
             handle=found.handle if slot is None else found.slots.get(slot),
             card=found.handle,
+            instance_id=None if instance is None else instance.gpu_instance,
             find=lambda: find(nvml, (card.index, slot), uuid),
             clock=self._clock,
             source=self.name,

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from autoglm_throttle.gpu.nvml_device import GONE, NEVER, NO_PERMISSION, NOT_FOUND, UNINITIALIZED, Gone
+from autoglm_throttle.gpu.nvml_calls import GONE, NEVER, NO_PERMISSION, NOT_FOUND, UNINITIALIZED, Gone
 from autoglm_throttle.gpu.visible import Card, Instance, Target
 
 if TYPE_CHECKING:
-    from autoglm_throttle.gpu.nvml_device import Answer, Binding, Call, Handle, Refusal
+    from autoglm_throttle.gpu.nvml_calls import Answer, Binding, Call, Handle, Refusal
 
 
 @dataclass(slots=True)
@@ -61,6 +61,16 @@ def look_up(nvml: Binding, seen: dict[int, Card]) -> list[Found]:
     if errors and len(errors) == len(found):
         raise errors[-1]
     return found
+
+
+def driver_version(nvml: Binding) -> str:
+    """The driver's version, empty if it does not say."""
+    try:
+        return _text(nvml.nvmlSystemGetDriverVersion())
+    except nvml.NVMLError as error:
+        if error.value == UNINITIALIZED:
+            raise
+        return ""
 
 
 def find(nvml: Binding, target: Target, uuid: str) -> tuple[Handle, Handle]:

@@ -4,9 +4,11 @@ from autoglm_throttle.testing.answers import assert_admitted, assert_limited, as
 from autoglm_throttle.testing.clock import ManualClock
 from autoglm_throttle.testing.gpu import FakeGpu
 from autoglm_throttle.testing.manual import ManualThrottle, throttle_for_tests
+from autoglm_throttle.testing.nvml import FakeNvml
 
 __all__ = [
     "FakeGpu",
+    "FakeNvml",
     "ManualClock",
     "ManualThrottle",
     "assert_admitted",

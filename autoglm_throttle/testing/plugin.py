@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from autoglm_throttle.testing.clock import ManualClock
     from autoglm_throttle.testing.gpu import FakeGpu
     from autoglm_throttle.testing.manual import ManualThrottle
+    from autoglm_throttle.testing.nvml import FakeNvml
     from autoglm_throttle.testing.wrapped import ThrottledApp
 
 
@@ -39,6 +40,16 @@ def fake_gpu(fake_clock: ManualClock) -> Iterator[FakeGpu]:
     gpu = FakeGpu(clock=fake_clock)
     yield gpu
     gpu.recover()
+
+
+@pytest.fixture
+def fake_nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNvml]:
+    """A `FakeNvml` of one card in the place of NVIDIA's library, for one test."""
+    from autoglm_throttle.testing.nvml import FakeNvml
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with FakeNvml().installed() as library:
+        yield library
 
 
 @pytest.fixture

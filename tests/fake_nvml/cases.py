@@ -34,11 +34,14 @@ class World(Protocol):
 
     def opened(self) -> int: ...
     def references(self) -> int: ...
+    def samples(self) -> int:
+        """GPM samples that were allocated and not freed."""
+        ...
 
 
-def state_key(name: str) -> str:
+def state_key(name: str) -> tuple[int, str]:
     device, _, key = name.partition("_")
-    return f"{-1 if device == 'g' else int(device[1:])}.{key}"
+    return -1 if device == "g" else int(device[1:]), key
 
 
 def provider(world: World, *devices: str, environ: Mapping[str, str] | None = None) -> NvmlProvider:
@@ -77,6 +80,15 @@ def case_every_number_of_a_card(world: World) -> None:
         temperature_c=71,
         sm_clock_mhz=1755,
         sm_clock_max_mhz=1980,
+        energy_j=0.0,
+        temperature_margin_c=45,
+        throttle=frozenset(),
+        throttled_ns=0,
+        nvlink_tx_bytes=0,
+        nvlink_rx_bytes=0,
+        nvlink_errors=0,
+        pcie_tx_bytes=0,
+        pcie_rx_bytes=0,
     )
 
 
@@ -102,35 +114,23 @@ def case_the_old_structs_are_used_where_the_new_ones_are_not(world: World) -> No
         source.close()
 
 
-def case_what_a_card_does_not_have_is_unknown_and_remembered(world: World) -> None:
-    names = ("util", "memory", "memory_old", "power_mw", "limit_mw", "temp", "temp_old", "clock", "clock_max")
-    for code in (3, 13):
-        world.set(**{f"d0_err_{name}": code for name in names})
-        source = provider(world)
-        (row,) = source.read()
-        numbers = (
-            row.utilization_pct, row.memory_busy_pct, row.memory_used_bytes, row.memory_total_bytes,
-            row.power_w, row.power_limit_w, row.temperature_c, row.sm_clock_mhz, row.sm_clock_max_mhz,
-        )  # fmt: skip
-        assert numbers == (None,) * 9, numbers
-        assert row.health == "ok"
-        assert len(row.notes) == 7, row.notes
-        world.set(**{f"d0_err_{name}": 0 for name in names})
-        assert source.read()[0].utilization_pct is None, "not asked again"
-        source.close()
-        assert source.read()[0].utilization_pct == 0, "asked again after a new opening"
-        source.close()
-
-
 def case_a_passing_error_is_one_unknown_number(world: World) -> None:
-    world.set(d0_gpu=50, d0_err_power_mw=999, d0_err_clock=4)
+    world.set(d0_gpu=50, d0_err_limit_mw=999, d0_err_clock=4)
     source = provider(world)
     (row,) = source.read()
-    assert (row.health, row.power_w, row.sm_clock_mhz, row.utilization_pct) == ("degraded", None, None, 50)
-    assert [note.split(":")[0] for note in row.notes] == ["nvmlDeviceGetPowerUsage", "nvmlDeviceGetClockInfo"]
-    world.set(d0_err_power_mw=0, d0_err_clock=0)
+    assert (row.health, row.power_limit_w, row.sm_clock_mhz, row.utilization_pct) == (
+        "degraded",
+        None,
+        None,
+        50,
+    )
+    assert {note.split(":")[0] for note in row.notes} == {
+        "nvmlDeviceGetEnforcedPowerLimit",
+        "nvmlDeviceGetClockInfo",
+    }
+    world.set(d0_err_limit_mw=0, d0_err_clock=0)
     (row,) = source.read()
-    assert (row.health, row.power_w, row.notes) == ("ok", 100.0, ())
+    assert (row.health, row.power_limit_w, row.notes) == ("ok", 700.0, ())
 
 
 def case_a_lost_card_is_lost_and_the_others_go_on(world: World) -> None:
@@ -415,8 +415,3 @@ def case_automatic_choice_finds_the_card_or_nothing(world: World) -> None:
     assert devices(auto.read()) == [UUID.format(0)]
     assert auto.name == "nvml"
     auto.close()
-
-
-CASES: dict[str, Callable[[World], None]] = {
-    name.removeprefix("case_"): case for name, case in list(globals().items()) if name.startswith("case_")
-}

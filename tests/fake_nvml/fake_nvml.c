@@ -2,11 +2,14 @@
  *
  * Written from the prototypes of nvml.h. The state is the text file named by FAKE_NVML_FILE, read again
  * at every call: lines "<device>.<key>=<integer>", device -1 = global, the last line wins. A test writes
- * a temporary file and renames it, so no call sees half of it.
+ * a temporary file and renames it, so no call sees half of it. A card without keys supports everything.
  *
  * Every device call first: not initialised in this process -> 1; null handle -> 2; sleeps delay_us,
- * which may be shortened while it sleeps; returns err (any call) or err_<name> if set. A MIG instance is device 100 x (card + 1) + slot.
+ * which may be shortened while it sleeps; returns err (any call) or err_<name> if set. A MIG instance is
+ * device 100 x (card + 1) + slot. The keys stand beside the calls that tell them; those of the fields are
+ * field_<id> and err_field_<id>, those of GPM gpm_<id> in hundredths and err_gpm_<id>.
  */
+#include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,21 +28,33 @@ static device_t slots[CARDS][SLOTS];
 static int references;
 static pid_t owner;
 static int opened;
-static int pcie_calls;
+static int forbidden_calls;
+static int samples;
+
+static __thread char state[1 << 16];
+
+/* Read the state; every call does so once, when it begins. Without a file everything has its default. */
+static void look(void)
+{
+    const char *path = getenv("FAKE_NVML_FILE");
+    int file = path ? open(path, O_RDONLY) : -1;
+    ssize_t length = file < 0 ? 0 : read(file, state, sizeof state - 1);
+    state[length > 0 ? length : 0] = 0;
+    if (file >= 0)
+        close(file);
+}
 
 static long long get(int device, const char *key, long long otherwise)
 {
-    const char *path = getenv("FAKE_NVML_FILE");
-    FILE *file = path ? fopen(path, "r") : NULL;
-    if (!file)
+    if (!*state)
         return otherwise;
-    char line[256], wanted[128];
-    snprintf(wanted, sizeof wanted, "%d.%s=", device, key);
-    size_t length = strlen(wanted);
-    while (fgets(line, sizeof line, file))
+    char wanted[128];
+    size_t length = (size_t)snprintf(wanted, sizeof wanted, "%d.%s=", device, key);
+    for (const char *line = state; line && *line; line = strchr(line, '\n')) {
+        line += *line == '\n';
         if (!strncmp(line, wanted, length))
             otherwise = atoll(line + length);
-    fclose(file);
+    }
     return otherwise;
 }
 
@@ -60,13 +75,15 @@ static volatile int sleeping;
 static void hang(int device)
 {
     long long slept = 0, left;
-    sleeping++;
+    look();
     while ((left = get(device, "delay_us", 0) - slept) > 0) {
         long long slice = left < 5000 ? left : 5000;
+        sleeping++;
         usleep((useconds_t)slice);
+        sleeping--;
         slept += slice;
+        look();
     }
-    sleeping--;
 }
 
 static int enter(const device_t *device, const char *name)
@@ -118,7 +135,8 @@ const char *nvmlErrorString(int code)
 int fake_opened(void) { return opened; }
 int fake_references(void) { return alive() ? references : 0; }
 int fake_sleeping(void) { return sleeping; }
-int fake_pcie_calls(void) { return pcie_calls; }
+int fake_forbidden_calls(void) { return forbidden_calls; }
+int fake_samples(void) { return samples; }
 
 /* ---- looking devices up ---- */
 
@@ -131,10 +149,22 @@ static void number(void)
     }
 }
 
+int nvmlSystemGetDriverVersion(char *text, u32 size)
+{
+    if (!alive())
+        return UNINITIALIZED;
+    look();
+    int error = failure(-1, "driver");
+    if (!error)
+        snprintf(text, size, "%lld.%lld.09", get(-1, "driver_major", 580), get(-1, "driver_minor", 126));
+    return error;
+}
+
 int nvmlDeviceGetCount_v2(u32 *count)
 {
     if (!alive())
         return UNINITIALIZED;
+    look();
     *count = (u32)get(-1, "count", 1);
     return failure(-1, "count");
 }
@@ -143,6 +173,7 @@ int nvmlDeviceGetHandleByIndex_v2(u32 index, device_t **device)
 {
     if (!alive())
         return UNINITIALIZED;
+    look();
     if (index >= (u32)get(-1, "count", 1) || index >= CARDS)
         return INVALID;
     number();
@@ -160,6 +191,7 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, device_t **device)
 {
     if (!alive())
         return UNINITIALIZED;
+    look();
     number();
     for (int card = 0; card < (int)get(-1, "count", 1) && card < CARDS; card++) {
         char text[96];
@@ -288,14 +320,173 @@ int nvmlDeviceGetTemperatureV(device_t *device, temperature_t *temperature)
     return OK;
 }
 
-/* The real call blocks about 20 ms per direction; nobody here may make it. */
+typedef struct { u32 version; int degrees; } margin_t;
+
+int nvmlDeviceGetMarginTemperature(device_t *device, margin_t *margin)
+{
+    int error = enter(device, "margin");
+    if (error)
+        return error;
+    if (margin->version != (8u | 1u << 24))
+        return VERSION_MISMATCH;
+    margin->degrees = (int)get(device->idx, "margin", 45);
+    return OK;
+}
+
+/* The real calls block about 20 ms, or go away with the next CUDA; nobody here may make them. */
+static int forbidden(const device_t *device, const char *name)
+{
+    forbidden_calls++;
+    usleep(20000);
+    return enter(device, name);
+}
+
 int nvmlDeviceGetPcieThroughput(device_t *device, int counter, u32 *value)
 {
     (void)counter;
-    pcie_calls++;
-    int error = enter(device, "pcie");
-    usleep(20000);
     *value = 0;
+    return forbidden(device, "pcie");
+}
+
+int nvmlDeviceGetNvLinkUtilizationCounter(device_t *device, u32 link, u32 counter, u64 *rx, u64 *tx)
+{
+    (void)link;
+    (void)counter;
+    *rx = *tx = 0;
+    return forbidden(device, "nvlink");
+}
+
+typedef struct { u64 reference, violation; } violation_t;
+
+int nvmlDeviceGetViolationStatus(device_t *device, int policy, violation_t *time)
+{
+    (void)policy;
+    memset(time, 0, sizeof *time);
+    return forbidden(device, "violation");
+}
+
+/* ---- fields: several numbers in one call, each with an error of its own ---- */
+
+typedef struct {
+    u32 id, scope;
+    int64_t taken_us, latency_us;
+    u32 type, code;
+    union { u64 whole; double real; } value;
+} field_t;
+
+enum { POWER_INSTANT = 186, NVLINK_TX = 138, NVLINK_RX = 139, UNSIGNED_LONG_LONG = 3 };
+
+static int field_error(const device_t *device, const field_t *field)
+{
+    char name[32];
+    snprintf(name, sizeof name, "field_%u", field->id);
+    if ((field->id == NVLINK_TX || field->id == NVLINK_RX) && field->scope != ~0u)
+        return INVALID; /* one link, where all were to be asked for */
+    return failure(device->idx, name);
+}
+
+int nvmlDeviceGetFieldValues(device_t *device, int count, field_t *fields)
+{
+    int error = enter(device, "fields");
+    for (int one = 0; !error && one < count; one++) {
+        field_t *field = &fields[one];
+        char key[32];
+        snprintf(key, sizeof key, "field_%u", field->id);
+        long long otherwise = field->id == POWER_INSTANT ? get(device->idx, "power_mw", 100000) : 0;
+        field->code = (u32)field_error(device, field);
+        field->type = UNSIGNED_LONG_LONG;
+        field->value.whole = (u64)get(device->idx, key, otherwise);
+    }
+    return error;
+}
+
+/* ---- GPM: metrics are differences of two samples ---- */
+
+typedef struct { int filled, device; } sample_t;
+typedef struct { u32 id, code; double value; const char *names[3]; } metric_t;
+typedef struct { u32 version, count; sample_t *first, *second; metric_t metrics[]; } metrics_t;
+typedef struct { u32 version, supported; } support_t;
+
+static int fillings;
+
+int nvmlGpmQueryDeviceSupport(device_t *device, support_t *support)
+{
+    int error = enter(device, "gpm_support");
+    if (error)
+        return error;
+    if (support->version != 1)
+        return VERSION_MISMATCH;
+    support->supported = (u32)get(device->idx, "gpm", 1);
+    return OK;
+}
+
+int nvmlGpmSampleAlloc(sample_t **sample)
+{
+    if (!alive())
+        return UNINITIALIZED;
+    look();
+    int error = failure(-1, "gpm_alloc");
+    if (error)
+        return error;
+    *sample = calloc(1, sizeof **sample);
+    samples++;
+    return OK;
+}
+
+int nvmlGpmSampleFree(sample_t *sample)
+{
+    if (!alive())
+        return UNINITIALIZED;
+    look();
+    free(sample);
+    samples--;
+    return failure(-1, "gpm_free");
+}
+
+static int fill(sample_t *sample, int device)
+{
+    sample->filled = ++fillings;
+    sample->device = device;
+    return OK;
+}
+
+int nvmlGpmSampleGet(device_t *device, sample_t *sample)
+{
+    int error = enter(device, "gpm");
+    return error ? error : fill(sample, device->idx);
+}
+
+int nvmlGpmMigSampleGet(device_t *device, u32 instance, sample_t *sample)
+{
+    int error = enter(device, "gpm");
+    for (int slot = 0; !error && slot < SLOTS; slot++) {
+        int number = MIG_BASE * (device->idx + 1) + slot;
+        if ((u32)get(number, "gi", slot + 1) == instance) {
+            error = failure(number, "gpm");
+            return error ? error : fill(sample, number);
+        }
+    }
+    return error ? error : INVALID;
+}
+
+int nvmlGpmMetricsGet(metrics_t *wanted)
+{
+    if (!alive())
+        return UNINITIALIZED;
+    if (wanted->version != 1)
+        return VERSION_MISMATCH;
+    const sample_t *first = wanted->first, *second = wanted->second;
+    if (!first->filled || first->filled >= second->filled || first->device != second->device)
+        return INVALID;
+    look();
+    int error = failure(second->device, "gpm_metrics");
+    for (u32 one = 0; !error && one < wanted->count; one++) {
+        metric_t *metric = &wanted->metrics[one];
+        char key[32];
+        snprintf(key, sizeof key, "gpm_%u", metric->id);
+        metric->code = (u32)failure(second->device, key);
+        metric->value = (double)get(second->device, key, 0) / 100.0;
+    }
     return error;
 }
 
@@ -310,8 +501,8 @@ int nvmlDeviceGetMigMode(device_t *device, u32 *current, u32 *pending)
 }
 
 NUMBER(nvmlDeviceGetMaxMigDeviceCount, u32, "mig", "mig_max", 7)
-NUMBER(nvmlDeviceGetGpuInstanceId, u32, "mig", "gi", device->idx % MIG_BASE + 1)
-NUMBER(nvmlDeviceGetComputeInstanceId, u32, "mig", "ci", 0)
+NUMBER(nvmlDeviceGetGpuInstanceId, u32, "gi", "gi", device->idx % MIG_BASE + 1)
+NUMBER(nvmlDeviceGetComputeInstanceId, u32, "ci", "ci", 0)
 
 int nvmlDeviceGetMigDeviceHandleByIndex(device_t *device, u32 slot, device_t **instance)
 {

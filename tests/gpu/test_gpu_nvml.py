@@ -4,26 +4,30 @@ import logging
 import os
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from autoglm_throttle.gpu.none import PackageMissing
 from autoglm_throttle.gpu.nvml import NvmlProvider
 from autoglm_throttle.model import GpuProvider
-from tests.fake_nvml.cases import CASES, World, provider, state_key
-from tests.fake_nvml.plain import PlainNvml, installed
+from autoglm_throttle.testing import FakeNvml
+from autoglm_throttle.testing.nvml_library import Library
+from tests.fake_nvml.cases import World, provider, state_key
+from tests.fake_nvml.every import CASES
 
 
 class Plain:
     """The world of a plain object."""
 
-    def __init__(self, library: PlainNvml) -> None:
-        self.driver = library
+    def __init__(self, driver: FakeNvml) -> None:
+        self.driver = driver
         self.now = 1000.0
 
     def set(self, **keys: int) -> None:
-        self.driver.state |= {state_key(name): value for name, value in keys.items()}
+        for name, value in keys.items():
+            device, key = state_key(name)
+            self.driver.set(device, **{key: value})
 
     def opened(self) -> int:
         return self.driver.opened
@@ -31,13 +35,13 @@ class Plain:
     def references(self) -> int:
         return self.driver.references
 
+    def samples(self) -> int:
+        return self.driver.samples
+
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[Plain]:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    library = PlainNvml()
-    with installed(library):
-        yield Plain(library)
+def world(fake_nvml: FakeNvml) -> Plain:
+    return Plain(fake_nvml)
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])
@@ -52,11 +56,11 @@ def test_it_is_a_provider() -> None:
 def test_a_missing_symbol_and_an_older_binding_are_unknown_numbers(
     world: Plain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr(PlainNvml, "nvmlDeviceGetPowerUsage")
+    monkeypatch.delattr(Library, "nvmlDeviceGetTotalEnergyConsumption")
     monkeypatch.delattr("pynvml.nvmlDeviceGetTemperatureV")
     (row,) = provider(world).read()
-    assert (row.power_w, row.temperature_c, row.health) == (None, 40, "ok")
-    assert [note.split(":")[0] for note in row.notes] == ["nvmlDeviceGetPowerUsage"]
+    assert (row.energy_j, row.temperature_c, row.health) == (None, 40, "ok")
+    assert [note.split(":")[0] for note in row.notes] == ["nvmlDeviceGetTotalEnergyConsumption"]
 
 
 def test_texts_of_an_older_binding_are_bytes(world: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,5 +115,5 @@ def test_after_a_fork_the_first_call_is_an_opening(world: Plain, monkeypatch: py
     child = os.getpid() + 1
     monkeypatch.setattr(os, "getpid", lambda: child)
     source.read()
-    assert world.driver.calls[0] == "uuid", "the parent's handles were used"
+    assert world.driver.calls[0] == "driver", "the parent's handles were used"
     assert world.opened() == 2

@@ -1,0 +1,159 @@
+"""What a card tells by number: several quantities in one driver call.
+
+Such a field has an error of its own beside that of the call, and a number that may mean something else
+in another branch of the driver; hence the table of `throttle_ids`. Field 185, the mean power of the last
+second, is not asked for: the energy counter gives the mean of the very interval, and the field was
+measured elsewhere to cost a thousand times the one for the power of the moment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from autoglm_throttle.gpu.nvml_calls import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from autoglm_throttle.gpu.nvml_calls import Answer, Calls, Handle
+
+ASK: Final = "nvmlDeviceGetFieldValues"
+
+ALL_LINKS: Final = 0xFFFFFFFF
+"""Scope of a field that is told per NVLink: the sum of all."""
+
+FORMS: Final = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+"""Where a value is, by its type (``nvmlValueType_t``)."""
+
+LASTING: Final = NEVER | {2}
+"""InvalidArgument too: how an older driver refuses a number that it does not know."""
+
+POWER_AND_HEAT: Final = (74, 75)
+"""Nanoseconds below the clock that was asked for, to stay under the power limit, and under the temperature
+limit (``NVML_FI_DEV_PERF_POLICY_POWER``, ``_THERMAL``). They have had these numbers in every driver."""
+
+HARDWARE: Final = (
+    ((580, 82), (270, 271)),
+    ((580, 66), ()),
+    ((575, 0), (252, 253)),
+)
+"""First driver version -> numbers of the hardware's thermal slowdown and power brake. They moved: read in
+nvidia-ml-py 12.575.51, 13.580.65 (252, 253) and 13.580.82 (270, 271), where the older numbers became power
+smoothing. Between the two nothing is known, and before 575 they did not exist."""
+
+
+def throttle_ids(driver: str) -> tuple[int, ...]:
+    """Numbers of the fields that count the time spent slowed down.
+
+    Args:
+        driver: the driver's version, such as ``580.126.09``; anything else is taken for an old one.
+    """
+    parts = driver.split(".")
+    try:
+        version = (int(parts[0]), int(parts[1]))
+    except (IndexError, ValueError):
+        return POWER_AND_HEAT
+    return POWER_AND_HEAT + next((ids for first, ids in HARDWARE if version >= first), ())
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A whole number that is the sum of some fields."""
+
+    name: str
+    ids: tuple[int, ...]
+    factor: int = 1
+    """From the driver's unit to the one in the name."""
+    scope: int = 0
+    link: bool = False
+    """Whether it is about a link: left out when a reading takes too long."""
+
+
+POWER: Final = Quantity("power_mw", (186,))
+"""At this moment."""
+
+LINKS: Final = (
+    Quantity("nvlink_tx_bytes", (138,), 1024, scope=ALL_LINKS, link=True),
+    Quantity("nvlink_rx_bytes", (139,), 1024, scope=ALL_LINKS, link=True),
+    Quantity("nvlink_errors", (38, 45, 52, 59, 160), link=True),
+    Quantity("pcie_tx_bytes", (197,), link=True),
+    Quantity("pcie_rx_bytes", (198,), link=True),
+)
+"""Counters of the links. The NVLink errors are the totals of all lanes: checksums of control and of data,
+replays, recoveries, and errors in data that its code found. Meanings as in nvidia-ml-py 13.615.71."""
+
+
+def of_card(driver: str) -> tuple[Quantity, ...]:
+    """What is asked of a whole card, by the version of its driver."""
+    return (POWER, *of_instance(driver), *LINKS)
+
+
+def of_instance(driver: str) -> tuple[Quantity, ...]:
+    """What is asked of the card below a MIG instance: what is true of all its instances."""
+    return (Quantity("throttled_ns", throttle_ids(driver)),)
+
+
+class Fields:
+    """The fields of one device, in one call per reading.
+
+    Args:
+        calls: the device's guarded calls.
+        quantities: what to ask for.
+    """
+
+    __slots__ = ("_calls", "_ids")
+
+    def __init__(self, calls: Calls, quantities: Sequence[Quantity]) -> None:
+        self._calls = calls
+        self._ids = {quantity: quantity.ids for quantity in quantities}
+        """What is worth asking for, with those of its fields that the card has."""
+
+    def read(self, handle: Handle, *, brief: bool = False) -> dict[str, int]:
+        """Ask for everything that the card may know.
+
+        Args:
+            handle: of the card.
+            brief: leave the links out.
+
+        Returns:
+            Values by the quantity's name; what is not known is not in it.
+
+        Raises:
+            Gone: the device is lost.
+            Uninitialized: the library must be opened again.
+        """
+        wanted = [one for one in self._ids if not (brief and one.link)]
+        asked = [(number, one.scope) for one in wanted for number in self._ids[one]]
+        answers = self._calls.ask(ASK, handle, asked) if asked else None
+        if answers is None:
+            return {}
+        told = iter(answers)
+        return {one.name: value for one in wanted if (value := self._sum(one, told)) is not None}
+
+    def _sum(self, quantity: Quantity, answers: Iterator[Answer]) -> int | None:
+        """Add this quantity's fields up. Without one that failed it would look like a counter that fell."""
+        ids = self._ids[quantity]
+        kept: list[int] = []
+        total: int | None = 0
+        for number in ids:
+            answer = next(answers)
+            if answer.nvmlReturn in LASTING:
+                continue
+            kept.append(number)
+            if answer.nvmlReturn:
+                self._calls.refused(f"{ASK} {quantity.name}", self._calls.nvml.NVMLError(answer.nvmlReturn))
+                total = None
+            elif total is not None:
+                total += getattr(answer.value, FORMS[answer.valueType])
+        if len(kept) < len(ids):
+            self._keep(quantity, kept)
+        return None if total is None or not kept else total * quantity.factor
+
+    def _keep(self, quantity: Quantity, ids: Sequence[int]) -> None:
+        """Ask only for the fields that the card has, until the driver is opened anew."""
+        if ids:
+            self._ids[quantity] = tuple(ids)
+        else:
+            del self._ids[quantity]
+            self._calls.remember(f"{ASK} {quantity.name}", "not supported")

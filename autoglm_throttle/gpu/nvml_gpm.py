@@ -1,0 +1,160 @@
+"""How busy the parts of a card are: NVIDIA's GPM, on Hopper and later, for cards and MIG instances.
+
+A metric is the difference of two samples, which the library fills into memory of its own. Two of them
+take turns: allocated once, freed at the end.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from autoglm_throttle.gpu.nvml_calls import NO_PERMISSION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autoglm_throttle.gpu.nvml_calls import Answer, Calls, Handle, Refusal
+
+_log = logging.getLogger("autoglm_throttle")
+
+GAP_S: Final = 0.1
+"""Least time between two samples: NVIDIA says that closer ones make no metric."""
+
+PER_CENT: Final = 100.0
+MIB: Final = 2.0**-20
+
+METRICS: Final[dict[int, tuple[str, float]]] = {
+    1: ("graphics_active_ratio", PER_CENT),
+    2: ("sm_active_ratio", PER_CENT),
+    3: ("sm_occupancy_ratio", PER_CENT),
+    5: ("tensor_active_ratio", PER_CENT),
+    10: ("dram_active_ratio", PER_CENT),
+    60: ("nvlink_rx_bps", MIB),
+    61: ("nvlink_tx_bps", MIB),
+}
+"""``NVML_GPM_METRIC_*`` -> name in a `GpuSample`, and what makes a ratio of per cents, or bytes of MiB."""
+
+TAKE: Final = "nvmlGpmSampleGet"
+SUPPORT: Final = "nvmlGpmQueryDeviceSupport"
+
+
+class Gpm:
+    """The two samples of one device.
+
+    Args:
+        calls: the device's guarded calls.
+        support: asks the card whether it has GPM at all.
+        take: fills a sample.
+    """
+
+    __slots__ = ("_calls", "_last", "_request", "_samples", "_support", "_take", "_taken_at_s")
+
+    def __init__(
+        self, calls: Calls, *, support: Callable[[], Answer], take: Callable[[Handle], object]
+    ) -> None:
+        self._calls = calls
+        self._support = support
+        self._take = take
+        self._samples: list[Handle] = []
+        """The one filled longer ago first."""
+        self._request: Any = None
+        self._taken_at_s: float | None = None
+        self._last: dict[str, float] = {}
+
+    def read(self, now: float) -> dict[str, float]:
+        """Fill the older sample and compare it with the other.
+
+        Args:
+            now: monotonic seconds. Sooner than `GAP_S` after the last sample, its result is told again.
+
+        Returns:
+            Names of a `GpuSample` and their values: nothing at the first reading, or without GPM.
+
+        Raises:
+            Gone: the device is lost.
+            Uninitialized: the library must be opened again.
+        """
+        if self._calls.lacks(SUPPORT) or (not self._samples and not self._open()):
+            return {}
+        if self._taken_at_s is not None and now - self._taken_at_s < GAP_S:
+            return self._last
+        self._last = {}
+        if self._allowed(TAKE, self._fill) is None:
+            return {}
+        first, self._taken_at_s = self._taken_at_s is None, now
+        self._samples.reverse()
+        if not first:
+            self._last = self._compare()
+        return self._last
+
+    def restart(self) -> None:
+        """Compare nothing with what was sampled before."""
+        self._taken_at_s = None
+
+    def close(self) -> None:
+        """Give the samples back."""
+        nvml, samples = self._calls.nvml, self._samples
+        self._samples = []
+        for sample in samples:
+            try:
+                nvml.nvmlGpmSampleFree(sample)
+            except nvml.NVMLError as error:
+                _log.debug("a GPM sample was not freed: %s", error)
+
+    def _fill(self) -> bool:
+        self._take(self._samples[0])
+        return True
+
+    def _open(self) -> bool:
+        support = self._allowed(SUPPORT, self._support)
+        if support is None:
+            return False
+        if not support.isSupportedDevice:
+            self._calls.remember(SUPPORT, "only Hopper cards and later tell how busy their parts are")
+            return False
+        self._allowed("nvmlGpmSampleAlloc", self._allocate)
+        return bool(self._samples)
+
+    def _allocate(self) -> None:
+        nvml = self._calls.nvml
+        request = nvml.c_nvmlGpmMetricsGet_t()
+        request.version = nvml.NVML_GPM_METRICS_GET_VERSION
+        request.numMetrics = len(METRICS)
+        for place, number in enumerate(METRICS):
+            request.metrics[place].metricId = number
+        self._request = request
+        try:
+            self._samples = [nvml.nvmlGpmSampleAlloc()]
+            self._samples.append(nvml.nvmlGpmSampleAlloc())
+        except nvml.NVMLError:
+            self.close()
+            raise
+
+    def _compare(self) -> dict[str, float]:
+        request = self._request
+        request.sample1, request.sample2 = self._samples
+        if self._calls.ask("nvmlGpmMetricsGet", request) is None:
+            return {}
+        told: dict[str, float] = {}
+        for place, (name, divisor) in enumerate(METRICS.values()):
+            metric = request.metrics[place]
+            if not metric.nvmlReturn:
+                told[name] = metric.value / divisor
+        return told
+
+    def _allowed(self, name: str, call: Callable[[], Answer]) -> Answer:
+        """Make a guarded call that the administrator may have forbidden for good."""
+        return self._calls.guarded(name, lambda: self._unless_forbidden(name, call))
+
+    def _unless_forbidden(self, name: str, call: Callable[[], Answer]) -> Answer:
+        try:
+            return call()
+        except self._calls.nvml.NVMLError as error:
+            if error.value != NO_PERMISSION:
+                raise
+            self._forbidden(name, error)
+            return None
+
+    def _forbidden(self, name: str, error: Refusal) -> None:
+        self._calls.remember(SUPPORT, f"{name}: {error}; the administrator keeps GPM for root")

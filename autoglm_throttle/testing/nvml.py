@@ -1,0 +1,117 @@
+"""NVIDIA's library as a plain Python object: no compiler and no GPU, but the real binding above it.
+
+The binding ``pynvml`` calls ``getattr(nvmlLib, name)(handle, byref(struct))``, and ``byref(x)._obj`` is
+``x``. So an object with methods of these names is library enough for fast tests of code that reads GPUs.
+A plain object never lets go of the interpreter: what a call that hangs does to other threads it cannot show.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Self
+
+from autoglm_throttle.testing.nvml_library import DRIVER, Library
+
+
+class FakeNvml:
+    """The library that the binding opens, with cards that say what the test wants.
+
+    A card of which nothing was said is a Hopper card at rest that answers every call.
+
+    Args:
+        devices: how many cards there are.
+
+    Example:
+        >>> from autoglm_throttle.testing import FakeNvml
+        >>> from autoglm_throttle.gpu.nvml import NvmlProvider
+        >>> library = FakeNvml(devices=2)
+        >>> library.set(0, gpu=92, power_mw=612_500)
+        >>> library.fail(1, "any", 15)
+        >>> with library.installed():
+        ...     rows = NvmlProvider(environ={}).read()
+        >>> [(row.utilization_pct, row.health) for row in rows]
+        [(92, 'ok'), (None, 'lost')]
+    """
+
+    def __init__(self, devices: int = 1) -> None:
+        self._library = Library({(DRIVER, "count"): devices})
+
+    def __repr__(self) -> str:
+        return f"FakeNvml({self._library.state[DRIVER, 'count']} devices, opened {self.references} times)"
+
+    @property
+    def calls(self) -> list[str]:
+        """The calls that were made, in order, by their short names."""
+        return self._library.calls
+
+    @property
+    def opened(self) -> int:
+        """How often the library was opened."""
+        return self._library.opened
+
+    @property
+    def references(self) -> int:
+        """Openings that were not closed."""
+        return self._library.references
+
+    @property
+    def samples(self) -> int:
+        """GPM samples that were allocated and not freed."""
+        return len(self._library.samples)
+
+    def set(self, device: int, **values: int) -> None:
+        """Say what a device tells from now on.
+
+        Args:
+            device: index of the card; 100 x (card + 1) + slot for a MIG instance; -1 for the driver.
+            values: in NVML's own units. Of a card ``gpu`` and ``mem`` (per cent), ``total``, ``used`` and
+                ``reserved`` (bytes), ``power_mw``, ``limit_mw``, ``energy_mj``, ``temp`` and ``margin``
+                (degrees), ``smclk`` and ``smclk_max`` (MHz), ``reasons`` (bits), ``field_<id>``, ``gpm``
+                (whether it has GPM), ``gpm_<id>`` (hundredths), ``uuid`` (a number), ``model``, ``bus``,
+                ``mig`` (whether it is in MIG mode), ``mig_count``, ``mig_max``; of an instance also ``gi``
+                and ``ci``; of the driver ``count``, ``driver_major`` and ``driver_minor``.
+        """
+        self._library.state |= {(device, key): value for key, value in values.items()}
+
+    def fail(self, device: int, call: str, code: int) -> None:
+        """Let a call about a device return an error.
+
+        Args:
+            device: as for `set`; -1 for the calls that are about no device.
+            call: its short name. ``any`` for all of a device; ``handle``, ``uuid``, ``name``, ``pci``,
+                ``util``, ``memory``, ``memory_old``, ``power_mw``, ``limit_mw``, ``energy_mj``, ``temp``,
+                ``temp_old``, ``margin``, ``clock``, ``clock_max``, ``reasons``, ``mig``, ``gi``,
+                ``ci``, ``fields``, ``field_<id>``, ``gpm_support``, ``gpm``, ``gpm_metrics``, ``gpm_<id>``;
+                of device -1 ``init``, ``shutdown``, ``driver``, ``count``, ``gpm_alloc``, ``gpm_free``.
+            code: NVML's error code, such as 15 for a lost card; 0: no error any more.
+        """
+        self._library.state[device, "err" if call == "any" else f"err_{call}"] = code
+
+    @contextmanager
+    def installed(self) -> Iterator[Self]:
+        """Put this object in the place of the loaded library, and take it out again.
+
+        It touches two private names of the binding, ``nvmlLib`` and its cache of functions, and sets both
+        back. One at a time; nothing else in the process may use the binding meanwhile.
+
+        Raises:
+            ImportError: the package nvidia-ml-py is not installed; the text names the extra.
+        """
+        try:
+            binding: Any = importlib.import_module("pynvml")
+        except ImportError as error:
+            from autoglm_throttle.settings.installing import how_to_install
+
+            raise ImportError(f"the package nvidia-ml-py is missing: {how_to_install('nvml')}") from error
+        cache = binding._nvmlGetFunctionPointer_cache  # noqa: SLF001 - see above
+        library, functions = binding.nvmlLib, dict(cache)
+        cache.clear()
+        binding.nvmlLib = self._library
+        try:
+            yield self
+        finally:
+            binding.nvmlLib = library
+            cache.clear()
+            cache.update(functions)

@@ -1,0 +1,255 @@
+"""The functions of NVIDIA's library, by their own names and prototypes, for `FakeNvml`.
+
+The binding hands over handles and ``byref(struct)``, whose ``_obj`` is the struct to be filled in. It keeps
+what is assigned to a handle it was given.
+"""
+# ruff: noqa: D102, N802, ARG002, SLF001 - names, arguments and ``_obj`` are those of the library and of ctypes
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any, Final
+
+UNINITIALIZED: Final = 1
+INVALID: Final = 2
+NOT_SUPPORTED: Final = 3
+NOT_FOUND: Final = 6
+MISMATCH: Final = 25
+
+MIG_BASE: Final = 100
+"""A MIG instance is device 100 x (card + 1) + slot."""
+
+POWER_INSTANT: Final = 186
+NVLINK_TOTALS: Final = frozenset({138, 139})
+ALL_LINKS: Final = 0xFFFFFFFF
+UNSIGNED_LONG_LONG: Final = 3
+
+DRIVER: Final = -1
+"""The device of what is not said of one card: how many there are, and the opening."""
+
+Pointer = Any
+"""What the binding hands over: a handle, or a place for an answer."""
+
+
+class Library:
+    """The library. A missing method is a missing symbol.
+
+    Args:
+        state: what the calls answer, by device and key.
+    """
+
+    def __init__(self, state: dict[tuple[int, str], int]) -> None:
+        self.state = state
+        self.calls: list[str] = []
+        self.opened = 0
+        self.references = 0
+        self.samples: dict[int, _Sample] = {}
+        self._owner = 0
+        self._fillings = 0
+
+    def _get(self, device: int, key: str, otherwise: int = 0) -> int:
+        return self.state.get((device, key), otherwise)
+
+    def _failure(self, device: int, call: str) -> int:
+        return self._get(device, "err") or self._get(device, f"err_{call}")
+
+    def _alive(self) -> bool:
+        """The library's state does not survive a fork."""
+        return self.references > 0 and self._owner == os.getpid()
+
+    def _enter(self, device: int, call: str) -> int:
+        self.calls.append(call)
+        return self._failure(device, call) if self._alive() else UNINITIALIZED
+
+    def _tell(self, handle: Pointer, out: Pointer, call: str, key: str, otherwise: int = 0) -> int:
+        error = self._enter(handle.number, call)
+        if not error:
+            out._obj.value = self._get(handle.number, key, otherwise)
+        return error
+
+    # The rest has the library's own names and prototypes.
+
+    def nvmlInitWithFlags(self, flags: int) -> int:
+        error = self._failure(DRIVER, "init")
+        if not error:
+            if self._owner != os.getpid():
+                self._owner, self.references = os.getpid(), 0
+            self.references += 1
+            self.opened += 1
+        return error
+
+    def nvmlShutdown(self) -> int:
+        if not self._alive():
+            return UNINITIALIZED
+        self.references -= 1
+        return self._failure(DRIVER, "shutdown")
+
+    def nvmlSystemGetDriverVersion(self, text: Pointer, size: Pointer) -> int:
+        major, minor = self._get(DRIVER, "driver_major", 580), self._get(DRIVER, "driver_minor", 126)
+        text.value = f"{major}.{minor}.09".encode()
+        return self._enter(DRIVER, "driver")
+
+    def nvmlDeviceGetCount_v2(self, out: Pointer) -> int:
+        out._obj.value = self._get(DRIVER, "count")
+        return self._enter(DRIVER, "count")
+
+    def nvmlDeviceGetHandleByIndex_v2(self, index: Pointer, out: Pointer) -> int:
+        if index.value >= self._get(DRIVER, "count"):
+            return INVALID
+        out._obj.number = index.value
+        return self._enter(index.value, "handle")
+
+    def nvmlDeviceGetUUID(self, handle: Pointer, text: Pointer, size: Pointer) -> int:
+        kind = "GPU" if handle.number < MIG_BASE else "MIG"
+        number = self._get(handle.number, "uuid", handle.number)
+        text.value = f"{kind}-00000000-0000-0000-0000-{number:012d}".encode()
+        return self._enter(handle.number, "uuid")
+
+    def nvmlDeviceGetName(self, handle: Pointer, text: Pointer, size: Pointer) -> int:
+        text.value = f"Fake GPU {self._get(handle.number, 'model')}".encode()
+        return self._enter(handle.number, "name")
+
+    def nvmlDeviceGetPciInfo_v3(self, handle: Pointer, out: Pointer) -> int:
+        bus = self._get(handle.number, "bus", handle.number + 1)
+        out._obj.busId = f"00000000:{bus:02X}:00.0".encode()
+        return self._enter(handle.number, "pci")
+
+    def nvmlDeviceGetUtilizationRates(self, handle: Pointer, out: Pointer) -> int:
+        out._obj.gpu, out._obj.memory = self._get(handle.number, "gpu"), self._get(handle.number, "mem")
+        error = self._enter(handle.number, "util")
+        return NOT_SUPPORTED if handle.number >= MIG_BASE else error
+
+    def nvmlDeviceGetMemoryInfo(self, handle: Pointer, out: Pointer) -> int:
+        out._obj.total = self._get(handle.number, "total", 1 << 30)
+        out._obj.used = self._get(handle.number, "used") + self._get(handle.number, "reserved")
+        return self._enter(handle.number, "memory_old")
+
+    def nvmlDeviceGetMemoryInfo_v2(self, handle: Pointer, out: Pointer) -> int:
+        out._obj.total = self._get(handle.number, "total", 1 << 30)
+        out._obj.used = self._get(handle.number, "used")
+        return self._enter(handle.number, "memory") or _version(out, 40 | 2 << 24)
+
+    def nvmlDeviceGetPowerUsage(self, handle: Pointer, out: Pointer) -> int:
+        return self._tell(handle, out, "power_mw", "power_mw", 100_000)
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, handle: Pointer, out: Pointer) -> int:
+        return self._tell(handle, out, "limit_mw", "limit_mw", 700_000)
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: Pointer, out: Pointer) -> int:
+        return self._tell(handle, out, "energy_mj", "energy_mj")
+
+    def nvmlDeviceGetTemperatureV(self, handle: Pointer, out: Pointer) -> int:
+        out._obj.temperature = self._get(handle.number, "temp", 40)
+        return self._enter(handle.number, "temp") or _version(out, 12 | 1 << 24)
+
+    def nvmlDeviceGetTemperature(self, handle: Pointer, sensor: Pointer, out: Pointer) -> int:
+        return self._tell(handle, out, "temp_old", "temp", 40)
+
+    def nvmlDeviceGetMarginTemperature(self, handle: Pointer, out: Pointer) -> int:
+        out._obj.marginTemperature = self._get(handle.number, "margin", 45)
+        return self._enter(handle.number, "margin") or _version(out, 8 | 1 << 24)
+
+    def nvmlDeviceGetClockInfo(self, handle: Pointer, kind: Pointer, out: Pointer) -> int:
+        return self._tell(handle, out, "clock", "smclk", 1500)
+
+    def nvmlDeviceGetMaxClockInfo(self, handle: Pointer, kind: Pointer, out: Pointer) -> int:
+        return self._tell(handle, out, "clock_max", "smclk_max", 1980)
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: Pointer, out: Pointer) -> int:
+        return self._tell(handle, out, "reasons", "reasons")
+
+    def nvmlDeviceGetPcieThroughput(self, handle: Pointer, counter: Pointer, out: Pointer) -> int:
+        return self._enter(handle.number, "pcie")
+
+    def nvmlDeviceGetNvLinkUtilizationCounter(self, handle: Pointer, *out: Pointer) -> int:
+        return self._enter(handle.number, "nvlink")
+
+    def nvmlDeviceGetViolationStatus(self, handle: Pointer, policy: Pointer, out: Pointer) -> int:
+        return self._enter(handle.number, "violation")
+
+    def nvmlDeviceGetFieldValues(self, handle: Pointer, count: Pointer, out: Pointer) -> int:
+        error = self._enter(handle.number, "fields")
+        for field in () if error else out._obj:
+            rest = self._get(handle.number, "power_mw", 100_000) if field.fieldId == POWER_INSTANT else 0
+            field.valueType = UNSIGNED_LONG_LONG
+            field.value.ullVal = self._get(handle.number, f"field_{field.fieldId}", rest)
+            field.nvmlReturn = self._failure(handle.number, f"field_{field.fieldId}")
+            if field.fieldId in NVLINK_TOTALS and field.scopeId != ALL_LINKS:
+                field.nvmlReturn = INVALID
+        return error
+
+    def nvmlGpmQueryDeviceSupport(self, handle: Pointer, out: Pointer) -> int:
+        out._obj.isSupportedDevice = self._get(handle.number, "gpm", 1)
+        return self._enter(handle.number, "gpm_support") or _version(out, 1)
+
+    def nvmlGpmSampleAlloc(self, out: Pointer) -> int:
+        error = self._enter(DRIVER, "gpm_alloc")
+        if not error:
+            sample = _Sample()
+            address = ctypes.addressof(sample)
+            self.samples[address] = sample
+            out._obj.contents = type(out._obj)._type_.from_address(address)
+        return error
+
+    def nvmlGpmSampleFree(self, sample: Pointer) -> int:
+        self.samples.pop(_address(sample))
+        return self._enter(DRIVER, "gpm_free")
+
+    def nvmlGpmSampleGet(self, handle: Pointer, sample: Pointer) -> int:
+        return self._enter(handle.number, "gpm") or self._fill(sample, handle.number)
+
+    def nvmlGpmMigSampleGet(self, handle: Pointer, instance: int, sample: Pointer) -> int:
+        slots = range(MIG_BASE * (handle.number + 1), MIG_BASE * (handle.number + 1) + MIG_BASE)
+        number = next(slot for slot in slots if self._get(slot, "gi", slot % MIG_BASE + 1) == instance)
+        error = self._enter(handle.number, "gpm") or self._failure(number, "gpm")
+        return error or self._fill(sample, number)
+
+    def nvmlGpmMetricsGet(self, out: Pointer) -> int:
+        wanted = out._obj
+        first, second = (self.samples[_address(one)] for one in (wanted.sample1, wanted.sample2))
+        error = self._enter(second.device, "gpm_metrics") or _version(out, 1)
+        if not 0 < first.filled < second.filled or first.device != second.device:
+            return INVALID
+        for metric in wanted.metrics[: wanted.numMetrics]:
+            metric.value = self._get(second.device, f"gpm_{metric.metricId}") / 100.0
+            metric.nvmlReturn = self._failure(second.device, f"gpm_{metric.metricId}")
+        return error
+
+    def _fill(self, sample: Pointer, device: int) -> int:
+        self._fillings += 1
+        place = self.samples[_address(sample)]
+        place.filled, place.device = self._fillings, device
+        return 0
+
+    def nvmlDeviceGetMigMode(self, handle: Pointer, current: Pointer, pending: Pointer) -> int:
+        return self._tell(handle, current, "mig", "mig")
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle: Pointer, out: Pointer) -> int:
+        return self._tell(handle, out, "mig", "mig_max", 7)
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: Pointer, slot: Pointer, out: Pointer) -> int:
+        out._obj.number = MIG_BASE * (handle.number + 1) + slot.value
+        if slot.value >= self._get(handle.number, "mig_count"):
+            return NOT_FOUND
+        return self._enter(handle.number, "mig") or self._failure(out._obj.number, "handle")
+
+    def nvmlDeviceGetGpuInstanceId(self, handle: Pointer, out: Pointer) -> int:
+        return self._tell(handle, out, "gi", "gi", handle.number % MIG_BASE + 1)
+
+    def nvmlDeviceGetComputeInstanceId(self, handle: Pointer, out: Pointer) -> int:
+        return self._tell(handle, out, "ci", "ci")
+
+
+class _Sample(ctypes.Structure):
+    """What the library keeps behind the pointer to a GPM sample."""
+
+    _fields_ = (("filled", ctypes.c_int), ("device", ctypes.c_int))
+
+
+def _address(pointer: Pointer) -> int:
+    return ctypes.cast(pointer, ctypes.c_void_p).value or 0
+
+
+def _version(out: Pointer, wanted: int) -> int:
+    return 0 if out._obj.version == wanted else MISMATCH
