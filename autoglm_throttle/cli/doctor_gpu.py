@@ -35,7 +35,7 @@ def examine(settings: Settings) -> list[Finding]:
         text = f"the driver has not answered within {plain(ANSWER_S)} s"
         return [_finding("sample", Level.FAIL, text, "nvidia-smi will hang as well: look at the kernel log")]
     except (ThrottleError, ValueError) as error:
-        return [_finding("sample", Level.FAIL, f"GPU={settings.gpu}: {error}")]
+        return [_finding("sample", Level.FAIL, f"GPU={settings.text_of('gpu')}: {error}")]
 
 
 def _read(provider: GpuProvider) -> list[Finding]:

@@ -1,67 +1,111 @@
-"""From the setting ``GPU`` to a provider."""
+"""From the setting ``GPU`` to providers."""
 
 from __future__ import annotations
 
 import importlib.util
 import re
 import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.gpu.auto import AutoProvider
 from autoglm_throttle.gpu.nvml import EXTRA, NvmlProvider
+from autoglm_throttle.gpu.scrape import Scrape, ScrapeProvider
 from autoglm_throttle.gpu.scripted import ScriptedProvider
+from autoglm_throttle.settings.gpu_items import FORMS, GpuItem, parse_items
 from autoglm_throttle.settings.installing import how_to_install
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from autoglm_throttle.model import Clock, GpuProvider
-
-FORMS: Final = "auto, nvml, none or fake:FILE"
-"""What the setting may say."""
 
 _DEVICE: Final = re.compile(r"\d+|(GPU|MIG)-[\w/-]+", re.IGNORECASE | re.ASCII)
 
 
-def select(
-    spec: str,
+def providers(
+    items: Sequence[str],
     *,
     devices: Sequence[str] = (),
+    selector: str = "",
     clock: Clock = time.monotonic,
+    wall: Clock = time.time,
     manual: bool = False,
-) -> GpuProvider | None:
-    """Choose the source of samples. Never calls a driver and never opens a file.
+) -> tuple[GpuProvider, ...]:
+    """Make the sources of samples. Never calls a driver or a server and never opens a file.
 
     Args:
-        spec: ``auto`` (NVIDIA's driver if there is one), ``nvml`` (there must be one),
-            ``none`` or ``fake:FILE`` (a recording or a live state file, CSV or JSONL).
+        items: each ``auto`` (NVIDIA's driver if there is one), ``nvml`` (there must be one), ``dcgm:URL``,
+            ``prometheus:URL``, ``vllm:URL``, ``sglang:URL`` (read over HTTP), ``fake:FILE`` (a recording or
+            a live state file, CSV or JSONL), or ``none`` alone.
         devices: NVIDIA devices by index or UUID; empty means those that CUDA sees.
+        selector: PromQL label matchers that choose the series of ``prometheus:URL``.
         clock: monotonic seconds.
+        wall: Unix seconds, for numbers that come with a time.
         manual: there is no sampler thread; a hang in a fake file then gives no rows instead of waiting.
 
     Returns:
-        A provider that opens its source at the first ``read``, or None for ``none``.
-        With ``auto`` and nothing to be found that ``read`` raises ``NoSource``.
+        A provider for each item, in their order, each with a name of its own and opened at its first
+        ``read``; none for ``none``. That of ``auto`` raises ``NoSource`` if there is nothing to be found.
 
     Raises:
-        ValueError: the text has none of the allowed forms, names a malformed device,
-            or asks for ``nvml`` without the package it needs.
+        ValueError: an item has none of the allowed forms, a device is malformed, or ``nvml`` lacks the
+            package it needs. All faults of the items are told, no passwords.
     """
-    kind, colon, rest = (part.strip() for part in spec.partition(":"))
-    kind = kind.lower()
+    try:
+        sources = parse_items(items)
+    except ValueError as error:
+        raise ValueError(f"GPU is a list of {FORMS}: {error}") from None
+    entries = _entries(devices)
+    names: dict[str, int] = {}
+
+    def made(item: GpuItem) -> GpuProvider:
+        name = _unique(item.kind if item.url is None else f"{item.kind}:{item.url.place}", names)
+        if item.url is not None:
+            return ScrapeProvider(Scrape(item.kind, item.url, selector), name=name, clock=clock, wall=wall)
+        if item.kind == "fake":
+            hang: Callable[[float], object] | None = None if manual else time.sleep
+            return ScriptedProvider(item.file, clock=clock, name=name, hang=hang)
+        return _nvidia(item.kind, entries, clock)
+
+    return tuple(made(item) for item in sources if item.kind != "none")
+
+
+def _entries(devices: Sequence[str]) -> tuple[str, ...]:
     entries = tuple(entry.strip() for entry in devices if entry.strip())
     wrong = [entry for entry in entries if not _DEVICE.fullmatch(entry)]
     if wrong:
         raise ValueError(f"not a GPU: {', '.join(wrong)}; a device is an index, a GPU-<uuid> or a MIG-<uuid>")
-    if kind == "fake" and rest:
-        return ScriptedProvider(rest, clock=clock, hang=None if manual else time.sleep)
-    if colon or kind not in {"auto", "nvml", "none"}:
-        raise ValueError(f"GPU is {FORMS}, not {spec!r}")
-    if kind == "none":
-        return None
+    return entries
+
+
+def _nvidia(kind: str, entries: tuple[str, ...], clock: Clock) -> GpuProvider:
     nvml = NvmlProvider(entries, clock=clock)
     if kind == "auto":
         return AutoProvider([nvml])
     if importlib.util.find_spec("pynvml") is None:
         raise ValueError(f"GPU=nvml needs the Python package nvidia-ml-py: {how_to_install(EXTRA)}")
     return nvml
+
+
+def _unique(name: str, names: dict[str, int]) -> str:
+    """The name, numbered from the second of its kind on: two engines may share a host and a port."""
+    names[name] = names.get(name, 0) + 1
+    return name if names[name] == 1 else f"{name}#{names[name]}"
+
+
+def select(
+    spec: str | Sequence[str],
+    *,
+    devices: Sequence[str] = (),
+    clock: Clock = time.monotonic,
+    manual: bool = False,
+) -> GpuProvider | None:
+    """Choose the one source of samples, as ``providers`` does.
+
+    Returns:
+        The first provider, or None for ``none``.
+
+    Raises:
+        ValueError: as ``providers``.
+    """
+    items = [spec] if isinstance(spec, str) else spec
+    return next(iter(providers(items, devices=devices, clock=clock, manual=manual)), None)

@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from autoglm_throttle.settings.form import Form, FormError, Number
+from autoglm_throttle.settings.gpu_items import FORMS, normal_item, parse_items, shown_item, split_items
 from autoglm_throttle.settings.quantity import plain
 
 TIERS_AT_MOST = 20
@@ -19,21 +20,69 @@ Tiers = tuple[tuple[float, float], ...]
 _DEVICE = re.compile(r"\d{1,4}|GPU-[0-9A-Fa-f][0-9A-Fa-f-]*|MIG-[0-9A-Za-z][0-9A-Za-z/-]*")
 
 
-class GpuSource(Form[str]):
-    """Where telemetry comes from."""
+class GpuSources(Form[tuple[str, ...]]):
+    """Where telemetry comes from: one source or several."""
 
-    allowed = "auto, nvml, none or fake:FILE"
-    example = "auto"
+    allowed = f"a list, separated by commas, of {FORMS}"
+    example = "auto,vllm:http://127.0.0.1:8000"
+
+    def parse(self, raw: object) -> tuple[str, ...]:
+        """Read text, in which a comma ends an item where a known kind follows, or a sequence of items."""
+        items = self._items(raw)
+        parse_items(items)
+        return tuple(normal_item(item) for item in items)
+
+    def _items(self, raw: object) -> list[str]:
+        if isinstance(raw, str):
+            return split_items(raw)
+        if not isinstance(raw, Iterable) or isinstance(raw, (bytes, Mapping)):
+            raise FormError
+        return [item if isinstance(item, str) else repr(item) for item in raw]
+
+    def text(self, value: tuple[str, ...]) -> str:
+        """The items separated by commas."""
+        return ",".join(value)
+
+    def public(self, value: tuple[str, ...]) -> str:
+        """The items without passwords."""
+        return self.text(self.seen(value))
+
+    def seen(self, value: tuple[str, ...]) -> tuple[str, ...]:
+        """The items without passwords."""
+        return tuple(shown_item(item) for item in value)
+
+    def complaint(self, raw: object, reason: ValueError) -> tuple[str, str]:
+        """The allowed forms and, by its item, every fault; without passwords."""
+        try:
+            raw = self.public(tuple(self._items(raw)))
+        except FormError:
+            raw = type(raw).__name__
+        return super().complaint(raw, reason)
+
+
+class LabelMatchers(Form[str]):
+    """Which series a Prometheus server is asked for."""
+
+    allowed = 'label matchers of PromQL such as cluster="a",Hostname=~"gpu-.*"'
+    example = 'cluster="a"'
+    _one = re.compile(
+        r"""\s*[a-zA-Z_][a-zA-Z0-9_]*\s*(?:=~|!~|!=|=)\s*("|')(?:(?!\1)[^\\]|\\.)*+\1\s*(?:,|\Z)"""
+    )
 
     def parse(self, raw: object) -> str:
-        """Read a kind, and for ``fake`` the file to replay."""
-        text = raw.strip() if isinstance(raw, str) else ""
-        kind, _, file = text.partition(":")
-        if kind.lower() == "fake" and file.strip() and file.isprintable():
-            return f"fake:{file.strip()}"
-        if text.lower() not in {"auto", "nvml", "none"}:
+        """Read matchers separated by commas, with or without braces around them."""
+        if not isinstance(raw, str) or not raw.isprintable():
             raise FormError
-        return text.lower()
+        text = raw.strip()
+        if text.startswith("{") and text.endswith("}"):
+            text = text[1:-1].strip()
+        at = 0
+        while at < len(text):
+            match = self._one.match(text, at)
+            if match is None:
+                raise FormError(f"for example {self.example}")
+            at = match.end()
+        return text.rstrip(", ")
 
 
 class Device(Form[str]):

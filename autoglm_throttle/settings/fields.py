@@ -21,7 +21,7 @@ from autoglm_throttle.settings.caller_forms import (
     RequestPath,
     Secret,
 )
-from autoglm_throttle.settings.device_forms import Device, FilePath, GpuSource, PressureTerm
+from autoglm_throttle.settings.device_forms import Device, FilePath, GpuSources, LabelMatchers, PressureTerm
 from autoglm_throttle.settings.field import CHOSEN, CONVENTION, FOUNDING, Setting, setting, setting_of
 from autoglm_throttle.settings.form import Choice, Flag, Listed, Number, PriorityName, Whole, WithNone
 from autoglm_throttle.settings.store_fields import StoreFields
@@ -119,14 +119,18 @@ class ServiceFields(StoreFields):
         "Share by which Retry-After is lengthened at random, so that refused callers do not return together.",
         CHOSEN,
     )
-    gpu: Annotated[str, GpuSource()] = setting(
-        "auto",
-        "Where telemetry comes from: the NVIDIA driver (nvml), a replayed file, nowhere; auto tries nvml.",
+    gpu: Annotated[tuple[str, ...], GpuSources()] = setting(
+        ("auto",),
+        "Where telemetry comes from, joined if several: the NVIDIA driver (nvml), dcgm-exporter, a "
+        "Prometheus server, the engines vLLM and SGLang, a replayed file, nowhere; auto tries nvml.",
         CHOSEN,
         starred=True,
     )
     gpu_devices: Annotated[tuple[str, ...], Listed(Device())] = setting(
         (), "Devices that count; not set: those of CUDA_VISIBLE_DEVICES, else all.", CONVENTION
+    )
+    gpu_selector: Annotated[str, LabelMatchers()] = setting(
+        "", "Which series of a prometheus: source count; not set: every card that the server knows.", CHOSEN
     )
     gpu_required: Annotated[bool, Flag()] = setting(
         False, "Whether a start without a first sample fails.", CHOSEN

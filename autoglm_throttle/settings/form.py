@@ -54,6 +54,10 @@ class Form(ABC, Generic[T]):
         """The text as it may be shown."""
         return MASK if self.secret else self.text(value)
 
+    def seen(self, value: T) -> object:
+        """The value as a ``repr`` may show it. That of a secret hides itself."""
+        return value
+
     def complaint(self, raw: object, reason: ValueError) -> tuple[str, str]:
         """Message and hint about a value that ``parse`` refused for a reason."""
         message = f"must be {self.allowed}"

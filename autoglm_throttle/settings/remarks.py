@@ -139,6 +139,7 @@ def _remarks(settings: Settings) -> list[_Remark]:
     trust = settings.priority_header_trust
     limited = any(settings.user_limits)
     gated = settings.policy in _GATED
+    kinds = {item.partition(":")[0] for item in settings.gpu}
     slots_for_nobody = settings.websockets is WebSockets.SLOT and not gated and not settings.inflight_max
     return [
         (
@@ -197,9 +198,15 @@ def _remarks(settings: Settings) -> list[_Remark]:
         ),
         (
             "gpu_devices",
-            bool(settings.gpu_devices) and settings.gpu not in {"auto", "nvml"},
-            f"has no effect with GPU={settings.gpu.partition(':')[0]}",
+            bool(settings.gpu_devices) and not kinds & {"auto", "nvml"},
+            f"has no effect with GPU={','.join(sorted(kinds))}",
             "",
+        ),
+        (
+            "gpu_selector",
+            bool(settings.gpu_selector) and "prometheus" not in kinds,
+            f"has no effect with GPU={','.join(sorted(kinds))}",
+            "read by prometheus:URL",
         ),
     ]
 

@@ -100,7 +100,7 @@ def _never_released(values: Mapping[str, Any]) -> Complaint:
 
 
 def _required_nothing(values: Mapping[str, Any]) -> Complaint:
-    if not (values["gpu_required"] and values["gpu"] == "none"):
+    if not (values["gpu_required"] and values["gpu"] == ("none",)):
         return None
     return "cannot be true with GPU=none", "no sample will ever come"
 

@@ -220,7 +220,7 @@ class Settings(Fields):
     __hash__ = None  # type: ignore[assignment]  # said aloud for readers of the types: plans are a dict
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
-        return [(name, getattr(self, name)) for name in FORMS if name in self._sources]
+        return [(name, FORMS[name].seen(getattr(self, name))) for name in FORMS if name in self._sources]
 
 
 def _checked(gathered: Gathered) -> dict[str, Any]:

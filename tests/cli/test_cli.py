@@ -64,7 +64,7 @@ gpu_pressure_terms = []
 """
 BROKEN = {
     "WORKERS": "0",
-    "GPU": f"vllm:http://me:{SECRET}@host",
+    "GPU": f"vllm:ftp://me:{SECRET}@host",
     "KEY_SECRET": "short",
     "USER_LIMTI": SECRET,
     "TIERS": "90:0.4,85:0.7",

@@ -9,8 +9,9 @@ import pytest
 from autoglm_throttle.gpu.auto import AutoProvider
 from autoglm_throttle.gpu.none import NoSource, NotPresent, PackageMissing
 from autoglm_throttle.gpu.nvml import NvmlProvider
+from autoglm_throttle.gpu.scrape import ScrapeProvider
 from autoglm_throttle.gpu.scripted import ScriptedProvider
-from autoglm_throttle.gpu.select import select
+from autoglm_throttle.gpu.select import providers, select
 from autoglm_throttle.model import GpuProvider, GpuSample, ProviderMisconfigured, ProviderUnavailable
 from tests.gpu.doubles import Hands
 
@@ -72,8 +73,38 @@ def test_fake_plays_a_file_and_hangs_only_on_a_thread(tmp_path: Path, hands: Han
 
 @pytest.mark.parametrize("spec", ["", "fake", "fake:", "cuda", "nvml:0", "none,auto", "auto:"])
 def test_another_text_is_refused_with_the_allowed_forms(spec: str) -> None:
-    with pytest.raises(ValueError, match="auto, nvml, none or fake:FILE"):
-        select(spec)
+    with pytest.raises(ValueError, match="vllm:URL, sglang:URL, fake:FILE, or none alone"):
+        providers(spec.split(","))
+
+
+def test_each_item_is_a_provider_with_a_name_of_its_own(tmp_path: Path) -> None:
+    items = [
+        "nvml",
+        "dcgm:http://me:secret@[::1]:9400/x?token=1",
+        "vllm:http://gateway/one/metrics",
+        "vllm:http://gateway/two/metrics",
+        "prometheus:https://prom/api",
+        f"fake:{tmp_path}/a.csv",
+        f"fake:{tmp_path}/b.csv",
+    ]
+    made = providers(items)
+    names = ["nvml", "dcgm:[::1]:9400", "vllm:gateway:80", "vllm:gateway:80#2", "prometheus:prom:443"]
+    assert [one.name for one in made] == [*names, "fake", "fake#2"]
+    assert all(isinstance(one, GpuProvider) for one in made)
+    assert isinstance(made[1], ScrapeProvider)
+    assert [one.min_interval_s for one in made[1:5]] == [1.0, 0.2, 0.2, 1.0]
+    assert "secret" not in repr(made)
+
+
+def test_none_is_no_provider_at_all() -> None:
+    assert providers(["none"]) == ()
+    assert providers(["auto", "sglang:http://h"])[0].name == "auto"
+
+
+def test_no_password_of_a_wrong_item_is_told() -> None:
+    with pytest.raises(ValueError, match=r"http://\*\*\*@h:x") as caught:
+        providers(["vllm:http://me:hunter2@h:x/"])
+    assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize("entry", ["-1", "x", "GPU-", "0;1", "GPU 1"])

@@ -91,7 +91,10 @@ GIVEN = st.fixed_dictionaries(
         "exempt_paths": st.lists(PATHS, max_size=4),
         "headers": st.sampled_from(HeaderStyle),
         "retry_jitter": st.floats(0, 1),
-        "gpu": st.sampled_from(["auto", "nvml", "none", "fake:/tmp/Trace A.csv"]),
+        "gpu": st.sampled_from(
+            ["auto", "nvml", "none", "fake:/tmp/Trace A.csv", "auto,vllm:http://me:pa%2Fss@h:8000/m?a=1,b"]
+        ),
+        "gpu_selector": st.sampled_from(["", 'cluster="a,b",Hostname=~"gpu-.*"']),
         "gpu_devices": st.lists(st.sampled_from(["0", "3", "GPU-1f", "MIG-GPU-1f/1/0"]), max_size=3),
         "gpu_aggregate": st.sampled_from(Aggregate),
         "gpu_unknown": st.sampled_from(Unknown),
@@ -151,7 +154,7 @@ def test_code_wins_over_environment_over_env_file_over_default(tmp_path: Path) -
     )
     environ = {"AUTOGLM_THROTTLE_WORKERS": "3", "AUTOGLM_THROTTLE_BURST_S": "3"}
     read = Settings.from_env(environ, file, workers=4)
-    assert (read.workers, read.burst_s, read.gpu) == (4, 3.0, "none")
+    assert (read.workers, read.burst_s, read.gpu) == (4, 3.0, ("none",))
     sources = [read.source_of(name) for name in ("workers", "burst_s", "gpu", "metrics")]
     assert sources == [Source.CODE, Source.ENV, Source.ENV_FILE, Source.DEFAULT]
 

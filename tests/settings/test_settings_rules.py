@@ -109,6 +109,8 @@ def test_advice_on_defaults_and_none_on_a_full_configuration() -> None:
         ({"trusted_proxies": "0.0.0.0/0"}, "TRUSTED_PROXIES"),
         ({"trusted_proxies": "::/0"}, "TRUSTED_PROXIES"),
         ({"gpu_devices": "0", "gpu": "none"}, "GPU_DEVICES"),
+        ({"gpu_devices": "0", "gpu": "vllm:http://h,fake:x"}, "GPU_DEVICES"),
+        ({"gpu_selector": 'a="b"', "gpu": "auto,dcgm:http://h"}, "GPU_SELECTOR"),
         ({"routes": [RoutePolicy("/*"), RoutePolicy("/a")]}, "routes[1]"),
         ({"routes": [RoutePolicy("/health")]}, "routes[0]"),
         ({"dry_run": True}, "DRY_RUN"),
@@ -128,6 +130,8 @@ def test_advice(values: dict[str, object], about: str) -> None:
     [
         {"priority_header_trust": "proxy", "trusted_proxies": "10.0.0.1"},
         {"gpu_devices": "0", "gpu": "nvml"},
+        {"gpu_devices": "0", "gpu": "nvml,vllm:http://h"},
+        {"gpu_selector": 'a="b"', "gpu": "auto,prometheus:http://h"},
         {"routes": [RoutePolicy("/health", exempt=True), RoutePolicy("/*"), RoutePolicy("/metrics/{x}")][:2]},
         {"user_limit": "off", "user_limit_low": "1/s"},
         {"websockets": "slot", "inflight_max": 8},

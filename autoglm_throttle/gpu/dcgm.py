@@ -1,0 +1,229 @@
+"""What dcgm-exporter tells of cards, as rows of samples.
+
+Names and units are those of its ``default-counters.csv`` and of DCGM's ``dcgm_fields.h``; DCGM 4 renames
+some, and both are read. What is off by default in the exporter is missing until somebody turns it on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from autoglm_throttle.gpu.renewal import Told
+from autoglm_throttle.model import GpuSample
+
+if TYPE_CHECKING:
+    from autoglm_throttle.gpu.exposition import Series
+    from autoglm_throttle.model import ThrottleBit
+
+_MIB: Final = 1024**2
+
+ALIASES: Final[Mapping[str, tuple[tuple[str, float], ...]]] = {
+    "utilization_pct": (("DCGM_FI_DEV_GPU_UTIL", 1.0),),
+    "memory_busy_pct": (("DCGM_FI_DEV_MEM_COPY_UTIL", 1.0),),
+    "graphics_active_ratio": (
+        ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", 1.0),
+        ("DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO", 1.0),
+    ),
+    "sm_active_ratio": (("DCGM_FI_PROF_SM_ACTIVE", 1.0), ("DCGM_FI_PROF_SM_UTIL_RATIO", 1.0)),
+    "sm_occupancy_ratio": (("DCGM_FI_PROF_SM_OCCUPANCY", 1.0), ("DCGM_FI_PROF_SM_OCCUPANCY_RATIO", 1.0)),
+    "tensor_active_ratio": (
+        ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", 1.0),
+        ("DCGM_FI_PROF_TENSOR_UTIL_RATIO", 1.0),
+    ),
+    "dram_active_ratio": (("DCGM_FI_PROF_DRAM_ACTIVE", 1.0), ("DCGM_FI_PROF_DRAM_UTIL_RATIO", 1.0)),
+    "power_w": (("DCGM_FI_DEV_POWER_USAGE", 1.0), ("DCGM_FI_DEV_BOARD_POWER_WATTS", 1.0)),
+    "power_limit_w": (
+        ("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", 1.0),
+        ("DCGM_FI_DEV_BOARD_POWER_LIMIT_ENFORCED_WATTS", 1.0),
+        ("DCGM_FI_DEV_POWER_MGMT_LIMIT", 1.0),
+        ("DCGM_FI_DEV_BOARD_POWER_LIMIT_REQUESTED_WATTS", 1.0),
+    ),
+    "energy_j": (("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", 1e-3),),
+    "temperature_c": (("DCGM_FI_DEV_GPU_TEMP", 1.0), ("DCGM_FI_DEV_GPU_TEMP_CELSIUS", 1.0)),
+    "temperature_margin_c": (("DCGM_FI_DEV_GPU_TEMP_MARGIN_CELSIUS", 1.0),),
+    "sm_clock_mhz": (("DCGM_FI_DEV_SM_CLOCK", 1.0),),
+    "sm_clock_max_mhz": (("DCGM_FI_DEV_MAX_SM_CLOCK", 1.0),),
+    "pcie_tx_bps": (("DCGM_FI_PROF_PCIE_TX_BYTES", 1.0),),
+    "pcie_rx_bps": (("DCGM_FI_PROF_PCIE_RX_BYTES", 1.0),),
+    "nvlink_tx_bps": (("DCGM_FI_PROF_NVLINK_TX_BYTES", 1.0),),
+    "nvlink_rx_bps": (("DCGM_FI_PROF_NVLINK_RX_BYTES", 1.0),),
+}
+"""Field of a sample -> names that tell it, the preferred first, each with what makes its unit ours.
+
+``DCGM_FI_DEV_GPU_UTIL_RATIO`` is left out: whether it counts to 1 or to 100 is disputed, and the wrong
+guess would call an idle card full. ``DCGM_FI_PROF_*_BYTES`` are bytes per second, whatever their type line
+says; ``DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL`` adds up both directions in a unit that is not documented."""
+
+SUMS: Final[Mapping[str, tuple[str, ...]]] = {
+    "throttled_ns": ("DCGM_FI_DEV_POWER_VIOLATION", "DCGM_FI_DEV_THERMAL_VIOLATION"),
+    "nvlink_errors": (
+        "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
+        "DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL",
+        "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL",
+        "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL",
+    ),
+}
+"""Field of a sample -> counters of which those that are told add up."""
+
+USED: Final = "DCGM_FI_DEV_FB_USED"
+FREE: Final = "DCGM_FI_DEV_FB_FREE"
+RESERVED: Final = "DCGM_FI_DEV_FB_RESERVED"
+TOTAL: Final = "DCGM_FI_DEV_FB_TOTAL"
+"""In MiB. Without TOTAL, which is off by default, it is the sum of the other three."""
+
+XID: Final = ("DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_XID_ERROR")
+"""The last error number that the driver logged; it stays there until the driver is loaded anew."""
+
+REASONS: Final = ("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS")
+"""A bitmap, the same as NVML's."""
+
+BITS: Final[Mapping[int, ThrottleBit]] = {
+    0x04: "sw_power_cap",
+    0x08: "hw_slowdown",
+    0x20: "sw_thermal",
+    0x40: "hw_thermal",
+    0x80: "hw_power_brake",
+}
+"""Bit of REASONS -> what it means; the others are idleness or settings."""
+
+NAMES: Final = frozenset(
+    {name for names in ALIASES.values() for name, _ in names}
+    | {name for names in SUMS.values() for name in names}
+    | {USED, FREE, RESERVED, TOTAL, *XID, *REASONS}
+)
+"""Every name that is read."""
+
+OF_THE_CARD: Final = (
+    "utilization_pct",
+    "power_w",
+    "power_limit_w",
+    "energy_j",
+    "throttled_ns",
+    "nvlink_errors",
+    "nvlink_tx_bps",
+    "nvlink_rx_bps",
+    "pcie_tx_bps",
+    "pcie_rx_bps",
+)
+"""What a MIG instance is told of its whole card, and what cannot be split: it is left out."""
+
+MIG_NOTE: Final = "power and links are those of the whole card, not of the instance: left out"
+
+_BLANKS: Final = ((2**31 - 16, 2**31 - 1), (2**47, 2**47 + 15), (2**63 - 1024, math.inf))
+"""DCGM's blanks of 32 bits, of floating point and of 64 bits, each with the reasons that follow it
+(not found, not supported, not permitted). As a float the last begin at 2^63."""
+
+_Key = tuple[str, str, str]
+"""Host, card, MIG instance or nothing."""
+
+
+def cards(series: Iterable[Series], *, source: str, now: float, host: str = "") -> list[Told] | None:
+    """Make rows of what an exporter tells.
+
+    Args:
+        series: the lines; those with other names are passed over.
+        source: the provider's name.
+        now: monotonic seconds at which the reading ended.
+        host: what a card without a ``Hostname`` is said to be on.
+
+    Returns:
+        One row for each card, or for each MIG instance instead of its card, if anything is told of it;
+        blanks tell nothing. None: none of the names is there.
+    """
+    groups: dict[_Key, list[Series]] = {}
+    known = False
+    for one in series:
+        if one.name in NAMES:
+            known = True
+            if not _blank(one.value) and (key := _key(one.labels, host)) is not None:
+                groups.setdefault(key, []).append(one)
+    if not known:
+        return None
+    split = {key[:2] for key in groups if key[2]}
+    whole = [(key, group) for key, group in groups.items() if key[2] or key[:2] not in split]
+    return [row for place, (key, group) in enumerate(whole) if (row := _row(key, group, source, now, place))]
+
+
+def _blank(value: float) -> bool:
+    return not math.isfinite(value) or any(low <= value <= high for low, high in _BLANKS)
+
+
+def _key(labels: Mapping[str, str], host: str) -> _Key | None:
+    """Which device a series tells of; None: a switch, a processor, or nothing that can be named."""
+    card = labels.get("UUID") or labels.get("uuid") or labels.get("device") or labels.get("gpu")
+    if not card or labels.get("nvswitch") or labels.get("cpu"):
+        return None
+    return labels.get("Hostname") or labels.get("hostname") or host, card, labels.get("GPU_I_ID", "")
+
+
+def _row(key: _Key, group: list[Series], source: str, now: float, place: int) -> Told | None:
+    raw: dict[str, float] = {}
+    for one in group:
+        raw.setdefault(one.name, one.value)  # one card for several pods stands there once for each of them
+    values = _values(raw)
+    if not values:
+        return None
+    host, card, instance = key
+    labels, pulse = group[0].labels, values.get("energy_j")
+    notes = [f"last XID {number:.0f}" for name in XID if (number := raw.get(name))][:1]
+    if instance:
+        values = {name: value for name, value in values.items() if name not in OF_THE_CARD}
+        notes.append(MIG_NOTE)
+    sample = GpuSample(
+        device=f"{card}/{instance}" if instance else card,
+        index=_index(labels, instance, place),
+        taken_at_s=now,
+        source=source,
+        host=host,
+        kind="mig" if instance else "gpu",
+        name=_title(labels, instance),
+        notes=tuple(notes),
+        **values,
+    )
+    stamps = [one.at_s for one in group if one.at_s is not None and math.isfinite(one.at_s)]
+    return Told(sample, pulse, max(stamps, default=None))
+
+
+def _values(raw: Mapping[str, float]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for field, names in ALIASES.items():
+        found = next(((raw[name], unit) for name, unit in names if name in raw), None)
+        if found is not None:
+            values[field] = found[0] * found[1]
+    for field, counters in SUMS.items():
+        told = [raw[name] for name in counters if name in raw]
+        if told:
+            values[field] = round(sum(told))
+    values |= _memory(raw)
+    reasons = next((raw[name] for name in REASONS if name in raw), None)
+    if reasons is not None:
+        values["throttle"] = frozenset(word for bit, word in BITS.items() if int(reasons) & bit)
+    return values
+
+
+def _memory(raw: Mapping[str, float]) -> dict[str, int]:
+    memory: dict[str, int] = {}
+    used, total = raw.get(USED), raw.get(TOTAL)
+    if used is not None:
+        memory["memory_used_bytes"] = round(used * _MIB)
+        if total is None and FREE in raw:
+            total = used + raw[FREE] + raw.get(RESERVED, 0.0)
+    if total is not None:
+        memory["memory_total_bytes"] = round(total * _MIB)
+    return memory
+
+
+def _index(labels: Mapping[str, str], instance: str, place: int) -> int:
+    """The number of the card, or of the instance as NVML's provider counts them; its place if it has none."""
+    texts = (labels.get("gpu", ""), instance or "0")
+    if not all(text.isascii() and text.isdigit() and len(text) < 10 for text in texts):
+        return place
+    card, slot = map(int, texts)
+    return 100 * (card + 1) + slot if instance else card
+
+
+def _title(labels: Mapping[str, str], instance: str) -> str:
+    words = (labels.get("modelName", ""), labels.get("GPU_I_PROFILE", "") if instance else "")
+    return " ".join(word for word in words if word)

@@ -1,0 +1,149 @@
+"""What an inference engine tells of itself, as one row: how many run, how many wait, how full its cache is.
+
+A card says that it is busy; the engine says whether anybody waits for it, which is the better signal.
+The names are those of vLLM 0.x and 1.x and of SGLang 0.5. Under Ray they carry the prefix ``ray_`` and an
+underscore for the colon.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from autoglm_throttle.gpu.renewal import Told
+from autoglm_throttle.model import GpuSample
+
+if TYPE_CHECKING:
+    from autoglm_throttle.gpu.exposition import Series
+
+_Rows = list[tuple[Mapping[str, str], float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """The names of one kind of engine, without prefix; of several the first that is told counts."""
+
+    name: str
+    """Also the prefix of its names."""
+    running: tuple[str, ...]
+    queued: tuple[str, ...]
+    kv_used: tuple[str, ...]
+    """A share, 0..1, whatever the name says."""
+    preemptions: tuple[str, ...]
+    tokens: tuple[str, ...] = ("prompt_tokens_total", "generation_tokens_total")
+    """These add up."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Every name that is read."""
+        return frozenset(self.running + self.queued + self.kv_used + self.preemptions + self.tokens)
+
+
+VLLM: Final = Preset(
+    "vllm",
+    running=("num_requests_running",),
+    queued=("num_requests_waiting",),
+    kv_used=("kv_cache_usage_perc", "gpu_cache_usage_perc"),
+    preemptions=("num_preemptions_total",),
+)
+SGLANG: Final = Preset(
+    "sglang",
+    running=("num_running_reqs",),
+    queued=("num_queue_reqs",),
+    kv_used=("token_usage",),
+    preemptions=("num_retracted_requests_total",),
+)
+PRESETS: Final[Mapping[str, Preset]] = {preset.name: preset for preset in (VLLM, SGLANG)}
+"""Kind of a source -> its names."""
+
+RANKS: Final = frozenset({"tp_rank", "pp_rank", "moe_ep_rank"})
+"""Labels of processes that share one request: each of them counts it, so of these the largest is taken."""
+
+SHARES: Final = "priority"
+"""With priorities SGLang tells the sum under an empty one beside the parts."""
+
+
+def engine(series: Iterable[Series], preset: Preset, *, source: str, now: float, place: str) -> Told | None:
+    """Make one row of all series of an endpoint.
+
+    Requests and tokens of several engines behind it (data parallel ranks, models, replicas) add up;
+    of their caches the fullest counts, because a request that meets it waits.
+
+    Args:
+        series: the lines; those with other names are passed over.
+        preset: whose names they are.
+        source: the provider's name.
+        now: monotonic seconds at which the reading ended.
+        place: ``host:port``; the row's device and, unless it is this host, its host.
+
+    Returns:
+        The row, or None if none of the names is there with a number.
+    """
+    told = _by_name(series, preset)
+    if not told:
+        return None
+    added, fullest = _added(told), _fullest(told)
+    tokens = [total for name in preset.tokens if (total := added((name,))) is not None]
+    models = {labels.get("model_name", "") for rows in told.values() for labels, _ in rows} - {""}
+    sample = GpuSample(
+        device=place,
+        index=0,
+        taken_at_s=now,
+        source=source,
+        host="" if is_here(place) else place,
+        kind="engine",
+        name=models.pop() if len(models) == 1 else "",
+        running=added(preset.running),
+        queued=added(preset.queued),
+        kv_used_ratio=fullest(preset.kv_used),
+        tokens_total=sum(tokens) if tokens else None,
+        preemptions_total=added(preset.preemptions),
+    )
+    return Told(sample)
+
+
+def _by_name(series: Iterable[Series], preset: Preset) -> dict[str, _Rows]:
+    prefix = re.compile(rf"(?:ray_)?{preset.name}[:_]")
+    names = preset.names
+    told: dict[str, _Rows] = {}
+    for one in series:
+        match = prefix.match(one.name)
+        if match and math.isfinite(one.value) and (name := one.name[match.end() :]) in names:
+            told.setdefault(name, []).append((one.labels, one.value))
+    return told
+
+
+def _added(told: Mapping[str, _Rows]) -> Callable[[tuple[str, ...]], int | None]:
+    def added(names: tuple[str, ...]) -> int | None:
+        rows = next((told[name] for name in names if name in told), None)
+        if rows is None:
+            return None
+        groups: dict[frozenset[tuple[str, str]], float] = {}
+        for labels, value in _whole(rows):
+            key = frozenset((name, text) for name, text in labels.items() if name not in RANKS)
+            groups[key] = max(value, groups.get(key, -math.inf))
+        return round(sum(groups.values()))
+
+    return added
+
+
+def _fullest(told: Mapping[str, _Rows]) -> Callable[[tuple[str, ...]], float | None]:
+    def fullest(names: tuple[str, ...]) -> float | None:
+        rows = next((told[name] for name in names if name in told), None)
+        return None if rows is None else max(value for _, value in rows)
+
+    return fullest
+
+
+def _whole(rows: _Rows) -> _Rows:
+    sums = [row for row in rows if row[0].get(SHARES) == ""]
+    return sums or rows
+
+
+def is_here(place: str) -> bool:
+    """Whether ``host:port`` is this host by its very name."""
+    host = place.rpartition(":")[0]
+    return host in {"localhost", "[::1]"} or host.startswith("127.")

@@ -1,0 +1,144 @@
+"""The text in which exporters and engines tell their numbers: Prometheus text 0.0.4 and OpenMetrics 1.0.
+
+A line is a name, labels in braces, a value, perhaps a time. Label values hold commas, blanks, braces,
+quotes and escaped line feeds, so they are read by a tokenizer and never split. A text with a line that
+is none is refused as a whole, as Prometheus refuses it: a source that tells nonsense is not half right.
+So is one that ends too early, for ``9`` may be the beginning of ``95``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+_LINE: Final = re.compile(
+    r"([a-zA-Z_:][a-zA-Z0-9_:]*)?"
+    r'(?:[ \t]*\{((?:[^"{}]++|"(?:[^"\\]++|\\.)*+")*+)\}[ \t]*|[ \t]+)'
+    r"([^ \t#]+)"
+    r"(?:[ \t]+([0-9eE+.-]+))?"
+    r"[ \t]*(#.*)?",
+    re.DOTALL,
+)
+"""Name, labels, value, time, exemplar. Possessive, so that no text makes it slow."""
+
+_LABEL: Final = re.compile(
+    r'[ \t]*(?:([a-zA-Z_:][a-zA-Z0-9_:]*|"(?:[^"\\]++|\\.)*+")[ \t]*=[ \t]*)?'
+    r'"((?:[^"\\]++|\\.)*+)"[ \t]*(?:,|\Z)',
+    re.DOTALL,
+)
+"""Name, which may stand in quotes, and value. A value alone is the name of the series, as Prometheus 3
+writes a name with unusual characters."""
+
+_ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
+_UNESCAPED: Final = {"n": "\n", '"': '"', "\\": "\\"}
+_EOF: Final = "# EOF"
+_SHOWN: Final = 60
+
+
+class Malformed(ValueError):
+    """The text is none of the two formats; the message says where."""
+
+
+class Series(NamedTuple):
+    """One line."""
+
+    name: str
+    labels: Mapping[str, str]
+    """Shared by all lines with the same labels: not to be changed."""
+    value: float
+    """May be NaN or infinite: the formats allow it."""
+    at_s: float | None = None
+    """Unix time that the source claims for it; few do."""
+
+
+def parse(text: str, *, openmetrics: bool = False) -> list[Series]:
+    """Read a whole text.
+
+    Args:
+        text: as the source gave it.
+        openmetrics: whether it is OpenMetrics, which counts time in seconds instead of milliseconds,
+            may append exemplars, and says where it ends.
+
+    Returns:
+        A series for each line, in their order; comments and blank lines are none.
+
+    Raises:
+        Malformed: a line cannot be read, or the text ends too early.
+    """
+    lines = text.split(
+        "\n"
+    )  # never splitlines(): label values may hold what Python takes for the end of a line
+    last = lines.pop()
+    if openmetrics:
+        _cut_at_eof(lines, last)
+    elif last:
+        raise Malformed("it ends in the middle of a line")
+    seen: dict[str, tuple[str, Mapping[str, str]]] = {}
+    found = []
+    for number, line in enumerate(lines, 1):
+        bare = line.strip(" \t")
+        if not bare or bare[0] == "#":
+            continue
+        try:
+            found.append(_series(bare, seen, openmetrics=openmetrics))
+        except ValueError:
+            raise Malformed(f"line {number} is no series: {bare[:_SHOWN]!a}") from None
+    return found
+
+
+def _cut_at_eof(lines: list[str], last: str) -> None:
+    """Leave nothing but what stands before the mark, which must be the end."""
+    if last:
+        lines.append(last)
+    if not lines or lines.pop() != _EOF:
+        raise Malformed(f"it does not end with {_EOF}")
+
+
+def _series(line: str, seen: dict[str, tuple[str, Mapping[str, str]]], *, openmetrics: bool) -> Series:
+    match = _LINE.fullmatch(line)
+    if match is None:
+        raise ValueError
+    name, body, value, time, exemplar = match.groups()
+    quoted, labels = seen.get(body or "") or seen.setdefault(body or "", _labels(body or ""))
+    if bool(name) == bool(quoted) or (exemplar and not openmetrics):
+        raise ValueError
+    at_s = None if time is None else _number(time) if openmetrics else int(time) / 1000.0
+    return Series(name or quoted, labels, _number(value), at_s)
+
+
+def _labels(body: str) -> tuple[str, Mapping[str, str]]:
+    """The name that stands among the labels, usually none, and the labels."""
+    body = body.strip(" \t")
+    name, labels, at = "", dict[str, str](), 0
+    while at < len(body):
+        match = _LABEL.match(body, at)
+        if match is None:
+            raise ValueError
+        key, value = match.group(1), _unescaped(match.group(2))
+        if key is None and not name and at == 0:
+            name = value
+        elif key is None or (key := _unquoted(key)) in labels:
+            raise ValueError
+        else:
+            labels[key] = value
+        at = match.end()
+    return name, labels
+
+
+def _unquoted(key: str) -> str:
+    return _unescaped(key[1:-1]) if key.startswith('"') else key
+
+
+def _unescaped(text: str) -> str:
+    if "\\" not in text:
+        return text
+    return _ESCAPE.sub(lambda found: _UNESCAPED.get(found[1], found[0]), text)
+
+
+def _number(text: str) -> float:
+    if (
+        "_" in text or not text.isascii()
+    ):  # Python reads 1_000 and digits of other scripts; the formats do not
+        raise ValueError
+    return float(text)

@@ -1,0 +1,240 @@
+"""One page over HTTP, within one deadline: from looking up the host to the last byte.
+
+Timeouts of sockets bound one operation each; a server that sends a byte a second passes them for ever.
+So each operation is given what is left of the whole, headers and TLS included. Looking up a name is the
+one step that cannot be bounded from outside: where that hangs, name the address.
+
+It is the standard library's client without its openers: no proxy variable reroutes a loopback scrape, no
+redirect carries a password to another host, and no connection is kept that a fork would share.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import socket
+import zlib
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from ssl import SSLContext, SSLSocket, create_default_context
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from autoglm_throttle.model import ProviderUnavailable
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from autoglm_throttle.settings.gpu_items import ScrapeUrl
+
+MOST_BYTES: Final = 8 * 1024 * 1024
+"""Of a page, inflated: an exporter of a large host tells 0.3 MB, an engine 0.1 MB. A server that sends more
+is not what was meant, and must not fill our memory."""
+
+CHUNK_BYTES: Final = 64 * 1024
+
+ACCEPT: Final = "text/plain;version=0.0.4,application/openmetrics-text;version=1.0.0;q=0.5,*/*;q=0.1"
+
+HINTS: Final = {
+    401: "it wants a login: http://user:password@host",
+    403: "the login is not allowed to read it",
+    404: "there is no such page: name its path in the URL",
+}
+"""Status -> what to do about it."""
+
+
+class WrongStatus(ProviderUnavailable):
+    """An answer other than 200.
+
+    Args:
+        status: the number.
+        start: the beginning of the body, at most ``CHUNK_BYTES``.
+    """
+
+    def __init__(self, status: int, start: bytes) -> None:
+        hint = HINTS.get(status, "redirects are not followed" if 300 <= status < 400 else "")
+        super().__init__(f"answers {status}" + (f" ({hint})" if hint else ""))
+        self.status = status
+        self.start = start
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What was answered."""
+
+    body: bytes
+    openmetrics: bool
+    """Whether the server calls it OpenMetrics."""
+
+
+class Deadline:
+    """What is left of a time.
+
+    Args:
+        timeout_s: seconds from now.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, timeout_s: float, clock: Callable[[], float]) -> None:
+        self.timeout_s = timeout_s
+        self._clock = clock
+        self._until_s = clock() + timeout_s
+
+    def left(self) -> float:
+        """Seconds, above 0.
+
+        Raises:
+            TimeoutError: none are.
+        """
+        left = self._until_s - self._clock()
+        if left <= 0.0:
+            raise TimeoutError
+        return left
+
+
+def fetch(url: ScrapeUrl, target: str, deadline: Deadline) -> Page:
+    """Get a page; blocks.
+
+    Args:
+        url: where; its login is sent as basic authentication.
+        target: path and query.
+        deadline: when it must be there, to the last byte.
+
+    Returns:
+        The page, inflated if it was compressed.
+
+    Raises:
+        ProviderUnavailable: it is not there in time or in full, is larger than ``MOST_BYTES``, or cannot be
+            read; its kind ``WrongStatus``: the status is not 200. No text of these tells the login.
+    """
+    try:
+        with closing(_Connection(url, deadline)) as connection:
+            connection.request("GET", target, headers=_headers(url))
+            with closing(connection.getresponse()) as answer:
+                return _page(answer)
+    except TimeoutError:
+        raise ProviderUnavailable(f"has not answered within {deadline.timeout_s:g} s") from None
+    except OSError as error:
+        raise ProviderUnavailable(f"cannot be reached: {error.strerror or error!s:.200}") from error
+    except (HTTPException, ValueError, zlib.error) as error:
+        raise ProviderUnavailable(f"answers nonsense: {error!a:.200}") from error
+
+
+def _headers(url: ScrapeUrl) -> dict[str, str]:
+    """Of a request. Compression is not asked for: it costs the engine more than the way saves."""
+    usual = url.port == (443 if url.tls else 80)
+    headers = {
+        "Host": url.place.rpartition(":")[0] if usual else url.place,
+        "User-Agent": "autoglm-throttle",
+        "Accept": ACCEPT,
+        "Accept-Encoding": "identity",
+        "Connection": "close",
+    }
+    if url.username is not None or url.password is not None:
+        login = f"{url.username or ''}:{url.password or ''}".encode()
+        headers["Authorization"] = "Basic " + base64.b64encode(login).decode("ascii")
+    return headers
+
+
+def _page(answer: HTTPResponse) -> Page:
+    if answer.status != 200:
+        start = b""
+        with suppress(HTTPException):
+            start = answer.read1(CHUNK_BYTES)
+        raise WrongStatus(answer.status, start)
+    kind = answer.getheader("Content-Type", "")
+    return Page(_body(answer), openmetrics="openmetrics-text" in kind.lower())
+
+
+def _body(answer: HTTPResponse) -> bytes:
+    inflate = _inflater(answer.getheader("Content-Encoding", ""))
+    body, received = bytearray(), 0
+    while piece := answer.read1(CHUNK_BYTES):
+        received += len(piece)
+        body += piece if inflate is None else inflate.decompress(piece, MOST_BYTES + 1 - len(body))
+        if max(received, len(body)) > MOST_BYTES:
+            raise ProviderUnavailable(f"answers more than {MOST_BYTES // 1024**2} MiB")
+    if answer.length or (inflate is not None and not inflate.eof):
+        raise ProviderUnavailable("stops in the middle of its answer")
+    return bytes(body)
+
+
+def _inflater(coding: str) -> Any:  # noqa: ANN401 - zlib has no name for it
+    coding = coding.strip().lower()
+    if coding in {"", "identity"}:
+        return None
+    if coding in {"gzip", "x-gzip"}:
+        return zlib.decompressobj(wbits=31)
+    raise ProviderUnavailable(f"compresses its answer as {coding!a:.40}; gzip or nothing is read")
+
+
+class _Connection(HTTPConnection):
+    def __init__(self, url: ScrapeUrl, deadline: Deadline) -> None:
+        super().__init__(url.host, url.port)
+        self._tls = url.tls
+        self._deadline = deadline
+
+    def connect(self) -> None:
+        """Reach the server; called by the base class."""
+        plain = _reach(self.host, self.port, self._deadline)
+        self.sock = plain
+        if self._tls:
+            plain.settimeout(self._deadline.left())
+            secured = cast("_TlsSocket", _context().wrap_socket(plain, server_hostname=self.host))
+            secured.deadline = self._deadline
+            self.sock = secured
+
+
+class _Socket(socket.socket):
+    """A socket each of whose operations may take what is left."""
+
+    deadline: Deadline
+
+    def recv_into(self, buffer: Buffer, nbytes: int = 0, flags: int = 0) -> int:
+        self.settimeout(self.deadline.left())
+        return super().recv_into(buffer, nbytes, flags)
+
+    def sendall(self, data: Buffer, flags: int = 0) -> None:
+        self.settimeout(self.deadline.left())
+        super().sendall(data, flags)
+
+
+class _TlsSocket(SSLSocket):
+    """The same inside TLS."""
+
+    deadline: Deadline
+
+    def recv_into(self, buffer: Buffer, nbytes: int | None = None, flags: int = 0) -> int:
+        self.settimeout(self.deadline.left())
+        return super().recv_into(buffer, nbytes, flags)
+
+    def sendall(self, data: Buffer, flags: int = 0) -> None:
+        self.settimeout(self.deadline.left())
+        super().sendall(data, flags)
+
+
+@functools.cache
+def _context() -> SSLContext:
+    """Reads the certificates of the machine, which takes some 20 ms: once."""
+    context = create_default_context()
+    context.sslsocket_class = _TlsSocket
+    return context
+
+
+def _reach(host: str, port: int, deadline: Deadline) -> _Socket:
+    """Connect to the first address that answers; each may take an equal part of what is left."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    failed = OSError("it has no address")
+    for tried, (family, kind, protocol, _, address) in enumerate(found):
+        plain = _Socket(family, kind, protocol)
+        plain.deadline = deadline
+        try:
+            plain.settimeout(deadline.left() / (len(found) - tried))
+            plain.connect(address)
+        except OSError as error:
+            plain.close()
+            failed = error
+        else:
+            return plain
+    raise failed

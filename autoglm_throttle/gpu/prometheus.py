@@ -1,0 +1,127 @@
+"""The queries that a Prometheus server is asked, and what its answers say.
+
+The answer to an instant query bears the time of the query, and a series that has died is answered for five
+minutes more. So a second query asks for ``timestamp()``, when each number was scraped, and both times are
+the server's own: clocks that differ between hosts do no harm.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from autoglm_throttle.gpu.dcgm import NAMES
+from autoglm_throttle.gpu.exposition import Malformed, Series
+
+PATH: Final = "/api/v1/query"
+
+DATED: Final = (
+    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
+    "DCGM_FI_DEV_GPU_TEMP",
+    "DCGM_FI_DEV_GPU_TEMP_CELSIUS",
+    "DCGM_FI_DEV_GPU_UTIL",
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
+    "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO",
+    "DCGM_FI_DEV_FB_USED",
+)
+"""Names of which at least one is on everywhere. All numbers of a card come with one scrape, so one of them
+dates the row; ``timestamp()`` forgets the name, so a query for all of them would find each card repeatedly,
+which the server refuses."""
+
+_INSTANCE: Final = "instance"
+
+
+def values_query(selector: str = "") -> str:
+    """The query for the numbers of all cards.
+
+    Args:
+        selector: label matchers, such as ``cluster="a"``; empty: every card that the server knows.
+    """
+    matchers = f'__name__=~"{"|".join(sorted(NAMES))}"'
+    return "{" + (f"{matchers},{selector}" if selector else matchers) + "}"
+
+
+def times_query(selector: str = "") -> str:
+    """The query for when the numbers were scraped; ``or`` leaves one time for each card."""
+    return " or ".join(f"timestamp({name}{{{selector}}})" for name in DATED)
+
+
+def target(base: str, query: str) -> str:
+    """The path and query to ask for.
+
+    Args:
+        base: path under which the server stands, such as ``/prom``; may end with a slash or be empty.
+        query: in PromQL.
+    """
+    return f"{base.rstrip('/')}{PATH}?{urlencode({'query': query})}"
+
+
+def read(values: bytes, times: bytes) -> tuple[list[Series], float]:
+    """Read both answers.
+
+    Args:
+        values: JSON that answers ``values_query``.
+        times: JSON that answers ``times_query``.
+
+    Returns:
+        The series, each with the time of its scrape, and what time it was on the server; 0 if it found none.
+        A card without a ``Hostname`` is on the host of its ``instance``.
+
+    Raises:
+        Malformed: an answer is none that the server's documentation describes.
+    """
+    scraped = {_identity(labels): value for labels, _, value in _vector(times)}
+    series, asked_s = [], 0.0
+    for labels, at_s, value in _vector(values):
+        asked_s = max(asked_s, at_s)
+        name = labels.get("__name__", "")
+        series.append(Series(name, _located(labels), value, scraped.get(_identity(labels))))
+    return series, asked_s
+
+
+def complaint(body: bytes) -> tuple[str, str]:
+    """Kind and text of the error that a server answers; both empty if it is none of its own."""
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError):
+        return "", ""
+    if not isinstance(answer, dict) or answer.get("status") != "error":
+        return "", ""
+    return str(answer.get("errorType", "")), str(answer.get("error", ""))
+
+
+_Point = tuple[Mapping[str, str], float, float]
+"""Labels, time of the query, value."""
+
+
+def _vector(body: bytes) -> list[_Point]:
+    try:
+        answer: Any = json.loads(body)
+        kind, result = answer["data"]["resultType"], answer["data"]["result"]
+        points = [_point(one) for one in result] if kind == "vector" else None
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+        raise Malformed(f"it is no answer of a Prometheus server ({type(error).__name__})") from None
+    if points is None:
+        raise Malformed("it is no vector")
+    return points
+
+
+def _point(one: Any) -> _Point:  # noqa: ANN401 - JSON
+    at_s, text = one["value"]
+    labels = {str(name): str(value) for name, value in one["metric"].items()}
+    if not math.isfinite(at_s):
+        raise ValueError
+    return labels, float(at_s), float(text)
+
+
+def _identity(labels: Mapping[str, str]) -> frozenset[tuple[str, str]]:
+    return frozenset(pair for pair in labels.items() if pair[0] != "__name__")
+
+
+def _located(labels: Mapping[str, str]) -> Mapping[str, str]:
+    if labels.get("Hostname") or labels.get("hostname") or not labels.get(_INSTANCE):
+        return labels
+    return {**labels, "Hostname": labels[_INSTANCE]}

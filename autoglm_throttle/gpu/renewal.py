@@ -1,0 +1,116 @@
+"""When a number that was read was measured: a source that is asked often repeats itself.
+
+An exporter collects every 30 s and is read every second: 29 of 30 answers are the old measurement again.
+Taken for new, one hot reading would count as thirty. So a row is dated by what changes in it:
+
+- by its energy counter, where it has one: that of a card in use never stands still;
+- else by the time that the source claims for it;
+- else by whether anything changed in any row of the source. An idle card without a counter may truly
+  repeat all its numbers, while its busy neighbours show that the source measures.
+
+The gaps between the changes are the period of the source.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Final
+
+from autoglm_throttle.model import DeviceKey, GpuSample
+
+GAPS: Final = 9
+"""As many gaps as are remembered: their median bears four outliers, and a changed period shows after five."""
+
+GAPS_TO_LEARN: Final = 3
+"""From so many gaps on the period is told: the first one is cut short by when we began to look."""
+
+FORGET_S: Final = 300.0
+"""What is known of a row that is no longer told is kept so long: what comes back unchanged is old."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A row, and what dates it."""
+
+    sample: GpuSample
+    pulse: float | None = None
+    """A number of the row that moves with every measurement: the energy counter."""
+    stamp_s: float | None = None
+    """Unix time of the measurement, by the source's own word."""
+
+
+class Renewal:
+    """Dates the rows of one source."""
+
+    def __init__(self) -> None:
+        self._rows: dict[DeviceKey, _Watch] = {}
+        self._source = _Watch()
+
+    def __repr__(self) -> str:
+        return f"Renewal(rows={len(self._rows)}, period_s={self.period_s})"
+
+    @property
+    def period_s(self) -> float | None:
+        """How often the source measures: its slowest row dated by itself, else the source as a whole."""
+        known = [watch.period_s for watch in self._rows.values() if watch.period_s is not None]
+        return max(known) if known else self._source.period_s
+
+    def date(self, told: Iterable[Told], now: float, wall_s: float) -> list[GpuSample]:
+        """Say of each row how old its measurement is.
+
+        Args:
+            told: one complete reading.
+            now: monotonic seconds at which it ended.
+            wall_s: Unix time at that moment, by the clock that the stamps were made with.
+
+        Returns:
+            The rows with ``age_s`` and ``period_s``. What has not changed keeps its time of measurement:
+            ``taken_at_s - age_s`` stands still.
+        """
+        rows = list(told)
+        self._source.see(frozenset(_numbers(row.sample) for row in rows), now, now)
+        for key in [key for key, watch in self._rows.items() if now - watch.seen_s > FORGET_S]:
+            del self._rows[key]
+        return [self._dated(row, now, wall_s) for row in rows]
+
+    def _dated(self, row: Told, now: float, wall_s: float) -> GpuSample:
+        key = (row.sample.host, row.sample.device)
+        stamped = row.stamp_s is not None
+        watch = self._source
+        if stamped or row.pulse is not None:
+            watch = self._rows.setdefault(key, _Watch())
+            mark = row.stamp_s if row.pulse is None else row.pulse
+            watch.see(mark, now, now - max(0.0, wall_s - row.stamp_s) if row.stamp_s is not None else now)
+        period_s = watch.period_s if watch.period_s is not None else self._source.period_s
+        return replace(row.sample, taken_at_s=now, age_s=max(0.0, now - watch.measured_s), period_s=period_s)
+
+
+class _Watch:
+    """When a mark was last another one."""
+
+    def __init__(self) -> None:
+        self.measured_s = 0.0
+        self.seen_s = 0.0
+        self._mark: Hashable = None
+        self._changes = 0
+        self._gaps: deque[float] = deque(maxlen=GAPS)
+
+    @property
+    def period_s(self) -> float | None:
+        return median(self._gaps) if len(self._gaps) >= GAPS_TO_LEARN else None
+
+    def see(self, mark: Hashable, now: float, measured_s: float) -> None:
+        self.seen_s = now
+        if self._changes and mark == self._mark:
+            return
+        if self._changes and measured_s > self.measured_s:
+            self._gaps.append(measured_s - self.measured_s)
+        self._mark, self.measured_s = mark, measured_s
+        self._changes += 1
+
+
+def _numbers(sample: GpuSample) -> GpuSample:
+    return replace(sample, taken_at_s=0.0)
