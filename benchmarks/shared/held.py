@@ -14,6 +14,10 @@ PARTS = 10
 
 AT_ONCE = 64
 LARGE = 10_000
+"""Of which a sixtieth is counted in a byte."""
+
+LARGER = 1_000_000
+"""Of which it takes two."""
 
 
 async def _charge(hit: Hit, users: list[str], units: int, at_once: int) -> None:
@@ -47,9 +51,10 @@ def full(lab: Lab, who: Contestant, limit: UserLimit, *, at_once: int, over_s: f
 def memory(lab: Lab, ours: Contestant, rival: Contestant) -> dict[str, float]:
     """Exact and compact, and the moving window of ``limits``."""
     spread_s = lab.scale.spread_s
-    large = UserLimit(f"user-{spread_s}s", LARGE, spread_s)
+    large, larger = (UserLimit(f"user-{spread_s}s", units, spread_s) for units in (LARGE, LARGER))
     return {
         "store": full(lab, ours, LIMIT, at_once=AT_ONCE),
         "store-compact": full(lab, ours, large, at_once=AT_ONCE, over_s=spread_s),
+        "store-compact-million": full(lab, ours, larger, at_once=AT_ONCE, over_s=spread_s),
         "moving": full(lab, rival, LIMIT, at_once=1),
     }

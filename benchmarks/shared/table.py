@@ -84,7 +84,7 @@ def memory(found: Mapping[str, float]) -> str:
     """Bytes."""
     return (
         f"\nbytes per user: exact at 100 {found['store']:.0f}, compact at 10,000 {found['store-compact']:.0f}"
-        f", limits moving at 100 {found['moving']:.0f}"
+        f", at 1,000,000 {found['store-compact-million']:.0f}, limits moving at 100 {found['moving']:.0f}"
     )
 
 

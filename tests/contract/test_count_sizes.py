@@ -66,6 +66,18 @@ def test_counts_are_small_again_when_the_large_has_left(store: ScriptStore, larg
     assert store.call([ask(store, 0)], player.clock + 61 * SECOND)[0][1] == UNITS_AT_MOST - 61 * 9
 
 
+@pytest.mark.parametrize("large", [256, 65_536])
+def test_counts_stay_large_until_the_last_large_has_left(store: ScriptStore, large: int) -> None:
+    player = Player(store)
+    for units in (large, 1, large, 1):
+        player.send([ask(store, units)])
+        player.clock += SECOND
+    for later_s in (57, 1, 1, 1):
+        player.clock += later_s * SECOND
+        player.send([ask(store, 1)])
+    assert stands(player)[0] == 1
+
+
 @pytest.mark.parametrize("later_s", [0, 5])
 def test_counts_are_small_again_when_the_large_is_given_back(store: ScriptStore, later_s: int) -> None:
     player = Player(store)

@@ -36,6 +36,8 @@ STRANGE: dict[str, Plant] = {
     "text of the right length": lambda client, key: client.set(key, "x" * 71),
     "ours, cut off": lambda client, key: client.set(key, b"\xf9" + bytes(9)),
     "ours, and a half": lambda client, key: client.set(key, b"\xfa" + bytes(12)),
+    "a mark too far": lambda client, key: client.set(key, b"\xfc" + bytes(13)),
+    "as it was before": lambda client, key: client.set(key, b"B" + bytes(12) + b"\x01"),
     "words": lambda client, key: client.rpush(key, "some", "words"),
 }
 
