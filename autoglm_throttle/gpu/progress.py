@@ -169,12 +169,8 @@ class Progress:
 
     def _before(self, ago_s: float, now: _Mark) -> _Mark:
         """Return the youngest mark at least so old, else the oldest one."""
-        found = self._marks[0]
-        for mark in self._marks:
-            if mark.at_s > now.at_s - ago_s:
-                break
-            found = mark
-        return found
+        latest_s = now.at_s - ago_s
+        return next((mark for mark in reversed(self._marks) if mark.at_s <= latest_s), self._marks[0])
 
     def _rate(self, window_s: float, now: _Mark) -> float | None:
         start = self._before(window_s, now)

@@ -1,0 +1,74 @@
+"""The host's load where it is told, None where it is not."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import pytest
+
+from autoglm_throttle.gpu.host_load import STAT, Host, HostLoad
+
+
+def times(user: int, idle: int, iowait: int) -> str:
+    return f"cpu  {user} 0 0 {idle} {iowait} 0 0 0 0 0\ncpu0 1 2 3 4 5\n"
+
+
+def average() -> tuple[float, float, float]:
+    return (6.0, 1.0, 1.0)
+
+
+def test_load_is_per_core_and_iowait_since_the_reading_before(tmp_path: Path) -> None:
+    stat = tmp_path / "stat"
+    host = HostLoad(average, 8, stat)
+    stat.write_text(times(100, 100, 100))
+    assert host.read() == Host(0.75, None)
+    stat.write_text(times(150, 120, 130))
+    assert host.read() == Host(0.75, 0.3)
+    assert host.read().iowait is None, "no time has passed"
+    stat.write_text(times(250, 120, 130))
+    assert host.read().iowait == 0.0
+
+
+def test_a_counter_that_falls_tells_nothing(tmp_path: Path) -> None:
+    stat = tmp_path / "stat"
+    host = HostLoad(average, 8, stat)
+    for text in (times(100, 100, 100), times(190, 100, 90)):
+        stat.write_text(text)
+        seen = host.read()
+    assert seen.iowait is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "cpu 1 2 3\n", "cpu a b c d e f g h\n", "intr 1 2 3 4 5 6 7 8\n", "cpu \xff\n"]
+)
+def test_a_table_of_another_form_tells_nothing(tmp_path: Path, text: str) -> None:
+    stat = tmp_path / "stat"
+    stat.write_text(text, encoding="latin-1")
+    host = HostLoad(average, 8, stat)
+    assert [host.read().iowait, host.read().iowait] == [None, None]
+
+
+def test_a_host_that_tells_nothing(tmp_path: Path) -> None:
+    def refuses() -> tuple[float, float, float]:
+        raise OSError("load average is unobtainable")
+
+    host = HostLoad(refuses, 8, tmp_path / "absent")
+    assert [host.read(), host.read()] == [Host(None, None)] * 2
+
+
+def test_cores_not_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert HostLoad(average, stat=tmp_path / "absent").read() == Host(None, None)
+
+
+def test_this_host() -> None:
+    host = HostLoad()
+    host.read()
+    load, iowait = host.read()
+    assert load is not None
+    assert math.isfinite(load)
+    assert load >= 0.0
+    assert iowait is None or 0.0 <= iowait <= 1.0
+    assert STAT.exists() or iowait is None

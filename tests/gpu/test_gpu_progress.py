@@ -1,0 +1,236 @@
+"""What comes out, over windows that rare answers survive, against what usually does."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.gpu.progress import Movement, Progress
+from autoglm_throttle.model import GpuSample, GpuView, Work
+from tests.gpu.cases.play import row, view
+
+
+def engine(now: float, **fields: Any) -> GpuSample:
+    return row(9, now, **{"kind": "engine", "source": "vllm", **fields})
+
+
+class Service:
+    """Ours, one update a second."""
+
+    def __init__(self) -> None:
+        self.progress = Progress()
+        self.now = 500.0
+        self.done = 0.0
+
+    def run(self, seconds: int, per_s: float, in_flight: int = 10, **more: Any) -> Movement:
+        rows = more.pop("rows", lambda now: ())
+        for _ in range(seconds):
+            self.now += 1.0
+            self.done += per_s
+            work = Work(in_flight=in_flight, completed_total=int(self.done + 1e-6), **more)
+            told = (row(0, self.now), *rows(self.now))
+            movement = self.progress.update(view(told), work, self.now)
+        return movement
+
+
+def test_the_first_look_knows_no_rate_and_a_second_one_does() -> None:
+    service = Service()
+    assert service.run(1, 5.0).per_s is None
+    assert service.run(1, 5.0).per_s == 5.0
+
+
+def test_completions_and_streamed_parts_are_both_progress() -> None:
+    progress = Progress()
+    empty = view((row(0, 0.0),))
+    progress.update(empty, Work(completed_total=1, chunks_total=10), 0.0)
+    assert progress.update(empty, Work(completed_total=3, chunks_total=30), 2.0).per_s == 11.0
+
+
+def test_rare_answers_are_progress_all_the_time() -> None:
+    service = Service()
+    service.run(10, 0.25)
+    assert all((service.run(1, 0.25).per_s or 0.0) > 0.0 for _ in range(40))
+
+
+@pytest.mark.parametrize(("p95_s", "window_s"), [(None, 10.0), (0.5, 10.0), (25.0, 25.0), (900.0, 60.0)])
+def test_the_window_is_as_long_as_answers_take(p95_s: float | None, window_s: float) -> None:
+    service = Service()
+    service.run(90, 1.0, p95_s=p95_s)
+    assert service.run(1, 0.0, p95_s=p95_s).window_s == window_s
+    last = service.run(int(window_s) - 2, 0.0, p95_s=p95_s).per_s
+    assert last is not None
+    assert last > 0.0
+    assert service.run(2, 0.0, p95_s=p95_s).per_s == 0.0
+
+
+def test_silence_counts_from_the_last_answer_or_the_first_request_whichever_was_later() -> None:
+    service = Service()
+    service.run(20, 1.0)
+    assert service.run(7, 0.0).silent_s == 7.0
+    still = service.run(5, 0.0, in_flight=0)
+    assert (still.silent_s, still.unused_s) == (0.0, 5.0)
+    began = service.run(1, 0.0)
+    assert (began.silent_s, began.unused_s) == (0.0, 0.0)
+    assert service.run(3, 0.0).silent_s == 3.0
+
+
+def test_a_counter_that_starts_anew_is_no_progress_backwards() -> None:
+    service = Service()
+    service.run(20, 10.0)
+    service.done = 0.0
+    movement = service.run(12, 0.0)
+    assert (movement.per_s, movement.silent_s) == (0.0, 12.0)
+
+
+# --- engines
+
+
+def test_engines_speak_before_our_own_count() -> None:
+    service = Service()
+    rows = lambda now: (engine(now, tokens_per_s=300.0), engine(now, tokens_per_s=200.0))  # noqa: E731
+    service.run(5, 1.0)
+    assert service.run(1, 1.0, rows=rows).per_s is None, "another unit: begun anew"
+    assert service.run(20, 0.0, rows=rows).per_s == pytest.approx(500.0)
+    assert service.run(1, 0.0, rows=rows).silent_s == 0.0
+    hung = service.run(15, 0.0, rows=lambda now: (engine(now, tokens_per_s=0.0),))
+    assert (hung.per_s, hung.silent_s) == (0.0, 15.0)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"tokens_per_s": None},
+        {"tokens_per_s": 5.0, "health": "lost"},
+        {"tokens_per_s": 5.0, "kind": "gpu"},
+        {"tokens_per_s": 5.0, "age_s": 4.0},
+    ],
+    ids=["no tokens", "lost", "a card", "long ago"],
+)
+def test_an_engine_that_does_not_tell_leaves_it_to_us(told: dict[str, Any]) -> None:
+    service = Service()
+    heard = lambda now: (engine(now, queued=1), engine(now, **told))  # noqa: E731
+    assert service.run(20, 3.0, rows=heard).per_s == 3.0
+
+
+def test_an_engine_with_a_slow_source_is_heard() -> None:
+    service = Service()
+    heard = lambda now: (engine(now), engine(now, tokens_per_s=70.0, age_s=20.0, period_s=10.0))  # noqa: E731
+    assert service.run(20, 3.0, rows=heard).per_s == pytest.approx(70.0)
+
+
+def test_engines_counted_out_by_the_view_are_not_heard() -> None:
+    progress = Progress()
+    for tick in range(5):
+        now = 10.0 + tick
+        seen: GpuView = view((engine(now, tokens_per_s=9.0),), engines=0)
+        movement = progress.update(seen, Work(completed_total=2 * tick), now)
+    assert movement.per_s == 2.0
+
+
+def test_the_level_is_that_of_the_engine_where_it_tells() -> None:
+    service = Service()
+    calm = lambda now: (engine(now, tokens_per_s=500.0, running=8),)  # noqa: E731
+    service.run(60, 0.0, rows=calm)
+    assert service.run(1, 0.0, rows=calm).share == pytest.approx(1.0)
+    lone = lambda now: (engine(now, tokens_per_s=60.0, running=1),)  # noqa: E731
+    shares = [service.run(1, 0.0, rows=lone).share for _ in range(40)]
+    assert all(share is None or share > 0.9 for share in shares), "other loads of the engine are not compared"
+
+
+# --- the usual
+
+
+def test_the_usual_speaks_after_half_a_minute_of_learning() -> None:
+    service = Service()
+    shares = [service.run(1, 20.0).share for _ in range(60)]
+    first = next(at for at, share in enumerate(shares) if share is not None)
+    assert 38 <= first <= 42, "ten seconds of window and thirty of learning"
+    assert shares[-1] == pytest.approx(1.0)
+
+
+def test_a_collapse_is_seen_within_the_window_and_held() -> None:
+    service = Service()
+    service.run(120, 100.0)
+    fallen = service.run(12, 33.0).share
+    assert fallen is not None
+    assert fallen < 0.4
+    later = service.run(500, 33.0).share
+    assert later is not None
+    assert later < 0.4, "the fault must not become the usual"
+
+
+def test_after_ten_minutes_what_was_a_collapse_is_the_usual() -> None:
+    service = Service()
+    service.run(120, 100.0)
+    service.run(630, 33.0)
+    assert service.run(60, 33.0).share == pytest.approx(1.0)
+
+
+def test_a_slow_change_is_learned() -> None:
+    service = Service()
+    service.run(120, 100.0)
+    for per_s in range(99, 30, -1):
+        share = service.run(10, float(per_s)).share
+        assert share is not None
+        assert share > 0.5
+
+
+def test_other_loads_are_not_compared() -> None:
+    service = Service()
+    service.run(120, 100.0, in_flight=20)
+    shares = [service.run(1, 20.0, in_flight=4).share for _ in range(35)]
+    assert all(share is None or share > 0.5 for share in shares)
+    assert service.run(30, 20.0, in_flight=4).share == pytest.approx(1.0)
+    back = service.run(30, 100.0, in_flight=20).share
+    assert back == pytest.approx(1.0, rel=0.01), "each load keeps its own"
+
+
+def test_a_changing_load_is_not_compared() -> None:
+    service = Service()
+    service.run(120, 100.0)
+    shares = [service.run(1, 20.0, in_flight=n).share for n in range(10, 200, 10)]
+    assert shares[3:] == [None] * len(shares[3:])
+
+
+def test_too_few_answers_are_not_compared_and_few_ones_over_a_longer_window() -> None:
+    rare = Service()
+    assert rare.run(300, 0.5).share is None, "thirty a minute: chance halves them"
+    few = Service()
+    few.run(200, 2.0)
+    silent = [few.run(1, 0.0).share for _ in range(20)]
+    assert [share is None or share > 0.5 for share in silent[:11]] == [True] * 11, "25 s are needed"
+    last = silent[-1]
+    assert last is not None
+    assert last < 0.5
+
+
+def test_a_window_longer_than_the_load_was_steady_is_not_compared() -> None:
+    service = Service()
+    service.run(200, 2.0)
+    service.run(15, 30.0, in_flight=100)
+    shares = [service.run(1, 0.0).share for _ in range(12)]
+    assert shares == [None] * 12, "25 s hold two loads"
+
+
+@given(
+    steps=st.lists(
+        st.tuples(st.floats(0.0, 90.0), st.integers(0, 400), st.integers(0, 60), st.booleans()), max_size=60
+    )
+)
+def test_whatever_happens_the_figures_stay_in_their_ranges(
+    steps: list[tuple[float, int, int, bool]],
+) -> None:
+    progress, now, done = Progress(), 0.0, 0
+    for passed_s, more, in_flight, told in itertools.chain(steps, steps):
+        now, done = now + passed_s, done + more
+        rows = (row(0, now), *((engine(now, tokens_per_s=more),) if told else ()))
+        movement = progress.update(view(rows), Work(in_flight=in_flight, completed_total=done), now)
+        assert movement.per_s is None or movement.per_s >= 0.0
+        assert 0.0 <= movement.silent_s <= now
+        assert 0.0 <= movement.unused_s <= now
+        assert movement.share is None or movement.share >= 0.0
+        assert in_flight == 0 or movement.unused_s == 0.0

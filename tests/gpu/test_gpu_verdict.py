@@ -1,0 +1,339 @@
+"""Every labelled case is judged right, and the rules of time and doubt hold."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.gpu.verdict import Judge, VerdictRules
+from autoglm_throttle.gpu.verdict_table import BALLOT, TABLE, Reading, find, weigh
+from autoglm_throttle.model import Finding, GpuView, Work
+from tests.gpu.cases.play import Case, Phase, Player, labels, row, view
+from tests.gpu.cases.table import CASES, FULL, H100, HEALTHY, QUIET, REST, SERVING, SPIN, one
+
+RULES = VerdictRules()
+PLAIN = {Finding.IDLE, Finding.WORKING, Finding.UNKNOWN}
+RATIO = st.none() | st.floats(0.0, 1.0)
+COUNT = st.integers(0, 50)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_labelled_case(case: Case) -> None:
+    player = Player()
+    for number, phase in enumerate(case.phases):
+        seen = player.play(phase)
+        assert labels(seen) == phase.labels, f"{case.origin}, phase {number}: {seen.verdicts}"
+
+
+def test_the_set_names_each_finding_and_each_name_once() -> None:
+    assert {label for case in CASES for phase in case.phases for label in phase.labels} == set(Finding)
+    assert len({case.name for case in CASES}) == len(CASES)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.seconds <= 70], ids=lambda case: case.name)
+def test_labelled_case_at_five_samples_a_second(case: Case) -> None:
+    player = Player()
+    for phase in case.phases:
+        if phase.seconds > 1:
+            assert labels(player.play(phase, step_s=0.2)) == phase.labels
+
+
+# --- exactly one verdict, and never on utilization alone
+
+
+@given(
+    cards=st.lists(
+        st.fixed_dictionaries(
+            {
+                "health": st.sampled_from(["ok", "degraded", "lost"]),
+                "utilization_pct": st.none() | st.floats(0.0, 100.0),
+                "graphics_active_ratio": RATIO,
+                "power_w": st.none() | st.floats(0.0, 800.0),
+                "power_limit_w": st.none() | st.floats(1.0, 800.0),
+                "sm_active_ratio": RATIO,
+                "dram_active_ratio": RATIO,
+                "tensor_active_ratio": RATIO,
+                "throttled_ratio": RATIO,
+                "sm_clock_mhz": st.none() | st.floats(0.0, 3000.0),
+                "sm_clock_max_mhz": st.none() | st.floats(1.0, 3000.0),
+                "throttle": st.none() | st.frozensets(st.sampled_from(["sw_power_cap", "hw_thermal"])),
+            }
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+    per_s=st.sampled_from([0.0, 0.3, 20.0]),
+    work=st.fixed_dictionaries(
+        {
+            "in_flight": COUNT,
+            "waiting": COUNT,
+            "at_limit": st.booleans(),
+            "p95_s": st.none() | st.floats(0.0, 100.0),
+            "slo_s": st.none() | st.floats(0.1, 10.0),
+        }
+    ),
+    seconds=st.integers(1, 15),
+)
+def test_every_input_has_exactly_one_verdict(
+    cards: list[dict[str, Any]], per_s: float, work: dict[str, Any], seconds: int
+) -> None:
+    player = Player()
+    for seen in player.seconds(Phase(seconds, tuple(cards), (), completed_per_s=per_s, work=work)):
+        keys = [(each.host, each.device) for each in seen.devices]
+        assert list(seen.verdicts) == keys
+        told = sum(each.health != "lost" for each in seen.devices) / len(cards)
+        assert 0.0 <= seen.capacity <= told + 1e-12
+        for each, verdict in zip(seen.devices, seen.verdicts.values(), strict=True):
+            assert 0.0 <= verdict.confidence <= 1.0
+            assert (verdict.finding is Finding.LOST) == (each.health == "lost")
+            assert verdict.since_s <= player.now
+
+
+@given(
+    percent=st.none() | st.floats(0.0, 100.0),
+    others=st.lists(st.none() | st.floats(0.0, 100.0), max_size=2),
+    seconds=st.integers(1, 40),
+    in_flight=COUNT,
+)
+def test_utilization_alone_gives_only_the_plain_findings(
+    percent: float | None, others: list[float | None], seconds: int, in_flight: int
+) -> None:
+    cards = tuple({"utilization_pct": pct} for pct in (percent, *others))
+    for seen in Player().seconds(
+        Phase(seconds, cards, (), work={"in_flight": in_flight, "waiting": in_flight})
+    ):
+        assert set(labels(seen)) <= PLAIN
+
+
+@given(
+    reading=st.builds(
+        Reading,
+        **{
+            each.name: st.none() | st.floats(0.0, 2.0)
+            for each in fields(Reading)
+            if each.name not in {"elsewhere", "silent_share", "in_flight", "backlog", "utilization_pct"}
+        },
+        utilization_pct=st.floats(0.0, 100.0),
+        elsewhere=st.sampled_from([0.0, 1.0]),
+        silent_share=st.floats(0.0, 2.0),
+        in_flight=st.floats(0.0, 2.0),
+        backlog=st.floats(0.0, 2.0),
+    )
+)
+def test_the_first_row_that_matches_wins(reading: Reading) -> None:
+    found = find(reading, RULES)
+    order = [finding for finding, _ in TABLE]
+    earlier = TABLE[: order.index(found)]
+    assert not any(matches(reading, RULES) for _, matches in earlier)
+    confidence, evidence = weigh(found, reading, RULES)
+    assert 0.0 < confidence <= 1.0, "what matches rests on at least one signal that agrees"
+    assert None not in evidence.values()
+
+
+# --- time
+
+
+def test_two_samples_are_not_enough_and_nor_are_many_within_two_seconds() -> None:
+    player = Player()
+    seen = [labels(each)[0] for each in player.seconds(replace(HEALTHY, seconds=4))]
+    assert seen == [Finding.UNKNOWN] * 3 + [Finding.PRODUCTIVE], "the first sample knows no rate yet"
+    quick = [labels(each)[0] for each in Player().seconds(replace(HEALTHY, seconds=2), step_s=0.2)]
+    assert quick == [Finding.UNKNOWN] * 10
+
+
+def test_a_finding_is_left_by_three_new_samples_spanning_two_seconds_and_not_by_one() -> None:
+    player = Player()
+    player.play(HEALTHY)
+    odd = one(1, {**FULL, "utilization_pct": 50.0}, Finding.WORKING, completed_per_s=10.0)
+    for _ in range(5):
+        assert labels(player.play(odd)) == (Finding.PRODUCTIVE,)
+        assert labels(player.play(replace(HEALTHY, seconds=1))) == (Finding.PRODUCTIVE,)
+    left = [labels(each)[0] for each in player.seconds(replace(odd, seconds=3))]
+    assert left == [Finding.PRODUCTIVE, Finding.PRODUCTIVE, Finding.WORKING]
+
+
+def test_where_no_finding_lasts_only_the_plain_is_said() -> None:
+    player = Player()
+    player.play(HEALTHY)
+    working = one(1, {**FULL, "utilization_pct": 50.0}, Finding.WORKING, completed_per_s=10.0)
+    underfed = one(1, {**FULL, "sm_active_ratio": 0.1}, Finding.UNDERFED, completed_per_s=10.0)
+    found = [labels(player.play(phase))[0] for phase in (underfed, working, underfed, working, underfed)]
+    held = Finding.PRODUCTIVE
+    assert found == [held, held, Finding.UNKNOWN, Finding.WORKING, Finding.UNKNOWN]
+
+
+def test_the_same_measurement_again_and_again_counts_once() -> None:
+    judge = Judge()
+    seen: GpuView | None = None
+    for tick in range(30):
+        now = 1000.0 + tick
+        card = row(0, now, age_s=float(tick) + tick * 1e-5, **FULL)
+        seen = judge.update(view((card,)), Work(in_flight=9, completed_total=9 * tick), now)
+    assert seen is not None
+    assert labels(seen) == (Finding.UNKNOWN,), "one measurement proves nothing"
+
+
+def test_lost_is_said_at_once_and_taken_back_at_once() -> None:
+    player = Player()
+    player.play(HEALTHY)
+    lost = player.play(one(1, {"health": "lost"}, Finding.LOST))
+    (verdict,) = lost.verdicts.values()
+    assert (verdict.finding, verdict.since_s, verdict.confidence) == (Finding.LOST, player.now, 1.0)
+    again = player.play(one(1, {"health": "lost"}, Finding.LOST))
+    assert next(iter(again.verdicts.values())).since_s == player.now - 1.0
+    assert labels(player.play(replace(HEALTHY, seconds=1))) == (Finding.UNKNOWN,)
+
+
+def test_a_stall_needs_ten_seconds_and_names_its_evidence() -> None:
+    player = Player()
+    player.play(HEALTHY)
+    found = [labels(each)[0] for each in player.seconds(one(14, SPIN, Finding.STALLED))]
+    assert found.index(Finding.STALLED) == 11, (
+        "ten seconds, of which the last gives the first of three samples"
+    )
+    seen = player.play(one(1, SPIN, Finding.STALLED))
+    (verdict,) = seen.verdicts.values()
+    assert verdict.evidence == {
+        "utilization_pct": 100.0,
+        "in_flight": 32,
+        "progress_per_s": 0.0,
+        "power_share": 0.1,
+    }
+    assert verdict.confidence == 4 / 5
+    assert seen.fake_busy
+
+
+def test_a_stall_takes_longer_if_so_wished() -> None:
+    player = Player(VerdictRules(stalled_s=20.0))
+    player.play(HEALTHY)
+    assert labels(player.play(one(18, SPIN, Finding.UNKNOWN))) != (Finding.STALLED,)
+    assert labels(player.play(one(6, SPIN, Finding.STALLED))) == (Finding.STALLED,)
+
+
+def test_a_stall_of_a_card_that_fell_silent_ends_with_our_own_progress() -> None:
+    player = Player()
+    player.play(HEALTHY)
+    player.play(one(20, SPIN, Finding.STALLED))
+    at_s = player.now
+    card = row(0, at_s, **SPIN)
+
+    def later(seconds: float, completed: int) -> Finding:
+        work = Work(in_flight=9, completed_total=completed)
+        return labels(player.judge.update(view((card,)), work, at_s + seconds))[0]
+
+    assert later(1.0, 300) is Finding.STALLED
+    assert later(30.0, 300) is Finding.STALLED, "silence is no recovery"
+    assert later(31.0, 320) is Finding.UNKNOWN
+    assert later(60.0, 320) is Finding.UNKNOWN
+
+
+def test_a_stalled_card_late_by_its_own_period_is_not_silent() -> None:
+    player = Player()
+    player.play(HEALTHY)
+    player.play(one(20, {**SPIN, "period_s": 30.0}, Finding.STALLED))
+    card = row(0, player.now, **SPIN, period_s=30.0)
+    seen = player.judge.update(view((card,)), Work(in_flight=9, completed_total=999), player.now + 60.0)
+    assert labels(seen) == (Finding.STALLED,)
+
+
+def test_a_card_no_longer_known_is_forgotten_and_engines_get_no_verdict() -> None:
+    judge = Judge()
+    engine = row(1, 1000.0, kind="engine", tokens_per_s=5.0)
+    judge.update(view((row(0, 1000.0, **FULL), engine)), Work(), 1000.0)
+    assert "GPU-0" in repr(judge)
+    seen = judge.update(view((engine,)), Work(), 1001.0)
+    assert seen.verdicts == {}
+    assert seen.capacity == 1.0
+    assert "GPU-0" not in repr(judge)
+
+
+# --- the capacity of a card that is slowed down
+
+
+def throttled(clock: float | None, **fields: Any) -> dict[str, Any]:
+    return {**FULL, "throttle": frozenset({"hw_thermal"}), "sm_clock_mhz": clock, **fields}
+
+
+def test_a_throttled_card_counts_by_its_clock_and_weight() -> None:
+    cards = (throttled(990.0), FULL, FULL, {"health": "lost"})
+    phase = Phase(5, cards, (), completed_per_s=10.0, work=SERVING)
+    seen = Player().play(phase)
+    assert labels(seen) == (Finding.THROTTLED, Finding.PRODUCTIVE, Finding.PRODUCTIVE, Finding.LOST)
+    assert seen.capacity == pytest.approx(0.75 - 0.25 * 0.5)
+
+
+@pytest.mark.parametrize(
+    ("clock", "left"), [(100.0, 0.2), (990.0, 0.5), (1980.0, 1.0), (2100.0, 1.0), (None, 1.0)]
+)
+def test_the_clock_share_stays_between_a_fifth_and_one(clock: float | None, left: float) -> None:
+    seen = Player().play(one(5, throttled(clock), Finding.THROTTLED, completed_per_s=10.0))
+    assert labels(seen) == (Finding.THROTTLED,)
+    assert seen.capacity == pytest.approx(left)
+
+
+def test_capacity_is_untouched_while_the_finding_is_not_sure() -> None:
+    player = Player()
+    seen = list(player.seconds(one(3, throttled(990.0), Finding.THROTTLED, completed_per_s=10.0)))
+    assert [each.capacity for each in seen] == [1.0, 1.0, 0.5]
+
+
+def test_full_speed_learned_under_load_gives_the_capacity_back() -> None:
+    player = Player()
+    card = {**FULL, "throttle": frozenset({"sw_power_cap"}), "sm_clock_mhz": 1386.0}
+    assert player.play(one(5, card, Finding.THROTTLED, completed_per_s=9.0)).capacity == pytest.approx(0.7)
+    assert player.play(one(60, card, Finding.PRODUCTIVE, completed_per_s=9.0)).capacity == 1.0
+
+
+# --- doubt
+
+
+def test_confidence_is_the_share_of_possible_signals_that_is_known_and_agrees() -> None:
+    it = Reading(utilization_pct=99.0, progress_per_s=4.0, sm_active_ratio=0.1, power_share=0.5)
+    confidence, evidence = weigh(Finding.UNDERFED, it, RULES)
+    assert confidence == 3 / 8, (
+        "utilization, progress and multiprocessors agree, power does not, four are unknown"
+    )
+    assert set(evidence) == {"utilization_pct", "progress_per_s", "sm_active_ratio", "power_share"}
+    it.dram_active_ratio = 0.1
+    assert weigh(Finding.UNDERFED, it, RULES)[0] == 4 / 8
+    assert weigh(Finding.LOST, it, RULES) == (1.0, {})
+
+
+def test_every_finding_has_a_ballot_of_signals_that_exist() -> None:
+    assert set(BALLOT) == set(Finding)
+    names = {each.name for each in fields(Reading)}
+    for ballot in BALLOT.values():
+        assert {name for name, _ in ballot} <= names
+        assert len({name for name, _ in ballot}) == len(ballot)
+
+
+def test_a_signal_more_that_agrees_makes_a_finding_surer() -> None:
+    alone = Player().play(one(20, {**SPIN, **H100, "sm_active_ratio": None}, Finding.STALLED))
+    both = Player().play(one(20, {**SPIN, "sm_active_ratio": 0.01}, Finding.STALLED))
+    assert [each.confidence for each in (*alone.verdicts.values(), *both.verdicts.values())] == [4 / 5, 1.0]
+
+
+def test_the_learned_range_of_power_finds_a_hang_that_the_limit_does_not() -> None:
+    card = {"power_limit_w": 300.0, "utilization_pct": 100.0}
+    idle = one(400, {**card, "utilization_pct": 0.0, "power_w": 90.0}, Finding.IDLE, work=QUIET)
+    busy = one(300, {**card, "power_w": 250.0}, Finding.PRODUCTIVE, completed_per_s=10.0)
+    hung = one(20, {**card, "power_w": 95.0}, Finding.STALLED)
+    fresh, settled = Player(), Player()
+    assert labels(fresh.play(hung)) == (Finding.UNKNOWN,), "95 W are a third of the limit"
+    for phase in (idle, busy, hung):
+        assert labels(settled.play(phase)) == phase.labels
+
+
+def test_a_mean_of_power_is_believed_before_a_moment_of_it() -> None:
+    card = {
+        **REST,
+        "utilization_pct": 100.0,
+        "sm_active_ratio": None,
+        "power_w": 650.0,
+        "power_mean_w": 100.0,
+    }
+    assert labels(Player().play(one(20, card, Finding.STALLED))) == (Finding.STALLED,)
