@@ -125,6 +125,5 @@ class Calls:
 
     def remember(self, name: str, why: str) -> None:
         """Never ask this again, and say so once."""
-        if self._lacking.get(name) != f"{name}: {why}":
-            self._lacking[name] = f"{name}: {why}"
-            _log.info("GPU telemetry: %s does not tell %s: %s", self.uuid, name, why)
+        self._lacking[name] = f"{name}: {why}"
+        _log.info("GPU telemetry: %s does not tell %s: %s", self.uuid, name, why)

@@ -138,11 +138,12 @@ class Fields:
         total: int | None = 0
         for number in ids:
             answer = next(answers)
-            if answer.nvmlReturn in LASTING:
+            code = answer.nvmlReturn
+            if code in LASTING:
                 continue
             kept.append(number)
-            if answer.nvmlReturn:
-                self._calls.refused(f"{ASK} {quantity.name}", self._calls.nvml.NVMLError(answer.nvmlReturn))
+            if code:
+                self._calls.refused(f"{ASK} {quantity.name}", self._calls.nvml.NVMLError(code))
                 total = None
             elif total is not None:
                 total += getattr(answer.value, FORMS[answer.valueType])

@@ -48,7 +48,7 @@ class Gpm:
         take: fills a sample.
     """
 
-    __slots__ = ("_calls", "_last", "_request", "_samples", "_support", "_take", "_taken_at_s")
+    __slots__ = ("_calls", "_last", "_metrics", "_request", "_samples", "_support", "_take", "_taken_at_s")
 
     def __init__(
         self, calls: Calls, *, support: Callable[[], Answer], take: Callable[[Handle], object]
@@ -59,6 +59,8 @@ class Gpm:
         self._samples: list[Handle] = []
         """The one filled longer ago first."""
         self._request: Any = None
+        self._metrics: list[Any] = []
+        """Those parts of the request into which the library writes."""
         self._taken_at_s: float | None = None
         self._last: dict[str, float] = {}
 
@@ -121,9 +123,10 @@ class Gpm:
         request = nvml.c_nvmlGpmMetricsGet_t()
         request.version = nvml.NVML_GPM_METRICS_GET_VERSION
         request.numMetrics = len(METRICS)
-        for place, number in enumerate(METRICS):
-            request.metrics[place].metricId = number
-        self._request = request
+        metrics = request.metrics[: len(METRICS)]
+        for metric, number in zip(metrics, METRICS, strict=True):
+            metric.metricId = number
+        self._request, self._metrics = request, metrics
         try:
             self._samples = [nvml.nvmlGpmSampleAlloc()]
             self._samples.append(nvml.nvmlGpmSampleAlloc())
@@ -137,8 +140,7 @@ class Gpm:
         if self._calls.ask("nvmlGpmMetricsGet", request) is None:
             return {}
         told: dict[str, float] = {}
-        for place, (name, divisor) in enumerate(METRICS.values()):
-            metric = request.metrics[place]
+        for metric, (name, divisor) in zip(self._metrics, METRICS.values(), strict=True):
             if not metric.nvmlReturn:
                 told[name] = metric.value / divisor
         return told

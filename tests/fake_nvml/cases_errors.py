@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from autoglm_throttle.gpu.none import NotPresent
 from autoglm_throttle.gpu.nvml import NvmlProvider
 from autoglm_throttle.model import GpuSample, ProviderUnavailable
@@ -116,10 +118,20 @@ def case_a_closed_library_in_any_call_is_one_new_opening(world: World) -> None:
         world.set(**{f"d0_err_{call}": 1})
         before = world.opened()
         source = provider(world)
-        assert "again and again" in raised(ProviderUnavailable, lambda source=source: twice(world, source))
+        assert "again and again" in raised(ProviderUnavailable, partial(twice, world, source))
         world.set(**{f"d0_err_{call}": 0})
         assert world.opened() - before in {2, 3}, call
         assert twice(world, source).health == "ok"
+        source.close()
+
+
+def case_a_library_closed_between_two_questions_of_the_opening(world: World) -> None:
+    for key in ("g_err_driver", "g_err_count", "d0_err_handle", "d0_err_uuid", "d0_err_pci"):
+        world.set(**{key: 1})
+        source = provider(world)
+        assert "again and again" in raised(ProviderUnavailable, source.read), key
+        world.set(**{key: 0})
+        assert source.read()[0].health == "ok"
         source.close()
 
 

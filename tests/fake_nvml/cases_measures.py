@@ -23,9 +23,9 @@ def case_what_slows_a_card_down_by_its_bits(world: World) -> None:
     source = provider(world)
     for bit, name in names.items():
         world.set(d0_reasons=bit)
-        assert source.read()[0].throttle == {name}
+        assert source.read()[0].throttle == frozenset({name})
     world.set(d0_reasons=0x1FF)
-    assert source.read()[0].throttle == set(names.values())
+    assert source.read()[0].throttle == frozenset(names.values())
     world.set(d0_reasons=0x1 | 0x2 | 0x10 | 0x100)
     assert source.read()[0].throttle == frozenset(), "idleness and clocks that somebody chose are no fault"
     world.set(d0_err_reasons=3)
@@ -132,7 +132,7 @@ def case_an_instance_tells_what_is_true_of_its_card(world: World) -> None:
         d0_energy_mj=5, d0_field_197=5,
     )  # fmt: skip
     (row,) = provider(world).read()
-    assert (row.throttle, row.temperature_margin_c, row.throttled_ns) == ({"hw_thermal"}, 2, 9)
+    assert (row.throttle, row.temperature_margin_c, row.throttled_ns) == (frozenset({"hw_thermal"}), 2, 9)
     assert (row.sm_clock_mhz, row.sm_clock_max_mhz) == (1200, 1980)
     alone = (row.power_w, row.power_limit_w, row.energy_j, row.pcie_tx_bytes, row.nvlink_tx_bytes)
     assert alone == (None,) * 5, "what belongs to the whole card cannot be split"

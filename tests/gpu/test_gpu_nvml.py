@@ -63,6 +63,29 @@ def test_a_missing_symbol_and_an_older_binding_are_unknown_numbers(
     assert [note.split(":")[0] for note in row.notes] == ["nvmlDeviceGetTotalEnergyConsumption"]
 
 
+@pytest.mark.parametrize("name", ["nvmlMemory_v2", "c_nvmlGpmMetricsGet_t", "nvmlGpmSampleGet"])
+def test_a_binding_without_a_structure_is_an_unknown_number(
+    world: Plain, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.delattr(f"pynvml.{name}")
+    source = provider(world)
+    source.read()
+    world.now += 1.0
+    (row,) = source.read()
+    assert (row.memory_used_bytes, row.health) == (0, "ok")
+    assert (row.sm_active_ratio is None) == ("pm" in name)
+
+
+def test_nothing_that_blocks_is_ever_asked_for(world: Plain) -> None:
+    source = provider(world)
+    for _ in range(3):
+        world.now += 1.0
+        source.read()
+    asked = set(world.driver.calls)
+    assert {"util", "fields", "gpm_metrics", "margin", "energy_mj", "reasons"} <= asked
+    assert not asked & {"pcie", "nvlink", "violation"}
+
+
 def test_texts_of_an_older_binding_are_bytes(world: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pynvml.nvmlDeviceGetName", lambda handle: b"H100")
     assert provider(world).read()[0].name == "H100"

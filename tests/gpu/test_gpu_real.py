@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 
 import pytest
 
-from autoglm_throttle.gpu.none import NotPresent
+from autoglm_throttle.gpu.none import NotPresent, PackageMissing
 from autoglm_throttle.gpu.nvml import NvmlProvider
+from autoglm_throttle.gpu.nvml_gpm import GAP_S
+from autoglm_throttle.model import GpuSample
 
 pytestmark = pytest.mark.gpu
 
@@ -17,24 +20,109 @@ def provider() -> Iterator[NvmlProvider]:
     provider = NvmlProvider()
     try:
         provider.read()
-    except NotPresent as error:
+    except (NotPresent, PackageMissing) as error:
         pytest.skip(f"no real GPU: {error}")
     yield provider
     provider.close()
 
 
+def later(provider: NvmlProvider) -> Sequence[GpuSample]:
+    """A reading far enough from the one before for differences."""
+    time.sleep(2 * GAP_S)
+    return provider.read()
+
+
+def within(value: float | None, low: float, high: float) -> bool:
+    return value is None or low <= value <= high
+
+
 def test_every_card_tells_what_can_be_true(provider: NvmlProvider) -> None:
-    rows = provider.read()
+    rows = later(provider)
     assert len({row.device for row in rows}) == len(rows) > 0
     for row in rows:
-        assert row.utilization_pct is None or 0.0 <= row.utilization_pct <= 100.0
-        if row.memory_used_bytes is not None and row.memory_total_bytes is not None:
-            assert 0 <= row.memory_used_bytes <= row.memory_total_bytes
-        assert row.power_w is None or 0.0 <= row.power_w < 2000.0
-        assert row.temperature_c is None or 0.0 < row.temperature_c < 130.0
+        assert row.health in {"ok", "degraded"}, row.notes
+        assert within(row.utilization_pct, 0, 100)
+        assert within(row.memory_busy_pct, 0, 100)
+        assert within(row.power_w, 0, 2_000)
+        assert within(row.power_limit_w, 10, 2_000)
+        assert within(row.temperature_c, 1, 130)
+        assert within(row.temperature_margin_c, -50, 130)
+        assert within(row.sm_clock_mhz, 0, 5_000)
+
+
+def test_a_card_tells_the_least_that_control_needs(provider: NvmlProvider) -> None:
+    for row in later(provider):
+        assert row.memory_used_bytes is not None
+        assert row.memory_total_bytes is not None
+        assert 0 <= row.memory_used_bytes <= row.memory_total_bytes
+        assert row.memory_total_bytes > 1 << 29, "a card, or an instance of one, has more than half a GiB"
+        assert row.temperature_c is not None
+        if row.kind == "gpu":
+            assert row.utilization_pct is not None
+            assert row.name
+
+
+def test_a_whole_card_of_this_decade_tells_power_and_energy(provider: NvmlProvider) -> None:
+    rows = [row for row in later(provider) if row.kind == "gpu" and row.energy_j is not None]
+    if not rows:
+        pytest.skip("no real GPU: none of Volta or later, which count their energy")
+    before = {row.device: row for row in rows}
+    time.sleep(1.0)
+    for row in provider.read():
+        first = before[row.device]
+        assert row.power_w is not None
+        assert row.energy_j is not None
+        assert first.energy_j is not None
+        mean_w = (row.energy_j - first.energy_j) / (row.taken_at_s - first.taken_at_s)
+        assert 0.3 < mean_w / row.power_w < 3.0, f"{mean_w:.0f} W by energy, {row.power_w:.0f} W told"
+
+
+def test_counters_never_fall(provider: NvmlProvider) -> None:
+    names = ("energy_j", "throttled_ns", "nvlink_rx_bytes", "nvlink_tx_bytes", "nvlink_errors")
+    before = later(provider)
+    for first, second in zip(before, later(provider), strict=True):
+        for name in names:
+            old, new = getattr(first, name), getattr(second, name)
+            assert (old is None) == (new is None), name
+            assert old is None or old <= new, name
+
+
+def test_a_card_of_hopper_or_later_tells_how_busy_its_parts_are(provider: NvmlProvider) -> None:
+    rows = later(provider)
+    if any("Hopper" in note or "root" in note for row in rows for note in row.notes):
+        pytest.skip(f"no real GPU that tells its parts: {rows[0].notes}")
+    for row in rows:
+        for name in ("graphics_active", "sm_active", "sm_occupancy", "tensor_active", "dram_active"):
+            ratio = getattr(row, f"{name}_ratio")
+            assert ratio is not None, name
+            assert 0.0 <= ratio <= 1.0, name
 
 
 def test_a_later_reading_is_of_the_same_cards_and_younger(provider: NvmlProvider) -> None:
     first, second = provider.read(), provider.read()
     assert [row.device for row in first] == [row.device for row in second]
     assert all(later.taken_at_s >= row.taken_at_s for row, later in zip(first, second, strict=True))
+
+
+def test_a_reading_does_not_block(provider: NvmlProvider) -> None:
+    later(provider)
+    cards = len(provider.read())
+    begun = time.monotonic()
+    later(provider)
+    spent_s = time.monotonic() - begun - 2 * GAP_S
+    assert spent_s < 0.05 * cards + 0.05, "the calls that block take 20 ms each, per card and direction"
+
+
+def test_it_opens_again_after_a_close(provider: NvmlProvider) -> None:
+    first = [row.device for row in provider.read()]
+    provider.close()
+    assert [row.device for row in provider.read()] == first
+
+
+def test_a_card_is_chosen_by_its_uuid(provider: NvmlProvider) -> None:
+    device = provider.read()[-1].device
+    chosen = NvmlProvider([device])
+    try:
+        assert [row.device for row in chosen.read()] == [device]
+    finally:
+        chosen.close()

@@ -1,0 +1,108 @@
+"""The public stand-in for NVIDIA's library, as a test of a user meets it."""
+
+import doctest
+import sys
+
+import pynvml
+import pytest
+
+from autoglm_throttle.testing import FakeNvml, nvml
+
+
+def test_the_example_of_its_docstring_is_true() -> None:
+    assert doctest.testmod(nvml) == (0, 7)
+
+
+def refuse_to_count() -> None:
+    with FakeNvml().installed() as library:
+        pynvml.nvmlInitWithFlags(0)
+        library.fail(-1, "count", 999)
+        pynvml.nvmlDeviceGetCount()
+
+
+def test_the_binding_gets_its_own_library_back() -> None:
+    before, cached = pynvml.nvmlLib, dict(pynvml._nvmlGetFunctionPointer_cache)
+    with pytest.raises(pynvml.NVMLError_Unknown):
+        refuse_to_count()
+    assert pynvml.nvmlLib is before
+    assert pynvml._nvmlGetFunctionPointer_cache == cached
+
+
+def test_values_and_errors_by_device(fake_nvml: FakeNvml) -> None:
+    fake_nvml.set(-1, count=2)
+    fake_nvml.set(1, gpu=92, temp=71)
+    fake_nvml.fail(1, "clock", 999)
+    pynvml.nvmlInitWithFlags(0)
+    assert repr(fake_nvml) == "FakeNvml(2 devices, opened 1 times)"
+    first, second = (pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(2))
+    assert pynvml.nvmlDeviceGetUtilizationRates(first).gpu == 0
+    assert pynvml.nvmlDeviceGetUtilizationRates(second).gpu == 92
+    assert pynvml.nvmlDeviceGetTemperatureV(second, pynvml.NVML_TEMPERATURE_GPU) == 71
+    assert pynvml.nvmlDeviceGetClockInfo(first, pynvml.NVML_CLOCK_SM) == 1500
+    with pytest.raises(pynvml.NVMLError_Unknown):
+        pynvml.nvmlDeviceGetClockInfo(second, pynvml.NVML_CLOCK_SM)
+    fake_nvml.fail(1, "clock", 0)
+    assert pynvml.nvmlDeviceGetClockInfo(second, pynvml.NVML_CLOCK_SM) == 1500
+    fake_nvml.fail(0, "any", 15)
+    with pytest.raises(pynvml.NVMLError_GpuIsLost):
+        pynvml.nvmlDeviceGetName(first)
+    assert fake_nvml.calls[-3:] == ["clock", "clock", "name"]
+    pynvml.nvmlShutdown()
+    assert fake_nvml.references == 0
+
+
+def test_a_card_that_does_not_exist_and_one_link_of_all_are_refused(fake_nvml: FakeNvml) -> None:
+    pynvml.nvmlInitWithFlags(0)
+    with pytest.raises(pynvml.NVMLError_InvalidArgument):
+        pynvml.nvmlDeviceGetHandleByIndex(1)
+    card = pynvml.nvmlDeviceGetHandleByIndex(0)
+    fake_nvml.set(0, field_138=7)
+    one, every = pynvml.nvmlDeviceGetFieldValues(card, [(138, 0), (138, 0xFFFFFFFF)])
+    assert (one.nvmlReturn, every.nvmlReturn, every.value.ullVal) == (2, 0, 7)
+
+
+def test_metrics_want_two_samples_in_their_order(fake_nvml: FakeNvml) -> None:
+    pynvml.nvmlInitWithFlags(0)
+    card = pynvml.nvmlDeviceGetHandleByIndex(0)
+    old, new = pynvml.nvmlGpmSampleAlloc(), pynvml.nvmlGpmSampleAlloc()
+    pynvml.nvmlGpmSampleGet(card, old)
+    pynvml.nvmlGpmSampleGet(card, new)
+    wanted = pynvml.c_nvmlGpmMetricsGet_t(pynvml.NVML_GPM_METRICS_GET_VERSION, 1, new, old)
+    wanted.metrics[0].metricId = 2
+    fake_nvml.set(0, gpm_2=4_250)
+    with pytest.raises(pynvml.NVMLError_InvalidArgument):
+        pynvml.nvmlGpmMetricsGet(wanted)
+    wanted.sample1, wanted.sample2 = old, new
+    assert pynvml.nvmlGpmMetricsGet(wanted).metrics[0].value == 42.5
+
+
+def test_calls_that_block_on_real_cards_are_seen(fake_nvml: FakeNvml) -> None:
+    pynvml.nvmlInitWithFlags(0)
+    card = pynvml.nvmlDeviceGetHandleByIndex(0)
+    pynvml.nvmlDeviceGetPcieThroughput(card, 0)
+    pynvml.nvmlDeviceGetNvLinkUtilizationCounter(card, 0, 0)
+    pynvml.nvmlDeviceGetViolationStatus(card, 0)
+    assert fake_nvml.calls[-3:] == ["pcie", "nvlink", "violation"]
+
+
+@pytest.mark.usefixtures("fake_nvml")
+def test_what_it_does_not_have_is_a_missing_function() -> None:
+    pynvml.nvmlInitWithFlags(0)
+    with pytest.raises(pynvml.NVMLError_FunctionNotFound):
+        pynvml.nvmlDeviceGetFanSpeed(pynvml.nvmlDeviceGetHandleByIndex(0))
+
+
+def test_the_fixture_hides_what_the_machine_hides(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from autoglm_throttle.gpu.nvml import NvmlProvider
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    request.getfixturevalue("fake_nvml")
+    assert len(NvmlProvider().read()) == 1
+
+
+def test_without_the_binding_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(ImportError, match="nvidia-ml-py"), FakeNvml().installed():
+        pass
