@@ -1,148 +1,210 @@
-"""Several devices as one value.
+"""All devices of all sources as one value.
 
 A device that is lost, or that has vanished, leaves every mean and lowers the capacity.
 It is never counted as 0 % busy: that classic bug raises the admitted rate at the worst moment.
+One whose source has fallen silent leaves the means, too, but not the capacity: nobody says that it is gone.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
 from math import fsum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
-from autoglm_throttle.gpu.plausible import RANGES
+from autoglm_throttle.gpu.merge import Merged, load_pct, merged
+from autoglm_throttle.gpu.readings import Reading
 from autoglm_throttle.model import Aggregate, GpuSample, GpuView
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-_Key = tuple[str, str]
-_UNKNOWN: Final[dict[str, Any]] = dict.fromkeys(RANGES)
+    from autoglm_throttle.gpu.readings import Identity, Told
 
 
 class Aggregator:
-    """Remembers every device ever seen and merges each reading into a view.
+    """Remembers every device that any source has told of, and merges each reading into a view.
 
     Args:
         how: which utilization the view carries. ``weighted`` counts a device by its memory,
             because a small card says little about a fleet of large ones;
             ``max`` suits tensor parallelism, where the slowest rank gates all.
+        stale_after_s: for how long a measurement counts in the means at least: the telemetry's own limit.
+        forget_s: for how long a card is lost that a scraped source no longer lists, before it is taken for
+            scaled away.
+        order: names of sources; where several tell one thing of one card, the first counts. Those that are
+            not named come after them, by name.
     """
 
-    __slots__ = ("_how", "_known", "_totals")
+    __slots__ = (
+        "_devices",
+        "_engines_at_s",
+        "_forget_s",
+        "_how",
+        "_order",
+        "_readings",
+        "_stale_after_s",
+    )
 
-    def __init__(self, how: Aggregate) -> None:
+    def __init__(
+        self,
+        how: Aggregate,
+        *,
+        stale_after_s: float = 3.0,
+        forget_s: float = 300.0,
+        order: Sequence[str] = (),
+    ) -> None:
         self._how = how
-        self._known: dict[_Key, GpuSample] = {}
-        self._totals: dict[_Key, int] = {}
+        self._stale_after_s = stale_after_s
+        self._forget_s = forget_s
+        self._order = {name: number for number, name in reversed(list(enumerate(order)))}
+        self._readings: dict[str, Reading] = {}
+        """By the source's name, the one to be preferred first."""
+        self._engines_at_s = -math.inf
+        self._devices: tuple[GpuSample, ...] = ()
 
     def __repr__(self) -> str:
-        lost = sum(sample.health == "lost" for sample in self._known.values())
-        return f"Aggregator({self._how.value}, {len(self._known)} devices, {lost} lost)"
+        cards = [row for row in self._devices if row.kind != "engine"]
+        lost = sum(row.health == "lost" for row in cards)
+        return f"Aggregator({self._how.value}, {len(cards)} devices, {lost} lost)"
 
-    def update(self, rows: Iterable[GpuSample], now: float) -> GpuView:
-        """Take in one reading of all devices.
+    def update(
+        self, rows: Iterable[GpuSample], now: float, *, source: str = "", interval_s: float | None = None
+    ) -> GpuView:
+        """Take in one reading of a source.
 
         Args:
-            rows: one row per device; of two with one id the newer counts. A known device of this host
-                without a row has vanished and is ``lost`` until a row comes again. One of another host is
-                forgotten: who tells of other hosts says which of their devices are lost, and leaves out
-                what it cannot know.
-            now: monotonic seconds; the time of the view where no row has one.
+            rows: all devices that the source tells of; what others have told remains. One that is missing
+                has vanished: a card of this host is ``lost`` until a row comes again, one of a scraped source
+                for ``forget_s``. One of another host is forgotten, for who tells of other hosts says which of
+                their devices are lost; so is an engine.
+            now: monotonic seconds; the time of the view where nothing was ever heard.
+            source: its name; empty: that in the rows of this host, or in all rows where there are none of it.
+            interval_s: until its next reading, as promised; None: as before.
 
         Returns:
-            The view. Capacity is the weight of usable devices over that of all known ones, 1 when
-            none is known. Memory and power are those of the device nearest to its own limit.
+            The view. Capacity is the weight of usable cards over that of all known ones, 1 when none is
+            known. Memory and power are those of the card nearest to its own limit. Times and ages are those
+            of the measurements that tell the load.
         """
-        seen = _newest(rows)
-        for key, row in seen.items():
-            self._known[key] = row
-            if row.memory_total_bytes:
-                self._totals[key] = row.memory_total_bytes
-        for key in self._known.keys() - seen.keys():
-            if key[0]:
-                del self._known[key]
-                self._totals.pop(key, None)
-            else:
-                self._known[key] = lost(self._known[key], "vanished: the source no longer lists it")
-        weights = self._weights()
-        usable = {key: row for key, row in self._known.items() if row.health != "lost"}
-        told = list(usable.values() or seen.values())
+        rows = list(rows)
+        name = source or _named(rows) or self._only()
+        if name and name not in self._readings:
+            self._readings[name] = Reading(self._stale_after_s, self._forget_s)
+            self._readings = {key: self._readings[key] for key in sorted(self._readings, key=self._rank)}
+        if name:
+            self._readings[name].take(rows, now, interval_s)
+        return self._view(now)
+
+    def _rank(self, name: str) -> tuple[int, str]:
+        return self._order.get(name, len(self._order)), name
+
+    def _only(self) -> str:
+        """A reading without rows and without a name is that of the only source, if it is the only one."""
+        return next(iter(self._readings)) if len(self._readings) == 1 else ""
+
+    def _view(self, now: float) -> GpuView:
+        known = self._known(now)
+        cards = [one for one in known if one.row.kind != "engine"]
+        engines = [one for one in known if one.row.kind == "engine" and one.usable]
+        weights = _weights(cards)
+        usable = [card for card in cards if card.usable]
+        current = [card for card in usable if card.believed]
+        shown = current or usable or cards
+        heard = [one.row for one in engines if one.believed]
+        self._engines_at_s = max([self._engines_at_s, *(one.measured_s for one in engines)])
+        engines_at_s = None if self._engines_at_s == -math.inf else self._engines_at_s
+        whole = fsum(weights.values())
+        self._devices = tuple(sorted((one.row for one in known), key=_place))
         return GpuView(
-            taken_at_s=max((row.taken_at_s for row in told), default=now),
-            utilization_pct=_utilization(self._how, usable, weights),
-            utilization_max_pct=_utilization(Aggregate.MAX, usable, weights),
-            memory_ratio=_highest(usable.values(), _memory_ratio),
-            power_ratio=_highest(usable.values(), _power_ratio),
-            capacity=_share(usable, weights),
-            devices=tuple(sorted(self._known.values(), key=_order)),
+            taken_at_s=max(
+                (card.measured_s for card in shown), default=now if engines_at_s is None else engines_at_s
+            ),
+            utilization_pct=_utilization(self._how, current, weights),
+            utilization_max_pct=_utilization(Aggregate.MAX, current, weights),
+            utilization_mean_pct=_utilization(Aggregate.MEAN, current, weights),
+            memory_ratio=_highest(current, _memory_ratio),
+            power_ratio=_highest(current, _power_ratio),
+            capacity=fsum(weights[card.identity] for card in usable) / whole if cards else 1.0,
+            devices=self._devices,
+            kv_used_ratio=_fill(self._how, heard),
+            queued=_sum(row.queued for row in heard),
+            running=_sum(row.running for row in heard),
+            engines=len(heard),
+            engines_at_s=engines_at_s,
+            interval_s=_slowest(card.interval_s for card in shown),
+            period_s=_slowest(card.row.period_s for card in shown),
+            weights={(card.row.host, card.row.device): weights[card.identity] / whole for card in cards},
         )
 
-    def _weights(self) -> Mapping[_Key, float]:
-        """Memory totals, remembered over a loss; 1 for all if one of the known devices never told."""
-        if len(self._totals) == len(self._known):
-            return self._totals
-        return dict.fromkeys(self._known, 1.0)
+    def _known(self, now: float) -> list[Merged]:
+        told: dict[Identity, list[Told]] = {}
+        for reading in self._readings.values():
+            for one in reading.told:
+                told.setdefault(one.identity, []).append(one)
+        return [merged(alike, now) for alike in told.values()]
 
 
-def _newest(rows: Iterable[GpuSample]) -> dict[_Key, GpuSample]:
-    newest: dict[_Key, GpuSample] = {}
-    for row in rows:
-        key = (row.host, row.device)
-        if key not in newest or row.taken_at_s > newest[key].taken_at_s:
-            newest[key] = row
-    return newest
+def _named(rows: Sequence[GpuSample]) -> str:
+    return min([row.source for row in rows if not row.host] or [row.source for row in rows], default="")
 
 
-def lost(last: GpuSample, note: str) -> GpuSample:
-    """Make the last row of a device into that of a lost one: nothing of it is known any more, least of all 0.
-
-    Args:
-        last: as it was; a row that is lost already stays the same object.
-        note: why.
-    """
-    if last.health == "lost":
-        return last
-    return replace(last, health="lost", notes=(note,), **_UNKNOWN)
+def _weights(cards: Sequence[Merged]) -> Mapping[Identity, float]:
+    """Memory totals; 1 for all if one of the known cards never told."""
+    totals = {card.identity: card.total_bytes for card in cards if card.total_bytes}
+    return totals if len(totals) == len(cards) else dict.fromkeys((card.identity for card in cards), 1.0)
 
 
-def _utilization(
-    how: Aggregate, usable: Mapping[_Key, GpuSample], weights: Mapping[_Key, float]
-) -> float | None:
+def _utilization(how: Aggregate, cards: Iterable[Merged], weights: Mapping[Identity, float]) -> float | None:
     told = [
-        (row.utilization_pct, 1.0 if how is Aggregate.MEAN else weights[key])
-        for key, row in usable.items()
-        if row.utilization_pct is not None
+        (pct, weights[card.identity] if how is Aggregate.WEIGHTED else 1.0)
+        for card in cards
+        if (pct := load_pct(card.row)) is not None
     ]
+    return _mean(how, told)
+
+
+def _fill(how: Aggregate, engines: Iterable[GpuSample]) -> float | None:
+    """Of the engines' caches; engines have no weights."""
+    return _mean(how, [(row.kv_used_ratio, 1.0) for row in engines if row.kv_used_ratio is not None])
+
+
+def _mean(how: Aggregate, told: Sequence[tuple[float, float]]) -> float | None:
     if not told:
         return None
+    highest = max(value for value, _ in told)
     if how is Aggregate.MAX:
-        return max(value for value, _ in told)
+        return highest
     # fsum is exact, so the order of the rows cannot change the result.
     mean = fsum(value * weight for value, weight in told) / fsum(weight for _, weight in told)
-    return min(mean, max(value for value, _ in told))  # rounding must not lift 100 % above itself
+    return min(mean, highest)  # rounding must not lift 100 % above itself
 
 
-def _highest(rows: Iterable[GpuSample], ratio: Callable[[GpuSample], float | None]) -> float | None:
-    return max((value for row in rows if (value := ratio(row)) is not None), default=None)
+def _highest(cards: Iterable[Merged], ratio: Callable[[GpuSample], float | None]) -> float | None:
+    return max((value for card in cards if (value := ratio(card.row)) is not None), default=None)
 
 
 def _memory_ratio(row: GpuSample) -> float | None:
-    return _ratio(row.memory_used_bytes, row.memory_total_bytes)
+    """Use and total may come from two sources that count reserved memory differently: full is full."""
+    ratio = _ratio(row.memory_used_bytes, row.memory_total_bytes)
+    return None if ratio is None else min(ratio, 1.0)
 
 
 def _power_ratio(row: GpuSample) -> float | None:
-    return _ratio(row.power_w, row.power_limit_w)
+    return _ratio(row.power_w if row.power_mean_w is None else row.power_mean_w, row.power_limit_w)
 
 
 def _ratio(part: float | None, whole: float | None) -> float | None:
     return None if part is None or not whole else part / whole
 
 
-def _share(usable: Iterable[_Key], weights: Mapping[_Key, float]) -> float:
-    known = fsum(weights.values())
-    return fsum(weights[key] for key in usable) / known if known else 1.0
+def _sum(counts: Iterable[int | None]) -> int | None:
+    told = [count for count in counts if count is not None]
+    return sum(told) if told else None
 
 
-def _order(row: GpuSample) -> tuple[str, int, str]:
-    return row.host, row.index, row.device
+def _slowest(seconds: Iterable[float | None]) -> float | None:
+    return max((value for value in seconds if value is not None), default=None)
+
+
+def _place(row: GpuSample) -> tuple[bool, str, int, str]:
+    return row.kind == "engine", row.host, row.index, row.device

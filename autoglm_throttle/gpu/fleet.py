@@ -17,10 +17,11 @@ from hashlib import sha1
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 
-from autoglm_throttle.gpu.aggregate import lost
 from autoglm_throttle.gpu.fleet_hosts import STALE_INTERVALS, STALE_LEAST_S, Hosts
 from autoglm_throttle.gpu.fleet_payload import decode, encode
 from autoglm_throttle.gpu.none import NoSource
+from autoglm_throttle.gpu.readings import BELIEVED_PERIODS
+from autoglm_throttle.gpu.row import lost
 from autoglm_throttle.gpu.schedule import Next, Schedule
 from autoglm_throttle.model import ProviderMisconfigured, ProviderUnavailable
 
@@ -175,8 +176,9 @@ class FleetProvider:
         return []
 
     def _held(self, row: GpuSample, now: float) -> GpuSample:
-        age_s = now - row.taken_at_s
-        return row if age_s <= self._stale_after_s else lost(row, f"stale: not read for {age_s:.0f} s")
+        age_s = now - row.taken_at_s + row.age_s
+        believed_s = max(self._stale_after_s, BELIEVED_PERIODS * (row.period_s or 0.0))
+        return row if age_s <= believed_s else lost(row, f"stale: not read for {age_s:.0f} s")
 
     def _exchange(self, own: Sequence[GpuSample]) -> None:
         if self._clock() < self._alone_until_s:

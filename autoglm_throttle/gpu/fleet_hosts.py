@@ -11,7 +11,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from autoglm_throttle.gpu.aggregate import lost
+from autoglm_throttle.gpu.readings import BELIEVED_PERIODS
+from autoglm_throttle.gpu.row import lost
 
 if TYPE_CHECKING:
     from autoglm_throttle.gpu.fleet_payload import Published
@@ -32,6 +33,7 @@ MOST_HOSTS: Final = 1024
 class _Host:
     published_s: float
     """Of its newest payload, on our clock."""
+    said: Published
     stale_after_s: float
     rows: dict[str, GpuSample]
     """Every device it has named within `FORGET_S`, the lost ones included."""
@@ -65,19 +67,28 @@ class Hosts:
         self._answers_since_s = math.inf
 
     def heard(self, host: str, age_s: float, said: Published, now: float) -> None:
-        """Take in what a host published ``age_s`` seconds ago."""
+        """Take in what a host published ``age_s`` seconds ago, or nothing if that was heard before."""
         known = self._hosts.get(host)
         if known is None and len(self._hosts) >= MOST_HOSTS:
             return
         published_s = now - age_s
+        if known is not None and said == known.said and published_s - known.published_s < said.interval_s / 2:
+            return
         before = {} if known is None else known.rows
-        rows = {row.device: replace(row, taken_at_s=published_s + row.taken_at_s) for row in said.rows}
+        rows = {
+            row.device: replace(
+                row,
+                taken_at_s=published_s + row.taken_at_s,
+                period_s=max(row.period_s or 0.0, said.interval_s),
+            )
+            for row in said.rows
+        }
         for device, row in before.items():
             if device not in rows and now - row.taken_at_s <= FORGET_S:
                 rows[device] = lost(row, "vanished: its host no longer lists it")
         least = max(STALE_INTERVALS * said.interval_s, STALE_LEAST_S)
         stale_after_s = least if self._stale_after_s is None else max(self._stale_after_s, said.interval_s)
-        self._hosts[host] = _Host(published_s, stale_after_s, rows)
+        self._hosts[host] = _Host(published_s, said, stale_after_s, rows)
 
     def rows(self, now: float) -> list[GpuSample]:
         """What can be said of all devices of the other hosts now."""
@@ -96,5 +107,8 @@ class Hosts:
 
 
 def _believed(row: GpuSample, now: float, stale_after_s: float) -> GpuSample:
+    """One that its host has from a slow source is believed for two and a half of that one's periods."""
     age_s = now - row.taken_at_s
-    return row if age_s <= stale_after_s else lost(row, f"stale: its host has not read it for {age_s:.0f} s")
+    if age_s <= max(stale_after_s, BELIEVED_PERIODS * (row.period_s or 0.0)):
+        return row
+    return lost(row, f"stale: its host has not read it for {age_s:.0f} s")

@@ -1,7 +1,8 @@
 """What a host publishes of its GPUs: compact JSON, version 1.
 
-``{"v":1,"i":<interval in s>,"c":[<columns>],"r":[[<values>],...]}``. Columns are names of ``GpuSample``
-plus ``age_s``, how old a row was when it was published; null is "not known".
+``{"v":1,"i":<interval in s>,"c":[<columns>],"r":[[<values>],...]}``. Columns are names of ``GpuSample``;
+``age_s`` is how old the measurement was when it was published. Null is "not known", and so is a column that
+is not there. Counters go as they are: whoever reads them makes the rates, and the verdicts.
 Whoever reads one trusts nothing in it: it may be of another version, or of somebody else.
 """
 
@@ -40,19 +41,29 @@ _TEXTS: Final = {"device": 100, "name": 64}
 _OURS: Final = frozenset({"host", "notes"})
 """Texts of a row that are not published: the name of a host is that of its payload."""
 
-_VALUES: Final = (
-    "device",
-    "index",
-    "kind",
-    "name",
-    "health",
-    "utilization_pct",
-    "memory_used_bytes",
-    "memory_total_bytes",
-    "power_w",
-    "power_limit_w",
-    "temperature_c",
-)
+_ALWAYS: Final = ("device", "index", "kind", "name", "health")
+_IF_KNOWN: Final = {
+    "utilization_pct": 1,
+    "graphics_active_ratio": 3,
+    "memory_used_bytes": 0,
+    "memory_total_bytes": 0,
+    "power_w": 1,
+    "power_limit_w": 1,
+    "energy_j": 0,
+    "temperature_c": 0,
+    "sm_clock_mhz": 0,
+    "sm_clock_max_mhz": 0,
+    "throttle": 0,
+    "sm_active_ratio": 2,
+    "period_s": 1,
+    "running": 0,
+    "queued": 0,
+    "kv_used_ratio": 3,
+    "tokens_total": 0,
+    "preemptions_total": 0,
+}
+"""What the means, the capacity and the verdicts of another host rest on -> decimals that are published."""
+
 _AGE: Final = "age_s"
 
 
@@ -79,8 +90,9 @@ def encode(rows: Sequence[GpuSample], interval_s: float, now: float) -> str:
     Raises:
         ValueError: a row or all of them are too long to be published.
     """
-    columns = (*_VALUES, _AGE)
-    lines = [_json([*_cells(row), round(max(0.0, now - row.taken_at_s), 3)]) for row in rows]
+    believed = [believable(row)[0] for row in rows]
+    columns = (*_ALWAYS, *(name for name in _IF_KNOWN if _worth(name, believed)), _AGE)
+    lines = [_json([*(_cell(row, name) for name in columns[:-1]), _age_s(row, now)]) for row in believed]
     longest = max((len(line.encode()) for line in lines), default=0)
     if longest > MOST_ROW_BYTES:
         raise ValueError(f"a row has {longest} bytes, at most {MOST_ROW_BYTES} are published")
@@ -123,14 +135,30 @@ def decode(payload: bytes, host: str) -> Published:
     return Published(interval_s, tuple(_row(columns, line, host) for line in lines))
 
 
-def _cells(row: GpuSample) -> list[Any]:
-    believed, _ = believable(row)
-    values = [getattr(believed, name) for name in _VALUES]
-    cut = [
-        _printed(value[: _TEXTS[name]]) if name in _TEXTS else value
-        for name, value in zip(_VALUES, values, strict=True)
-    ]
-    return [round(value, 3) if isinstance(value, float) else value for value in cut]
+def _worth(name: str, rows: Sequence[GpuSample]) -> bool:
+    """The share of time with any work only stands in for a utilization that is not known."""
+    stands_in = name == "graphics_active_ratio"
+    return any(
+        getattr(row, name) is not None and not (stands_in and row.utilization_pct is not None) for row in rows
+    )
+
+
+def _cell(row: GpuSample, name: str) -> object:
+    value: object = getattr(row, name)
+    if isinstance(value, str) and name in _TEXTS:
+        return _printed(value[: _TEXTS[name]])
+    if isinstance(value, frozenset):
+        return sorted(value)
+    return _short(value, _IF_KNOWN[name]) if isinstance(value, float) else value
+
+
+def _short(value: float, decimals: int) -> float:
+    rounded = round(value, decimals)
+    return int(rounded) if rounded.is_integer() else rounded
+
+
+def _age_s(row: GpuSample, now: float) -> float:
+    return round(max(0.0, now - row.taken_at_s + row.age_s), 3)
 
 
 def _printed(text: str) -> str:

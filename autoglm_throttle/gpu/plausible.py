@@ -7,11 +7,17 @@ it is never clamped, for a clamped sentinel would look like a measurement.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
+
+from autoglm_throttle.model import ThrottleBit
 
 if TYPE_CHECKING:
     from autoglm_throttle.model import GpuSample
+
+THROTTLE_BITS: Final = frozenset(get_args(ThrottleBit))
+"""Why a card may slow itself down."""
 
 RANGES: Final[dict[str, tuple[float, float]]] = {
     "utilization_pct": (0.0, 100.0),
@@ -23,7 +29,7 @@ RANGES: Final[dict[str, tuple[float, float]]] = {
     "temperature_c": (-50.0, 200.0),
     "sm_clock_mhz": (0.0, 100_000.0),
     "sm_clock_max_mhz": (1.0, 100_000.0),
-    "period_s": (0.0, 3600.0),
+    "period_s": (0.0, 3600.0),  # who measures less than once an hour measures no load
     "energy_j": (0.0, 2.0**63 / 1000.0),  # the driver counts mJ in 64 bits
     "temperature_margin_c": (-250.0, 250.0),
     "throttled_ns": (0, 2**63),
@@ -64,6 +70,8 @@ def believable(sample: GpuSample) -> tuple[GpuSample, tuple[str, ...]]:
         The sample, the same object if nothing was wrong, and the names of the emptied fields.
         ``memory_used_bytes`` above ``memory_total_bytes`` empties the former:
         the total is a constant of the card, the use is the reading.
+        An ``age_s`` that cannot be is 0, for an unknown age is that of a row read now;
+        a ``throttle`` with a reason that nobody knows is emptied as a whole.
     """
     wrong = [
         name
@@ -74,7 +82,9 @@ def believable(sample: GpuSample) -> tuple[GpuSample, tuple[str, ...]]:
     pair_believed = not {"memory_used_bytes", "memory_total_bytes"} & set(wrong)
     if pair_believed and used is not None and total is not None and used > total:
         wrong.append("memory_used_bytes")
-    if not wrong:
-        return sample, ()
+    if sample.throttle is not None and not sample.throttle <= THROTTLE_BITS:
+        wrong.append("throttle")
     emptied: dict[str, Any] = dict.fromkeys(wrong)
-    return replace(sample, **emptied), tuple(wrong)
+    if not 0.0 <= sample.age_s < math.inf:
+        emptied["age_s"] = 0.0
+    return (replace(sample, **emptied), tuple(emptied)) if emptied else (sample, ())

@@ -1,7 +1,8 @@
 """Recorded or written-down samples as text: CSV with a header, or one JSON object per line.
 
 Columns are the names of ``GpuSample`` plus ``t_s`` (seconds from the start) and ``event``:
-``lost``, ``error``, ``stale`` or ``hang:SECONDS``. An empty cell is "not known".
+``lost``, ``error``, ``stale`` or ``hang:SECONDS``. An empty cell is "not known"; ``throttle`` is a list of
+reasons, in a CSV with ``;`` between them, and ``none`` for a card that nothing slows down.
 All faults of a file are reported together.
 """
 
@@ -16,6 +17,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
+from autoglm_throttle.gpu.plausible import THROTTLE_BITS
 from autoglm_throttle.model import GpuSample, ProviderMisconfigured
 
 if TYPE_CHECKING:
@@ -203,6 +205,13 @@ def _notes(value: Cell) -> tuple[str, ...]:
     return tuple(_words(note) for note in value)
 
 
+def _throttle(value: Cell) -> frozenset[str]:
+    bits = frozenset(_notes(value)) - {"none"}
+    if not bits <= THROTTLE_BITS:
+        raise ValueError(f"is none of {', '.join(sorted(THROTTLE_BITS))}, none")
+    return bits
+
+
 def _one_of(*allowed: str) -> Callable[[Cell], str]:
     def convert(value: Cell) -> str:
         if value not in allowed:
@@ -225,13 +234,14 @@ _SPECIAL: Final[dict[str, Callable[[Cell], Cell]]] = {
     "host": _words,
     "name": _words,
     "notes": _notes,
-    "kind": _one_of("gpu", "mig"),
+    "kind": _one_of("gpu", "mig", "engine"),
     "health": _one_of("ok", "degraded", "lost"),
-    "memory_used_bytes": _whole,
-    "memory_total_bytes": _whole,
+    "throttle": _throttle,
 }
 _READ: Final = {
-    field.name: _SPECIAL.get(field.name, _number) for field in fields(GpuSample) if field.name not in GIVEN
+    field.name: _SPECIAL.get(field.name, _whole if field.type == "int | None" else _number)
+    for field in fields(GpuSample)
+    if field.name not in GIVEN
 }
 COLUMNS: Final = (*_READ, "t_s", "event")
 """Every column a file may have."""

@@ -142,7 +142,8 @@ class ScriptedProvider:
         if line.event == "stale":
             return self._previous.get((row.host, row.device))
         if line.event == "lost":
-            return replace(self._built({}, row.index), device=row.device, host=row.host, health="lost")
+            name = {"device": row.device, "host": row.host, "kind": row.kind}
+            return replace(self._built(name, row.index), health="lost")
         return row
 
 

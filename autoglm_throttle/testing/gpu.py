@@ -4,10 +4,27 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
 
-from autoglm_throttle.model import Clock, GpuSample
+from autoglm_throttle.model import Clock, GpuSample, ThrottleBit
+
+Reading = float | frozenset[ThrottleBit] | None
+"""What an attribute may hold; ``throttle`` a set of reasons, all others a number."""
+
+ENGINE_READINGS: Final = (
+    "running",
+    "queued",
+    "kv_used_ratio",
+    "tokens_total",
+    "preemptions_total",
+    "tokens_per_s",
+    "preemptions_per_s",
+)
+"""The attributes that describe all engines at once."""
+
+TIMING: Final = ("age_s", "period_s")
+"""The attributes that say how old a measurement is; they count for devices and engines."""
 
 READINGS: Final = (
     "utilization_pct",
@@ -19,6 +36,27 @@ READINGS: Final = (
     "temperature_c",
     "sm_clock_mhz",
     "sm_clock_max_mhz",
+    "energy_j",
+    "temperature_margin_c",
+    "throttle",
+    "throttled_ns",
+    "graphics_active_ratio",
+    "sm_active_ratio",
+    "sm_occupancy_ratio",
+    "tensor_active_ratio",
+    "dram_active_ratio",
+    "nvlink_rx_bytes",
+    "nvlink_tx_bytes",
+    "nvlink_errors",
+    "pcie_rx_bytes",
+    "pcie_tx_bytes",
+    "nvlink_rx_bps",
+    "nvlink_tx_bps",
+    "pcie_rx_bps",
+    "pcie_tx_bps",
+    "power_mean_w",
+    "throttled_ratio",
+    *TIMING,
 )
 """The attributes that describe all devices at once."""
 
@@ -29,38 +67,76 @@ MEMORY_BYTES = 80 * 1024**3
 class FakeGpu:
     """A `GpuProvider` whose readings are attributes.
 
-    An attribute counts for all devices, `set` replaces it for one of them; None is "not known".
-    Each trouble lasts until `recover`.
+    Every field of a `GpuSample` that a source may know is an attribute. It counts for all devices (those of
+    requests, caches and tokens: for all engines), `set` and `set_engine` replace it for one; None is "not
+    known". Counters stay where they are put. Each trouble lasts until `recover`.
 
     Args:
-        devices: how many there are, at least 1.
+        devices: how many there are.
+        engines: how many inference engines tell of themselves beside them; fewer are told of once the
+            attribute ``engines`` is lowered.
         clock: monotonic seconds, as the throttle's.
         blocks: whether a hang really blocks the reading thread, as with ``sampling="thread"``.
             If not, a read that hangs gives no rows instead, so that `Throttle.tick` returns.
 
     Raises:
-        ValueError: ``devices`` is less than 1.
+        ValueError: a number is negative, or there is neither a device nor an engine.
     """
 
     name = "fake"
     min_interval_s: float = 0.0
 
-    def __init__(self, devices: int = 1, *, clock: Clock = time.monotonic, blocks: bool = False) -> None:
-        if devices < 1:
-            raise ValueError(f"there must be at least one device, not {devices}")
-        self.devices = devices
-        self.utilization_pct: float | None = 0.0
-        self.memory_busy_pct: float | None = None
-        self.memory_used_bytes: int | None = 0
-        self.memory_total_bytes: int | None = MEMORY_BYTES
-        self.power_w: float | None = None
-        self.power_limit_w: float | None = None
-        self.temperature_c: float | None = None
-        self.sm_clock_mhz: float | None = None
-        self.sm_clock_max_mhz: float | None = None
+    kind: Literal["gpu", "mig"] = "gpu"
+    age_s: float = 0.0
+    period_s: float | None = None
+    utilization_pct: float | None = 0.0
+    memory_busy_pct: float | None = None
+    memory_used_bytes: int | None = 0
+    memory_total_bytes: int | None = MEMORY_BYTES
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    temperature_c: float | None = None
+    sm_clock_mhz: float | None = None
+    sm_clock_max_mhz: float | None = None
+    energy_j: float | None = None
+    temperature_margin_c: float | None = None
+    throttle: frozenset[ThrottleBit] | None = None
+    throttled_ns: int | None = None
+    graphics_active_ratio: float | None = None
+    sm_active_ratio: float | None = None
+    sm_occupancy_ratio: float | None = None
+    tensor_active_ratio: float | None = None
+    dram_active_ratio: float | None = None
+    nvlink_rx_bytes: int | None = None
+    nvlink_tx_bytes: int | None = None
+    nvlink_errors: int | None = None
+    pcie_rx_bytes: int | None = None
+    pcie_tx_bytes: int | None = None
+    nvlink_rx_bps: float | None = None
+    nvlink_tx_bps: float | None = None
+    pcie_rx_bps: float | None = None
+    pcie_tx_bps: float | None = None
+    power_mean_w: float | None = None
+    throttled_ratio: float | None = None
+    running: int | None = 0
+    queued: int | None = 0
+    kv_used_ratio: float | None = 0.0
+    tokens_total: int | None = None
+    preemptions_total: int | None = None
+    tokens_per_s: float | None = None
+    preemptions_per_s: float | None = None
+
+    def __init__(
+        self, devices: int = 1, *, engines: int = 0, clock: Clock = time.monotonic, blocks: bool = False
+    ) -> None:
+        if min(devices, engines) < 0 or devices + engines < 1:
+            raise ValueError(f"there must be at least one device or engine, not {devices} and {engines}")
+        self.devices: int = devices
+        self.engines: int = engines
         self._clock = clock
         self._blocks = blocks
         self._own: dict[int, dict[str, Any]] = {}
+        self._own_engine: dict[int, dict[str, Any]] = {}
         self._lost: set[int] = set()
         self._error: Exception | None = None
         self._stale = False
@@ -70,7 +146,7 @@ class FakeGpu:
         self._released.set()
         self._last: tuple[GpuSample, ...] = ()
 
-    def set(self, index: int, **readings: float | None) -> None:
+    def set(self, index: int, **readings: Reading) -> None:
         """Give one device readings of its own.
 
         Args:
@@ -82,10 +158,24 @@ class FakeGpu:
             AttributeError: a name is not that of a reading.
         """
         self._check(index)
-        unknown = readings.keys() - set(READINGS)
-        if unknown:
-            raise AttributeError(f"no reading is called {', '.join(sorted(unknown))}")
+        _check_names(readings, READINGS)
         self._own.setdefault(index, {}).update(readings)
+
+    def set_engine(self, index: int, **readings: Reading) -> None:
+        """Give one engine readings of its own.
+
+        Args:
+            index: which engine, from 0.
+            readings: attributes by name, such as ``queued=12``.
+
+        Raises:
+            IndexError: there is no such engine.
+            AttributeError: a name is not that of a reading of an engine.
+        """
+        if not 0 <= index < self.engines:
+            raise IndexError(f"there is no engine {index}, only {self.engines} of them, counted from 0")
+        _check_names(readings, (*ENGINE_READINGS, *TIMING))
+        self._own_engine.setdefault(index, {}).update(readings)
 
     def lose(self, index: int = 0) -> None:
         """Let a device fall off the bus: it is listed as lost and tells nothing.
@@ -133,7 +223,10 @@ class FakeGpu:
         if self._error is not None:
             raise self._error
         if not (self._stale and self._last):
-            self._last = tuple(self._row(index) for index in range(self.devices))
+            self._last = (
+                *(self._row(index) for index in range(self.devices)),
+                *(self._engine_row(index) for index in range(self.engines)),
+            )
         return self._last
 
     def close(self) -> None:
@@ -147,16 +240,31 @@ class FakeGpu:
             self._released.set()
 
     def _row(self, index: int) -> GpuSample:
-        device: dict[str, Any] = {"device": f"FAKE-{index}", "index": index, "source": self.name}
-        taken_at_s = self._clock()
+        device: dict[str, Any] = {"device": f"FAKE-{index}", "index": index, "kind": self.kind}
+        device |= {"source": self.name, "taken_at_s": self._clock()}
         if index in self._lost:
-            return GpuSample(**device, taken_at_s=taken_at_s, health="lost")
-        readings = {name: getattr(self, name) for name in READINGS} | self._own.get(index, {})
-        return GpuSample(**device, taken_at_s=taken_at_s, **readings)
+            return GpuSample(**device, health="lost")
+        return GpuSample(**device, **(self._readings(READINGS) | self._own.get(index, {})))
+
+    def _engine_row(self, index: int) -> GpuSample:
+        engine: dict[str, Any] = {"device": f"FAKE-ENGINE-{index}", "index": index, "kind": "engine"}
+        engine |= {"source": self.name, "taken_at_s": self._clock()}
+        readings = self._readings((*ENGINE_READINGS, *TIMING)) | self._own_engine.get(index, {})
+        return GpuSample(**engine, **readings)
+
+    def _readings(self, names: Sequence[str]) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in names}
 
     def _check(self, index: int) -> None:
         if not 0 <= index < self.devices:
             raise IndexError(f"there is no device {index}, only {self.devices} of them, counted from 0")
 
     def __repr__(self) -> str:
-        return f"FakeGpu({self.devices} devices, {self.utilization_pct} %)"
+        engines = f", {self.engines} engines" if self.engines else ""
+        return f"FakeGpu({self.devices} devices{engines}, {self.utilization_pct} %)"
+
+
+def _check_names(readings: Mapping[str, object], known: Sequence[str]) -> None:
+    unknown = readings.keys() - set(known)
+    if unknown:
+        raise AttributeError(f"no reading is called {', '.join(sorted(unknown))}")

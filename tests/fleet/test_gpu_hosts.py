@@ -51,6 +51,29 @@ def test_rows_are_as_old_as_their_publication_and_their_reading_together() -> No
     assert [row.taken_at_s for row in hosts.rows(100.0)] == [99.25]
 
 
+def test_what_is_read_twice_was_measured_once() -> None:
+    hosts = Hosts()
+    hosts.heard("a", 0.25, published(gpu("a")), 100.0)
+    hosts.heard("a", 1.249, published(gpu("a")), 101.0)  # the way to the store and back took longer or less
+    assert [row.taken_at_s for row in hosts.rows(101.0)] == [99.75]
+    hosts.heard("a", 1.74, published(gpu("a", pct=91.0)), 101.5)
+    assert [row.taken_at_s for row in hosts.rows(101.5)] == [99.76], "other values are another measurement"
+    hosts.heard("a", 0.26, published(gpu("a", pct=91.0)), 101.5)
+    assert [row.taken_at_s for row in hosts.rows(101.5)] == [101.24], "so are the same ones an interval later"
+
+
+def test_a_row_is_measured_anew_as_often_as_its_host_publishes_or_its_source_measures() -> None:
+    hosts = Hosts()
+    slow = replace(gpu("a", 1, age_s=20.0), period_s=30.0)
+    hosts.heard("a", 0.0, published(gpu("a"), slow, interval_s=2.0), 100.0)
+    assert {row.index: row.period_s for row in hosts.rows(100.0)} == {0: 2.0, 1: 30.0}
+    assert health(hosts, 100.0) == {"a/GPU-0": "ok", "a/GPU-1": "ok"}
+    hosts.heard("a", 0.0, published(gpu("a"), replace(slow, taken_at_s=-75.0), interval_s=2.0), 108.0)
+    assert health(hosts, 108.0)["a/GPU-1"] == "ok"
+    hosts.heard("a", 0.0, published(gpu("a"), replace(slow, taken_at_s=-75.1), interval_s=2.0), 109.0)
+    assert health(hosts, 109.0)["a/GPU-1"] == "lost"
+
+
 def test_a_silent_host_is_believed_then_lost_then_forgotten() -> None:
     hosts = two_hosts()
     hosts.heard("b", 0.0, published(gpu("b")), 104.0)
@@ -135,7 +158,7 @@ def test_a_lost_host_takes_its_weight_from_the_capacity_and_a_deaf_reader_nothin
     seen = view.update([local, *hosts.rows(104.0)], 104.0)
     assert (seen.capacity, seen.utilization_pct) == (0.6, 60 * 40 / 120 + 50 * 80 / 120)
     hosts.away()
-    seen = view.update([local, *hosts.rows(110.0)], 110.0)
+    seen = view.update([replace(local, taken_at_s=110.0), *hosts.rows(110.0)], 110.0)
     assert (seen.capacity, seen.utilization_pct, len(seen.devices)) == (1.0, 60.0, 1)
 
 

@@ -34,6 +34,14 @@ def card(index: int = 0, **given: Any) -> GpuSample:
         "temperature_c": 64.0,
         "sm_clock_mhz": 1980.0,
         "sm_clock_max_mhz": 1980.0,
+        "energy_j": 22_075_200_123.4,
+        "throttle": frozenset(),
+        "throttled_ns": 10**12,
+        "graphics_active_ratio": 0.97123,
+        "sm_active_ratio": 0.41234,
+        "tensor_active_ratio": 0.3,
+        "dram_active_ratio": 0.3,
+        "pcie_rx_bytes": 10**12,
     }
     return GpuSample(**{**values, **given})
 
@@ -54,7 +62,14 @@ def test_a_row_comes_back_under_its_host() -> None:
     assert published.interval_s == 2.0
     assert (row.host, row.source, row.index, row.taken_at_s) == ("gpu-7", "fleet", 0, -0.5)
     assert row.device == f"gpu-7/{card().device}"
-    assert (row.utilization_pct, row.memory_used_bytes, row.health) == (97.123, 79 * GIB + 12345, "ok")
+    assert (row.utilization_pct, row.memory_used_bytes, row.health) == (97.1, 79 * GIB + 12345, "ok")
+    assert (row.power_w, row.energy_j, row.sm_clock_mhz, row.sm_active_ratio) == (
+        698.1,
+        22075200123,
+        1980,
+        0.41,
+    )
+    assert row.throttle == frozenset()
 
 
 def test_what_is_not_known_stays_unknown() -> None:
@@ -62,6 +77,34 @@ def test_what_is_not_known_stays_unknown() -> None:
     (row,) = decode(encode([bare], 1.0, 100.0).encode(), "h").rows
     assert (row.kind, row.health) == ("mig", "lost")
     assert row.utilization_pct is row.memory_used_bytes is row.power_w is row.temperature_c is None
+
+
+def test_a_reason_to_slow_down_is_published() -> None:
+    slow = card(throttle=frozenset({"sw_thermal", "hw_slowdown"}))
+    (row,) = decode(encode([slow], 1.0, 100.0).encode(), "h").rows
+    assert row.throttle == frozenset({"sw_thermal", "hw_slowdown"})
+
+
+def test_the_age_is_that_of_the_measurement() -> None:
+    scraped = card(taken_at_s=99.5, age_s=12.25, period_s=30.0)
+    (row,) = decode(encode([scraped], 1.0, 100.0).encode(), "h").rows
+    assert (row.taken_at_s, row.age_s, row.period_s) == (-12.75, 0.0, 30.0)
+
+
+def test_the_share_of_time_with_any_work_is_published_where_it_stands_in() -> None:
+    instance = card(kind="mig", utilization_pct=None)
+    assert decode(encode([instance], 1.0, 100.0).encode(), "h").rows[0].graphics_active_ratio == 0.971
+    assert decode(encode([card()], 1.0, 100.0).encode(), "h").rows[0].graphics_active_ratio is None
+
+
+def test_an_engine_is_published_too() -> None:
+    engine = GpuSample(
+        device="fake:1#0", index=0, taken_at_s=100.0, source="fake", kind="engine", running=7, queued=3,
+        kv_used_ratio=0.61234, tokens_total=10**9, preemptions_total=2,
+    )  # fmt: skip
+    (row,) = decode(encode([engine], 1.0, 100.0).encode(), "h").rows
+    assert (row.kind, row.running, row.queued, row.kv_used_ratio) == ("engine", 7, 3, 0.612)
+    assert (row.tokens_total, row.preemptions_total) == (10**9, 2)
 
 
 def test_the_size_of_rows() -> None:
@@ -138,7 +181,7 @@ WRONG = {
     "an age before": text(cell("age_s", -1)),
     "an endless age": text(cell("age_s", 1)).replace(b"1]", b"Infinity]"),
     "200 %": text(cell("utilization_pct", 200)),
-    "NaN": text(cell("power_w", 1)).replace(b"1, 700.0", b"NaN, 700.0"),
+    "NaN": text(cell("power_w", 1)).replace(b"1, 700", b"NaN, 700"),
     "more than all": text(cell("memory_used_bytes", 81 * GIB)),
     "no health": text(cell("health", "fine")),
     "a device that is too long": text(cell("device", "d" * 101)),
@@ -215,7 +258,11 @@ json_values = st.recursive(
 )
 
 
-@given(st.binary(max_size=60) | json_values.map(text) | json_values.map(lambda x: text(said(r=[[x] * 12]))))
+@given(
+    st.binary(max_size=60)
+    | json_values.map(text)
+    | json_values.map(lambda x: text(said(r=[[x] * len(FIRST)])))
+)
 def test_whatever_comes_raises_nothing_else(payload: bytes) -> None:
     with contextlib.suppress(ValueError):
         decode(payload, "h")

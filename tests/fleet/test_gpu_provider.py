@@ -6,6 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib import resources
 from typing import Any
 
@@ -164,6 +165,22 @@ def test_a_source_that_fails_hides_nobody_and_is_lost_once_it_is_stale(
     site.now += 60.0
     assert seen(a.read())["GPU-x"] == ("ok", 50.0)
     assert "close" in own.calls, "after some failures it is opened anew"
+
+
+def test_rows_of_a_slow_source_that_fails_are_held_for_longer(site: Site) -> None:
+    (a, own), (b, _) = site.host("a"), site.host("b")
+    (row,) = own.read()
+    own.read = lambda: [replace(row, age_s=12.0, period_s=30.0)]  # type: ignore[method-assign]
+    a.read()
+
+    def fails() -> Sequence[GpuSample]:
+        raise RuntimeError("exporter gone")
+
+    own.read = fails  # type: ignore[method-assign]
+    for after_s, health in ((63.0, "ok"), (63.1, "lost")):
+        site.now = 1000.0 + after_s
+        b.read()
+        assert seen(a.read())["GPU-x"][0] == health
 
 
 def test_a_source_that_fails_on_the_only_host_is_a_failure(site: Site) -> None:

@@ -1,13 +1,14 @@
 """Several devices as one value: what is lost never looks idle."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.gpu.aggregate import Aggregator
-from autoglm_throttle.gpu.aggregate import lost as make_lost
+from autoglm_throttle.gpu.row import lost as make_lost
 from autoglm_throttle.model import Aggregate, GpuSample
 
 GIB = 2**30
@@ -153,6 +154,200 @@ def test_repr_tells_the_state() -> None:
     assert repr(fleet) == "Aggregator(max, 2 devices, 1 lost)"
 
 
+UUIDS = [f"GPU-4f0c2a3e-9b1d-4c57-8a66-0123456789{n:02d}" for n in range(8)]
+
+
+def told(source: str, index: int = 0, *, at: float = 1.0, **values: Any) -> GpuSample:
+    """A card with a UUID."""
+    device = {"device": UUIDS[index], "index": index, "taken_at_s": at, "source": source}
+    return GpuSample(**{**device, **values})
+
+
+def engine(device: str = "h:1#0", *, at: float = 1.0, **values: Any) -> GpuSample:
+    named = {"device": device, "index": 0, "taken_at_s": at, "source": "vllm", "kind": "engine"}
+    return GpuSample(**{**named, **values})
+
+
+def test_several_sources_tell_each_their_own() -> None:
+    fleet = Aggregator(Aggregate.MEAN)
+    fleet.update([card(0, 90.0)], 1.0, source="nvml")
+    fleet.update([replace(card(1, 30.0), source="dcgm")], 1.0, source="dcgm")
+    view = fleet.update([card(0, 70.0, at=2.0)], 2.0, source="nvml")
+    assert (view.utilization_pct, view.capacity, len(view.devices)) == (50.0, 1.0, 2)
+    assert fleet.update([], 3.0, source="nvml").capacity == 0.5
+    assert len(fleet.update([], 3.0).devices) == 2, "nobody's reading is nobody's"
+    assert fleet.update([], 3.0, source="dcgm").capacity == 0.0
+
+
+def test_a_reading_without_a_name_is_that_of_this_hosts_rows() -> None:
+    far = replace(card(0), host="b", source="a-fleet")
+    fleet = Aggregator(Aggregate.MEAN)
+    for rows in ([card(0), far], [far, card(0)], [card(0)]):
+        assert len(fleet.update(rows, 1.0).devices) == len(rows)
+    gateway = Aggregator(Aggregate.MEAN)
+    gateway.update([far], 1.0)
+    assert gateway.update([], 2.0).devices == ()
+
+
+def test_one_card_of_which_two_sources_tell_is_one() -> None:
+    fleet = Aggregator(Aggregate.WEIGHTED, order=("nvml", "dcgm:h:1"))
+    fleet.update(
+        [told("dcgm", host="node", utilization_pct=10.0, sm_active_ratio=0.3)], 1.0, source="dcgm:h:1"
+    )
+    view = fleet.update([told("nvml", utilization_pct=90.0)], 1.0, source="nvml")
+    (row,) = view.devices
+    assert (row.host, row.utilization_pct, row.sm_active_ratio) == ("", 90.0, 0.3)
+    assert view.weights == {("", UUIDS[0]): 1.0}
+
+
+def test_the_order_decides_and_who_is_not_in_it_comes_last_by_name() -> None:
+    for order, expected in (
+        (("b", "a"), 2.0), (("a", "b", "a"), 1.0), ((), 1.0), (("c",), 3.0), (("b", "c"), 2.0), (("z",), 1.0)
+    ):  # fmt: skip
+        fleet = Aggregator(Aggregate.MEAN, order=order)
+        for name, pct in (("c", 3.0), ("b", 2.0), ("a", 1.0)):
+            view = fleet.update([told(name, utilization_pct=pct)], 1.0, source=name)
+        assert view.utilization_pct == expected, order
+
+
+def test_weights_are_shares_of_all_known_cards() -> None:
+    fleet = Aggregator(Aggregate.WEIGHTED)
+    fleet.update([card(0, memory=60 * GIB), card(1, memory=20 * GIB), engine()], 1.0)
+    view = fleet.update([card(0, memory=60 * GIB), lost(1), engine()], 2.0)
+    assert view.weights == {("", "GPU-0"): 0.75, ("", "GPU-1"): 0.25}
+    assert Aggregator(Aggregate.MEAN).update([engine()], 1.0).weights == {}
+
+
+def test_an_instance_is_as_busy_as_its_share_of_time_with_any_work() -> None:
+    rows = [card(0, None), replace(card(1, None), kind="mig", graphics_active_ratio=0.8)]
+    view = Aggregator(Aggregate.MEAN).update(rows, 1.0)
+    assert (view.utilization_pct, view.utilization_max_pct, view.utilization_mean_pct) == (80.0, 80.0, 80.0)
+
+
+def test_mean_and_highest_are_told_whatever_is_chosen() -> None:
+    for how in Aggregate:
+        view = Aggregator(how).update([card(0, 100.0, memory=60 * GIB), card(1, 0.0, memory=20 * GIB)], 1.0)
+        assert (view.utilization_mean_pct, view.utilization_max_pct) == (50.0, 100.0)
+
+
+def test_engines_stand_apart_from_cards() -> None:
+    rows = [
+        engine("a", queued=3, running=8, kv_used_ratio=0.9),
+        engine("b", queued=4, running=None, kv_used_ratio=0.5),
+        engine("c", health="lost", queued=99),
+        engine("d"),
+    ]
+    fleet = Aggregator(Aggregate.WEIGHTED)
+    view = fleet.update([card(0, 60.0), *rows], 1.0)
+    assert (view.queued, view.running, view.engines, view.kv_used_ratio) == (7, 8, 3, 0.7)
+    assert (view.utilization_pct, view.capacity, list(view.weights)) == (60.0, 1.0, [("", "GPU-0")])
+    assert view.devices[0].kind == "gpu", "cards come first"
+    assert Aggregator(Aggregate.MAX).update(rows, 1.0).kv_used_ratio == 0.9
+    view = fleet.update([card(0, 60.0)], 2.0)
+    assert (view.queued, view.running, view.engines, view.kv_used_ratio) == (None, None, 0, None)
+    assert view.engines_at_s == 1.0, "it was heard once"
+    assert len(view.devices) == 1
+    assert repr(fleet) == "Aggregator(weighted, 1 devices, 0 lost)"
+
+
+def test_times_of_cards_and_of_engines_are_apart() -> None:
+    fleet = Aggregator(Aggregate.MEAN)
+    view = fleet.update([engine(at=5.0, age_s=1.0)], 5.0, source="vllm")
+    assert (view.taken_at_s, view.engines_at_s) == (4.0, 4.0)
+    view = fleet.update([card(0, at=2.0)], 5.0, source="nvml")
+    assert (view.taken_at_s, view.engines_at_s) == (2.0, 4.0)
+    assert Aggregator(Aggregate.MEAN).update([card(0)], 5.0).engines_at_s is None
+
+
+def test_what_is_too_old_leaves_the_means_and_not_the_capacity() -> None:
+    fleet = Aggregator(Aggregate.WEIGHTED)
+    old = card(0, 100.0, used=79 * GIB, power_w=690.0, at=1.0)
+    fleet.update([old], 1.0, source="nvml")
+    quick = replace(card(1, 20.0, at=4.0), source="given")
+    view = fleet.update([quick, engine(at=4.0, queued=1)], 4.0, source="given")
+    assert (view.utilization_pct, view.taken_at_s) == (60.0, 4.0)
+    view = fleet.update([quick, engine(at=4.0, queued=1)], 4.1, source="given")
+    assert (view.utilization_pct, view.utilization_max_pct, view.utilization_mean_pct) == (20.0, 20.0, 20.0)
+    assert (view.memory_ratio, view.power_ratio, view.capacity, view.queued) == (None, None, 1.0, 1)
+    view = fleet.update([quick, engine(at=4.0, queued=1)], 7.1, source="given")
+    assert (view.utilization_pct, view.queued, view.engines, view.taken_at_s) == (None, None, 0, 4.0)
+    assert view.capacity == 1.0
+    assert fleet.update([card(0, 90.0, at=8.0)], 8.0, source="nvml").utilization_pct == 90.0
+
+
+def test_a_limit_of_its_own_and_one_for_forgetting() -> None:
+    fleet = Aggregator(Aggregate.MEAN, stale_after_s=10.0, forget_s=5.0)
+    fleet.update([replace(card(0), source="dcgm")], 1.0, source="dcgm:h:1")
+    assert fleet.update([replace(card(0), source="dcgm")], 11.0, source="dcgm:h:1").utilization_pct == 50.0
+    assert fleet.update([], 12.0, source="dcgm:h:1").capacity == 0.0
+    view = fleet.update([], 17.1, source="dcgm:h:1")
+    assert (view.capacity, view.devices, view.weights, view.taken_at_s) == (1.0, (), {}, 17.1)
+
+
+def test_a_slow_source_is_believed_for_longer_and_its_pace_is_told() -> None:
+    fleet = Aggregator(Aggregate.MEAN)
+    fleet.update(
+        [told("dcgm", 0, period_s=30.0, utilization_pct=80.0)], 1.0, source="dcgm:h:1", interval_s=5.0
+    )
+    view = fleet.update([told("nvml", 1, utilization_pct=20.0)], 1.0, source="nvml", interval_s=1.0)
+    assert (view.utilization_pct, view.interval_s, view.period_s) == (50.0, 5.0, 30.0)
+    view = fleet.update([told("nvml", 1, at=76.1, utilization_pct=20.0)], 76.1, source="nvml")
+    assert (view.utilization_pct, view.interval_s, view.period_s) == (20.0, 1.0, None)
+    view = Aggregator(Aggregate.MEAN).update([card(0)], 1.0)
+    assert (view.interval_s, view.period_s) == (None, None)
+
+
+def test_who_only_adds_to_the_load_of_another_does_not_make_it_slow() -> None:
+    fleet = Aggregator(Aggregate.MEAN, order=("nvml",))
+    slow = told("dcgm", period_s=30.0, utilization_pct=80.0, sm_active_ratio=0.5)
+    fleet.update([slow], 1.0, source="dcgm:h:1", interval_s=5.0)
+    view = fleet.update([told("nvml", utilization_pct=20.0)], 1.0, source="nvml", interval_s=1.0)
+    assert (view.interval_s, view.period_s, view.devices[0].sm_active_ratio) == (1.0, None, 0.5)
+
+
+def test_a_measurement_of_thirty_seconds_told_thirty_times_is_one() -> None:
+    fleet = Aggregator(Aggregate.MEAN, order=("dcgm:h:1",))
+    times = set()
+    for second in range(30):
+        row = told("dcgm", at=100.0 + second, age_s=float(second), period_s=30.0, utilization_pct=99.0)
+        fleet.update([row], 100.0 + second, source="dcgm:h:1")
+        beside = told("nvml", at=100.0 + second, utilization_pct=10.0, power_w=100.0)
+        view = fleet.update([beside], 100.0 + second, source="nvml")
+        times.add(view.taken_at_s)
+        assert (view.utilization_pct, view.power_ratio) == (99.0, None)
+    assert times == {100.0}
+
+
+def test_power_is_the_mean_where_the_energy_is_counted() -> None:
+    fleet = Aggregator(Aggregate.MEAN)
+    fleet.update([replace(card(0, power_w=70.0), energy_j=0.0)], 1.0)
+    view = fleet.update([replace(card(0, power_w=70.0, at=2.0), energy_j=350.0)], 2.0)
+    assert (view.power_ratio, view.devices[0].power_mean_w) == (0.5, 350.0)
+
+
+def test_full_is_full_where_two_sources_count_memory_differently() -> None:
+    fleet = Aggregator(Aggregate.MEAN, order=("nvml",))
+    fleet.update([told("nvml", memory_total_bytes=79 * GIB)], 1.0)
+    view = fleet.update([told("dcgm", memory_used_bytes=80 * GIB)], 1.0)
+    assert view.memory_ratio == 1.0
+
+
+def test_a_vanished_card_is_news_as_long_as_its_source_says_so() -> None:
+    fleet = Aggregator(Aggregate.MEAN)
+    fleet.update([card(0)], 1.0)
+    assert fleet.update([], 2.0).taken_at_s == 2.0
+    assert fleet.update([], 3.0).taken_at_s == 3.0
+    assert fleet.update([engine(at=9.0)], 9.0, source="vllm").taken_at_s == 3.0
+
+
+def test_one_of_four_lost_leaves_three_quarters() -> None:
+    fleet = Aggregator(Aggregate.WEIGHTED)
+    fleet.update([told("nvml", n, utilization_pct=90.0) for n in range(4)], 1.0)
+    view = fleet.update([told("nvml", n, at=2.0, utilization_pct=90.0) for n in range(3)], 2.0)
+    assert (view.capacity, view.utilization_pct) == (0.75, 90.0)
+    assert sum(view.weights.values()) == 1.0
+
+
 PERCENT = st.none() | st.floats(0.0, 100.0)
 FLEETS = st.lists(st.tuples(PERCENT, st.none() | st.integers(1, 2**40)), min_size=1, max_size=8)
 
@@ -200,3 +395,102 @@ def test_utilization_lies_between_the_lowest_and_the_highest_known(
     else:
         assert view.utilization_pct is not None
         assert min(known) - 1e-9 <= view.utilization_pct <= max(known)
+
+
+SOURCES = ("nvml", "dcgm:h:1", "prometheus:h:2", "vllm:h:3")
+VALUES = st.fixed_dictionaries(
+    {
+        "utilization_pct": PERCENT,
+        "graphics_active_ratio": st.none() | st.floats(0.0, 1.0),
+        "memory_total_bytes": st.none() | st.integers(1, 2**40),
+        "energy_j": st.none() | st.floats(0.0, 1e6),
+        "health": st.sampled_from(["ok", "degraded", "lost"]),
+        "age_s": st.floats(0.0, 10.0),
+        "period_s": st.none() | st.floats(0.0, 60.0),
+        "queued": st.none() | st.integers(0, 9),
+        "kv_used_ratio": st.none() | st.floats(0.0, 1.0),
+        "kind": st.sampled_from(["gpu", "gpu", "engine"]),
+        "host": st.sampled_from(["", "node"]),
+    }
+)
+READINGS = st.dictionaries(st.integers(0, 4), VALUES, max_size=5)
+ROUND = st.dictionaries(st.sampled_from(SOURCES), READINGS, min_size=1)
+
+
+def rows_of(name: str, reading: dict[int, dict[str, Any]], at: float) -> list[GpuSample]:
+    """Cards by their UUID, so that sources tell of the same; an engine is told of by one."""
+    return [
+        GpuSample(
+            device=name + str(number) if values["kind"] == "engine" else UUIDS[number],
+            index=number,
+            taken_at_s=at,
+            source=name,
+            **values,
+        )
+        for number, values in reading.items()
+    ]
+
+
+@given(st.lists(ROUND, min_size=1, max_size=4), st.sampled_from(Aggregate), st.data())
+def test_neither_the_order_of_rows_nor_that_of_sources_changes_anything(
+    rounds: list[dict[str, dict[int, dict[str, Any]]]], how: Aggregate, data: st.DataObject
+) -> None:
+    one, other = (Aggregator(how, order=SOURCES[1:3]) for _ in range(2))
+    for number, told_now in enumerate(rounds):
+        now = 20.0 + number
+        readings = {name: rows_of(name, reading, now) for name, reading in told_now.items()}
+        for name, rows in readings.items():
+            view = one.update(rows, now, source=name, interval_s=1.0)
+        for name in data.draw(st.permutations(sorted(readings))):
+            shuffled = data.draw(st.permutations(readings[name]))
+            same = other.update(shuffled, now, source=name, interval_s=1.0)
+        assert same == view
+
+
+@given(ROUND, st.sampled_from(Aggregate), st.sampled_from(SOURCES), st.integers(0, 4))
+def test_a_card_that_one_of_several_sources_loses_never_raises_the_capacity(
+    told_now: dict[str, dict[int, dict[str, Any]]], how: Aggregate, who: str, number: int
+) -> None:
+    fleet = Aggregator(how)
+    for name, reading in told_now.items():
+        view = fleet.update(rows_of(name, reading, 20.0), 20.0, source=name)
+    known = {row.device for row in view.devices}
+    reading = told_now.get(who, {})
+    reading.pop(number, None)
+    later = fleet.update(rows_of(who, reading, 21.0), 21.0, source=who)
+    gone = {row.device for row in later.devices}
+    assert later.capacity <= view.capacity + 1e-12 or gone < known, "forgotten, with its weight"
+    explicit = [*rows_of(who, reading, 22.0), told(who, number, at=22.0, health="lost")]
+    assert (
+        fleet.update(explicit, 22.0, source=who).capacity <= later.capacity + 1e-12
+        or UUIDS[number] in known - gone
+    )
+
+
+@given(ROUND, st.sampled_from(Aggregate))
+def test_what_nobody_tells_is_unknown_and_never_zero(
+    told_now: dict[str, dict[int, dict[str, Any]]], how: Aggregate
+) -> None:
+    fleet = Aggregator(how)
+    telling = ("utilization_pct", "graphics_active_ratio", "queued", "kv_used_ratio", "energy_j")
+    nothing = dict.fromkeys(telling)
+    for name, reading in told_now.items():
+        bare = {n: values | nothing for n, values in reading.items()}
+        view = fleet.update(rows_of(name, bare, 20.0), 20.0, source=name)
+    assert view.utilization_pct is view.utilization_max_pct is view.utilization_mean_pct is None
+    assert view.queued is view.running is view.kv_used_ratio is view.memory_ratio is view.power_ratio is None
+
+
+@given(READINGS, st.sampled_from(Aggregate), st.lists(st.floats(0.0, 60.0), max_size=10))
+def test_a_measurement_that_is_told_again_moves_no_time(
+    reading: dict[int, dict[str, Any]], how: Aggregate, waits: list[float]
+) -> None:
+    fleet = Aggregator(how)
+    usable = {n: values | {"health": "ok", "period_s": 60.0} for n, values in reading.items()}
+    cards = rows_of("dcgm:h:1", usable, 20.0)
+    view = fleet.update(cards, 20.0, source="dcgm:h:1")
+    for after_s in sorted(waits):
+        again = [replace(row, taken_at_s=20.0 + after_s, age_s=row.age_s + after_s) for row in cards]
+        later = fleet.update(again, 20.0 + after_s, source="dcgm:h:1")
+        if cards:
+            assert (later.taken_at_s, later.engines_at_s) == (view.taken_at_s, view.engines_at_s)

@@ -79,12 +79,50 @@ def test_used_without_a_total_is_believed() -> None:
     assert believable(sample(memory_total_bytes=None))[1] == ()
 
 
+@pytest.mark.parametrize("age_s", [math.nan, -0.1, -math.inf, math.inf])
+def test_an_age_that_cannot_be_is_that_of_a_row_read_now(age_s: float) -> None:
+    row, wrong = believable(sample(age_s=age_s))
+    assert wrong == ("age_s",)
+    assert row == sample(age_s=0.0)
+    assert believable(sample(age_s=86_400.0))[1] == ()
+
+
+def test_a_reason_to_slow_down_that_nobody_knows_is_unknown() -> None:
+    known = sample(throttle=frozenset({"sw_thermal", "hw_slowdown"}))
+    assert believable(known) == (known, ())
+    assert believable(sample(throttle=frozenset())) == (sample(throttle=frozenset()), ())
+    odd = sample(throttle=frozenset({"sw_thermal", "tired"}))
+    assert believable(odd) == (sample(throttle=None), ("throttle",))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("period_s", math.inf),
+        ("energy_j", -1.0),
+        ("energy_j", 1e19),
+        ("throttled_ns", 2**64),
+        ("temperature_margin_c", 300.0),
+        ("sm_active_ratio", 1.01),
+        ("dram_active_ratio", -0.01),
+        ("nvlink_errors", -1),
+        ("pcie_rx_bps", 2e12),
+        ("kv_used_ratio", math.nan),
+        ("queued", -1),
+        ("tokens_total", 0x7FFFFFFFFFFFFFF0 * 2),
+    ],
+)
+def test_what_cannot_be_of_counters_shares_and_engines_is_unknown(name: str, value: float) -> None:
+    assert believable(sample(**{name: value})) == (sample(**{name: None}), (name,))
+
+
 NUMBERS = st.none() | st.floats() | st.integers()
 
 
-@given(st.fixed_dictionaries(dict.fromkeys(RANGES, NUMBERS)))
-def test_nothing_is_clamped_and_what_is_left_is_in_range(values: dict[str, Any]) -> None:
-    row, wrong = believable(sample(**values))
+@given(st.fixed_dictionaries(dict.fromkeys(RANGES, NUMBERS)), st.floats())
+def test_nothing_is_clamped_and_what_is_left_is_in_range(values: dict[str, Any], age_s: float) -> None:
+    row, wrong = believable(sample(**values, age_s=age_s))
+    assert 0.0 <= row.age_s < math.inf
     for name, (low, high) in RANGES.items():
         kept = getattr(row, name)
         assert (kept is None) == (values[name] is None or name in wrong)

@@ -1,13 +1,14 @@
 """Rows as text: every fault is named, with its line and what was meant."""
 
 import json
+from dataclasses import fields
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.recording import COLUMNS, Line, Recording, parse, row
-from autoglm_throttle.model import ProviderMisconfigured
+from autoglm_throttle.gpu.recording import COLUMNS, GIVEN, Line, Recording, parse, row
+from autoglm_throttle.model import GpuSample, ProviderMisconfigured
 
 TIMED = """t_s,device,utilization_pct,memory_used_bytes,event
 0,GPU-a,50,,
@@ -61,6 +62,35 @@ def test_every_kind_of_column() -> None:
     assert parse("notes,utilization_pct\na; b;,1\n", jsonl=False).groups[0][0].values["notes"] == ("a", "b")
 
 
+def test_every_field_of_a_sample_has_a_column() -> None:
+    names = {field.name for field in fields(GpuSample)} - GIVEN
+    assert names == set(COLUMNS) - {"t_s", "event"}
+    whole = {field.name for field in fields(GpuSample) if field.type == "int | None"}
+    assert "tokens_total" in whole
+    numbers = {field.name for field in fields(GpuSample) if "float" in str(field.type)} & names
+    for name in names & (whole | numbers):
+        (read,) = parse(f"{name}\n7.5\n", jsonl=False).groups[0]
+        assert read.values == {name: 7 if name in whole else 7.5}
+
+
+def test_why_a_card_slows_itself_down() -> None:
+    table = "throttle,index\nsw_thermal; hw_slowdown,0\nnone,1\n,2\n"
+    read = [line.values.get("throttle") for line in parse(table, jsonl=False).groups[0]]
+    assert read == [{"sw_thermal", "hw_slowdown"}, frozenset(), None]
+    lines = '{"throttle": ["sw_thermal"]}\n{"throttle": []}\n{"throttle": null}\n{"throttle": "none"}'
+    read = [line.values.get("throttle") for line in parse(lines, jsonl=True).groups[0]]
+    assert read == [{"sw_thermal"}, frozenset(), None, frozenset()]
+
+
+def test_an_engine_is_a_row_like_any_other() -> None:
+    table = "kind,device,queued,kv_used_ratio,tokens_total,age_s,period_s\nengine,h:1#0,3,0.5,1e6,2.5,30\n"
+    (read,) = parse(table, jsonl=False).groups[0]
+    assert read.values == {
+        "kind": "engine", "device": "h:1#0", "queued": 3, "kv_used_ratio": 0.5, "tokens_total": 1_000_000,
+        "age_s": 2.5, "period_s": 30.0,
+    }  # fmt: skip
+
+
 def test_a_sentinel_is_left_to_the_check_of_plausibility() -> None:
     (read,) = parse('{"utilization_pct": NaN, "memory_used_bytes": Infinity}', jsonl=True).groups[0]
     assert read.values["utilization_pct"] != read.values["utilization_pct"]
@@ -86,7 +116,8 @@ def test_all_faults_are_listed_together() -> None:
         ("index\n1.5\n", "is no index"),
         ("index\n-1\n", "is no index"),
         ("index\nnan\n", "is no index"),
-        ("kind\ncpu\n", "is none of gpu, mig"),
+        ("kind\ncpu\n", "is none of gpu, mig, engine"),
+        ("throttle\nsw_thermal;tired\n", "is none of hw_power_brake, hw_slowdown, hw_thermal, sw_power_cap"),
         ("health\nfine\n", "is none of ok, degraded, lost"),
         ("t_s,index\n-1,0\n", "is no time from the start"),
         ("t_s,index\ninf,0\n", "is no time from the start"),
@@ -113,6 +144,8 @@ def test_a_faulty_table_says_so(text: str, said: str) -> None:
         ('{"device": 1}', "is no text"),
         ('{"notes": [1]}', "is no text"),
         ('{"notes": 1}', "notes"),
+        ('{"throttle": ["tired"]}', "is none of hw_power_brake"),
+        ('{"throttle": 1}', "throttle"),
         ('{"event": 1}', "is no text"),
         ('{"health": []}', "is none of ok"),
         ('{"x": 1}\n{"x": 1}', "column 'x'"),

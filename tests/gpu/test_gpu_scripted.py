@@ -92,6 +92,29 @@ def test_a_recording_plays_by_the_clock(tmp_path: Path, hands: Hands) -> None:
     assert percents(provider) == [80.0]
 
 
+def test_a_recording_tells_of_engines_and_of_the_age_of_a_measurement(tmp_path: Path, hands: Hands) -> None:
+    path = tmp_path / "gpu.csv"
+    path.write_text(
+        "t_s,kind,device,utilization_pct,queued,throttle,age_s,period_s,event\n"
+        "0,gpu,GPU-a,90,,sw_thermal,12,30,\n0,engine,h:1#0,,4,,,,\n"
+        "5,gpu,GPU-a,,,,,,lost\n5,engine,h:1#0,,,,,,lost\n"
+    )
+    provider = ScriptedProvider(path, clock=hands)
+    card, engine = provider.read()
+    assert (card.age_s, card.period_s, card.throttle, card.queued) == (
+        12.0,
+        30.0,
+        frozenset({"sw_thermal"}),
+        None,
+    )
+    assert (engine.kind, engine.queued, engine.utilization_pct, engine.throttle) == ("engine", 4, None, None)
+    hands.now += 5.0
+    assert [(row.kind, row.health, row.queued) for row in provider.read()] == [
+        ("gpu", "lost", None),
+        ("engine", "lost", None),
+    ]
+
+
 def test_a_recording_that_has_not_begun_is_unavailable(tmp_path: Path, hands: Hands) -> None:
     path = tmp_path / "gpu.csv"
     path.write_text("t_s,utilization_pct\n3,50\n")

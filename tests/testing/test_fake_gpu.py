@@ -1,13 +1,14 @@
 """The GPUs that fail on request."""
 
 import threading
+from dataclasses import fields
 
 import pytest
 
 from autoglm_throttle.gpu.sampler import Sampler
 from autoglm_throttle.model import GpuProvider, GpuSample, ProviderUnavailable
 from autoglm_throttle.testing import FakeGpu, ManualClock
-from autoglm_throttle.testing.gpu import READINGS
+from autoglm_throttle.testing.gpu import ENGINE_READINGS, READINGS, TIMING
 
 
 def one(gpu: FakeGpu) -> GpuSample:
@@ -26,6 +27,44 @@ def test_each_reading_of_a_sample_is_an_attribute_for_all_devices(name: str) -> 
     assert [getattr(row, name) for row in gpu.read()] == [7, 7, 7]
     setattr(gpu, name, None)
     assert [getattr(row, name) for row in gpu.read()] == [None, None, None]
+
+
+def test_every_field_that_a_source_may_know_is_an_attribute() -> None:
+    optional = {field.name for field in fields(GpuSample) if field.default is None} | {"age_s"}
+    assert optional == {*READINGS, *ENGINE_READINGS}
+    assert all(hasattr(FakeGpu, name) for name in optional)
+
+
+@pytest.mark.parametrize("name", [*ENGINE_READINGS, *TIMING])
+def test_each_reading_of_an_engine_is_an_attribute_for_all_engines(name: str) -> None:
+    gpu = FakeGpu(devices=0, engines=2)
+    setattr(gpu, name, 7)
+    assert [getattr(row, name) for row in gpu.read()] == [7, 7]
+
+
+def test_engines_stand_beside_the_devices() -> None:
+    gpu = FakeGpu(devices=1, engines=2)
+    gpu.queued = 3
+    gpu.set_engine(1, queued=9, kv_used_ratio=None)
+    card, first, second = gpu.read()
+    assert (card.kind, card.queued, card.utilization_pct) == ("gpu", None, 0.0)
+    assert [(row.kind, row.device, row.queued, row.kv_used_ratio) for row in (first, second)] == [
+        ("engine", "FAKE-ENGINE-0", 3, 0.0),
+        ("engine", "FAKE-ENGINE-1", 9, None),
+    ]
+    assert (first.utilization_pct, first.memory_total_bytes) == (None, None)
+    assert repr(gpu) == "FakeGpu(1 devices, 2 engines, 0.0 %)"
+    gpu.engines = 0
+    assert [row.kind for row in gpu.read()] == ["gpu"]
+
+
+def test_a_device_may_be_an_instance_and_say_why_it_is_slow() -> None:
+    gpu = FakeGpu()
+    gpu.kind, gpu.throttle, gpu.age_s, gpu.period_s = "mig", frozenset({"sw_thermal"}), 12.0, 30.0
+    row = one(gpu)
+    assert (row.kind, row.throttle, row.age_s, row.period_s) == ("mig", frozenset({"sw_thermal"}), 12.0, 30.0)
+    gpu.set(0, throttle=frozenset())
+    assert one(gpu).throttle == frozenset()
 
 
 def test_samples_carry_the_time_of_the_reading() -> None:
@@ -140,13 +179,20 @@ def test_refuses_what_is_not_there() -> None:
     gpu = FakeGpu(devices=2)
     with pytest.raises(ValueError, match="at least one"):
         FakeGpu(devices=0)
+    with pytest.raises(ValueError, match="not 1 and -1"):
+        FakeGpu(engines=-1)
     for index in (-1, 2):
         with pytest.raises(IndexError, match="no device"):
             gpu.lose(index)
         with pytest.raises(IndexError, match="no device"):
             gpu.set(index, utilization_pct=1.0)
+    for index in (-1, 0):
+        with pytest.raises(IndexError, match="no engine"):
+            gpu.set_engine(index, queued=1)
     with pytest.raises(AttributeError, match="utilisation_pct"):
         gpu.set(0, utilisation_pct=1.0)
+    with pytest.raises(AttributeError, match="utilization_pct"):
+        FakeGpu(engines=1).set_engine(0, utilization_pct=1.0)
 
 
 def test_says_what_it_is() -> None:

@@ -1,0 +1,96 @@
+"""One device of which several sources tell.
+
+Field by field the first source that knows counts. What is too old to be believed is left out as long as
+another source is believed. A device is lost if a source says so, or the driver no longer lists it; one that
+only vanished from a scrape is lost if no other source lists it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from autoglm_throttle.gpu.row import MEASURED, altered, lost
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autoglm_throttle.gpu.readings import Identity, Told
+    from autoglm_throttle.model import GpuSample
+
+_FILLED: Final = tuple(name for name in MEASURED if name != "period_s")
+_NAMED: Final = ("device", "index", "host", "source", "kind")
+"""What stays that of the first source, so that a device keeps its name while sources come and go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """A device as all sources together tell of it."""
+
+    row: GpuSample
+    """Its times and its period are those of the measurement that tells the load."""
+    identity: Identity
+    measured_s: float
+    believed: bool
+    """Whether it was measured lately enough to count in a mean."""
+    interval_s: float | None
+    """Of the source that tells the load."""
+    total_bytes: int | None
+    """Memory, remembered over a loss, by the first source that ever told."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether it is not lost."""
+        return self.row.health != "lost"
+
+
+def load_pct(row: GpuSample) -> float | None:
+    """Utilization of a card; on a MIG instance, where there is none, the share of time with any work."""
+    if row.utilization_pct is not None:
+        return row.utilization_pct
+    return None if row.graphics_active_ratio is None else 100.0 * row.graphics_active_ratio
+
+
+def merged(told: Sequence[Told], now: float) -> Merged:
+    """Join what the sources tell of one device.
+
+    Args:
+        told: at least one, the source to be preferred first.
+        now: monotonic seconds.
+    """
+    if len(told) == 1:
+        return _as(told[0], told[0].row, told, now)
+    live = [one for one in told if one.vanished_s is None]
+    dead = [one for one in told if one.row.health == "lost" and not (live and one.doubtful)]
+    if dead:
+        newest = max(dead, key=lambda one: one.measured_s)
+        gone = lost(told[0].row, "; ".join(newest.row.notes))
+        return _as(newest, altered(gone, {"notes": newest.row.notes}), told, now)
+    fresh = [one for one in live if now <= one.believed_until_s] or live
+    lead = next((one for one in fresh if load_pct(one.row) is not None), fresh[0])
+    return _as(lead, _filled(told[0].row, lead.row, [one.row for one in fresh]), told, now)
+
+
+def _as(lead: Told, row: GpuSample, told: Sequence[Told], now: float) -> Merged:
+    total_bytes = next((one.total_bytes for one in told if one.total_bytes), None)
+    believed = now <= lead.believed_until_s
+    return Merged(row, lead.identity, lead.measured_s, believed, lead.interval_s, total_bytes)
+
+
+def _filled(first: GpuSample, lead: GpuSample, rows: Sequence[GpuSample]) -> GpuSample:
+    """The first row that is believed, with what it does not know from the others."""
+    changes: dict[str, Any] = {name: getattr(first, name) for name in _NAMED}
+    changes |= {
+        "taken_at_s": lead.taken_at_s,
+        "age_s": lead.age_s,
+        "period_s": lead.period_s,
+        "name": next((row.name for row in (first, *rows) if row.name), ""),
+        "notes": tuple(dict.fromkeys(note for row in rows for note in row.notes)),
+        "health": "degraded" if any(row.health == "degraded" for row in rows) else "ok",
+    }
+    base, others = rows[0], rows[1:]
+    for name in _FILLED:
+        if getattr(base, name) is None:
+            known = (value for row in others if (value := getattr(row, name)) is not None)
+            changes[name] = next(known, None)
+    return altered(base, changes)

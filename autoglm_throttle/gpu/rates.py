@@ -1,0 +1,80 @@
+"""What counters say of the time between two measurements.
+
+Bytes, joules, tokens and nanoseconds are cumulative. They start anew when a driver or a server does, and two
+measurements close together say little: a difference that cannot be right is "not known", never 0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from autoglm_throttle.gpu.plausible import RANGES
+
+if TYPE_CHECKING:
+    from autoglm_throttle.model import GpuSample
+
+LEAST_GAP_S: Final = 0.1
+"""Over less time the step of a counter decides: that of energy moves some ten times a second."""
+
+REASONS: Final = 4
+"""Power, heat and their hardware twins are timed apart and may all count at once."""
+
+_COUNTED: Final = {
+    "nvlink_rx_bps": "nvlink_rx_bytes",
+    "nvlink_tx_bps": "nvlink_tx_bytes",
+    "pcie_rx_bps": "pcie_rx_bytes",
+    "pcie_tx_bps": "pcie_tx_bytes",
+    "tokens_per_s": "tokens_total",
+    "preemptions_per_s": "preemptions_total",
+}
+
+RATES: Final = (*_COUNTED, "power_mean_w", "throttled_ratio")
+"""Fields made here where the source does not tell them."""
+
+
+def rates(before: GpuSample | None, row: GpuSample, gap_s: float) -> dict[str, float]:
+    """The fields among `RATES` that ``row`` does not tell itself and that can be known.
+
+    Args:
+        before: the measurement before; None at first sight.
+        row: the newest one.
+        gap_s: seconds between them.
+
+    Returns:
+        Field -> value, each within the range of its field. A counter that went back, or that neither row
+        knows, gives none. The mean power is that of the energy counter, for the sensor sees only a quarter
+        of the time on some cards (arXiv 2312.02741), and the sensor's word where there is no such counter.
+    """
+    found: dict[str, float] = {}
+    if before is not None and gap_s >= LEAST_GAP_S:
+        for rate, counter in _COUNTED.items():
+            _enter(found, row, rate, _growth(before, row, counter), gap_s)
+        _enter(found, row, "power_mean_w", _growth(before, row, "energy_j"), gap_s)
+        _enter(found, row, "throttled_ratio", _slowed(before, row, gap_s), gap_s)
+    if row.power_mean_w is None and row.power_w is not None:
+        found.setdefault("power_mean_w", row.power_w)
+    return found
+
+
+def _growth(before: GpuSample, row: GpuSample, counter: str) -> float | None:
+    value, former = getattr(row, counter), getattr(before, counter)
+    return None if value is None or former is None else value - former
+
+
+def _slowed(before: GpuSample, row: GpuSample, gap_s: float) -> float | None:
+    """Seconds slowed down.
+
+    Several reasons at once, or clocks read at slightly different times, are no more than all of the time.
+    """
+    grown = _growth(before, row, "throttled_ns")
+    if grown is None or grown / 1e9 > 1.1 * REASONS * gap_s:
+        return None
+    return min(grown / 1e9, gap_s)
+
+
+def _enter(found: dict[str, float], row: GpuSample, name: str, growth: float | None, gap_s: float) -> None:
+    if growth is None or getattr(row, name) is not None:
+        return
+    low, high = RANGES[name]
+    if low <= growth / gap_s <= high:
+        found[name] = growth / gap_s

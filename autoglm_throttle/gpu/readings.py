@@ -1,0 +1,165 @@
+"""What each source has last told: its rows, when they were measured, and what has vanished from them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from autoglm_throttle.gpu.rates import RATES, rates
+from autoglm_throttle.gpu.row import altered, lost
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from autoglm_throttle.model import DeviceKey, GpuSample
+
+SAME_S: Final = 0.05
+"""Two measurements are one if their times differ by less: a source works its age out of two clocks, read one
+after the other. A quarter of the shortest interval at which anything is sampled."""
+
+BELIEVED_INTERVALS: Final = 3.0
+BELIEVED_PERIODS: Final = 2.5
+"""A row is believed for three of its source's intervals, and for two and a half of its periods of measuring:
+the same limits after which the telemetry as a whole is stale."""
+
+SCRAPED: Final = ("dcgm", "prometheus")
+"""Sources that list what runs somewhere: a card that they no longer list may have been taken away."""
+
+VANISHED: Final = "vanished: the source no longer lists it"
+
+Identity = str | tuple[str, str]
+"""What tells devices of all sources apart."""
+
+_UUID: Final = re.compile(r"(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+
+
+def identity(row: GpuSample) -> Identity:
+    """A UUID in full, which no two cards share, whoever tells of it; else host and device."""
+    return row.device.lower() if _UUID.fullmatch(row.device) else (row.host, row.device)
+
+
+@dataclass(slots=True)
+class Told:
+    """A device as one source has told of it."""
+
+    row: GpuSample
+    """With rates."""
+    identity: Identity
+    measured_s: float
+    """When it was measured; of a vanished one, when it was last found missing."""
+    believed_until_s: float
+    interval_s: float | None
+    """From one reading of the source to the next, as promised."""
+    total_bytes: int | None
+    """Memory of the card, remembered over a loss."""
+    vanished_s: float | None = None
+    """Since when the source does not list it."""
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether only a scrape no longer lists it: an exporter drops a card now and then that works."""
+        return self.vanished_s is not None and self.row.source.startswith(SCRAPED)
+
+
+class Reading:
+    """The newest rows of one source.
+
+    Args:
+        stale_after_s: for how long a measurement is believed at least.
+        forget_s: for how long a card that vanished from a scraped source is held for lost.
+    """
+
+    __slots__ = ("_forget_s", "_interval_s", "_stale_after_s", "_told")
+
+    def __init__(self, stale_after_s: float, forget_s: float) -> None:
+        self._stale_after_s = stale_after_s
+        self._forget_s = forget_s
+        self._interval_s: float | None = None
+        self._told: dict[DeviceKey, Told] = {}
+
+    @property
+    def told(self) -> Iterable[Told]:
+        """Every device that the source tells of, or has told of and that is not forgotten."""
+        return self._told.values()
+
+    def take(self, rows: Iterable[GpuSample], now: float, interval_s: float | None) -> None:
+        """Take in all that the source tells now.
+
+        Args:
+            rows: one per device; of two with one name the newer counts.
+            now: monotonic seconds.
+            interval_s: until the next reading, as promised; None: as before.
+        """
+        if interval_s is not None:
+            self._interval_s = interval_s
+        seen = _newest(rows)
+        for key in self._told.keys() - seen.keys():
+            self._miss(key, now)
+        for key, row in seen.items():
+            self._told[key] = self._heard(self._told.get(key), row)
+
+    def _heard(self, before: Told | None, row: GpuSample) -> Told:
+        measured_s = row.taken_at_s - row.age_s
+        total_bytes = row.memory_total_bytes or (None if before is None else before.total_bytes)
+        if before is not None and before.vanished_s is not None:
+            before = None
+        gap_s = 0.0 if before is None else measured_s - before.measured_s
+        if before is not None and abs(gap_s) < SAME_S:
+            measured_s = before.measured_s
+            row = altered(row, _held(before.row, row))
+        elif row.health != "lost" and (found := rates(None if before is None else before.row, row, gap_s)):
+            row = altered(row, found)
+        return Told(
+            row,
+            identity(row) if before is None else before.identity,
+            measured_s,
+            measured_s + self._believed_s(row.period_s),
+            self._interval_s,
+            total_bytes,
+        )
+
+    def _believed_s(self, period_s: float | None) -> float:
+        intervals_s = BELIEVED_INTERVALS * (self._interval_s or 0.0)
+        return max(self._stale_after_s, intervals_s, BELIEVED_PERIODS * (period_s or 0.0))
+
+    def _miss(self, key: DeviceKey, now: float) -> None:
+        """Decide what became of a device that is missing.
+
+        Engines come and go. Who tells of other hosts' cards says itself which of them are lost; a scraped
+        card may have been taken away; one of this host has broken.
+        """
+        told = self._told[key]
+        since_s = now if told.vanished_s is None else told.vanished_s
+        scraped = told.row.source.startswith(SCRAPED)
+        gone = now - since_s > self._forget_s if scraped else bool(told.row.host)
+        if gone or told.row.kind == "engine":
+            del self._told[key]
+        else:
+            row = lost(told.row, VANISHED)
+            self._told[key] = replace(
+                told,
+                row=row,
+                measured_s=now,
+                believed_until_s=now,
+                interval_s=self._interval_s,
+                vanished_s=since_s,
+            )
+
+
+def _newest(rows: Iterable[GpuSample]) -> dict[DeviceKey, GpuSample]:
+    newest: dict[DeviceKey, GpuSample] = {}
+    for row in rows:
+        key = (row.host, row.device)
+        known = newest.get(key)
+        if known is None or row.taken_at_s - row.age_s > known.taken_at_s - known.age_s:
+            newest[key] = row
+    return newest
+
+
+def _held(before: GpuSample, row: GpuSample) -> dict[str, Any]:
+    """What stays of a measurement that is told again: its time, and the rates that were made of it."""
+    times = {"taken_at_s": before.taken_at_s, "age_s": before.age_s}
+    if row.health == "lost":
+        return times
+    return times | {name: getattr(before, name) for name in RATES if getattr(row, name) is None}

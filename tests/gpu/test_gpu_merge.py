@@ -1,0 +1,155 @@
+"""One device of which several sources tell: who is believed, field by field."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.gpu.merge import Merged, load_pct, merged
+from autoglm_throttle.gpu.readings import Told, identity
+from autoglm_throttle.gpu.row import MEASURED, lost
+from autoglm_throttle.model import GpuSample
+
+UUID = "GPU-4f0c2a3e-9b1d-4c57-8a66-012345678900"
+NOW = 100.0
+
+
+def row(source: str, **values: Any) -> GpuSample:
+    return GpuSample(**{"device": UUID, "index": 0, "taken_at_s": NOW, "source": source, **values})
+
+
+def told(
+    source: str, *, until: float = NOW, interval_s: float | None = 1.0, vanished: bool = False, **values: Any
+) -> Told:
+    said = row(source, **values)
+    if vanished:
+        said = lost(said, f"{source} no longer lists it")
+    measured_s = said.taken_at_s - said.age_s
+    total_bytes = values.get("memory_total_bytes")
+    return Told(said, identity(said), measured_s, until, interval_s, total_bytes, NOW if vanished else None)
+
+
+def join(*sources: Told) -> Merged:
+    return merged(sources, NOW)
+
+
+def test_one_source_is_itself() -> None:
+    alone = told("nvml", utilization_pct=50.0)
+    assert join(alone) == Merged(
+        alone.row, identity(alone.row), NOW, believed=True, interval_s=1.0, total_bytes=None
+    )
+    assert join(alone).usable
+    assert not join(told("nvml", until=NOW - 0.1)).believed
+
+
+@pytest.mark.parametrize("name", [name for name in MEASURED if name != "period_s"])
+def test_the_first_that_knows_a_field_counts(name: str) -> None:
+    values: tuple[Any, Any] = (frozenset({"sw_thermal"}), frozenset()) if name == "throttle" else (1, 2)
+    one: dict[str, Any] = {name: values[0]}
+    two: dict[str, Any] = {name: values[1]}
+    assert getattr(join(told("nvml", **one), told("dcgm", **two)).row, name) == values[0]
+    assert getattr(join(told("nvml"), told("dcgm"), told("other", **two)).row, name) == values[1]
+    assert getattr(join(told("nvml"), told("dcgm")).row, name) is None, "never 0"
+
+
+def test_it_keeps_the_name_that_the_first_source_gave_it() -> None:
+    first = told("nvml", index=3, until=NOW - 1.0, utilization_pct=1.0)
+    second = told("dcgm", index=1, host="node", name="H100", utilization_pct=70.0)
+    both = join(first, second).row
+    assert (both.device, both.index, both.host, both.source) == (UUID, 3, "", "nvml")
+    assert (both.name, both.utilization_pct) == ("H100", 70.0)
+
+
+def test_what_is_too_old_is_left_out_unless_all_is() -> None:
+    old = told("nvml", until=NOW - 1.0, utilization_pct=1.0, power_w=5.0)
+    new = told("dcgm", utilization_pct=90.0)
+    both = join(old, new)
+    assert (both.row.utilization_pct, both.row.power_w, both.believed) == (90.0, None, True)
+    older = told("dcgm", until=NOW - 2.0, utilization_pct=90.0)
+    both = join(old, older)
+    assert (both.row.utilization_pct, both.believed) == (1.0, False)
+
+
+def test_the_times_are_those_of_the_measurement_that_tells_the_load() -> None:
+    quick = told("nvml", power_w=300.0, interval_s=1.0)
+    slow = told("dcgm", taken_at_s=99.0, age_s=20.0, period_s=30.0, utilization_pct=90.0, interval_s=5.0)
+    both = join(quick, slow)
+    assert (both.measured_s, both.interval_s) == (79.0, 5.0)
+    assert (both.row.taken_at_s, both.row.age_s, both.row.period_s) == (99.0, 20.0, 30.0)
+    assert (both.row.utilization_pct, both.row.power_w) == (90.0, 300.0)
+    assert join(quick, told("dcgm", taken_at_s=50.0)).measured_s == NOW, "nobody tells it: the first"
+
+
+def test_its_memory_is_remembered_whoever_told_it() -> None:
+    both = join(told("nvml", health="lost"), told("dcgm", memory_total_bytes=80))
+    assert (both.total_bytes, both.row.memory_total_bytes) == (80, None)
+    assert join(told("nvml", memory_total_bytes=81), told("dcgm", memory_total_bytes=80)).total_bytes == 81
+
+
+def test_it_is_lost_as_soon_as_one_source_says_so() -> None:
+    said = told("nvml", health="lost", notes=("fell off the bus",))
+    for both in (join(said, told("dcgm", power_w=1.0)), join(told("dcgm", power_w=1.0, index=4), said)):
+        assert not both.usable
+        assert (both.row.power_w, both.row.notes) == (None, ("fell off the bus",))
+
+
+def test_what_the_driver_no_longer_lists_is_lost_whatever_a_scrape_says() -> None:
+    assert not join(told("nvml", vanished=True), told("dcgm", utilization_pct=5.0)).usable
+
+
+def test_what_only_a_scrape_no_longer_lists_is_not_lost() -> None:
+    for name in ("dcgm", "prometheus:host:9090"):
+        both = join(told(name, vanished=True), told("nvml", utilization_pct=5.0))
+        assert (both.usable, both.row.utilization_pct, both.row.source) == (True, 5.0, name)
+    assert not join(told("dcgm", vanished=True), told("prometheus:h:1", vanished=True)).usable
+
+
+def test_health_and_notes_are_those_of_all() -> None:
+    both = join(told("nvml", notes=("a", "b")), told("dcgm", health="degraded", notes=("b", "c")))
+    assert (both.row.health, both.row.notes) == ("degraded", ("a", "b", "c"))
+    assert join(told("nvml"), told("dcgm")).row.health == "ok"
+
+
+def test_the_load_of_a_card_and_of_an_instance() -> None:
+    assert load_pct(row("nvml", utilization_pct=7.0, graphics_active_ratio=0.9)) == 7.0
+    assert load_pct(row("nvml", graphics_active_ratio=0.5)) == 50.0
+    assert load_pct(row("nvml")) is None
+
+
+@pytest.mark.parametrize(
+    ("device", "full"),
+    [
+        (UUID, True),
+        (UUID.upper(), True),
+        (UUID.replace("GPU", "MIG"), True),
+        (UUID[:-1], False),
+        (f"{UUID}0", False),
+        (f"{UUID}/7", False),
+        (f"host/{UUID}", False),
+        ("GPU-0", False),
+    ],
+)
+def test_a_uuid_in_full_is_one_card_on_whatever_host(device: str, full: bool) -> None:
+    near, far = row("nvml", device=device), row("dcgm", device=device, host="node")
+    assert (identity(near) == identity(far)) is full
+
+
+VALUES = st.fixed_dictionaries(
+    {
+        "utilization_pct": st.none() | st.floats(0.0, 100.0),
+        "power_w": st.none() | st.floats(0.0, 700.0),
+        "sm_active_ratio": st.none() | st.floats(0.0, 1.0),
+    }
+)
+
+
+@given(st.lists(st.tuples(VALUES, st.booleans()), min_size=1, max_size=4))
+def test_every_value_is_one_that_a_source_told(sources: list[tuple[dict[str, Any], bool]]) -> None:
+    both = join(
+        *(told(f"s{n}", until=NOW if fresh else NOW - 1.0, **v) for n, (v, fresh) in enumerate(sources))
+    )
+    live = [values for values, fresh in sources if fresh] or [values for values, _ in sources]
+    for name in sources[0][0]:
+        known = [values[name] for values in live if values[name] is not None]
+        assert getattr(both.row, name) == (known[0] if known else None)
