@@ -147,6 +147,7 @@ def case_nothing_is_compared_over_a_loss(world: World) -> None:
     world.set(d0_gpm_2=5_000)
     source = provider(world)
     source.read()
+    assert second(world, source).sm_active_ratio == 0.5
     world.set(d0_err=15)
     second(world, source)
     world.set(d0_err=0)
@@ -178,26 +179,53 @@ def case_an_instance_without_a_number_has_no_metrics(world: World) -> None:
     assert any(note.startswith("nvmlGpmSampleGet") for note in row.notes)
 
 
+class Slow:
+    """A clock that goes on by itself whenever it is looked at."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.by_s = 0.0
+
+    def __call__(self) -> float:
+        self.world.now += self.by_s
+        return self.world.now
+
+
+def in_brief(row: GpuSample) -> bool:
+    return any(note.startswith("partial") for note in row.notes)
+
+
 def case_a_slow_card_leaves_the_others_in_brief(world: World) -> None:
-    """The compiled library is slow by itself; over the plain object the clock is moved by hand."""
     world.set(g_count=2, d1_gpm_2=5_000, d1_field_197=9, d1_field_74=4)
-    late = {"by": 0.0}
-
-    def clock() -> float:
-        world.now += late["by"]
-        return world.now
-
+    clock = Slow(world)
     source = NvmlProvider(environ={}, clock=clock)
     source.read()
     world.now += 1.0
-    late["by"] = 0.15
+    clock.by_s = 0.15
     first, last = source.read()
+    assert not in_brief(first)
     assert first.pcie_tx_bytes == 0
-    assert not any("partial" in note for note in first.notes)
+    assert in_brief(last)
     assert (last.sm_active_ratio, last.pcie_tx_bytes, last.nvlink_errors) == (None, None, None)
     assert (last.throttled_ns, last.power_w, last.health) == (4, 100.0, "ok")
-    assert any(note.startswith("partial") for note in last.notes)
-    late["by"] = 0.0
+    clock.by_s = 0.0
     world.now += 1.0
     (_, last) = source.read()
     assert (last.sm_active_ratio, last.pcie_tx_bytes, last.notes) == (0.5, 9, ())
+
+
+def case_how_long_a_reading_may_take_follows_the_interval(world: World) -> None:
+    """The second card is looked at after about four looks at the clock."""
+    world.set(g_count=2)
+    clock = Slow(world)
+    source = NvmlProvider(environ={}, clock=clock)
+    for gap_s, by_s, brief in (
+        (1.0, 0.05, False), (0.2, 0.1, True), (4.0, 0.15, False), (4.0, 1.0, True), (10.0, 1.0, False),
+        (1_000.0, 1.0, False), (1_000.0, 2.0, True),
+    ):  # fmt: skip
+        clock.by_s = 0.0
+        source.read()
+        world.now += gap_s
+        clock.by_s = by_s
+        (_, last) = source.read()
+        assert in_brief(last) is brief, (gap_s, by_s)

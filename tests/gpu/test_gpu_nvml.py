@@ -76,6 +76,18 @@ def test_a_binding_without_a_structure_is_an_unknown_number(
     assert (row.sm_active_ratio is None) == ("pm" in name)
 
 
+def test_a_sample_without_its_fellow_is_given_back(world: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
+    allocate = Library.nvmlGpmSampleAlloc
+
+    def one_only(library: Library, out: object) -> int:
+        return allocate(library, out) if not library.samples else 20
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Library, "nvmlGpmSampleAlloc", one_only)
+        (row,) = provider(world).read()
+    assert (row.sm_active_ratio, row.health, world.samples()) == (None, "degraded", 0)
+
+
 def test_nothing_that_blocks_is_ever_asked_for(world: Plain) -> None:
     source = provider(world)
     for _ in range(3):
