@@ -17,6 +17,7 @@ from autoglm_throttle.limiting.rate_refusal import door_shut
 from autoglm_throttle.limiting.shared.question import Question
 from autoglm_throttle.limiting.shared.store import Trouble
 from autoglm_throttle.limiting.shared.windows import SharedWindows
+from autoglm_throttle.limiting.ticket import NO_LANE
 from autoglm_throttle.limiting.token_bucket import Payer
 from autoglm_throttle.limiting.verdict import later
 from autoglm_throttle.model import Clock, Decision, Demand, Reason, Regime
@@ -294,7 +295,7 @@ class Admission:
         question = ticket.question
         if question is None:
             raise ValueError(f"{ticket!r} has nothing to ask")
-        if ticket.stood:
+        if ticket.lane != NO_LANE:
             with self._desk.rows.lock:
                 self._desk.hear(ticket)
         try:
@@ -303,18 +304,26 @@ class Admission:
             self.leave(ticket)
             raise
         now = self._clock()
-        with self._desk.rows.lock:
-            decision = question.answered(answer, now)
-            ticket.decision = decision
+        rows = self._desk.rows
+        rows.acquire()
+        try:
+            decision = ticket.decision = question.answered(answer, now)
             if ticket.state is _LEFT:  # given up by somebody else
                 question.undo(now)
                 raise ValueError(f"{ticket!r} was given up or handed out")
             verdict = self._heard(ticket, decision, now)
-        self._speak()
+        finally:
+            rows.release()
+        if question.answer is None:  # else the store has let it in, and nothing is due
+            self._speak()
         return verdict
 
     def _heard(self, ticket: Ticket, decision: Decision, now: float) -> Permit | Rejection | None:
         """What the store's word makes of a ticket."""
+        if decision.allowed and ticket.lane == NO_LANE and ticket.called_s is not None:
+            ticket.state = _LEFT
+            self._desk.rows.classes[ticket.demand.priority].admitted += 1
+            return Permit(self._desk, ticket.demand, decision, ticket.arrived_s, ticket.called_s)
         if not decision.allowed:
             self._note_wait(ticket, now)
             self._refund(ticket, now)

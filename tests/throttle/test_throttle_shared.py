@@ -1,6 +1,7 @@
 """A throttle whose user limits are kept in a shared store."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 import pytest
@@ -35,6 +36,27 @@ async def test_a_request_that_the_store_refuses_takes_nothing(monkeypatch: pytes
     assert site.nothing_is_held()
     assert site.left() == site.tokens
     assert site.throttle.snapshot().requests[Priority.MID, "limited", Reason.USER] == 1
+
+
+async def test_a_ticket_that_has_become_a_permit_is_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(monkeypatch, granted(4))
+    ticket = site.throttle.try_admit(Demand(user=ALICE))
+    assert isinstance(ticket, Ticket)
+    permit = await site.throttle.wait(ticket)
+    assert isinstance(permit, Permit)
+    site.throttle.leave(ticket)
+    assert site.in_flight == 1
+    assert site.left() == site.tokens - 1
+    assert site.store.given_back == []
+
+
+async def test_a_refusal_by_the_store_is_logged_at_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "autoglm_throttle")
+    site = Site(monkeypatch, refused())
+    await site.admit()
+    assert any("limited (user:" in record.getMessage() for record in caplog.records)
 
 
 async def test_a_slot_is_held_while_the_store_is_asked_and_freed_for_one_who_is_cancelled(

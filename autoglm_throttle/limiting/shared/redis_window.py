@@ -74,7 +74,12 @@ class RedisWindow:
         ask = self._wire.ask(charges)
         if ask.tag < 0 and self.clients.cluster:
             return await self._one_by_one(batch, charges)
-        return await _asked(batch, ask)
+        future = batch.ask(ask)  # as `_asked`, whose frame would be one more to resume for each decision
+        try:
+            return await future
+        except asyncio.CancelledError:
+            batch.unheard(ask, future)
+            raise
 
     def give_back(self, charges: Sequence[Charge], answer: Answer) -> None:
         """Take back what an answer has allowed; returns at once, and a loss is conservative."""
@@ -230,6 +235,8 @@ class _WindowCodec:
     def decode(self, reply: object, entries: Sequence[Ask | Settlement]) -> list[Answer | Trouble]:
         """A foreign key under one request is that request's trouble alone."""
         answers = cast("list[Answer | Trouble]", self._wire.decode(reply, entries))
+        if -1 not in cast("list[int]", reply):
+            return answers
         for place, answer in enumerate(answers):
             if not isinstance(answer, (Trouble, int)) and -1 in answer and -1 in answer[::VALUES]:
                 answers[place] = Trouble.FOREIGN

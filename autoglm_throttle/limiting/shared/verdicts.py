@@ -20,15 +20,16 @@ def decision(charge: Charge, answer: Answer) -> Decision:
     """One caller's decision: the longest of its refusals, else the limit with the least left."""
     limits = charge.limits
     if len(limits) == 1:
-        return _verdict(limits[0], answer[0], answer[1], answer[2], answer[3])
-    verdicts = [_verdict(limit, *answer[VALUES * n : VALUES * n + 4]) for n, limit in enumerate(limits)]
-    refused = [verdict for verdict in verdicts if not verdict.allowed]
-    chosen = max(refused, key=_patience) if refused else min(verdicts, key=_fullness)
-    chosen.others = tuple(verdict.items[0] for verdict in verdicts if verdict is not chosen)
+        return verdict(limits[0], answer[0], answer[1], answer[2], answer[3])
+    words = [verdict(limit, *answer[VALUES * n : VALUES * n + 4]) for n, limit in enumerate(limits)]
+    refused = [word for word in words if not word.allowed]
+    chosen = max(refused, key=_patience) if refused else min(words, key=_fullness)
+    chosen.others = tuple(word.items[0] for word in words if word is not chosen)
     return chosen
 
 
-def _verdict(limit: UserLimit, ok: int, left: int, retry_us: int, reset_us: int) -> Decision:
+def verdict(limit: UserLimit, ok: int, left: int, retry_us: int, reset_us: int) -> Decision:
+    """What one limit says: the first four of its `VALUES` in an answer."""
     name, most, window_s, reset_s = limit.name, limit.limit, limit.window_s, reset_us * US
     if ok:
         return Decision(True, _OK, "", name, most, left, 0.0, reset_s, window_s)
@@ -53,9 +54,9 @@ def left(limits: Sequence[UserLimit], decision: Decision) -> tuple[int, ...]:
     return tuple(by_window[limit.window_s] for limit in limits)
 
 
-def _fullness(verdict: Decision) -> float:
-    return verdict.remaining / verdict.limit
+def _fullness(word: Decision) -> float:
+    return word.remaining / word.limit
 
 
-def _patience(verdict: Decision) -> float:
-    return verdict.retry_after_s
+def _patience(word: Decision) -> float:
+    return word.retry_after_s

@@ -16,7 +16,7 @@ from autoglm_throttle.limiting.shared.outage import Change, Outage, State, fair_
 from autoglm_throttle.limiting.shared.question import Question
 from autoglm_throttle.limiting.shared.refused_cache import RefusedCache
 from autoglm_throttle.limiting.shared.store import VALUES, Answer, Charge, Health, Store, Trouble
-from autoglm_throttle.limiting.shared.verdicts import decision, left, together
+from autoglm_throttle.limiting.shared.verdicts import decision, left, together, verdict
 from autoglm_throttle.limiting.user_windows import Part, UserWindows
 from autoglm_throttle.model import Decision, Demand, OnError, Reason
 
@@ -196,16 +196,20 @@ class SharedWindows:
         """The decision on a question, with the store's answer or without."""
         if isinstance(answer, Trouble):
             return self._unanswered(question, answer, now)
-        verdict = self._verdict(question.charges, answer, now)
-        if verdict.allowed:
+        word = self._verdict(question.charges, answer, now)
+        if word.allowed:
             question.answer = answer
         else:
-            self._refused.put(question.key, verdict, question.sent_s, now)
-        return verdict
+            self._refused.put(question.key, word, question.sent_s, now)
+        return word
 
     def _verdict(self, charges: Sequence[Charge], answer: Answer, now: float) -> Decision:
         """The decision that an answer is, on a user or on a user and its address."""
         charge = charges[0]
+        if len(answer) == VALUES:
+            ok, remaining, retry_us, reset_us, _ = answer
+            self._last_seen.note(charge.kind, charge.user, (remaining,), now)
+            return verdict(charge.limits[0], ok, remaining, retry_us, reset_us)
         user = decision(charge, answer)
         self._last_seen.note(charge.kind, charge.user, left(charge.limits, user), now)
         if len(charges) == 1:
