@@ -82,8 +82,20 @@ def test_a_counter_that_starts_anew_is_no_progress_backwards() -> None:
     service = Service()
     service.run(20, 10.0)
     service.done = 0.0
-    movement = service.run(12, 0.0)
-    assert (movement.per_s, movement.silent_s) == (0.0, 12.0)
+    seen = [service.run(1, 0.0) for _ in range(12)]
+    assert [movement.per_s for movement in seen[:3]] == [
+        pytest.approx(9.0),
+        pytest.approx(8.0),
+        pytest.approx(7.0),
+    ]
+    assert (seen[-1].per_s, seen[-1].silent_s) == (0.0, 12.0)
+
+
+def test_no_more_is_remembered_than_the_longest_window_needs() -> None:
+    progress = Progress()
+    for tick in range(2000):
+        progress.update(view((row(0, 0.0),)), Work(completed_total=tick), tick / 5)
+    assert len(progress._marks) <= 122
 
 
 # --- engines
@@ -168,6 +180,16 @@ def test_after_ten_minutes_what_was_a_collapse_is_the_usual() -> None:
     service.run(120, 100.0)
     service.run(630, 33.0)
     assert service.run(60, 33.0).share == pytest.approx(1.0)
+
+
+def test_two_collapses_are_not_one_long_one() -> None:
+    service = Service()
+    service.run(120, 100.0)
+    for _ in range(3):
+        fallen = service.run(400, 33.0).share
+        assert fallen is not None
+        assert fallen < 0.5
+        service.run(60, 100.0)
 
 
 def test_a_slow_change_is_learned() -> None:

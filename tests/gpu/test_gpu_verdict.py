@@ -134,6 +134,34 @@ def test_the_first_row_that_matches_wins(reading: Reading) -> None:
     assert None not in evidence.values()
 
 
+def test_nothing_of_ours_in_flight_is_no_stall() -> None:
+    it = Reading(utilization_pct=100.0, power_share=0.1, progress_per_s=0.0, silent_share=1.0, in_flight=1.0)
+    assert find(it, RULES) is Finding.STALLED
+    assert find(replace(it, in_flight=0.0), RULES) is Finding.UNKNOWN
+
+
+def test_a_lost_card_is_nobody_who_works() -> None:
+    cards = ({**FULL, "utilization_pct": 45.0}, {"health": "lost", "utilization_pct": 99.0})
+    phase = Phase(10, cards, (), completed_per_s=9.0, work={**SERVING, "waiting": 3})
+    assert labels(Player().play(phase)) == (Finding.STARVED, Finding.LOST)
+
+
+def test_the_queue_is_counted_for_each_engine() -> None:
+    def found(queued: int) -> Finding:
+        judge, low = Judge(), {**FULL, "sm_active_ratio": 0.1}
+        for tick in range(6):
+            now = 1000.0 + tick
+            engines = tuple(
+                row(number, now, kind="engine", queued=queued, running=4, tokens_per_s=50.0)
+                for number in (1, 2)
+            )
+            seen = judge.update(view((row(0, now, **low), *engines)), Work(in_flight=8), now)
+        return labels(seen)[0]
+
+    assert found(5) is Finding.UNDERFED
+    assert found(6) is Finding.PRODUCTIVE
+
+
 # --- time
 
 
@@ -143,6 +171,12 @@ def test_two_samples_are_not_enough_and_nor_are_many_within_two_seconds() -> Non
     assert seen == [Finding.UNKNOWN] * 3 + [Finding.PRODUCTIVE], "the first sample knows no rate yet"
     quick = [labels(each)[0] for each in Player().seconds(replace(HEALTHY, seconds=2), step_s=0.2)]
     assert quick == [Finding.UNKNOWN] * 10
+
+
+def test_two_samples_far_apart_are_not_enough() -> None:
+    card = one(6, {**FULL, "throttle": frozenset({"hw_thermal"})}, Finding.THROTTLED)
+    assert [labels(each)[0] for each in Player().seconds(card, step_s=3.0)] == [Finding.UNKNOWN] * 2
+    assert labels(Player().play(replace(card, seconds=9), step_s=3.0)) == (Finding.THROTTLED,)
 
 
 def test_a_finding_is_left_by_three_new_samples_spanning_two_seconds_and_not_by_one() -> None:
@@ -171,7 +205,7 @@ def test_the_same_measurement_again_and_again_counts_once() -> None:
     seen: GpuView | None = None
     for tick in range(30):
         now = 1000.0 + tick
-        card = row(0, now, age_s=float(tick) + tick * 1e-5, **FULL)
+        card = row(0, now, age_s=float(tick) - tick * 1e-5, **FULL)
         seen = judge.update(view((card,)), Work(in_flight=9, completed_total=9 * tick), now)
     assert seen is not None
     assert labels(seen) == (Finding.UNKNOWN,), "one measurement proves nothing"

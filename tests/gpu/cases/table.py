@@ -313,6 +313,15 @@ SYNTHETIC = (
         ),
     ),
     Case(
+        "slow_answers_after_a_quiet_hour",
+        "the first request for long is not late before it has taken what answers take",
+        (
+            one(90, SPIN, U.UNKNOWN, work={"p95_s": 35.0, "slo_s": 60.0}),
+            one(30, SPIN, U.UNKNOWN, work={"in_flight": 1, "p95_s": 35.0, "slo_s": 60.0}),
+            one(15, SPIN, U.STALLED, work={"in_flight": 1, "p95_s": 35.0, "slo_s": 60.0}),
+        ),
+    ),
+    Case(
         "long_computation",
         "nothing comes out for a minute, and the power says that it computes",
         (one(60, {**FULL, "power_w": 500.0}, U.UNKNOWN, work={"in_flight": 1, "slo_s": 2.0}),),
@@ -376,6 +385,19 @@ SYNTHETIC = (
                 20,
                 ({**FULL, "utilization_pct": 50.0}, REST),
                 (U.STARVED, U.IDLE),
+                completed_per_s=9.0,
+                work={**SERVING, "waiting": 5},
+            ),
+        ),
+    ),
+    Case(
+        "one_replica_is_full",
+        "requests wait for the full one: the other is badly balanced, not starved by the host",
+        (
+            Phase(
+                20,
+                (FULL, {**FULL, "utilization_pct": 40.0}),
+                (U.PRODUCTIVE, U.WORKING),
                 completed_per_s=9.0,
                 work={**SERVING, "waiting": 5},
             ),
