@@ -7,6 +7,7 @@ underscore for the colon.
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -145,5 +146,8 @@ def _whole(rows: _Rows) -> _Rows:
 
 def is_here(place: str) -> bool:
     """Whether ``host:port`` is this host by its very name."""
-    host = place.rpartition(":")[0]
-    return host in {"localhost", "[::1]"} or host.startswith("127.")
+    host = place.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -82,7 +82,7 @@ def parse(text: str, *, openmetrics: bool = False) -> list[Series]:
             continue
         try:
             found.append(_series(bare, seen, openmetrics=openmetrics))
-        except ValueError:
+        except (ValueError, OverflowError):
             raise Malformed(f"line {number} is no series: {bare[:_SHOWN]!a}") from None
     return found
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import median_low
 from typing import Final
 
 from autoglm_throttle.model import DeviceKey, GpuSample
@@ -24,8 +24,8 @@ from autoglm_throttle.model import DeviceKey, GpuSample
 GAPS: Final = 9
 """As many gaps as are remembered: their median bears four outliers, and a changed period shows after five."""
 
-GAPS_TO_LEARN: Final = 3
-"""From so many gaps on the period is told: the first one is cut short by when we began to look."""
+GAPS_TO_LEARN: Final = 2
+"""From so many gaps on the period is told, and of two the shorter: one reading that failed does not make it."""
 
 FORGET_S: Final = 300.0
 """What is known of a row that is no longer told is kept so long: what comes back unchanged is old."""
@@ -100,13 +100,13 @@ class _Watch:
 
     @property
     def period_s(self) -> float | None:
-        return median(self._gaps) if len(self._gaps) >= GAPS_TO_LEARN else None
+        return median_low(self._gaps) if len(self._gaps) >= GAPS_TO_LEARN else None
 
     def see(self, mark: Hashable, now: float, measured_s: float) -> None:
         self.seen_s = now
         if self._changes and mark == self._mark:
             return
-        if self._changes and measured_s > self.measured_s:
+        if self._changes > 1 and measured_s > self.measured_s:  # the first gap began when we began to look
             self._gaps.append(measured_s - self.measured_s)
         self._mark, self.measured_s = mark, measured_s
         self._changes += 1

@@ -1,0 +1,239 @@
+"""What dcgm-exporter tells, as rows."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.gpu import dcgm
+from autoglm_throttle.gpu.dcgm import ALIASES, MIG_NOTE, NAMES, SUMS, cards
+from autoglm_throttle.gpu.exposition import Series
+from autoglm_throttle.gpu.plausible import RANGES, believable
+from autoglm_throttle.gpu.renewal import Told
+from autoglm_throttle.model import GpuSample, ThrottleBit
+from tests.gpu.told import series
+
+MIB = 1024**2
+UUID = "GPU-5a1c7f3e-0b2d-4c6a-9e8f-1122334455"
+
+
+def rows(name: str) -> list[Told]:
+    told = cards(series(name), source="dcgm:h:9400", now=7.0, host="h:9400")
+    assert told is not None
+    return told
+
+
+def one(name: str, value: float, at_s: float | None = None, **labels: str) -> Series:
+    return Series(name, {"UUID": "GPU-a", **labels}, value, at_s)
+
+
+def row(*lines: Series) -> GpuSample:
+    told = cards(lines, source="s", now=7.0)
+    assert told is not None
+    return told[0].sample
+
+
+def test_the_default_counters() -> None:
+    busy, idle = rows("dcgm_plain")
+    assert busy == Told(
+        GpuSample(
+            device=UUID + "00",
+            index=0,
+            taken_at_s=7.0,
+            source="dcgm:h:9400",
+            host="node-7",
+            name="NVIDIA H100 80GB HBM3",
+            utilization_pct=97.0,
+            memory_busy_pct=41.0,
+            memory_used_bytes=75880 * MIB,
+            memory_total_bytes=81559 * MIB,
+            power_w=612.417,
+            energy_j=8412345678.901,
+            temperature_c=64.0,
+            sm_clock_mhz=1980.0,
+            graphics_active_ratio=0.981224,
+            tensor_active_ratio=0.418872,
+            dram_active_ratio=0.377201,
+            pcie_tx_bps=151234567.0,
+            pcie_rx_bps=99123456.0,
+        ),
+        pulse=8412345678.901,
+    )
+    assert (idle.sample.device, idle.sample.index, idle.sample.utilization_pct) == (UUID + "01", 1, 0.0)
+    assert idle.sample.notes == ("last XID 31",)
+
+
+def test_all_counters() -> None:
+    busy, idle = (told.sample for told in rows("dcgm_all"))
+    assert (busy.sm_active_ratio, busy.sm_occupancy_ratio) == (0.91, 0.22)
+    assert (busy.power_limit_w, busy.sm_clock_max_mhz) == (700.0, 1980.0)
+    assert busy.throttled_ns == 1_500_000_000
+    assert busy.throttle == frozenset[ThrottleBit]({"sw_power_cap", "sw_thermal"})
+    assert idle.throttle == frozenset()
+    assert busy.nvlink_errors == 5
+    assert (busy.nvlink_tx_bps, busy.nvlink_rx_bps) == (5e9, 4e9)
+
+
+def test_the_newer_names() -> None:
+    busy, broken = (told.sample for told in rows("dcgm_renamed"))
+    assert (busy.temperature_c, busy.power_w, busy.power_limit_w) == (64.0, 612.417, 700.0)
+    assert (busy.graphics_active_ratio, busy.sm_active_ratio, busy.sm_occupancy_ratio) == (
+        0.981224,
+        0.91,
+        0.22,
+    )
+    assert (busy.tensor_active_ratio, busy.dram_active_ratio) == (0.418872, 0.377201)
+    assert busy.temperature_margin_c == 23.0
+    assert busy.throttle == frozenset[ThrottleBit]({"hw_power_brake"})
+    assert busy.utilization_pct is None, "a ratio of disputed scale is no utilization"
+    assert broken.notes == ("last XID 79",)
+
+
+def test_a_mig_instance_stands_for_its_card() -> None:
+    first, second, whole = rows("dcgm_mig")
+    assert [told.sample.device for told in (first, second, whole)] == [
+        UUID + "00/1",
+        UUID + "00/2",
+        UUID + "01",
+    ]
+    assert [told.sample.kind for told in (first, second, whole)] == ["mig", "mig", "gpu"]
+    assert [told.sample.index for told in (first, second, whole)] == [101, 102, 1]
+    assert first.sample.name == "NVIDIA H100 80GB HBM3 3g.40gb"
+    assert (first.sample.graphics_active_ratio, first.sample.utilization_pct) == (0.87, None)
+    assert (first.sample.memory_used_bytes, first.sample.memory_total_bytes) == (30000 * MIB, 40192 * MIB)
+    assert (first.sample.temperature_c, first.sample.sm_clock_mhz) == (64.0, 1755.0)
+    for field in dcgm.OF_THE_CARD:
+        assert getattr(first.sample, field) is None
+    assert first.sample.notes == (MIG_NOTE,)
+    assert first.pulse == 5112345678.901, "its card's counter tells that it was measured anew"
+
+
+def test_blanks_tell_nothing() -> None:
+    first, second = rows("dcgm_blank")
+    assert first.sample == GpuSample(
+        device=UUID + "00",
+        index=0,
+        taken_at_s=7.0,
+        source="dcgm:h:9400",
+        host="node-7",
+        name="NVIDIA H100 80GB HBM3",
+        temperature_c=64.0,
+        power_w=612.417,
+        utilization_pct=97.0,
+    )
+    assert first.pulse is None
+    assert second.sample.memory_used_bytes == 1000 * MIB
+    assert second.sample.memory_total_bytes is None
+    assert second.sample.temperature_c is None
+
+
+@pytest.mark.parametrize(
+    "blank",
+    [
+        *range(0x7FFFFFF0, 0x7FFFFFF4),
+        *(140737488355328.0 + more for more in range(4)),
+        *(float(0x7FFFFFFFFFFFFFF0 + more) for more in range(4)),
+        9223372036854775794.0,
+        float("inf"),
+        float("-inf"),
+        float("nan"),
+        1e300,
+    ],
+)
+def test_each_blank_is_dropped(blank: float) -> None:
+    told = cards([one("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", blank)], source="s", now=7.0)
+    assert told == []
+
+
+def test_what_is_just_below_a_blank_is_a_number() -> None:
+    for number in (0x7FFFFFEF, 0x80000000, 2.0**47 - 1, 2.0**47 + 16):
+        assert row(one("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", number)).energy_j == number * 1e-3
+
+
+def test_nothing_known_is_told_apart_from_nothing_told() -> None:
+    assert cards(series("vllm_1"), source="s", now=7.0) is None
+    assert cards([], source="s", now=7.0) is None
+    assert cards([one("DCGM_FI_DEV_GPU_UTIL", 2.0**63)], source="s", now=7.0) == []
+    assert cards([one("DCGM_FI_DEV_XID_ERRORS", 31.0)], source="s", now=7.0) == [], (
+        "an error alone is no reading"
+    )
+
+
+def test_one_card_of_several_pods_is_one_row() -> None:
+    lines = [one("DCGM_FI_DEV_GPU_UTIL", 40.0, pod=pod) for pod in ("a", "b")]
+    told = cards(lines, source="s", now=7.0)
+    assert told is not None
+    assert [found.sample.utilization_pct for found in told] == [40.0]
+
+
+def test_what_is_no_card_is_passed_over() -> None:
+    lines = [
+        Series("DCGM_FI_DEV_GPU_TEMP", {"nvswitch": "nvswitch0", "gpu": "0"}, 40.0),
+        Series("DCGM_FI_DEV_GPU_TEMP", {"cpu": "0", "device": "x"}, 40.0),
+        Series("DCGM_FI_DEV_GPU_TEMP", {"Hostname": "n"}, 40.0),
+    ]
+    assert cards(lines, source="s", now=7.0) == []
+
+
+def test_a_card_without_its_labels_has_a_name_all_the_same() -> None:
+    lines = [Series("DCGM_FI_DEV_GPU_TEMP", {"gpu": number}, 40.0) for number in ("3", "x", "\u0663")]
+    told = cards(lines, source="s", now=7.0, host="h:9400")
+    assert told is not None
+    assert [(found.sample.device, found.sample.index) for found in told] == [
+        ("3", 3),
+        ("x", 1),
+        ("\u0663", 2),
+    ]
+    assert {found.sample.host for found in told} == {"h:9400"}
+
+
+def test_old_labels_are_known() -> None:
+    found = row(Series("DCGM_FI_DEV_GPU_TEMP", {"uuid": "GPU-b", "hostname": "n", "gpu": "1"}, 40.0))
+    assert (found.device, found.host) == ("GPU-b", "n")
+
+
+def test_the_configured_limit_serves_where_the_enforced_one_is_not_told() -> None:
+    assert row(one("DCGM_FI_DEV_POWER_MGMT_LIMIT", 600.0)).power_limit_w == 600.0
+    both = (one("DCGM_FI_DEV_POWER_MGMT_LIMIT", 600.0), one("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", 500.0))
+    assert row(*both).power_limit_w == 500.0
+
+
+def test_the_newest_stamp_of_a_row_is_its_own() -> None:
+    lines = [one("DCGM_FI_DEV_GPU_UTIL", 1.0, 5.0), one("DCGM_FI_DEV_GPU_TEMP", 1.0, 8.0)]
+    lines.append(one("DCGM_FI_DEV_SM_CLOCK", 1.0, float("inf")))
+    told = cards(lines, source="s", now=7.0)
+    assert told is not None
+    assert told[0].stamp_s == 8.0
+
+
+def test_every_field_named_is_one_that_is_checked() -> None:
+    assert {*ALIASES, *SUMS, *dcgm.OF_THE_CARD} <= RANGES.keys()
+    assert "DCGM_FI_DEV_GPU_UTIL_RATIO" not in NAMES
+
+
+LINES = st.lists(
+    st.builds(
+        one,
+        st.sampled_from(sorted(NAMES)),
+        st.floats(),
+        st.none() | st.floats(),
+        gpu=st.sampled_from(["0", "1", "x"]),
+        GPU_I_ID=st.sampled_from(["", "1", "x"]),
+    ),
+    max_size=20,
+)
+
+
+@given(LINES)
+def test_any_numbers_make_rows_that_can_be_checked(lines: list[Series]) -> None:
+    for told in cards(lines, source="s", now=7.0) or []:
+        believable(told.sample)
+
+
+@given(LINES)
+def test_the_order_of_the_names_does_not_matter(lines: list[Series]) -> None:
+    once = {(line.name, line.labels["gpu"], line.labels["GPU_I_ID"]): line for line in lines}.values()
+    forth = cards(once, source="s", now=7.0) or []
+    back = cards(reversed(list(once)), source="s", now=7.0) or []
+    assert {told.sample.device for told in forth} == {told.sample.device for told in back}

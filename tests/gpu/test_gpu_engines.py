@@ -1,0 +1,113 @@
+"""What an inference engine tells, as one row."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.gpu.engines import PRESETS, SGLANG, VLLM, engine, is_here
+from autoglm_throttle.gpu.exposition import Series
+from autoglm_throttle.model import GpuSample
+from tests.gpu.told import series
+
+
+def told(name: str, place: str = "gw:8000") -> GpuSample:
+    found = engine(series(name), PRESETS[name.partition("_")[0]], source="x:gw:8000", now=7.0, place=place)
+    assert found is not None
+    assert (found.pulse, found.stamp_s) == (None, None)
+    return found.sample
+
+
+def numbers(row: GpuSample) -> tuple[object, ...]:
+    return (row.running, row.queued, row.kv_used_ratio, row.tokens_total, row.preemptions_total)
+
+
+def test_data_parallel_engines_of_vllm_are_one_row() -> None:
+    row = told("vllm_1")
+    assert row == GpuSample(
+        device="gw:8000",
+        index=0,
+        taken_at_s=7.0,
+        source="x:gw:8000",
+        host="gw:8000",
+        kind="engine",
+        name="meta-llama/Llama-3.1-8B-Instruct",
+        running=59,
+        queued=4,
+        kv_used_ratio=0.8812,
+        tokens_total=2 * (1_204_511 + 350_122),
+        preemptions_total=4,
+    )
+
+
+def test_the_old_vllm() -> None:
+    assert numbers(told("vllm_0")) == (7, 1, 0.125, 1_554_633, 2)
+
+
+def test_vllm_under_ray() -> None:
+    row = told("vllm_ray")
+    assert numbers(row) == (21, 3, 0.31, 3300, 1)
+    assert row.name == 'qwen, "two"'
+
+
+def test_openmetrics_without_a_cache() -> None:
+    assert numbers(told("vllm_openmetrics")) == (3, 2, None, 17, None)
+
+
+def test_ranks_of_sglang_that_share_a_request_count_it_once() -> None:
+    assert numbers(told("sglang")) == (44, 6, 0.77, 1320, 3)
+
+
+def test_the_newer_name_of_the_cache_wins_and_they_are_not_mixed() -> None:
+    lines = [Series("vllm:gpu_cache_usage_perc", {}, 0.9), Series("vllm:kv_cache_usage_perc", {}, 0.2)]
+    found = engine(lines, VLLM, source="s", now=7.0, place="h:1")
+    assert found is not None
+    assert found.sample.kv_used_ratio == 0.2
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_is_no_number_is_unknown(value: float) -> None:
+    lines = [Series("vllm:num_requests_running", {}, value), Series("vllm:num_requests_waiting", {}, 1.0)]
+    found = engine(lines, VLLM, source="s", now=7.0, place="h:1")
+    assert found is not None
+    assert (found.sample.running, found.sample.queued) == (None, 1)
+    assert engine(lines[:1], VLLM, source="s", now=7.0, place="h:1") is None
+
+
+def test_another_engine_is_not_taken_for_it() -> None:
+    assert engine(series("vllm_1"), SGLANG, source="s", now=7.0, place="h:1") is None
+    assert engine(series("dcgm_plain"), VLLM, source="s", now=7.0, place="h:1") is None
+    prefixed = [Series("my_vllm:num_requests_running", {}, 1.0)]
+    assert engine(prefixed, VLLM, source="s", now=7.0, place="h:1") is None
+
+
+def test_several_models_have_no_one_name() -> None:
+    lines = [Series("vllm:num_requests_running", {"model_name": name}, 1.0) for name in ("a", "b")]
+    found = engine(lines, VLLM, source="s", now=7.0, place="h:1")
+    assert found is not None
+    assert (found.sample.name, found.sample.running) == ("", 2)
+
+
+@pytest.mark.parametrize(
+    ("place", "here"),
+    [
+        ("127.0.0.1:8000", True),
+        ("localhost:1", True),
+        ("[::1]:8000#2", True),
+        ("127.0.0.1.example.org:1", False),
+        ("h:1", False),
+    ],
+)
+def test_an_engine_on_this_host_has_no_other(place: str, here: bool) -> None:
+    assert is_here(place) is here
+    assert told("vllm_0", place).host == ("" if here else place)
+
+
+@given(st.permutations(series("sglang")))
+def test_the_order_of_the_lines_does_not_matter(lines: list[Series]) -> None:
+    found = engine(lines, SGLANG, source="s", now=7.0, place="h:1")
+    assert found is not None
+    assert numbers(found.sample) == (44, 6, 0.77, 1320, 3)

@@ -1,0 +1,358 @@
+"""One page over HTTP: from servers that hang, drip, lie and die."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import gzip
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from autoglm_throttle.gpu.fetch import MOST_BYTES, Deadline, Page, WrongStatus, _context, fetch
+from autoglm_throttle.model import ProviderUnavailable
+from autoglm_throttle.settings.gpu_items import ScrapeUrl, parse_items
+from tests.gpu.metrics_server import BadServer, page, raw, served
+
+TLS = Path(__file__).parents[1] / "stores" / "tls"
+
+SHORT_S = 0.3
+LATE_S = 0.25
+"""How much later than its deadline an answer may come back on a busy machine."""
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"
+
+
+@pytest.fixture
+def server() -> Iterator[BadServer]:
+    with served() as one:
+        yield one
+
+
+def scrape_url(text: str) -> ScrapeUrl:
+    (item,) = parse_items([f"dcgm:{text}"])
+    assert item.url is not None
+    return item.url
+
+
+def get(server: BadServer, timeout_s: float = 10.0, login: str = "", path: str = "/metrics") -> Page:
+    return fetch(scrape_url(server.url(login=login)), path, Deadline(timeout_s, time.monotonic))
+
+
+def test_a_page(server: BadServer) -> None:
+    server.answer = page(b"a 1\n")
+    assert get(server) == Page(b"a 1\n", openmetrics=False)
+    (request,) = server.requests
+    assert request.startswith("GET /metrics HTTP/1.1\r\n")
+    assert f"Host: 127.0.0.1:{server.port}\r\n" in request
+    assert "Authorization" not in request
+
+
+def test_openmetrics_is_told(server: BadServer) -> None:
+    server.answer = page(
+        b"# EOF\n", "Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8"
+    )
+    assert get(server).openmetrics
+
+
+def test_a_page_in_chunks_and_one_without_length(server: BadServer) -> None:
+    server.answer = raw(
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\na \r\n2\r\n1\n\r\n0\r\n\r\n"
+    )
+    assert get(server).body == b"a 1\n"
+    server.answer = raw(b"HTTP/1.0 200 OK\r\n\r\na 1\n")
+    assert get(server).body == b"a 1\n"
+
+
+def test_the_login_is_sent_and_never_told(server: BadServer) -> None:
+    for answer in (page(b"", status="401 Unauthorized"), raw(b"nonsense\r\n\r\n")):
+        server.answer = answer
+        with pytest.raises(ProviderUnavailable) as caught:
+            get(server, login="me:p%40ss%2Fword@")
+        assert "p@ss" not in str(caught.value)
+    expected = base64.b64encode(b"me:p@ss/word").decode()
+    assert f"Authorization: Basic {expected}\r\n" in server.requests[0]
+    server.answer = page(b"")
+    get(server, login="me@")
+    assert f"Authorization: Basic {base64.b64encode(b'me:').decode()}\r\n" in server.requests[-1]
+
+
+@pytest.mark.parametrize(
+    ("status", "hint"),
+    [
+        ("500 Oops", "answers 500"),
+        ("204 No Content", "answers 204"),
+        ("401 No", "user:password@"),
+        ("404 No", "name its path"),
+        ("302 Found", "redirects are not followed"),
+    ],
+)
+def test_only_200_will_do(server: BadServer, status: str, hint: str) -> None:
+    server.answer = page(b"why", "Location: http://127.0.0.1:1/", status=status)
+    with pytest.raises(WrongStatus, match=hint) as caught:
+        get(server)
+    assert caught.value.status == int(status[:3])
+    assert caught.value.start == (b"" if status.startswith("204") else b"why")
+    assert len(server.requests) == 1
+
+
+def hang(server: BadServer) -> Callable[[socket.socket, str], None]:
+    return lambda connection, _: (server.over.wait(10), None)[1]
+
+
+def drip(server: BadServer, data: bytes) -> Callable[[socket.socket, str], None]:
+    def answer(connection: socket.socket, _: str) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for number in range(len(data)):
+            connection.sendall(data[number : number + 1])
+            if server.over.wait(0.01):
+                return
+
+    return answer
+
+
+def drip_body(server: BadServer) -> Callable[[socket.socket, str], None]:
+    def answer(connection: socket.socket, request: str) -> None:
+        connection.sendall(HEAD)
+        drip(server, b"x" * 100_000)(connection, request)
+
+    return answer
+
+
+def drip_chunks(server: BadServer) -> Callable[[socket.socket, str], None]:
+    def answer(connection: socket.socket, request: str) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        drip(server, b"1\r\nx\r\n" * 20_000)(connection, request)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "slow",
+    [
+        hang,
+        lambda server: drip(server, HEAD + b"x" * 1000),
+        lambda server: drip(server, b"HTTP/1.1 100 Continue\r\n\r\n" * 1000),
+        drip_body,
+        drip_chunks,
+        lambda server: (
+            lambda connection, request: (connection.sendall(HEAD), hang(server)(connection, request))[1]
+        ),
+    ],
+    ids=["hang", "drip head", "drip continue", "drip body", "drip chunks", "hang in body"],
+)
+def test_nothing_outlasts_the_deadline(
+    server: BadServer, slow: Callable[[BadServer], Callable[[socket.socket, str], None]]
+) -> None:
+    server.answer = slow(server)
+    started = time.monotonic()
+    with pytest.raises(ProviderUnavailable, match=r"has not answered within 0\.3 s"):
+        get(server, SHORT_S)
+    assert SHORT_S - 0.05 <= time.monotonic() - started <= SHORT_S + LATE_S
+
+
+def test_a_server_that_does_not_take_the_connection(server: BadServer) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as deaf:
+        address = deaf.getsockname()
+        waiting = []
+        for _ in range(8):  # fills the queue of connections that nobody accepts
+            one = socket.socket()
+            one.setblocking(False)
+            one.connect_ex(address)
+            waiting.append(one)
+        url = scrape_url(f"http://127.0.0.1:{address[1]}/")
+        started = time.monotonic()
+        with pytest.raises(ProviderUnavailable, match="has not answered"):
+            fetch(url, "/", Deadline(SHORT_S, time.monotonic))
+        assert time.monotonic() - started <= SHORT_S + LATE_S
+        for one in waiting:
+            one.close()
+
+
+def test_a_tls_handshake_that_hangs(server: BadServer) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        url = scrape_url(f"https://127.0.0.1:{mute.getsockname()[1]}/")
+        started = time.monotonic()
+        with pytest.raises(ProviderUnavailable, match="has not answered"):
+            fetch(url, "/", Deadline(SHORT_S, time.monotonic))
+        assert time.monotonic() - started <= SHORT_S + LATE_S
+
+
+class Secured:
+    """A server that speaks TLS, for one connection."""
+
+    def __init__(self, answer: bytes, hold: threading.Event) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.url = scrape_url(f"https://127.0.0.1:{self.listener.getsockname()[1]}/")
+        self._answer = answer
+        self._hold = hold
+        self.thread = threading.Thread(target=self._serve, daemon=True)
+        self.thread.start()
+
+    def _serve(self) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(TLS / "server.pem")
+        plain, _ = self.listener.accept()
+        with contextlib.suppress(OSError), context.wrap_socket(plain, server_side=True) as connection:
+            connection.recv(65536)
+            for number in range(len(self._answer)):
+                connection.sendall(self._answer[number : number + 1])
+                if self._hold.wait(0.002):
+                    return
+
+    def close(self) -> None:
+        self._hold.set()
+        self.listener.close()
+        self.thread.join(10)
+
+
+def test_tls_is_read_and_bounded_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(TLS / "authority.pem"))
+    _context.cache_clear()
+    hold = threading.Event()
+    whole = Secured(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\na 1\n", hold)
+    assert fetch(whole.url, "/", Deadline(10, time.monotonic)).body == b"a 1\n"
+    endless = Secured(HEAD + b"x" * 100_000, hold)
+    started = time.monotonic()
+    with pytest.raises(ProviderUnavailable, match="has not answered"):
+        fetch(endless.url, "/", Deadline(SHORT_S, time.monotonic))
+    assert time.monotonic() - started <= SHORT_S + LATE_S
+    monkeypatch.delenv("SSL_CERT_FILE")
+    _context.cache_clear()
+    for one in (whole, endless):
+        one.close()
+    distrusted = Secured(b"", threading.Event())
+    with pytest.raises(ProviderUnavailable, match=r"cannot be reached.*verify failed"):
+        fetch(distrusted.url, "/", Deadline(10, time.monotonic))
+    distrusted.close()
+
+
+def test_a_server_that_speaks_no_tls(server: BadServer) -> None:
+    server.answer = page(b"")
+    with socket.create_server(("127.0.0.1", 0)) as plain:
+
+        def answer() -> None:
+            connection, _ = plain.accept()
+            with connection:
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(ProviderUnavailable, match="cannot be reached"):
+            fetch(
+                scrape_url(f"https://127.0.0.1:{plain.getsockname()[1]}/"), "/", Deadline(5, time.monotonic)
+            )
+        thread.join(10)
+
+
+def test_a_deadline_that_has_passed_asks_nobody(server: BadServer) -> None:
+    times = iter([0.0, 5.0, 5.0, 5.0])
+    with pytest.raises(ProviderUnavailable, match="has not answered within 2 s"):
+        fetch(scrape_url(server.url()), "/", Deadline(2.0, lambda: next(times)))
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_page_of_nine_mib_is_refused(server: BadServer, compressed: bool) -> None:
+    body = b"a" * (MOST_BYTES + 1)
+    server.answer = page(gzip.compress(body), "Content-Encoding: gzip") if compressed else page(body)
+    with pytest.raises(ProviderUnavailable, match="more than 8 MiB"):
+        get(server)
+
+
+def test_a_page_of_eight_mib_is_read(server: BadServer) -> None:
+    body = b"a" * MOST_BYTES
+    server.answer = page(gzip.compress(body), "Content-Encoding: GZip")
+    assert get(server).body == body
+
+
+def test_a_page_that_inflates_to_nothing_is_bounded_as_well(server: BadServer) -> None:
+    empty_blocks = gzip.compress(b"")[:10] + b"\x00\x00\x00\xff\xff" * (MOST_BYTES // 5 + 10)
+    server.answer = page(empty_blocks, "Content-Encoding: gzip")
+    with pytest.raises(ProviderUnavailable, match="more than 8 MiB"):
+        get(server)
+
+
+def test_an_unknown_compression_is_named(server: BadServer) -> None:
+    server.answer = page(b"x", "Content-Encoding: br")
+    with pytest.raises(ProviderUnavailable, match="compresses its answer as 'br'"):
+        get(server)
+
+
+@pytest.mark.parametrize(
+    ("answer", "match"),
+    [
+        (page(b"a 9", length=4), "stops in the middle"),
+        (page(gzip.compress(b"a 9\n" * 99)[:-9], "Content-Encoding: gzip"), "stops in the middle"),
+        (page(b"a 1\n", "Content-Encoding: gzip"), "answers nonsense"),
+        (raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\na 1"), "answers nonsense"),
+        (raw(b"SSH-2.0-OpenSSH_9.6\r\n\r\n"), "answers nonsense"),
+        (raw(b""), "cannot be reached|answers nonsense"),
+        (raw(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 200), "answers nonsense"),
+        (raw(b"HTTP/1.1 200 OK\r\nX: " + b"y" * 70_000), "answers nonsense"),
+    ],
+)
+def test_what_is_no_whole_answer_is_refused(
+    server: BadServer, answer: Callable[..., None], match: str
+) -> None:
+    server.answer = answer
+    with pytest.raises(ProviderUnavailable, match=match) as caught:
+        get(server)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 260
+
+
+def test_a_server_that_dies_and_comes_back(server: BadServer) -> None:
+    server.answer = page(b"a 1\n")
+    assert get(server).body
+    server.down()
+    with pytest.raises(ProviderUnavailable, match="cannot be reached"):
+        get(server)
+    server.up()
+    assert get(server).body
+
+
+def test_a_host_that_nobody_knows() -> None:
+    for host in ("no-such-host.invalid", "x" * 70 + ".invalid"):
+        with pytest.raises(ProviderUnavailable):
+            fetch(scrape_url(f"http://{host}/"), "/", Deadline(10, time.monotonic))
+
+
+def test_no_proxy_is_asked(server: BadServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    server.answer = page(b"a 1\n")
+    assert get(server).body == b"a 1\n"
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.binary(max_size=300), headed=st.booleans())
+def test_any_bytes_are_a_page_or_unavailable(server: BadServer, data: bytes, headed: bool) -> None:
+    server.answer = raw((b"HTTP/1.1 200 OK\r\n" if headed else b"") + data)
+    try:
+        answer = get(server, 5.0)
+    except ProviderUnavailable:
+        return
+    assert isinstance(answer.body, bytes)
+
+
+def test_the_second_address_is_tried_in_time(server: BadServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.answer = page(b"a 1\n")
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        found = [
+            (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", closed.getsockname()[1])),
+            (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", server.port)),
+        ]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: found)
+        assert get(server).body == b"a 1\n"
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: [])
+    with pytest.raises(ProviderUnavailable, match="it has no address"):
+        get(server)

@@ -1,0 +1,116 @@
+"""The queries to a Prometheus server and what its answers say."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.gpu.exposition import Malformed, Series
+from autoglm_throttle.gpu.prometheus import complaint, read, target, times_query, values_query
+
+LABELS = {"UUID": "GPU-a", "instance": "node-1:9400"}
+
+
+def vector(*points: tuple[dict[str, str], object]) -> bytes:
+    result = [{"metric": labels, "value": [1000.5, text]} for labels, text in points]
+    return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode()
+
+
+def test_the_queries() -> None:
+    assert values_query().startswith('{__name__=~"DCGM_FI_DEV_BOARD_POWER_')
+    assert "|DCGM_FI_DEV_GPU_UTIL|" in values_query()
+    assert values_query('a="b"').endswith('",a="b"}')
+    assert times_query('a="b"').startswith(
+        'timestamp(DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{a="b"}) or timestamp(DCGM_FI_DEV_GPU_TEMP{a="b"}) or '
+    )
+    assert "timestamp(DCGM_FI_DEV_FB_USED{})" in times_query()
+
+
+@pytest.mark.parametrize("base", ["", "/"])
+def test_the_address(base: str) -> None:
+    assert target(base, 'a{b="c d"}') == "/api/v1/query?query=a%7Bb%3D%22c+d%22%7D"
+    assert target("/prom" + base, "a") == "/prom/api/v1/query?query=a"
+
+
+def test_values_and_times_are_joined_by_their_labels() -> None:
+    named = {"__name__": "DCGM_FI_DEV_GPU_UTIL", **LABELS}
+    series, asked_s = read(
+        vector((named, "97"), ({**named, "UUID": "GPU-b"}, "1")), vector((LABELS, "990.25"))
+    )
+    assert asked_s == 1000.5
+    located = {"Hostname": "node-1:9400", "__name__": "DCGM_FI_DEV_GPU_UTIL", **LABELS}
+    assert series[0] == Series("DCGM_FI_DEV_GPU_UTIL", located, 97.0, 990.25)
+    assert series[1].at_s is None
+
+
+def test_a_hostname_is_better_than_an_instance() -> None:
+    for name in ("Hostname", "hostname"):
+        (one,), _ = read(vector(({**LABELS, name: "node-1"}, "1")), vector())
+        assert one.labels[name] == "node-1"
+        assert one.labels.get("Hostname") in {None, "node-1"}
+    (one,), _ = read(vector(({"UUID": "GPU-a"}, "1")), vector())
+    assert one.labels == {"UUID": "GPU-a"}
+
+
+def test_no_series() -> None:
+    assert read(vector(), vector()) == ([], 0.0)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<html>",
+        b"[]",
+        b"null",
+        b"{}",
+        b'{"status": "success"}',
+        b'{"status": "success", "data": {"resultType": "matrix", "result": []}}',
+        b'{"data": {"resultType": "vector", "result": {}}, "x": 1}'.replace(b"{}", b"[1]"),
+        b'{"data": {"resultType": "vector", "result": [{"metric": [], "value": [1, "1"]}]}}',
+        b'{"data": {"resultType": "vector", "result": [{"metric": {}, "value": [1]}]}}',
+        b'{"data": {"resultType": "vector", "result": [{"metric": {}, "value": [NaN, "1"]}]}}',
+        b'{"data": {"resultType": "vector", "result": [{"metric": {}, "value": [1, "x"]}]}}',
+        b'{"data": {"resultType": "vector", "result": [{"metric": {}, "value": [1e999, "1"]}]}}',
+        b'{"data": {"resultType": "vector", "result": [{"metric": {}, "value": [1'
+        + b"0" * 400
+        + b', "1"]}]}}',
+        b"[" * 100_000,
+        b"\xff\xfe",
+    ],
+)
+def test_what_is_no_answer_is_refused(body: bytes) -> None:
+    with pytest.raises(Malformed):
+        read(body, vector())
+    with pytest.raises(Malformed):
+        read(vector(), body)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_read_or_refused(body: bytes) -> None:
+    with contextlib.suppress(Malformed):
+        read(body, body)
+    complaint(body)
+
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["", "a", "1.5"])
+JSON = LEAVES | st.lists(LEAVES, max_size=3) | st.dictionaries(st.sampled_from("ab"), LEAVES)
+
+
+@given(JSON, JSON)
+def test_any_result_is_read_or_refused(labels: object, value: object) -> None:
+    result = [{"metric": labels, "value": value}]
+    body = json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode()
+    with contextlib.suppress(Malformed):
+        read(body, body)
+
+
+def test_what_a_server_complains_of() -> None:
+    error = {"status": "error", "errorType": "bad_data", "error": "parse error"}
+    assert complaint(json.dumps(error).encode()) == ("bad_data", "parse error")
+    for body in (b"", b"nonsense", b"[]", b'{"status": "success"}', b"[" * 100_000):
+        assert complaint(body) == ("", "")

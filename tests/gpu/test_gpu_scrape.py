@@ -1,0 +1,262 @@
+"""The provider of what is told over HTTP, over real HTTP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from autoglm_throttle.gpu.exposition import parse
+from autoglm_throttle.gpu.scrape import TIMEOUT_S, Scrape, ScrapeProvider
+from autoglm_throttle.model import GpuProvider, GpuSample, ProviderMisconfigured, ProviderUnavailable
+from autoglm_throttle.settings.gpu_items import parse_items
+from tests.gpu.doubles import Hands
+from tests.gpu.metrics_server import BadServer, page, raw, served
+from tests.gpu.prometheus_server import PrometheusServer
+from tests.gpu.told import series, text
+
+WALL_S = 1_763_759_000.0
+KINDS = ["dcgm", "prometheus", "vllm", "sglang"]
+
+
+@pytest.fixture
+def server() -> Iterator[BadServer]:
+    with served() as one:
+        yield one
+
+
+def provider(server: BadServer, kind: str = "dcgm", path: str = "", **how: Any) -> ScrapeProvider:
+    (item,) = parse_items([f"{kind}:{server.url(path, 'me:hunter2@')}"])
+    assert item.url is not None
+    clock = how.pop("clock", Hands())
+    wall = how.pop("wall", lambda: WALL_S)
+    return ScrapeProvider(Scrape(kind, item.url, **how), clock=clock, wall=wall)
+
+
+def told(name: str) -> Any:
+    return page(text(name).encode(), "Content-Type: text/plain; version=0.0.4")
+
+
+def test_cards_of_an_exporter(server: BadServer, hands: Hands) -> None:
+    server.answer = told("dcgm_plain")
+    one = provider(server, clock=hands)
+    assert isinstance(one, GpuProvider)
+    busy, idle = one.read()
+    assert busy.source == one.name == f"dcgm:127.0.0.1:{server.port}"
+    assert (busy.taken_at_s, busy.age_s, busy.period_s, busy.utilization_pct) == (1000.0, 0.0, None, 97.0)
+    assert server.requests[0].startswith("GET /metrics HTTP/1.1")
+    assert idle.host == "node-7"
+    one.close()
+    one.forget()
+    assert len(one.read()) == 2
+
+
+def test_the_path_and_query_of_the_url_are_asked_for(server: BadServer) -> None:
+    server.answer = told("dcgm_plain")
+    provider(server, path="/own?match=a,b").read()
+    assert server.requests[0].startswith("GET /own?match=a,b HTTP/1.1")
+
+
+def test_one_measurement_seen_thirty_times_is_one(server: BadServer, hands: Hands) -> None:
+    server.answer = told("dcgm_plain")
+    one = provider(server, clock=hands)
+    made, ages = set(), []
+    for _ in range(30):
+        rows = one.read()
+        made |= {row.taken_at_s - row.age_s for row in rows}
+        ages.append(max(row.age_s for row in rows))
+        hands.now += 1.0
+    assert made == {1000.0}
+    assert ages == [float(second) for second in range(30)]
+
+
+def test_the_period_of_an_exporter_is_learned(server: BadServer, hands: Hands) -> None:
+    one = provider(server, clock=hands)
+    rows: list[GpuSample] = []
+    for second in range(100):
+        server.answer = page(f'DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{{UUID="a"}} {second // 30}\n'.encode())
+        rows = list(one.read())
+        hands.now += 1.0
+    assert (rows[0].period_s, rows[0].age_s) == (30.0, 9.0)
+
+
+def test_stamps_of_an_exporter_are_respected(server: BadServer, hands: Hands) -> None:
+    server.answer = page(f'DCGM_FI_DEV_GPU_UTIL{{UUID="a"}} 5 {(WALL_S - 12.5) * 1000:.0f}\n'.encode())
+    assert provider(server, clock=hands).read()[0].age_s == 12.5
+
+
+@pytest.mark.parametrize("name", ["vllm_0", "vllm_1", "vllm_ray", "sglang"])
+def test_an_engine_is_new_at_every_reading(server: BadServer, hands: Hands, name: str) -> None:
+    server.answer = told(name)
+    one = provider(server, name.partition("_")[0], clock=hands)
+    for _ in range(3):
+        (row,) = one.read()
+        assert (row.kind, row.device, row.host) == ("engine", f"127.0.0.1:{server.port}", "")
+        assert (row.taken_at_s, row.age_s) == (hands.now, 0.0)
+        hands.now += 1.0
+
+
+def test_openmetrics_is_read_as_such(server: BadServer) -> None:
+    server.answer = page(text("vllm_openmetrics").encode(), "Content-Type: application/openmetrics-text")
+    assert provider(server, "vllm").read()[0].running == 3
+
+
+def test_a_page_without_a_known_name_lists_what_it_has(server: BadServer) -> None:
+    server.answer = page("".join(f"name_{n} 1\n" for n in range(12) for _ in range(2)).encode())
+    listed = ", ".join(f"name_{n}" for n in range(10))
+    for kind, whose in (("dcgm", "dcgm-exporter"), ("vllm", "vllm"), ("sglang", "sglang")):
+        with pytest.raises(
+            ProviderUnavailable, match=f"tells no name of {whose}; it tells {listed} and 2 more"
+        ):
+            provider(server, kind).read()
+    server.answer = page(b"# nothing\n")
+    with pytest.raises(ProviderUnavailable, match="it tells nothing"):
+        provider(server).read()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "answer",
+    [
+        page(b"", status="500 Oops"),
+        page(b"<html>Log in\n"),
+        page(b"\xff\xfe\n"),
+        page(b"{", "Content-Type: application/openmetrics-text"),
+        page(b"a 1\na", length=4),
+        page(b"a" * (9 << 20)),
+        raw(b""),
+    ],
+    ids=["500", "html", "no utf-8", "no eof", "half", "9 MiB", "nothing"],
+)
+def test_a_bad_answer_is_unavailable_and_names_the_source(server: BadServer, kind: str, answer: Any) -> None:
+    server.answer = answer
+    one = provider(server, kind)
+    with pytest.raises(ProviderUnavailable, match=f"^{kind}:127.0.0.1:{server.port} ") as caught:
+        one.read()
+    assert "hunter2" not in str(caught.value) + repr(one)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_server_that_hangs_is_given_up_in_time(server: BadServer, kind: str) -> None:
+    import time
+
+    server.answer = lambda connection, _: (server.over.wait(10), None)[1]
+    started = time.monotonic()
+    with pytest.raises(ProviderUnavailable, match=r"has not answered within 0\.2 s"):
+        provider(server, kind, clock=time.monotonic, timeout_s=0.2).read()
+    assert time.monotonic() - started < 0.5
+    assert TIMEOUT_S < 3.0
+
+
+def test_an_exporter_that_dies_and_comes_back(server: BadServer, hands: Hands) -> None:
+    server.answer = told("dcgm_plain")
+    one = provider(server, clock=hands)
+    one.read()
+    server.down()
+    with pytest.raises(ProviderUnavailable, match="cannot be reached"):
+        one.read()
+    server.up()
+    hands.now += 60.0
+    assert {row.age_s for row in one.read()} == {60.0}, "what it told before is not new"
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(body=st.binary(max_size=200), kind=st.sampled_from(KINDS), openmetrics=st.booleans())
+def test_any_bytes_are_rows_or_unavailable(
+    server: BadServer, body: bytes, kind: str, openmetrics: bool
+) -> None:
+    name = b"DCGM_FI_DEV_GPU_UTIL" if kind == "dcgm" else b"vllm:num_requests_running"
+    header = "application/openmetrics-text" if openmetrics else "text/plain"
+    server.answer = page(name + body, f"Content-Type: {header}")
+    try:
+        rows = provider(server, kind).read()
+    except ProviderUnavailable:
+        return
+    assert all(row.source for row in rows)
+
+
+class TestPrometheus:
+    @pytest.fixture
+    def fleet(self, server: BadServer) -> PrometheusServer:
+        fleet = PrometheusServer()
+        server.answer = fleet
+        return fleet
+
+    def test_cards_of_many_hosts(self, server: BadServer, fleet: PrometheusServer, hands: Hands) -> None:
+        for number in range(3):
+            told_by = [
+                one._replace(labels={**one.labels, "Hostname": f"n{number}"}) for one in series("dcgm_plain")
+            ]
+            fleet.scraped(told_by, age_s=4.0 + number, instance=f"10.0.0.{number}:9400", job="dcgm")
+        rows = provider(server, "prometheus", path="/prom/", clock=hands).read()
+        assert server.requests[0].startswith("GET /prom/api/v1/query?query=")
+        assert {(row.host, row.index, row.age_s) for row in rows} == {
+            (f"n{number}", index, 4.0 + number) for number in range(3) for index in (0, 1)
+        }
+        assert rows[0].utilization_pct == 97.0
+
+    def test_a_dead_series_is_old_and_not_fresh(
+        self, server: BadServer, fleet: PrometheusServer, hands: Hands
+    ) -> None:
+        fleet.scraped(series("dcgm_plain"), age_s=2.0)
+        one = provider(server, "prometheus", clock=hands)
+        for _ in range(4):
+            assert {row.taken_at_s - row.age_s for row in one.read()} == {998.0}
+            fleet.now += 60.0
+            hands.now += 60.0
+        fleet.now += 60.0
+        with pytest.raises(ProviderUnavailable, match="knows no series of dcgm-exporter"):
+            one.read()
+
+    def test_a_new_scrape_of_an_old_measurement_is_old(
+        self, server: BadServer, fleet: PrometheusServer, hands: Hands
+    ) -> None:
+        one = provider(server, "prometheus", clock=hands)
+        for _ in range(4):
+            fleet.series.clear()
+            fleet.scraped(series("dcgm_plain"), age_s=1.0)
+            rows = one.read()
+            fleet.now += 15.0
+            hands.now += 15.0
+        assert {row.age_s for row in rows} == {46.0}
+
+    def test_our_clock_does_not_matter(self, server: BadServer, fleet: PrometheusServer) -> None:
+        fleet.scraped(series("dcgm_plain"), age_s=3.0)
+        rows = provider(server, "prometheus", wall=lambda: 5.0).read()
+        assert {row.age_s for row in rows} == {3.0}
+
+    def test_the_selector_chooses(self, server: BadServer, fleet: PrometheusServer) -> None:
+        for cluster in ("a", "b"):
+            fleet.scraped(series("dcgm_plain"), cluster=cluster, instance=f"{cluster}:9400")
+        rows = provider(server, "prometheus", selector='cluster="b"').read()
+        assert len(rows) == 2
+        assert all('cluster="b"' in query for query in fleet.queries)
+        with pytest.raises(ProviderUnavailable, match=r'dcgm-exporter with cluster="c"'):
+            provider(server, "prometheus", selector='cluster="c"').read()
+
+    def test_a_selector_that_the_server_refuses_cannot_help(
+        self, server: BadServer, fleet: PrometheusServer
+    ) -> None:
+        with pytest.raises(ProviderMisconfigured, match=r"GPU_SELECTOR is refused: .unexpected"):
+            provider(server, "prometheus", selector="cluster=b").read()
+
+    @pytest.mark.parametrize("kind", ["execution", "timeout", ""])
+    def test_an_error_that_may_pass_is_unavailable(self, server: BadServer, kind: str) -> None:
+        body = {"status": "error", "errorType": kind, "error": "x"}
+        server.answer = page(json.dumps(body).encode(), status="503 Busy")
+        with pytest.raises(ProviderUnavailable, match="answers 503"):
+            provider(server, "prometheus").read()
+
+    def test_cards_without_times_are_dated_by_what_changes(
+        self, server: BadServer, fleet: PrometheusServer, hands: Hands
+    ) -> None:
+        fleet.scraped(parse('DCGM_FI_DEV_MEM_COPY_UTIL{UUID="a"} 5\n'), instance="n1:9400")
+        one = provider(server, "prometheus", clock=hands)
+        (row,) = one.read()
+        assert (row.host, row.age_s) == ("n1:9400", 0.0)
+        hands.now += 5.0
+        assert one.read()[0].age_s == 5.0
