@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from autoglm_throttle.control.controller import ControlRules, Hysteresis
+from autoglm_throttle.control.pressure import Targets
 from autoglm_throttle.control.staleness import Staleness
 from autoglm_throttle.control.table import TierTable
 from autoglm_throttle.doorbell import doorbell
@@ -28,7 +29,7 @@ from autoglm_throttle.limiting.token_bucket import PriorityBuckets
 from autoglm_throttle.limiting.user_windows import UserWindows
 from autoglm_throttle.model import Clock, GpuProvider, Policy
 from autoglm_throttle.settings import Settings
-from autoglm_throttle.settings.fields import HeaderStyle
+from autoglm_throttle.settings.caller_fields import HeaderStyle
 
 if TYPE_CHECKING:
     from autoglm_throttle.limiting.shared.redis_fleet import Fleet
@@ -210,9 +211,8 @@ def control_rules(settings: Settings) -> ControlRules:
             settings.gpu_blind_after_s,
             settings.gpu_unknown,
         ),
-        interval_s=settings.sample_interval_s,
         signal=settings.signal,
-        memory_target=settings.gpu_memory_target,
+        targets=Targets(settings.gpu_queue_target, settings.gpu_kv_target, settings.gpu_memory_target),
         pressure_terms=settings.gpu_pressure_terms,
         headroom=settings.adaptive_headroom,
         release_samples=settings.adaptive_release_samples,

@@ -10,6 +10,7 @@ import pytest
 
 from autoglm_throttle import Demand, Policy, Priority, Settings, assembly
 from autoglm_throttle.control.controller import ControlRules, Hysteresis
+from autoglm_throttle.control.pressure import Targets
 from autoglm_throttle.control.staleness import Staleness
 from autoglm_throttle.control.table import TierTable
 from autoglm_throttle.identity import Identity
@@ -123,6 +124,8 @@ class TestControl:
                 gpu_unknown="closed",
                 signal="pressure",
                 gpu_memory_target=0.8,
+                gpu_queue_target=7,
+                gpu_kv_target=0.6,
                 gpu_pressure_terms="latency",
                 adaptive_headroom=1.4,
                 adaptive_release_samples=7,
@@ -133,15 +136,14 @@ class TestControl:
         assert rules.hysteresis == Hysteresis(4, 5, 6.0, 0.2)
         expected = Staleness(2.0, 11.0, 44.0, Unknown.CLOSED)
         assert vars_of(rules.staleness) == vars_of(expected)
-        assert (rules.interval_s, rules.signal, rules.memory_target) == (2.0, Signal.PRESSURE, 0.8)
+        assert (rules.signal, rules.targets) == (Signal.PRESSURE, Targets(7, 0.6, 0.8))
         assert rules.pressure_terms == ("latency",)
         assert (rules.headroom, rules.release_samples) == (1.4, 7)
 
     def test_its_rules_and_the_settings_have_the_same_defaults(self) -> None:
         rules = assembly.control_rules(Settings())
-        plain = ControlRules(
-            Policy.ADAPTIVE, (1000.0, 500.0, 100.0), rules.table, Hysteresis(), rules.staleness, 1.0
-        )
+        rates = (1000.0, 500.0, 100.0)
+        plain = ControlRules(Policy.ADAPTIVE, rates, rules.table, Hysteresis(), rules.staleness)
         assert rules == plain
         assert isinstance(rules.table, TierTable)
 

@@ -97,11 +97,12 @@ class AdaptiveController:
         self._nominal_rps = high + mid + low
 
     def _step(self, signal_pct: float, service_rps: float | None, now: float) -> None:
-        rules, confirmed = self._rules, self._confirmed or self._untold
+        rules, listener = self._rules, self._listener
+        confirmed = (self._confirmed or self._untold) and not listener.effect.excuses(listener.signal)
         self._untold = False
         self._strikes = self._strikes + 1 if confirmed and signal_pct > rules.table.edge_pct else 0
         self._calm = 0 if confirmed else self._calm + 1
-        if self._strikes >= rules.hysteresis.samples and self._listener.trusts:
+        if self._strikes >= rules.hysteresis.samples and listener.trusts:
             self._cut(rules.table.factor(signal_pct), now)
             self._hold(service_rps, now)
         elif self._calm >= rules.release_samples or not self._acts:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from autoglm_throttle.control.pressure import MEMORY_TARGET, TERMS, Pressure
+from autoglm_throttle.control.pressure import USUAL_TERMS, Pressure, Targets
 from autoglm_throttle.control.staleness import Staleness
 from autoglm_throttle.control.table import TierTable
 from autoglm_throttle.model import Evidence, GpuView, Policy, Regime, Signal, Work
@@ -67,13 +67,11 @@ class ControlRules:
     table: TierTable
     hysteresis: Hysteresis
     staleness: Staleness
-    interval_s: float
-    """Promised seconds between samples, > 0."""
     signal: Signal = Signal.AUTO
     """What the bands of the table are laid on, as stated."""
-    memory_target: float = MEMORY_TARGET
-    """Fill of the fullest device that counts as full, in (0, 1]."""
-    pressure_terms: tuple[str, ...] = TERMS
+    targets: Targets = field(default_factory=Targets)
+    """What the terms of the pressure are measured against."""
+    pressure_terms: tuple[str, ...] = USUAL_TERMS
     """The terms that the pressure is made of."""
     headroom: float = 1.15
     """Policy ``adaptive`` cuts no deeper than the measured service rate times this, so that the gate

@@ -6,8 +6,9 @@ import math
 from typing import NamedTuple
 
 from autoglm_throttle.control.controller import ControlRules
-from autoglm_throttle.control.pressure import NOTHING_KNOWN, Pressure, PressureGauge, in_force
-from autoglm_throttle.control.staleness import STARTING_S
+from autoglm_throttle.control.effect import NO_EFFECT, Effect, effect
+from autoglm_throttle.control.pressure import NOTHING_KNOWN, Pressure, PressureGauge
+from autoglm_throttle.control.staleness import STARTING_S, Staleness
 from autoglm_throttle.model import GpuView, Signal, Telemetry, Why, Work
 
 BLEND_STEP_S = 0.25
@@ -40,23 +41,26 @@ class Listener:
     """
 
     def __init__(self, rules: ControlRules, now: float) -> None:
-        self._staleness = rules.staleness
-        self._interval_s = rules.interval_s
+        self._stated_ladder = rules.staleness
+        self._staleness: Staleness = rules.staleness
         self._stated = rules.signal
-        self._gauge = PressureGauge(rules.memory_target, rules.pressure_terms)
+        self._gauge = PressureGauge(rules.targets, rules.pressure_terms)
         self.expects_source: bool = True
         """False once it is said that there is nothing to listen to."""
-        self.signal: Signal = in_force(rules.signal)
+        self.signal: Signal = Signal.PRESSURE if rules.signal is Signal.PRESSURE else Signal.UTILIZATION
         """The one in force."""
         self.term: str = "utilization" if self.signal is Signal.UTILIZATION else NOTHING_KNOWN.term
         """The term of the signal that decided at the newest sample."""
         self.pressure: Pressure = NOTHING_KNOWN
         """At the newest view."""
+        self.effect: Effect = NO_EFFECT
+        """What the verdicts of the newest view mean."""
         self._signal_pct: float | None = None
         self._heard_s: float | None = None
-        self._newest_s = -math.inf
+        self._newest_s: dict[Signal, float] = {}
         self._deadline_s = now + STARTING_S
         self._capacity = 1.0
+        self._usable = 1.0
         self._viewed_s = now
         self._distrust = 0
         self._release_s = -math.inf
@@ -79,18 +83,21 @@ class Listener:
         A view that does not know the signal in force, or is no younger than the last one, brings none.
         """
         self.expects_source = True
-        if view.capacity < self._capacity:
+        usable = _usable(view)
+        if usable < self._usable:
             self._release_s = now + LOSS_HOLD_S
-        self._capacity = view.capacity
+        self._usable, self._capacity = usable, view.capacity
         self._viewed_s = now
         self.pressure = self._gauge.measure(view, work)
-        self.signal = in_force(self._stated)
-        pct, term = self._read(view)
-        if pct is None or not 0.0 <= pct <= 100.0 or view.taken_at_s <= self._newest_s:
+        self.effect = effect(view)
+        self.signal = self._in_force(view, now)
+        pct, term, measured_s = self._read(view)
+        if pct is None or not 0.0 <= pct <= 100.0 or measured_s <= self._newest_s.get(self.signal, -math.inf):
             return None
         after_outage = self.state(now) in {Telemetry.STALE, Telemetry.BLIND}
         self._distrust = max(0, (SAMPLES_TO_TRUST if after_outage else self._distrust) - 1)
-        self._newest_s = self._heard_s = min(view.taken_at_s, now)
+        self._staleness = self._stated_ladder.promising(view.interval_s, view.period_s)
+        self._newest_s[self.signal] = self._heard_s = min(measured_s, now)
         self._signal_pct, self.term = pct, term
         return News(pct, after_outage)
 
@@ -153,7 +160,7 @@ class Listener:
 
     def next_view(self, now: float) -> float:
         """When the next view is due; one interval from now if it should have come already."""
-        return self._due(self._viewed_s + self._interval_s, now)
+        return self._due(self._viewed_s + self._staleness.interval_s, now)
 
     def release_at(self, samples: int, calm: int, now: float) -> float:
         """The first sample at which ``samples`` calm ones in a row may have been believed.
@@ -163,7 +170,7 @@ class Listener:
             calm: how many of them have been seen; they count only if the next one may be believed, too.
             now: monotonic seconds; one interval from here if nothing can be foreseen.
         """
-        interval_s = self._interval_s
+        interval_s = self._staleness.interval_s
         if self._heard_s is None or self._heard_s == -math.inf:
             return now + interval_s
         following = self._heard_s + interval_s
@@ -173,11 +180,27 @@ class Listener:
         seen = calm if counts_from == following else 0
         return self._due(counts_from + (max(1, samples - seen) - 1) * interval_s, now)
 
-    def _read(self, view: GpuView) -> tuple[float | None, str]:
+    def _in_force(self, view: GpuView, now: float) -> Signal:
+        """``auto``: the pressure while an engine is heard, else the utilization.
+
+        An engine that has fallen silent is left for the cards only if those can be heard.
+        """
+        if self._stated is not Signal.AUTO:
+            return self._stated
+        if view.engines_at_s is None:
+            return Signal.UTILIZATION
+        ladder = self._stated_ladder.promising(view.interval_s, None)
+        silent = now - view.engines_at_s > ladder.stale_s
+        cards = view.utilization_pct is not None and now - view.taken_at_s <= self._staleness.stale_s
+        return Signal.UTILIZATION if silent and cards else Signal.PRESSURE
+
+    def _read(self, view: GpuView) -> tuple[float | None, str, float]:
+        """The signal in %, the term that decides, and when it was measured."""
         if self.signal is Signal.UTILIZATION:
-            return view.utilization_pct, "utilization"
-        value = self.pressure.value
-        return (None if value is None else 100.0 * value), self.pressure.term
+            return view.utilization_pct, "utilization", view.taken_at_s
+        value, engines_at_s = self.pressure.value, view.engines_at_s
+        measured_s = view.taken_at_s if engines_at_s is None else engines_at_s
+        return (None if value is None else 100.0 * value), self.pressure.term, measured_s
 
     def _until_trusted(self, now: float) -> float:
         """Until when the capacity in force holds while nothing tells a signal."""
@@ -187,4 +210,12 @@ class Listener:
         return max(now + BLEND_STEP_S, self._viewed_s + self._staleness.stale_s)
 
     def _due(self, at: float, now: float) -> float:
-        return at if at > now else now + self._interval_s
+        return at if at > now else now + self._staleness.interval_s
+
+
+def _usable(view: GpuView) -> float:
+    """Share of the cards that are not lost; a slow one is as usable as before."""
+    if not view.weights:
+        return view.capacity
+    lost = {(row.host, row.device) for row in view.devices if row.health == "lost"}
+    return math.fsum(weight for key, weight in view.weights.items() if key not in lost)

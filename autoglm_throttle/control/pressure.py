@@ -10,13 +10,26 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from autoglm_throttle.model import GpuView, Signal, Work
+from autoglm_throttle.model import GpuView, Work
 
-TERMS: Final[tuple[str, ...]] = ("memory", "latency")
+TERMS: Final[tuple[str, ...]] = ("queue", "kv", "memory", "latency", "compute")
 """The terms that can be known, in the order in which the first of equal ones decides."""
+
+USUAL_TERMS: Final[tuple[str, ...]] = TERMS[:4]
+"""Those that count unless it is said otherwise. ``compute`` is near 1 on a healthy full server, like
+utilization; it suits models with batches of a fixed size."""
+
+QUEUE_TARGET = 5
+"""Requests waiting inside each engine: the utilization detector of the Gateway API inference extension."""
+
+KV_TARGET = 0.8
+"""Fill of the key-value cache, from the same detector."""
 
 MEMORY_TARGET = 0.92
 """Fill of the fullest device that counts as full: what vLLM leaves free by default is the margin."""
+
+DRAM_PEAK = 0.8
+"""Share of time with memory traffic that is as much as practice allows, by the DCGM user guide."""
 
 PREALLOCATED = 0.05
 """A fill that was never further than this below the target belongs to an engine that takes its memory
@@ -39,33 +52,42 @@ NOTHING_KNOWN: Final = Pressure(None, "unknown", {})
 """The pressure before anything was measured."""
 
 
-def in_force(stated: Signal) -> Signal:
-    """Which signal the bands are laid on.
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """What each term of the pressure is measured against."""
 
-    ``auto`` is the pressure where an engine tells its queue. No view carries rows of an engine,
-    so it is the utilization.
-    """
-    return Signal.UTILIZATION if stated is Signal.AUTO else stated
+    queue: int = QUEUE_TARGET
+    """Requests waiting inside each engine, >= 1."""
+    kv: float = KV_TARGET
+    """Fill of the key-value caches, in (0, 1]."""
+    memory: float = MEMORY_TARGET
+    """Fill of the fullest device, in (0, 1]."""
 
 
 class PressureGauge:
     """Measures the pressure, and remembers how full the memory is without load.
 
     Args:
-        memory_target: fill of the fullest device that counts as 1, in (0, 1].
+        targets: the load that counts as 1, for each term.
         terms: those of `TERMS` that count.
     """
 
-    __slots__ = ("_idle", "_memory_target", "_terms")
+    __slots__ = ("_idle", "_targets", "_terms")
 
-    def __init__(self, memory_target: float = MEMORY_TARGET, terms: Iterable[str] = TERMS) -> None:
-        self._memory_target = memory_target
+    def __init__(self, targets: Targets | None = None, terms: Iterable[str] = USUAL_TERMS) -> None:
+        self._targets = targets or Targets()
         self._terms = frozenset(terms)
         self._idle = math.inf
 
     def measure(self, view: GpuView, work: Work) -> Pressure:
         """The pressure by a view of the GPUs and by what our own requests tell."""
-        told = {"memory": self._memory(view.memory_ratio), "latency": _latency(work)}
+        told = {
+            "queue": _over(view.queued, self._targets.queue * view.engines),
+            "kv": _over(view.kv_used_ratio, self._targets.kv),
+            "memory": self._memory(view),
+            "latency": _over(work.p95_s, work.slo_s),
+            "compute": _compute(view),
+        }
         known = {name: told[name] for name in TERMS if name in self._terms}
         terms = {name: value for name, value in known.items() if value is not None}
         if not terms:
@@ -73,13 +95,25 @@ class PressureGauge:
         term = max(terms, key=terms.__getitem__)
         return Pressure(min(1.0, terms[term]), term, terms)
 
-    def _memory(self, fill: float | None) -> float | None:
-        """Left out as long as the lowest fill seen is near the target, or it would hold the door shut."""
-        if fill is None or not fill >= 0.0:
+    def _memory(self, view: GpuView) -> float | None:
+        """Left out as long as the lowest fill seen is near the target, or it would hold the door shut.
+
+        Beside an engine it is left out, too: engines take their memory in advance, and tell its fill.
+        """
+        fill, target = view.memory_ratio, self._targets.memory
+        if fill is None or not fill >= 0.0 or view.engines_at_s is not None:
             return None
         self._idle = min(self._idle, fill)
-        return None if self._idle >= self._memory_target - PREALLOCATED else fill / self._memory_target
+        return None if self._idle >= target - PREALLOCATED else fill / target
 
 
-def _latency(work: Work) -> float | None:
-    return None if work.p95_s is None or work.slo_s is None else work.p95_s / work.slo_s
+def _over(load: float | None, target: float | None) -> float | None:
+    return None if load is None or not target else load / target
+
+
+def _compute(view: GpuView) -> float | None:
+    """The busiest card, by what its multiprocessors or its memory do."""
+    usable = [row for row in view.devices if row.health != "lost"]
+    told = [row.sm_active_ratio for row in usable if row.sm_active_ratio is not None]
+    told += [row.dram_active_ratio / DRAM_PEAK for row in usable if row.dram_active_ratio is not None]
+    return max(told, default=None)

@@ -14,15 +14,21 @@ STARTING_S = 5.0
 CONSERVATIVE = 0.7
 """The factor assumed by ``conservative``: the mildest tier of the founding table."""
 
+PERIODS_TO_STALE = 2.5
+"""A source that measures anew every 30 s is stale after 75: one measurement may be missed, a second not."""
+
 
 class Staleness:
     """The ladder fresh, late, stale, blind by the age of the newest sample.
 
     Args:
-        interval_s: promised time between samples.
+        interval_s: time between samples as configured.
         stale_after_s: age from which the factor drifts; None: 3 intervals, at least 3 s.
         blind_after_s: age at which the drift has ended, at least twice ``stale_after_s``.
         unknown: what a blind controller assumes.
+        promised_s: time between samples as it is now, if it is another; a longer one makes a signal
+            stale no sooner than after 2.5 of it.
+        period_s: how often the source itself measures anew; the same holds for it.
     """
 
     def __init__(
@@ -31,13 +37,31 @@ class Staleness:
         stale_after_s: float | None = None,
         blind_after_s: float = 30.0,
         unknown: Unknown = Unknown.OPEN,
+        *,
+        promised_s: float | None = None,
+        period_s: float = 0.0,
     ) -> None:
-        self.fresh_s: float = 2.0 * interval_s
+        self._stated = (interval_s, stale_after_s, blind_after_s, unknown)
+        self._promised = (interval_s if promised_s is None else promised_s, period_s)
+        promised_s = self._promised[0]
+        longest_s = max(promised_s if promised_s > interval_s else 0.0, period_s)
+        self.interval_s: float = max(promised_s, period_s)
+        """Seconds after which the next new measurement is due."""
+        self.stale_s: float = max(3.0 * promised_s, 3.0) if stale_after_s is None else stale_after_s
+        """Age from which the factor drifts."""
+        self.stale_s = max(self.stale_s, PERIODS_TO_STALE * longest_s)
+        self.fresh_s: float = min(max(2.0 * promised_s, promised_s + period_s), self.stale_s)
         """Greatest age of a fresh signal: one missed tick shows."""
-        self.stale_s: float = max(3.0 * interval_s, 3.0) if stale_after_s is None else stale_after_s
-        self.fresh_s = min(self.fresh_s, self.stale_s)
         self.blind_s: float = max(blind_after_s, 2.0 * self.stale_s)
+        """Age at which the drift has ended."""
         self.unknown = unknown
+
+    def promising(self, interval_s: float | None, period_s: float | None) -> Staleness:
+        """The same ladder for a source with another rhythm; itself if the rhythm is the same."""
+        promised = (self._stated[0] if interval_s is None else interval_s, period_s or 0.0)
+        if promised == self._promised:
+            return self
+        return Staleness(*self._stated, promised_s=promised[0], period_s=promised[1])
 
     def state(self, age_s: float) -> Telemetry:
         """The rung for a signal of this age."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoglm_throttle.control.controller import ControlRules
-from autoglm_throttle.control.listener import Listener
+from autoglm_throttle.control.listener import SAMPLES_TO_TRUST, Listener
 from autoglm_throttle.control.pressure import Pressure
 from autoglm_throttle.model import Evidence, GpuView, Regime, Unknown, Why, Work
 
@@ -24,6 +24,10 @@ class TierController:
         self._calm = 0
         self._tier = 0.0 if rules.staleness.unknown is Unknown.CLOSED else 1.0
         self._why = Why.CALM
+        self._cap = 1.0
+        """The most that the verdicts leave."""
+        self._cap_why: Why | None = None
+        self._cap_calm = 0
         self._regime = self._publish(now, since_s=now)
 
     @property
@@ -44,6 +48,7 @@ class TierController:
                 self._tier = held
                 self._strikes = self._calm = 0
             self._step(news.pct, now)
+            self._limit()
         return self._publish(now)
 
     def regime(self, now: float, _evidence: Evidence | None = None) -> Regime:
@@ -77,6 +82,15 @@ class TierController:
             self._calm = 0
             self._why = self._resting(want)
 
+    def _limit(self) -> None:
+        """Follow the verdicts down at once, and up like the table after an outage: trusted, then by steps."""
+        wanted = self._listener.effect.factor
+        self._cap_calm = self._cap_calm + 1 if wanted > self._cap else 0
+        if wanted < self._cap:
+            self._cap, self._cap_why = wanted, self._listener.effect.why
+        elif self._cap_calm >= SAMPLES_TO_TRUST:
+            self._cap = min(wanted, self._cap + self._rules.recovery_step)
+
     def _resting(self, want: float) -> Why:
         if self._tier == 1.0:
             return Why.STRIKE if self._strikes else Why.CALM
@@ -92,7 +106,9 @@ class TierController:
         listener = self._listener
         expects = listener.expects_source
         state, capacity = listener.state(now), listener.capacity(now)
-        factor = capacity * listener.drifted(self._tier, now) if expects else 1.0
+        held = min(self._tier, self._cap)
+        factor = capacity * listener.drifted(held, now) if expects else 1.0
+        capped = self._cap_why if self._cap < self._tier else None
         reopens_s = 0.0 if factor else self._reopens(now)
         until_s = listener.until(state, now)
         if since_s is None:
@@ -102,7 +118,7 @@ class TierController:
             tier=self._tier if expects else 1.0,
             load=listener.load(state),
             since_s=since_s,
-            why=listener.cause(state, capacity, self._why),
+            why=listener.cause(state, capacity, capped or self._why),
             telemetry=state,
             until_s=until_s if factor else min(until_s, reopens_s),
             reopens_s=reopens_s,

@@ -1,10 +1,9 @@
 """Settings: environment, files and code become one frozen value, and every fault is said at once."""
 
+from autoglm_throttle.settings.caller_fields import HeaderStyle, HeaderTrust
 from autoglm_throttle.settings.field import PREFIX, Setting, Source
 from autoglm_throttle.settings.fields import (
     SETTINGS,
-    HeaderStyle,
-    HeaderTrust,
     MetricsExport,
     UnknownNames,
 )

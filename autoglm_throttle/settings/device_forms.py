@@ -102,9 +102,9 @@ class Device(Form[str]):
 class PressureTerm(Form[str]):
     """One load that counts for the pressure."""
 
-    allowed = "memory, latency"
-    example = "memory"
-    _KNOWN = ("memory", "latency")
+    allowed = "queue, kv, memory, latency, compute"
+    example = "queue,kv"
+    _KNOWN = ("queue", "kv", "memory", "latency", "compute")
 
     def parse(self, raw: object) -> str:
         """Read one of the words."""

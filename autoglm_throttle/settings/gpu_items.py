@@ -20,6 +20,9 @@ SCRAPED: Final = ("dcgm", "prometheus", "vllm", "sglang")
 LOCAL: Final = ("auto", "nvml", "none")
 """Kinds that are one word."""
 
+ENGINES: Final = frozenset({"vllm", "sglang"})
+"""Sources that tell the queue of an engine."""
+
 KINDS: Final = (*LOCAL, *SCRAPED, "fake")
 
 FORMS: Final = "auto, nvml, dcgm:URL, prometheus:URL, vllm:URL, sglang:URL, fake:FILE, or none alone"

@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.model import OnError, Policy, Signal, WebSockets
+from autoglm_throttle.settings.caller_fields import HeaderTrust
 from autoglm_throttle.settings.field import PREFIX, Source
-from autoglm_throttle.settings.fields import SETTINGS, HeaderTrust
+from autoglm_throttle.settings.fields import SETTINGS
+from autoglm_throttle.settings.gpu_items import ENGINES
 from autoglm_throttle.settings.problem import Problem
 from autoglm_throttle.settings.quantity import plain
 from autoglm_throttle.settings.route_policy import RoutePolicy, unreachable
@@ -34,6 +36,8 @@ READERS: Final = {
     "deadline_header": _GATED,
     "gpu_unknown": _TIERS,
     "gpu_memory_target": _GATED | _BY_TABLE,
+    "gpu_queue_target": _BY_TABLE,
+    "gpu_kv_target": _BY_TABLE,
     "gpu_pressure_terms": _BY_TABLE,
     "inflight_start": _GATED,
     "inflight_floor": _GATED,
@@ -47,7 +51,13 @@ READERS: Final = {
 }
 """Setting -> policies that read it; the settings that are not named are read under each."""
 
-OF_PRESSURE: Final = {"gpu_pressure_terms": _BY_TABLE, "slo_s": _TIERS, "gpu_memory_target": _TIERS}
+OF_PRESSURE: Final = {
+    "gpu_queue_target": _BY_TABLE,
+    "gpu_kv_target": _BY_TABLE,
+    "gpu_pressure_terms": _BY_TABLE,
+    "slo_s": _TIERS,
+    "gpu_memory_target": _TIERS,
+}
 """Setting -> policies that read it for the signal ``pressure`` and nothing else."""
 
 
@@ -203,6 +213,13 @@ def _remarks(settings: Settings) -> list[_Remark]:
             "",
         ),
         (
+            "sample_interval_max_s",
+            settings.source_of("sample_interval_max_s") is not Source.DEFAULT
+            and not settings.sample_adaptive,
+            "has no effect without SAMPLE_ADAPTIVE",
+            "",
+        ),
+        (
             "gpu_selector",
             bool(settings.gpu_selector) and "prometheus" not in kinds,
             f"has no effect with GPU={','.join(sorted(kinds))}",
@@ -214,6 +231,8 @@ def _remarks(settings: Settings) -> list[_Remark]:
 def _unread(settings: Settings) -> list[Problem]:
     """Settings that somebody has given, and that nothing reads."""
     policy, signal = settings.policy, settings.signal
+    engines = any(item.partition(":")[0] in ENGINES for item in settings.gpu)
+    pressed = signal is Signal.PRESSURE or (signal is Signal.AUTO and engines)
     problems = []
     for name, readers in READERS.items():
         if settings.source_of(name) is Source.DEFAULT:
@@ -223,9 +242,10 @@ def _unread(settings: Settings) -> list[Problem]:
             *names, last = (reader.value for reader in Policy if reader in readers)
             who = f"{', '.join(names)} and {last}" if names else last
             problems.append(Problem(variable, f"has no effect with POLICY={policy}", f"read by {who}"))
-        elif policy in OF_PRESSURE.get(name, ()) and signal is not Signal.PRESSURE:
+        elif policy in OF_PRESSURE.get(name, ()) and not pressed:
+            beside = " and no engine in GPU" if signal is Signal.AUTO else ""
             problems.append(
-                Problem(variable, f"has no effect with SIGNAL={signal}", "read with SIGNAL=pressure")
+                Problem(variable, f"has no effect with SIGNAL={signal}{beside}", "read with SIGNAL=pressure")
             )
     return problems
 

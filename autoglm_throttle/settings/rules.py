@@ -105,6 +105,13 @@ def _required_nothing(values: Mapping[str, Any]) -> Complaint:
     return "cannot be true with GPU=none", "no sample will ever come"
 
 
+def _slower_than_slowest(values: Mapping[str, Any]) -> Complaint:
+    interval = values["sample_interval_s"]
+    if not values["sample_adaptive"] or values["sample_interval_max_s"] >= interval:
+        return None
+    return f"must be at least SAMPLE_INTERVAL_S, {plain(interval)} s", "or lower SAMPLE_INTERVAL_S"
+
+
 def _pressure_of_nothing(values: Mapping[str, Any]) -> Complaint:
     if values["signal"] is not Signal.PRESSURE or values["gpu_pressure_terms"]:
         return None
@@ -192,6 +199,11 @@ RULES: Final = (
     Rule("gpu_stale_after_s", ("gpu_stale_after_s", "sample_interval_s"), _always_stale),
     Rule(
         "gpu_blind_after_s", ("gpu_blind_after_s", "gpu_stale_after_s", "sample_interval_s"), _blind_too_early
+    ),
+    Rule(
+        "sample_adaptive",
+        ("sample_adaptive", "sample_interval_s", "sample_interval_max_s"),
+        _slower_than_slowest,
     ),
     Rule("gpu_pressure_terms", ("gpu_pressure_terms", "signal"), _pressure_of_nothing),
     _at_most("inflight_floor", "inflight_start"),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.control.pressure import NOTHING_KNOWN, PressureGauge, in_force
-from autoglm_throttle.model import Signal, Work
+from autoglm_throttle.control.pressure import DRAM_PEAK, NOTHING_KNOWN, USUAL_TERMS, PressureGauge, Targets
+from autoglm_throttle.model import GpuSample, GpuView, Work
 from tests.control.views import view
 
 NO_WORK = Work()
@@ -57,10 +58,10 @@ def test_the_lowest_fill_seen_counts_as_idle() -> None:
 
 
 def test_the_target_is_a_setting() -> None:
-    gauge = PressureGauge(memory_target=0.5)
+    gauge = PressureGauge(Targets(memory=0.5))
     assert gauge.measure(view(0.0, memory=0.25), NO_WORK).value == 0.5
     assert gauge.measure(view(0.0, memory=0.6), NO_WORK).terms == {"memory": 1.2}
-    assert PressureGauge(memory_target=0.5).measure(view(0.0, memory=0.45), NO_WORK) == NOTHING_KNOWN
+    assert PressureGauge(Targets(memory=0.5)).measure(view(0.0, memory=0.45), NO_WORK) == NOTHING_KNOWN
 
 
 @pytest.mark.parametrize(
@@ -69,18 +70,6 @@ def test_the_target_is_a_setting() -> None:
 def test_only_the_wanted_terms_count(wanted: list[str], known: set[str]) -> None:
     pressure = PressureGauge(terms=wanted).measure(view(0.0, memory=0.5), Work(1.0, 2.0))
     assert set(pressure.terms) == known
-
-
-@pytest.mark.parametrize(
-    ("stated", "signal"),
-    [
-        (Signal.AUTO, Signal.UTILIZATION),
-        (Signal.UTILIZATION, Signal.UTILIZATION),
-        (Signal.PRESSURE, Signal.PRESSURE),
-    ],
-)
-def test_which_signal_is_in_force(stated: Signal, signal: Signal) -> None:
-    assert in_force(stated) is signal
 
 
 @given(
@@ -97,3 +86,51 @@ def test_the_table_never_sees_more_than_one(
         largest = max(pressure.terms.values(), default=None)
         assert pressure.value == (None if largest is None else min(1.0, largest))
         assert pressure.terms.get(pressure.term) == largest
+
+
+def engine(queued: int | None, kv: float | None, engines: int = 1, memory: float | None = None) -> GpuView:
+    seen = view(99.0, memory=memory)
+    return replace(seen, queued=queued, kv_used_ratio=kv, engines=engines, engines_at_s=seen.taken_at_s)
+
+
+@pytest.mark.parametrize(
+    ("seen", "value", "term"),
+    [
+        (engine(0, 0.4), 0.5, "kv"),
+        (engine(4, 0.4), 0.8, "queue"),
+        (engine(4, 0.4, engines=2), 0.5, "kv"),
+        (engine(8, 0.4, engines=2), 0.8, "queue"),
+        (engine(50, 0.4), 1.0, "queue"),
+        (engine(None, 0.8), 1.0, "kv"),
+        (engine(0, None), 0.0, "queue"),
+    ],
+)
+def test_an_engine_tells_its_queue_and_the_fill_of_its_cache(seen: GpuView, value: float, term: str) -> None:
+    pressure = PressureGauge().measure(seen, NO_WORK)
+    assert pressure.value == pytest.approx(value)
+    assert pressure.term == term
+
+
+def test_targets_of_engines_are_settings() -> None:
+    pressure = PressureGauge(Targets(queue=10, kv=0.5)).measure(engine(5, 0.4), NO_WORK)
+    assert pressure.terms == pytest.approx({"queue": 0.5, "kv": 0.8})
+
+
+def test_beside_an_engine_the_memory_of_the_card_says_nothing() -> None:
+    gauge = PressureGauge()
+    assert "memory" not in gauge.measure(engine(0, 0.1, memory=0.9), NO_WORK).terms
+    silent = replace(engine(None, None, engines=0, memory=0.9), engines_at_s=5.0)
+    assert gauge.measure(silent, NO_WORK) == NOTHING_KNOWN, "one that has fallen silent has not freed it"
+
+
+def test_compute_counts_only_where_it_is_wanted() -> None:
+    card = GpuSample(
+        device="a", index=0, taken_at_s=1.0, source="t", sm_active_ratio=0.6, dram_active_ratio=0.56
+    )
+    lost = replace(card, device="b", health="lost", sm_active_ratio=1.0)
+    seen = replace(view(50.0), devices=(card, lost))
+    assert PressureGauge(terms=USUAL_TERMS).measure(seen, NO_WORK) == NOTHING_KNOWN
+    pressure = PressureGauge(terms=["compute"]).measure(seen, NO_WORK)
+    assert pressure.value == pytest.approx(0.56 / DRAM_PEAK)
+    bare = replace(card, sm_active_ratio=None, dram_active_ratio=None)
+    assert PressureGauge(terms=["compute"]).measure(replace(seen, devices=(bare,)), NO_WORK) == NOTHING_KNOWN

@@ -43,7 +43,6 @@ def rules(
         table=TierTable(),
         hysteresis=hysteresis or Hysteresis(),
         staleness=Staleness(interval_s, unknown=unknown),
-        interval_s=interval_s,
     )
 
 

@@ -31,6 +31,8 @@ MEMBER = "07f3a9c2d4e5b617"
         ({"reserve_low": 0.2}, "reserve_low"),
         ({"reserve_mid": 0.5, "reserve_low": 0.4}, "reserve_mid"),
         ({"signal": "pressure", "gpu_pressure_terms": "none"}, "gpu_pressure_terms"),
+        ({"sample_adaptive": True, "sample_interval_s": 11}, "sample_adaptive"),
+        ({"sample_adaptive": True, "sample_interval_max_s": 0.9}, "sample_adaptive"),
         ({"deadline_header": "X-Priority"}, "deadline_header"),
         ({"deadline_header": "x-d", "priority_header": "x-d"}, "deadline_header"),
     ],
@@ -61,6 +63,8 @@ def test_a_contradiction_is_a_problem(values: dict[str, object], blamed: str) ->
         {"reserve_mid": 0.875, "reserve_low": 0.875},
         {"gpu_pressure_terms": "none", "signal": "auto"},
         {"deadline_header": "x-deadline"},
+        {"sample_adaptive": True, "sample_interval_s": 10},
+        {"sample_adaptive": False, "sample_interval_s": 11},
     ],
 )
 def test_what_fits_together_is_allowed(values: dict[str, object]) -> None:
@@ -158,6 +162,8 @@ GIVEN: dict[str, tuple[object, str]] = {
     "deadline_header": ("x-deadline", "adaptive gate"),
     "gpu_unknown": ("last", "tiers"),
     "gpu_memory_target": (0.8, "adaptive gate"),
+    "gpu_queue_target": (7, ""),
+    "gpu_kv_target": (0.7, ""),
     "gpu_pressure_terms": ("memory", ""),
     "inflight_start": (32, "adaptive gate"),
     "inflight_floor": (4, "adaptive gate"),
@@ -174,6 +180,8 @@ GIVEN: dict[str, tuple[object, str]] = {
 UNDER_PRESSURE = {
     "slo_s": "adaptive tiers gate",
     "gpu_memory_target": "adaptive tiers gate",
+    "gpu_queue_target": "adaptive tiers",
+    "gpu_kv_target": "adaptive tiers",
     "gpu_pressure_terms": "adaptive tiers",
 }
 
@@ -202,7 +210,21 @@ def test_a_hint_names_those_who_read_it() -> None:
     (told,) = advice(quiet(reserve_low=0.7))
     assert (told.variable, told.hint) == ("reserve_low", "read by adaptive")
     (told,) = advice(quiet(gpu_pressure_terms="memory"))
-    assert (told.message, told.hint) == ("has no effect with SIGNAL=auto", "read with SIGNAL=pressure")
+    assert told.message == "has no effect with SIGNAL=auto and no engine in GPU"
+    assert told.hint == "read with SIGNAL=pressure"
+    (told,) = advice(quiet(gpu_pressure_terms="memory", signal="utilization", gpu="vllm:http://h"))
+    assert told.message == "has no effect with SIGNAL=utilization"
+
+
+def test_an_engine_makes_the_pressure_the_signal() -> None:
+    assert not list(advice(quiet(gpu_kv_target=0.7, gpu="auto,sglang:http://h", policy="tiers", slo_s=2)))
+
+
+def test_a_longest_interval_is_read_by_adaptive_sampling() -> None:
+    (told,) = advice(quiet(sample_interval_max_s=5))
+    assert told.variable == SETTINGS["sample_interval_max_s"].variable
+    assert told.message == "has no effect without SAMPLE_ADAPTIVE"
+    assert not list(advice(quiet(sample_interval_max_s=5, sample_adaptive=True)))
 
 
 def test_each_policy_has_advice_for_the_settings_of_the_others_only() -> None:

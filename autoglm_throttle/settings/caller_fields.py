@@ -1,0 +1,99 @@
+"""Settings of callers and of the answers they get: who they are, what they may say, what they are told."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, ClassVar
+
+from pydantic import SecretStr
+from pydantic_settings import SettingsConfigDict
+
+from autoglm_throttle.model import Priority
+from autoglm_throttle.settings.caller_forms import (
+    HeaderName,
+    IdentityForm,
+    Proxy,
+    RequestPath,
+    Secret,
+)
+from autoglm_throttle.settings.field import CHOSEN, CONVENTION, setting
+from autoglm_throttle.settings.form import Choice, Listed, Number, PriorityName, Whole, WithNone
+from autoglm_throttle.settings.store_fields import StoreFields
+
+
+class HeaderTrust(StrEnum):
+    """How far a client's priority header is believed."""
+
+    LOWER = "lower"
+    PROXY = "proxy"
+    ANY = "any"
+    OFF = "off"
+
+
+class HeaderStyle(StrEnum):
+    """Which rate limit headers answers carry."""
+
+    AUTO = "auto"
+    IETF = "ietf"
+    LEGACY = "legacy"
+    NONE = "none"
+
+
+class CallerFields(StoreFields):
+    """The declarations of this group."""
+
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(defer_build=True)
+
+    identity: Annotated[str, IdentityForm()] = setting(
+        "address", "What tells callers apart.", CHOSEN, starred=True
+    )
+    key_secret: Annotated[SecretStr | None, WithNone(Secret())] = setting(
+        None,
+        "Key of the hash that stands for a caller, one for all processes; not set: each draws its own, or "
+        "with a shared store a fixed one that everybody knows.",
+        CHOSEN,
+        starred=True,
+    )
+    trusted_proxies: Annotated[tuple[str, ...], Listed(Proxy())] = setting(
+        (), "Peers whose X-Forwarded-For is believed; not set: no header is read.", CHOSEN, starred=True
+    )
+    ipv6_prefix: Annotated[int, Whole(32, 128, "bits")] = setting(
+        64, "IPv6 callers with the same first bits are one caller.", "a subscriber usually holds a /64"
+    )
+    priority_default: Annotated[Priority, PriorityName()] = setting(
+        Priority.MID, "The priority of a request that states none.", CHOSEN, starred=True
+    )
+    priority_header: Annotated[str, HeaderName()] = setting(
+        "x-priority", "The header in which a client states a priority.", CONVENTION
+    )
+    priority_header_trust: Annotated[HeaderTrust, Choice(HeaderTrust)] = setting(
+        HeaderTrust.LOWER,
+        "lower: it may only lower; proxy: a trusted proxy may raise; any: everyone may; off: not read.",
+        CHOSEN,
+    )
+    deadline_header: Annotated[str | None, WithNone(HeaderName())] = setting(
+        None,
+        "A header in which a client states how soon it needs the answer: seconds, 1.5, or 800ms; it may "
+        "shorten the objective, never lengthen it. Not set: none is read.",
+        CHOSEN,
+    )
+    exempt_paths: Annotated[tuple[str, ...], Listed(RequestPath())] = setting(
+        ("/health", "/healthz", "/livez", "/readyz", "/metrics"),
+        "Paths that are never charged nor refused, compared as received. A value replaces the whole list.",
+        CONVENTION,
+        starred=True,
+    )
+    headers: Annotated[HeaderStyle, Choice(HeaderStyle)] = setting(
+        HeaderStyle.AUTO,
+        "RateLimit headers of draft-ietf-httpapi-ratelimit-headers-11 (ietf, auto), "
+        "those and X-RateLimit (legacy), or none.",
+        CHOSEN,
+    )
+    retry_after_max_s: Annotated[float, Number(1, 31_536_000, "s")] = setting(
+        120.0, "Longest Retry-After that is sent.", "client SDKs give up above 120 s"
+    )
+    retry_jitter: Annotated[float, Number(0, 1, "share")] = setting(
+        0.1,
+        "Share by which Retry-After is lengthened at random, so that refused callers do not return together.",
+        CHOSEN,
+    )

@@ -1,0 +1,84 @@
+"""Settings of GPU telemetry: where samples come from, how often, and what they are measured against."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Final
+
+from pydantic_settings import SettingsConfigDict
+
+from autoglm_throttle.model import Aggregate, Unknown
+from autoglm_throttle.settings.caller_fields import CallerFields
+from autoglm_throttle.settings.device_forms import Device, GpuSources, LabelMatchers, PressureTerm
+from autoglm_throttle.settings.field import CHOSEN, CONVENTION, FOUNDING, setting
+from autoglm_throttle.settings.form import Choice, Flag, Listed, Number, Whole, WithNone
+
+GIE: Final = "the utilization detector of the Gateway API inference extension"
+
+
+class GpuFields(CallerFields):
+    """The declarations of this group."""
+
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(defer_build=True)
+
+    gpu: Annotated[tuple[str, ...], GpuSources()] = setting(
+        ("auto",),
+        "Where telemetry comes from, joined if several: the NVIDIA driver (nvml), dcgm-exporter, a "
+        "Prometheus server, the engines vLLM and SGLang, a replayed file, nowhere; auto tries nvml.",
+        CHOSEN,
+        starred=True,
+    )
+    gpu_devices: Annotated[tuple[str, ...], Listed(Device())] = setting(
+        (), "Devices that count; not set: those of CUDA_VISIBLE_DEVICES, else all.", CONVENTION
+    )
+    gpu_selector: Annotated[str, LabelMatchers()] = setting(
+        "", "Which series of a prometheus: source count; not set: every card that the server knows.", CHOSEN
+    )
+    gpu_required: Annotated[bool, Flag()] = setting(
+        False, "Whether a start without a first sample fails.", CHOSEN
+    )
+    sample_interval_s: Annotated[float, Number(0.2, 60, "s")] = setting(
+        1.0, "Time from one sample to the next.", FOUNDING, starred=True
+    )
+    sample_adaptive: Annotated[bool, Flag()] = setting(
+        False,
+        "Whether an idle service is sampled less often: 10 times the interval below 30 % load, 5 times below "
+        "70 %, at most every SAMPLE_INTERVAL_MAX_S.",
+        FOUNDING,
+    )
+    sample_interval_max_s: Annotated[float, Number(0.2, 600, "s")] = setting(
+        10.0, "Longest time from one sample to the next with SAMPLE_ADAPTIVE.", FOUNDING
+    )
+    gpu_aggregate: Annotated[Aggregate, Choice(Aggregate)] = setting(
+        Aggregate.WEIGHTED,
+        "How several devices become one number: weighted by memory, mean, or the hottest.",
+        CHOSEN,
+    )
+    gpu_unknown: Annotated[Unknown, Choice(Unknown)] = setting(
+        Unknown.OPEN,
+        "What is assumed once samples stay away: full rates, the last factor, factor 0.7, or a closed door.",
+        CHOSEN,
+    )
+    gpu_stale_after_s: Annotated[float | None, WithNone(Number(0.2, 86_400, "s"))] = setting(
+        None, "Age from which a sample is believed less and less; not set: 3 intervals, at least 3 s.", CHOSEN
+    )
+    gpu_blind_after_s: Annotated[float, Number(0.4, 86_400, "s")] = setting(
+        30.0, "Age from which it is not believed at all; at least twice the age above.", CHOSEN
+    )
+    gpu_memory_target: Annotated[float, Number(0.1, 1, "share")] = setting(
+        0.92,
+        "Share of device memory that may be full: the gate learns what a request needs and stays below it.",
+        CHOSEN,
+    )
+    gpu_queue_target: Annotated[int, Whole(1, 100_000, "requests")] = setting(
+        5, "Requests waiting inside each engine that count as a full load.", GIE
+    )
+    gpu_kv_target: Annotated[float, Number(0.01, 1, "share")] = setting(
+        0.8, "Fill of the engines' key-value caches that counts as a full load.", GIE
+    )
+    gpu_pressure_terms: Annotated[tuple[str, ...], Listed(PressureTerm())] = setting(
+        ("queue", "kv", "memory", "latency"),
+        "Loads of which the largest is the pressure: requests waiting in the engines over GPU_QUEUE_TARGET, "
+        "their caches over GPU_KV_TARGET, without engines the fullest device over GPU_MEMORY_TARGET, P95 "
+        "over SLO_S; compute is for models with batches of a fixed size.",
+        CHOSEN,
+    )
