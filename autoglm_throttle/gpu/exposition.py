@@ -66,9 +66,8 @@ def parse(text: str, *, openmetrics: bool = False) -> list[Series]:
     Raises:
         Malformed: a line cannot be read, or the text ends too early.
     """
-    lines = text.split(
-        "\n"
-    )  # never splitlines(): label values may hold what Python takes for the end of a line
+    # Never splitlines(): label values may hold what Python takes for the end of a line.
+    lines = text.split("\n")
     last = lines.pop()
     if openmetrics:
         _cut_at_eof(lines, last)
