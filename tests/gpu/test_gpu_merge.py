@@ -50,6 +50,7 @@ def test_the_first_that_knows_a_field_counts(name: str) -> None:
     two: dict[str, Any] = {name: values[1]}
     assert getattr(join(told("nvml", **one), told("dcgm", **two)).row, name) == values[0]
     assert getattr(join(told("nvml"), told("dcgm"), told("other", **two)).row, name) == values[1]
+    assert getattr(join(told("nvml"), told("a", **one), told("b", **two)).row, name) == values[0]
     assert getattr(join(told("nvml"), told("dcgm")).row, name) is None, "never 0"
 
 
@@ -133,6 +134,7 @@ def test_the_load_of_a_card_and_of_an_instance() -> None:
 def test_a_uuid_in_full_is_one_card_on_whatever_host(device: str, full: bool) -> None:
     near, far = row("nvml", device=device), row("dcgm", device=device, host="node")
     assert (identity(near) == identity(far)) is full
+    assert (identity(near) == identity(row("dcgm", device=device.swapcase()))) is full
 
 
 VALUES = st.fixed_dictionaries(

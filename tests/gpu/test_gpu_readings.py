@@ -103,6 +103,7 @@ def test_a_card_of_this_host_that_vanished_is_lost_for_ever_or_until_it_comes_ba
     assert (later.row, later.vanished_s, later.measured_s) == (gone.row, 2.0, 1e6)
     back = source.one(row(1e6, energy_j=7e5))
     assert (back.row.health, back.vanished_s, back.row.power_mean_w) == ("ok", None, None)
+    assert back.row.taken_at_s == 1e6, "its old time is not held"
 
 
 def test_the_memory_of_a_card_is_remembered_over_a_loss() -> None:
