@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from autoglm_throttle.gpu.nvml_calls import Binding, Calls, Gone, Handle
 from autoglm_throttle.gpu.nvml_fields import Fields, of_card, of_instance
-from autoglm_throttle.gpu.nvml_gpm import Gpm
+from autoglm_throttle.gpu.nvml_gpm import OF_CARD, OF_INSTANCE, Gpm
 from autoglm_throttle.model import GpuSample, ThrottleBit
 
 if TYPE_CHECKING:
@@ -76,10 +76,13 @@ class NvmlDevice:
 
     def __post_init__(self) -> None:
         self._calls = Calls(self.nvml, self.uuid)
-        quantities = of_card if self.kind == "gpu" else of_instance
-        self._fields = Fields(self._calls, quantities(self.driver))
+        whole = self.kind == "gpu"
+        self._fields = Fields(self._calls, of_card(self.driver) if whole else of_instance(self.driver))
         self._gpm = Gpm(
-            self._calls, support=lambda: self.nvml.nvmlGpmQueryDeviceSupport(self.card), take=self._sample
+            self._calls,
+            OF_CARD if whole else OF_INSTANCE,
+            support=lambda: self.nvml.nvmlGpmQueryDeviceSupport(self.card),
+            take=self._sample,
         )
 
     @property

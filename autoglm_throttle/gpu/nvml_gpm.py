@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from autoglm_throttle.gpu.nvml_calls import NO_PERMISSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from autoglm_throttle.gpu.nvml_calls import Answer, Calls, Handle, Refusal
 
@@ -24,16 +24,17 @@ GAP_S: Final = 0.1
 PER_CENT: Final = 100.0
 MIB: Final = 2.0**-20
 
-METRICS: Final[dict[int, tuple[str, float]]] = {
+OF_INSTANCE: Final[dict[int, tuple[str, float]]] = {
     1: ("graphics_active_ratio", PER_CENT),
     2: ("sm_active_ratio", PER_CENT),
     3: ("sm_occupancy_ratio", PER_CENT),
     5: ("tensor_active_ratio", PER_CENT),
     10: ("dram_active_ratio", PER_CENT),
-    60: ("nvlink_rx_bps", MIB),
-    61: ("nvlink_tx_bps", MIB),
 }
 """``NVML_GPM_METRIC_*`` -> name in a `GpuSample`, and what makes a ratio of per cents, or bytes of MiB."""
+
+OF_CARD: Final = OF_INSTANCE | {60: ("nvlink_rx_bps", MIB), 61: ("nvlink_tx_bps", MIB)}
+"""The same of a whole card, which has the links."""
 
 TAKE: Final = "nvmlGpmSampleGet"
 SUPPORT: Final = "nvmlGpmQueryDeviceSupport"
@@ -44,16 +45,33 @@ class Gpm:
 
     Args:
         calls: the device's guarded calls.
+        wanted: the metrics.
         support: asks the card whether it has GPM at all.
         take: fills a sample.
     """
 
-    __slots__ = ("_calls", "_last", "_metrics", "_request", "_samples", "_support", "_take", "_taken_at_s")
+    __slots__ = (
+        "_calls",
+        "_last",
+        "_metrics",
+        "_request",
+        "_samples",
+        "_support",
+        "_take",
+        "_taken_at_s",
+        "_wanted",
+    )
 
     def __init__(
-        self, calls: Calls, *, support: Callable[[], Answer], take: Callable[[Handle], object]
+        self,
+        calls: Calls,
+        wanted: Mapping[int, tuple[str, float]],
+        *,
+        support: Callable[[], Answer],
+        take: Callable[[Handle], object],
     ) -> None:
         self._calls = calls
+        self._wanted = wanted
         self._support = support
         self._take = take
         self._samples: list[Handle] = []
@@ -122,9 +140,9 @@ class Gpm:
         nvml = self._calls.nvml
         request = nvml.c_nvmlGpmMetricsGet_t()
         request.version = nvml.NVML_GPM_METRICS_GET_VERSION
-        request.numMetrics = len(METRICS)
-        metrics = request.metrics[: len(METRICS)]
-        for metric, number in zip(metrics, METRICS, strict=True):
+        request.numMetrics = len(self._wanted)
+        metrics = request.metrics[: len(self._wanted)]
+        for metric, number in zip(metrics, self._wanted, strict=True):
             metric.metricId = number
         self._request, self._metrics = request, metrics
         try:
@@ -140,7 +158,7 @@ class Gpm:
         if self._calls.ask("nvmlGpmMetricsGet", request) is None:
             return {}
         told: dict[str, float] = {}
-        for metric, (name, divisor) in zip(self._metrics, METRICS.values(), strict=True):
+        for metric, (name, divisor) in zip(self._metrics, self._wanted.values(), strict=True):
             if not metric.nvmlReturn:
                 told[name] = metric.value / divisor
         return told

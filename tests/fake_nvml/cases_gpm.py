@@ -159,6 +159,7 @@ def case_nothing_is_compared_over_a_loss(world: World) -> None:
 def case_an_instance_has_metrics_of_its_own(world: World) -> None:
     world.set(
         d0_mig=1, d0_mig_count=2, d100_gi=7, d101_gi=9, d0_gpm_1=1, d100_gpm_1=4_000, d101_gpm_1=8_000,
+        d100_gpm_60=1,
     )  # fmt: skip
     source = provider(world)
     source.read()
@@ -166,6 +167,7 @@ def case_an_instance_has_metrics_of_its_own(world: World) -> None:
     rows = source.read()
     assert [row.graphics_active_ratio for row in rows] == [0.4, 0.8]
     assert [row.utilization_pct for row in rows] == [None, None]
+    assert [row.nvlink_rx_bps for row in rows] == [None, None], "the links are the card's"
     source.close()
     assert world.samples() == 0
 
