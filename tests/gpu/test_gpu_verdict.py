@@ -202,13 +202,18 @@ def test_where_no_finding_lasts_only_the_plain_is_said() -> None:
 
 def test_the_same_measurement_again_and_again_counts_once() -> None:
     judge = Judge()
-    seen: GpuView | None = None
-    for tick in range(30):
-        now = 1000.0 + tick
-        card = row(0, now, age_s=float(tick) - tick * 1e-5, **FULL)
-        seen = judge.update(view((card,)), Work(in_flight=9, completed_total=9 * tick), now)
-    assert seen is not None
-    assert labels(seen) == (Finding.UNKNOWN,), "one measurement proves nothing"
+    seen: list[Finding] = []
+    for tick in range(90):
+        now, repeats = 1000.0 + tick, tick % 30
+        card = row(
+            0, now, age_s=repeats * (1.0 - 1e-5), **FULL
+        )  # worked out anew each time, so never quite equal
+        work = Work(in_flight=9, completed_total=9 * tick)
+        seen += labels(judge.update(view((card,)), work, now))
+    assert seen[:60] == [Finding.UNKNOWN] * 60, "two measurements prove nothing"
+    again = row(0, 1090.0, **FULL)
+    seen += labels(judge.update(view((again,)), Work(in_flight=9, completed_total=810), 1090.0))
+    assert seen[-1] is Finding.PRODUCTIVE, "the first one knew no rate, three did"
 
 
 def test_lost_is_said_at_once_and_taken_back_at_once() -> None:
