@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.gpu.verdict import Judge, VerdictRules
 from autoglm_throttle.gpu.verdict_table import BALLOT, TABLE, Reading, find, weigh
-from autoglm_throttle.model import Finding, GpuView, Work
+from autoglm_throttle.model import Finding, Work
 from tests.gpu.cases.play import Case, Phase, Player, labels, row, view
 from tests.gpu.cases.table import CASES, FULL, H100, HEALTHY, QUIET, REST, SERVING, SPIN, one
 
