@@ -14,6 +14,8 @@ from benchmarks.loop import study
 from benchmarks.loop.measures import Figures
 from benchmarks.loop.scenarios import SCENARIOS, Scenario
 
+pytestmark = pytest.mark.untraced
+
 DOORS = ("oracle", "tiers", "gate", "adaptive")
 GATED = ("gate", "adaptive")
 

@@ -27,15 +27,19 @@ def wire() -> Iterator[Wire]:
 def made() -> Iterator[Callable[..., Fleet]]:
     """Make fleets that are stopped after the test."""
     fleets: list[Fleet] = []
+    wires: list[Wire] = []
 
     def make(
         wire: Wire, *, heartbeat_s: float = 5.0, workers: int = 4, clock: Clock = time.monotonic
     ) -> Fleet:
         leases = Leases(RATES, 1.0, clock(), workers=workers)
         rules = FleetRules(heartbeat_s=heartbeat_s)
+        wires.append(wire)
         fleets.append(Fleet(leases, threading.RLock(), wire.connect, doorbell, rules, clock))
         return fleets[-1]
 
     yield make
+    for wire in wires:
+        wire.answers.set()  # else a thread that hangs is waited for
     for fleet in fleets:
         fleet.stop()

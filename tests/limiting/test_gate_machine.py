@@ -331,6 +331,7 @@ class Crowd:
         )
 
 
+@pytest.mark.untraced
 def test_100k_cancellations_leak_no_slot_and_no_place() -> None:
     chance, gate, now, cancelled, called = random.Random(7), Gate(GateRules(inflight_start=8), 0.0), 0.0, 0, 0
     demands = [Demand(priority) for priority in Priority]
@@ -368,6 +369,7 @@ def test_a_crowd_that_comes_and_goes_leaks_nothing() -> None:
     assert crowd.gate.enter(Demand(), crowd.now)
 
 
+@pytest.mark.untraced
 def test_the_collector_may_settle_a_permit_at_any_allocation() -> None:
     crowd, chance = Crowd(seed=11, forget=0.9), random.Random(5)
     settled, thresholds = 0, gc.get_threshold()

@@ -8,6 +8,8 @@ from autoglm_throttle.limiting.gate import Gate, GateRules
 from autoglm_throttle.model import Demand, Outcome, Priority
 from tests.limiting.gate_plant import Memory, Plant
 
+pytestmark = pytest.mark.untraced
+
 HIGH = Priority.HIGH
 
 

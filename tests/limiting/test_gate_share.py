@@ -97,6 +97,7 @@ def test_a_rescue_without_a_slot_proves_that_the_limit_was_reached() -> None:
     assert tested._service.measured
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("share", [0.01, 0.02, 0.05, 0.2])
 @pytest.mark.parametrize(
     ("high", "mid", "low"), [(1.2, 9.0, 0.0), (2.0, 1.0, 3.0), (10.0, 0.0, 0.5), (5.0, 0.02, 0.02)]
@@ -134,6 +135,7 @@ def test_a_sudden_flood_of_low_does_not_push_high_aside() -> None:
     assert plant.served[HIGH] >= 0.85 * plant.offered[HIGH]
 
 
+@pytest.mark.untraced
 def test_without_a_share_priority_is_strict() -> None:
     rate = 200.0
     plant = Plant(GateRules(min_share=0.0), rate)

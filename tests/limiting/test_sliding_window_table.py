@@ -200,6 +200,7 @@ def test_a_log_holds_little_more_than_the_limit() -> None:
     assert moved <= 4 * 2000, "each unit is moved at most four times"
 
 
+@pytest.mark.untraced
 def test_100k_users_need_no_more_than_25_mb() -> None:
     """An eighth of them, since tracing is slow: a dictionary doubles, so it is as full as with all."""
     users, share = 12_500, 8

@@ -34,6 +34,8 @@ from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle
 from tests.collecting import Collector
 from tests.throttle.lining import NOTHING, WIDE, in_flight, left_over, permit_for, ticket_for, warmed
 
+pytestmark = pytest.mark.untraced
+
 HIGH, MID, LOW = Priority
 SLOTS = 3
 MID_TOKENS = 36

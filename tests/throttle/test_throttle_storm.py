@@ -18,6 +18,8 @@ from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
 from tests.throttle.lining import NOTHING, in_flight, left_over
 from tests.throttle.waiter import WAYS, Waiter, turns
 
+pytestmark = pytest.mark.untraced
+
 RATES = {Priority.HIGH: 2000.0, Priority.MID: 2000.0, Priority.LOW: 50.0}
 BURST_S = 60.0
 STARTS_WITH = 200.0

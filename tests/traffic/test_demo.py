@@ -221,7 +221,7 @@ def test_a_program_that_is_no_server_or_does_not_start_is_passed_over(
     monkeypatch.setattr(demo_store, "_programs", lambda: iter(programs))
     with demo_store.DemoStore() as store:
         assert store.url is None
-    monkeypatch.setattr(demo_store, "START_S", 5.0)
+    monkeypatch.setattr(demo_store, "START_S", 2.0)
     programs += found
     with demo_store.DemoStore() as store:
         assert store.url is not None
