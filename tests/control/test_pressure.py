@@ -118,8 +118,8 @@ def test_targets_of_engines_are_settings() -> None:
 
 def test_beside_an_engine_the_memory_of_the_card_says_nothing() -> None:
     gauge = PressureGauge()
-    assert "memory" not in gauge.measure(engine(0, 0.1, memory=0.9), NO_WORK).terms
-    silent = replace(engine(None, None, engines=0, memory=0.9), engines_at_s=5.0)
+    assert "memory" not in gauge.measure(engine(0, 0.1, memory=0.5), NO_WORK).terms
+    silent = replace(engine(None, None, engines=0, memory=0.5), engines_at_s=5.0)
     assert gauge.measure(silent, NO_WORK) == NOTHING_KNOWN, "one that has fallen silent has not freed it"
 
 
