@@ -1,0 +1,73 @@
+"""How often to look: seldom while there is little to see, often while it matters.
+
+A device that is nearly idle changes nothing that a reading ten times as often would tell in time,
+and each reading costs the driver some work. So the time between two readings grows with the quiet.
+It shrinks at once and grows slowly, because a burst of load is followed by another more often than not.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+BORDERS: Final = (0.7, 0.3)
+"""Loads below which the next slower step is allowed; a requirement of the project, as the steps are."""
+
+STEPS: Final = (1.0, 5.0, 10.0)
+"""The time between two readings at each step, as a multiple of the shortest."""
+
+STAY_S: Final = 30.0
+"""How long a slower step must have been allowed before the next one down is taken: ten looks at 1 s would
+hardly tell a pause in the traffic from its end."""
+
+
+class Pace:
+    """Chooses the time between two readings by the load.
+
+    Args:
+        interval_s: the shortest time, used whenever something is going on; > 0.
+        max_s: the longest time; not below ``interval_s``.
+
+    Raises:
+        ValueError: the times are not finite numbers, or not in this order.
+    """
+
+    __slots__ = ("_interval_s", "_max_s", "_slower_since_s", "_step")
+
+    def __init__(self, interval_s: float, max_s: float) -> None:
+        if not 0.0 < interval_s <= max_s < math.inf:
+            raise ValueError(f"0 < interval_s <= max_s is needed, not {interval_s!r} and {max_s!r}")
+        self._interval_s = interval_s
+        self._max_s = max_s
+        self._step = 0
+        self._slower_since_s: float | None = None
+
+    def __repr__(self) -> str:
+        return f"Pace({self.interval_s:g} s)"
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds between two readings, as last chosen."""
+        return min(STEPS[self._step] * self._interval_s, self._max_s)
+
+    def next(self, load: float | None, urgent: bool, now: float) -> float:
+        """Choose anew, at any time but best at each reading.
+
+        Args:
+            load: 0..1 and above, the greater of what the signal and the full gate tell; None: not known.
+            urgent: whether something is going on whatever the load: rates are cut, the newest sample is not
+                fresh, a device is lost, or a verdict is neither idle nor working.
+            now: monotonic seconds.
+
+        Returns:
+            Seconds between two readings from now on. Faster at once; slower by one step for each
+            30 s in which a slower one was allowed without a break.
+        """
+        allowed = 0 if urgent or load is None else sum(load < border for border in BORDERS)
+        if allowed <= self._step:
+            self._step, self._slower_since_s = allowed, None
+        elif self._slower_since_s is None:
+            self._slower_since_s = now
+        elif now - self._slower_since_s >= STAY_S:
+            self._step, self._slower_since_s = self._step + 1, now
+        return self.interval_s
