@@ -158,25 +158,26 @@ def test_nothing_outlasts_the_deadline(
     assert SHORT_S - 0.05 <= time.monotonic() - started <= SHORT_S + LATE_S
 
 
-def test_a_server_that_does_not_take_the_connection(server: BadServer) -> None:
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as deaf:
-        address = deaf.getsockname()
-        waiting = []
-        for _ in range(8):  # fills the queue of connections that nobody accepts
-            one = socket.socket()
+@contextlib.contextmanager
+def deaf() -> Iterator[int]:
+    """A port whose queue of connections is full, and nobody accepts any."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, contextlib.ExitStack() as waiting:
+        for _ in range(8):
+            one = waiting.enter_context(socket.socket())
             one.setblocking(False)
-            one.connect_ex(address)
-            waiting.append(one)
-        url = scrape_url(f"http://127.0.0.1:{address[1]}/")
+            one.connect_ex(listener.getsockname())
+        yield listener.getsockname()[1]
+
+
+def test_a_server_that_does_not_take_the_connection() -> None:
+    with deaf() as port:
         started = time.monotonic()
         with pytest.raises(ProviderUnavailable, match="has not answered"):
-            fetch(url, "/", Deadline(SHORT_S, time.monotonic))
+            fetch(scrape_url(f"http://127.0.0.1:{port}/"), "/", Deadline(SHORT_S, time.monotonic))
         assert time.monotonic() - started <= SHORT_S + LATE_S
-        for one in waiting:
-            one.close()
 
 
-def test_a_tls_handshake_that_hangs(server: BadServer) -> None:
+def test_a_tls_handshake_that_hangs() -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         url = scrape_url(f"https://127.0.0.1:{mute.getsockname()[1]}/")
         started = time.monotonic()
@@ -343,16 +344,16 @@ def test_any_bytes_are_a_page_or_unavailable(server: BadServer, data: bytes, hea
     assert isinstance(answer.body, bytes)
 
 
+def address(port: int) -> tuple[object, ...]:
+    return (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", port))
+
+
 def test_the_second_address_is_tried_in_time(server: BadServer, monkeypatch: pytest.MonkeyPatch) -> None:
     server.answer = page(b"a 1\n")
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        found = [
-            (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", closed.getsockname()[1])),
-            (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", server.port)),
-        ]
+    with deaf() as port:
+        found = [address(port), address(server.port)]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: found)
-        assert get(server).body == b"a 1\n"
+        assert get(server, 1.0).body == b"a 1\n"
     monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: [])
     with pytest.raises(ProviderUnavailable, match="it has no address"):
         get(server)
