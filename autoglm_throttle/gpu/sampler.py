@@ -1,8 +1,8 @@
 """The thread that asks a provider, so that no request and no event loop ever does.
 
 A driver call can take milliseconds or hang for ever, and a thread cannot interrupt it.
-So there is one daemon thread and never a second one beside a hung read (a hung driver usually
-hangs for every caller). Whoever needs the samples notices their age; nobody waits for this thread.
+So each provider has one daemon thread, and never a second one beside a hung read (a hung driver usually
+hangs for every caller). Whoever needs the samples notices their age; nobody waits for a thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from autoglm_throttle.gpu.none import NoSource
 from autoglm_throttle.gpu.plausible import believable
-from autoglm_throttle.gpu.schedule import Next, Schedule
+from autoglm_throttle.gpu.schedule import Next, Revival, Schedule
 from autoglm_throttle.model import ProviderMisconfigured
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 _log = logging.getLogger("autoglm_throttle")
+
+THREAD: Final = "autoglm-throttle-gpu"
+"""How the name of each sampler's thread begins; that of its provider follows after a hyphen."""
 
 LOG_EVERY_S: Final = 30.0
 """At most one line per kind of trouble in this time: a driver that is away stays away for long."""
@@ -46,6 +49,7 @@ class Sampler:
             implausible fields emptied. What it raises is caught, counted and logged.
         on_failure: gets the exception of each read that gave none, on the same thread.
         interval_s: seconds from start to start of two reads; raised to ``provider.min_interval_s``.
+            ``pace`` changes it later.
         clock: monotonic seconds.
 
     Raises:
@@ -73,6 +77,12 @@ class Sampler:
         """Fields emptied because their value cannot be."""
         self.callback_errors: int = 0
         """Exceptions from ``on_samples`` and ``on_failure``."""
+        self.crashes: int = 0
+        """Times the thread ended by what no read may raise, such as ``SystemExit``; see ``revive``."""
+        self.last_read_s: float | None = None
+        """When the newest read that gave samples ended, on ``clock``; None: none has."""
+        self.reading_since_s: float | None = None
+        """When the read that goes on began, on ``clock``: here a hang is seen while it lasts. Else None."""
         self.last_error: str | None = None
         """Text of the newest failure, kept after a recovery."""
         self.misconfigured: str | None = None
@@ -84,7 +94,9 @@ class Sampler:
         self._clock = clock
         self._schedule = Schedule(max(interval_s, provider.min_interval_s))
         self._next = Next(due_s=0.0)
+        self._revival = Revival()
         self._logged: dict[str, float] = {}
+        # Held for moments, never while the provider or a callback runs: requests may wait for it.
         self._lock = threading.RLock()  # re-entrant: a finalizer may call stop() in the middle of start()
         self._alarm = threading.Event()
         self._thread: threading.Thread | None = None
@@ -93,8 +105,39 @@ class Sampler:
         _SAMPLERS.add(self)
 
     def __repr__(self) -> str:
-        state = "misconfigured" if self.misconfigured else "running" if self.running else "stopped"
-        return f"Sampler({self.provider.name}, {state}, failures={self.failures}, overruns={self.overruns})"
+        return f"Sampler({self.name}, {self._state()}, failures={self.failures}, overruns={self.overruns})"
+
+    @property
+    def name(self) -> str:
+        """That of the provider."""
+        return self.provider.name
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds promised between the starts of two reads."""
+        return self._schedule.interval_s
+
+    def pace(self, interval_s: float) -> None:
+        """Promise another time between two reads, from any thread, that of the sampler included.
+
+        A shorter one holds at once, a longer one after the read that is planned already.
+        Pauses after failures stay as they are. The deadline of a read follows.
+
+        Args:
+            interval_s: seconds; raised to ``provider.min_interval_s``.
+
+        Raises:
+            ValueError: it is not a finite number above 0.
+        """
+        interval_s = max(interval_s, self.provider.min_interval_s)
+        if interval_s == self._schedule.interval_s:
+            return
+        with self._lock:
+            due_s = self._next.due_s
+            self._next = self._schedule.pace(interval_s, self._next)
+            sooner = self._next.due_s < due_s
+        if sooner:
+            self._alarm.set()
 
     def start(self) -> None:
         """Start the thread unless there is one; returns at once and never calls the provider.
@@ -107,7 +150,29 @@ class Sampler:
             self.running = True
             if self._thread is None:
                 self.misconfigured = None
-                self._launch()
+                self.running = self._launch()
+
+    def revive(self, now: float) -> bool:
+        """Start the thread again if it crashed and its pause, 1 to 60 s, is over; else do nothing.
+
+        For the request path: without a crash it costs the look at one attribute. It never starts a thread
+        after ``stop``, after a misconfiguration or beside one that lives, be it in a hung read.
+
+        Args:
+            now: the time on ``clock``.
+
+        Returns:
+            Whether it started the thread.
+        """
+        if self._thread is not None or not self._fallen() or now < self._revival.due_s:
+            return False
+        with self._lock:
+            if not self._fallen():  # stopped, or started by another request
+                return False
+            if self._launch():
+                return True
+            self._revival.put_off(now)
+            return False
 
     def stop(self, join_s: float = 1.0) -> None:
         """Ask the thread to end, and wait for it.
@@ -152,36 +217,61 @@ class Sampler:
         self._alarm = threading.Event()
         self._thread = None
         self._stopping = self._woken = False
+        self.reading_since_s = None
         self._schedule.strikes = 0
         self._next = Next(due_s=0.0)
         self.provider.forget()
 
-    def _launch(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="autoglm-throttle-gpu", daemon=True)
+    def _state(self) -> str:
+        if self.misconfigured:
+            return "misconfigured"
+        if not self.running:
+            return "stopped"
+        return "crashed" if self._fallen() else "running"
+
+    def _fallen(self) -> bool:
+        """Whether there should be a thread and there is none."""
+        return self._thread is None and self.running and self.misconfigured is None
+
+    def _launch(self) -> bool:
+        self._thread = threading.Thread(target=self._run, name=f"{THREAD}-{self.name}", daemon=True)
         try:
             self._thread.start()
         except RuntimeError as error:  # no threads left: the request that started us must not fail for it
             self._thread = None
-            self.running = False
             self.failures += 1
             self.last_error = _text(error)
-            self._say("start", logging.ERROR, self.last_error)
+            self._say("start", logging.ERROR, f"{self.name}: {self.last_error}")
+            return False
+        return True
 
     def _run(self) -> None:
         try:
+            self._revival.launched(self._clock())
             while not self._ends():
                 started = self._clock()
                 if not self._read():
                     self._close()
                     return
                 self._sleep(started)
-        except BaseException as error:
-            self.misconfigured = f"the provider ended the thread with {type(error).__name__}"
-            raise
+        except BaseException as error:  # noqa: BLE001 - it would end as a trace on standard error; ``revive`` goes on
+            self._crashed(error)
         finally:
             with self._lock:
                 if self._thread is threading.current_thread():
                     self._thread = None
+
+    def _crashed(self, error: BaseException) -> None:
+        """Count it, say so once, and close, so that the next thread, which waits for that, opens anew."""
+        pause_s = self._revival.put_off(self._clock())
+        self.crashes += 1
+        self.last_error = _text(error)
+        try:
+            text = "GPU telemetry: %s: the sampler's thread crashed with %s; it starts again in %g s"
+            _log.error(text, self.name, self.last_error, pause_s, exc_info=error)
+        finally:
+            with contextlib.suppress(BaseException):
+                self._close()
 
     def _ends(self) -> bool:
         """Decide under the lock whether the thread ends, so that ``start`` never counts on a dying one."""
@@ -209,10 +299,8 @@ class Sampler:
         """Read once and plan the next read; False if reading again cannot help."""
         started = self._clock()
         self._woken = False
-        if self._next.fresh:
-            self._close()
         try:
-            rows = [self._check(row) for row in self.provider.read()]
+            rows = self._rows(started)
         except ProviderMisconfigured as error:
             self._misconfigured(error)
             return False
@@ -224,6 +312,15 @@ class Sampler:
             self._succeeded(rows, started)
         return True
 
+    def _rows(self, started: float) -> list[GpuSample]:
+        self.reading_since_s = started
+        try:
+            if self._next.fresh:
+                self._close()
+            return [self._check(row) for row in self.provider.read()]
+        finally:
+            self.reading_since_s = None
+
     def _check(self, row: GpuSample) -> GpuSample:
         row, wrong = believable(row)
         if wrong:
@@ -234,7 +331,10 @@ class Sampler:
     def _succeeded(self, rows: Sequence[GpuSample], started: float) -> None:
         now = self._clock()
         self._count_overrun(started, now)
-        self._next = self._schedule.succeeded(started, now)
+        with self._lock:  # or a pace() from another thread is lost
+            self._next = self._schedule.succeeded(started, now)
+        if rows:
+            self.last_read_s = now
         if rows and not self._stopping:  # an empty reading says nothing, and a stopped sampler is silent
             self.no_source = self.misconfigured = None
             self._call(self._on_samples, rows)
@@ -242,15 +342,17 @@ class Sampler:
     def _failed(self, error: Exception, started: float) -> None:
         now = self._clock()
         self._count_overrun(started, now)
-        self._next = self._schedule.failed(started, now)
+        with self._lock:
+            self._next = self._schedule.failed(started, now)
         self.failures += 1
         self.no_source = None
         self.last_error = _text(error)
-        self._say("failed", logging.WARNING, f"{self.provider.name}: {self.last_error}")
+        self._say("failed", logging.WARNING, f"{self.name}: {self.last_error}")
         self._report(error)
 
     def _absent(self, error: NoSource) -> None:
-        self._next = self._schedule.absent(self._clock())
+        with self._lock:
+            self._next = self._schedule.absent(self._clock())
         self.no_source = str(error)
         self._report(error)
 
@@ -262,9 +364,9 @@ class Sampler:
         self._report(error)
 
     def _count_overrun(self, started: float, now: float) -> None:
-        if now - started > max(DEADLINE_SHARE * self._schedule.interval_s, DEADLINE_MIN_S):
+        if now - started > max(DEADLINE_SHARE * self.interval_s, DEADLINE_MIN_S):
             self.overruns += 1
-            self._say("overrun", logging.WARNING, f"{self.provider.name}: a read took {now - started:.1f} s")
+            self._say("overrun", logging.WARNING, f"{self.name}: a read took {now - started:.1f} s")
 
     def _report(self, error: Exception) -> None:
         if self._on_failure is not None and not self._stopping:
@@ -282,7 +384,7 @@ class Sampler:
             self.provider.close()
         except Exception as error:  # noqa: BLE001 - what cannot be closed is left to the process's end
             self.last_error = _text(error)
-            self._say("close", logging.WARNING, f"{self.provider.name}: closing failed: {self.last_error}")
+            self._say("close", logging.WARNING, f"{self.name}: closing failed: {self.last_error}")
 
     def _say(self, kind: str, level: int, text: str) -> None:
         """Log one line, or nothing if one of this kind was logged less than 30 s ago."""
@@ -293,7 +395,7 @@ class Sampler:
             _log.log(level, "GPU telemetry: %s", text)
 
 
-def _text(error: Exception) -> str:
+def _text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 

@@ -3,12 +3,14 @@
 The next read is due one interval after the start of the last one.
 A read that took longer skips the ticks it missed: they are never made up,
 because a driver that is slow already is not helped by a burst of reads.
+The rhythm may change at any time: a faster one counts from the start of the last read,
+a slower one from the next read on, so that no read comes later than was promised.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 RETRIES: Final = 3
@@ -21,6 +23,14 @@ BACKOFF_MAX_S: Final = 60.0
 ABSENT_S: Final = 60.0
 """Pause before looking again for a source that was not there at all, such as a driver loaded later."""
 
+LIVED_S: Final = 60.0
+"""A thread that lived for as long as the longest pause begins with the shortest one again."""
+
+
+def backoff_s(nth: int) -> float:
+    """The pause after the ``nth`` trouble in a row, from 1 on: 1, 2, 4 ... 60 s."""
+    return min(BACKOFF_FIRST_S * 2.0 ** min(nth - 1, 6), BACKOFF_MAX_S)  # 2**6 > 60: keeps the power small
+
 
 @dataclass(frozen=True, slots=True)
 class Next:
@@ -30,6 +40,8 @@ class Next:
     """When to read again, on the clock of the times passed in."""
     fresh: bool = False
     """Whether the provider should let go of the driver and open it anew first."""
+    from_s: float | None = None
+    """Start of the read that the tick is counted from; None: a pause, which no faster rhythm cuts short."""
 
 
 class Schedule:
@@ -45,16 +57,15 @@ class Schedule:
     __slots__ = ("interval_s", "strikes")
 
     def __init__(self, interval_s: float) -> None:
-        if not 0.0 < interval_s < math.inf:
-            raise ValueError(f"interval_s must be a finite number above 0, not {interval_s!r}")
-        self.interval_s: float = interval_s
+        self.interval_s: float = _checked(interval_s)
+        """Change it with ``pace``."""
         self.strikes: int = 0
         """Failed reads in a row."""
 
     def succeeded(self, started_s: float, now: float) -> Next:
         """Plan the read after one that began at ``started_s`` and gave samples."""
         self.strikes = 0
-        return Next(self._tick_after(started_s, now))
+        return self._tick_after(started_s, now)
 
     def failed(self, started_s: float, now: float) -> Next:
         """Plan the read after one that began at ``started_s`` and raised.
@@ -63,16 +74,61 @@ class Schedule:
         """
         self.strikes += 1
         if self.strikes <= RETRIES:
-            return Next(self._tick_after(started_s, now))
-        doublings = min(self.strikes - RETRIES - 1, 6)  # 2**6 > 60: keeps the power small for ever
-        pause = max(self.interval_s, min(BACKOFF_FIRST_S * 2**doublings, BACKOFF_MAX_S))
-        return Next(now + pause, fresh=True)
+            return self._tick_after(started_s, now)
+        return Next(now + max(self.interval_s, backoff_s(self.strikes - RETRIES)), fresh=True)
 
     def absent(self, now: float) -> Next:
         """Plan the read after one that found no source; this is not a failure."""
         self.strikes = 0
         return Next(now + max(self.interval_s, ABSENT_S))
 
-    def _tick_after(self, started_s: float, now: float) -> float:
-        """Return the first tick of the grid begun at ``started_s`` that is not over."""
-        return started_s + self.interval_s * max(1, math.ceil((now - started_s) / self.interval_s))
+    def pace(self, interval_s: float, planned: Next) -> Next:
+        """Take up another rhythm, and return what becomes of the read that is planned.
+
+        Args:
+            interval_s: as at construction.
+            planned: the plan in force; a tick comes sooner if the new rhythm is faster, never later.
+
+        Raises:
+            ValueError: ``interval_s`` is not a finite number above 0; nothing has changed.
+        """
+        self.interval_s = _checked(interval_s)
+        if planned.from_s is None:
+            return planned
+        return replace(planned, due_s=min(planned.due_s, planned.from_s + interval_s))
+
+    def _tick_after(self, started_s: float, now: float) -> Next:
+        """Plan the first tick of the grid begun at ``started_s`` that is not over."""
+        ticks = max(1, math.ceil((now - started_s) / self.interval_s))
+        return Next(started_s + self.interval_s * ticks, from_s=started_s)
+
+
+class Revival:
+    """When a thread that crashed may be started again: after 1, 2, 4 ... 60 s."""
+
+    __slots__ = ("_deaths", "_launched_s", "due_s")
+
+    def __init__(self) -> None:
+        self.due_s: float = -math.inf
+        """When the pause after the newest crash is over."""
+        self._deaths = 0
+        self._launched_s = -math.inf
+
+    def launched(self, now: float) -> None:
+        """Note that the thread was started."""
+        self._launched_s = now
+
+    def put_off(self, now: float) -> float:
+        """Note that it crashed, or could not be started, and return the seconds to wait."""
+        if now - self._launched_s >= LIVED_S:
+            self._deaths = 0
+        self._deaths += 1
+        pause_s = backoff_s(self._deaths)
+        self.due_s = now + pause_s
+        return pause_s
+
+
+def _checked(interval_s: float) -> float:
+    if not 0.0 < interval_s < math.inf:
+        raise ValueError(f"interval_s must be a finite number above 0, not {interval_s!r}")
+    return interval_s

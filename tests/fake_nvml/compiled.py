@@ -66,7 +66,7 @@ class Library:
 
 
 def threads() -> list[threading.Thread]:
-    return [one for one in threading.enumerate() if one.name == "autoglm-throttle-gpu"]
+    return [one for one in threading.enumerate() if one.name.startswith("autoglm-throttle-gpu")]
 
 
 def case_a_hang_in_the_library_leaves_everybody_free(world: Library) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from collections.abc import Sequence
@@ -175,6 +176,98 @@ def test_the_interval_is_at_least_that_of_the_provider(heard: Heard, hands: Hand
 def test_an_impossible_interval_is_refused(heard: Heard, interval_s: float) -> None:
     with pytest.raises(ValueError, match="interval_s"):
         Sampler(Source(), heard.samples, interval_s=interval_s)
+
+
+# The rhythm changes.
+
+
+@pytest.mark.parametrize(("interval_s", "due_s"), [(0.5, 0.5), (2.0, 1.0)])
+def test_a_listener_may_pace_sooner_now_and_later_after_the_next_read(
+    hands: Hands, interval_s: float, due_s: float
+) -> None:
+    sampler = Sampler(Source(), lambda rows: sampler.pace(interval_s), interval_s=1.0, clock=hands)
+    sampler.tick()
+    assert sampler.callback_errors == 0
+    assert sampler.interval_s == interval_s
+    assert sampler._next.due_s == hands.now + due_s
+    hands.now += due_s
+    sampler.tick()
+    assert sampler._next.due_s == hands.now + interval_s
+
+
+def test_no_pace_is_faster_than_the_provider_allows(heard: Heard, hands: Hands) -> None:
+    sampler = Sampler(Source(min_interval_s=2.0), heard.samples, interval_s=10.0, clock=hands)
+    sampler.tick()
+    sampler.pace(0.1)
+    assert (sampler.interval_s, sampler._next.due_s) == (2.0, hands.now + 2.0)
+
+
+def test_no_pace_cuts_the_back_off_short(heard: Heard, hands: Hands) -> None:
+    sampler = Sampler(Source(raising(OSError("x"))), heard.samples, interval_s=5.0, clock=hands)
+    for _ in range(7):
+        sampler.tick()
+    due_s = sampler._next.due_s
+    sampler.pace(0.2)
+    assert sampler._next.due_s == due_s == hands.now + 8.0
+    assert sampler._next.fresh
+
+
+@pytest.mark.parametrize("interval_s", [0.0, -1.0, math.nan, math.inf])
+def test_an_impossible_pace_is_refused_and_changes_nothing(heard: Heard, interval_s: float) -> None:
+    sampler = Sampler(Source(), heard.samples, interval_s=1.0)
+    with pytest.raises(ValueError, match="interval_s"):
+        sampler.pace(interval_s)
+    assert sampler.interval_s == 1.0
+
+
+@pytest.mark.parametrize(("interval_s", "overruns"), [(1.0, 1), (10.0, 0)])
+def test_the_deadline_follows_the_pace(heard: Heard, hands: Hands, interval_s: float, overruns: int) -> None:
+    def slow() -> Sequence[GpuSample]:
+        hands.now += 0.6
+        return [ROW]
+
+    sampler = Sampler(Source(slow), heard.samples, interval_s=1.0, clock=hands)
+    sampler.pace(interval_s)
+    sampler.tick()
+    assert sampler.overruns == overruns
+
+
+# What it tells of itself.
+
+
+def test_it_tells_when_it_last_read_and_since_when_it_reads(heard: Heard, hands: Hands) -> None:
+    seen: list[float | None] = []
+
+    def slow() -> Sequence[GpuSample]:
+        seen.append(sampler.reading_since_s)
+        hands.now += 0.25
+        return rows
+
+    rows: list[GpuSample] = []
+    sampler = Sampler(Source(slow), heard.samples, interval_s=1.0, clock=hands)
+    began = hands.now
+    sampler.tick()
+    assert (seen, sampler.reading_since_s, sampler.last_read_s) == ([began], None, None), "no rows, no sample"
+    rows.append(ROW)
+    sampler.tick()
+    assert (sampler.reading_since_s, sampler.last_read_s) == (None, hands.now)
+    assert sampler.name == "source"
+
+
+@pytest.mark.parametrize("error", [OSError("x"), SystemExit()])
+def test_a_read_that_raises_is_over_and_is_no_sample(heard: Heard, error: BaseException) -> None:
+    sampler = Sampler(Source(raising(error)), heard.samples, interval_s=1.0)
+    with contextlib.suppress(SystemExit):
+        sampler.tick()
+    assert (sampler.reading_since_s, sampler.last_read_s) == (None, None)
+
+
+def test_without_a_thread_there_is_nothing_to_revive(heard: Heard, hands: Hands) -> None:
+    source = Source()
+    sampler = Sampler(source, heard.samples, interval_s=1.0, clock=hands)
+    sampler.tick()
+    assert not sampler.revive(hands.now + 1000.0)
+    assert source.calls == ["read"]
 
 
 def test_repr_tells_the_state(heard: Heard) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.gpu.sampler import Sampler
+from autoglm_throttle.gpu.sampler import THREAD, Sampler
 from autoglm_throttle.model import ProviderMisconfigured
 from tests.gpu.doubles import PATIENCE_S, ROW, Hang, Heard, Source, raising
 
@@ -38,7 +38,7 @@ def made() -> Iterator[Callable[..., Sampler]]:
 
 
 def reading_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "autoglm-throttle-gpu"]
+    return [thread for thread in threading.enumerate() if thread.name.startswith(THREAD)]
 
 
 def runs(sampler: Sampler) -> bool:
@@ -72,7 +72,7 @@ def test_only_the_thread_calls_the_provider_from_opening_to_closing(
     sampler.stop(PATIENCE_S)
     assert not runs(sampler)
     assert not thread.is_alive()
-    assert source.threads == {"autoglm-throttle-gpu"}
+    assert source.threads == {"autoglm-throttle-gpu-source"}
     assert source.calls[-1] == "close"
     assert source.calls.count("close") == 1
 
@@ -136,15 +136,6 @@ def test_a_misconfiguration_ends_the_thread_until_a_new_start(
     assert trouble(sampler) is None
     heard.wait()
     assert heard.rows
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_whatever_ends_the_thread_is_visible(heard: Heard, made: Callable[..., Sampler]) -> None:
-    sampler = made(Source(raising(SystemExit())), heard)
-    sampler.start()
-    for thread in reading_threads():
-        join(thread)
-    assert sampler.misconfigured == "the provider ended the thread with SystemExit"
 
 
 def test_no_thread_to_be_had_does_not_fail_the_caller(

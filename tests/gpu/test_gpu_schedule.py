@@ -4,28 +4,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.schedule import Next, Schedule
+from autoglm_throttle.gpu.schedule import Next, Revival, Schedule
 
 SECONDS = st.floats(0.0, 1e6)
 INTERVALS = st.floats(0.2, 60.0)
 
 
 def test_next_read_is_one_interval_after_the_start() -> None:
-    assert Schedule(1.0).succeeded(10.0, 10.3) == Next(11.0)
+    assert Schedule(1.0).succeeded(10.0, 10.3) == Next(11.0, from_s=10.0)
 
 
 def test_a_read_of_exactly_one_interval_misses_nothing() -> None:
-    assert Schedule(1.0).succeeded(10.0, 11.0) == Next(11.0)
+    assert Schedule(1.0).succeeded(10.0, 11.0).due_s == 11.0
 
 
 def test_missed_ticks_are_skipped() -> None:
-    assert Schedule(1.0).succeeded(10.0, 73.4) == Next(74.0)
+    assert Schedule(1.0).succeeded(10.0, 73.4).due_s == 74.0
 
 
 def test_three_retries_then_back_off_to_a_minute_with_fresh_openings() -> None:
     schedule = Schedule(0.5)
     plan = [schedule.failed(0.0, 0.1) for _ in range(12)]
-    assert plan[:3] == [Next(0.5)] * 3
+    assert plan[:3] == [Next(0.5, from_s=0.0)] * 3
     assert [round(step.due_s - 0.1, 9) for step in plan[3:]] == [1, 2, 4, 8, 16, 32, 60, 60, 60]
     assert all(step.fresh for step in plan[3:])
 
@@ -39,8 +39,8 @@ def test_a_success_ends_the_back_off() -> None:
     schedule = Schedule(1.0)
     for _ in range(9):
         schedule.failed(0.0, 0.0)
-    assert schedule.succeeded(5.0, 5.0) == Next(6.0)
-    assert schedule.failed(6.0, 6.0) == Next(7.0)
+    assert schedule.succeeded(5.0, 5.0).due_s == 6.0
+    assert schedule.failed(6.0, 6.0).due_s == 7.0
 
 
 def test_nothing_there_is_looked_for_once_a_minute_and_is_no_strike() -> None:
@@ -54,6 +54,67 @@ def test_nothing_there_is_looked_for_once_a_minute_and_is_no_strike() -> None:
 def test_impossible_intervals_are_refused(interval_s: float) -> None:
     with pytest.raises(ValueError, match="interval_s"):
         Schedule(interval_s)
+    schedule = Schedule(1.0)
+    with pytest.raises(ValueError, match="interval_s"):
+        schedule.pace(interval_s, Next(5.0))
+    assert schedule.interval_s == 1.0
+
+
+def test_a_faster_rhythm_counts_from_the_start_of_the_last_read() -> None:
+    schedule = Schedule(10.0)
+    planned = schedule.succeeded(100.0, 100.5)
+    assert schedule.pace(1.0, planned).due_s == 101.0
+    assert schedule.succeeded(101.0, 101.0).due_s == 102.0
+
+
+def test_a_slower_rhythm_leaves_the_planned_read_and_holds_after_it() -> None:
+    schedule = Schedule(1.0)
+    planned = schedule.succeeded(100.0, 100.5)
+    assert schedule.pace(10.0, planned).due_s == 101.0
+    assert schedule.succeeded(101.0, 101.5).due_s == 111.0
+
+
+def test_no_rhythm_cuts_a_pause_short() -> None:
+    schedule = Schedule(10.0)
+    for _ in range(8):
+        backed_off = schedule.failed(0.0, 0.0)
+    assert schedule.pace(0.5, backed_off) == backed_off
+    absent = schedule.absent(0.0)
+    assert schedule.pace(0.2, absent) == absent
+
+
+@given(INTERVALS, INTERVALS, SECONDS, st.floats(0.0, 1000.0))
+def test_no_change_of_rhythm_makes_a_read_come_later_or_faster_than_promised(
+    before_s: float, after_s: float, started_s: float, took_s: float
+) -> None:
+    schedule = Schedule(before_s)
+    planned = schedule.succeeded(started_s, started_s + took_s)
+    paced = schedule.pace(after_s, planned)
+    assert paced.due_s <= planned.due_s
+    assert paced.due_s >= started_s + min(before_s, after_s) - 1e-6
+
+
+def test_a_thread_that_crashes_again_and_again_waits_up_to_a_minute() -> None:
+    revival = Revival()
+    pauses = []
+    now = 1000.0
+    for _ in range(9):
+        assert revival.due_s <= now, "nothing holds back what never crashed, or has waited"
+        revival.launched(now)
+        pauses.append(revival.put_off(now))
+        assert revival.due_s == now + pauses[-1]
+        now = revival.due_s
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+
+
+@pytest.mark.parametrize(("lived_s", "pause_s"), [(59.9, 4.0), (60.0, 1.0)])
+def test_a_thread_that_lived_for_a_minute_starts_with_a_second_again(lived_s: float, pause_s: float) -> None:
+    revival = Revival()
+    revival.launched(0.0)
+    revival.put_off(0.0)
+    revival.put_off(1.0)
+    revival.launched(3.0)
+    assert revival.put_off(3.0 + lived_s) == pause_s
 
 
 @given(INTERVALS, SECONDS, st.floats(0.0, 1000.0), st.lists(st.booleans(), max_size=80))

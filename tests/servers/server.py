@@ -114,6 +114,14 @@ class Server:
         found = {name.lower(): value.strip() for name, _, value in pairs}
         return int(status.split()[1]), found, connection
 
+    def end(self, within_s: float) -> tuple[float, int | None]:
+        """Ask the server to end: how many seconds that took, and its exit status; None if it did not end."""
+        started = time.monotonic()
+        os.killpg(self._process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(within_s)
+        return time.monotonic() - started, self._process.poll()
+
     def stop(self) -> None:
         """End the server and everything it has started; its port is free afterwards."""
         for kind, patience_s in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, ANSWER_S)):

@@ -20,7 +20,7 @@ from autoglm_throttle.gpu.scripted import ScriptedProvider
 
 LIMIT = 5
 CHUNKS = 4
-TOLD = ("/state", "/next", "/hang", "/release")
+TOLD = ("/state", "/next", "/hang", "/release", "/restart")
 
 may_read = threading.Event()
 may_read.set()
@@ -52,7 +52,8 @@ async def state(request: Request) -> Response:
             "pid": os.getpid(),
             "telemetry": snapshot.regime.telemetry.value,
             "active": sum(snapshot.active.values()),
-            "sampler": [t.name for t in threading.enumerate() if t.name == "autoglm-throttle-gpu"],
+            "age_s": max((snapshot.taken_at_s - row.taken_at_s for row in snapshot.devices), default=None),
+            "sampler": [t.name for t in threading.enumerate() if t.name.startswith("autoglm-throttle-gpu")],
         }
     )
 
@@ -72,6 +73,13 @@ async def release(request: Request) -> Response:
     """Let the hanging reading go on."""
     may_read.set()
     return PlainTextResponse("reads")
+
+
+def restart(request: Request) -> Response:
+    """Stop and start the throttle, on a thread of its own."""
+    throttle.stop()
+    throttle.start()
+    return PlainTextResponse("again")
 
 
 async def next_chunk(request: Request) -> Response:
@@ -109,6 +117,7 @@ service = Starlette(
         Route("/ok", ok),
         Route("/hang", hang),
         Route("/release", release),
+        Route("/restart", restart),
         Route("/next", next_chunk),
         Route("/stream", stream),
         WebSocketRoute("/ws", echo),

@@ -146,4 +146,4 @@ def test_websocket_still_talks(server: Server) -> None:
 def test_sampler_lives_in_the_worker(server: Server) -> None:
     server.get("/ok", fresh_key())
     assert server.until("telemetry", "fresh") == "fresh"
-    assert server.state()["sampler"] == ["autoglm-throttle-gpu"]
+    assert server.state()["sampler"] == ["autoglm-throttle-gpu-fake"]
