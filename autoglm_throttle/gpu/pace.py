@@ -32,23 +32,19 @@ class Pace:
         ValueError: the times are not finite numbers, or not in this order.
     """
 
-    __slots__ = ("_interval_s", "_max_s", "_slower_since_s", "_step")
+    __slots__ = ("_max_s", "_slower_since_s", "_step", "interval_s")
 
     def __init__(self, interval_s: float, max_s: float) -> None:
         if not 0.0 < interval_s <= max_s < math.inf:
             raise ValueError(f"0 < interval_s <= max_s is needed, not {interval_s!r} and {max_s!r}")
-        self._interval_s = interval_s
+        self.interval_s: float = interval_s
+        """The shortest time: whatever `next` returns above it is a doze."""
         self._max_s = max_s
         self._step = 0
         self._slower_since_s: float | None = None
 
     def __repr__(self) -> str:
-        return f"Pace({self.interval_s:g} s)"
-
-    @property
-    def interval_s(self) -> float:
-        """Seconds between two readings, as last chosen."""
-        return min(STEPS[self._step] * self._interval_s, self._max_s)
+        return f"Pace({self._chosen_s():g} s)"
 
     def next(self, load: float | None, urgent: bool, now: float) -> float:
         """Choose anew, at any time but best at each reading.
@@ -70,4 +66,7 @@ class Pace:
             self._slower_since_s = now
         elif now - self._slower_since_s >= STAY_S:
             self._step, self._slower_since_s = self._step + 1, now
-        return self.interval_s
+        return self._chosen_s()
+
+    def _chosen_s(self) -> float:
+        return min(STEPS[self._step] * self.interval_s, self._max_s)

@@ -33,8 +33,9 @@ def settled(load: float, interval_s: float = 1.0, max_s: float = 10.0) -> tuple[
     ],
 )
 def test_load_that_stays_decides(load: float, interval_s: float) -> None:
-    pace, _ = settled(load)
-    assert pace.interval_s == interval_s
+    pace, now = settled(load)
+    assert pace.next(load, False, now) == interval_s
+    assert pace.interval_s == 1.0, "the shortest stays what it is"
 
 
 def test_slower_comes_one_step_in_thirty_seconds() -> None:
@@ -86,7 +87,11 @@ def test_a_long_silence_is_no_more_than_one_step() -> None:
 def test_steps_scale_with_the_interval_and_end_at_the_longest(
     interval_s: float, max_s: float, steps: tuple[float, ...]
 ) -> None:
-    assert tuple(settled(load, interval_s, max_s)[0].interval_s for load in (0.1, 0.5, 0.9)) == steps
+    chosen = []
+    for load in (0.1, 0.5, 0.9):
+        pace, now = settled(load, interval_s, max_s)
+        chosen.append(pace.next(load, False, now))
+    assert tuple(chosen) == steps
 
 
 def test_repr_tells_the_interval() -> None:
