@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import math
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autoglm_throttle.control.controller import ControlRules, Hysteresis
 from autoglm_throttle.control.pressure import Targets
+from autoglm_throttle.control.quota import Quota, QuotaRules, RouteQuota
 from autoglm_throttle.control.staleness import Staleness
 from autoglm_throttle.control.table import TierTable
 from autoglm_throttle.doorbell import doorbell
+from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.identity import Identity
 from autoglm_throttle.limiting.cap import Cap
 from autoglm_throttle.limiting.gate import Gate, GateRules
@@ -30,6 +32,8 @@ from autoglm_throttle.limiting.user_windows import UserWindows
 from autoglm_throttle.model import Clock, GpuProvider, Policy
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.caller_fields import HeaderStyle
+from autoglm_throttle.settings.rules import stale_after_s
+from autoglm_throttle.settings.gpu_items import ENGINES
 
 if TYPE_CHECKING:
     from autoglm_throttle.limiting.shared.redis_fleet import Fleet
@@ -67,7 +71,36 @@ def fleet(
     return Fleet(buckets, lock, lambda: clients.sync(TIMEOUT_S), doorbell, rules, clock)
 
 
-def fleet_gpu(settings: Settings, local: GpuProvider | None, clock: Clock) -> GpuProvider:
+def gpu_sources(
+    settings: Settings, given: GpuProvider | Sequence[GpuProvider] | None, clock: Clock, *, manual: bool
+) -> list[GpuProvider]:
+    """What is read: the sources given, else those that the settings name.
+
+    In a fleet of GPUs the first that tells of cards is read for all hosts; what tells of engines stays
+    this host's own.
+    """
+    if given is None:
+        sources = list(
+            providers(
+                settings.gpu,
+                devices=settings.gpu_devices,
+                selector=settings.gpu_selector,
+                clock=clock,
+                manual=manual,
+            )
+        )
+    else:
+        sources = list(given) if isinstance(given, Sequence) else [given]
+    if not settings.fleet_gpu:
+        return sources
+    at = next((n for n, one in enumerate(sources) if one.name.partition(":")[0] not in ENGINES), None)
+    if at is None:
+        return [_fleet_gpu(settings, None, clock), *sources]
+    sources[at] = _fleet_gpu(settings, sources[at], clock)
+    return sources
+
+
+def _fleet_gpu(settings: Settings, local: GpuProvider | None, clock: Clock) -> GpuProvider:
     """The GPUs of all hosts of a fleet, this one's among them."""
     from autoglm_throttle.gpu.fleet import TIMEOUT_S, FleetProvider, GpuFleetRules
 
@@ -191,6 +224,29 @@ def gate(settings: Settings, now: float) -> Gate | Cap:
 def shared_budget(settings: Settings, now: float) -> SharedBudget:
     """What all classes share while the policy ``adaptive`` cuts."""
     return SharedBudget((0.0, settings.reserve_mid, settings.reserve_low), now)
+
+
+def quota(settings: Settings) -> Quota | None:
+    """Resource quotas; None where there are none."""
+    if not settings.quotas:
+        return None
+    high = settings.gpu_memory_target
+    mid = min(settings.gpu_memory_ratio, high)
+    routes = {
+        route.name: RouteQuota(own.gpu_memory_ratio, own.precision_hint, own.compute_priority)
+        for route in settings.routes
+        if (own := route.resource_policy) is not None
+    }
+    return Quota(
+        QuotaRules(
+            caps=(high, mid, min(settings.gpu_memory_ratio_low, mid)),
+            precisions=settings.precisions,
+            compute_priority=settings.compute_priority,
+            routes=routes,
+            interval_s=settings.sample_interval_s,
+            stale_after_s=stale_after_s(settings.model_dump()),
+        )
+    )
 
 
 def control_rules(settings: Settings) -> ControlRules:

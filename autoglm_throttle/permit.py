@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Final, Literal
 
 from autoglm_throttle.desk import Desk
-from autoglm_throttle.model import Decision, Demand, Outcome
+from autoglm_throttle.model import Decision, Demand, Hint, Outcome
 from autoglm_throttle.snapshot import DURATION_BUCKETS_S
 
 _NEUTRAL: Final = Outcome.NEUTRAL
@@ -35,6 +35,10 @@ class Permit:
         self.admitted_s: float = admitted_s
         """When its turn came; between the two it stood in line."""
         self.settled: bool = False
+
+    def progress(self) -> None:
+        """Say that a part of the answer went out: what tells a slow service from one that hangs."""
+        self._desk.rows.chunks += 1
 
     def settle(self, outcome: Outcome = Outcome.SUCCESS) -> None:
         """Say how the request ended. Never waits; a second call changes nothing and is counted."""

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from threading import RLock
 from typing import Literal
 
+from autoglm_throttle.control.quota import QuotaView
 from autoglm_throttle.limiting.gate import GateView
 from autoglm_throttle.limiting.shared.windows import StoreView
-from autoglm_throttle.model import Clock, GpuSample, Outcome, Policy, Priority, Reason, Regime
+from autoglm_throttle.model import Clock, GpuSample, GpuView, Outcome, Policy, Priority, Reason, Regime
 
 DecisionName = Literal["admitted", "limited", "rejected", "exempt"]
 
@@ -99,7 +100,10 @@ class Rows:
         clock: monotonic seconds.
     """
 
-    __slots__ = ("acquire", "classes", "clock", "exempt", "hints", "lock", "release", "stale_results")
+    __slots__ = (
+        *("acquire", "chunks", "classes", "clock", "exempt"),
+        *("hints", "lock", "release", "stale_results"),
+    )
 
     def __init__(self, clock: Clock) -> None:
         self.clock: Clock = clock
@@ -108,12 +112,40 @@ class Rows:
         self.release: Callable[[], None] = self.lock.release
         self.classes: tuple[ClassRow, ...] = tuple(ClassRow() for _ in Priority)
         self.exempt: int = 0
+        self.chunks: int = 0
+        """Parts of streamed answers. Counted without the lock: of two threads at once one may be lost."""
         self.stale_results: int = 0
         self.hints: dict[str, int] = dict.fromkeys(HINTS, 0)
 
     def renew(self, other: Rows) -> None:
         """Take the lock of others: in a fork, the parent's thread may hold this one for ever."""
         self.lock, self.acquire, self.release = other.lock, other.acquire, other.release
+
+
+SourceState = Literal["starting", "reading", "failing", "hanging", "crashed", "misconfigured", "no_source"]
+"""How the reading of one source of GPU samples goes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceView:
+    """One source of GPU samples at one moment. Its counts only grow, except across a fork."""
+
+    name: str
+    state: SourceState
+    last_error: str
+    """The newest failure, kept after a recovery; empty if there was none."""
+    failures: int
+    """Reads that gave nothing."""
+    overruns: int
+    """Reads that took longer than they may."""
+    implausible: int
+    """Fields emptied because their value cannot be."""
+    crashes: int
+    """Times its thread was started again."""
+    interval_s: float
+    """Promised seconds between two reads."""
+    age_s: float | None
+    """Seconds since the newest read that gave samples; None: none has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +173,7 @@ class Snapshot:
     policy: Policy
     regime: Regime
     ready: bool
-    """False while the door is shut because no device is left."""
+    """False while no device is left, or while all that are left are stalled."""
     requests: Mapping[tuple[Priority, DecisionName, Reason], int]
     exempt: int
     active: Mapping[Priority, int]
@@ -168,12 +200,22 @@ class Snapshot:
     """The fleet that keeps the priority rates; None where this process keeps its own."""
     store: StoreView | None
     """The shared store of user limits; None where they are kept in memory."""
-    devices: tuple[GpuSample, ...]
+    view: GpuView | None
+    """All devices and engines as one value, with a verdict for each card; None before the first sample."""
+    sources: tuple[SourceView, ...]
+    """Where samples come from; none with ``GPU=none``."""
     last_sample_wall_s: float | None
     """Unix time of the newest sample."""
     controller_errors: int
     """Failed or overdue reads, and fields that were not plausible."""
+    quota: QuotaView | None = None
+    """How full the memory is that requests can fill, and who may fill it; None without ``QUOTAS``."""
     stale_results: int
     """Permits settled a second time."""
     hints: Mapping[str, int]
     """What was seen and quietly dealt with, by name: unknown priorities, failing ``identify`` calls."""
+
+    @property
+    def devices(self) -> tuple[GpuSample, ...]:
+        """Every known device and engine, lost ones included."""
+        return () if self.view is None else self.view.devices

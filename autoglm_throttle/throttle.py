@@ -14,21 +14,22 @@ from autoglm_throttle import assembly, journal
 from autoglm_throttle.admission import Admission
 from autoglm_throttle.control.choose import controller
 from autoglm_throttle.control.latency import P95
+from autoglm_throttle.control.nominal import fullness
 from autoglm_throttle.desk import Desk
-from autoglm_throttle.gpu.aggregate import Aggregator
-from autoglm_throttle.gpu.none import NoSource
-from autoglm_throttle.gpu.sampler import Sampler
-from autoglm_throttle.gpu.select import select
 from autoglm_throttle.limiting.rate_refusal import Rated
+from autoglm_throttle.lookout import Ends, Lookout, believed
 from autoglm_throttle.model import (
     Clock,
     Evidence,
+    Finding,
     GpuProvider,
     GpuSample,
+    GpuView,
+    Outcome,
     Priority,
-    ProviderMisconfigured,
     Reason,
     Regime,
+    Telemetry,
     Why,
     Work,
 )
@@ -45,7 +46,7 @@ class Throttle(Admission):
 
     Args:
         settings: what to enforce; None: the defaults. ``Throttle.from_env()`` reads the environment.
-        gpu: where samples come from, instead of what ``settings.gpu`` names.
+        gpu: where samples come from, instead of what ``settings.gpu`` names: a source or several.
         sampling: ``thread`` reads the GPUs on a daemon thread from the first request or lifespan on;
             ``manual`` reads them only in `tick`, for tests and simulators.
         clock: monotonic seconds; the only clock that decisions see.
@@ -57,7 +58,7 @@ class Throttle(Admission):
         self,
         settings: Settings | None = None,
         *,
-        gpu: GpuProvider | None = None,
+        gpu: GpuProvider | Sequence[GpuProvider] | None = None,
         sampling: Literal["thread", "manual"] = "thread",
         clock: Clock = time.monotonic,
         redis: Callable[[], Any] | None = None,
@@ -68,14 +69,14 @@ class Throttle(Admission):
         super().__init__(settings, clock, self._controller.regime(now), redis)
         self._manual = sampling == "manual"
         self._listening = False
-        self._aggregator = Aggregator(settings.gpu_aggregate)
         self._p95 = P95(DURATION_BUCKETS_S)
         self._viewed_s = -math.inf
-        self._devices: tuple[GpuSample, ...] = ()
+        self._view: GpuView | None = None
+        self._admitted = 0
         self._sampled_wall_s: float | None = None
         self._configured = False
-        self._sampler = self._make_sampler(gpu)
-        if self._sampler is None:
+        self._lookout = self._look_out(gpu)
+        if not self._lookout.anywhere:
             self._adopt(self._controller.silent(now), now)
         if self._fleet is not None:
             weakref.finalize(self, self._fleet.stop, 0.0).atexit = False
@@ -100,21 +101,34 @@ class Throttle(Admission):
         )
 
     def observe(self, samples: Sequence[GpuSample]) -> Regime:
-        """Take in one reading of all devices: the sampler's entrance, and that of tests."""
+        """Take in one reading of all devices of one source that nobody else reads.
+
+        Args:
+            samples: a row for each device; what cannot be is taken as not known. A row taken longer ago than
+                the age of a stale sample counts no more.
+        """
+        return self._observe(believed(samples), "", None)
+
+    def _observe(self, samples: Sequence[GpuSample], source: str, interval_s: float | None) -> Regime:
         now = self._clock()
+        host = self._lookout.host(now)
         desk = self._desk
         with desk.rows.lock:
-            view = self._aggregator.update(samples, now)
-            self._lines.extend(journal.device_changes(self._devices, view.devices))
-            self._devices = view.devices
             self._sampled_wall_s = time.time()
             gate = desk.gate
             gate.advance(now)
+            evidence, work = self._shared_out(gate.evidence()), self._work(now)
+            work = replace(work, host_load=host.load, host_iowait=host.iowait)
+            view = self._lookout.see(samples, work, now, source=source, interval_s=interval_s)
+            self._lines.extend(
+                journal.device_changes(() if self._view is None else self._view.devices, view.devices)
+            )
+            self._view = view
             if view.taken_at_s > self._viewed_s:
                 self._viewed_s = view.taken_at_s
                 gate.memory(view.memory_ratio)
-            evidence, work = self._shared_out(gate.evidence()), self._work(now)
             regime = self._adopt(self._controller.observe(view, evidence, work, now), now)
+            self._rest(view, regime, now)
             desk.call(now)
             self._windows.sweep(now, SWEPT_PER_SAMPLE)
             self._lines.extend(
@@ -125,9 +139,8 @@ class Throttle(Admission):
         return regime
 
     def tick(self) -> Regime:
-        """Read the GPUs once in the caller, with ``sampling="manual"``."""
-        if self._sampler is not None:
-            self._sampler.tick()
+        """Read every source once in the caller, with ``sampling="manual"``."""
+        self._lookout.tick()
         return self.regime()
 
     def regime(self) -> Regime:
@@ -153,12 +166,12 @@ class Throttle(Admission):
             self._upkeep.greet()
         if self._fleet is not None:
             self._fleet.start()
-        sampler = self._sampler
-        if sampler is not None and not self._manual:
-            sampler.start()
+        lookout = self._lookout
+        if not self._manual:
+            lookout.start()
         now = self._clock()
         with self._desk.rows.lock:
-            listens = sampler is None or self._manual or sampler.running
+            listens = not lookout.anywhere or self._manual or lookout.reads
             if listens and not self._listening:
                 self._controller.started(now)
             self._listening = listens
@@ -167,8 +180,7 @@ class Throttle(Admission):
 
     def stop(self) -> None:
         """Stop reading the GPUs. The next request starts it again. Idempotent."""
-        if self._sampler is not None:
-            self._sampler.stop()
+        self._lookout.stop()
         if self._fleet is not None:
             self._fleet.stop()
         with self._desk.rows.lock:
@@ -214,7 +226,7 @@ class Throttle(Admission):
             taken_at_wall_s=time.time(),
             policy=self.settings.policy,
             regime=regime,
-            ready=regime.why is not Why.LOST,
+            ready=regime.why is not Why.LOST and not self._stalled(regime),
             requests=requests,
             exempt=rows.exempt,
             active={p: row.active for p, row, _ in by_class},
@@ -230,9 +242,11 @@ class Throttle(Admission):
             users=windows.users,
             fleet=self._fleet_view(),
             store=self._upkeep.view() if self._upkeep is not None else None,
-            devices=self._devices,
+            view=self._view,
+            sources=self._lookout.sources(now),
             last_sample_wall_s=self._sampled_wall_s,
-            controller_errors=_errors(self._sampler),
+            controller_errors=self._lookout.errors,
+            quota=self._quota.view(now) if self._quota is not None else None,
             stale_results=rows.stale_results,
             hints=dict(rows.hints),
         )
@@ -247,16 +261,42 @@ class Throttle(Admission):
     def _renew(self) -> None:
         """Do what a request finds due: start the sampling, and ask the controller about an older sample."""
         if self._listening:
+            if not self._manual:
+                self._lookout.tend(self._clock())
             self.regime()
         else:
             self.start()
 
     def _work(self, now: float) -> Work:
         """What our own requests tell about the service."""
-        by_class = (row.durations.counts for row in self._desk.rows.classes)
-        counts = [sum(column) for column in zip(*by_class, strict=True)]
-        in_reach = not self._desk.gate.view(now).slo_unreachable
-        return Work(self._p95.update(counts, now), self.settings.slo_s if in_reach else None)
+        rows, gate = self._desk.rows, self._desk.gate
+        counts = [sum(column) for column in zip(*(row.durations.counts for row in rows.classes), strict=True)]
+        in_reach = not gate.view(now).slo_unreachable
+        ended = sum(row.outcomes[Outcome.SUCCESS] + row.outcomes[Outcome.FAILURE] for row in rows.classes)
+        return Work(
+            p95_s=self._p95.update(counts, now),
+            slo_s=self.settings.slo_s if in_reach else None,
+            in_flight=gate.in_flight,
+            waiting=gate.waiting,
+            at_limit=gate.in_flight >= gate.limit,
+            completed_total=ended,
+            chunks_total=rows.chunks,
+        )
+
+    def _rest(self, view: GpuView, regime: Regime, now: float) -> None:
+        """Let the next reading come when it is needed."""
+        admitted = sum(row.admitted for row in self._desk.rows.classes)
+        busy, self._admitted = admitted != self._admitted, admitted
+        self._lookout.rest(view, regime, fullness(self._fill()), busy=busy, now=now)
+        if self._lookout.drowsy:
+            self._renew_at_s = -math.inf
+
+    def _stalled(self, regime: Regime) -> bool:
+        """Whether all that is left of the cards is found to hang, by what can still be believed."""
+        if self._view is None or regime.telemetry not in {Telemetry.FRESH, Telemetry.LATE}:
+            return False
+        findings = {verdict.finding for verdict in self._view.verdicts.values()} - {Finding.LOST}
+        return findings == {Finding.STALLED}
 
     def _shared_out(self, evidence: Evidence) -> Evidence:
         """In a fleet the nominal rates are those of all its processes."""
@@ -274,47 +314,34 @@ class Throttle(Admission):
             if regime.ceilings != before.ceilings:
                 self._buckets.rescale(regime.ceilings, now)
             self._open = regime.factor > 0.0
+            if self._quota is not None:
+                self._quota.factor = regime.factor
             self._metered = regime.budget_rps is not None
             self._budget.rescale(regime.budget_rps, regime.term, now)
             self._lines.extend(journal.changes(before, regime))
         return regime
 
-    def _make_sampler(self, gpu: GpuProvider | None) -> Sampler | None:
-        settings = self.settings
-        provider = (
-            gpu
-            if gpu is not None
-            else select(settings.gpu, devices=settings.gpu_devices, clock=self._clock, manual=self._manual)
-        )
-        if settings.fleet_gpu:
-            provider = assembly.fleet_gpu(settings, provider, self._clock)
-        if provider is None:
-            return None
+    def _look_out(self, gpu: GpuProvider | Sequence[GpuProvider] | None) -> Lookout:
         myself = weakref.ref(self)
 
-        def samples(rows: Sequence[GpuSample]) -> None:
+        def told(rows: Sequence[GpuSample], source: str, interval_s: float | None) -> None:
             throttle = myself()
             if throttle is not None:
-                throttle.observe(rows)
+                throttle._observe(rows, source, interval_s)  # noqa: SLF001 - a method of this class
 
-        def failure(error: Exception) -> None:
+        def silent(gone: bool) -> None:
             throttle = myself()
             if throttle is not None:
-                throttle._failed(error)  # noqa: SLF001 - a method of this class, reached through a weak reference
+                throttle._silent(gone)  # noqa: SLF001 - as above
 
-        sampler = Sampler(
-            provider, samples, failure, interval_s=settings.sample_interval_s, clock=self._clock
-        )
-        weakref.finalize(self, sampler.stop, 0.0).atexit = False
-        return sampler
+        sources = assembly.gpu_sources(self.settings, gpu, self._clock, manual=self._manual)
+        return Lookout(self.settings, sources, Ends(told, silent), self._clock)
 
-    def _failed(self, error: Exception) -> None:
+    def _silent(self, gone: bool) -> None:
+        """No source is left to be heard; ``gone``: there was one, or there should be."""
         now = self._clock()
         with self._desk.rows.lock:
-            if isinstance(error, NoSource):
-                self._adopt(self._controller.silent(now), now)
-            elif isinstance(error, ProviderMisconfigured):
-                self._adopt(self._controller.gone(now), now)
+            self._adopt(self._controller.gone(now) if gone else self._controller.silent(now), now)
         self._speak()
 
     def _after_fork(self) -> None:
@@ -327,15 +354,11 @@ class Throttle(Admission):
             self._fleet.forget(rows.lock)
         self._desk.rows.renew(rows)  # where permits that the parent gave are settled
         self._desk = Desk(rows, assembly.gate(self.settings, self._clock()))
+        if self._quota is not None:
+            self._quota.forget()
         self._p95 = P95(DURATION_BUCKETS_S)
         self._listening = False
         self._renew_at_s = -math.inf
-
-
-def _errors(sampler: Sampler | None) -> int:
-    if sampler is None:
-        return 0
-    return sampler.failures + sampler.overruns + sampler.implausible + sampler.callback_errors
 
 
 _ALL: weakref.WeakSet[Throttle] = weakref.WeakSet()

@@ -273,6 +273,7 @@ class _Watch:
         permit = self._permit
         if kind == "http.response.body":
             if message.get("more_body"):
+                permit.progress()
                 return self._pass_on(message)
             if not permit.settled:
                 permit.settle(_FAILURE if self.status >= 500 else _SUCCESS)

@@ -7,7 +7,7 @@ from typing import Any
 
 from autoglm_throttle.limiting.shared.outage import State
 from autoglm_throttle.limiting.shared.store import Trouble
-from autoglm_throttle.model import GpuSample, Telemetry
+from autoglm_throttle.model import GpuSample, GpuView, Telemetry
 from autoglm_throttle.observe.metric import PREFIX
 from autoglm_throttle.snapshot import FleetView
 from tests.observe.scraping import STORE, loaded, scraped, states, value
@@ -58,9 +58,8 @@ def test_without_a_fleet_nothing_is_told_of_it() -> None:
 def test_gpus_of_other_hosts_are_told_apart() -> None:
     here = sample(index=0, utilization_pct=10.0)
     there = sample(index=0, utilization_pct=90.0, host="b")
-    throttle = loaded(
-        devices=(here, there), regime=dataclasses.replace(loaded().regime(), telemetry=Telemetry.FRESH)
-    )
+    view = GpuView(0.0, None, None, None, None, 1.0, (here, there))
+    throttle = loaded(view=view, regime=dataclasses.replace(loaded().regime(), telemetry=Telemetry.FRESH))
     assert value(throttle, "gpu_utilization_ratio", gpu="0") == 0.1
     assert value(throttle, "gpu_utilization_ratio", gpu="b/0") == 0.9
 

@@ -51,6 +51,6 @@ def test_does_not_read_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_never_starts_a_thread() -> None:
     throttle = throttle_for_tests()
     assert throttle.try_admit(Demand(Priority.HIGH)).admitted
-    assert throttle._sampler is not None
-    assert not throttle._sampler.running
+    assert throttle._lookout.anywhere
+    assert not throttle._lookout.reads
     assert throttle.snapshot().regime.telemetry is Telemetry.STARTING

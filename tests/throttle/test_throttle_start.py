@@ -61,8 +61,8 @@ class TestGpuRequired:
         assert await lifespan.drive(throttle) == ["startup.failed"]
         assert "GPU_REQUIRED" in lifespan.sent[0]["message"]
         assert not lifespan.served
-        assert throttle._sampler is not None
-        assert not throttle._sampler.running
+        assert throttle._lookout.anywhere
+        assert not throttle._lookout.reads
 
     async def test_else_a_service_starts_without_any_sample(self) -> None:
         gpu = FakeGpu(blocks=True)

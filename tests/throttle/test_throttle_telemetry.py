@@ -196,10 +196,10 @@ class TestTrouble:
         class Fragile(ManualThrottle):
             broken = True
 
-            def observe(self, samples: Any) -> Any:
+            def _observe(self, samples: Any, source: str, interval_s: float | None) -> Any:
                 if self.broken:
                     raise RuntimeError("no")
-                return super().observe(samples)
+                return super()._observe(samples, source, interval_s)
 
         made = throttle_for_tests()
         throttle = Fragile(made.settings, made.clock, made.gpu)
@@ -231,8 +231,8 @@ class Observed(Throttle):
         super().__init__(settings, gpu=gpu, clock=clock)
         self.observed = threading.Event()
 
-    def observe(self, samples: Sequence[GpuSample]) -> Regime:
-        regime = super().observe(samples)
+    def _observe(self, samples: Sequence[GpuSample], source: str, interval_s: float | None) -> Regime:
+        regime = super()._observe(samples, source, interval_s)
         self.observed.set()
         return regime
 
@@ -249,8 +249,7 @@ class TestThread:
             assert throttle.regime().telemetry is Telemetry.FRESH
             gpu.hang()
             assert gpu.begun.acquire(timeout=DEADLINE_S)
-            assert throttle._sampler is not None
-            throttle._sampler.wake()
+            throttle._lookout._samplers[gpu.name].wake()
             assert gpu.begun.acquire(timeout=DEADLINE_S)
             clock.advance(3.001)
             states: list[Telemetry] = []
@@ -283,7 +282,10 @@ class TestThread:
         (reader,) = (thread for thread in threading.enumerate() if thread.ident in gpu.readers)
         gone = weakref.ref(throttle)
         del throttle
-        gc.collect()
+        for _ in range(1000):  # the thread may hold it for the moment in which it hands the rows on
+            gc.collect()
+            if gone() is None:
+                break
         assert gone() is None
         reader.join(DEADLINE_S)
         assert not reader.is_alive()

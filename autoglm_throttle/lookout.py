@@ -1,0 +1,242 @@
+"""Whoever looks at the GPUs: the samplers of all sources, their common view, the verdicts, the pace.
+
+No algorithm of its own. `Lookout.see` and `Lookout.rest` are called under the throttle's lock; everything
+that may wait for a driver happens on the samplers' threads.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from autoglm_throttle.gpu.aggregate import Aggregator
+from autoglm_throttle.gpu.host_load import Host, HostLoad
+from autoglm_throttle.gpu.none import NoSource
+from autoglm_throttle.gpu.pace import Pace
+from autoglm_throttle.gpu.plausible import believable
+from autoglm_throttle.gpu.sampler import Sampler
+from autoglm_throttle.gpu.verdict import Judge
+from autoglm_throttle.model import (
+    Clock,
+    Finding,
+    GpuProvider,
+    GpuSample,
+    GpuView,
+    ProviderMisconfigured,
+    Regime,
+    Telemetry,
+    Work,
+)
+from autoglm_throttle.settings import Settings
+from autoglm_throttle.snapshot import SourceState, SourceView
+
+AT_EASE: Final = frozenset({Finding.IDLE, Finding.WORKING})
+"""Findings that are no reason to look more closely."""
+
+HOST_EVERY_S: Final = 0.5
+"""Several sources tell within one interval; the load of the host is that of a minute anyway."""
+
+Told = Callable[[Sequence[GpuSample], str, float | None], object]
+"""Gets rows, the name of their source, and the promised seconds to the next reading."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Where a lookout says what it finds; both are called on a sampler's thread."""
+
+    told: Told
+    silent: Callable[[bool], object]
+    """No source is left to be heard: True if one was there or is misconfigured, False if there never was."""
+
+
+class Lookout:
+    """Reads all sources, each on a thread of its own, so that a hung driver does not silence an engine.
+
+    Args:
+        settings: how often to read and how to join what is read.
+        providers: the sources; of two that tell of one card the first counts, field by field.
+        ends: gets what they tell.
+        clock: monotonic seconds.
+
+    Raises:
+        ValueError: two of the sources have one name.
+    """
+
+    def __init__(
+        self, settings: Settings, providers: Sequence[GpuProvider], ends: Ends, clock: Clock = time.monotonic
+    ) -> None:
+        interval_s = settings.sample_interval_s
+        self._ends = ends
+        self._clock = clock
+        self._aggregator = Aggregator(
+            settings.gpu_aggregate,
+            stale_after_s=settings.gpu_stale_after_s or max(3.0 * interval_s, 3.0),
+            order=tuple(provider.name for provider in providers),
+        )
+        self._judge = Judge()
+        self._host_load = HostLoad()
+        self._host = Host(None, None)
+        self._host_due_s = -math.inf
+        self._pace = Pace(interval_s, settings.sample_interval_max_s) if settings.sample_adaptive else None
+        self._drowsy = False
+        self._absent: set[str] = set()
+        self._gone: set[str] = set()
+        self._samplers = {provider.name: self._sampler(provider, interval_s) for provider in providers}
+        if len(self._samplers) < len(providers):
+            raise ValueError(f"two sources have one name: {[provider.name for provider in providers]}")
+
+    def __repr__(self) -> str:
+        return f"Lookout({', '.join(self._samplers) or 'nowhere'})"
+
+    @property
+    def anywhere(self) -> bool:
+        """Whether there is a source to read."""
+        return bool(self._samplers)
+
+    @property
+    def reads(self) -> bool:
+        """Whether a thread reads, or has ended for good."""
+        return any(sampler.running for sampler in self._samplers.values())
+
+    @property
+    def errors(self) -> int:
+        """Failed or overdue reads, crashes, and fields that were not plausible, of all sources."""
+        return sum(
+            one.failures + one.overruns + one.implausible + one.callback_errors + one.crashes
+            for one in self._samplers.values()
+        )
+
+    def start(self) -> None:
+        """Start every thread that is not there; returns at once."""
+        for sampler in self._samplers.values():
+            sampler.start()
+
+    def stop(self) -> None:
+        """Stop every thread; one in a hung read is left behind."""
+        for sampler in self._samplers.values():
+            sampler.stop(0.0)
+        for sampler in self._samplers.values():
+            sampler.stop()
+
+    def tick(self) -> None:
+        """Read every source once, in the caller."""
+        for sampler in self._samplers.values():
+            sampler.tick()
+
+    def tend(self, now: float) -> None:
+        """Start again what has crashed, and wake what was allowed to doze; cheap if there is neither."""
+        if self._drowsy:
+            self._drowsy = False
+            for sampler in self._samplers.values():
+                sampler.wake()
+        for sampler in self._samplers.values():
+            sampler.revive(now)
+
+    def host(self, now: float) -> Host:
+        """How busy this machine is, at most twice a second anew; reads small files, so not under the lock."""
+        if now >= self._host_due_s:
+            self._host_due_s = now + HOST_EVERY_S
+            self._host = self._host_load.read()
+        return self._host
+
+    def see(
+        self, rows: Sequence[GpuSample], work: Work, now: float, *, source: str, interval_s: float | None
+    ) -> GpuView:
+        """Take in one reading of one source: all that is known now, with a verdict for each card."""
+        view = self._aggregator.update(rows, now, source=source, interval_s=interval_s)
+        return self._judge.update(view, work, now)
+
+    def rest(self, view: GpuView, regime: Regime, fullness: float, *, busy: bool, now: float) -> None:
+        """Promise the next reading for when it is needed, if the pace may change.
+
+        Args:
+            view: the newest.
+            regime: the one in force.
+            fullness: requests in flight over as many as may be, 0..1.
+            busy: whether anybody was admitted since the reading before.
+            now: monotonic seconds.
+        """
+        if self._pace is None:
+            return
+        told = None if view.utilization_pct is None else view.utilization_pct / 100.0
+        load = None if told is None else max(told, fullness)
+        findings = {verdict.finding for verdict in view.verdicts.values()}
+        urgent = regime.factor < 1.0 or regime.telemetry is not Telemetry.FRESH or not findings <= AT_EASE
+        interval_s = self._pace.next(load, urgent, now)
+        for sampler in self._samplers.values():
+            sampler.pace(interval_s)
+        self._drowsy = not busy and interval_s > self._pace.interval_s
+
+    @property
+    def drowsy(self) -> bool:
+        """Whether the next request should wake the samplers."""
+        return self._drowsy
+
+    def sources(self, now: float) -> tuple[SourceView, ...]:
+        """How each source fares."""
+        return tuple(_seen(sampler, now) for sampler in self._samplers.values())
+
+    def _sampler(self, provider: GpuProvider, interval_s: float) -> Sampler:
+        name = provider.name  # that of an automatic choice changes once it is made
+        myself = weakref.ref(self)
+
+        def samples(rows: Sequence[GpuSample]) -> None:
+            lookout = myself()
+            if lookout is not None:
+                lookout._heard(name, rows)  # noqa: SLF001 - a method of this class, through a weak reference
+
+        def failure(error: Exception) -> None:
+            lookout = myself()
+            if lookout is not None:
+                lookout._unheard(name, error)  # noqa: SLF001 - as above
+
+        sampler = Sampler(provider, samples, failure, interval_s=interval_s, clock=self._clock)
+        weakref.finalize(self, sampler.stop, 0.0).atexit = False
+        return sampler
+
+    def _heard(self, name: str, rows: Sequence[GpuSample]) -> None:
+        self._absent.discard(name)
+        self._gone.discard(name)
+        self._ends.told(rows, name, self._samplers[name].interval_s)
+
+    def _unheard(self, name: str, error: Exception) -> None:
+        if isinstance(error, NoSource):
+            self._absent.add(name)
+        elif isinstance(error, ProviderMisconfigured):
+            self._gone.add(name)
+        else:
+            return
+        if len(self._absent | self._gone) == len(self._samplers):
+            self._ends.silent(bool(self._gone))
+
+
+def believed(rows: Sequence[GpuSample]) -> list[GpuSample]:
+    """Rows without what cannot be."""
+    return [believable(row)[0] for row in rows]
+
+
+def _seen(sampler: Sampler, now: float) -> SourceView:
+    read_s = sampler.last_read_s
+    return SourceView(
+        name=sampler.name,
+        state=_state(sampler),
+        last_error=sampler.last_error or "",
+        failures=sampler.failures,
+        overruns=sampler.overruns,
+        implausible=sampler.implausible,
+        crashes=sampler.crashes,
+        interval_s=sampler.interval_s,
+        age_s=None if read_s is None else max(0.0, now - read_s),
+    )
+
+
+def _state(sampler: Sampler) -> SourceState:
+    if sampler.misconfigured is not None:
+        return "misconfigured"
+    if sampler.no_source is not None:
+        return "no_source"
+    return "starting" if sampler.last_read_s is None else "reading"
