@@ -28,7 +28,7 @@ from tests.stores.sites import (
     said,
 )
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.alone]
 
 AWAY = {Trouble.UNREACHABLE, Trouble.LOST}
 FLAPS, FLAP_S = 10, 0.15
@@ -161,7 +161,6 @@ async def test_connections_that_break_are_no_outage(slow_proxy: SlowProxy, redis
     assert site.store.fallbacks[Trouble.LOST] == site.fallbacks
 
 
-@pytest.mark.alone
 async def test_who_counts_in_memory_notices_nothing(own_server: RedisServer, redis_prefix: str) -> None:
     site = await connected(own_server.url, redis_prefix, "5/minute")
     plain = Throttle(Settings(gpu="none", policy="fixed", rate_mid_rps=1_000_000, user_limit="5/minute"))
