@@ -8,19 +8,20 @@ Labels are closed sets from code, settings or the driver, never something that a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
 from typing import Final
 
-from autoglm_throttle.model import GpuSample, Priority, Telemetry
+from autoglm_throttle.model import Priority, Telemetry
+from autoglm_throttle.observe.engine_metrics import ENGINE_METRICS
+from autoglm_throttle.observe.gpu_metrics import GPU_METRICS
 from autoglm_throttle.observe.metric import (
     PREFIX,
     Histograms,
     HistogramSpec,
-    Labels,
     MetricSpec,
     Picture,
     Rows,
 )
+from autoglm_throttle.observe.source_metrics import SOURCE_METRICS
 from autoglm_throttle.observe.store_metrics import STORE_METRICS
 from autoglm_throttle.snapshot import HINTS
 from autoglm_throttle.version import __version__
@@ -116,51 +117,6 @@ def _rate_limit(picture: Picture) -> Rows:
 
 def _tokens(picture: Picture) -> Rows:
     return [((priority.label,), tokens) for priority, tokens in picture.snapshot.tokens.items()]
-
-
-def _each_gpu(read: Callable[[GpuSample], float | None]) -> Callable[[Picture], Rows]:
-    """A series for each device whose reading is known and not too old to be believed."""
-
-    def rows(picture: Picture) -> Iterator[tuple[Labels, float]]:
-        if picture.snapshot.regime.telemetry is not Telemetry.BLIND:
-            for device in picture.snapshot.devices:
-                value = read(device)
-                if value is not None:
-                    yield (_gpu(device),), value
-
-    return rows
-
-
-def _gpu(device: GpuSample) -> str:
-    """The label of a device: its index, after the name of its host if that is another one."""
-    return f"{device.host}/{device.index}" if device.host else str(device.index)
-
-
-def _utilization_ratio(device: GpuSample) -> float | None:
-    return None if device.utilization_pct is None else device.utilization_pct / 100.0
-
-
-def _gpu_devices(picture: Picture) -> Rows:
-    healths = [device.health for device in picture.snapshot.devices]
-    return [((health,), healths.count(health)) for health in ("ok", "degraded", "lost")] if healths else []
-
-
-def _gpu_info(picture: Picture) -> Rows:
-    return [((_gpu(device), device.device, device.name), 1) for device in picture.snapshot.devices]
-
-
-def _telemetry(picture: Picture) -> Rows:
-    now = picture.snapshot.regime.telemetry
-    return [((state.value,), float(state is now)) for state in Telemetry]
-
-
-def _last_sample(picture: Picture) -> Rows:
-    at = picture.snapshot.last_sample_wall_s
-    return [] if at is None else [((), at)]
-
-
-def _errors(picture: Picture) -> Rows:
-    return [((), picture.snapshot.controller_errors)]
 
 
 def _build(_: Picture) -> Rows:
@@ -273,7 +229,7 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (
         "gauge",
         ("term",),
         "Load over its target, by term, 1 at the target and more above it: demand (over the service rate), "
-        "memory, latency. The number to scale by.",
+        "and of GPU_PRESSURE_TERMS those that are known. The number to scale by.",
         _pressure,
     ),
     MetricSpec(
@@ -286,63 +242,9 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (
     ),
     MetricSpec(PREFIX + "tokens", "gauge", ("priority",), "Tokens left in the bucket.", _tokens),
     *STORE_METRICS,
-    MetricSpec(
-        PREFIX + "gpu_utilization_ratio",
-        "gauge",
-        ("gpu",),
-        "Share of time in which any kernel ran, 0 to 1: a duty cycle, not load.",
-        _each_gpu(_utilization_ratio),
-    ),
-    MetricSpec(
-        PREFIX + "gpu_memory_used_bytes",
-        "gauge",
-        ("gpu",),
-        "Device memory in use.",
-        _each_gpu(lambda device: device.memory_used_bytes),
-    ),
-    MetricSpec(
-        PREFIX + "gpu_memory_total_bytes",
-        "gauge",
-        ("gpu",),
-        "Device memory there is.",
-        _each_gpu(lambda device: device.memory_total_bytes),
-    ),
-    MetricSpec(
-        PREFIX + "gpu_power_watts",
-        "gauge",
-        ("gpu",),
-        "Power drawn.",
-        _each_gpu(lambda device: device.power_w),
-    ),
-    MetricSpec(PREFIX + "gpu_devices", "gauge", ("health",), "Devices known, by health.", _gpu_devices),
-    MetricSpec(
-        PREFIX + "gpu_info",
-        "info",
-        ("gpu", "uuid", "model"),
-        "Which device a number in the label gpu means.",
-        _gpu_info,
-    ),
-    MetricSpec(
-        PREFIX + "telemetry_state",
-        "stateset",
-        ("state",),
-        "How far the newest GPU sample can be believed; none means that no GPU is expected.",
-        _telemetry,
-    ),
-    MetricSpec(
-        PREFIX + "controller_last_sample_timestamp_seconds",
-        "gauge",
-        (),
-        "Unix time of the newest GPU sample; the reader computes its age.",
-        _last_sample,
-    ),
-    MetricSpec(
-        PREFIX + "controller_errors",
-        "counter",
-        (),
-        "GPU reads that failed or were overdue, and values that cannot be.",
-        _errors,
-    ),
+    *GPU_METRICS,
+    *ENGINE_METRICS,
+    *SOURCE_METRICS,
     MetricSpec(PREFIX + "build_info", "info", ("version",), "The version of this library.", _build),
 )
 """Every metric, in the order of the page."""

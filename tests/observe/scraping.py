@@ -21,7 +21,7 @@ from autoglm_throttle.model import OnError, Reason
 from autoglm_throttle.observe import collector
 from autoglm_throttle.observe.metric import PREFIX
 from autoglm_throttle.snapshot import DURATION_BUCKETS_S, DurationCounts, Snapshot
-from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
+from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle, throttle_for_tests
 
 
 def scraped(throttle: Throttle) -> dict[str, Metric]:
@@ -74,6 +74,50 @@ STORE = StoreView(
     health=Health(calls=10, asked=500, late=2, waiting=0),
 )
 WAITED = DurationCounts((4, 0, 2, *(0,) * (len(DURATION_BUCKETS_S) - 3), 1), 77.5)
+
+EVERYTHING: dict[str, Any] = {
+    "utilization_pct": 91.0,
+    "graphics_active_ratio": 0.92,
+    "sm_active_ratio": 0.41,
+    "sm_occupancy_ratio": 0.22,
+    "tensor_active_ratio": 0.33,
+    "dram_active_ratio": 0.44,
+    "memory_busy_pct": 55.0,
+    "memory_used_bytes": 3_000_000_007,
+    "memory_total_bytes": 8_000_000_009,
+    "power_w": 312.5,
+    "power_limit_w": 700.25,
+    "energy_j": 1234.5,
+    "temperature_c": 61.5,
+    "temperature_margin_c": -2.5,
+    "sm_clock_mhz": 1755.0,
+    "sm_clock_max_mhz": 1980.0,
+    "throttle": frozenset({"sw_thermal"}),
+    "throttled_ns": 4_500_000_000,
+    "pcie_rx_bytes": 10_001,
+    "pcie_tx_bytes": 10_002,
+    "pcie_rx_bps": 10_003.5,
+    "pcie_tx_bps": 10_004.5,
+    "nvlink_rx_bytes": 10_005,
+    "nvlink_tx_bytes": 10_006,
+    "nvlink_rx_bps": 10_007.5,
+    "nvlink_tx_bps": 10_008.5,
+    "nvlink_errors": 17,
+    "running": 23,
+    "queued": 29,
+    "kv_used_ratio": 0.77,
+    "tokens_total": 31_000,
+    "preemptions_total": 37,
+}
+"""A value of its own for each quantity that a card or an engine tells."""
+
+
+def knowing_all(clock: ManualClock) -> FakeGpu:
+    """A card and an engine that tell everything."""
+    gpu = FakeGpu(engines=1, clock=clock)
+    for name, reading in EVERYTHING.items():
+        setattr(gpu, name, reading)
+    return gpu
 
 
 class Loaded(ManualThrottle):

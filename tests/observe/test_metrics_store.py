@@ -7,7 +7,7 @@ from typing import Any
 
 from autoglm_throttle.limiting.shared.outage import State
 from autoglm_throttle.limiting.shared.store import Trouble
-from autoglm_throttle.model import GpuSample, GpuView, Telemetry
+from autoglm_throttle.model import GpuSample, GpuView
 from autoglm_throttle.observe.metric import PREFIX
 from autoglm_throttle.snapshot import FleetView
 from tests.observe.scraping import STORE, loaded, scraped, states, value
@@ -59,13 +59,13 @@ def test_gpus_of_other_hosts_are_told_apart() -> None:
     here = sample(index=0, utilization_pct=10.0)
     there = sample(index=0, utilization_pct=90.0, host="b")
     view = GpuView(0.0, None, None, None, None, 1.0, (here, there))
-    throttle = loaded(view=view, regime=dataclasses.replace(loaded().regime(), telemetry=Telemetry.FRESH))
+    throttle = loaded(view=view)
     assert value(throttle, "gpu_utilization_ratio", gpu="0") == 0.1
     assert value(throttle, "gpu_utilization_ratio", gpu="b/0") == 0.9
 
 
 def sample(**fields: Any) -> GpuSample:
-    return GpuSample(device=f"GPU-{fields}", taken_at_s=0.0, source="test", **fields)
+    return GpuSample(device=f"GPU-{fields}", taken_at_s=1000.0, source="test", **fields)
 
 
 def test_where_limits_are_in_memory_nothing_is_told_of_a_store() -> None:

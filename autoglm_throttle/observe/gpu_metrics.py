@@ -1,0 +1,280 @@
+"""Metrics of the cards: every quantity that any source tells of them, and what each was found to be doing.
+
+What a card does not tell has no series, and neither has what was told too long ago to be believed. Units are
+the base units of Prometheus; counters are the card's own and start anew with its driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from autoglm_throttle.control.staleness import Staleness
+from autoglm_throttle.gpu.plausible import THROTTLE_BITS
+from autoglm_throttle.model import Finding, GpuSample, Verdict
+from autoglm_throttle.observe.device_label import labelled
+from autoglm_throttle.observe.metric import PREFIX, Labels, MetricSpec, Picture, Rows
+
+Read = Callable[[GpuSample], float | None]
+
+_HEALTHS: Final = ("ok", "degraded", "lost")
+
+
+def told(picture: Picture, *, engines: bool = False) -> Iterator[tuple[str, GpuSample]]:
+    """The cards, or the engines, whose measurement is not too old to be believed, with their labels."""
+    view = picture.snapshot.view
+    if view is None:
+        return
+    settings, now = picture.settings, picture.snapshot.taken_at_s
+    ladder = Staleness(settings.sample_interval_s, settings.gpu_stale_after_s, settings.gpu_blind_after_s)
+    for label, device in labelled(view.devices):
+        blind_s = ladder.promising(view.interval_s, device.period_s).blind_s
+        age_s = now - device.taken_at_s + device.age_s
+        if (device.kind == "engine") is engines and age_s <= blind_s:
+            yield label, device
+
+
+def _each(read: Read) -> Callable[[Picture], Rows]:
+    """A series for each card that tells the quantity."""
+
+    def rows(picture: Picture) -> Iterator[tuple[Labels, float]]:
+        for label, device in told(picture):
+            value = read(device)
+            if value is not None:
+                yield (label,), value
+
+    return rows
+
+
+def _both_ways(receive: Read, transmit: Read) -> Callable[[Picture], Rows]:
+    """A series for each card and direction."""
+
+    def rows(picture: Picture) -> Iterator[tuple[Labels, float]]:
+        for label, device in told(picture):
+            for direction, read in (("receive", receive), ("transmit", transmit)):
+                value = read(device)
+                if value is not None:
+                    yield (label, direction), value
+
+    return rows
+
+
+def _scaled(read: Read, factor: float) -> Read:
+    def scaled(device: GpuSample) -> float | None:
+        value = read(device)
+        return None if value is None else value * factor
+
+    return scaled
+
+
+def _throttle(picture: Picture) -> Rows:
+    for label, device in told(picture):
+        if device.throttle is not None:
+            for bit in sorted(THROTTLE_BITS):
+                yield (label, bit), float(bit in device.throttle)
+
+
+def _judged(picture: Picture) -> Iterator[tuple[str, Verdict]]:
+    """Every card with a verdict; that of a lost one does not grow old."""
+    view = picture.snapshot.view
+    if view is None:
+        return
+    believed = {label for label, _ in told(picture)}
+    for label, device in labelled(view.devices):
+        verdict = view.verdicts.get((device.host, device.device))
+        if verdict is not None and (label in believed or device.health == "lost"):
+            yield label, verdict
+
+
+def _verdict(picture: Picture) -> Rows:
+    for label, verdict in _judged(picture):
+        for finding in Finding:
+            yield (label, finding.value), float(finding is verdict.finding)
+
+
+def _confidence(picture: Picture) -> Rows:
+    return [((label,), verdict.confidence) for label, verdict in _judged(picture)]
+
+
+def _fake_busy(picture: Picture) -> Rows:
+    return [((label,), float(verdict.fake_busy)) for label, verdict in _judged(picture)]
+
+
+def _cards(picture: Picture) -> list[tuple[str, GpuSample]]:
+    return [
+        (label, device) for label, device in labelled(picture.snapshot.devices) if device.kind != "engine"
+    ]
+
+
+def _devices(picture: Picture) -> Rows:
+    healths = [device.health for _, device in _cards(picture)]
+    return [((health,), healths.count(health)) for health in _HEALTHS] if healths else []
+
+
+def _info(picture: Picture) -> Rows:
+    return [((label, card.device, card.name, card.kind), 1) for label, card in _cards(picture)]
+
+
+def _capacity(picture: Picture) -> Rows:
+    view = picture.snapshot.view
+    return [] if view is None or not _cards(picture) else [((), view.capacity)]
+
+
+def _gauge(name: str, read: Read, text: str) -> MetricSpec:
+    return MetricSpec(PREFIX + name, "gauge", ("gpu",), text, _each(read))
+
+
+def _counter(name: str, read: Read, text: str) -> MetricSpec:
+    return MetricSpec(PREFIX + name, "counter", ("gpu",), text, _each(read))
+
+
+def _link(name: str, receive: Read, transmit: Read, text: str) -> MetricSpec:
+    kind: Final = "counter" if name.endswith("_bytes") else "gauge"
+    return MetricSpec(PREFIX + name, kind, ("gpu", "direction"), text, _both_ways(receive, transmit))
+
+
+GPU_METRICS: Final[tuple[MetricSpec, ...]] = (
+    _gauge(
+        "gpu_utilization_ratio",
+        _scaled(lambda device: device.utilization_pct, 0.01),
+        "Share of time in which any kernel ran, 0 to 1: a duty cycle, not load. A MIG instance has none.",
+    ),
+    _gauge(
+        "gpu_graphics_active_ratio",
+        lambda device: device.graphics_active_ratio,
+        "Share of time with any work on the card, 0 to 1: what a MIG instance tells instead of utilization.",
+    ),
+    _gauge(
+        "gpu_sm_active_ratio",
+        lambda device: device.sm_active_ratio,
+        "Share of the multiprocessors that had work, 0 to 1.",
+    ),
+    _gauge(
+        "gpu_sm_occupancy_ratio",
+        lambda device: device.sm_occupancy_ratio,
+        "Share of the threads that the multiprocessors could hold, 0 to 1.",
+    ),
+    _gauge(
+        "gpu_tensor_active_ratio",
+        lambda device: device.tensor_active_ratio,
+        "Share of time in which the tensor cores worked, 0 to 1.",
+    ),
+    _gauge(
+        "gpu_dram_active_ratio",
+        lambda device: device.dram_active_ratio,
+        "Share of time in which device memory moved data, 0 to 1; about 0.8 is the most in practice.",
+    ),
+    _gauge(
+        "gpu_memory_busy_ratio",
+        _scaled(lambda device: device.memory_busy_pct, 0.01),
+        "Share of time in which device memory was read or written, 0 to 1: not its fill.",
+    ),
+    _gauge("gpu_memory_used_bytes", lambda device: device.memory_used_bytes, "Device memory in use."),
+    _gauge("gpu_memory_total_bytes", lambda device: device.memory_total_bytes, "Device memory there is."),
+    _gauge("gpu_power_watts", lambda device: device.power_w, "Power drawn."),
+    _gauge(
+        "gpu_power_limit_watts",
+        lambda device: device.power_limit_w,
+        "Power at which the card is slowed down.",
+    ),
+    _counter(
+        "gpu_energy_joules",
+        lambda device: device.energy_j,
+        "Energy used; its rate is the mean power, better than single readings of it.",
+    ),
+    _gauge("gpu_temperature_celsius", lambda device: device.temperature_c, "Temperature of the chip."),
+    _gauge(
+        "gpu_temperature_margin_celsius",
+        lambda device: device.temperature_margin_c,
+        "Degrees left until the card slows itself down; negative above that.",
+    ),
+    _gauge(
+        "gpu_sm_clock_hertz",
+        _scaled(lambda device: device.sm_clock_mhz, 1e6),
+        "Clock of the multiprocessors.",
+    ),
+    _gauge(
+        "gpu_sm_clock_max_hertz",
+        _scaled(lambda device: device.sm_clock_max_mhz, 1e6),
+        "Highest clock of the multiprocessors.",
+    ),
+    MetricSpec(
+        PREFIX + "gpu_throttle",
+        "stateset",
+        ("gpu", "reason"),
+        "1 for each reason why the card runs slower than asked: "
+        f"{', '.join(sorted(THROTTLE_BITS))}. Several may hold, or none.",
+        _throttle,
+    ),
+    _counter(
+        "gpu_throttled_seconds",
+        _scaled(lambda device: device.throttled_ns, 1e-9),
+        "Time spent slowed down by power or heat.",
+    ),
+    _link(
+        "gpu_pcie_bytes",
+        lambda device: device.pcie_rx_bytes,
+        lambda device: device.pcie_tx_bytes,
+        "Data over PCIe, by direction: receive, transmit.",
+    ),
+    _link(
+        "gpu_pcie_bytes_per_second",
+        lambda device: device.pcie_rx_bps,
+        lambda device: device.pcie_tx_bps,
+        "Data over PCIe, as the source tells it, or since the reading before.",
+    ),
+    _link(
+        "gpu_nvlink_bytes",
+        lambda device: device.nvlink_rx_bytes,
+        lambda device: device.nvlink_tx_bytes,
+        "Data over all NVLinks, by direction: receive, transmit.",
+    ),
+    _link(
+        "gpu_nvlink_bytes_per_second",
+        lambda device: device.nvlink_rx_bps,
+        lambda device: device.nvlink_tx_bps,
+        "Data over all NVLinks, as the source tells it, or since the reading before.",
+    ),
+    _counter(
+        "gpu_nvlink_errors",
+        lambda device: device.nvlink_errors,
+        "Errors on all NVLinks: checksums, replays, recoveries.",
+    ),
+    MetricSpec(
+        PREFIX + "gpu_verdict",
+        "stateset",
+        ("gpu", "verdict"),
+        f"What the card was found to be doing: {', '.join(Finding)}.",
+        _verdict,
+    ),
+    MetricSpec(
+        PREFIX + "gpu_verdict_confidence_ratio",
+        "gauge",
+        ("gpu",),
+        "Share of the signals for or against the verdict that were known and agree, 0 to 1.",
+        _confidence,
+    ),
+    MetricSpec(
+        PREFIX + "gpu_fake_busy",
+        "gauge",
+        ("gpu",),
+        "1 while the card says that it is busy and does little: stalled, degraded or underfed.",
+        _fake_busy,
+    ),
+    MetricSpec(
+        PREFIX + "gpu_capacity_ratio",
+        "gauge",
+        (),
+        "Usable share of all known cards, 0 to 1: a lost one counts nothing, a throttled one by its clock.",
+        _capacity,
+    ),
+    MetricSpec(PREFIX + "gpu_devices", "gauge", ("health",), "Cards known, by health.", _devices),
+    MetricSpec(
+        PREFIX + "gpu_info",
+        "info",
+        ("gpu", "uuid", "model", "kind"),
+        "Which card, or MIG instance, a value of the label gpu means.",
+        _info,
+    ),
+)
+"""In the order of the page."""
