@@ -172,7 +172,6 @@ def test_quick_figures_are_not_kept(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no figures to keep" in capsys.readouterr().err
 
 
-@pytest.mark.alone
 @pytest.mark.server
 def test_a_short_run_of_the_real_thing() -> None:
     scale = overload.Scale(capacity_rps=200.0, slo_s=1.0, warm_s=0.5, window_s=1.0)

@@ -174,7 +174,6 @@ def back(fleet: Fleet) -> None:
     assert asyncio.run(admit(fleet))[0]
 
 
-@pytest.mark.alone
 def test_a_frozen_server_costs_50_ms_once_and_its_return_is_noticed(
     own_server: RedisServer, member: Fleet
 ) -> None:

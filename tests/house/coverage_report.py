@@ -1,8 +1,7 @@
 """Branch coverage of a whole run, loaded with ``-p`` before anything of the package is imported.
 
 The package's own pytest plugin is loaded while pytest starts, too early for what a coverage plugin measures.
-The report stands above pytest's closing line, so that this line is the last one. Where pytest-xdist runs the
-tests in several processes, each measures itself and the first of them reports on all.
+The report stands above pytest's closing line, so that this line is the last one.
 
 Following every line makes Python two to six times as slow. What is marked ``untraced`` is not followed: it
 takes the branches that shorter tests of the same room have taken, many thousand times over.
@@ -25,11 +24,9 @@ DATA = (ROOT / ".coverage").__fspath__()
 UNTRACED = "untraced"
 
 measured = coverage.Coverage(data_file=DATA, config_file=str(ROOT / "pyproject.toml"))
-OWNER = os.getpid()
-PART = "PYTEST_XDIST_WORKER" in os.environ
-if not PART:
-    measured.erase()
+measured.erase()
 measured.start()
+OWNER = os.getpid()
 
 
 class Tracing:
@@ -66,6 +63,8 @@ def pure_files() -> tuple[list[str], list[str]]:
 
 def rendered() -> tuple[str, bool]:
     """Return the text of the report, and whether all pure rooms are covered whole."""
+    measured.stop()
+    measured.save()
     measured.combine(strict=False)
     text, gaps = io.StringIO(), io.StringIO()
     measured.report(file=text)
@@ -85,10 +84,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if os.getpid() != OWNER:
-        return
-    measured.stop()
-    measured.save()
-    if PART:
         return
     text, whole = rendered()
     session.config.stash[REPORT] = text

@@ -82,7 +82,6 @@ def test_what_an_extra_brings_works_and_what_is_missing_is_named(
     assert run(code, environ).count("works") == len(kept)
 
 
-@pytest.mark.alone
 def test_the_package_adds_little_to_the_import_of_its_dependencies(environ: dict[str, str]) -> None:
     """The least of several: what else the machine does only ever adds."""
     code = TIMED.format(dependencies=DEPENDENCIES)

@@ -13,7 +13,7 @@ from tests.stores.polling import until
 from tests.stores.server import RedisServer
 from tests.stores.sites import BACK_S, FIRST_S, LOCAL_S, Site, changes, connected
 
-pytestmark = [pytest.mark.server, pytest.mark.alone]
+pytestmark = pytest.mark.server
 
 MANY = "100000/minute"
 APART = {"fleet": True, "workers": 4, "redis_deadline_s": 10 * FIRST_S, "redis_read_s": 20 * FIRST_S}

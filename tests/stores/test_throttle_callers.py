@@ -22,7 +22,7 @@ from tests.stores.proxy import SlowProxy
 from tests.stores.server import RedisServer
 from tests.stores.sites import BACK_S, HASTY, LIMIT, PATIENTLY, Site, connected
 
-pytestmark = [pytest.mark.server, pytest.mark.alone]
+pytestmark = pytest.mark.server
 
 ROOT = Path(__file__).parents[2]
 MANY = "1000/minute"

@@ -15,7 +15,7 @@ from tests.stores.asking import Ticker
 from tests.stores.server import RedisServer
 from tests.stores.sites import BACK_S, FIRST_S, LOCAL_S, Site, Traffic, changes, connected, said
 
-pytestmark = [pytest.mark.server, pytest.mark.alone]
+pytestmark = pytest.mark.server
 
 MANY = "100000/minute"
 

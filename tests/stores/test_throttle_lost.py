@@ -28,7 +28,7 @@ from tests.stores.sites import (
     said,
 )
 
-pytestmark = [pytest.mark.server, pytest.mark.alone]
+pytestmark = pytest.mark.server
 
 AWAY = {Trouble.UNREACHABLE, Trouble.LOST}
 FLAPS, FLAP_S = 10, 0.15

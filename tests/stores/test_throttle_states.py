@@ -16,7 +16,7 @@ from tests.stores.proxy import SlowProxy
 from tests.stores.server import RedisServer, free_port
 from tests.stores.sites import BACK_S, FIRST_S, HASTY, Site, Traffic, changes, connected, said
 
-pytestmark = [pytest.mark.server, pytest.mark.alone]
+pytestmark = pytest.mark.server
 
 MANY = "100000/minute"
 

@@ -14,7 +14,7 @@ from tests.stores.sentinel import SentinelPair
 from tests.stores.server import newest
 from tests.stores.sites import BACK_S, HASTY, Traffic, changes, connected
 
-pytestmark = [pytest.mark.server, pytest.mark.alone]
+pytestmark = pytest.mark.server
 
 MANY = "100000/minute"
 FAILOVER_S = 6.0

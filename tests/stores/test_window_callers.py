@@ -20,7 +20,7 @@ from tests.stores.descriptors import open_files
 from tests.stores.proxy import SlowProxy
 from tests.stores.server import RedisServer
 
-pytestmark = [pytest.mark.server, pytest.mark.alone]
+pytestmark = pytest.mark.server
 
 
 async def test_a_quarter_of_the_callers_is_cancelled_and_no_one_gets_anothers_answer(

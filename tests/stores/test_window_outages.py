@@ -23,7 +23,7 @@ from tests.stores.asking import (
 from tests.stores.proxy import SlowProxy
 from tests.stores.server import RedisServer
 
-pytestmark = [pytest.mark.server, pytest.mark.alone]
+pytestmark = pytest.mark.server
 
 AWAY = {Trouble.UNREACHABLE, Trouble.LOST}
 

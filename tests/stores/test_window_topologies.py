@@ -14,7 +14,7 @@ from tests.stores.proxy import AUTHORITY, SlowProxy
 from tests.stores.sentinel import SentinelPair
 from tests.stores.server import RedisServer, newest
 
-pytestmark = [pytest.mark.server, pytest.mark.alone]
+pytestmark = pytest.mark.server
 
 
 class TestCluster:
