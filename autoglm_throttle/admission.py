@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final, overload
 
 import anyio
@@ -22,6 +23,7 @@ from autoglm_throttle.limiting.token_bucket import Payer
 from autoglm_throttle.limiting.verdict import later
 from autoglm_throttle.model import Clock, Decision, Demand, Reason, Regime
 from autoglm_throttle.permit import Permit, Rejection
+from autoglm_throttle.quoted import QuotedBuckets, QuotedPermit
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.snapshot import Rows, decision_name
 from autoglm_throttle.upkeep import Upkeep
@@ -53,6 +55,9 @@ class Admission:
         self._desk = Desk(Rows(clock), assembly.gate(settings, now))
         self._dry_run = settings.dry_run
         self._buckets = assembly.priority_buckets(settings, now)
+        self._quota = quota = assembly.quota(settings)
+        self._till = self._buckets if quota is None else QuotedBuckets(self._buckets, quota)
+        self._permit: Callable[..., Permit] = Permit if quota is None else partial(QuotedPermit, quota)
         rows = self._desk.rows
         self._fleet = assembly.fleet(settings, self._buckets, rows.lock, clock)
         self.leased: bool = self._fleet is not None
@@ -110,7 +115,7 @@ class Admission:
         rows = desk.rows
         rows.acquire()  # `with rows.lock` takes twice as long
         try:
-            paid = self._buckets.take(demand, now) if self._open else door_shut(self._regime, now)
+            paid = self._till.take(demand, now) if self._open else door_shut(self._regime, now)
             verdict: Permit | Ticket | Rejection
             if isinstance(paid, Decision):
                 if demand.holds_slot:
@@ -120,7 +125,7 @@ class Admission:
                 decision = self._windows.hit(demand, now) or ADMITTED
                 if decision.allowed:
                     rows.classes[demand.priority].admitted += 1
-                    verdict = Permit(desk, demand, decision, now, now)
+                    verdict = self._permit(desk, demand, decision, now, now)
                     if self._upkeep is None:
                         return verdict
                 elif isinstance(decision, Question):
@@ -237,7 +242,7 @@ class Admission:
             return self._refuse(demand, decision, now)
         if place is None:
             desk.rows.classes[demand.priority].admitted += 1
-            return Permit(desk, demand, decision, now, now)
+            return self._permit(desk, demand, decision, now, now)
         place.paid, place.metered, place.decision, place.home = paid, metered, decision, desk
         desk.call(now)
         return place
@@ -272,7 +277,7 @@ class Admission:
             if demand.holds_slot:
                 desk.gate.charge()
             self._note_refusal(demand, decision, now)
-            return Permit(desk, demand, Decision(True, Reason.OK, would=decision), now, now)
+            return self._permit(desk, demand, Decision(True, Reason.OK, would=decision), now, now)
         row.refused[decision.reason] += 1
         self._note_refusal(demand, decision, now)
         return Rejection(demand, decision)
@@ -314,16 +319,19 @@ class Admission:
             verdict = self._heard(ticket, decision, now)
         finally:
             rows.release()
-        if question.answer is None:  # else the store has let it in, and nothing is due
+        if question.answer is None or self._quota is not None:  # else it is let in, and nothing is due
             self._speak()
         return verdict
 
     def _heard(self, ticket: Ticket, decision: Decision, now: float) -> Permit | Rejection | None:
         """What the store's word makes of a ticket."""
         if decision.allowed and ticket.lane == NO_LANE and ticket.called_s is not None:
+            crowded = self._crowded(ticket, now)
+            if crowded is not None:
+                return self._refuse(ticket.demand, crowded, now)
             ticket.state = _LEFT
             self._desk.rows.classes[ticket.demand.priority].admitted += 1
-            return Permit(self._desk, ticket.demand, decision, ticket.arrived_s, ticket.called_s)
+            return self._permit(self._desk, ticket.demand, decision, ticket.arrived_s, ticket.called_s)
         if not decision.allowed:
             self._note_wait(ticket, now)
             self._refund(ticket, now)
@@ -353,13 +361,23 @@ class Admission:
                 return self._refuse(demand, ticket.decision, now)
         waited_s = self._note_wait(ticket, now)
         if ticket.called_s is not None and ticket.decision is not None:
+            crowded = self._crowded(ticket, now)
+            if crowded is not None:
+                return self._refuse(demand, crowded, now)
             ticket.state = _LEFT
             desk.rows.classes[demand.priority].admitted += 1
             decision = later(ticket.decision, waited_s)
-            return Permit(desk, demand, decision, ticket.arrived_s, ticket.called_s)
+            return self._permit(desk, demand, decision, ticket.arrived_s, ticket.called_s)
         decision = desk.gate.refusal(ticket, now)
         self._refund(ticket, now)
         return self._refuse(demand, decision, now)
+
+    def _crowded(self, ticket: Ticket, now: float) -> Decision | None:
+        """The refusal of one for whom there is no memory any more, now that its turn has come."""
+        refusal = None if self._quota is None else self._quota.refusal(ticket.demand, now)
+        if refusal is not None:
+            self._refund(ticket, now)
+        return refusal
 
     def _note_wait(self, ticket: Ticket, now: float) -> float:
         """Record how long a ticket has stood in line; returns that."""

@@ -32,8 +32,8 @@ from autoglm_throttle.limiting.user_windows import UserWindows
 from autoglm_throttle.model import Clock, GpuProvider, Policy
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.caller_fields import HeaderStyle
-from autoglm_throttle.settings.rules import stale_after_s
 from autoglm_throttle.settings.gpu_items import ENGINES
+from autoglm_throttle.settings.rules import stale_after_s
 
 if TYPE_CHECKING:
     from autoglm_throttle.limiting.shared.redis_fleet import Fleet

@@ -17,7 +17,7 @@ from autoglm_throttle.asgi.marks import visible
 from autoglm_throttle.asgi.middleware import TRY_AGAIN_LATER
 from autoglm_throttle.asgi.routes import path_of
 from autoglm_throttle.journal import LOGGER
-from autoglm_throttle.model import Decision, Demand, Outcome, Priority, Refused
+from autoglm_throttle.model import Decision, Demand, Hint, Outcome, Priority, Refused
 from autoglm_throttle.permit import Permit, Rejection
 from autoglm_throttle.settings import RoutePolicy, Settings
 from autoglm_throttle.throttle import Throttle
@@ -25,7 +25,7 @@ from autoglm_throttle.throttle import Throttle
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-__all__ = ["ThrottleProblem", "document", "exempt", "limit", "mark", "throttle_responses"]
+__all__ = ["ThrottleProblem", "document", "exempt", "hint", "limit", "mark", "throttle_responses"]
 
 HELD: Final = "autoglm_throttle.held"
 """The scope entry with the throttles of which a dependency holds a place for the request."""
@@ -113,6 +113,15 @@ def limit(
     return charge
 
 
+def hint(connection: HTTPConnection) -> Hint | None:
+    """How the request should be served, as a dependency: ``Annotated[Hint | None, Depends(hint)]``.
+
+    None without ``QUOTAS``, and where the request is exempt.
+    """
+    found = (connection.scope.get("state") or {}).get(MARKER)
+    return found if isinstance(found, Hint) else None
+
+
 class _Door:
     """Finds the throttle to ask, and who asks."""
 
@@ -162,6 +171,8 @@ def _further(demand: Demand, policy: RoutePolicy, *, holds_slot: bool) -> Demand
         group=demand.group,
         slo_s=demand.slo_s,
         holds_slot=holds_slot,
+        memory_bytes=demand.memory_bytes,
+        precision=demand.precision,
     )
 
 

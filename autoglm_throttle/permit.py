@@ -40,6 +40,11 @@ class Permit:
         """Say that a part of the answer went out: what tells a slow service from one that hangs."""
         self._desk.rows.chunks += 1
 
+    @property
+    def hint(self) -> Hint | None:
+        """How the request should be served; None without ``QUOTAS``."""
+        return None
+
     def settle(self, outcome: Outcome = Outcome.SUCCESS) -> None:
         """Say how the request ended. Never waits; a second call changes nothing and is counted."""
         desk = self._desk

@@ -128,6 +128,8 @@ class Throttle(Admission):
                 self._viewed_s = view.taken_at_s
                 gate.memory(view.memory_ratio)
             regime = self._adopt(self._controller.observe(view, evidence, work, now), now)
+            if self._quota is not None:
+                self._quota.learn(view, now)
             self._rest(view, regime, now)
             desk.call(now)
             self._windows.sweep(now, SWEPT_PER_SAMPLE)

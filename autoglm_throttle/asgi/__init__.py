@@ -2,8 +2,9 @@
 
 from autoglm_throttle.asgi.answers import EXPOSED_FIELDS
 from autoglm_throttle.asgi.callers import Caller, Callers
+from autoglm_throttle.asgi.hinted import MARKER
 from autoglm_throttle.asgi.marks import exempt, mark
-from autoglm_throttle.asgi.middleware import MARKER, ThrottleMiddleware
+from autoglm_throttle.asgi.middleware import ThrottleMiddleware
 from autoglm_throttle.asgi.routes import RouteTable
 
 __all__ = [

@@ -34,6 +34,9 @@ COMPLAINT_EVERY_S = 60.0
 
 VARIABLE = PREFIX + "IDENTITY"
 
+PRECISION_HEADER = b"x-precision"
+"""In which a client asks for a lesser variant of the model; read where the service has labels for them."""
+
 KNOWN_PRIORITIES = (b"", b"high", b"mid", b"low", b"1", b"2", b"3")
 """As clients write them, or leave them out; any other text takes the longer way."""
 
@@ -96,9 +99,11 @@ class Callers:
         self._priority_header = settings.priority_header.encode() if self._trust != "off" else b""
         self._deadline_header = (settings.deadline_header or "").encode()
         self._slo_s = settings.slo_s
+        self._precisions = _precisions(settings)
         self._holds_slot = settings.websockets is WebSockets.SLOT
         forwarded = b"x-forwarded-for" if self._proxies.reads_header else b""
-        headers = {self._key_header, self._priority_header, self._deadline_header, forwarded}
+        precision = PRECISION_HEADER if self._precisions else b""
+        headers = {self._key_header, self._priority_header, self._deadline_header, forwarded, precision}
         self._wanted = frozenset(headers - {b""})
         self._by_address = lru_cache(REMEMBERED)(self._address_identity)
         self._strangers = {
@@ -176,7 +181,15 @@ class Callers:
             group=group,
             slo_s=self._objective(found.get(self._deadline_header), slo_s),
             holds_slot=scope.get("type") != "websocket" or self._holds_slot,
+            precision=self._precision(found.get(PRECISION_HEADER)),
         )
+
+    def _precision(self, stated: bytes | None) -> str:
+        """The label that a client is content with; none if the service has no such variant."""
+        if stated is None or len(stated) > VALUE_AT_MOST:
+            return ""
+        label = stated.decode("latin-1").strip().lower()
+        return label if label in self._precisions else ""
 
     def _objective(self, stated: bytes | None, slo_s: float | None) -> float | None:
         """The seconds that the answer may take: a client may want it sooner, never later."""
@@ -284,6 +297,14 @@ class _Remembered(dict[str, Demand]):
             self.clear()
         demand = self[peer] = self._make(peer)
         return demand
+
+
+def _precisions(settings: Settings) -> frozenset[str]:
+    """Every label that some request may be told."""
+    if not settings.quotas:
+        return frozenset()
+    own = [route.resource_policy.precision_hint for route in settings.routes if route.resource_policy]
+    return frozenset(settings.precisions).union(*(labels or () for labels in own))
 
 
 def _key_source(identity: str) -> tuple[bytes, str]:

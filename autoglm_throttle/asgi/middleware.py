@@ -12,6 +12,7 @@ from starlette.websockets import WebSocketDisconnect
 from autoglm_throttle.asgi import marks
 from autoglm_throttle.asgi.answers import EXPOSED_FIELDS, LEGACY_NAMES, Answers
 from autoglm_throttle.asgi.callers import Callers, Identify
+from autoglm_throttle.asgi.hinted import MARKER, Hinted
 from autoglm_throttle.asgi.inbox import Inbox
 from autoglm_throttle.asgi.routes import RouteTable, path_of
 from autoglm_throttle.journal import LOGGER
@@ -26,10 +27,6 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 App = Callable[[Any, Any, Any], Awaitable[None]]
-
-MARKER = "autoglm_throttle"
-"""The scope entry that says what became of the request: a dict from Throttle to Permit or Rejection,
-or None where the request is exempt."""
 
 SWITCHING_PROTOCOLS = 101
 """The status of an accepted websocket."""
@@ -84,6 +81,8 @@ class ThrottleMiddleware:
         )
         self._exempt = frozenset(settings.exempt_paths)
         self._marks = marks.Marks(self.app, self._routes)
+        if settings.quotas:
+            self.app = Hinted(self.app, throttle)
         self._nested = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: C901, PLR0912 - a call costs 1 %

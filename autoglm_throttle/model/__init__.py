@@ -10,6 +10,7 @@ from autoglm_throttle.model.decision import Decision, Refused
 from autoglm_throttle.model.demand import Demand
 from autoglm_throttle.model.errors import ProviderMisconfigured, ProviderUnavailable, ThrottleError
 from autoglm_throttle.model.gpu import DeviceKey, GpuProvider, GpuSample, GpuView, ThrottleBit
+from autoglm_throttle.model.hint import Hint
 from autoglm_throttle.model.priority import Priority
 from autoglm_throttle.model.regime import Evidence, Regime, Work
 from autoglm_throttle.model.user_limit import (
@@ -50,6 +51,7 @@ __all__ = [
     "GpuProvider",
     "GpuSample",
     "GpuView",
+    "Hint",
     "OnError",
     "Outcome",
     "Policy",

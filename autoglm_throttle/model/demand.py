@@ -21,13 +21,28 @@ class Demand:
         group: identity of the caller's neighbourhood, charged while the user table has no room.
         slo_s: seconds within which its whole answer is wanted; None: the service's own objective.
         holds_slot: whether it counts as a request in flight and may have to wait for its turn.
+        memory_bytes: device memory that it will need beside what is resident, > 0; None: as learned.
+            Only resource quotas read this and the next.
+        precision: label that the caller is content with; it may only lower what the service would choose.
 
     Raises:
-        ValueError: ``cost`` or ``slo_s`` is not a finite number above 0.
-        TypeError: ``user``, ``address`` or ``group`` is no text, and so could be no key of a limit.
+        ValueError: ``cost`` or ``slo_s`` is not a finite number above 0, or ``memory_bytes`` is below 1.
+        TypeError: ``user``, ``address``, ``group`` or ``precision`` is no text, or ``memory_bytes`` no int.
     """
 
-    __slots__ = ("address", "cost", "group", "holds_slot", "plan", "priority", "route", "slo_s", "user")
+    __slots__ = (
+        "address",
+        "cost",
+        "group",
+        "holds_slot",
+        "memory_bytes",
+        "plan",
+        "precision",
+        "priority",
+        "route",
+        "slo_s",
+        "user",
+    )
 
     def __init__(  # noqa: PLR0913 - one argument for each thing that a limit can depend on
         self,
@@ -41,6 +56,8 @@ class Demand:
         group: str = "",
         slo_s: float | None = None,
         holds_slot: bool = True,
+        memory_bytes: int | None = None,
+        precision: str = "",
     ) -> None:
         if not 0.0 < cost < math.inf:
             raise ValueError(f"cost must be a finite number above 0, not {cost!r}")
@@ -48,6 +65,8 @@ class Demand:
             raise ValueError(f"slo_s must be a finite number above 0, not {slo_s!r}")
         if not (isinstance(user, str) and isinstance(address, str) and isinstance(group, str)):
             raise TypeError(f"user, address and group must be texts, not {user!r}, {address!r}, {group!r}")
+        if memory_bytes is not None or precision != "":
+            _check_resources(memory_bytes, precision)
         self.priority: Priority = priority
         self.user: str = user
         self.cost: float = cost
@@ -57,6 +76,18 @@ class Demand:
         self.group: str = group
         self.slo_s: float | None = slo_s
         self.holds_slot: bool = holds_slot
+        self.memory_bytes: int | None = memory_bytes
+        self.precision: str = precision
 
     def __repr__(self) -> str:
         return f"Demand({self.priority.label}, user={self.user!r}, cost={self.cost:g})"
+
+
+def _check_resources(memory_bytes: int | None, precision: str) -> None:
+    whole = isinstance(memory_bytes, int) and not isinstance(memory_bytes, bool)
+    if memory_bytes is not None and not whole:
+        raise TypeError(f"memory_bytes must be a whole number of bytes, not {memory_bytes!r}")
+    if memory_bytes is not None and memory_bytes < 1:
+        raise ValueError(f"memory_bytes must be 1 or more, not {memory_bytes!r}")
+    if not isinstance(precision, str):
+        raise TypeError(f"precision must be a text, not {precision!r}")

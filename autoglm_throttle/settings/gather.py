@@ -11,12 +11,15 @@ from pydantic_settings import DotEnvSettingsSource
 
 from autoglm_throttle.settings.field import PREFIX, Source
 from autoglm_throttle.settings.fields import SETTINGS, Fields, UnknownNames
-from autoglm_throttle.settings.problem import Problem, nearest, shown
+from autoglm_throttle.settings.problem import Problem, nearest, shown, unknown_keys
 
 if TYPE_CHECKING:
     from autoglm_throttle.settings.config_file import ConfigFile
 
-TABLES = ("routes", "plans")
+POLICY = "resource_policy"
+"""A table that gives several settings at once."""
+
+TABLES = ("routes", "plans", POLICY)
 """What stands in ``CONFIG_FILE`` or code only: it has a shape that no variable can hold."""
 
 NAMES = (*SETTINGS, *TABLES)
@@ -51,10 +54,13 @@ def from_code(values: Mapping[str, object]) -> Gathered:
     """Values given as arguments."""
     gathered = Gathered()
     for name, value in values.items():
+        if name == POLICY:
+            continue
         if name in NAMES:
             gathered.put(name, value, Source.CODE, str)
         else:
             gathered.problems.append(_unknown(name, name, NAMES, str))
+    _take_policy(gathered, values.get(POLICY), Source.CODE, str)
     return gathered
 
 
@@ -125,12 +131,40 @@ def _take_config_file(gathered: Gathered) -> None:
 def _take_file_values(gathered: Gathered, file: ConfigFile) -> None:
     names = tuple(name for name in NAMES if name != "config_file")
     for key, value in file.values.items():
+        if key == POLICY:
+            continue
         if key in names:
             gathered.put(key, value, Source.CONFIG_FILE, file.place)
         elif key == "config_file":
             gathered.problems.append(Problem(file.place(key), "a configuration file cannot name another one"))
         else:
             gathered.unknown.append(_unknown(file.place(key), key.lower(), names, str))
+    _take_policy(gathered, file.values.get(POLICY), Source.CONFIG_FILE, file.place)
+
+
+def _take_policy(gathered: Gathered, table: object, source: Source, place: Callable[[str], str]) -> None:
+    """Take the settings that a table ``resource_policy`` gives; it turns ``QUOTAS`` on."""
+    if table is None:
+        return
+    from autoglm_throttle.settings.resource_policy import SETTINGS_OF, ResourcePolicy
+
+    if isinstance(table, ResourcePolicy):
+        table = table.given()
+    if not isinstance(table, Mapping):
+        gathered.problems.append(Problem(place(POLICY), "must be a table", "for example [resource_policy]"))
+        return
+    gathered.problems += [
+        Problem(place(f"{POLICY}.{fault.variable}"), fault.message, fault.hint)
+        for fault in unknown_keys(table, tuple(SETTINGS_OF))
+    ]
+    for key, name in SETTINGS_OF.items():
+        if key not in table:
+            continue
+        where = place(f"{POLICY}.{key}")
+        if gathered.sources.get(name) is source:
+            gathered.problems.append(Problem(where, f"is set beside {name}", "leave one of them out"))
+        gathered.put(name, table[key], source, lambda _, where=where: where)  # type: ignore[misc]
+    gathered.put("quotas", True, source, lambda _: place(POLICY))
 
 
 def _own_name(variable: str) -> str | None:

@@ -15,6 +15,7 @@ HEADINGS: Final = {
     "identity": "Who is calling",
     "headers": "What is answered",
     "gpu": "What the GPU says",
+    "quotas": "Who may fill the memory of the GPU",
     "metrics": "What is seen",
     "config_file": "The settings themselves",
     "inflight_start": "Constants of the gate, of the policy adaptive and of shared limits",
@@ -29,6 +30,10 @@ of `Settings(...)`; as environment variables they are errors. Change them only w
 EXAMPLE: Final = """\
 user_limit = "100/minute"
 
+[resource_policy]
+precision_hint = "fp16,int8"
+gpu_memory_ratio = 0.7
+
 [[routes]]
 pattern = "/payments/*"
 priority = "high"
@@ -39,6 +44,7 @@ methods = ["POST"]
 cost = 4
 user_limit = "20/minute;2/second"
 slo_s = 30
+resource_policy = { gpu_memory_ratio = 0.4, compute_priority = "low" }
 
 [[routes]]
 pattern = "/status/{job}"
@@ -94,6 +100,16 @@ of several patterns the first that matches counts |
 | `name` | what refusals, logs and metrics call it; not set: methods and pattern |
 | `exempt` | `true`: counted, but never charged nor refused |
 | `slo_s` | replaces `SLO_S`: such a request may wait longer, or less long; not set: `SLO_S` |
+| `resource_policy` | a table with any of the three keys below, for the requests of the route |
+
+| key of `[resource_policy]` | meaning |
+|---|---|
+| `precision_hint` | replaces `PRECISIONS` |
+| `gpu_memory_ratio` | replaces `GPU_MEMORY_RATIO`; on a route it is the cap of all its requests, \
+whatever their class |
+| `compute_priority` | replaces `COMPUTE_PRIORITY` |
+
+A `resource_policy`, there or on a route, turns `QUOTAS` on unless that is set.
 
 | key of `[plans.<name>]` | meaning |
 |---|---|

@@ -10,8 +10,8 @@ from typing import Any, Final
 from autoglm_throttle.model import Priority, UserLimit
 from autoglm_throttle.settings.caller_forms import UserLimits
 from autoglm_throttle.settings.form import Form, FormError, Listed, PriorityName, WithNone, read_all
-from autoglm_throttle.settings.problem import ConfigError, Problem
-from autoglm_throttle.settings.route_policy import Label, unknown_keys
+from autoglm_throttle.settings.problem import ConfigError, Problem, unknown_keys
+from autoglm_throttle.settings.route_policy import Label
 
 _IDENTITY = re.compile(r"[0-9a-f]{16}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autoglm_throttle.model import ThrottleError
@@ -70,6 +70,22 @@ def nearest(name: str, known: Sequence[str]) -> str | None:
 
     matches = get_close_matches(name, known, n=1, cutoff=NEAR_ENOUGH)
     return matches[0] if matches else None
+
+
+def unknown_keys(table: Mapping[str, object], known: Sequence[str]) -> list[Problem]:
+    """A problem for each key that is not known, with the nearest one that is."""
+    problems = []
+    for key in table:
+        if key not in known:
+            near = nearest(str(key).lower(), known)
+            problems.append(
+                Problem(
+                    str(key),
+                    "is not a known key",
+                    f"did you mean {near}?" if near else "known are " + ", ".join(known),
+                )
+            )
+    return problems
 
 
 def _escaped(text: str) -> str:

@@ -81,6 +81,10 @@ OF_STORE: Final = {
     "fleet_lease_s": "FLEET",
     "fleet_heartbeat_s": "FLEET",
     "fleet_host": "FLEET_GPU",
+    "precisions": "QUOTAS",
+    "compute_priority": "QUOTAS",
+    "gpu_memory_ratio": "QUOTAS",
+    "gpu_memory_ratio_low": "QUOTAS",
 }
 """Setting -> what must be set for anything to read it."""
 
@@ -220,6 +224,12 @@ def _remarks(settings: Settings) -> list[_Remark]:
             "",
         ),
         (
+            "quotas",
+            settings.quotas and kinds == {"none"},
+            "keeps no memory free with GPU=none: nothing tells how full it is",
+            "the app is still told how to serve each request",
+        ),
+        (
             "gpu_selector",
             bool(settings.gpu_selector) and "prometheus" not in kinds,
             f"has no effect with GPU={','.join(sorted(kinds))}",
@@ -235,7 +245,7 @@ def _unread(settings: Settings) -> list[Problem]:
     pressed = signal is Signal.PRESSURE or (signal is Signal.AUTO and engines)
     problems = []
     for name, readers in READERS.items():
-        if settings.source_of(name) is Source.DEFAULT:
+        if settings.source_of(name) is Source.DEFAULT or (settings.quotas and name == "gpu_memory_target"):
             continue
         variable = SETTINGS[name].variable
         if policy not in readers:
@@ -251,12 +261,13 @@ def _unread(settings: Settings) -> list[Problem]:
 
 
 def _unshared(settings: Settings) -> list[Problem]:
-    """Settings of a store or a fleet that somebody has given where there is none."""
+    """Settings of a store, a fleet or quotas that somebody has given where there is none."""
     there = {
         _SHARED: settings.shared,
         "REDIS_URL": settings.redis_url is not None,
         "FLEET": settings.fleet,
         "FLEET_GPU": settings.fleet_gpu,
+        "QUOTAS": settings.quotas,
     }
     return [
         Problem(SETTINGS[name].variable, f"has no effect without {needed}", "")

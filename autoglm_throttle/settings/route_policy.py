@@ -15,7 +15,8 @@ from autoglm_throttle.model import Priority, UserLimit
 from autoglm_throttle.settings.caller_forms import PATH_CHARACTERS, UserLimits
 from autoglm_throttle.settings.control_fields import OBJECTIVE
 from autoglm_throttle.settings.form import Flag, Form, FormError, Number, PriorityName, WithNone, read_all
-from autoglm_throttle.settings.problem import ConfigError, Problem, nearest
+from autoglm_throttle.settings.problem import ConfigError, Problem, unknown_keys
+from autoglm_throttle.settings.resource_policy import ResourcePolicy, ResourcePolicyForm
 
 REST: Final = "*"
 """As the last segment: whatever follows, or nothing."""
@@ -95,6 +96,7 @@ ROUTE_FORMS: Final[Mapping[str, Form[Any]]] = {
     "name": WithNone(Label()),
     "exempt": Flag(),
     "slo_s": WithNone(OBJECTIVE),
+    "resource_policy": WithNone(ResourcePolicyForm()),
 }
 
 
@@ -113,6 +115,8 @@ class RoutePolicy:
         name: what refusals, logs and metrics call it; None makes one from methods and pattern.
         exempt: counted, but neither charged nor refused.
         slo_s: seconds within which a whole answer is wanted, 0.001..86400; None leaves it to ``SLO_S``.
+        resource_policy: what its requests may fill of the memory, and how they should be served, ready or as
+            a table; it turns ``QUOTAS`` on. None leaves it.
 
     Raises:
         ConfigError: one problem for each argument that is not allowed.
@@ -126,6 +130,7 @@ class RoutePolicy:
     name: str
     exempt: bool
     slo_s: float | None
+    resource_policy: ResourcePolicy | None
     segments: tuple[str, ...] = field(repr=False, compare=False)
     """The pattern's parts between slashes; none for ``/``."""
 
@@ -139,13 +144,14 @@ class RoutePolicy:
         name: str | None = None,
         exempt: bool = False,
         slo_s: float | str | None = None,
+        resource_policy: ResourcePolicy | Mapping[str, object] | None = None,
     ) -> None:
-        given = (pattern, methods, priority, cost, user_limit, name, exempt, slo_s)
+        given = (pattern, methods, priority, cost, user_limit, name, exempt, slo_s, resource_policy)
         values, problems = read_all(ROUTE_FORMS, dict(zip(ROUTE_FORMS, given, strict=True)))
-        if exempt is True and (cost != 1.0 or priority is not None or user_limit is not None):
-            problems.append(
-                Problem("exempt", "an exempt route is never charged", "leave out cost, priority, user_limit")
-            )
+        of_the_charged = (priority, user_limit, resource_policy)
+        if exempt is True and (cost != 1.0 or any(column is not None for column in of_the_charged)):
+            left_out = "leave out cost, priority, user_limit, resource_policy"
+            problems.append(Problem("exempt", "an exempt route is never charged", left_out))
         if problems:
             raise ConfigError(problems)
         if values["name"] is None:
@@ -220,22 +226,6 @@ def route_from_table(table: object) -> RoutePolicy:
     if problems:
         raise ConfigError(Problem("." + p.variable, p.message, p.hint) for p in problems)
     return route
-
-
-def unknown_keys(table: Mapping[str, object], known: Sequence[str]) -> list[Problem]:
-    """A problem for each key that is not known, with the nearest one that is."""
-    problems = []
-    for key in table:
-        if key not in known:
-            near = nearest(str(key).lower(), known)
-            problems.append(
-                Problem(
-                    str(key),
-                    "is not a known key",
-                    f"did you mean {near}?" if near else "known are " + ", ".join(known),
-                )
-            )
-    return problems
 
 
 def _check_segment(segment: str) -> None:

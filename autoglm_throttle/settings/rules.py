@@ -112,6 +112,17 @@ def _slower_than_slowest(values: Mapping[str, Any]) -> Complaint:
     return f"must be at least SAMPLE_INTERVAL_S, {plain(interval)} s", "or lower SAMPLE_INTERVAL_S"
 
 
+def _above(low: str, high: str) -> Rule:
+    """Two variables of which the first must not pass the second."""
+
+    def broken(values: Mapping[str, Any]) -> Complaint:
+        if values[low] <= values[high]:
+            return None
+        return f"must be at most {high.upper()}, {plain(values[high])}", f"or raise {high.upper()}"
+
+    return Rule(low, (low, high), broken)
+
+
 def _pressure_of_nothing(values: Mapping[str, Any]) -> Complaint:
     if values["signal"] is not Signal.PRESSURE or values["gpu_pressure_terms"]:
         return None
@@ -205,6 +216,8 @@ RULES: Final = (
         ("sample_adaptive", "sample_interval_s", "sample_interval_max_s"),
         _slower_than_slowest,
     ),
+    _above("gpu_memory_ratio", "gpu_memory_target"),
+    _above("gpu_memory_ratio_low", "gpu_memory_ratio"),
     Rule("gpu_pressure_terms", ("gpu_pressure_terms", "signal"), _pressure_of_nothing),
     _at_most("inflight_floor", "inflight_start"),
     _at_least("inflight_start", "inflight_floor"),

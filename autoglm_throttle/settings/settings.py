@@ -229,6 +229,9 @@ def _checked(gathered: Gathered) -> dict[str, Any]:
     wrong = given.keys() - values.keys()
     defaults = {name: info.default for name, info in Settings.model_fields.items()}
     problems += broken_rules(defaults | values, given, set(wrong))
+    if "quotas" not in given and any(route.resource_policy for route in values.get("routes", ())):
+        values["quotas"] = True
+        gathered.sources["quotas"] = gathered.sources["routes"]
     if problems or gathered.problems:
         order = {name: position for position, name in enumerate(FORMS)}
         problems.sort(key=lambda problem: order[problem.variable.partition(".")[0].partition("[")[0]])

@@ -303,6 +303,10 @@ ANOTHER = {
     "fleet_lease_s": 2,
     "fleet_heartbeat_s": 2,
     "fleet_host": "gpu-7",
+    "precisions": "fp16",
+    "compute_priority": "low",
+    "gpu_memory_ratio": 0.6,
+    "gpu_memory_ratio_low": 0.4,
 }
 STORES: dict[str, dict[str, object]] = {
     "nothing": {},
@@ -310,12 +314,14 @@ STORES: dict[str, dict[str, object]] = {
     "redis": {"redis_url": URL},
     "fleet": {"redis_url": URL, "fleet": True},
     "gpus": {"redis_url": URL, "fleet_gpu": True},
+    "quotas": {"quotas": True},
 }
 READ_WITH = {
     "REDIS_URL or USER_STORAGE": {"storage", "redis", "fleet", "gpus"},
     "REDIS_URL": {"redis", "fleet", "gpus"},
     "FLEET": {"fleet"},
     "FLEET_GPU": {"gpus"},
+    "QUOTAS": {"quotas"},
 }
 
 

@@ -1,0 +1,214 @@
+"""Resource quotas: how much of the device memory each class may fill, and what admitted requests are told.
+
+Beside the memory cap of the gate, not in place of it. Nothing is counted twice: each is a bound of its own,
+and the first that is reached acts. The gate learns how many requests make the fullest device as full as
+``GPU_MEMORY_TARGET``, in shares of the whole device, and lets those beyond wait, whatever their class. A
+quota refuses class by class, in shares of what requests can fill, at once, and also where there is no gate.
+So low and mid meet their quota first, and high, on a device, the gate. The quota of high acts first under the
+policies without a gate, and with engines: they take their memory in advance, so the gate learns nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from autoglm_throttle.control.memory_fill import Basis, Load, MemoryFill
+from autoglm_throttle.model import Decision, Demand, Finding, GpuView, Hint, Priority, Reason
+
+RESUME = 0.05
+"""A class that was refused is let in again this far below its cap, so that it does not flutter; chosen."""
+
+DEEP_CUT = 0.4
+"""Factor from which all but high get the last precision: the second step of the founding table."""
+
+COMPUTE_PRIORITIES: Final = (0, 5, 9)
+"""For high, mid, low: one digit, so that 9 minus it turns the order round; chosen."""
+
+_FIRST: Final = ((True, True, True), (True, True, False), (True, False, False))
+"""By how bad things are and by class: whether the first precision is due, else the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouteQuota:
+    """What a route says differently; None leaves it."""
+
+    cap: float | None = None
+    precisions: tuple[str, ...] | None = None
+    compute_priority: Priority | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaRules:
+    """What quotas go by; shares are of the memory that requests can fill."""
+
+    caps: tuple[float, float, float] = (0.92, 0.70, 0.50)
+    """For high (the guard against running out), mid (founding figure) and low."""
+    precisions: tuple[str, ...] = ()
+    """Labels, the best first; empty: no label."""
+    compute_priority: Priority | None = None
+    """Replaces the class of every request in its hint."""
+    routes: Mapping[str, RouteQuota] = field(default_factory=dict)
+    """By the route's name."""
+    interval_s: float = 1.0
+    stale_after_s: float = 3.0
+    """Age from which memory counts as unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaView:
+    """The quotas at one moment."""
+
+    basis: Basis
+    """With ``unknown`` or ``kept`` the caps do nothing."""
+    fill: float | None
+    """Share of the usable memory that is full, carried on to what is in flight now; None: not known."""
+    caps: Mapping[Priority, float]
+    closed: Mapping[Priority, bool]
+    """Whether a class is refused until the fill is 0.05 below its cap."""
+    slope: float
+    """Fill that one unit of cost adds."""
+    usable_bytes: int | None
+    """What requests can fill of the fullest device; None: not known, as with engines."""
+    cost: float
+    """In flight now, without requests that stated their memory."""
+
+
+class Quota:
+    """Refuses what would fill more memory than its class may, and says how the rest should be served.
+
+    Only requests that count as in flight are looked at. Not thread-safe: callers hold one re-entrant lock.
+
+    Args:
+        rules: caps and labels.
+    """
+
+    __slots__ = ("_closed", "_degraded", "_memory", "_rules", "factor", "load")
+
+    def __init__(self, rules: QuotaRules) -> None:
+        self._rules = rules
+        self._memory = MemoryFill(rules.caps[0], rules.interval_s, rules.stale_after_s)
+        self._closed: set[Priority | str] = set()
+        self._degraded = False
+        self.factor: float = 1.0
+        """That of the Regime in force."""
+        self.load: Load = Load()
+        """What is in flight."""
+
+    def learn(self, view: GpuView, now: float) -> None:
+        """Take in what the devices say."""
+        self._degraded = any(verdict.finding is Finding.DEGRADED for verdict in view.verdicts.values())
+        self._memory.learn(view, self.load, now)
+
+    def refusal(self, demand: Demand, now: float) -> Decision | None:
+        """Why a demand may not come in; None: it may, or memory is not known.
+
+        Nothing is charged: who is let in is counted with `hold`. The first one in flight needs room at its
+        sample alone, for a slope learned wrongly could otherwise never be corrected.
+        """
+        if not demand.holds_slot:
+            return None
+        fill = self._memory.projected(self.load, now)
+        if fill is None:
+            return None
+        cap, key = self._cap(demand)
+        usable, stated = self._memory.usable_bytes, demand.memory_bytes
+        if stated is not None and usable is not None and stated > cap * usable:
+            return _too_large(cap * usable)
+        if key in self._closed and fill > cap - RESUME:
+            return self._full(fill - (cap - RESUME), fill, cap, now)
+        self._closed.discard(key)
+        excess = fill + self._share(demand) - cap
+        if excess <= 0.0:
+            return None
+        if fill + self._memory.slope > cap:
+            self._closed.add(key)
+        return self._full(excess, fill, cap, now)
+
+    def hold(self, demand: Demand) -> Load:
+        """Count a demand that comes in; it must be dropped from the load that is returned."""
+        self.load.add(demand)
+        return self.load
+
+    def forget(self) -> None:
+        """Begin with nothing in flight, in a fork: requests of the parent are its own."""
+        self.load = Load()
+
+    def hint(self, demand: Demand, now: float) -> Hint:
+        """What a demand that is let in is told; to be asked before it is counted."""
+        rules, fill = self._rules, self._memory.projected(self.load, now)
+        route = rules.routes.get(demand.route or "", _NO_ROUTE)
+        priority = route.compute_priority
+        if priority is None:
+            priority = demand.priority if rules.compute_priority is None else rules.compute_priority
+        usable = self._memory.usable_bytes
+        left = None
+        if fill is not None and usable is not None:
+            left = max(0, int((self._cap(demand)[0] - fill) * usable))
+        labels = rules.precisions if route.precisions is None else route.precisions
+        return Hint(self._label(labels, demand, fill), COMPUTE_PRIORITIES[priority], left)
+
+    def view(self, now: float) -> QuotaView:
+        """All figures at ``now``."""
+        memory = self._memory
+        return QuotaView(
+            basis=memory.state(now),
+            fill=memory.projected(self.load, now),
+            caps=dict(zip(Priority, self._rules.caps, strict=True)),
+            closed={priority: priority in self._closed for priority in Priority},
+            slope=memory.slope,
+            usable_bytes=memory.usable_bytes,
+            cost=self.load.cost,
+        )
+
+    def _cap(self, demand: Demand) -> tuple[float, Priority | str]:
+        """The cap of a demand, and what keeps it closed together with others."""
+        if demand.route is not None:
+            route = self._rules.routes.get(demand.route, _NO_ROUTE)
+            if route.cap is not None:
+                return min(route.cap, self._rules.caps[0]), demand.route
+        return self._rules.caps[demand.priority], demand.priority
+
+    def _share(self, demand: Demand) -> float:
+        """Fill that a demand will add."""
+        memory = self._memory
+        if demand.memory_bytes is not None and memory.usable_bytes:
+            return demand.memory_bytes / memory.usable_bytes
+        return memory.slope * demand.cost if self.load.held else 0.0
+
+    def _label(self, labels: tuple[str, ...], demand: Demand, fill: float | None) -> str:
+        if not labels:
+            return ""
+        bad = 0
+        if self.factor <= DEEP_CUT or self._degraded:
+            bad = 2
+        elif self.factor < 1.0 or (fill is not None and fill > self._rules.caps[Priority.MID]):
+            bad = 1
+        place = 0 if _FIRST[bad][demand.priority] else len(labels) - 1
+        if demand.precision in labels:
+            place = max(place, labels.index(demand.precision))
+        return labels[place]
+
+    def _full(self, excess: float, fill: float, cap: float, now: float) -> Decision:
+        """The refusal. Room comes when requests end, and shows at the next sample at the latest.
+
+        The wait is an estimate, unlike that of a bucket: how soon requests end is theirs.
+        """
+        memory = self._memory
+        wait = memory.next_sample_s(now)
+        freed = memory.slope * (memory.release_rate or 0.0)
+        if freed > 0.0:
+            wait = max(wait, excess / freed)
+        return Decision(False, Reason.GPU, "gpu:memory", "memory", cap, max(0.0, cap - fill), wait, wait)
+
+
+def _too_large(limit_bytes: float) -> Decision:
+    """No wait helps: it states more than its class may fill of the whole."""
+    return Decision(
+        False, Reason.TOO_LARGE, "too_large:memory", "memory", int(limit_bytes), 0, math.inf, math.inf
+    )
+
+
+_NO_ROUTE: Final = RouteQuota()

@@ -1,0 +1,102 @@
+"""The table ``resource_policy``: of the whole service, or of one route."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from autoglm_throttle.model import Priority
+from autoglm_throttle.settings.form import Form, FormError, Listed, Number, PriorityName, WithNone, read_all
+from autoglm_throttle.settings.problem import ConfigError, Problem, unknown_keys
+
+RATIO: Final = Number(0.01, 1, "share")
+
+_LABEL: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
+
+
+class Precision(Form[str]):
+    """The label of one variant of a model."""
+
+    allowed = "labels such as fp16, of at most 32 letters, digits, dots, dashes and underscores"
+    example = "fp16,int8"
+
+    def parse(self, raw: object) -> str:
+        """Read a label in lower case."""
+        label = raw.strip().lower() if isinstance(raw, str) else ""
+        if not _LABEL.fullmatch(label):
+            raise FormError
+        return label
+
+
+POLICY_FORMS: Final[Mapping[str, Form[Any]]] = {
+    "precision_hint": WithNone(Listed(Precision())),
+    "gpu_memory_ratio": WithNone(RATIO),
+    "compute_priority": WithNone(PriorityName()),
+}
+
+SETTINGS_OF: Final = {
+    "precision_hint": "precisions",
+    "gpu_memory_ratio": "gpu_memory_ratio",
+    "compute_priority": "compute_priority",
+}
+"""Key of the table of the whole service -> the setting that it gives."""
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class ResourcePolicy:
+    """What one route may fill of the memory, and how its requests should be served; None leaves a column.
+
+    Args:
+        precision_hint: labels of the variants, the best first; replaces ``PRECISIONS``.
+        gpu_memory_ratio: share of the memory that requests can fill, 0.01..1, above which the route's are
+            refused, whatever their class; ``GPU_MEMORY_TARGET`` stays above it.
+        compute_priority: the class told to the engine.
+
+    Raises:
+        ConfigError: one problem for each argument that is not allowed.
+    """
+
+    precision_hint: tuple[str, ...] | None
+    gpu_memory_ratio: float | None
+    compute_priority: Priority | None
+
+    def __init__(
+        self,
+        precision_hint: str | Sequence[str] | None = None,
+        gpu_memory_ratio: float | str | None = None,
+        compute_priority: Priority | str | None = None,
+    ) -> None:
+        given = (precision_hint, gpu_memory_ratio, compute_priority)
+        values, problems = read_all(POLICY_FORMS, dict(zip(POLICY_FORMS, given, strict=True)))
+        if problems:
+            raise ConfigError(problems)
+        for column, value in values.items():
+            object.__setattr__(self, column, value)
+
+    def given(self) -> dict[str, object]:
+        """The columns that say something."""
+        return {key: value for key in POLICY_FORMS if (value := getattr(self, key)) is not None}
+
+
+class ResourcePolicyForm(Form[ResourcePolicy]):
+    """A policy made in code, or a table as TOML has it."""
+
+    allowed = "a table with precision_hint, gpu_memory_ratio or compute_priority"
+    example = "{ gpu_memory_ratio = 0.5 }"
+
+    def parse(self, raw: object) -> ResourcePolicy:
+        """Take a policy, or make one of a table."""
+        if isinstance(raw, ResourcePolicy):
+            return raw
+        if not isinstance(raw, Mapping):
+            raise FormError
+        problems = unknown_keys(raw, tuple(POLICY_FORMS))
+        try:
+            policy = ResourcePolicy(**{key: raw[key] for key in POLICY_FORMS if key in raw})
+        except ConfigError as error:
+            problems += error.problems
+        if problems:
+            raise ConfigError(Problem("." + p.variable, p.message, p.hint) for p in problems)
+        return policy
