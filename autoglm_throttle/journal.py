@@ -11,7 +11,21 @@ from typing import Final
 from autoglm_throttle.limiting.shared.outage import Change, State
 from autoglm_throttle.limiting.shared.store import WORST_WINDOW
 from autoglm_throttle.limiting.shared.windows import StoreView
-from autoglm_throttle.model import Decision, Demand, GpuSample, OnError, Reason, Regime, Telemetry, Why
+from autoglm_throttle.model import (
+    Decision,
+    Demand,
+    DeviceKey,
+    Finding,
+    GpuSample,
+    GpuView,
+    OnError,
+    Reason,
+    Regime,
+    Signal,
+    Telemetry,
+    Verdict,
+    Why,
+)
 from autoglm_throttle.settings import Problem
 
 LOGGER = logging.getLogger("autoglm_throttle")
@@ -24,6 +38,17 @@ _LIMITS: Final = frozenset({"policy", "rate_high_rps", "rate_mid_rps", "rate_low
 
 MOST_CHARACTERS: Final = 60
 """Of one setting in that line; the whole stands among its keys."""
+
+FAULTS: Final[Mapping[Finding, int]] = {
+    Finding.STALLED: logging.ERROR,
+    Finding.DEGRADED: logging.WARNING,
+    Finding.THROTTLED: logging.WARNING,
+    Finding.STARVED: logging.WARNING,
+}
+"""Verdicts that somebody should hear of, and how loudly. A lost card has a line of its own."""
+
+MOST_SOURCES: Final = 3
+"""Named in a line; a view may have many."""
 
 _MEANWHILE = {
     OnError.LOCAL: "each process goes by {share} of the user limits until it answers",
@@ -47,8 +72,17 @@ class Line:
             LOGGER.log(self.level, self.text, extra={"event": self.event, **self.keys})
 
 
-def changes(before: Regime, after: Regime) -> Iterator[Line]:
-    """The lines that a change of Regime deserves: a tier entered or left, the door shut, telemetry."""
+def changes(
+    before: Regime, after: Regime, view: GpuView | None = None, now: float | None = None
+) -> Iterator[Line]:
+    """The lines that a change of Regime deserves: a tier entered or left, the door shut, telemetry.
+
+    Args:
+        before: the Regime until now.
+        after: the one from now on.
+        view: what was last seen of the devices; None: nothing yet.
+        now: monotonic seconds; None: the age of what was seen is not told.
+    """
     shut, was_shut = not after.factor, not before.factor
     if after.tier != before.tier or shut is not was_shut:
         falls = after.factor < before.factor
@@ -66,26 +100,107 @@ def changes(before: Regime, after: Regime) -> Iterator[Line]:
     if after.telemetry is not before.telemetry:
         nothing = after.why is Why.NO_DEVICE
         worse = nothing or after.telemetry in {Telemetry.STALE, Telemetry.BLIND}
+        provider, age_s = _heard(after.signal, view, now)
+        said = [provider] if provider else []
+        said += [] if age_s is None else [f"{age_s:.1f} s old"]
+        whose = f" ({', '.join(said)})" if said else ""
         yield Line(
             "telemetry_changed",
             logging.WARNING if worse else logging.INFO,
-            "no GPU to look at: the rates stay nominal" if nothing else f"GPU telemetry is {after.telemetry}",
-            {"state": after.telemetry.value, "state_before": before.telemetry.value, "factor": after.factor},
+            "no GPU to look at: the rates stay nominal"
+            if nothing
+            else f"GPU telemetry is {after.telemetry}{whose}",
+            {
+                "state": after.telemetry.value,
+                "state_before": before.telemetry.value,
+                "factor": after.factor,
+                "provider": provider or None,
+                "age_s": age_s,
+            },
         )
 
 
+def _heard(signal: Signal, view: GpuView | None, now: float | None) -> tuple[str, float | None]:
+    """Who tells the signal in force, and how old its newest measurement is."""
+    if view is None or not view.devices:
+        return "", None
+    engines = signal is Signal.PRESSURE and view.engines_at_s is not None
+    at_s = view.engines_at_s if engines else view.taken_at_s
+    names = sorted({row.source for row in view.devices if (row.kind == "engine") is engines})
+    more = f" and {len(names) - MOST_SOURCES} more" if len(names) > MOST_SOURCES else ""
+    age_s = None if now is None or at_s is None else max(0.0, now - at_s)
+    return ", ".join(names[:MOST_SOURCES]) + more, age_s
+
+
 def device_changes(before: Sequence[GpuSample], after: Sequence[GpuSample]) -> Iterator[Line]:
-    """The lines for devices that were lost, and for those that came back."""
+    """The lines for cards that were lost, and for those that came back."""
     were, are = _lost(before), _lost(after)
-    usable = len(after) - len(are)
+    known = sum(row.kind != "engine" for row in after)
+    usable = known - len(are)
     for devices, word, level in ((are - were, "lost", logging.ERROR), (were - are, "back", logging.INFO)):
-        for device in sorted(devices):
-            text = f"{device} is {word}: {usable} of {len(after)} usable"
-            yield Line(f"gpu_{word}", level, text, {"device": device, "usable": usable, "known": len(after)})
+        for key in sorted(devices):
+            text = f"{_called(key)} is {word}: {usable} of {known} usable"
+            yield Line(f"gpu_{word}", level, text, {**_which(key), "usable": usable, "known": known})
 
 
-def _lost(samples: Sequence[GpuSample]) -> set[str]:
-    return {sample.device for sample in samples if sample.health == "lost"}
+def _lost(samples: Sequence[GpuSample]) -> set[DeviceKey]:
+    return {(sample.host, sample.device) for sample in samples if sample.health == "lost"}
+
+
+def verdict_changes(before: GpuView | None, after: GpuView) -> Iterator[Line]:
+    """The lines for cards that were found to be at fault, and for those that are well again.
+
+    Whether a card idles or works is no news, and a lost one has had its line.
+    """
+    were = {} if before is None else before.verdicts
+    for key in sorted(after.verdicts):
+        verdict, was = after.verdicts[key], were.get(key)
+        if was is not None and was.finding is verdict.finding:
+            continue
+        if verdict.finding in FAULTS:
+            yield _fault(key, verdict, was)
+        elif was is not None and was.finding in FAULTS and verdict.finding is not Finding.LOST:
+            yield _over(key, verdict, was)
+
+
+def _fault(key: DeviceKey, verdict: Verdict, was: Verdict | None) -> Line:
+    rests_on = ", ".join(f"{name} {value:.3g}" for name, value in verdict.evidence.items())
+    text = f"{_called(key)} is {verdict.finding}, {verdict.confidence:.0%} sure"
+    keys = {
+        **_which(key),
+        "verdict": verdict.finding.value,
+        "verdict_before": None if was is None else was.finding.value,
+        "confidence": verdict.confidence,
+        "evidence": dict(verdict.evidence),
+    }
+    level = FAULTS[verdict.finding]
+    return Line("gpu_verdict", level, f"{text}: {rests_on}" if rests_on else text, keys)
+
+
+def _over(key: DeviceKey, verdict: Verdict, was: Verdict) -> Line:
+    lasted_s = max(0.0, verdict.since_s - was.since_s)
+    text = f"{_called(key)} is {verdict.finding}, no longer {was.finding} after {lasted_s:.0f} s"
+    keys = {
+        **_which(key),
+        "verdict": verdict.finding.value,
+        "verdict_before": was.finding.value,
+        "lasted_s": lasted_s,
+    }
+    return Line("gpu_verdict", logging.INFO, text, keys)
+
+
+def _which(key: DeviceKey) -> dict[str, object]:
+    return {"device": _plain(key[1]), "host": _plain(key[0])}
+
+
+def _called(key: DeviceKey) -> str:
+    host, device = map(_plain, key)
+    return f"{device} on {host}" if host else device
+
+
+def _plain(text: str) -> str:
+    """Names come from exporters: no character of theirs may begin a line of its own."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def configured(values: Mapping[str, str], chosen: Collection[str]) -> Line:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,22 @@ from autoglm_throttle.journal import Line, RefusalSampler, changes
 from autoglm_throttle.limiting.shared.outage import Change, State
 from autoglm_throttle.limiting.shared.store import Health, Trouble
 from autoglm_throttle.limiting.shared.windows import StoreView
-from autoglm_throttle.model import Decision, Demand, OnError, Priority, Reason, Regime, Telemetry, Why
+from autoglm_throttle.model import (
+    Decision,
+    Demand,
+    DeviceKey,
+    Finding,
+    GpuSample,
+    GpuView,
+    OnError,
+    Priority,
+    Reason,
+    Regime,
+    Signal,
+    Telemetry,
+    Verdict,
+    Why,
+)
 from autoglm_throttle.settings import Problem
 
 
@@ -73,7 +90,145 @@ def test_telemetry_that_changes_is_a_line(state: Telemetry, level: int) -> None:
     (line,) = changes(regime(telemetry=Telemetry.STARTING), regime(telemetry=state))
     assert (line.event, line.level) == ("telemetry_changed", level)
     assert line.text == f"GPU telemetry is {state}"
-    assert line.keys == {"state": state.value, "state_before": "starting", "factor": 1.0}
+    assert line.keys == {
+        "state": state.value,
+        "state_before": "starting",
+        "factor": 1.0,
+        "provider": None,
+        "age_s": None,
+    }
+
+
+def row(device: str = "GPU-a", **fields: Any) -> GpuSample:
+    told: dict[str, Any] = {"index": 0, "taken_at_s": 0.0, "source": "nvml"} | fields
+    return GpuSample(device=device, **told)
+
+
+def seen(*devices: GpuSample, **fields: Any) -> GpuView:
+    told: dict[str, Any] = {"taken_at_s": 100.0, "utilization_pct": None, "utilization_max_pct": None}
+    told |= {"memory_ratio": None, "power_ratio": None, "capacity": 1.0}
+    return GpuView(**(told | fields), devices=devices)
+
+
+CARDS = (row(), row("GPU-b", source="dcgm:node-7:9400", host="node-7"))
+ENGINE = row("llm:8000", kind="engine", source="vllm:llm:8000")
+
+
+@pytest.mark.parametrize(
+    ("signal", "view", "provider", "age_s"),
+    [
+        (Signal.UTILIZATION, seen(*CARDS, ENGINE, engines_at_s=103.0), "dcgm:node-7:9400, nvml", 4.5),
+        (Signal.PRESSURE, seen(*CARDS, ENGINE, engines_at_s=103.0), "vllm:llm:8000", 1.5),
+        (Signal.PRESSURE, seen(*CARDS), "dcgm:node-7:9400, nvml", 4.5),
+        (Signal.UTILIZATION, seen(row(), taken_at_s=200.0), "nvml", 0.0),
+    ],
+)
+def test_telemetry_is_told_with_its_source_and_age(
+    signal: Signal, view: GpuView, provider: str, age_s: float
+) -> None:
+    before = regime()
+    after = dataclasses.replace(regime(telemetry=Telemetry.STALE), signal=signal)
+    (line,) = changes(before, after, view, 104.5)
+    assert (line.keys["provider"], line.keys["age_s"]) == (provider, age_s)
+    assert line.text == f"GPU telemetry is stale ({provider}, {age_s:.1f} s old)"
+    (line,) = changes(before, after, view)
+    assert (line.keys["age_s"], line.text) == (None, f"GPU telemetry is stale ({provider})")
+
+
+def test_of_many_sources_a_few_are_named() -> None:
+    view = seen(*(row(f"GPU-{n}", source=f"dcgm:node-{n}:9400") for n in range(6)))
+    (line,) = changes(regime(), regime(telemetry=Telemetry.BLIND), view, 101.0)
+    assert line.keys["provider"] == "dcgm:node-0:9400, dcgm:node-1:9400, dcgm:node-2:9400 and 3 more"
+
+
+def test_a_view_without_devices_names_nobody() -> None:
+    (line,) = changes(regime(), regime(telemetry=Telemetry.BLIND), seen(), 101.0)
+    assert (line.text, line.keys["provider"]) == ("GPU telemetry is blind", None)
+
+
+def test_a_card_that_is_lost_and_one_that_is_back() -> None:
+    here, there = row(), row(host="node-7")
+    gone = row(host="node-7", health="lost")
+    (line,) = journal.device_changes((here, there, ENGINE), (here, gone, ENGINE))
+    assert (line.event, line.level) == ("gpu_lost", logging.ERROR)
+    assert line.text == "GPU-a on node-7 is lost: 1 of 2 usable"
+    assert line.keys == {"device": "GPU-a", "host": "node-7", "usable": 1, "known": 2}
+    (line,) = journal.device_changes((here, gone), (here, there))
+    assert (line.event, line.level, line.keys["usable"]) == ("gpu_back", logging.INFO, 2)
+    assert list(journal.device_changes((here, gone), (here, gone))) == []
+
+
+def judged(
+    finding: Finding, since_s: float = 0.0, /, key: DeviceKey = ("", "GPU-a"), **evidence: float
+) -> GpuView:
+    return seen(row(), verdicts={key: Verdict(finding, since_s, 0.8, evidence)})
+
+
+@pytest.mark.parametrize(
+    ("finding", "level"),
+    [
+        (Finding.STALLED, logging.ERROR),
+        (Finding.DEGRADED, logging.WARNING),
+        (Finding.THROTTLED, logging.WARNING),
+        (Finding.STARVED, logging.WARNING),
+    ],
+)
+@pytest.mark.parametrize("before", [None, Finding.WORKING, Finding.IDLE, Finding.LOST])
+def test_a_fault_is_told_with_its_evidence(finding: Finding, level: int, before: Finding | None) -> None:
+    evidence = {"utilization_pct": 100.0, "power_share": 0.1234, "progress_per_s": 0.0}
+    was = None if before is None else judged(before)
+    (line,) = journal.verdict_changes(was, judged(finding, 5.0, **evidence))
+    assert (line.event, line.level) == ("gpu_verdict", level)
+    told = "utilization_pct 100, power_share 0.123, progress_per_s 0"
+    assert line.text == f"GPU-a is {finding}, 80% sure: {told}"
+    assert line.keys == {
+        "device": "GPU-a",
+        "host": "",
+        "verdict": finding.value,
+        "verdict_before": None if before is None else before.value,
+        "confidence": 0.8,
+        "evidence": evidence,
+    }
+
+
+def test_a_fault_without_evidence_is_told_all_the_same() -> None:
+    (line,) = journal.verdict_changes(None, judged(Finding.STALLED))
+    assert line.text == "GPU-a is stalled, 80% sure"
+
+
+def test_a_fault_that_is_over_says_how_long_it_lasted() -> None:
+    (line,) = journal.verdict_changes(judged(Finding.STALLED, 10.0), judged(Finding.PRODUCTIVE, 22.4))
+    assert (line.event, line.level) == ("gpu_verdict", logging.INFO)
+    assert line.text == "GPU-a is productive, no longer stalled after 12 s"
+    assert line.keys["lasted_s"] == pytest.approx(12.4)
+    (line,) = journal.verdict_changes(judged(Finding.THROTTLED), judged(Finding.STALLED))
+    assert line.level == logging.ERROR, "a worse fault is not an end"
+
+
+@pytest.mark.parametrize("finding", Finding)
+def test_what_stays_is_told_once(finding: Finding) -> None:
+    assert list(journal.verdict_changes(judged(finding, 1.0), judged(finding, 1.0, power_share=0.5))) == []
+
+
+QUIET = [finding for finding in Finding if finding not in journal.FAULTS]
+
+
+@pytest.mark.parametrize("before", QUIET)
+@pytest.mark.parametrize("after", QUIET)
+def test_what_is_no_fault_is_no_line(before: Finding, after: Finding) -> None:
+    assert list(journal.verdict_changes(judged(before), judged(after))) == []
+
+
+def test_a_stalled_card_that_is_lost_has_the_line_of_the_loss_alone() -> None:
+    assert list(journal.verdict_changes(judged(Finding.STALLED), judged(Finding.LOST))) == []
+
+
+def test_a_name_from_an_exporter_begins_no_line_of_its_own() -> None:
+    evil = ("node\n7", "GPU\r\nCRITICAL all is lost\x1b[2J")
+    (line,) = journal.verdict_changes(None, judged(Finding.STALLED, key=evil))
+    (lost,) = journal.device_changes((), (row(evil[1], host=evil[0], health="lost"),))
+    for text in (line.text, lost.text, *map(str, line.keys.values()), *map(str, lost.keys.values())):
+        assert text.isprintable()
 
 
 def test_a_line_reaches_the_logger_with_its_keys(caplog: pytest.LogCaptureFixture) -> None:

@@ -69,9 +69,9 @@ def told_all() -> ManualThrottle:
     return throttle
 
 
-def throttle_of(**how: int) -> ManualThrottle:
+def throttle_of(devices: int, engines: int = 0) -> ManualThrottle:
     clock = ManualClock()
-    return throttle_for_tests(clock=clock, gpu=FakeGpu(clock=clock, **how))
+    return throttle_for_tests(clock=clock, gpu=FakeGpu(devices, engines=engines, clock=clock))
 
 
 def test_every_quantity_is_told_in_base_units() -> None:
