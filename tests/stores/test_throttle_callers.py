@@ -31,7 +31,7 @@ MANY = "1000/minute"
 async def test_a_handler_that_blocks_the_loop_makes_no_decision_local(
     own_server: RedisServer, redis_prefix: str
 ) -> None:
-    site = await connected(own_server.url, redis_prefix)
+    site = await connected(own_server.url, redis_prefix, redis_deadline_s=0.15)
     before = site.fallbacks
     for passes in range(6):
         asked = [asyncio.create_task(site.ask(user)) for user in range(1, 40)]

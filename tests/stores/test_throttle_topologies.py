@@ -12,7 +12,7 @@ from tests.stores.asking import name
 from tests.stores.cluster import Cluster3
 from tests.stores.sentinel import SentinelPair
 from tests.stores.server import newest
-from tests.stores.sites import BACK_S, HASTY, Traffic, changes, connected
+from tests.stores.sites import BACK_S, HASTY, PATIENTLY, Traffic, changes, connected
 
 pytestmark = pytest.mark.server
 
@@ -67,7 +67,7 @@ class TestCluster:
     """Three nodes with a third of the users each."""
 
     async def test_limits_are_exact_whoever_asks(self, redis_cluster: Cluster3, redis_prefix: str) -> None:
-        sites = [await connected(redis_cluster.url, redis_prefix, "5/minute") for _ in range(3)]
+        sites = [await connected(redis_cluster.url, redis_prefix, "5/minute", **PATIENTLY) for _ in range(3)]
         users = range(1, 41)
         decisions = [await site.crowd(*users) for site in sites for _ in range(3)]
         for user in users:
