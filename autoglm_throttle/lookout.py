@@ -19,7 +19,7 @@ from autoglm_throttle.gpu.none import NoSource
 from autoglm_throttle.gpu.pace import Pace
 from autoglm_throttle.gpu.plausible import believable
 from autoglm_throttle.gpu.sampler import Sampler
-from autoglm_throttle.gpu.verdict import Judge
+from autoglm_throttle.gpu.verdict import Judge, VerdictRules
 from autoglm_throttle.model import (
     Clock,
     Finding,
@@ -75,9 +75,10 @@ class Lookout:
         self._aggregator = Aggregator(
             settings.gpu_aggregate,
             stale_after_s=settings.gpu_stale_after_s or max(3.0 * interval_s, 3.0),
+            forget_s=settings.gpu_forget_s,
             order=tuple(provider.name for provider in providers),
         )
-        self._judge = Judge()
+        self._judge = Judge(_verdict_rules(settings))
         self._host_load = HostLoad()
         self._host = Host(None, None)
         self._host_due_s = -math.inf
@@ -212,6 +213,17 @@ class Lookout:
             return
         if len(self._absent | self._gone) == len(self._samplers):
             self._ends.silent(bool(self._gone))
+
+
+def _verdict_rules(settings: Settings) -> VerdictRules:
+    return VerdictRules(
+        power_stalled=settings.verdict_power_stalled,
+        power_underfed=settings.verdict_power_underfed,
+        sm_stalled=settings.verdict_sm_stalled,
+        sm_underfed=settings.verdict_sm_underfed,
+        stalled_s=settings.verdict_stalled_s,
+        queue_target=float(settings.gpu_queue_target),
+    )
 
 
 def believed(rows: Sequence[GpuSample]) -> list[GpuSample]:

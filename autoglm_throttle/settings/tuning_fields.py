@@ -1,4 +1,4 @@
-"""Constants of the gate, of the policy ``adaptive`` and of shared limits.
+"""Constants of the gate, of the policy ``adaptive``, of shared limits and of verdicts.
 
 They come from ``CONFIG_FILE`` and code, never the environment.
 Nothing that an operator needs in the night is among them.
@@ -98,6 +98,42 @@ class TuningFields(BaseSettings):
     fleet_heartbeat_s: Annotated[float, Number(0.5, 300, "s")] = setting(
         5.0,
         "Time from one sign of life of a process of a fleet to the next; after three without one it is gone.",
+        CHOSEN,
+        tuning=True,
+    )
+    gpu_forget_s: Annotated[float, Number(1, 86_400, "s")] = setting(
+        300.0,
+        "How long a card counts as lost that a dcgm or prometheus source no longer lists; then it is forgotten.",
+        CHOSEN,
+        tuning=True,
+    )
+    verdict_power_stalled: Annotated[float, Number(0, 1, "share")] = setting(
+        0.30,
+        "Power over its limit below which a busy card from which nothing comes is stalled.",
+        "a hung collective drew 70 W (NVIDIA/nccl#968); not yet calibrated on a card of ours",
+        tuning=True,
+    )
+    verdict_power_underfed: Annotated[float, Number(0, 1, "share")] = setting(
+        0.40,
+        "Power over its limit below which a busy card that works is underfed.",
+        "a steady vLLM drew 320 of 700 W; not yet calibrated on a card of ours",
+        tuning=True,
+    )
+    verdict_sm_stalled: Annotated[float, Number(0, 1, "share")] = setting(
+        0.05,
+        "Share of the multiprocessors with work below which such a card is stalled.",
+        "one block on 132 of them is 0.008",
+        tuning=True,
+    )
+    verdict_sm_underfed: Annotated[float, Number(0, 1, "share")] = setting(
+        0.25,
+        "Share of the multiprocessors with work below which a busy card that works is underfed.",
+        "the class 'busy, low SM use' of KempnerPulse",
+        tuning=True,
+    )
+    verdict_stalled_s: Annotated[float, Number(10, 3600, "s")] = setting(
+        10.0,
+        "How long nothing may come out of a busy card before it is stalled; more where answers take longer.",
         CHOSEN,
         tuning=True,
     )

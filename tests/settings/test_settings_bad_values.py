@@ -154,6 +154,12 @@ BAD: dict[str, list[object]] = {
     "refused_cache_s": ["0", "61"],
     "fleet_lease_s": ["0.09", "61"],
     "fleet_heartbeat_s": ["0.4", "301"],
+    "gpu_forget_s": ["0.5", "86401"],
+    "verdict_power_stalled": ["-0.1", "30"],
+    "verdict_power_underfed": ["1.1"],
+    "verdict_sm_stalled": ["5"],
+    "verdict_sm_underfed": ["-1"],
+    "verdict_stalled_s": ["9", "3601"],
 }
 
 
