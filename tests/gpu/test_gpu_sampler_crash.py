@@ -5,10 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
+from autoglm_throttle.gpu.none import NoSource
 from autoglm_throttle.gpu.sampler import THREAD, Sampler
+from autoglm_throttle.gpu.schedule import Schedule
 from autoglm_throttle.model import GpuSample, ProviderMisconfigured
 from tests.gpu.doubles import PATIENCE_S, ROW, Hands, Hang, Heard, Source, raising
 
@@ -120,6 +124,67 @@ def test_a_crowd_of_requests_starts_one_thread(sampler: Sampler, source: Source,
         assert len(threads()) == 1
     finally:
         hang.over.set()
+
+
+class Meanwhile:
+    """A lock that is had only after something else has happened."""
+
+    def __init__(self, lock: Any, happens: Callable[[], object]) -> None:
+        self.lock = lock
+        self.happening = [happens]
+
+    def __enter__(self) -> None:
+        while self.happening:
+            self.happening.pop()()
+        self.lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self.lock.release()
+
+
+@pytest.mark.parametrize("happening", ["stop", "start"])
+def test_what_another_request_did_first_counts(
+    sampler: Sampler, source: Source, hands: Hands, monkeypatch: pytest.MonkeyPatch, happening: str
+) -> None:
+    run_until_it_ends(sampler, sampler.start)
+    hang = Hang()
+    source.reading = hang
+    hands.now += 1.0
+    monkeypatch.setattr(sampler, "_lock", Meanwhile(sampler._lock, getattr(sampler, happening)))
+    try:
+        assert not sampler.revive(hands.now)
+        assert len(threads()) == {"stop": 0, "start": 1}[happening]
+    finally:
+        hang.over.set()
+
+
+@pytest.mark.parametrize(
+    ("plan", "reading"),
+    [
+        ("succeeded", lambda: [ROW]),
+        ("failed", raising(OSError("x"))),
+        ("absent", raising(NoSource("nothing"))),
+    ],
+)
+def test_no_pace_of_another_thread_is_lost_while_the_next_read_is_planned(
+    sampler: Sampler,
+    source: Source,
+    monkeypatch: pytest.MonkeyPatch,
+    plan: str,
+    reading: Callable[[], Sequence[GpuSample]],
+) -> None:
+    planned = getattr(Schedule, plan)
+    free: list[bool] = []
+
+    def watched(*arguments: Any) -> Any:
+        with ThreadPoolExecutor(1) as another:
+            free.append(another.submit(sampler._lock.acquire, blocking=False).result(PATIENCE_S))
+        return planned(*arguments)
+
+    monkeypatch.setattr(Schedule, plan, watched)
+    source.reading = reading
+    sampler.tick()
+    assert free == [False]
 
 
 def test_none_is_started_beside_a_hung_read_or_a_hung_closing(

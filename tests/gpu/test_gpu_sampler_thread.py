@@ -271,6 +271,7 @@ def test_a_child_has_no_thread_no_handles_and_no_locked_lock(
 
     def check() -> None:
         assert not runs(sampler)
+        assert sampler.reading_since_s is None, "it is the parent that reads"
         assert source.calls == ["read", "forget"], source.calls
         source.reading = lambda: [ROW]
         starter = threading.Thread(target=sampler.start, daemon=True)
