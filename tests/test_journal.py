@@ -159,9 +159,12 @@ def test_a_card_that_is_lost_and_one_that_is_back() -> None:
 
 
 def judged(
-    finding: Finding, since_s: float = 0.0, /, key: DeviceKey = ("", "GPU-a"), **evidence: float
+    finding: Finding,
+    since_s: float = 0.0,
+    evidence: dict[str, float] | None = None,
+    key: DeviceKey = ("", "GPU-a"),
 ) -> GpuView:
-    return seen(row(), verdicts={key: Verdict(finding, since_s, 0.8, evidence)})
+    return seen(row(), verdicts={key: Verdict(finding, since_s, 0.8, evidence or {})})
 
 
 @pytest.mark.parametrize(
@@ -177,7 +180,7 @@ def judged(
 def test_a_fault_is_told_with_its_evidence(finding: Finding, level: int, before: Finding | None) -> None:
     evidence = {"utilization_pct": 100.0, "power_share": 0.1234, "progress_per_s": 0.0}
     was = None if before is None else judged(before)
-    (line,) = journal.verdict_changes(was, judged(finding, 5.0, **evidence))
+    (line,) = journal.verdict_changes(was, judged(finding, 5.0, evidence))
     assert (line.event, line.level) == ("gpu_verdict", level)
     told = "utilization_pct 100, power_share 0.123, progress_per_s 0"
     assert line.text == f"GPU-a is {finding}, 80% sure: {told}"
@@ -207,7 +210,9 @@ def test_a_fault_that_is_over_says_how_long_it_lasted() -> None:
 
 @pytest.mark.parametrize("finding", Finding)
 def test_what_stays_is_told_once(finding: Finding) -> None:
-    assert list(journal.verdict_changes(judged(finding, 1.0), judged(finding, 1.0, power_share=0.5))) == []
+    assert (
+        list(journal.verdict_changes(judged(finding, 1.0), judged(finding, 1.0, {"power_share": 0.5}))) == []
+    )
 
 
 QUIET = [finding for finding in Finding if finding not in journal.FAULTS]
