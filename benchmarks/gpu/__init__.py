@@ -1,0 +1,1 @@
+"""What `benchmarks.gpu_closed_loop` is made of."""

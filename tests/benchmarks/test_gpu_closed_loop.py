@@ -1,0 +1,328 @@
+"""The benchmark on a real GPU, without one: its parts, and one short run with a stand-in."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoglm_throttle.model import ProviderUnavailable
+from autoglm_throttle.model import Work as Told
+from autoglm_throttle.testing import ManualClock
+from benchmarks import gpu_closed_loop, harness
+from benchmarks.gpu import card, fit, served, table
+from benchmarks.gpu.batcher import Batcher
+from benchmarks.gpu.torch_work import TorchWork
+from benchmarks.gpu.watch import SHOWN, Watch, summary
+from benchmarks.gpu.work import KERNELS, MAX_BATCH, Job, Sleeper
+from tests.traffic.asgi_driver import ask
+
+ENOUGH_S = 5.0
+
+
+def watch(path: Path, clock: ManualClock, told: dict[str, Callable[[], Told]]) -> Watch:
+    return Watch((f"fake:{path}",), 1.0, told, clock)
+
+
+def judged(path: Path, kernel: str, *, steps: int = 14) -> dict[str, str]:
+    """What a card that does one thing for some seconds is called, while it moves and while it is silent."""
+    path.write_text(json.dumps(card.state(kernel, 1.0)) + "\n")
+    clock = ManualClock()
+    inside, done = int(kernel != "idle"), 0
+    works: dict[str, Callable[[], Told]] = {
+        "moving": lambda: Told(in_flight=inside, completed_total=done),
+        "silent": lambda: Told(in_flight=inside),
+    }
+    witness = watch(path, clock, works)
+    for _ in range(steps):
+        witness.step()
+        clock.advance(1.0)
+        done += 10
+    return {name: found["finding"] for name, found in witness.series[-1]["verdicts"].items()}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "moving", "silent"),
+    [
+        ("idle", "idle", "idle"),
+        ("spin", "underfed", "stalled"),
+        ("small", "underfed", "stalled"),
+        ("decode", "productive", "unknown"),
+        ("gemm", "productive", "unknown"),
+    ],
+)
+def test_the_stand_in_is_judged_as_what_it_stands_for(
+    tmp_path: Path, kernel: str, moving: str, silent: str
+) -> None:
+    assert judged(tmp_path / "card.jsonl", kernel) == {"moving": moving, "silent": silent}
+
+
+def test_a_witness_that_cannot_read_says_why_and_goes_on(tmp_path: Path) -> None:
+    clock = ManualClock()
+    witness = watch(tmp_path / "none.jsonl", clock, {"witness": Told})
+    witness.step()
+    assert witness.series == []
+    assert sum(witness.told()["failures"].values()) == 1
+    (tmp_path / "none.jsonl").write_text('{"utilization_pct": 50}\n')
+    witness.step()
+    assert witness.series[0]["utilization_pct"] == 50.0
+    assert witness.series[0]["power_share"] is None
+
+
+def entry(at_s: float, utilization: float | None, finding: str) -> dict[str, Any]:
+    numbers = dict.fromkeys(SHOWN) | {"utilization_pct": utilization}
+    found = {"witness": {"finding": finding, "confidence": 1.0, "evidence": {}}}
+    return {"at_s": at_s, **numbers, "throttle": None, "notes": [], "verdicts": found}
+
+
+def test_a_summary_has_the_readings_of_the_window_alone() -> None:
+    series = [
+        entry(0.9, 1.0, "idle"),
+        entry(1.0, 20.0, "working"),
+        entry(2.0, None, "unknown"),
+        entry(3.0, 90.0, "productive"),
+        entry(4.0, 30.0, "working"),
+        entry(4.1, 99.0, "idle"),
+    ]
+    told = summary(series, 1.0, 4.0)
+    assert told["samples"] == 4
+    assert told["utilization_pct"] == [20.0, 30.0, 90.0]
+    assert told["power_w"] is None
+    assert told["verdicts"] == {"witness": {"working": 0.5, "unknown": 0.25, "productive": 0.25}}
+    assert told["last"]["witness"]["finding"] == "working"
+    assert summary(series, 5.0, 6.0)["verdicts"] == {}
+
+
+def kernels(**changed: float) -> list[dict[str, Any]]:
+    """What the stand-in tells of each kernel, as if it were measured."""
+    seen = []
+    for name in KERNELS:
+        row = card.state(name, 1.0)
+        told = {
+            signal: [value, value, value]
+            for signal in ("utilization_pct", "sm_active_ratio", "tensor_active_ratio", "dram_active_ratio")
+            if (value := row[signal]) is not None
+        }
+        share = changed.get(name, row["power_w"] / row["power_limit_w"])
+        seen.append({"kernel": name, "power_share": [share - 0.01, share, share + 0.01], **told})
+    return seen
+
+
+def test_figures_that_lie_between_what_must_be_told_apart_fit() -> None:
+    assert {one["rule"]: one["fits"] for one in fit.fit(kernels())} == dict.fromkeys(fit.BOUNDS, True)
+
+
+def test_a_figure_on_the_wrong_side_does_not_fit_and_what_is_unknown_is_said() -> None:
+    found = {one["rule"]: one for one in fit.fit(kernels(spin=0.295))}
+    assert found["power_stalled"]["fits"] is False
+    assert found["power_stalled"]["highest_under"] == pytest.approx(0.305)
+    assert found["power_underfed"]["fits"] is True
+    assert {one["rule"]: one["fits"] for one in fit.fit(kernels(decode=0.405))}["power_underfed"] is False
+    part: list[dict[str, Any]] = [told for told in kernels() if told["kernel"] != "gemm"]
+    found = {one["rule"]: one for one in fit.fit([*part, {"kernel": "gemm", "error": "memory"}])}
+    assert found["tensor_working"]["fits"] is None
+    assert found["dram_working"]["fits"] is True
+    assert "not known" in "\n".join(table.fitted(list(found.values())))
+
+
+class Slow:
+    """A work that computes when it is told to, and remembers its batches."""
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+        self.go = threading.Event()
+
+    def batch(self, count: int) -> None:
+        self.batches.append(count)
+        assert self.go.wait(ENOUGH_S)
+
+    def kernel(self, name: str) -> Callable[[], None]:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self.go.set()
+
+
+async def test_all_that_wait_are_computed_together_but_never_more_than_a_batch() -> None:
+    work = Slow()
+    batcher = Batcher(work, 2.0, lambda: (0.5, None))
+    asking = [asyncio.create_task(ask(batcher, "POST", "/v1/predict", b"{}")) for _ in range(1 + 20)]
+    while len(batcher._line) + sum(work.batches) < 21 or not work.batches:  # noqa: ASYNC110 - until all stand
+        await asyncio.sleep(0)
+    told = batcher.told()
+    assert (told.in_flight, told.waiting, told.completed_total) == (21, 21 - work.batches[0], 0)
+    assert told.p95_s is None
+    work.go.set()
+    assert {answer.status for answer in await asyncio.gather(*asking)} == {200}
+    assert sum(work.batches) == 21
+    assert max(work.batches) == MAX_BATCH
+    told = batcher.told()
+    assert (told.in_flight, told.waiting, told.completed_total, told.host_load) == (0, 0, 21, 0.5)
+    assert told.p95_s is not None
+    assert told.p95_s > 0.0
+
+
+def test_a_card_tells_the_duty_cycle_of_the_stand_in(tmp_path: Path) -> None:
+    path = tmp_path / "card.jsonl"
+    made = card.Card(path)
+
+    def until(reached: Callable[[float], bool]) -> None:
+        give_up_s = time.monotonic() + ENOUGH_S
+        while not reached(json.loads(path.read_text())["utilization_pct"]):
+            assert time.monotonic() < give_up_s
+            threading.Event().wait(0.005)
+
+    with made.busy("batch"):
+        until(lambda utilization: utilization > 99.0)
+    until(lambda utilization: utilization == 0.0)
+    made.close()
+    assert json.loads(path.read_text())["name"] == card.NAME
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Iterator[Callable[[str], served.Door]]:
+    path = tmp_path / "card.jsonl"
+    path.write_text(json.dumps(card.state("batch", 1.0)) + "\n")
+    made: list[served.Door] = []
+
+    def build(row: str) -> served.Door:
+        given = served.Asked(row, Job("cpu"), slo_s=1.0, interval_s=0.2, capacity_rps=20.0)
+        batcher = Batcher(Sleeper(5_000.0), 1.0, lambda: (None, None))
+        made.append(served.ROWS[row][1](batcher, (f"fake:{path}",), given))
+        return made[-1]
+
+    yield build
+    for door in made:
+        if door.throttle is not None:
+            door.throttle.stop()
+
+
+@pytest.mark.parametrize("row", served.ROWS)
+async def test_every_row_serves_and_its_witness_answers(
+    row: str, asked: Callable[[str], served.Door], tmp_path: Path
+) -> None:
+    door = asked(row)
+    witness = watch(tmp_path / "card.jsonl", ManualClock(), {"witness": Told})
+    witness.step()
+    app = served.told(door, witness)
+    assert (await ask(app, "POST", "/v1/predict", b"{}")).status == 200
+    told = (await ask(app, "GET", served.TOLD_PATH)).json
+    assert len(told["series"]) == 1
+    assert (told["own"] is None) == (row in {"none", "full", "limits"})
+
+
+async def test_the_peer_has_the_capacity_that_was_measured(asked: Callable[[str], served.Door]) -> None:
+    app = asked("limits").app
+    answers = await asyncio.gather(*(ask(app, "POST", "/v1/predict", b"{}") for _ in range(70)))
+    assert 20 <= sum(answer.status == 200 for answer in answers) <= 40
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--write", "--quick"],
+        ["--write", "--work", "cpu"],
+        ["--write", "--work", "torch-cpu"],
+        ["--work", "cpu", "--out", str(harness.RESULTS / "other.json")],
+    ],
+)
+def test_what_is_no_measurement_of_a_gpu_is_not_kept(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        gpu_closed_loop.options_of(words)
+    assert "usage" in capsys.readouterr().err
+
+
+def test_a_stand_in_has_nothing_where_figures_of_a_gpu_stand(tmp_path: Path) -> None:
+    record = {"rows": [1], "kernels": [2], "gpu": {"name": "x"}}
+    path = tmp_path / "kept.json"
+    gpu_closed_loop.keeper(Job("cpu"), [path])(record)
+    assert json.loads(path.read_text()) == {"stand_in": table.NO_GPU, "exercised": record}
+    gpu_closed_loop.keeper(Job("gpu"), [path])(record)
+    assert json.loads(path.read_text()) == record
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_there_is_no_time_for_is_named_and_a_row_that_fails_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    ran = []
+
+    def run(_: object, row: str, load: float, seed: int) -> dict[str, Any]:
+        nonlocal now
+        now += 30.0
+        ran.append((row, load))
+        raise RuntimeError("out of memory")
+
+    scale = gpu_closed_loop.Scale()
+    monkeypatch.setattr(gpu_closed_loop.Bench, "run", run)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    kept: list[int] = []
+    record: dict[str, Any] = {"rows": [], "left_out": []}
+    bench = gpu_closed_loop.Bench(Job("cpu"), scale)
+    gpu_closed_loop._rows(bench, record, 100.0, lambda told: kept.append(len(told["rows"])))
+    assert ran == scale.cases()[:3]
+    assert record["left_out"] == [list(case) for case in scale.cases()[3:]]
+    assert [row["error"] for row in record["rows"]] == ["RuntimeError: out of memory"] * 3
+    assert kept == [1, 2, 3]
+    assert "left out: none at 2x" in "\n".join(table.whole(record))
+    assert "out of memory" in table.row(record["rows"][0])
+
+
+def test_without_a_gpu_it_ends_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(_: Job) -> dict[str, Any]:
+        raise ProviderUnavailable("no card")
+
+    monkeypatch.setattr(gpu_closed_loop, "facts", none)
+    monkeypatch.setattr(harness, "machine", lambda *_: {})
+    with pytest.raises(SystemExit, match="no card; --work cpu"):
+        gpu_closed_loop.main([])
+
+
+def test_a_torch_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ModuleNotFoundError, match="torch"):
+        TorchWork("cpu", 1)
+
+
+TINY = gpu_closed_loop.Scale(
+    target_rps=200.0,
+    slo_s=0.5,
+    warm_s=0.3,
+    window_s=0.8,
+    kernel_s=0.8,
+    interval_s=0.2,
+    inside=(2 * MAX_BATCH,),
+    step_s=0.8,
+    loads=(5.0,),
+    rows=("none", "adaptive"),
+    extras=(),
+)
+
+
+@pytest.mark.server
+def test_a_short_run_of_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "kept.json"
+    job = Job("cpu", capacity_rps=TINY.target_rps)
+    record = gpu_closed_loop.measure(job, TINY, 1.0, gpu_closed_loop.keeper(job, [path]))
+    assert json.loads(path.read_text())["exercised"] == json.loads(json.dumps(record))
+    assert record["complete"]
+    assert [told["kernel"] for told in record["kernels"]] == list(KERNELS)
+    assert all(told["samples"] for told in record["kernels"])
+    assert record["capacity"]["rps"] == pytest.approx(200.0 * 16 / 17, rel=0.2)
+    rows = {row["row"]: row for row in record["rows"]}
+    assert rows["adaptive"]["goodput"] > rows["none"]["goodput"]
+    assert rows["adaptive"]["refused"] > 0.5
+    assert rows["adaptive"]["own"]["telemetry"] == "fresh"
+    assert rows["none"]["card"]["utilization_pct"][1] > 90.0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in (*KERNELS, "no middleware", "autoglm_throttle, adaptive"))
