@@ -40,6 +40,10 @@ ALIASES: Final[Mapping[str, tuple[tuple[str, float], ...]]] = {
         ("DCGM_FI_DEV_POWER_MGMT_LIMIT", 1.0),
         ("DCGM_FI_DEV_BOARD_POWER_LIMIT_REQUESTED_WATTS", 1.0),
     ),
+    "power_limit_default_w": (
+        ("DCGM_FI_DEV_POWER_MGMT_LIMIT_DEF", 1.0),
+        ("DCGM_FI_DEV_BOARD_POWER_LIMIT_DEFAULT_WATTS", 1.0),
+    ),
     "energy_j": (("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", 1e-3),),
     "temperature_c": (("DCGM_FI_DEV_GPU_TEMP", 1.0), ("DCGM_FI_DEV_GPU_TEMP_CELSIUS", 1.0)),
     "temperature_margin_c": (("DCGM_FI_DEV_GPU_TEMP_MARGIN_CELSIUS", 1.0),),
@@ -99,6 +103,7 @@ OF_THE_CARD: Final = (
     "utilization_pct",
     "power_w",
     "power_limit_w",
+    "power_limit_default_w",
     "energy_j",
     "throttled_ns",
     "nvlink_errors",

@@ -3,12 +3,13 @@
 The maximum boost clock is not it: a healthy card under dense matrix work sits at its power limit and
 clocks well below, by published figures 65..95 % of the maximum on data centre cards and half of it on 70 W
 cards. NVML calls that ``sw_power_cap`` too, so the bit alone cannot tell it from a card whose limit was
-lowered.
+lowered: the limit that the card was sold with can, where it is told.
 
 Full speed is therefore the best mean of ten seconds that the card kept while busy at its power limit, once
 it has spent 30 s there: its everyday speed under full load. Not learned from: seconds with any bit of heat
-or hardware, and seconds under a limit lower than one seen before - a limit lowered while we watch stays
-visible for as long as it lasts. Until then full speed is the maximum clock, which errs towards reporting.
+or hardware, and seconds under a limit lower than the one that the card was sold with, or than one seen
+before - a limit that was lowered stays visible for as long as it lasts. Until then full speed is the maximum
+clock, which errs towards reporting.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class FullSpeed:
             at_s: monotonic seconds at which it was measured.
             busy: whether the card was busy by its utilization.
         """
-        lowered = self._lowered(row.power_limit_w)
+        lowered = self._lowered(row)
         capped = row.throttle == _CAPPED
         if row.sm_clock_mhz is None or not busy or not capped or lowered:
             self._span.restart()
@@ -72,12 +73,14 @@ class FullSpeed:
             self._spans += 1
             self._best_mhz = max(self._best_mhz, mean)
 
-    def _lowered(self, limit_w: float | None) -> bool:
-        """Whether the limit lies below the highest one seen; a higher one makes all that was learned void."""
+    def _lowered(self, row: GpuSample) -> bool:
+        """Whether the limit lies below the highest one known; a higher one voids all that was learned."""
+        limit_w = row.power_limit_w
         if limit_w is None:
             return False
-        if self._limit_w is None or limit_w > self._limit_w * (1.0 + SAME_LIMIT):
-            self._limit_w = limit_w
+        highest_w = max(limit_w, row.power_limit_default_w or 0.0)
+        if self._limit_w is None or highest_w > self._limit_w * (1.0 + SAME_LIMIT):
+            self._limit_w = highest_w
             self._restart()
         return limit_w < self._limit_w * (1.0 - SAME_LIMIT)
 

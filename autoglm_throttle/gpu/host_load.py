@@ -32,7 +32,8 @@ class HostLoad:
     """Reads the host's load; blocking, for some tens of microseconds. Call it from one thread.
 
     Args:
-        average: gives the load averages of 1, 5 and 15 min, or raises ``OSError``.
+        average: gives the load averages of 1, 5 and 15 min, or raises ``OSError``; None: asks the system,
+            if it tells them (Windows does not).
         cores: processors of the whole host, which is what the load average counts, too.
         stat: the kernel's table of processor times; where there is none (macOS), iowait is None.
     """
@@ -41,11 +42,11 @@ class HostLoad:
 
     def __init__(
         self,
-        average: Callable[[], tuple[float, float, float]] = os.getloadavg,
+        average: Callable[[], tuple[float, float, float]] | None = None,
         cores: int | None = None,
         stat: Path = STAT,
     ) -> None:
-        self._average = average
+        self._average = average if average is not None else getattr(os, "getloadavg", None)
         self._cores = cores if cores is not None else os.cpu_count()
         self._stat = stat
         self._last: tuple[int, int] | None = None
@@ -56,7 +57,7 @@ class HostLoad:
 
     def _load(self) -> float | None:
         try:
-            return self._average()[0] / self._cores if self._cores else None
+            return self._average()[0] / self._cores if self._average and self._cores else None
         except OSError:
             return None
 

@@ -72,6 +72,7 @@ class NvmlDevice:
     _fields: Fields = field(init=False)
     _gpm: Gpm = field(init=False)
     _sm_clock_max_mhz: float | None = None
+    _limit_default_mw: int | None = None
     _look_again_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -182,10 +183,15 @@ class NvmlDevice:
         if used is None:
             used = self._calls.ask("nvmlDeviceGetPowerUsage", self.handle)
         limit = self._calls.ask("nvmlDeviceGetEnforcedPowerLimit", self.handle)
+        if self._limit_default_mw is None:  # a property of the product, too
+            call = "nvmlDeviceGetPowerManagementDefaultLimit"
+            self._limit_default_mw = self._calls.ask(call, self.handle)
+        default = self._limit_default_mw
         energy = self._calls.ask("nvmlDeviceGetTotalEnergyConsumption", self.handle)
         return {  # the driver counts in mW and mJ
             "power_w": None if used is None else used / 1000.0,
             "power_limit_w": None if limit is None else limit / 1000.0,
+            "power_limit_default_w": None if default is None else default / 1000.0,
             "energy_j": None if energy is None else energy / 1000.0,
         }
 

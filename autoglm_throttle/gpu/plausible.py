@@ -26,6 +26,7 @@ RANGES: Final[dict[str, tuple[float, float]]] = {
     "memory_total_bytes": (1, 2**53),  # a card without memory is a blank answer
     "power_w": (0.0, 5000.0),  # the largest cards of 2025 are rated at 1400 W
     "power_limit_w": (1.0, 5000.0),  # it divides, so never 0
+    "power_limit_default_w": (1.0, 5000.0),  # divides, too
     "temperature_c": (-50.0, 200.0),
     "sm_clock_mhz": (0.0, 100_000.0),
     "sm_clock_max_mhz": (1.0, 100_000.0),

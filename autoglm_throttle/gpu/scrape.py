@@ -25,6 +25,9 @@ DEFAULT_PATH: Final = "/metrics"
 
 NAMES_SHOWN: Final = 10
 
+MOST_DEVICES: Final = 1024
+"""Of one address; more is a fault or an attack, and joining them would hold up requests."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
@@ -87,6 +90,9 @@ class ScrapeProvider:
             raise ProviderUnavailable(f"{self.name} {error}") from error
         if self._scrape.kind in engines.PRESETS:
             return [row.sample for row in told]
+        told = list(told)
+        if len(told) > MOST_DEVICES:
+            raise ProviderUnavailable(f"{self.name} tells of {len(told)} cards; at most {MOST_DEVICES} are read")
         return self._renewal.date(told, visit.ended_s, wall_s)
 
     def close(self) -> None:

@@ -232,6 +232,7 @@ class _Card:
             tensor_active_ratio=row.tensor_active_ratio,
             fault_bits=None if bits is None else float(len(bits - {"sw_power_cap"})),
             power_cap=None if bits is None else float("sw_power_cap" in bits),
+            limit_share=_limit_share(row),
             throttled_ratio=row.throttled_ratio,
             clock_share=clock,
             progress_per_s=movement.per_s,
@@ -251,6 +252,12 @@ class _Card:
             return None
         self._power.learn(power_w, at_s, idle=idle, busy=busy)
         return self._power.share(power_w, row.power_limit_w, at_s)
+
+
+def _limit_share(row: GpuSample) -> float | None:
+    if row.power_limit_w is None or row.power_limit_default_w is None:
+        return None
+    return row.power_limit_w / row.power_limit_default_w
 
 
 def _utilization(row: GpuSample) -> float | None:

@@ -55,6 +55,9 @@ class VerdictRules:
     slow_clock: float = 0.85
     """Clock over full speed from which a card at its power limit is not throttled; ours: a change of work
     moves the clock at one limit by a tenth."""
+    lowered_limit: float = 0.95
+    """Power limit over the one that the card was sold with, from which being at it is no throttling; ours:
+    some drivers report the limit with the sensor's noise."""
     queue_target: float = 5.0
     """Requests waiting in an engine above which it has enough to do (the control's own queue target)."""
     host_load: float = 0.80
@@ -90,6 +93,8 @@ class Reading:
     """How many reasons of heat or hardware slow the card down."""
     power_cap: float | None = None
     """1 if the card is at its power limit, else 0."""
+    limit_share: float | None = None
+    """Power limit over the one that the card was sold with."""
     throttled_ratio: float | None = None
     clock_share: float | None = None
     """Clock over full speed."""
@@ -153,10 +158,13 @@ def _stalled(it: Reading, rules: VerdictRules) -> bool:
 
 
 def _throttled(it: Reading, rules: VerdictRules) -> bool:
+    """Heat and hardware always count; a power limit only if it was lowered, or may have been."""
     if not _busy(it, rules):
         return False
     if _over(it.fault_bits, 0.0):
         return True
+    if _from(it.limit_share, rules.lowered_limit):
+        return False
     capped = _over(it.power_cap, 0.0) or _over(it.throttled_ratio, rules.throttled_share)
     return capped and not _from(it.clock_share, rules.slow_clock)
 
@@ -229,6 +237,7 @@ BALLOT: Final[Mapping[Finding, tuple[Vote, ...]]] = {
         _BUSY,
         ("fault_bits", lambda value, _: value > 0.0),
         ("power_cap", lambda value, _: value > 0.0),
+        ("limit_share", lambda value, rules: value < rules.lowered_limit),
         ("throttled_ratio", lambda value, rules: value > rules.throttled_share),
         ("clock_share", lambda value, rules: value < rules.slow_clock),
     ),

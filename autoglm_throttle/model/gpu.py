@@ -50,6 +50,8 @@ class GpuSample:
     memory_total_bytes: int | None = None
     power_w: float | None = None
     power_limit_w: float | None = None
+    power_limit_default_w: float | None = None
+    """The limit that the card was sold with: at it, and slower for it, is how a healthy card works hard."""
     temperature_c: float | None = None
     sm_clock_mhz: float | None = None
     sm_clock_max_mhz: float | None = None

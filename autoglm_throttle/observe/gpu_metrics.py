@@ -177,6 +177,11 @@ GPU_METRICS: Final[tuple[MetricSpec, ...]] = (
         lambda device: device.power_limit_w,
         "Power at which the card is slowed down.",
     ),
+    _gauge(
+        "gpu_power_limit_default_watts",
+        lambda device: device.power_limit_default_w,
+        "Power limit that the card was sold with; one set below it slows the card down.",
+    ),
     _counter(
         "gpu_energy_joules",
         lambda device: device.energy_j,

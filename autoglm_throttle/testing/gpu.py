@@ -33,6 +33,7 @@ READINGS: Final = (
     "memory_total_bytes",
     "power_w",
     "power_limit_w",
+    "power_limit_default_w",
     "temperature_c",
     "sm_clock_mhz",
     "sm_clock_max_mhz",
@@ -95,6 +96,7 @@ class FakeGpu:
     memory_total_bytes: int | None = MEMORY_BYTES
     power_w: float | None = None
     power_limit_w: float | None = None
+    power_limit_default_w: float | None = None
     temperature_c: float | None = None
     sm_clock_mhz: float | None = None
     sm_clock_max_mhz: float | None = None

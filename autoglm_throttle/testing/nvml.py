@@ -67,11 +67,12 @@ class FakeNvml:
         Args:
             device: index of the card; 100 x (card + 1) + slot for a MIG instance; -1 for the driver.
             values: in NVML's own units. Of a card ``gpu`` and ``mem`` (per cent), ``total``, ``used`` and
-                ``reserved`` (bytes), ``power_mw``, ``limit_mw``, ``energy_mj``, ``temp`` and ``margin``
-                (degrees), ``smclk`` and ``smclk_max`` (MHz), ``reasons`` (bits), ``field_<id>``, ``gpm``
-                (whether it has GPM), ``gpm_<id>`` (hundredths), ``uuid`` (a number), ``model``, ``bus``,
-                ``mig`` (whether it is in MIG mode), ``mig_count``, ``mig_max``; of an instance also ``gi``
-                and ``ci``; of the driver ``count``, ``driver_major`` and ``driver_minor``.
+                ``reserved`` (bytes), ``power_mw``, ``limit_mw``, ``limit_default_mw``, ``energy_mj``,
+                ``temp`` and ``margin`` (degrees), ``smclk`` and ``smclk_max`` (MHz), ``reasons`` (bits),
+                ``field_<id>``, ``gpm`` (whether it has GPM), ``gpm_<id>`` (hundredths), ``uuid`` (a number),
+                ``model``, ``bus``, ``mig`` (whether it is in MIG mode), ``mig_count``, ``mig_max``; of an
+                instance also ``gi`` and ``ci``; of the driver ``count``, ``driver_major`` and
+                ``driver_minor``.
         """
         self._library.state |= {(device, key): value for key, value in values.items()}
 
@@ -81,10 +82,11 @@ class FakeNvml:
         Args:
             device: as for `set`; -1 for the calls that are about no device.
             call: its short name. ``any`` for all of a device; ``handle``, ``uuid``, ``name``, ``pci``,
-                ``util``, ``memory``, ``memory_old``, ``power_mw``, ``limit_mw``, ``energy_mj``, ``temp``,
-                ``temp_old``, ``margin``, ``clock``, ``clock_max``, ``reasons``, ``mig``, ``gi``,
-                ``ci``, ``fields``, ``field_<id>``, ``gpm_support``, ``gpm``, ``gpm_metrics``, ``gpm_<id>``;
-                of device -1 ``init``, ``shutdown``, ``driver``, ``count``, ``gpm_alloc``, ``gpm_free``.
+                ``util``, ``memory``, ``memory_old``, ``power_mw``, ``limit_mw``, ``limit_default_mw``,
+                ``energy_mj``, ``temp``, ``temp_old``, ``margin``, ``clock``, ``clock_max``, ``reasons``,
+                ``mig``, ``gi``, ``ci``, ``fields``, ``field_<id>``, ``gpm_support``, ``gpm``,
+                ``gpm_metrics``, ``gpm_<id>``; of device -1 ``init``, ``shutdown``, ``driver``, ``count``,
+                ``gpm_alloc``, ``gpm_free``.
             code: NVML's error code, such as 15 for a lost card; 0: no error any more.
         """
         self._library.state[device, "err" if call == "any" else f"err_{call}"] = code

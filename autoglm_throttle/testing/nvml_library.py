@@ -136,6 +136,9 @@ class Library:
     def nvmlDeviceGetEnforcedPowerLimit(self, handle: Pointer, out: Pointer) -> int:
         return self._tell(handle, out, "limit_mw", "limit_mw", 700_000)
 
+    def nvmlDeviceGetPowerManagementDefaultLimit(self, handle: Pointer, out: Pointer) -> int:
+        return self._tell(handle, out, "limit_default_mw", "limit_default_mw", 700_000)
+
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: Pointer, out: Pointer) -> int:
         return self._tell(handle, out, "energy_mj", "energy_mj")
 

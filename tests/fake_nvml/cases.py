@@ -62,7 +62,7 @@ def devices(rows: Any) -> list[str]:
 def case_every_number_of_a_card(world: World) -> None:
     world.set(
         d0_gpu=92, d0_mem=30, d0_total=80 << 30, d0_used=60 << 30, d0_reserved=1 << 30, d0_power_mw=612_500,
-        d0_limit_mw=700_000, d0_temp=71, d0_smclk=1755, d0_smclk_max=1980,
+        d0_limit_mw=400_000, d0_limit_default_mw=700_000, d0_temp=71, d0_smclk=1755, d0_smclk_max=1980,
     )  # fmt: skip
     (row,) = provider(world).read()
     assert row == GpuSample(
@@ -76,7 +76,8 @@ def case_every_number_of_a_card(world: World) -> None:
         memory_used_bytes=60 << 30,
         memory_total_bytes=80 << 30,
         power_w=612.5,
-        power_limit_w=700.0,
+        power_limit_w=400.0,
+        power_limit_default_w=700.0,
         temperature_c=71,
         sm_clock_mhz=1755,
         sm_clock_max_mhz=1980,

@@ -126,6 +126,18 @@ def case_the_greatest_clock_is_asked_for_once(world: World) -> None:
     assert (row.sm_clock_mhz, row.sm_clock_max_mhz) == (900, 1980)
 
 
+def case_the_default_limit_is_asked_for_once(world: World) -> None:
+    world.set(d0_limit_mw=400_000, d0_err_limit_default_mw=999)
+    source = provider(world)
+    (row,) = source.read()
+    assert (row.power_limit_w, row.power_limit_default_w) == (400.0, None)
+    world.set(d0_err_limit_default_mw=0, d0_limit_default_mw=350_000)
+    assert source.read()[0].power_limit_default_w == 350.0, "an error that passes is no answer"
+    world.set(d0_limit_mw=300_000, d0_limit_default_mw=1)
+    (row,) = source.read()
+    assert (row.power_limit_w, row.power_limit_default_w) == (300.0, 350.0)
+
+
 def case_an_instance_tells_what_is_true_of_its_card(world: World) -> None:
     world.set(
         d0_mig=1, d0_mig_count=1, d0_reasons=0x40, d0_margin=2, d0_smclk=1200, d0_field_75=9, d0_field_186=5,
@@ -134,5 +146,6 @@ def case_an_instance_tells_what_is_true_of_its_card(world: World) -> None:
     (row,) = provider(world).read()
     assert (row.throttle, row.temperature_margin_c, row.throttled_ns) == (frozenset({"hw_thermal"}), 2, 9)
     assert (row.sm_clock_mhz, row.sm_clock_max_mhz) == (1200, 1980)
-    alone = (row.power_w, row.power_limit_w, row.energy_j, row.pcie_tx_bytes, row.nvlink_tx_bytes)
-    assert alone == (None,) * 5, "what belongs to the whole card cannot be split"
+    alone = (row.power_w, row.power_limit_w, row.power_limit_default_w, row.energy_j, row.pcie_tx_bytes)
+    assert alone == (None,) * 5
+    assert row.nvlink_tx_bytes is None, "what belongs to the whole card cannot be split"

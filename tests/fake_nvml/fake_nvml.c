@@ -260,6 +260,7 @@ int nvmlDeviceGetPciInfo_v3(device_t *device, pci_t *pci)
 
 NUMBER(nvmlDeviceGetPowerUsage, u32, "power_mw", "power_mw", 100000)
 NUMBER(nvmlDeviceGetEnforcedPowerLimit, u32, "limit_mw", "limit_mw", 700000)
+NUMBER(nvmlDeviceGetPowerManagementDefaultLimit, u32, "limit_default_mw", "limit_default_mw", 700000)
 NUMBER(nvmlDeviceGetTotalEnergyConsumption, u64, "energy_mj", "energy_mj", 0)
 NUMBER(nvmlDeviceGetCurrentClocksEventReasons, u64, "reasons", "reasons", 0)
 KIND_NUMBER(nvmlDeviceGetTemperature, "temp_old", "temp", 40)

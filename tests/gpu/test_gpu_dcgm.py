@@ -199,6 +199,12 @@ def test_the_configured_limit_serves_where_the_enforced_one_is_not_told() -> Non
     assert row(*both).power_limit_w == 500.0
 
 
+def test_the_limit_that_the_card_was_sold_with() -> None:
+    for name in ("DCGM_FI_DEV_POWER_MGMT_LIMIT_DEF", "DCGM_FI_DEV_BOARD_POWER_LIMIT_DEFAULT_WATTS"):
+        lowered = row(one(name, 700.0), one("DCGM_FI_DEV_POWER_MGMT_LIMIT", 400.0))
+        assert (lowered.power_limit_w, lowered.power_limit_default_w) == (400.0, 700.0)
+
+
 def test_the_newest_stamp_of_a_row_is_its_own() -> None:
     lines = [one("DCGM_FI_DEV_GPU_UTIL", 1.0, 5.0), one("DCGM_FI_DEV_GPU_TEMP", 1.0, 8.0)]
     lines.append(one("DCGM_FI_DEV_SM_CLOCK", 1.0, float("inf")))

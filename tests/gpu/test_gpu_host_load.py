@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+import runpy
 from pathlib import Path
 
 import pytest
 
+from autoglm_throttle.gpu import host_load
 from autoglm_throttle.gpu.host_load import STAT, Host, HostLoad
 
 
@@ -61,6 +63,12 @@ def test_a_host_that_tells_nothing(tmp_path: Path) -> None:
 def test_cores_not_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: None)
     assert HostLoad(average, stat=tmp_path / "absent").read() == Host(None, None)
+
+
+def test_a_system_without_load_averages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delattr(os, "getloadavg")
+    afresh = runpy.run_path(host_load.__file__)["HostLoad"]
+    assert afresh(cores=8, stat=tmp_path / "absent").read() == (None, None)
 
 
 def test_this_host() -> None:

@@ -142,6 +142,24 @@ def test_a_limit_lowered_later_stays_visible_and_a_higher_one_begins_anew() -> N
     assert speed.learned_mhz is None
 
 
+def test_a_limit_lowered_before_we_looked_teaches_nothing_where_the_default_is_known() -> None:
+    speed = FullSpeed()
+    lowered = row(900.0, power_limit_w=400.0, power_limit_default_w=700.0)
+    keep(speed, lowered, 600)
+    assert speed.share(lowered) == 0.45
+    keep(speed, row(power_limit_default_w=700.0), 40, 600.0)
+    keep(speed, lowered, 600, 640.0)
+    assert speed.share(lowered) == pytest.approx(900.0 / 1400.0)
+
+
+def test_what_a_lowered_limit_taught_is_void_once_the_default_is_known() -> None:
+    speed = FullSpeed()
+    keep(speed, row(900.0, power_limit_w=400.0), 40)
+    assert speed.learned_mhz == 900.0
+    keep(speed, row(900.0, power_limit_w=400.0, power_limit_default_w=700.0), 40, 40.0)
+    assert speed.learned_mhz is None
+
+
 def test_a_limit_not_told_is_no_lowered_one() -> None:
     speed = FullSpeed()
     keep(speed, row(power_limit_w=None), 40)

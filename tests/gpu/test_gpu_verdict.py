@@ -13,7 +13,19 @@ from autoglm_throttle.gpu.verdict import Judge, VerdictRules
 from autoglm_throttle.gpu.verdict_table import BALLOT, TABLE, Reading, find, weigh
 from autoglm_throttle.model import Finding, Work
 from tests.gpu.cases.play import Case, Phase, Player, labels, row, view
-from tests.gpu.cases.table import CASES, FULL, H100, HEALTHY, QUIET, REST, SERVING, SPIN, one
+from tests.gpu.cases.table import (
+    CASES,
+    FULL,
+    H100,
+    HEALTHY,
+    LOWERED,
+    QUIET,
+    REST,
+    SERVING,
+    SOLD,
+    SPIN,
+    one,
+)
 
 RULES = VerdictRules()
 PLAIN = {Finding.IDLE, Finding.WORKING, Finding.UNKNOWN}
@@ -54,6 +66,7 @@ def test_labelled_case_at_five_samples_a_second(case: Case) -> None:
                 "graphics_active_ratio": RATIO,
                 "power_w": st.none() | st.floats(0.0, 800.0),
                 "power_limit_w": st.none() | st.floats(1.0, 800.0),
+                "power_limit_default_w": st.none() | st.floats(1.0, 800.0),
                 "sm_active_ratio": RATIO,
                 "dram_active_ratio": RATIO,
                 "tensor_active_ratio": RATIO,
@@ -318,6 +331,43 @@ def test_capacity_is_untouched_while_the_finding_is_not_sure() -> None:
     player = Player()
     seen = list(player.seconds(one(3, throttled(990.0), Finding.THROTTLED, completed_per_s=10.0)))
     assert [each.capacity for each in seen] == [1.0, 1.0, 0.5]
+
+
+@pytest.mark.parametrize("bits", [frozenset({"sw_power_cap"}), None], ids=["bit", "time alone"])
+def test_a_card_at_the_limit_it_was_sold_with_is_never_throttled(bits: frozenset[str] | None) -> None:
+    card = {**SOLD, "throttle": bits, "throttled_ratio": 0.9}
+    seen = list(Player().seconds(one(60, card, Finding.PRODUCTIVE, completed_per_s=10.0)))
+    assert [labels(each)[0] for each in seen] == [Finding.UNKNOWN] * 3 + [Finding.PRODUCTIVE] * 57, (
+        "the first sample knows no rate yet, the next three agree"
+    )
+    assert {each.capacity for each in seen} == {1.0}
+
+
+def test_the_same_card_with_a_lowered_limit_counts_by_its_clock_for_as_long_as_that_lasts() -> None:
+    lowered = {**SOLD, **LOWERED}
+    seen = Player().play(one(900, lowered, Finding.THROTTLED, completed_per_s=10.0))
+    (verdict,) = seen.verdicts.values()
+    assert (verdict.finding, verdict.evidence["limit_share"]) == (Finding.THROTTLED, 400.0 / 700.0)
+    assert seen.capacity == 0.5
+    player = Player()
+    player.play(one(60, SOLD, Finding.PRODUCTIVE, completed_per_s=10.0))
+    seen = player.play(one(60, lowered, Finding.THROTTLED, completed_per_s=10.0))
+    assert seen.capacity == pytest.approx(990.0 / 1485.0), "its clock at its own limit was seen before"
+
+
+@pytest.mark.parametrize(
+    ("limit_w", "finding"),
+    [
+        (None, Finding.THROTTLED),
+        (400.0, Finding.THROTTLED),
+        (664.0, Finding.THROTTLED),
+        (666.0, Finding.PRODUCTIVE),
+        (800.0, Finding.PRODUCTIVE),
+    ],
+)
+def test_a_limit_counts_as_lowered_from_a_twentieth_on(limit_w: float | None, finding: Finding) -> None:
+    card = {**SOLD, "power_limit_w": limit_w}
+    assert labels(Player().play(one(6, card, finding, completed_per_s=10.0))) == (finding,)
 
 
 def test_full_speed_learned_under_load_gives_the_capacity_back() -> None:

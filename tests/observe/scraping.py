@@ -87,6 +87,7 @@ EVERYTHING: dict[str, Any] = {
     "memory_total_bytes": 8_000_000_009,
     "power_w": 312.5,
     "power_limit_w": 700.25,
+    "power_limit_default_w": 750.75,
     "energy_j": 1234.5,
     "temperature_c": 61.5,
     "temperature_margin_c": -2.5,

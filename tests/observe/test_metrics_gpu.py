@@ -35,6 +35,7 @@ OF_A_CARD = {
     "gpu_memory_total_bytes": 8_000_000_009,
     "gpu_power_watts": 312.5,
     "gpu_power_limit_watts": 700.25,
+    "gpu_power_limit_default_watts": 750.75,
     "gpu_energy_joules_total": 1234.5,
     "gpu_temperature_celsius": 61.5,
     "gpu_temperature_margin_celsius": -2.5,

@@ -160,6 +160,9 @@ KEMPNER = (
 )
 
 CAPPED: dict[str, Any] = {**FULL, "power_w": 690.0, "throttle": frozenset({"sw_power_cap"})}
+SOLD: dict[str, Any] = {**CAPPED, "sm_clock_mhz": 1485.0, "power_limit_default_w": 700.0}
+"""At the limit that it was sold with, at three quarters of the highest clock."""
+LOWERED: dict[str, Any] = {"sm_clock_mhz": 990.0, "power_w": 395.0, "power_limit_w": 400.0}
 MIG: dict[str, Any] = {"kind": "mig", "graphics_active_ratio": 0.99}
 TINY: dict[str, Any] = {**H100, "utilization_pct": 100.0, "power_w": 125.0, "sm_active_ratio": 0.01}
 
@@ -225,6 +228,35 @@ SYNTHETIC = (
                 U.THROTTLED,
                 completed_per_s=10.0,
             ),
+        ),
+    ),
+    Case(
+        "at_the_limit_it_was_sold_with",
+        "a healthy card under dense work; then its limit is lowered, then it is hot at its own limit",
+        (
+            one(4, SOLD, U.PRODUCTIVE, completed_per_s=10.0),
+            one(90, SOLD, U.PRODUCTIVE, completed_per_s=10.0),
+            one(90, {**SOLD, **LOWERED}, U.THROTTLED, completed_per_s=10.0),
+            one(30, SOLD, U.PRODUCTIVE, completed_per_s=10.0),
+            one(
+                90,
+                {**SOLD, "throttle": frozenset({"sw_power_cap", "sw_thermal"})},
+                U.THROTTLED,
+                completed_per_s=10.0,
+            ),
+        ),
+    ),
+    Case(
+        "limited_from_the_start",
+        "its limit was lowered before anybody looked, and what it was sold with tells so",
+        (one(300, {**SOLD, **LOWERED}, U.THROTTLED, completed_per_s=10.0),),
+    ),
+    Case(
+        "limited_by_a_source_that_tells_no_default",
+        "as long as nobody knows better it is reported, until its clock is known",
+        (
+            one(20, {**SOLD, **LOWERED, "power_limit_default_w": None}, U.THROTTLED, completed_per_s=10.0),
+            one(60, {**SOLD, **LOWERED, "power_limit_default_w": None}, U.PRODUCTIVE, completed_per_s=10.0),
         ),
     ),
     Case(
