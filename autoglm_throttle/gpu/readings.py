@@ -26,6 +26,10 @@ the same limits after which the telemetry as a whole is stale."""
 SCRAPED: Final = ("dcgm", "prometheus")
 """Sources that list what runs somewhere: a card that they no longer list may have been taken away."""
 
+MOST_DEVICES: Final = 1024
+"""Of more devices of one source those that vanished first are forgotten: an exporter that names its cards
+anew at every reading would fill the memory. 128 hosts of 8 cards are seen whole."""
+
 VANISHED: Final = "vanished: the source no longer lists it"
 
 Identity = str | tuple[str, str]
@@ -98,6 +102,13 @@ class Reading:
             self._miss(key, now)
         for key, row in seen.items():
             self._told[key] = self._heard(self._told.get(key), row)
+        if len(self._told) > MOST_DEVICES:
+            self._forget_some(len(self._told) - MOST_DEVICES)
+
+    def _forget_some(self, number: int) -> None:
+        vanished = [(told.vanished_s, key) for key, told in self._told.items() if told.vanished_s is not None]
+        for _, key in sorted(vanished)[:number]:
+            del self._told[key]
 
     def _heard(self, before: Told | None, row: GpuSample) -> Told:
         measured_s = row.taken_at_s - row.age_s

@@ -25,10 +25,14 @@ GAPS: Final = 9
 """As many gaps as are remembered: their median bears four outliers, and a changed period shows after five."""
 
 GAPS_TO_LEARN: Final = 2
-"""From so many gaps on the period is told, and of two the shorter: one reading that failed does not make it."""
+"""From so many gaps on the period is told, of two the shorter: a reading that failed does not make it."""
 
 FORGET_S: Final = 300.0
 """What is known of a row that is no longer told is kept so long: what comes back unchanged is old."""
+
+MOST_ROWS: Final = 4096
+"""Of more rows than that those seen longest ago are forgotten: a source may name its cards anew at every
+reading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,12 @@ class Renewal:
         self._source.see(frozenset(_numbers(row.sample) for row in rows), now, now)
         for key in [key for key, watch in self._rows.items() if now - watch.seen_s > FORGET_S]:
             del self._rows[key]
-        return [self._dated(row, now, wall_s) for row in rows]
+        dated = [self._dated(row, now, wall_s) for row in rows]
+        if len(self._rows) > MOST_ROWS:
+            oldest = sorted(self._rows, key=lambda key: self._rows[key].seen_s)
+            for key in oldest[: len(oldest) - MOST_ROWS]:
+                del self._rows[key]
+        return dated
 
     def _dated(self, row: Told, now: float, wall_s: float) -> GpuSample:
         key = (row.sample.host, row.sample.device)

@@ -92,7 +92,9 @@ class ScrapeProvider:
             return [row.sample for row in told]
         told = list(told)
         if len(told) > MOST_DEVICES:
-            raise ProviderUnavailable(f"{self.name} tells of {len(told)} cards; at most {MOST_DEVICES} are read")
+            raise ProviderUnavailable(
+                f"{self.name} tells of {len(told)} cards; at most {MOST_DEVICES} are read"
+            )
         return self._renewal.date(told, visit.ended_s, wall_s)
 
     def close(self) -> None:

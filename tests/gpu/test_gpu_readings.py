@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.readings import SAME_S, Reading, Told
+from autoglm_throttle.gpu.readings import MOST_DEVICES, SAME_S, Reading, Told
 from autoglm_throttle.model import GpuSample
 
 
@@ -146,3 +146,18 @@ def test_however_often_it_is_told_a_measurement_stays_one(ages: list[float], mea
     for age_s in ages:
         told = source.one(row(measured_s + age_s, utilization_pct=100.0, age_s=age_s))
         assert told.measured_s == told.row.taken_at_s - told.row.age_s == measured_s
+
+
+def test_a_source_that_names_its_cards_anew_each_time_is_remembered_in_part() -> None:
+    source = Source()
+    half = MOST_DEVICES // 2
+    for number in range(4):
+        at = 10.0 + number
+        told = source.tells(*(row(at, f"{number}-{n}", source="dcgm:a") for n in range(half)), now=at)
+    assert len(told) == MOST_DEVICES
+    assert {one.row.device[0] for one in told} == {"2", "3"}, "those that vanished first are forgotten"
+
+
+def test_all_cards_that_are_there_are_remembered() -> None:
+    source = Source()
+    assert len(source.tells(*(row(10.0, str(n)) for n in range(MOST_DEVICES + 5)))) == MOST_DEVICES + 5

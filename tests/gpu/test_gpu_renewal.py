@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.renewal import FORGET_S, Renewal, Told
+from autoglm_throttle.gpu.renewal import FORGET_S, MOST_ROWS, Renewal, Told
 from autoglm_throttle.model import GpuSample
 
 
@@ -119,3 +119,12 @@ def test_a_row_that_comes_back_unchanged_is_old_until_it_is_forgotten() -> None:
     assert renewal.date([told(pulse=1.0)], 30.0, 0.0)[0].age_s == 20.0
     renewal.date([], 31.0 + FORGET_S, 0.0)
     assert renewal.date([told(pulse=1.0)], 32.0 + FORGET_S, 0.0)[0].age_s == 0.0
+
+
+def test_a_source_that_names_its_cards_anew_each_time_is_remembered_in_part() -> None:
+    renewal = Renewal()
+    for second in range(3):
+        renewal.date([told(f"{second}-{n}", pulse=1.0) for n in range(MOST_ROWS // 2)], 10.0 + second, 0.0)
+    assert repr(renewal) == f"Renewal(rows={MOST_ROWS}, period_s=None)"
+    (row,) = renewal.date([told("2-0", pulse=1.0)], 20.0, 0.0)
+    assert row.age_s == 8.0, "those seen longest ago are forgotten"

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autoglm_throttle.gpu.exposition import parse
-from autoglm_throttle.gpu.scrape import TIMEOUT_S, Scrape, ScrapeProvider
+from autoglm_throttle.gpu.scrape import MOST_DEVICES, TIMEOUT_S, Scrape, ScrapeProvider
 from autoglm_throttle.model import GpuProvider, GpuSample, ProviderMisconfigured, ProviderUnavailable
 from autoglm_throttle.settings.gpu_items import parse_items
 from tests.gpu.doubles import Hands
@@ -260,3 +260,14 @@ class TestPrometheus:
         assert (row.host, row.age_s) == ("n1:9400", 0.0)
         hands.now += 5.0
         assert one.read()[0].age_s == 5.0
+
+
+def test_a_page_of_more_cards_than_anybody_has_is_a_failure(server: BadServer) -> None:
+    def cards(number: int) -> Any:
+        return page("".join(f'DCGM_FI_DEV_GPU_UTIL{{UUID="{n}"}} 5\n' for n in range(number)).encode())
+
+    server.answer = cards(MOST_DEVICES)
+    assert len(provider(server).read()) == MOST_DEVICES
+    server.answer = cards(MOST_DEVICES + 1)
+    with pytest.raises(ProviderUnavailable, match="1025 cards; at most 1024"):
+        provider(server).read()
