@@ -132,6 +132,12 @@ def _heard(signal: Signal, view: GpuView | None, now: float | None) -> tuple[str
     return ", ".join(names[:MOST_SOURCES]) + more, age_s
 
 
+def view_changes(before: GpuView | None, after: GpuView) -> Iterator[Line]:
+    """The lines that a new view of the devices deserves."""
+    yield from device_changes(() if before is None else before.devices, after.devices)
+    yield from verdict_changes(before, after)
+
+
 def device_changes(before: Sequence[GpuSample], after: Sequence[GpuSample]) -> Iterator[Line]:
     """The lines for cards that were lost, and for those that came back."""
     were, are = _lost(before), _lost(after)

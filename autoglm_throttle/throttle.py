@@ -120,9 +120,7 @@ class Throttle(Admission):
             evidence, work = self._shared_out(gate.evidence()), self._work(now)
             work = replace(work, host_load=host.load, host_iowait=host.iowait)
             view = self._lookout.see(samples, work, now, source=source, interval_s=interval_s)
-            self._lines.extend(
-                journal.device_changes(() if self._view is None else self._view.devices, view.devices)
-            )
+            self._lines.extend(journal.view_changes(self._view, view))
             self._view = view
             if view.taken_at_s > self._viewed_s:
                 self._viewed_s = view.taken_at_s
@@ -320,7 +318,7 @@ class Throttle(Admission):
                 self._quota.factor = regime.factor
             self._metered = regime.budget_rps is not None
             self._budget.rescale(regime.budget_rps, regime.term, now)
-            self._lines.extend(journal.changes(before, regime))
+            self._lines.extend(journal.changes(before, regime, self._view, now))
         return regime
 
     def _look_out(self, gpu: GpuProvider | Sequence[GpuProvider] | None) -> Lookout:
