@@ -113,6 +113,8 @@ class FleetProvider:
     def read(self) -> Sequence[GpuSample]:
         """Read this host's GPUs, publish them, and return them with those of the others.
 
+        Rows of a source that name a host are returned but not published: they are not this host's own.
+
         A local source that fails hides nobody: its last rows are held until they are stale, and then lost.
 
         Raises:
@@ -196,7 +198,13 @@ class FleetProvider:
                 self._away = False
                 self._say("back", "the store answers again")
 
-    def _payload(self, own: Sequence[GpuSample]) -> str:
+    def _payload(self, rows: Sequence[GpuSample]) -> str:
+        """The rows of this host's own devices.
+
+        A row that names its host is that of a scrape: whoever scrapes it too would count the card twice, and
+        under this host's name it would be another one.
+        """
+        own = [row for row in rows if not row.host]
         if not own:
             return ""
         try:

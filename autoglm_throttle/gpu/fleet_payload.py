@@ -83,7 +83,7 @@ def encode(rows: Sequence[GpuSample], interval_s: float, now: float) -> str:
     A value that cannot be is published as not known: others ignore a host that says such a thing.
 
     Args:
-        rows: what its provider has read.
+        rows: its own devices; the ``host`` of a row is not published.
         interval_s: from one reading to the next.
         now: monotonic seconds.
 

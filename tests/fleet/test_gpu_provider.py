@@ -125,6 +125,19 @@ def test_each_host_sees_all(site: Site) -> None:
     assert seen(a.read())["b/GPU-x"] == ("ok", 70.0)
 
 
+def test_rows_of_other_hosts_are_told_here_and_not_published_as_ours(site: Site) -> None:
+    (a, own), (b, _) = site.host("a"), site.host("b", gpus=False)
+    (row,) = own.read()
+    scraped = replace(row, device="GPU-y", host="node-7", source="dcgm:node-7:9400")
+    own.read = lambda: [scraped, row]  # type: ignore[method-assign]
+    assert seen(a.read()).keys() == {"GPU-x", "GPU-y"}
+    assert seen(b.read()).keys() == {"a/GPU-x"}
+    own.read = lambda: [scraped]  # type: ignore[method-assign]
+    site.now += 61.0
+    assert seen(a.read()).keys() == {"GPU-y"}
+    assert seen(b.read()) == {"a/GPU-x": ("lost", None)}, "what is not ours does not keep it alive"
+
+
 def test_a_gateway_without_gpus_sees_those_of_others_as_soon_as_they_are_there(site: Site) -> None:
     gateway, _ = site.host("gateway", gpus=False)
     assert gateway.read() == []
