@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from typing import Final, Protocol
 
 from autoglm_throttle.model import Decision, Reason, Regime, Why
 
@@ -44,14 +44,22 @@ def rate_refusal(bucket: Rated, cost: float, wait: float, now: float) -> Decisio
     )
 
 
+SHUT: Final = {
+    Why.LOST: "gpu:lost",
+    Why.STALLED: "gpu:stalled",
+    Why.STALE: "gpu:stale",
+    Why.BLIND: "gpu:blind",
+}
+"""What shuts the door, where it is not the table: who reads ``gpu:stop`` looks for load."""
+
+
 def door_shut(regime: Regime, now: float) -> Decision:
     """What everybody is told while nothing is refilled."""
     wait = regime.reopens_s - now
-    lost = regime.why is Why.LOST
     return Decision(
         allowed=False,
         reason=Reason.GPU,
-        detail="gpu:lost" if lost else "gpu:stop",
+        detail=SHUT.get(regime.why, "gpu:stop"),
         policy="gpu",
         limit=0.0,
         remaining=0.0,
