@@ -78,7 +78,9 @@ class Sampler:
         self.callback_errors: int = 0
         """Exceptions from ``on_samples`` and ``on_failure``."""
         self.crashes: int = 0
-        """Times the thread ended by what no read may raise, such as ``SystemExit``; see ``revive``."""
+        """Times that something got out which no read may raise, such as ``SystemExit``."""
+        self.crashed: bool = False
+        """True while the thread waits, 1 to 60 s, to start again after that."""
         self.last_read_s: float | None = None
         """When the newest read that gave samples ended, on ``clock``; None: none has."""
         self.reading_since_s: float | None = None
@@ -153,10 +155,11 @@ class Sampler:
                 self.running = self._launch()
 
     def revive(self, now: float) -> bool:
-        """Start the thread again if it crashed and its pause, 1 to 60 s, is over; else do nothing.
+        """Start the thread again if it is gone and should not be; else do nothing.
 
-        For the request path: without a crash it costs the look at one attribute. It never starts a thread
-        after ``stop``, after a misconfiguration or beside one that lives, be it in a hung read.
+        For the request path; it costs the look at one attribute. After a crash the thread goes on by itself;
+        this is for what even that does not survive. It never starts one after ``stop``, after
+        a misconfiguration, or beside a thread that lives, be it in a hung read.
 
         Args:
             now: the time on ``clock``.
@@ -211,7 +214,7 @@ class Sampler:
 
         Lock and event are made anew: the parent's thread may have held them at the fork.
         """
-        self.running = False
+        self.running = self.crashed = False
         self.misconfigured = None
         self._lock = threading.RLock()
         self._alarm = threading.Event()
@@ -227,7 +230,7 @@ class Sampler:
             return "misconfigured"
         if not self.running:
             return "stopped"
-        return "crashed" if self._fallen() else "running"
+        return "crashed" if self.crashed or self._fallen() else "running"
 
     def _fallen(self) -> bool:
         """Whether there should be a thread and there is none."""
@@ -247,31 +250,47 @@ class Sampler:
 
     def _run(self) -> None:
         try:
-            self._revival.launched(self._clock())
-            while not self._ends():
-                started = self._clock()
-                if not self._read():
-                    self._close()
-                    return
-                self._sleep(started)
-        except BaseException as error:  # noqa: BLE001 - it would end as a trace on standard error; ``revive`` goes on
-            self._crashed(error)
+            while not self._done():
+                self._pause()
         finally:
             with self._lock:
                 if self._thread is threading.current_thread():
                     self._thread = None
 
-    def _crashed(self, error: BaseException) -> None:
-        """Count it, say so once, and close, so that the next thread, which waits for that, opens anew."""
-        pause_s = self._revival.put_off(self._clock())
+    def _done(self) -> bool:
+        """Read until there is no more to do; False if that crashed."""
+        try:
+            self._revival.launched(self._clock())
+            self.crashed = False
+            while not self._ends():
+                started = self._clock()
+                if not self._read():
+                    self._close()
+                    break
+                self._sleep(started)
+        except BaseException as error:  # noqa: BLE001 - the thread outlives whatever a driver binding raises
+            self._crash(error)
+            return False
+        return True
+
+    def _crash(self, error: BaseException) -> None:
+        """Count it, say so once, and close, so that the next read opens anew."""
+        self.crashed = True
         self.crashes += 1
         self.last_error = _text(error)
+        pause_s = self._revival.put_off(self._clock())
         try:
-            text = "GPU telemetry: %s: the sampler's thread crashed with %s; it starts again in %g s"
+            text = "GPU telemetry: %s: the sampler crashed with %s; it starts again in %g s"
             _log.error(text, self.name, self.last_error, pause_s, exc_info=error)
         finally:
             with contextlib.suppress(BaseException):
                 self._close()
+
+    def _pause(self) -> None:
+        """Wait until a crash is long enough ago, or for ``stop``."""
+        while not self._stopping and (left := self._revival.due_s - self._clock()) > 0.0:
+            self._alarm.wait(left)
+            self._alarm.clear()
 
     def _ends(self) -> bool:
         """Decide under the lock whether the thread ends, so that ``start`` never counts on a dying one."""

@@ -88,3 +88,20 @@ class Hands:
 
     def __call__(self) -> float:
         return self.now
+
+
+class Alarm:
+    """An event whose waiting moves the clock by hand, at most by the patience."""
+
+    def __init__(self, hands: Hands, patience_s: float = float("inf")) -> None:
+        self.hands = hands
+        self.patience_s = patience_s
+        self.waits: list[float] = []
+
+    def wait(self, timeout: float) -> None:
+        self.waits.append(timeout)
+        self.hands.now += min(timeout, self.patience_s)
+
+    def set(self) -> None: ...
+
+    def clear(self) -> None: ...

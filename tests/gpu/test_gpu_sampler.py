@@ -14,7 +14,7 @@ from autoglm_throttle.gpu import sampler as sampler_module
 from autoglm_throttle.gpu.none import NoSource
 from autoglm_throttle.gpu.sampler import Sampler
 from autoglm_throttle.model import GpuSample, ProviderMisconfigured, ProviderUnavailable
-from tests.gpu.doubles import ROW, Hands, Heard, Source, raising
+from tests.gpu.doubles import ROW, Alarm, Hands, Heard, Source, raising
 
 
 def test_a_tick_reads_in_the_caller_and_empties_what_cannot_be(heard: Heard, hands: Hands) -> None:
@@ -134,22 +134,6 @@ def test_a_close_that_raises_is_only_logged(heard: Heard, monkeypatch: pytest.Mo
     sampler = Sampler(source, heard.samples, interval_s=1.0)
     sampler.stop()
     assert sampler.last_error == "OSError: shutdown"
-
-
-class Alarm:
-    """An event whose waiting moves the clock by hand."""
-
-    def __init__(self, hands: Hands) -> None:
-        self.hands = hands
-        self.waits: list[float] = []
-
-    def wait(self, timeout: float) -> None:
-        self.waits.append(timeout)
-        self.hands.now += timeout
-
-    def set(self) -> None: ...
-
-    def clear(self) -> None: ...
 
 
 @pytest.mark.parametrize(("woken", "slept_s"), [(False, 5.0), (True, 0.25)])

@@ -1,4 +1,4 @@
-"""A thread that crashed is noticed, told of, and started again; and only then."""
+"""A crash is told of and survived; a thread that is gone is started again, and only then."""
 
 from __future__ import annotations
 
@@ -14,19 +14,34 @@ from autoglm_throttle.gpu.none import NoSource
 from autoglm_throttle.gpu.sampler import THREAD, Sampler
 from autoglm_throttle.gpu.schedule import Schedule
 from autoglm_throttle.model import GpuSample, ProviderMisconfigured
-from tests.gpu.doubles import PATIENCE_S, ROW, Hands, Hang, Heard, Source, raising
+from tests.gpu.doubles import PATIENCE_S, ROW, Alarm, Hands, Hang, Heard, Source, raising
 
 CRASHES = [SystemExit(1), KeyboardInterrupt(), GeneratorExit()]
 """What no ``except Exception`` stops. (``MemoryError`` is stopped: it is a failed read.)"""
 
 
-@pytest.fixture
-def source() -> Source:
-    return Source(raising(SystemExit("driver says goodbye")))
+class Shut(Source):
+    """A provider whose closing can be waited for: it comes last in a crash."""
+
+    def __init__(self, reading: Callable[[], Sequence[GpuSample]]) -> None:
+        super().__init__(reading)
+        self.shut = threading.Semaphore(0)
+
+    def close(self) -> None:
+        super().close()
+        self.shut.release()
+
+    def wait(self) -> None:
+        assert self.shut.acquire(timeout=PATIENCE_S), "it was not closed"
 
 
 @pytest.fixture
-def sampler(source: Source, heard: Heard, hands: Hands) -> Iterator[Sampler]:
+def source() -> Shut:
+    return Shut(raising(SystemExit("driver says goodbye")))
+
+
+@pytest.fixture
+def sampler(source: Shut, heard: Heard, hands: Hands) -> Iterator[Sampler]:
     """One whose clock stands still: only the test lets the pause pass."""
     sampler = Sampler(source, heard.samples, heard.failure, interval_s=0.01, clock=hands)
     yield sampler
@@ -37,76 +52,120 @@ def threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith(THREAD)]
 
 
-def run_until_it_ends(sampler: Sampler, begin: Callable[[], object]) -> None:
-    begin()
-    for thread in threads():
-        thread.join(PATIENCE_S)
-        assert not thread.is_alive()
-
-
-def crashes(sampler: Sampler) -> int:
-    """A function, for it changes between two looks."""
-    return sampler.crashes
+def lose_the_thread(sampler: Sampler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the thread end without a word, as by a fault while a crash is dealt with."""
+    with monkeypatch.context() as patch:
+        patch.setattr(sampler, "_done", lambda: True)
+        sampler.start()
+        for thread in threads():
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("error", CRASHES, ids=lambda error: type(error).__name__)
 def test_a_crash_is_counted_told_in_one_line_and_no_misconfiguration(
-    sampler: Sampler, source: Source, error: BaseException, caplog: pytest.LogCaptureFixture
+    sampler: Sampler, source: Shut, error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     source.reading = raising(error)
-    run_until_it_ends(sampler, sampler.start)
+    sampler.start()
+    source.wait()
     assert (sampler.crashes, sampler.failures, sampler.misconfigured) == (1, 0, None)
     assert sampler.last_error == f"{type(error).__name__}: {error}"
-    assert (sampler.running, sampler.reading_since_s) == (True, None)
+    assert (sampler.running, sampler.crashed, sampler.reading_since_s) == (True, True, None)
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
     told = f"crashed with {sampler.last_error}; it starts again in 1 s"
-    assert record.getMessage() == f"GPU telemetry: source: the sampler's thread {told}"
+    assert record.getMessage() == f"GPU telemetry: source: the sampler {told}"
     assert record.exc_info, "the trace is what finds a fault of ours"
     assert repr(sampler) == "Sampler(source, crashed, failures=0, overruns=0)"
 
 
 def test_a_fault_of_our_own_is_a_crash_like_any_other(
-    sampler: Sampler, source: Source, monkeypatch: pytest.MonkeyPatch
+    sampler: Sampler, source: Shut, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source.reading = lambda: [ROW]
     monkeypatch.setattr(sampler, "_schedule", None)
-    run_until_it_ends(sampler, sampler.start)
+    sampler.start()
+    source.wait()
     assert (sampler.crashes, sampler.misconfigured) == (1, None)
     assert "AttributeError" in str(sampler.last_error)
-    monkeypatch.undo()
 
 
-def test_it_is_revived_after_its_pause_and_reads_on(
-    sampler: Sampler, source: Source, heard: Heard, hands: Hands
+def test_after_its_pause_it_reads_on_without_any_request(
+    sampler: Sampler, source: Shut, heard: Heard, hands: Hands
 ) -> None:
-    run_until_it_ends(sampler, sampler.start)
-    assert not sampler.revive(hands.now + 0.999)
+    sampler.start()
+    source.wait()
+    (thread,) = threads()
     source.reading = lambda: [ROW]
     hands.now += 1.0
-    assert sampler.revive(hands.now)
+    sampler.wake()
     heard.wait()
     assert heard.rows
-    assert not sampler.revive(hands.now + 1000.0), "it lives"
-    assert source.calls[:3] == ["read", "close", "read"], "what crashed is opened anew, on the thread"
-    assert source.threads == {"autoglm-throttle-gpu-source"}
-    assert len(threads()) == 1
+    assert source.calls[:3] == ["read", "close", "read"], "what crashed is opened anew"
+    assert (threads(), sampler.crashed) == ([thread], False)
+    assert repr(sampler).startswith("Sampler(source, running")
 
 
-def test_again_and_again_backs_off_to_a_minute(sampler: Sampler, source: Source, hands: Hands) -> None:
-    run_until_it_ends(sampler, sampler.start)
-    for count, pause_s in enumerate([1, 2, 4, 8, 16, 32, 60, 60], start=1):
-        assert crashes(sampler) == count
-        assert not sampler.revive(hands.now + pause_s - 0.001)
-        hands.now += pause_s
-        run_until_it_ends(sampler, lambda: sampler.revive(hands.now))
+def test_again_and_again_backs_off_to_a_minute(
+    sampler: Sampler, source: Shut, hands: Hands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alarm = Alarm(hands)
+    monkeypatch.setattr(sampler, "_alarm", alarm)
+
+    def crash_nine_times() -> Sequence[GpuSample]:
+        if sampler.crashes < 9:
+            raise SystemExit
+        sampler.stop()
+        return [ROW]
+
+    source.reading = crash_nine_times
+    sampler._run()
+    assert alarm.waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
-def test_a_crowd_of_requests_starts_one_thread(sampler: Sampler, source: Source, hands: Hands) -> None:
-    run_until_it_ends(sampler, sampler.start)
+def test_nothing_but_time_ends_the_pause(
+    sampler: Sampler, source: Shut, hands: Hands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alarm = Alarm(hands, patience_s=0.4)
+    monkeypatch.setattr(sampler, "_alarm", alarm)
+    sampler._crash(SystemExit())
+    sampler._pause()
+    assert [round(wait, 6) for wait in alarm.waits] == [1.0, 0.6, 0.2]
+
+
+def test_stop_ends_a_pause_and_a_start_after_it_reads_at_once(
+    sampler: Sampler, source: Shut, heard: Heard
+) -> None:
+    sampler.start()
+    source.wait()
+    (thread,) = threads()
+    sampler.stop(PATIENCE_S)
+    assert not thread.is_alive()
+    source.reading = lambda: [ROW]
+    sampler.start()
+    heard.wait()
+
+
+def test_a_closing_that_crashes_too_is_no_second_crash(
+    sampler: Sampler, source: Shut, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(source, "close", raising(SystemExit()))
+        sampler._crash(OSError("x"))
+    assert sampler.crashes == 1
+
+
+# A thread that is gone.
+
+
+def test_a_thread_that_is_gone_is_revived_once_by_a_crowd_of_requests(
+    sampler: Sampler, source: Shut, hands: Hands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lose_the_thread(sampler, monkeypatch)
+    assert repr(sampler) == "Sampler(source, crashed, failures=0, overruns=0)"
     hang = Hang()
     source.reading = hang
-    hands.now += 1.0
     ready = threading.Barrier(8)
     revived: list[bool] = []
 
@@ -144,12 +203,11 @@ class Meanwhile:
 
 @pytest.mark.parametrize("happening", ["stop", "start"])
 def test_what_another_request_did_first_counts(
-    sampler: Sampler, source: Source, hands: Hands, monkeypatch: pytest.MonkeyPatch, happening: str
+    sampler: Sampler, source: Shut, hands: Hands, monkeypatch: pytest.MonkeyPatch, happening: str
 ) -> None:
-    run_until_it_ends(sampler, sampler.start)
+    lose_the_thread(sampler, monkeypatch)
     hang = Hang()
     source.reading = hang
-    hands.now += 1.0
     monkeypatch.setattr(sampler, "_lock", Meanwhile(sampler._lock, getattr(sampler, happening)))
     try:
         assert not sampler.revive(hands.now)
@@ -168,7 +226,7 @@ def test_what_another_request_did_first_counts(
 )
 def test_no_pace_of_another_thread_is_lost_while_the_next_read_is_planned(
     sampler: Sampler,
-    source: Source,
+    source: Shut,
     monkeypatch: pytest.MonkeyPatch,
     plan: str,
     reading: Callable[[], Sequence[GpuSample]],
@@ -187,8 +245,8 @@ def test_no_pace_of_another_thread_is_lost_while_the_next_read_is_planned(
     assert free == [False]
 
 
-def test_none_is_started_beside_a_hung_read_or_a_hung_closing(
-    sampler: Sampler, source: Source, hands: Hands, monkeypatch: pytest.MonkeyPatch
+def test_none_is_started_beside_one_that_pauses_or_closes(
+    sampler: Sampler, source: Shut, hands: Hands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closing, go = threading.Event(), threading.Event()
 
@@ -200,70 +258,43 @@ def test_none_is_started_beside_a_hung_read_or_a_hung_closing(
     sampler.start()
     try:
         assert closing.wait(PATIENCE_S)
-        hands.now += 1000.0
-        assert not sampler.revive(hands.now)
+        assert not sampler.revive(hands.now + 1000.0)
+        sampler.start()
         assert len(threads()) == 1
     finally:
         go.set()
 
 
-def test_a_closing_that_crashes_too_is_no_second_crash(
-    sampler: Sampler, source: Source, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(source, "close", raising(SystemExit()))
-    run_until_it_ends(sampler, sampler.start)
-    monkeypatch.undo()
-    assert sampler.crashes == 1
-
-
-@pytest.mark.parametrize("cause", ["stopped", "misconfigured"])
+@pytest.mark.parametrize("cause", ["stopped", "misconfigured", "forked"])
 def test_what_ended_for_good_is_not_revived(
-    sampler: Sampler, source: Source, hands: Hands, cause: str
+    sampler: Sampler, source: Shut, hands: Hands, monkeypatch: pytest.MonkeyPatch, cause: str
 ) -> None:
     if cause == "misconfigured":
         source.reading = raising(ProviderMisconfigured("install it"))
-    run_until_it_ends(sampler, sampler.start)
-    if cause == "stopped":
-        sampler.stop()
+        sampler.start()
+        for thread in threads():
+            thread.join(PATIENCE_S)
+    else:
+        lose_the_thread(sampler, monkeypatch)
+        (sampler.stop if cause == "stopped" else sampler.forget)()
     assert not sampler.revive(hands.now + 1000.0)
-    assert source.calls.count("read") == 1
-
-
-def test_an_explicit_start_does_not_wait_for_the_pause(
-    sampler: Sampler, source: Source, heard: Heard
-) -> None:
-    run_until_it_ends(sampler, sampler.start)
-    source.reading = lambda: [ROW]
-    sampler.start()
-    heard.wait()
+    assert not threads()
 
 
 def test_no_thread_to_be_had_is_tried_again_later(
-    sampler: Sampler, source: Source, heard: Heard, hands: Hands, monkeypatch: pytest.MonkeyPatch
+    sampler: Sampler, source: Shut, heard: Heard, hands: Hands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    run_until_it_ends(sampler, sampler.start)
+    lose_the_thread(sampler, monkeypatch)
     source.reading = lambda: [ROW]
-    hands.now += 1.0
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refused)
         assert not sampler.revive(hands.now)
         assert sampler.last_error == "RuntimeError: can't start new thread"
-    assert not sampler.revive(hands.now + 1.999)
-    assert sampler.revive(hands.now + 2.0)
-    heard.wait()
-
-
-def test_a_child_of_a_crashed_sampler_has_nothing_to_revive(
-    sampler: Sampler, source: Source, heard: Heard, hands: Hands
-) -> None:
-    run_until_it_ends(sampler, sampler.start)
-    sampler.forget()
-    assert not sampler.revive(hands.now + 1000.0)
-    source.reading = lambda: [ROW]
-    sampler.start()
+    assert not sampler.revive(hands.now + 0.999)
+    assert sampler.revive(hands.now + 1.0)
     heard.wait()
 
 
