@@ -1,15 +1,17 @@
-"""What the source of GPU telemetry says now."""
+"""What each source of GPU telemetry says now, what it does not say, and what to do about that."""
 
 from __future__ import annotations
 
 import importlib
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
+from autoglm_throttle.cli.doctor_devices import device
 from autoglm_throttle.cli.finding import Finding, Level, within
 from autoglm_throttle.gpu.none import NoSource
-from autoglm_throttle.gpu.select import select
+from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.model import GpuProvider, GpuSample, ThrottleError
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.quantity import plain
@@ -17,38 +19,73 @@ from autoglm_throttle.settings.quantity import plain
 ANSWER_S: Final = 10.0
 """The first call opens the driver, which can take seconds where nothing keeps it loaded."""
 
-_GIB: Final = 1024**3
+PAUSE_S: Final = 0.25
+"""Between the two readings of a source: how busy a card's parts are is told from the second on."""
+
+NO_NAME: Final = "tells no name of"
+NO_SERIES: Final = "knows no series of"
+
+_UP: Final = {
+    "dcgm": "is dcgm-exporter up, and is this its port (9400 by default) as seen from here?",
+    "prometheus": "is this the address of the Prometheus server itself, and may this host ask it?",
+    "vllm": "is vLLM up, and is this the port of its API? It serves /metrics there by itself",
+    "sglang": "is SGLang up, and was it started with --enable-metrics?",
+    "fake": "the file is a recording or a live state: docs/gpu.md says what is in it",
+}
+"""Kind of a source -> what to look at if it does not answer."""
+
+_OTHER: Final = (
+    "another server answers there: look at its page with curl, and at the kind of the source: dcgm:, vllm:, "
+    "sglang: and prometheus: are told apart"
+)
+_NO_SERIES: Final = (
+    "does Prometheus scrape dcgm-exporter, and does GPU_SELECTOR match? Ask it for DCGM_FI_DEV_GPU_UTIL"
+)
+_PERIOD: Final = (
+    "dcgm-exporter measures every 30 s unless told otherwise, and every second is asked for what may be old: "
+    "start it with DCGM_EXPORTER_INTERVAL=1000 (ms)"
+)
 
 
 def examine(settings: Settings) -> list[Finding]:
-    """One reading of all devices, or why there is none."""
+    """Two readings of every source: its devices, or why there are none."""
     try:
-        provider = select(settings.gpu, devices=settings.gpu_devices, manual=True)
-        if provider is None:
-            return [_finding("source", Level.OK, "GPU=none: nothing is read", value="none")]
-        return within(ANSWER_S, lambda: _read(provider))
+        sources = providers(
+            settings.gpu, devices=settings.gpu_devices, selector=settings.gpu_selector, manual=True
+        )
+    except ValueError as error:
+        return [_finding("source", Level.FAIL, f"GPU={settings.text_of('gpu')}: {error}")]
+    if not sources:
+        return [_finding("source", Level.OK, "GPU=none: nothing is read", value="none")]
+    return [finding for source in sources for finding in _look(source, settings)]
+
+
+def _look(source: GpuProvider, settings: Settings) -> list[Finding]:
+    try:
+        rows, library = within(ANSWER_S, lambda: _read(source))
     except NoSource as error:
         level = Level.FAIL if settings.gpu_required else Level.WARN
         hint = "the limits apply all the same; GPU=none says that none is expected"
         return [_finding("source", level, str(error), hint)]
     except TimeoutError:
-        text = f"the driver has not answered within {plain(ANSWER_S)} s"
+        text = f"{source.name} has not answered within {plain(ANSWER_S)} s"
         return [_finding("sample", Level.FAIL, text, "nvidia-smi will hang as well: look at the kernel log")]
     except (ThrottleError, ValueError) as error:
-        return [_finding("sample", Level.FAIL, f"GPU={settings.text_of('gpu')}: {error}")]
+        return [
+            _finding("sample", Level.FAIL, _named(source.name, str(error)), _remedy(source.name, str(error)))
+        ]
+    return list(_findings(source.name, rows, library))
 
 
-def _read(provider: GpuProvider) -> list[Finding]:
-    rows = provider.read()
-    read_s = time.monotonic()
+def _read(source: GpuProvider) -> tuple[Sequence[GpuSample], str]:
     try:
-        library = _library() if provider.name == "nvml" else ""
+        rows = source.read()
+        if rows:
+            threading.Event().wait(PAUSE_S)
+            rows = source.read()
+        return rows, _library() if source.name == "nvml" else ""
     finally:
-        provider.close()
-    devices = "1 device" if len(rows) == 1 else f"{len(rows)} devices"
-    text = f"{provider.name} reads {devices}{f', {library}' if library else ''}"
-    source = _finding("source", Level.OK if rows else Level.FAIL, text, value=provider.name)
-    return [source, *(_device(row, read_s) for row in _by_index(rows))]
+        source.close()
 
 
 def _library() -> str:
@@ -60,28 +97,31 @@ def _library() -> str:
         return f"driver of unknown version ({error})"
 
 
-def _by_index(rows: Sequence[GpuSample]) -> list[GpuSample]:
-    return sorted(rows, key=lambda row: row.index)
+def _findings(name: str, rows: Sequence[GpuSample], library: str) -> Iterator[Finding]:
+    engines = sum(row.kind == "engine" for row in rows)
+    told = [_count(len(rows) - engines, "device")] if engines < len(rows) or not rows else []
+    told += [_count(engines, "engine")] if engines else []
+    text = f"{name} reads {' and '.join(told)}{f', {library}' if library else ''}"
+    yield _finding("source", Level.OK if rows else Level.FAIL, text, value=name)
+    now = time.monotonic()
+    for row in sorted(rows, key=lambda row: (row.host, row.index)):
+        yield from device(row, now)
+    if name.startswith("dcgm:"):
+        yield _finding("period", Level.OK, f"{name} may repeat itself", _PERIOD)
 
 
-def _device(row: GpuSample, read_s: float) -> Finding:
-    name = f"{row.index} {row.name}".rstrip()
-    if row.health == "lost":
-        hint = "it is left out; none left shuts the door under POLICY=tiers"
-        return _finding("device", Level.FAIL, f"{name}: lost", hint, value=row.device)
-    age_ms = max(0.0, read_s - row.taken_at_s) * 1e3
-    text = f"{name}: {_load(row)}, {age_ms:.1f} ms old"
-    if row.utilization_pct is None:
-        hint = "TIERS can not act on it; POLICY=gate needs no telemetry"
-        return _finding("device", Level.WARN, text, hint, value=row.device)
-    return _finding("device", Level.OK, text, value=row.device)
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def _load(row: GpuSample) -> str:
-    parts = ["utilization unknown" if row.utilization_pct is None else f"{row.utilization_pct:.0f} % busy"]
-    if row.memory_used_bytes is not None and row.memory_total_bytes is not None:
-        parts.append(f"{row.memory_used_bytes / _GIB:.1f} of {row.memory_total_bytes / _GIB:.1f} GiB")
-    return ", ".join(parts)
+def _named(name: str, text: str) -> str:
+    return text if text.startswith(name) else f"{name}: {text}"
+
+
+def _remedy(name: str, text: str) -> str:
+    if NO_NAME in text:
+        return _OTHER
+    return _NO_SERIES if NO_SERIES in text else _UP.get(name.partition(":")[0], "")
 
 
 def _finding(item: str, level: Level, message: str, hint: str = "", *, value: str | None = None) -> Finding:

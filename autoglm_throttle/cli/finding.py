@@ -36,9 +36,12 @@ class Finding:
 
     def __post_init__(self) -> None:
         for name in ("message", "hint"):
-            text: str = getattr(self, name)
-            plain = "".join(c if c.isprintable() else " " for c in text)
-            object.__setattr__(self, name, plain)
+            object.__setattr__(self, name, printable(getattr(self, name)))
+
+
+def printable(text: str) -> str:
+    """The text without what could move a terminal's cursor: names come from servers and drivers."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def within(seconds: float, work: Callable[[], T]) -> T:

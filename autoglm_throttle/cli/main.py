@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Final
 
-from autoglm_throttle.cli import check, doctor, identity, show, tiers
+from autoglm_throttle.cli import check, doctor, gpus, identity, show, tiers
 from autoglm_throttle.cli.command import Command, add_sources
 from autoglm_throttle.cli.output import PROBLEM_FOUND, as_json, remark, write, write_json
 from autoglm_throttle.model import ThrottleError
@@ -38,6 +38,7 @@ COMMANDS: Final = (
         identity.run,
     ),
     Command("doctor", "ask the GPUs and the shared store whether they answer", add_sources, doctor.run),
+    Command("gpus", "show what each GPU and each engine does", gpus.add_arguments, gpus.run),
     Command("demo", "run a simulated service under load, on loopback", _demo_arguments, _demo_run),
 )
 

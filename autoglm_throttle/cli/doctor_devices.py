@@ -1,0 +1,145 @@
+"""What one device tells, what it does not, and what follows from that for the control."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from autoglm_throttle.cli.finding import Finding, Level
+from autoglm_throttle.gpu.merge import load_pct
+from autoglm_throttle.model import GpuSample
+
+QUANTITIES: Final = (
+    ("utilization", ("utilization_pct", "graphics_active_ratio")),
+    ("memory", ("memory_used_bytes",)),
+    ("power", ("power_w",)),
+    ("power limit", ("power_limit_w",)),
+    ("energy", ("energy_j",)),
+    ("temperature", ("temperature_c",)),
+    ("clock", ("sm_clock_mhz",)),
+    ("reasons of slowdown", ("throttle",)),
+    ("time slowed down", ("throttled_ns",)),
+    ("SM activity", ("sm_active_ratio",)),
+    ("tensor activity", ("tensor_active_ratio",)),
+    ("memory activity", ("dram_active_ratio", "memory_busy_pct")),
+    ("PCIe", ("pcie_rx_bytes", "pcie_rx_bps")),
+    ("NVLink", ("nvlink_rx_bytes", "nvlink_rx_bps")),
+)
+"""Name of a quantity -> fields of which one is enough."""
+
+OF_ENGINES: Final = (
+    ("requests running", ("running",)),
+    ("requests waiting", ("queued",)),
+    ("cache fill", ("kv_used_ratio",)),
+    ("tokens", ("tokens_total",)),
+    ("preemptions", ("preemptions_total",)),
+)
+
+FOR_ROOT: Final = "keeps GPM for root"
+FOR_HOPPER: Final = "only Hopper cards and later"
+
+_GIB: Final = 1024**3
+
+_SM: Final = "SM activity"
+_PERMISSION: Final = (
+    "load the kernel module nvidia with NVreg_RestrictProfilingToAdminUsers=0, or give this process "
+    "CAP_SYS_ADMIN; until then verdicts go by power"
+)
+_OLDER: Final = "Hopper cards and later tell it the driver, older ones through dcgm:URL; verdicts go by power"
+_COUNTERS: Final = (
+    "name DCGM_FI_PROF_SM_ACTIVE and DCGM_FI_DEV_POWER_MGMT_LIMIT in the file of counters of dcgm-exporter "
+    "(option -f), where they are off by default: verdicts need one of them"
+)
+_MIG: Final = (
+    "a MIG instance tells no utilization of its own, and this card no GPM: TIERS can not act on it. "
+    "dcgm:URL tells it, POLICY=gate needs none"
+)
+_DUMB: Final = "TIERS can not act on it; POLICY=gate needs no telemetry"
+_LOST: Final = "it is left out; none left shuts the door under POLICY=tiers"
+_VAGUE: Final = (
+    "a busy card will be called 'unknown': whether it computes or hangs shows in its power or its SM activity"
+)
+
+
+def device(row: GpuSample, now: float) -> Iterator[Finding]:
+    """Report on one row: how it is, and which quantities it tells.
+
+    Args:
+        row: of the newest reading.
+        now: monotonic seconds.
+    """
+    name = _name(row)
+    if row.health == "lost":
+        text = f"{name}: lost" + (f" ({'; '.join(row.notes)})" if row.notes else "")
+        yield Finding("gpu", "device", Level.FAIL, text, _LOST, row.device)
+        return
+    engine = row.kind == "engine"
+    age_ms = (max(0.0, now - row.taken_at_s) + row.age_s) * 1e3
+    text = f"{name}: {_work(row) if engine else _load(row)}, {age_ms:.1f} ms old"
+    if engine or load_pct(row) is not None:
+        yield Finding("gpu", "device", Level.OK, text, value=row.device)
+    else:
+        hint = _MIG if row.kind == "mig" else _DUMB
+        yield Finding("gpu", "device", Level.WARN, text, hint, row.device)
+    yield _told(name, row)
+
+
+def _name(row: GpuSample) -> str:
+    if row.kind == "engine":
+        return " ".join(filter(None, (row.device, row.name)))
+    label = f"{row.host}/{row.index}" if row.host else str(row.index)
+    return f"{label} {row.name}".rstrip()
+
+
+def _told(name: str, row: GpuSample) -> Finding:
+    quantities = OF_ENGINES if row.kind == "engine" else QUANTITIES
+    known = [what for what, fields in quantities if any(getattr(row, field) is not None for field in fields)]
+    missing = [what for what, _ in quantities if what not in known]
+    text = f"{name} tells {', '.join(known) or 'nothing'}; not {', '.join(missing)}"
+    if not missing:
+        text = f"{name} tells everything that is looked for"
+    level, hint = _judged(row, missing)
+    return Finding("gpu", "tells", level, text, hint, missing)
+
+
+def _judged(row: GpuSample, missing: list[str]) -> tuple[Level, str]:
+    notes = " ".join(row.notes)
+    if row.kind == "engine":
+        silent = "requests waiting" in missing and "cache fill" in missing
+        return (Level.WARN, "SIGNAL=pressure has nothing to go by") if silent else (Level.OK, "")
+    if _SM not in missing:
+        return Level.OK, "; ".join(row.notes)
+    if FOR_ROOT in notes:
+        return Level.WARN, _PERMISSION
+    vague = row.kind == "gpu" and bool({"power", "power limit"} & set(missing))
+    level = Level.WARN if vague else Level.OK
+    if row.source.startswith(("dcgm:", "prometheus:")):
+        return level, _COUNTERS
+    if vague:
+        return level, _VAGUE
+    return level, _OLDER if FOR_HOPPER in notes else "; ".join(row.notes)
+
+
+def _load(row: GpuSample) -> str:
+    percent = load_pct(row)
+    parts = ["utilization unknown" if percent is None else f"{percent:.0f} % busy"]
+    if row.memory_used_bytes is not None and row.memory_total_bytes is not None:
+        parts.append(f"{row.memory_used_bytes / _GIB:.1f} of {row.memory_total_bytes / _GIB:.1f} GiB")
+    if row.power_w is not None and row.power_limit_w is not None:
+        parts.append(f"{row.power_w:.0f} of {row.power_limit_w:.0f} W")
+    if row.temperature_c is not None:
+        parts.append(f"{row.temperature_c:.0f} C")
+    if row.throttle:
+        parts.append(f"slowed down by {', '.join(sorted(row.throttle))}")
+    return ", ".join(parts)
+
+
+def _work(row: GpuSample) -> str:
+    parts = []
+    if row.running is not None:
+        parts.append(f"{row.running} running")
+    if row.queued is not None:
+        parts.append(f"{row.queued} waiting")
+    if row.kv_used_ratio is not None:
+        parts.append(f"cache {row.kv_used_ratio:.0%} full")
+    return ", ".join(parts) or "tells nothing of its load"

@@ -1,0 +1,176 @@
+"""What is seen of GPUs and engines, as a table for people and as a document for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from autoglm_throttle.cli.finding import printable
+from autoglm_throttle.cli.gpu_watch import Seen, Source
+from autoglm_throttle.cli.output import table
+from autoglm_throttle.gpu.merge import load_pct
+from autoglm_throttle.gpu.row import MEASURED
+from autoglm_throttle.model import Finding, GpuSample, GpuView, Verdict
+from autoglm_throttle.observe.device_label import labelled
+
+NAME_AT_MOST: Final = 20
+"""Characters of a product's or a model's name, so that a line fits into 120 columns."""
+
+UNKNOWN: Final = "-"
+
+_GIB: Final = 1024**3
+_PLAIN: Final = frozenset({Finding.IDLE, Finding.WORKING, Finding.PRODUCTIVE})
+"""Verdicts that need no reason."""
+
+_CARDS: Final = (
+    "gpu",
+    "name",
+    "util %",
+    "SM %",
+    "memory GiB",
+    "power W",
+    "MHz",
+    "C",
+    "verdict",
+    "age s",
+    "source",
+)
+_ENGINES: Final = ("engine", "model", "running", "queued", "cache %", "tokens/s", "age s", "source")
+
+
+def as_text(seen: Seen) -> str:
+    """The table of cards, that of engines, reasons, and the sources that tell nothing."""
+    cards, engines = _split(seen)
+    parts = []
+    if cards:
+        rows = [_card(label, row, _verdict(seen.view, row), seen.at_s) for label, row in cards]
+        parts.append(table([_CARDS, *rows], right=frozenset({2, 3, 4, 5, 6, 7, 9})))
+    if engines:
+        rows = [_engine(label, row, seen.at_s) for label, row in engines]
+        parts.append(table([_ENGINES, *rows], right=frozenset({2, 3, 4, 5, 6})))
+    if not parts:
+        parts.append("no GPU is seen")
+    remarks = [*_reasons(seen.view, cards), *map(_silent, seen.sources)]
+    if any(remarks):
+        parts.append("\n".join(printable(text) for text in remarks if text))
+    return "\n\n".join(parts)
+
+
+def as_document(seen: Seen) -> dict[str, Any]:
+    """Everything that is known; what is not is null."""
+    cards, engines = _split(seen)
+    return {
+        "gpus": [
+            _row(label, row, seen.at_s) | {"verdict": _judged(_verdict(seen.view, row), seen.at_s)}
+            for label, row in cards
+        ],
+        "engines": [_row(label, row, seen.at_s) for label, row in engines],
+        "sources": [{"name": one.name, "state": one.state, "said": one.said} for one in seen.sources],
+    }
+
+
+def _silent(source: Source) -> str:
+    """Why a source tells nothing; empty if it does not."""
+    named = not source.said or source.said.startswith(source.name)
+    return source.said if named else f"{source.name}: {source.said}"
+
+
+Labelled = list[tuple[str, GpuSample]]
+
+
+def _split(seen: Seen) -> tuple[Labelled, Labelled]:
+    rows = [] if seen.view is None else labelled(seen.view.devices)
+    return [one for one in rows if one[1].kind != "engine"], [one for one in rows if one[1].kind == "engine"]
+
+
+def _verdict(view: GpuView | None, row: GpuSample) -> Verdict | None:
+    return None if view is None else view.verdicts.get((row.host, row.device))
+
+
+def _card(label: str, row: GpuSample, verdict: Verdict | None, now: float) -> Sequence[str]:
+    return (
+        printable(label),
+        _name(row),
+        _number(load_pct(row)),
+        _percent(row.sm_active_ratio),
+        _of(_gib(row.memory_used_bytes), _gib(row.memory_total_bytes), 1),
+        _of(row.power_w, row.power_limit_w, 0),
+        _number(row.sm_clock_mhz),
+        _number(row.temperature_c),
+        UNKNOWN if verdict is None else verdict.finding.value,
+        _age(row, now),
+        printable(row.source),
+    )
+
+
+def _engine(label: str, row: GpuSample, now: float) -> Sequence[str]:
+    return (
+        printable(label),
+        _name(row),
+        _number(row.running),
+        _number(row.queued),
+        _percent(row.kv_used_ratio),
+        _number(row.tokens_per_s),
+        _age(row, now),
+        printable(row.source),
+    )
+
+
+def _reasons(view: GpuView | None, cards: Labelled) -> Iterator[str]:
+    for label, row in cards:
+        verdict = _verdict(view, row)
+        if row.health == "lost":
+            yield f"{label}: lost: {'; '.join(row.notes)}"
+        elif verdict is not None and verdict.finding not in _PLAIN:
+            told = ", ".join(f"{name} {value:.3g}" for name, value in verdict.evidence.items())
+            yield f"{label}: {verdict.finding}, {verdict.confidence:.0%} sure: {told or 'nothing is known'}"
+
+
+def _row(label: str, row: GpuSample, now: float) -> dict[str, Any]:
+    named = ("device", "host", "kind", "name", "source", "health", "notes")
+    told = {name: getattr(row, name) for name in (*named, *MEASURED)}
+    told["throttle"] = None if row.throttle is None else sorted(row.throttle)
+    return {"label": label, **told, "age_s": round(_age_s(row, now), 3)}
+
+
+def _judged(verdict: Verdict | None, now: float) -> dict[str, Any] | None:
+    if verdict is None:
+        return None
+    return {
+        "finding": verdict.finding.value,
+        "confidence": verdict.confidence,
+        "for_s": round(max(0.0, now - verdict.since_s), 3),
+        "evidence": dict(verdict.evidence),
+    }
+
+
+def _name(row: GpuSample) -> str:
+    name = printable(row.name.removeprefix("NVIDIA ")) or UNKNOWN
+    return name if len(name) <= NAME_AT_MOST else name[: NAME_AT_MOST - 2] + ".."
+
+
+def _number(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.0f}"
+
+
+def _percent(ratio: float | None) -> str:
+    return UNKNOWN if ratio is None else f"{100.0 * ratio:.0f}"
+
+
+def _gib(count: int | None) -> float | None:
+    return None if count is None else count / _GIB
+
+
+def _of(part: float | None, whole: float | None, digits: int) -> str:
+    """``30.0/139.8``; with a dash for what is not known, and one dash where nothing is."""
+    if part is None and whole is None:
+        return UNKNOWN
+    return "/".join(UNKNOWN if value is None else f"{value:.{digits}f}" for value in (part, whole))
+
+
+def _age_s(row: GpuSample, now: float) -> float:
+    return max(0.0, now - row.taken_at_s) + row.age_s
+
+
+def _age(row: GpuSample, now: float) -> str:
+    return f"{_age_s(row, now):.1f}"

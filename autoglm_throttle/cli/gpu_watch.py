@@ -1,0 +1,163 @@
+"""Reads the sources of GPU telemetry as a service does, without being one.
+
+Each source is read on a thread of its own, so one that hangs is shown as hanging while the others go on.
+Of the service's own requests nothing is known here: what only they can tell, a stall above all, is found by
+the service itself and stands in its metrics and its log.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from autoglm_throttle.gpu.aggregate import Aggregator
+from autoglm_throttle.gpu.none import NoSource
+from autoglm_throttle.gpu.sampler import Sampler
+from autoglm_throttle.gpu.select import providers
+from autoglm_throttle.gpu.verdict import Judge
+from autoglm_throttle.model import GpuProvider, GpuSample, GpuView, Work
+from autoglm_throttle.settings import Settings
+from autoglm_throttle.snapshot import SourceState
+
+INTERVAL_S: Final = 0.7
+"""Between two readings, or less if the settings say so; a server is asked once a second."""
+
+LOOK_S: Final = 2.05
+"""What the first and the last reading span before anything is shown: rates and GPM need two readings, a
+verdict needs three that span 2 s."""
+
+ANSWER_S: Final = 10.0
+"""How long a first answer is waited for: opening a driver can take seconds where nothing keeps it loaded."""
+
+HANGS_S: Final = 3.0
+"""A reading that lasts longer hangs; a scrape is given up after 2 s."""
+
+_STEP_S: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One source, and how it fares."""
+
+    name: str
+    state: SourceState
+    said: str
+    """Why it tells nothing, with the remedy; empty while it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Everything that is seen at one moment."""
+
+    at_s: float
+    """Monotonic."""
+    view: GpuView | None
+    """None: nothing was told yet."""
+    sources: tuple[Source, ...]
+
+
+class GpuWatch:
+    """Reads all sources that the settings name, until `stop`.
+
+    Args:
+        settings: which sources, and how what they tell is joined.
+
+    Raises:
+        ValueError: a source cannot be as it is named.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        sources = providers(settings.gpu, devices=settings.gpu_devices, selector=settings.gpu_selector)
+        self._aggregator = Aggregator(settings.gpu_aggregate, order=[source.name for source in sources])
+        self._judge = Judge()
+        self._lock = threading.Lock()
+        self._view: GpuView | None = None
+        self._first_s: dict[str, float] = {}
+        self._failing: dict[str, str] = {}
+        self._begun_s = time.monotonic()
+        interval_s = min(INTERVAL_S, settings.sample_interval_s)
+        self._samplers = {source.name: self._sampler(source, interval_s) for source in sources}
+
+    def __enter__(self) -> GpuWatch:
+        """Begin to read."""
+        self._begun_s = time.monotonic()
+        for sampler in self._samplers.values():
+            sampler.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop reading; a thread in a hung read is left behind."""
+        for sampler in self._samplers.values():
+            sampler.stop(0.0)
+        for sampler in self._samplers.values():
+            sampler.stop()
+
+    @property
+    def anything(self) -> bool:
+        """Whether there is a source at all."""
+        return bool(self._samplers)
+
+    def settle(self) -> None:
+        """Wait until each source has told enough, or has said why it does not."""
+        until_s = self._begun_s + ANSWER_S
+        pause = threading.Event()
+        while (now := time.monotonic()) < until_s and not self._settled(now):
+            pause.wait(_STEP_S)
+
+    def seen(self) -> Seen:
+        """What is known now."""
+        now = time.monotonic()
+        with self._lock:
+            sources = tuple(self._source(name, sampler, now) for name, sampler in self._samplers.items())
+            return Seen(now, self._view, sources)
+
+    def _settled(self, now: float) -> bool:
+        with self._lock:
+            return all(self._enough(name, sampler, now) for name, sampler in self._samplers.items())
+
+    def _enough(self, name: str, sampler: Sampler, now: float) -> bool:
+        if name in self._failing or sampler.misconfigured or sampler.no_source:
+            return True
+        first_s, last_s = self._first_s.get(name), sampler.last_read_s
+        if first_s is None or last_s is None:  # it hangs, or it answers and tells of nothing
+            return sampler.reading_since_s is None and now - self._begun_s >= LOOK_S
+        return last_s - first_s >= LOOK_S
+
+    def _source(self, name: str, sampler: Sampler, now: float) -> Source:
+        since_s = sampler.reading_since_s
+        if sampler.misconfigured:
+            return Source(sampler.name, "misconfigured", sampler.misconfigured)
+        if sampler.no_source:
+            return Source(sampler.name, "no_source", sampler.no_source)
+        if since_s is not None and now - since_s >= HANGS_S:
+            return Source(sampler.name, "hanging", f"it has not answered for {now - since_s:.0f} s")
+        if name in self._failing:
+            return Source(sampler.name, "failing", self._failing[name])
+        if name not in self._first_s:
+            return Source(sampler.name, "starting", "it tells of no device")
+        return Source(sampler.name, "reading", "")
+
+    def _sampler(self, source: GpuProvider, interval_s: float) -> Sampler:
+        name = source.name  # that of an automatic choice changes once it is made
+
+        def told(rows: Sequence[GpuSample]) -> None:
+            self._told(name, rows)
+
+        def failed(error: Exception) -> None:
+            if not isinstance(error, NoSource):
+                with self._lock:
+                    self._failing[name] = str(error)
+
+        return Sampler(source, told, failed, interval_s=interval_s)
+
+    def _told(self, name: str, rows: Sequence[GpuSample]) -> None:
+        now = time.monotonic()
+        with self._lock:
+            self._failing.pop(name, None)
+            self._first_s.setdefault(name, now)
+            interval_s = self._samplers[name].interval_s
+            view = self._aggregator.update(rows, now, source=name, interval_s=interval_s)
+            self._view = self._judge.update(view, Work(), now)
