@@ -34,7 +34,7 @@ class Batcher:
         self._work = work
         self._slo_s = slo_s
         self._host = host
-        self._line: deque[asyncio.Future[None]] = deque()
+        self._line: deque[asyncio.Future[Exception | None]] = deque()
         self._thread = ThreadPoolExecutor(1)
         self._task: asyncio.Task[None] | None = None
         self._inside = 0
@@ -80,20 +80,29 @@ class Batcher:
         )
 
     async def _turn(self) -> None:
-        turn = asyncio.get_running_loop().create_future()
+        turn: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         self._line.append(turn)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._compute())
-        await turn
+        error = await turn
+        if error is not None:
+            raise error
+
+    def _try(self, count: int) -> Exception | None:
+        try:
+            self._work.batch(count)
+        except Exception as error:
+            return error
+        return None
 
     async def _compute(self) -> None:
         loop = asyncio.get_running_loop()
         while self._line:
             batch = [self._line.popleft() for _ in range(min(MAX_BATCH, len(self._line)))]
-            await loop.run_in_executor(self._thread, self._work.batch, len(batch))
+            error = await loop.run_in_executor(self._thread, self._try, len(batch))
             for turn in batch:
                 if not turn.done():
-                    turn.set_result(None)
+                    turn.set_result(error)
 
     async def _live(self, receive: Any, send: Any) -> None:
         while True:

@@ -17,7 +17,7 @@ from typing import Any
 
 from autoglm_throttle.model import Work as Told
 from autoglm_throttle.traffic.demo.serving import asked_for
-from benchmarks.gpu import work as works
+from benchmarks.gpu.engine import here, seen
 from benchmarks.gpu.watch import Watch, summary
 from benchmarks.gpu.work import KERNELS, MAX_BATCH, Job, Work
 
@@ -71,14 +71,14 @@ def kernel(work: Work, sources: tuple[str, ...], name: str, asked: Asked) -> dic
         doing.steps += 1
     end_s = time.monotonic()
     watch.close()
-    seen = summary(watch.series, begun_s + min(SETTLE_S, seconds / 4.0), end_s)
+    told = summary(watch.series, begun_s + min(SETTLE_S, seconds / 4.0), end_s)
     return {
         "kernel": name,
         "what": KERNELS[name],
         "seconds": end_s - begun_s,
         "step_s": (end_s - begun_s) / doing.steps,
         "failures": dict(watch.failures),
-        **seen,
+        **told,
     }
 
 
@@ -96,7 +96,7 @@ def main() -> None:
     """Do all kernels, then time the batch."""
     told = asked_for()
     asked = Asked(**{**told, "job": Job(**told["job"])})
-    work, sources = works.make(asked.job)
+    work, sources = seen(here(asked.job), asked.job)
     for name in KERNELS:
         try:
             say(kernel(work, sources, name, asked))

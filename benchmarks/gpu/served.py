@@ -17,18 +17,15 @@ from autoglm_throttle.gpu.host_load import HostLoad
 from autoglm_throttle.traffic.demo.serving import asked_for, serve
 from benchmarks import asgi_rows, overloaded
 from benchmarks.asgi_rows import App, Scope
-from benchmarks.gpu import work as works
 from benchmarks.gpu.batcher import Batcher
+from benchmarks.gpu.engine import Engine, seen
 from benchmarks.gpu.watch import Watch
-from benchmarks.gpu.work import MAX_BATCH, Job
+from benchmarks.gpu.work import Job
 
 TOLD_PATH = "/gpu/told"
 """What the witness has seen; outside of whatever is measured."""
 
 CONNECTIONS = overloaded.CONNECTIONS
-
-WARM = (1, 2, 4, 8, MAX_BATCH)
-"""Batches before the first request: the first of a size takes long, as kernels are loaded then."""
 
 
 @dataclass(frozen=True)
@@ -111,8 +108,8 @@ def told(door: Door, watch: Watch) -> App:
         if scope["type"] != "http" or scope["path"] != TOLD_PATH:
             await door.app(scope, receive, send)
             return
-        seen = watch.told() | {"own": None if door.throttle is None else own(door.throttle)}
-        body = json.dumps(seen).encode()
+        shown = watch.told() | {"own": None if door.throttle is None else own(door.throttle)}
+        body = json.dumps(shown).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
@@ -125,9 +122,7 @@ def main() -> None:
     logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
     given = asked_for()
     asked = Asked(**{**given, "job": Job(**given["job"])})
-    work, sources = works.make(asked.job)
-    for count in WARM:
-        work.batch(count)
+    work, sources = seen(Engine(asked.job), asked.job)
     host = HostLoad()
     batcher = Batcher(work, asked.slo_s, host.read)
     watch = Watch(sources, asked.interval_s, {"witness": batcher.told})

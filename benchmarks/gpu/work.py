@@ -73,15 +73,3 @@ class Sleeper:
 
     def close(self) -> None:
         """Do nothing."""
-
-
-def make(job: Job) -> tuple[Work, tuple[str, ...]]:
-    """The work, and where telemetry of it comes from: the value of the setting ``GPU``."""
-    from benchmarks.gpu.card import Card, Told
-    from benchmarks.gpu.torch_work import TorchWork
-
-    if job.kind == "gpu":
-        return TorchWork("cuda", job.depth), ("nvml",)
-    inner: Work = TorchWork("cpu", job.depth) if job.kind == "torch-cpu" else Sleeper(job.capacity_rps)
-    card = Card()
-    return Told(inner, card), (f"fake:{card.path}",)

@@ -19,6 +19,7 @@ from autoglm_throttle.testing import ManualClock
 from benchmarks import gpu_closed_loop, harness
 from benchmarks.gpu import card, fit, served, table
 from benchmarks.gpu.batcher import Batcher
+from benchmarks.gpu.engine import Engine
 from benchmarks.gpu.torch_work import TorchWork
 from benchmarks.gpu.watch import SHOWN, Watch, summary
 from benchmarks.gpu.work import KERNELS, MAX_BATCH, Job, Sleeper
@@ -168,6 +169,33 @@ async def test_all_that_wait_are_computed_together_but_never_more_than_a_batch()
     assert (told.in_flight, told.waiting, told.completed_total, told.host_load) == (0, 0, 21, 0.5)
     assert told.p95_s is not None
     assert told.p95_s > 0.0
+
+
+async def test_whose_batch_fails_gets_an_error_and_the_next_is_computed() -> None:
+    class Failing(Slow):
+        def batch(self, count: int) -> None:
+            if not self.go.is_set():
+                self.go.set()
+                raise RuntimeError("out of memory")
+
+    batcher = Batcher(Failing(), 2.0, lambda: (None, None))
+    with pytest.raises(RuntimeError, match="out of memory"):
+        await ask(batcher, "POST", "/v1/predict", b"{}")
+    assert batcher.told().in_flight == 0
+    assert (await ask(batcher, "POST", "/v1/predict", b"{}")).status == 200
+
+
+@pytest.mark.server
+def test_an_engine_computes_in_another_process_and_is_missed_when_it_is_gone() -> None:
+    engine = Engine(Job("cpu", capacity_rps=200.0))
+    begun_s = time.perf_counter()
+    engine.batch(9)
+    assert 0.05 <= time.perf_counter() - begun_s < ENOUGH_S
+    engine._process.kill()
+    engine._process.wait()
+    with pytest.raises(RuntimeError, match="gone"):
+        engine.batch(1)
+    engine.close()
 
 
 def test_a_card_tells_the_duty_cycle_of_the_stand_in(tmp_path: Path) -> None:
