@@ -199,6 +199,7 @@ class _Card:
         self._for.add(at_s)
         self._seen.add(at_s)
         if self._for.holds(at_s, self._rules):
+            self._without.restart()  # what led here is no vote against it
             return found
         settled = self._seen.holds(at_s, self._rules) and not self._without.holds(at_s, self._rules)
         return held if settled else find(reading, self._rules, PLAIN)

@@ -203,6 +203,16 @@ def test_a_finding_is_left_by_three_new_samples_spanning_two_seconds_and_not_by_
     assert left == [Finding.PRODUCTIVE, Finding.PRODUCTIVE, Finding.WORKING]
 
 
+def test_a_finding_that_is_young_is_left_by_three_samples_too() -> None:
+    player = Player()
+    player.play(HEALTHY)
+    odd = one(1, {**FULL, "utilization_pct": 50.0}, Finding.WORKING, completed_per_s=10.0)
+    entered = [labels(each)[0] for each in player.seconds(replace(odd, seconds=3))]
+    assert entered[-1] is Finding.WORKING
+    left = [labels(each)[0] for each in player.seconds(replace(HEALTHY, seconds=3))]
+    assert left == [Finding.WORKING, Finding.WORKING, Finding.PRODUCTIVE]
+
+
 def test_where_no_finding_lasts_only_the_plain_is_said() -> None:
     player = Player()
     player.play(HEALTHY)
