@@ -183,6 +183,7 @@ def _row(key: _Key, group: list[Series], source: str, now: float, place: int) ->
         source=source,
         host=host,
         kind="mig" if instance else "gpu",
+        gpu_instance=f"{card}/{instance}" if instance else "",
         name=_title(labels, instance),
         notes=tuple(notes),
         **values,

@@ -38,8 +38,9 @@ SOURCE: Final = "fleet"
 _TEXTS: Final = {"device": 100, "name": 64}
 """Characters that are published of a text; one with more is not believed."""
 
-_OURS: Final = frozenset({"host", "notes"})
-"""Texts of a row that are not published: the name of a host is that of its payload."""
+_OURS: Final = frozenset({"host", "notes", "gpu_instance"})
+"""Texts of a row that are not published: the name of a host is that of its payload, and one host's sources
+are joined there."""
 
 _ALWAYS: Final = ("device", "index", "kind", "name", "health")
 _IF_KNOWN: Final = {

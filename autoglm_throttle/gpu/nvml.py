@@ -200,6 +200,7 @@ class NvmlProvider:
             handle=found.handle if slot is None else found.slots.get(slot),
             card=found.handle,
             instance_id=None if instance is None else instance.gpu_instance,
+            gpu_instance="" if instance is None else card.part(instance),
             find=lambda: find(nvml, (card.index, slot), uuid),
             clock=self._clock,
             source=self.name,

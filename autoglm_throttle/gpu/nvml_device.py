@@ -49,6 +49,7 @@ class NvmlDevice:
         handle: what the calls take; None if the device was lost when the driver was opened.
         card: handle of the whole card, which has the thermometer.
         instance_id: the driver's number of the GPU instance that a MIG device is in, if it told it.
+        gpu_instance: the part of the card that it has to itself, as in `GpuSample`.
         find: looks both handles up again; raises the binding's error if the device is still gone.
         clock: monotonic seconds.
         source: name of the provider.
@@ -64,6 +65,7 @@ class NvmlDevice:
     handle: Handle
     card: Handle
     instance_id: int | None
+    gpu_instance: str
     find: Callable[[], tuple[Handle, Handle]]
     clock: Clock
     source: str
@@ -129,6 +131,7 @@ class NvmlDevice:
             taken_at_s=self.clock(),
             source=self.source,
             kind=self.kind,
+            gpu_instance=self.gpu_instance,
             name=self.name,
             health=health,
             notes=notes,

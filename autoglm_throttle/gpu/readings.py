@@ -36,10 +36,17 @@ Identity = str | tuple[str, str]
 """What tells devices of all sources apart."""
 
 _UUID: Final = re.compile(r"(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+_PART: Final = re.compile(rf"{_UUID.pattern}/[0-9]+", re.IGNORECASE)
 
 
 def identity(row: GpuSample) -> Identity:
-    """A UUID in full, which no two cards share, whoever tells of it; else host and device."""
+    """What no two devices share, whoever tells of them.
+
+    A UUID in full; of a MIG instance its part of the card, for an exporter knows no UUID of it; else host and
+    device.
+    """
+    if _PART.fullmatch(row.gpu_instance):
+        return row.gpu_instance.lower()
     return row.device.lower() if _UUID.fullmatch(row.device) else (row.host, row.device)
 
 

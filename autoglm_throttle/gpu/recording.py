@@ -233,6 +233,7 @@ _SPECIAL: Final[dict[str, Callable[[Cell], Cell]]] = {
     "device": _words,
     "host": _words,
     "name": _words,
+    "gpu_instance": _words,
     "notes": _notes,
     "kind": _one_of("gpu", "mig", "engine"),
     "health": _one_of("ok", "degraded", "lost"),

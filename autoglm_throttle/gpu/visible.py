@@ -50,6 +50,15 @@ class Card:
             return ((self.index, None),)
         return tuple((self.index, instance.slot) for instance in self.instances)
 
+    def part(self, instance: Instance) -> str:
+        """The part of the card that a MIG instance has to itself, ``<UUID>/<GPU instance>``.
+
+        Empty if the driver does not tell, or several compute instances share it: then it is more than one.
+        """
+        number = instance.gpu_instance
+        sharing = [one for one in self.instances or () if one.gpu_instance == number]
+        return f"{self.uuid}/{number}" if number is not None and len(sharing) == 1 else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:

@@ -35,6 +35,9 @@ class GpuSample:
     host: str = ""
     """Empty for this host."""
     kind: Literal["gpu", "mig", "engine"] = "gpu"
+    gpu_instance: str = ""
+    """Of a MIG instance that has its part of the card to itself: the card's UUID and the driver's number of
+    that part, ``GPU-.../3``. Sources that call one instance by different names are joined by it."""
     name: str = ""
     health: Literal["ok", "degraded", "lost"] = "ok"
     notes: tuple[str, ...] = ()

@@ -325,11 +325,18 @@ def case_mig_gives_one_row_per_instance(world: World) -> None:
         (MIG_UUID.format(101), 101, "mig"),
         (UUID.format(1), 1, "gpu"),
     ]
+    assert [row.gpu_instance for row in rows] == [f"{UUID.format(0)}/1", f"{UUID.format(0)}/2", ""]
     first = rows[0]
     assert (first.memory_used_bytes, first.memory_total_bytes, first.temperature_c) == (1 << 30, 10 << 30, 55)
     assert first.utilization_pct is first.power_w is None
     assert first.notes == ("utilization and power are not told per MIG instance",)
     assert first.health == "ok"
+
+
+def case_what_shares_its_part_of_a_card_or_does_not_tell_it_has_none_to_itself(world: World) -> None:
+    world.set(d0_mig=1, d0_mig_count=4, d100_gi=7, d101_gi=7, d102_gi=9, d102_ci=1, d103_err_gi=3)
+    rows = provider(world).read()
+    assert [row.gpu_instance for row in rows] == ["", "", f"{UUID.format(0)}/9", ""]
 
 
 def case_mig_instances_by_uuid_and_by_the_older_form(world: World) -> None:

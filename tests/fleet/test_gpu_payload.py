@@ -187,6 +187,7 @@ WRONG = {
     "a device that is too long": text(cell("device", "d" * 101)),
     "a name that is too long": text(cell("name", "n" * 65)),
     "a host in a row": text(said(c=[*said()["c"], "host"], r=[[*FIRST, "other"]])),
+    "a part of a card": text(said(c=[*said()["c"], "gpu_instance"], r=[[*FIRST, "GPU-1/3"]])),
     "notes": text(said(c=[*said()["c"], "notes"], r=[[*FIRST, "\x1b[2J;"]])),
 }
 

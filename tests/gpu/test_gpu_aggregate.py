@@ -200,6 +200,30 @@ def test_one_card_of_which_two_sources_tell_is_one() -> None:
     assert view.weights == {("", UUIDS[0]): 1.0}
 
 
+def test_one_mig_instance_of_which_two_sources_tell_is_one() -> None:
+    part: dict[str, Any] = {"kind": "mig", "gpu_instance": f"{UUIDS[0]}/3", "memory_total_bytes": 40 * GIB}
+    driver = told("nvml", device=UUIDS[0].replace("GPU", "MIG"), graphics_active_ratio=0.9, **part)
+    scraped = told("dcgm:h:1", device=f"{UUIDS[0]}/3", host="node", tensor_active_ratio=0.3, **part)
+    fleet = Aggregator(Aggregate.WEIGHTED, order=("nvml", "dcgm:h:1"))
+    fleet.update([scraped], 1.0, source="dcgm:h:1")
+    view = fleet.update([driver], 1.0, source="nvml")
+    (row,) = view.devices
+    assert (row.device, row.host, row.gpu_instance) == (driver.device, "", driver.gpu_instance)
+    assert (row.graphics_active_ratio, row.tensor_active_ratio, view.utilization_pct) == (0.9, 0.3, 90.0)
+    assert view.weights == {("", driver.device): 1.0}
+
+
+def test_two_compute_instances_of_one_part_are_joined_with_nothing() -> None:
+    both = [
+        told("nvml", index, device=UUIDS[index].replace("GPU", "MIG"), kind="mig", graphics_active_ratio=0.9)
+        for index in (0, 1)
+    ]
+    part = f"{UUIDS[0]}/3"
+    fleet = Aggregator(Aggregate.MEAN)
+    fleet.update([told("dcgm", device=part, gpu_instance=part, kind="mig")], 1.0, source="dcgm")
+    assert len(fleet.update(both, 1.0, source="nvml").devices) == 3
+
+
 def test_the_order_decides_and_who_is_not_in_it_comes_last_by_name() -> None:
     for order, expected in (
         (("b", "a"), 2.0), (("a", "b", "a"), 1.0), ((), 1.0), (("c",), 3.0), (("b", "c"), 2.0), (("z",), 1.0)

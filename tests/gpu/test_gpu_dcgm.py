@@ -98,6 +98,11 @@ def test_a_mig_instance_stands_for_its_card() -> None:
         UUID + "01",
     ]
     assert [told.sample.kind for told in (first, second, whole)] == ["mig", "mig", "gpu"]
+    assert [told.sample.gpu_instance for told in (first, second, whole)] == [
+        UUID + "00/1",
+        UUID + "00/2",
+        "",
+    ]
     assert [told.sample.index for told in (first, second, whole)] == [101, 102, 1]
     assert first.sample.name == "NVIDIA H100 80GB HBM3 3g.40gb"
     assert (first.sample.graphics_active_ratio, first.sample.utilization_pct) == (0.87, None)

@@ -1,5 +1,6 @@
 """One device of which several sources tell: who is believed, field by field."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -135,6 +136,24 @@ def test_a_uuid_in_full_is_one_card_on_whatever_host(device: str, full: bool) ->
     near, far = row("nvml", device=device), row("dcgm", device=device, host="node")
     assert (identity(near) == identity(far)) is full
     assert (identity(near) == identity(row("dcgm", device=device.swapcase()))) is full
+
+
+@pytest.mark.parametrize(
+    ("part", "joined"),
+    [
+        (f"{UUID}/7", True),
+        (f"{UUID.upper()}/7", True),
+        (f"{UUID}/8", False),
+        (f"{UUID}/", False),
+        ("GPU-0/7", False),
+        ("", False),
+    ],
+)
+def test_a_mig_instance_is_known_by_its_part_of_the_card(part: str, joined: bool) -> None:
+    instance = row("nvml", device=UUID.replace("GPU", "MIG"), kind="mig", gpu_instance=f"{UUID}/7")
+    scraped = row("dcgm", device=f"{UUID}/7", host="node", kind="mig", gpu_instance=part)
+    assert (identity(instance) == identity(scraped)) is joined
+    assert identity(replace(instance, gpu_instance="")) == instance.device.lower()
 
 
 VALUES = st.fixed_dictionaries(

@@ -54,7 +54,8 @@ def test_json_lines_say_the_same() -> None:
 
 def test_every_kind_of_column() -> None:
     line = {
-        "index": 3, "host": "h", "name": "H100", "kind": "mig", "health": "degraded", "notes": ["a", "b"],
+        "index": 3, "host": "h", "name": "H100", "kind": "mig", "gpu_instance": "GPU-1/3",
+        "health": "degraded", "notes": ["a", "b"],
         "power_w": 1.5, "memory_total_bytes": "1e3",
     }  # fmt: skip
     (read,) = parse(json.dumps(line), jsonl=True).groups[0]
