@@ -8,9 +8,9 @@ import json
 import math
 import os
 import sys
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from threading import Event
 from typing import Final
 
 from autoglm_throttle.cli.command import add_sources, load
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _repeat(watch: GpuWatch, every_s: float, *, as_lines: bool) -> None:
-    pause = threading.Event()
+    pause = Event()
     while True:
         seen, now = watch.seen(), datetime.now(UTC)
         if as_lines:

@@ -304,7 +304,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
             main(argv)
         assert caught.value.code == 0
     out = capsys.readouterr().out
-    for name in ("check", "show", "tiers", "identity", "demo"):
+    for name in ("check", "show", "tiers", "identity", "doctor", "gpus", "demo"):
         assert name in out
     assert "autoglm-throttle 0." in out
 

@@ -1,0 +1,355 @@
+"""``gpus``: what is seen of cards and engines, once and again and again."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoglm_throttle.cli import gpu_watch, main
+from autoglm_throttle.cli.gpu_table import as_document, as_text
+from autoglm_throttle.cli.gpu_watch import Seen, Source
+from autoglm_throttle.gpu.row import MEASURED
+from autoglm_throttle.gpu.select import providers
+from autoglm_throttle.gpu.verdict import Judge, VerdictRules
+from autoglm_throttle.model import Finding, GpuSample, GpuView, Verdict
+from autoglm_throttle.testing import FakeNvml
+from tests.gpu.metrics_server import BadServer, page, served
+from tests.gpu.told import text
+
+GOLDEN = Path(__file__).parent / "golden"
+GIB = 1024**3
+LOOK_S = gpu_watch.LOOK_S
+
+Show = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def show(
+    clean_env: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str]]:
+    monkeypatch.setattr(gpu_watch, "LOOK_S", 0.15)
+    monkeypatch.setattr(gpu_watch, "INTERVAL_S", 0.2)
+
+    def run(*argv: str, **environ: str) -> tuple[int, str]:
+        for name, value in environ.items():
+            monkeypatch.setenv("AUTOGLM_THROTTLE_" + name, value)
+        status = main(["gpus", *argv])
+        out, err = capsys.readouterr()
+        assert err == ""
+        return status, out
+
+    return run
+
+
+@pytest.fixture
+def server() -> Iterator[BadServer]:
+    with served() as one:
+        yield one
+
+
+def serves(server: BadServer, name: str) -> None:
+    server.answer = page(text(name).encode(), "Content-Type: text/plain; version=0.0.4")
+
+
+def row(device: str, index: int = 0, **fields: Any) -> GpuSample:
+    told: dict[str, Any] = {"taken_at_s": 100.0, "source": "nvml"} | fields
+    return GpuSample(device=device, index=index, **told)
+
+
+CARDS = (
+    row(
+        "GPU-a",
+        name="NVIDIA H200",
+        utilization_pct=97.0,
+        sm_active_ratio=0.034,
+        memory_used_bytes=30 * GIB,
+        memory_total_bytes=140 * GIB,
+        power_w=71.6,
+        power_limit_w=700.0,
+        sm_clock_mhz=1980.0,
+        temperature_c=41.0,
+    ),
+    row("GPU-b", 1, name="NVIDIA H200", utilization_pct=3.0, power_w=70.0, source="nvml"),
+    row("GPU-c", 2, health="lost", notes=("GPU is lost",)),
+    row(
+        "MIG-d",
+        400,
+        kind="mig",
+        name="NVIDIA A100-SXM4-80GB MIG 3g.40gb",
+        graphics_active_ratio=0.81,
+        memory_total_bytes=40 * GIB,
+    ),
+    row(
+        "GPU-e",
+        0,
+        host="node-7",
+        name="NVIDIA H100 80GB HBM3",
+        utilization_pct=99.0,
+        power_limit_w=700.0,
+        source="dcgm:node-7:9400",
+        age_s=28.4,
+    ),
+)
+ENGINES = (
+    row(
+        "10.0.0.7:8000",
+        host="10.0.0.7:8000",
+        kind="engine",
+        name="meta-llama/Llama-3.1-8B-Instruct",
+        running=59,
+        queued=4,
+        kv_used_ratio=0.876,
+        tokens_per_s=2180.4,
+        source="vllm:10.0.0.7:8000",
+    ),
+    row("10.0.0.8:8000", kind="engine", running=0, source="sglang:10.0.0.8:8000"),
+)
+VERDICTS = {
+    ("", "GPU-a"): Verdict(Finding.STALLED, 60.0, 0.8, {"utilization_pct": 97.0, "power_share": 0.1023}),
+    ("", "GPU-b"): Verdict(Finding.IDLE, 90.0, 0.5, {"utilization_pct": 3.0}),
+    ("", "GPU-c"): Verdict(Finding.LOST, 90.0, 1.0),
+    ("node-7", "GPU-e"): Verdict(Finding.UNKNOWN, 90.0, 0.0),
+}
+SOURCES = (
+    Source("nvml", "reading", ""),
+    Source("dcgm:node-7:9400", "reading", ""),
+    Source("vllm:10.0.0.7:8000", "hanging", "it has not answered for 4 s"),
+    Source("sglang:10.0.0.8:8000", "failing", "sglang:10.0.0.8:8000 cannot be reached: Connection refused"),
+)
+
+
+def seen(*devices: GpuSample, sources: tuple[Source, ...] = SOURCES) -> Seen:
+    view = GpuView(100.0, None, None, None, None, 0.75, devices, verdicts=VERDICTS)
+    return Seen(101.5, view, sources)
+
+
+def as_json(seen: Seen) -> str:
+    return json.dumps(as_document(seen), indent=2)
+
+
+CASES: dict[str, Seen] = {
+    "gpus_many": seen(*CARDS, *ENGINES),
+    "gpus_engine": seen(ENGINES[0], sources=SOURCES[:1]),
+    "gpus_nothing": Seen(101.5, None, (Source("auto", "no_source", "no GPU found (nvml: no driver)"),)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("form", "ending"), [(as_text, "txt"), (as_json, "json")])
+def test_output_is_as_agreed(name: str, form: Callable[[Seen], str], ending: str) -> None:
+    """To agree to a change: UPDATE_GOLDEN=1 pytest tests/cli, then read the diff."""
+    out = form(CASES[name]) + "\n"
+    golden = GOLDEN / f"{name}.{ending}"
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.write_text(out, "utf-8")
+    assert out == golden.read_text("utf-8")
+
+
+def test_the_table_fits_into_120_columns() -> None:
+    table, *_ = as_text(CASES["gpus_many"]).split("\n\n")
+    assert max(map(len, table.splitlines())) <= 120
+
+
+def test_every_quantity_is_in_the_document() -> None:
+    document = as_document(CASES["gpus_many"])
+    for one in (*document["gpus"], *document["engines"]):
+        assert set(MEASURED) <= one.keys()
+    assert document["gpus"][2]["utilization_pct"] is None, "a lost card is not idle"
+
+
+def test_names_from_outside_move_no_cursor() -> None:
+    evil = "\x1b[2J\nall is well"
+    lost = row(evil, health="lost", notes=(evil,), host=evil, source=evil)
+    engine = row(evil, kind="engine", host=evil, name=evil)
+    out = as_text(seen(lost, engine, sources=(Source("x", "failing", evil),)))
+    assert all(line.isprintable() for line in out.splitlines())
+    assert "\nall is well" not in out
+
+
+def test_cards_of_the_driver(show: Show) -> None:
+    library = FakeNvml(devices=2)
+    library.set(0, gpu=92, power_mw=612_500, limit_mw=700_000, gpm_2=4_100)
+    library.fail(1, "any", 15)
+    with library.installed():
+        status, out = show("--json", GPU="nvml", SAMPLE_INTERVAL_S="0.2")
+    assert library.references == 0, "the driver is closed again"
+    document = json.loads(out)
+    first, second = document["gpus"]
+    assert (status, first["utilization_pct"], second["health"]) == (1, 92, "lost")
+    assert first["sm_active_ratio"] == pytest.approx(0.41), "GPM needs two readings"
+    assert first["power_mean_w"] is not None, "and so do rates"
+    assert (second["verdict"]["finding"], second["verdict"]["confidence"]) == ("lost", 1.0)
+    assert document["sources"] == [{"name": "nvml", "state": "reading", "said": ""}]
+
+
+def test_a_verdict_is_found_within_one_look(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert VerdictRules().span_s < LOOK_S
+    rules = VerdictRules(span_s=0.4)
+    monkeypatch.setattr("autoglm_throttle.cli.gpu_watch.Judge", lambda: Judge(rules))
+    monkeypatch.setattr(gpu_watch, "LOOK_S", 0.4 * LOOK_S / VerdictRules().span_s)
+    library = FakeNvml()
+    library.set(0, gpu=99, reasons=0x40, smclk=900, smclk_max=1980)
+    with library.installed():
+        _, out = show(GPU="nvml")
+    assert re.search(r"^0: throttled, \d+% sure: utilization_pct 99, fault_bits 1", out, re.MULTILINE)
+
+
+def test_an_exporter_and_an_engine(show: Show, server: BadServer) -> None:
+    serves(server, "dcgm_all")
+    with served() as other:
+        serves(other, "vllm_1")
+        status, out = show("--json", GPU=f"dcgm:{server.url()},vllm:{other.url()}")
+    document = json.loads(out)
+    assert (status, len(document["gpus"]), len(document["engines"])) == (0, 2, 1)
+    assert [one["label"] for one in document["gpus"]] == ["node-7/0", "node-7/1"]
+    assert document["engines"][0]["label"] == f"127.0.0.1:{other.port}"
+
+
+def test_without_a_gpu_it_says_what_was_tried(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    status, out = show(GPU="auto")
+    assert status == 0
+    assert re.search(
+        r"\Ano GPU is seen\n\nauto: no GPU found \(nvml: the Python package .* pip install .*\)\n\Z", out
+    )
+    assert show(GPU="auto", GPU_REQUIRED="true")[0] == 1
+
+
+def test_nothing_is_expected(show: Show) -> None:
+    assert show(GPU="none") == (0, "GPU=none: nothing is read\n")
+    status, out = show("--json", GPU="none")
+    assert (status, json.loads(out)) == (0, {"gpus": [], "engines": [], "sources": []})
+
+
+def test_a_source_that_cannot_be_reached(show: Show, server: BadServer) -> None:
+    server.down()
+    status, out = show(GPU=f"vllm:{server.url(login='me:hunter2@')}")
+    assert status == 1
+    said = f"vllm:127.0.0.1:{server.port} cannot be reached: Connection refused"
+    assert out == f"no GPU is seen\n\n{said}\n"
+
+
+def test_a_card_that_does_not_exist(show: Show) -> None:
+    with FakeNvml().installed():
+        status, out = show("--json", GPU="nvml", GPU_DEVICES="7")
+    (source,) = json.loads(out)["sources"]
+    assert (status, source["state"]) == (1, "misconfigured")
+    assert "present are 0 = GPU-" in source["said"]
+
+
+def test_a_package_that_is_missing(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: None)
+    status, out = show(GPU="nvml")
+    assert status == 1
+    assert "problem: GPU: GPU=nvml needs the Python package nvidia-ml-py: pip install" in out
+
+
+class Hung:
+    """A driver whose call does not return before it is told to."""
+
+    name = "hung"
+    min_interval_s = 0.0
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+
+    def read(self) -> tuple[GpuSample, ...]:
+        self.over.wait(30)
+        return ()
+
+    def close(self) -> None: ...
+
+    def forget(self) -> None: ...
+
+
+def test_a_source_that_tells_of_nothing(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = Hung()
+    empty.over.set()
+    monkeypatch.setattr("autoglm_throttle.cli.gpu_watch.providers", lambda *_, **__: (empty,))
+    assert show() == (0, "no GPU is seen\n\nhung: it tells of no device\n")
+
+
+def test_a_driver_that_hangs_hides_no_engine(
+    show: Show, server: BadServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serves(server, "vllm_0")
+    hung = Hung()
+    monkeypatch.setattr(
+        "autoglm_throttle.cli.gpu_watch.providers", lambda *args, **how: (hung, *providers(*args, **how))
+    )
+    monkeypatch.setattr(gpu_watch, "ANSWER_S", 0.3)
+    monkeypatch.setattr(gpu_watch, "HANGS_S", 0.2)
+    try:
+        status, out = show("--json", GPU=f"vllm:{server.url()}")
+    finally:
+        hung.over.set()
+    document = json.loads(out)
+    assert (status, len(document["engines"])) == (1, 1)
+    hung_one, engine = document["sources"]
+    assert (hung_one["name"], hung_one["state"], engine["state"]) == ("hung", "hanging", "reading")
+
+
+class Interrupts:
+    """An event whose second waiting is Ctrl-C."""
+
+    def __init__(self) -> None:
+        self.waited: list[float] = []
+
+    def wait(self, seconds: float) -> None:
+        self.waited.append(seconds)
+        if len(self.waited) == 2:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_watching_shows_it_again_until_interrupted(
+    show: Show, server: BadServer, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    serves(server, "vllm_0")
+    pause = Interrupts()
+    monkeypatch.setattr("autoglm_throttle.cli.gpus.Event", lambda: pause)
+    status, out = show("--watch", "7", "--format", form, GPU=f"vllm:{server.url()}")
+    assert (status, pause.waited) == (0, [7.0, 7.0])
+    if form == "json":
+        first, second = map(json.loads, out.splitlines())
+        assert first["time"] <= second["time"]
+        assert second["engines"][0]["running"] == 7
+    else:
+        assert len(re.findall(r"^\d\d:\d\d:\d\d$", out, re.MULTILINE)) == 2
+        assert "\x1b" not in out, "only a terminal is cleared"
+
+
+@pytest.mark.parametrize("seconds", ["0.1", "-1", "nan", "inf", "soon"])
+def test_times_that_are_none(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["gpus", f"--watch={seconds}"])
+    assert caught.value.code == 2
+    assert f"'{seconds}' is no time of 0.2 s or more" in capsys.readouterr().err
+
+
+def test_whoever_reads_may_leave() -> None:
+    """As ``| head -1`` does."""
+    environ = {name: value for name, value in os.environ.items() if "AUTOGLM" not in name}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "autoglm_throttle", "gpus", "--watch", "0.2", "--json"],
+        env=environ | {"AUTOGLM_THROTTLE_GPU": "none"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process:
+        assert json.loads(process.stdout.readline())["gpus"] == []
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(30) == 0
