@@ -156,6 +156,12 @@ def test_a_closing_that_crashes_too_is_no_second_crash(
     assert sampler.crashes == 1
 
 
+def test_a_child_does_not_inherit_a_crash(sampler: Sampler) -> None:
+    sampler._crash(SystemExit())
+    sampler.forget()
+    assert not sampler.crashed
+
+
 # A thread that is gone.
 
 
