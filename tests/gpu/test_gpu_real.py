@@ -45,6 +45,7 @@ def test_every_card_tells_what_can_be_true(provider: NvmlProvider) -> None:
         assert within(row.memory_busy_pct, 0, 100)
         assert within(row.power_w, 0, 2_000)
         assert within(row.power_limit_w, 10, 2_000)
+        assert within(row.power_limit_default_w, 10, 2_000)
         assert within(row.temperature_c, 1, 130)
         assert within(row.temperature_margin_c, -50, 130)
         assert within(row.sm_clock_mhz, 0, 5_000)
