@@ -18,7 +18,7 @@ from autoglm_throttle.gpu.host_load import Host, HostLoad
 from autoglm_throttle.gpu.none import NoSource
 from autoglm_throttle.gpu.pace import Pace
 from autoglm_throttle.gpu.plausible import believable
-from autoglm_throttle.gpu.sampler import Sampler
+from autoglm_throttle.gpu.sampler import DEADLINE_MIN_S, DEADLINE_SHARE, Sampler
 from autoglm_throttle.gpu.verdict import Judge, VerdictRules
 from autoglm_throttle.model import (
     Clock,
@@ -39,6 +39,9 @@ AT_EASE: Final = frozenset({Finding.IDLE, Finding.WORKING})
 
 HOST_EVERY_S: Final = 0.5
 """Several sources tell within one interval; the load of the host is that of a minute anyway."""
+
+JOIN_S: Final = 1.0
+"""A thread in a hung read is waited for no longer, however many there are."""
 
 Told = Callable[[Sequence[GpuSample], str, float | None], object]
 """Gets rows, the name of their source, and the promised seconds to the next reading."""
@@ -120,8 +123,9 @@ class Lookout:
         """Stop every thread; one in a hung read is left behind."""
         for sampler in self._samplers.values():
             sampler.stop(0.0)
+        last_s = time.monotonic() + JOIN_S
         for sampler in self._samplers.values():
-            sampler.stop()
+            sampler.stop(max(0.0, last_s - time.monotonic()))
 
     def tick(self) -> None:
         """Read every source once, in the caller."""
@@ -151,20 +155,18 @@ class Lookout:
         view = self._aggregator.update(rows, now, source=source, interval_s=interval_s)
         return self._judge.update(view, work, now)
 
-    def rest(self, view: GpuView, regime: Regime, fullness: float, *, busy: bool, now: float) -> None:
+    def rest(self, view: GpuView, regime: Regime, load: float | None, *, busy: bool, now: float) -> None:
         """Promise the next reading for when it is needed, if the pace may change.
 
         Args:
             view: the newest.
             regime: the one in force.
-            fullness: requests in flight over as many as may be, 0..1.
+            load: the greatest of what the cards, the pressure and the gate tell; None: only the gate tells.
             busy: whether anybody was admitted since the reading before.
             now: monotonic seconds.
         """
         if self._pace is None:
             return
-        told = None if view.utilization_pct is None else view.utilization_pct / 100.0
-        load = None if told is None else max(told, fullness)
         findings = {verdict.finding for verdict in view.verdicts.values()}
         urgent = regime.factor < 1.0 or regime.telemetry is not Telemetry.FRESH or not findings <= AT_EASE
         interval_s = self._pace.next(load, urgent, now)
@@ -235,7 +237,7 @@ def _seen(sampler: Sampler, now: float) -> SourceView:
     read_s = sampler.last_read_s
     return SourceView(
         name=sampler.name,
-        state=_state(sampler),
+        state=_state(sampler, now),
         last_error=sampler.last_error or "",
         failures=sampler.failures,
         overruns=sampler.overruns,
@@ -246,9 +248,16 @@ def _seen(sampler: Sampler, now: float) -> SourceView:
     )
 
 
-def _state(sampler: Sampler) -> SourceState:
-    if sampler.misconfigured is not None:
-        return "misconfigured"
-    if sampler.no_source is not None:
-        return "no_source"
-    return "starting" if sampler.last_read_s is None else "reading"
+def _state(sampler: Sampler, now: float) -> SourceState:
+    """The first that holds, the gravest first."""
+    since_s = sampler.reading_since_s
+    deadline_s = max(DEADLINE_SHARE * sampler.interval_s, DEADLINE_MIN_S)
+    states: tuple[tuple[bool, SourceState], ...] = (
+        (sampler.misconfigured is not None, "misconfigured"),
+        (sampler.crashed, "crashed"),
+        (since_s is not None and now - since_s > deadline_s, "hanging"),
+        (sampler.no_source is not None, "no_source"),
+        (sampler.failing, "failing"),
+        (sampler.last_read_s is None, "starting"),
+    )
+    return next((state for holds, state in states if holds), "reading")

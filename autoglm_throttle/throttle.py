@@ -287,9 +287,16 @@ class Throttle(Admission):
         """Let the next reading come when it is needed."""
         admitted = sum(row.admitted for row in self._desk.rows.classes)
         busy, self._admitted = admitted != self._admitted, admitted
-        self._lookout.rest(view, regime, fullness(self._fill()), busy=busy, now=now)
+        self._lookout.rest(view, regime, self._load(view), busy=busy, now=now)
         if self._lookout.drowsy:
             self._renew_at_s = -math.inf
+
+    def _load(self, view: GpuView) -> float | None:
+        """The greatest of what the cards, the pressure and the gate tell; None: only the gate tells."""
+        pct, pressure = view.utilization_pct, self._controller.pressure.value
+        if pct is None and pressure is None:
+            return None
+        return max((pct or 0.0) / 100.0, pressure or 0.0, fullness(self._fill()))
 
     def _stalled(self, regime: Regime) -> bool:
         """Whether all that is left of the cards is found to hang, by what can still be believed."""

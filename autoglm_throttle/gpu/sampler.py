@@ -115,6 +115,11 @@ class Sampler:
         return self.provider.name
 
     @property
+    def failing(self) -> bool:
+        """Whether the newest read gave nothing."""
+        return self._schedule.strikes > 0
+
+    @property
     def interval_s(self) -> float:
         """Seconds promised between the starts of two reads."""
         return self._schedule.interval_s

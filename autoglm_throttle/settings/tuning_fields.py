@@ -103,7 +103,7 @@ class TuningFields(BaseSettings):
     )
     gpu_forget_s: Annotated[float, Number(1, 86_400, "s")] = setting(
         300.0,
-        "How long a card counts as lost that a dcgm or prometheus source no longer lists; then it is forgotten.",
+        "How long a card that a dcgm or prometheus source no longer lists is lost; then it is forgotten.",
         CHOSEN,
         tuning=True,
     )
