@@ -72,8 +72,8 @@ class Scale:
     interval_s: float = 1.0
     inside: tuple[int, ...] = (MAX_BATCH, 2 * MAX_BATCH, 4 * MAX_BATCH)
     """Requests inside, one after another, while the capacity is measured."""
-    step_s: float = 4.0
-    """For each of these; the first quarter is the warm-up."""
+    step_s: float = 6.0
+    """For each of these; the first quarter is the warm-up. What is left holds 28 batches: one is 4 %."""
     loads: tuple[float, ...] = (1.0, 2.0, 5.0, 10.0)
     """As multiples of the capacity."""
     rows: tuple[str, ...] = ("none", "adaptive", "full")
