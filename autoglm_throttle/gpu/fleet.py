@@ -113,7 +113,7 @@ class FleetProvider:
     def read(self) -> Sequence[GpuSample]:
         """Read this host's GPUs, publish them, and return them with those of the others.
 
-        Rows of a source that name a host are returned but not published: they are not this host's own.
+        Rows that name another host are returned but not published: they are not this host's own.
 
         A local source that fails hides nobody: its last rows are held until they are stale, and then lost.
 
@@ -199,12 +199,12 @@ class FleetProvider:
                 self._say("back", "the store answers again")
 
     def _payload(self, rows: Sequence[GpuSample]) -> str:
-        """The rows of this host's own devices.
+        """The rows of this host's own devices, by whatever source.
 
-        A row that names its host is that of a scrape: whoever scrapes it too would count the card twice, and
-        under this host's name it would be another one.
+        A row that names another host is that of a scrape: whoever scrapes it too would count the card twice,
+        and under this host's name it would be another one.
         """
-        own = [row for row in rows if not row.host]
+        own = [row for row in rows if row.host in {"", self.rules.host}]
         if not own:
             return ""
         try:

@@ -90,22 +90,3 @@ def _unique(name: str, names: dict[str, int]) -> str:
     """The name, numbered from the second of its kind on: two engines may share a host and a port."""
     names[name] = names.get(name, 0) + 1
     return name if names[name] == 1 else f"{name}#{names[name]}"
-
-
-def select(
-    spec: str | Sequence[str],
-    *,
-    devices: Sequence[str] = (),
-    clock: Clock = time.monotonic,
-    manual: bool = False,
-) -> GpuProvider | None:
-    """Choose the one source of samples, as ``providers`` does.
-
-    Returns:
-        The first provider, or None for ``none``.
-
-    Raises:
-        ValueError: as ``providers``.
-    """
-    items = [spec] if isinstance(spec, str) else spec
-    return next(iter(providers(items, devices=devices, clock=clock, manual=manual)), None)

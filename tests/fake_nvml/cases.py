@@ -15,7 +15,7 @@ import pytest
 
 from autoglm_throttle.gpu.none import NoSource, NotPresent
 from autoglm_throttle.gpu.nvml import NvmlProvider
-from autoglm_throttle.gpu.select import select
+from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.model import GpuSample, ProviderMisconfigured, ProviderUnavailable
 
 UUID = "GPU-00000000-0000-0000-0000-{:012d}"
@@ -416,8 +416,7 @@ def case_a_child_opens_for_itself(world: World) -> None:
 
 def case_automatic_choice_finds_the_card_or_nothing(world: World) -> None:
     world.set(g_err_init=9)
-    auto = select("auto", clock=lambda: world.now)
-    assert auto is not None
+    (auto,) = providers(["auto"], clock=lambda: world.now)
     assert "not loaded" in raised(NoSource, auto.read)
     world.set(g_err_init=0)
     assert devices(auto.read()) == [UUID.format(0)]

@@ -20,7 +20,7 @@ import pynvml
 
 from autoglm_throttle.gpu.nvml import NvmlProvider
 from autoglm_throttle.gpu.sampler import Sampler
-from autoglm_throttle.gpu.select import select
+from autoglm_throttle.gpu.select import providers
 from tests.fake_nvml.cases import state_key
 from tests.fake_nvml.every import CASES, cases_of
 
@@ -97,8 +97,7 @@ def case_a_hang_in_the_library_leaves_everybody_free(world: Library) -> None:
 def case_a_hang_in_the_opening_leaves_the_choice_free(world: Library) -> None:
     world.set(g_delay_us=60_000_000)
     before = time.monotonic()
-    auto = select("auto")
-    assert auto is not None
+    (auto,) = providers(["auto"])
     came = threading.Semaphore(0)
     sampler = Sampler(auto, lambda rows: came.release(), interval_s=0.2)
     sampler.start()

@@ -136,6 +136,10 @@ def test_rows_of_other_hosts_are_told_here_and_not_published_as_ours(site: Site)
     site.now += 61.0
     assert seen(a.read()).keys() == {"GPU-y"}
     assert seen(b.read()) == {"a/GPU-x": ("lost", None)}, "what is not ours does not keep it alive"
+    own.read = lambda: [replace(row, device="GPU-z", host="a"), row]  # type: ignore[method-assign]
+    site.now += 1.0
+    a.read()
+    assert seen(b.read()).keys() == {"a/GPU-x", "a/GPU-z"}, "an exporter of ours names us"
 
 
 def test_a_gateway_without_gpus_sees_those_of_others_as_soon_as_they_are_there(site: Site) -> None:

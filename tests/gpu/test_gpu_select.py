@@ -11,7 +11,7 @@ from autoglm_throttle.gpu.none import NoSource, NotPresent, PackageMissing
 from autoglm_throttle.gpu.nvml import NvmlProvider
 from autoglm_throttle.gpu.scrape import ScrapeProvider
 from autoglm_throttle.gpu.scripted import ScriptedProvider
-from autoglm_throttle.gpu.select import providers, select
+from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.model import GpuProvider, GpuSample, ProviderMisconfigured, ProviderUnavailable
 from tests.gpu.doubles import Hands
 
@@ -43,30 +43,31 @@ class Candidate:
 
 
 def test_none_is_no_provider() -> None:
-    assert select("none") is None
+    assert providers(["none"]) == ()
 
 
 @pytest.mark.parametrize("spec", ["auto", " AUTO ", "Auto"])
 def test_auto_is_a_provider_that_has_not_looked_yet(spec: str) -> None:
-    provider = select(spec)
+    (provider,) = providers([spec])
     assert isinstance(provider, AutoProvider)
     assert repr(provider) == "AutoProvider(not tried yet)"
 
 
 def test_nvml_is_its_provider() -> None:
-    assert isinstance(select("nvml", devices=["0", "GPU-1a2b", "MIG-GPU-1a/1/0", ""]), NvmlProvider)
+    (provider,) = providers(["nvml"], devices=["0", "GPU-1a2b", "MIG-GPU-1a/1/0", ""])
+    assert isinstance(provider, NvmlProvider)
 
 
 def test_nvml_without_its_package_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match="pip install 'nvidia-ml-py>="):
-        select("nvml")
+        providers(["nvml"])
 
 
 def test_fake_plays_a_file_and_hangs_only_on_a_thread(tmp_path: Path, hands: Hands) -> None:
     path = tmp_path / "a b:c.csv"
     path.write_text("utilization_pct,event\n1,hang:3\n")
-    provider = select(f"fake: {path}", clock=hands, manual=True)
+    (provider,) = providers([f"fake: {path}"], clock=hands, manual=True)
     assert isinstance(provider, ScriptedProvider)
     assert provider.read() == []
 
@@ -110,7 +111,7 @@ def test_no_password_of_a_wrong_item_is_told() -> None:
 @pytest.mark.parametrize("entry", ["-1", "x", "GPU-", "0;1", "GPU 1"])
 def test_a_malformed_device_is_refused(entry: str) -> None:
     with pytest.raises(ValueError, match="not a GPU"):
-        select("none", devices=["0", entry])
+        providers(["none"], devices=["0", entry])
 
 
 def test_auto_takes_the_first_that_finds_something_and_keeps_it() -> None:

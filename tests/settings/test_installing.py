@@ -14,7 +14,7 @@ import pytest
 
 from autoglm_throttle import Settings, ThrottleError
 from autoglm_throttle.gpu.nvml import NvmlProvider
-from autoglm_throttle.gpu.select import select
+from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.observe import collector
 from autoglm_throttle.redis_client import require_redis
 from autoglm_throttle.settings.installing import how_to_install
@@ -72,7 +72,7 @@ def _gpu() -> None:
 
 
 def _named_gpu() -> None:
-    select("nvml", devices=())
+    providers(["nvml"])
 
 
 def _metrics() -> None:
