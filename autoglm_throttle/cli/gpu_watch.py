@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from autoglm_throttle.gpu.aggregate import Aggregator
-from autoglm_throttle.gpu.none import NoSource
 from autoglm_throttle.gpu.sampler import Sampler
 from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.gpu.verdict import Judge
@@ -147,9 +146,8 @@ class GpuWatch:
             self._told(name, rows)
 
         def failed(error: Exception) -> None:
-            if not isinstance(error, NoSource):
-                with self._lock:
-                    self._failing[name] = str(error)
+            with self._lock:
+                self._failing[name] = str(error)
 
         return Sampler(source, told, failed, interval_s=interval_s)
 

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,12 @@ import pytest
 
 from autoglm_throttle.cli import gpu_watch, main
 from autoglm_throttle.cli.gpu_table import as_document, as_text
-from autoglm_throttle.cli.gpu_watch import Seen, Source
+from autoglm_throttle.cli.gpu_watch import GpuWatch, Seen, Source
 from autoglm_throttle.gpu.row import MEASURED
 from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.gpu.verdict import Judge, VerdictRules
-from autoglm_throttle.model import Finding, GpuSample, GpuView, Verdict
+from autoglm_throttle.model import Finding, GpuSample, GpuView, ProviderUnavailable, Verdict
+from autoglm_throttle.settings import Settings
 from autoglm_throttle.testing import FakeNvml
 from tests.gpu.metrics_server import BadServer, page, served
 from tests.gpu.told import text
@@ -269,6 +271,41 @@ class Hung:
     def close(self) -> None: ...
 
     def forget(self) -> None: ...
+
+
+class Recovers:
+    """A source that works from its second reading on."""
+
+    name = "late"
+    min_interval_s = 0.0
+
+    def __init__(self) -> None:
+        self.reads = 0
+        self.well = threading.Event()
+
+    def read(self) -> tuple[GpuSample, ...]:
+        self.reads += 1
+        if self.reads == 1:
+            raise ProviderUnavailable("not yet")
+        if self.reads == 3:
+            self.well.set()
+        return (row("GPU-a", taken_at_s=time.monotonic()),)
+
+    def close(self) -> None: ...
+
+    def forget(self) -> None: ...
+
+
+def test_a_source_that_recovers_is_read_again(clean_env: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    late = Recovers()
+    monkeypatch.setattr("autoglm_throttle.cli.gpu_watch.providers", lambda *_, **__: (late,))
+    with GpuWatch(Settings(sample_interval_s=0.2)) as watch:
+        watch.settle()
+        assert watch.seen().sources == (Source("late", "failing", "not yet"),)
+        assert late.well.wait(10)
+        seen = watch.seen()
+    assert seen.sources == (Source("late", "reading", ""),)
+    assert seen.view is not None
 
 
 def test_a_source_that_tells_of_nothing(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,8 +134,10 @@ def test_a_lost_card_has_no_readings_but_a_verdict() -> None:
     assert states(throttle, "gpu_devices") == {"ok": 3, "degraded": 0, "lost": 1}
     assert value(throttle, "gpu_capacity_ratio") == 0.75
     assert value(throttle, "gpu_verdict", gpu="1", verdict="lost") == 1
+    throttle.gpu.recover()
+    throttle.gpu.devices = 3
     throttle.tick(100)
-    assert value(throttle, "gpu_verdict", gpu="1", verdict="lost") == 1
+    assert value(throttle, "gpu_verdict", gpu="3", verdict="lost") == 1, "however long ago it vanished"
 
 
 def test_readings_end_when_nobody_believes_them_any_more() -> None:
