@@ -75,6 +75,41 @@ def test_each_rung_of_telemetry_is_one_line(caplog: pytest.LogCaptureFixture) ->
         ("stale", "blind", "WARNING"),
         ("blind", "fresh", "INFO"),
     ]
+    assert [line["provider"] for line in lines] == ["fake"] * 5
+    assert [line["age_s"] for line in lines] == [0.0, 3.0, 4.0, 31.0, 0.0]
+
+
+def test_a_card_that_hangs_is_one_line_with_its_evidence(caplog: pytest.LogCaptureFixture) -> None:
+    throttle = throttle_for_tests(policy="gate")
+    throttle.gpu.utilization_pct, throttle.gpu.power_w, throttle.gpu.power_limit_w = 100.0, 70.0, 700.0
+    permit = throttle.try_admit(Demand(Priority.HIGH))
+    assert isinstance(permit, Permit)
+    throttle.tick(60)
+    (stalled,) = keys(caplog.records, "gpu_verdict")
+    assert (stalled["level"], stalled["device"], stalled["verdict"]) == ("ERROR", "FAKE-0", "stalled")
+    assert isinstance(stalled["evidence"], dict)
+    assert stalled["evidence"].items() >= {"power_share": 0.1, "progress_per_s": 0.0, "in_flight": 1}.items()
+    permit.settle()
+    throttle.gpu.utilization_pct = 0.0
+    throttle.tick(30)
+    _, over = keys(caplog.records, "gpu_verdict")
+    assert (over["level"], over["verdict_before"], over["verdict"]) == ("INFO", "stalled", "idle")
+
+
+def test_a_card_that_is_lost_and_comes_back_is_two_lines(caplog: pytest.LogCaptureFixture) -> None:
+    throttle = throttle_for_tests(gpu=FakeGpu(devices=2))
+    throttle.tick(5)
+    throttle.gpu.lose(1)
+    throttle.tick(20)
+    throttle.gpu.recover()
+    throttle.tick(20)
+    events = [
+        (record.levelname, record.getMessage()) for record in caplog.records if "FAKE" in record.getMessage()
+    ]
+    assert events == [
+        ("ERROR", "FAKE-1 is lost: 1 of 2 usable"),
+        ("INFO", "FAKE-1 is back: 2 of 2 usable"),
+    ]
 
 
 def refuse(throttle: ManualThrottle, times: int, over_s: float, user: str = USER) -> None:
