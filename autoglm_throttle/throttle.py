@@ -72,7 +72,8 @@ class Throttle(Admission):
         self._p95 = P95(DURATION_BUCKETS_S)
         self._viewed_s = -math.inf
         self._view: GpuView | None = None
-        self._admitted = 0
+        self._admitted: dict[str, int] = {}
+        """By source: as many as had been admitted at its newest reading."""
         self._sampled_wall_s: float | None = None
         self._configured = False
         self._lookout = self._look_out(gpu)
@@ -128,7 +129,7 @@ class Throttle(Admission):
             regime = self._adopt(self._controller.observe(view, evidence, work, now), now)
             if self._quota is not None:
                 self._quota.learn(view, now)
-            self._rest(view, regime, now)
+            self._rest(view, regime, source, now)
             desk.call(now)
             self._windows.sweep(now, SWEPT_PER_SAMPLE)
             self._lines.extend(
@@ -283,13 +284,18 @@ class Throttle(Admission):
             chunks_total=rows.chunks,
         )
 
-    def _rest(self, view: GpuView, regime: Regime, now: float) -> None:
+    def _rest(self, view: GpuView, regime: Regime, source: str, now: float) -> None:
         """Let the next reading come when it is needed."""
         admitted = sum(row.admitted for row in self._desk.rows.classes)
-        busy, self._admitted = admitted != self._admitted, admitted
+        busy = admitted != self._admitted.get(source, 0)
+        self._admitted[source] = admitted
         self._lookout.rest(view, regime, self._load(view), busy=busy, now=now)
-        if self._lookout.drowsy:
-            self._renew_at_s = -math.inf
+        self._plan(regime)
+
+    def _plan(self, regime: Regime) -> None:
+        """Say when a request must first do what is due: by age, or at once to wake the samplers."""
+        dozes = self._lookout.drowsy and not self._manual
+        self._renew_at_s = regime.until_s if self._listening and not dozes else -math.inf
 
     def _load(self, view: GpuView) -> float | None:
         """The greatest of what the cards, the pressure and the gate tell; None: only the gate tells."""
@@ -316,7 +322,7 @@ class Throttle(Admission):
 
     def _adopt(self, regime: Regime, now: float) -> Regime:
         before, self._regime = self._regime, regime
-        self._renew_at_s = regime.until_s if self._listening else -math.inf
+        self._plan(regime)
         if regime is not before:
             if regime.ceilings != before.ceilings:
                 self._buckets.rescale(regime.ceilings, now)

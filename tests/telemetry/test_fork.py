@@ -1,0 +1,81 @@
+"""A fork with several sources, one of which hangs in the parent: the child reads all of them anew."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+SCRIPT = """
+import os, signal, threading, time
+from autoglm_throttle import Demand, Settings, Telemetry, Throttle
+from autoglm_throttle.gpu.sampler import THREAD
+from autoglm_throttle.testing import FakeGpu
+
+signal.alarm(30)
+
+def source(name, devices, engines, blocks=False):
+    one = FakeGpu(devices, engines=engines, blocks=blocks)
+    one.name = name
+    one.pids = set()
+    read = one.read
+    def noted():
+        one.pids.add(os.getpid())
+        return read()
+    one.read = noted
+    return one
+
+card, engine, hung = source("nvml", 2, 0), source("vllm:h:1", 0, 1), source("dcgm:h:2", 1, 0, blocks=True)
+card.utilization_pct, engine.kv_used_ratio = 30.0, 0.5
+throttle = Throttle(Settings(sample_interval_s=0.2), gpu=(card, engine, hung))
+
+def until(what):
+    deadline = time.monotonic() + 10
+    while not what():
+        assert time.monotonic() < deadline, (throttle.snapshot().sources, threading.enumerate())
+        time.sleep(0.01)
+
+def readers():
+    return sorted(t.name for t in threading.enumerate() if t.name.startswith(THREAD))
+
+names = [f"{THREAD}-{name}" for name in ("dcgm:h:2", "nvml", "vllm:h:1")]
+throttle.start()
+until(lambda: all(one.age_s is not None for one in throttle.snapshot().sources))
+hung.hang()
+until(lambda: throttle._lookout._samplers["dcgm:h:2"].reading_since_s is not None)
+time.sleep(0.05)
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    pid = os.getpid()
+    assert readers() == [], readers()
+    hung._released.set()
+    assert throttle.try_admit(Demand()).admitted
+    until(lambda: pid in card.pids and pid in engine.pids and pid in hung.pids)
+    until(lambda: throttle.regime().telemetry is Telemetry.FRESH)
+    assert readers() == names, readers()
+    view = throttle.snapshot().view
+    assert view.engines == 1 and view.capacity == 1.0, view
+    throttle.stop()
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+assert os.waitstatus_to_exitcode(status) == 0
+assert readers() == names, readers()
+before = throttle.snapshot().sources[0].age_s
+assert throttle.regime().telemetry is Telemetry.FRESH, throttle.regime()
+assert os.getpid() in card.pids and len(card.pids) == 1
+hung.recover()
+throttle.stop()
+print("both read")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_child_reads_all_sources_for_itself() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", SCRIPT], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "both read\n", done.stderr
