@@ -118,7 +118,7 @@ class GpuWatch:
             return all(self._enough(name, sampler, now) for name, sampler in self._samplers.items())
 
     def _enough(self, name: str, sampler: Sampler, now: float) -> bool:
-        if name in self._failing or sampler.misconfigured or sampler.no_source:
+        if name in self._failing or sampler.misconfigured or sampler.no_source or sampler.crashed:
             return True
         first_s, last_s = self._first_s.get(name), sampler.last_read_s
         if first_s is None or last_s is None:  # it hangs, or it answers and tells of nothing
@@ -127,6 +127,8 @@ class GpuWatch:
 
     def _source(self, name: str, sampler: Sampler, now: float) -> Source:
         since_s = sampler.reading_since_s
+        if sampler.crashed:
+            return Source(sampler.name, "crashed", sampler.last_error or "")
         if sampler.misconfigured:
             return Source(sampler.name, "misconfigured", sampler.misconfigured)
         if sampler.no_source:

@@ -273,6 +273,24 @@ class Hung:
     def forget(self) -> None: ...
 
 
+class Crashes(Hung):
+    """A binding that ends its thread."""
+
+    name = "odd"
+
+    def read(self) -> tuple[GpuSample, ...]:
+        raise SystemExit(3)
+
+
+def test_a_binding_that_ends_its_thread_is_shown(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autoglm_throttle.cli.gpu_watch.providers", lambda *_, **__: (Crashes(),))
+    status, out = show("--json")
+    assert (status, json.loads(out)["sources"]) == (
+        1,
+        [{"name": "odd", "state": "crashed", "said": "SystemExit: 3"}],
+    )
+
+
 class Recovers:
     """A source that works from its second reading on."""
 
