@@ -127,19 +127,18 @@ class GpuWatch:
 
     def _source(self, name: str, sampler: Sampler, now: float) -> Source:
         since_s = sampler.reading_since_s
-        if sampler.crashed:
-            return Source(sampler.name, "crashed", sampler.last_error or "")
-        if sampler.misconfigured:
-            return Source(sampler.name, "misconfigured", sampler.misconfigured)
-        if sampler.no_source:
-            return Source(sampler.name, "no_source", sampler.no_source)
-        if since_s is not None and now - since_s >= HANGS_S:
-            return Source(sampler.name, "hanging", f"it has not answered for {now - since_s:.0f} s")
-        if name in self._failing:
-            return Source(sampler.name, "failing", self._failing[name])
-        if name not in self._first_s:
-            return Source(sampler.name, "starting", "it tells of no device")
-        return Source(sampler.name, "reading", "")
+        hung_s = 0.0 if since_s is None else now - since_s
+        failing = self._failing.get(name, "")
+        found: tuple[tuple[bool, SourceState, str], ...] = (
+            (sampler.misconfigured is not None, "misconfigured", sampler.misconfigured or ""),
+            (sampler.crashed, "crashed", sampler.last_error or ""),
+            (sampler.no_source is not None, "no_source", sampler.no_source or ""),
+            (hung_s >= HANGS_S, "hanging", f"it has not answered for {hung_s:.0f} s"),
+            (bool(failing), "failing", failing),
+            (name not in self._first_s, "starting", "it tells of no device"),
+        )
+        state, said = next(((state, said) for holds, state, said in found if holds), ("reading", ""))
+        return Source(sampler.name, state, said)
 
     def _sampler(self, source: GpuProvider, interval_s: float) -> Sampler:
         name = source.name  # that of an automatic choice changes once it is made

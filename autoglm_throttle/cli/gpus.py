@@ -57,15 +57,16 @@ def run(args: argparse.Namespace) -> int:
     if not watch.anything and args.format == "text":
         write("GPU=none: nothing is read")
         return FINE
-    with watch, contextlib.suppress(KeyboardInterrupt), _reader_may_leave():
-        watch.settle()
-        if args.watch is not None:
-            _repeat(watch, args.watch, as_lines=args.format == "json")
-        elif args.format == "json":
-            write_json(as_document(watch.seen()))
-        else:
-            write(as_text(watch.seen()))
-    return FINE if _well(watch.seen(), settings) else PROBLEM_FOUND
+    with watch:
+        with contextlib.suppress(KeyboardInterrupt), _reader_may_leave():
+            watch.settle()
+            if args.watch is not None:
+                _repeat(watch, args.watch, as_lines=args.format == "json")
+            elif args.format == "json":
+                write_json(as_document(watch.seen()))
+            else:
+                write(as_text(watch.seen()))
+        return FINE if _well(watch.seen(), settings) else PROBLEM_FOUND
 
 
 def _repeat(watch: GpuWatch, every_s: float, *, as_lines: bool) -> None:
