@@ -1,0 +1,211 @@
+"""Every error of NVIDIA's library, and a hang of 60 s, under a real server: the real binding, the real ABI.
+
+One server process holds one throttle for each error, so that all of them walk at the same time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fake_nvml.build import COMPILER, build
+from tests.servers import server as servers
+from tests.servers.server import Server, ask
+from tests.servers.test_servers import UVICORN
+from tests.telemetry.driver_service import CARD, CODES
+
+pytestmark = [
+    pytest.mark.server,
+    pytest.mark.skipif(COMPILER is None, reason="no C compiler (cc) to build the fake NVIDIA library with"),
+]
+
+LOST = {6, 15, 16, 28}
+SILENT = {1, 2, 4, 9, 10, 12, 18, 999}
+"""The source is unavailable, and comes back when the error goes."""
+DUMB = {3, 13, 25}
+"""The card does not tell a thing, and is not asked again before the next opening."""
+
+LADDER = ["fresh", "late", "stale", "blind"]
+HANG_US = 60_000_000
+STALE_S = 3.0
+WATCHED_S = 3.9
+HEALED_S = 9.0
+
+
+class World:
+    """The server and the state of the library beneath it."""
+
+    def __init__(self, server: Server, state: Path) -> None:
+        self.server = server
+        self._state = state
+
+    def says(self, **keys: int) -> None:
+        """Let each card be as said: ``err_<throttle>`` and ``delay_us_<throttle>``."""
+        lines = [f"-1.count={len(CARD)}"]
+        for name, value in keys.items():
+            key, _, throttle = name.rpartition("_")
+            lines.append(f"{CARD[throttle]}.{key}={value}")
+        fresh = self._state.with_suffix(".new")
+        fresh.write_text("".join(f"{line}\n" for line in lines))
+        fresh.replace(self._state)
+
+    def state(self) -> dict[str, Any]:
+        return self.server.state()
+
+    def samplers(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.server.get("/samplers").body)
+        return found
+
+    def until_fresh(self, *names: str) -> None:
+        deadline = time.monotonic() + HEALED_S
+        while old := [name for name in names if self.state()[name]["telemetry"] != "fresh"]:
+            assert time.monotonic() < deadline, {name: self.state()[name] for name in old}
+            time.sleep(0.05)
+
+
+class Story:
+    """What was seen of every throttle from the moment the errors came."""
+
+    def __init__(self, world: World, *names: str) -> None:
+        self.states: dict[str, list[str]] = {name: [] for name in names}
+        self.stale_after_s: dict[str, float] = {}
+        self.answers: dict[str, Counter[int]] = {name: Counter() for name in names}
+        self.slowest_s = 0.0
+        self.last: dict[str, Any] = {}
+        began_s = time.monotonic()
+        with contextlib.closing(world.server.connection()) as connection:
+            while time.monotonic() - began_s < WATCHED_S:
+                self.last = json.loads(ask(connection, "/state").body)
+                for name in names:
+                    self._see(name, self.last[name]["telemetry"], time.monotonic() - began_s)
+                    asked_s = time.monotonic()
+                    self.answers[name][ask(connection, f"/{name}/ok").status] += 1
+                    self.slowest_s = max(self.slowest_s, time.monotonic() - asked_s)
+
+    def _see(self, name: str, telemetry: str, after_s: float) -> None:
+        if self.states[name][-1:] != [telemetry]:
+            self.states[name].append(telemetry)
+        if telemetry == "stale":
+            self.stale_after_s.setdefault(name, after_s)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("driver")
+    environ = build(folder)
+    state = Path(environ["FAKE_NVML_FILE"])
+    state.write_text(f"-1.count={len(CARD)}\n")
+    added = {name: environ[name] for name in ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "FAKE_NVML_FILE")}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in added.items():
+            patch.setitem(servers.ENVIRONMENT, name, value)
+        server = Server(*UVICORN, "tests.telemetry.driver_service:app")
+    try:
+        yield World(server, state)
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="module")
+def names(world: World) -> list[str]:
+    found = list(world.state())
+    for name in found:
+        assert world.server.get(f"/{name}/ok").status == 200
+    world.until_fresh(*found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def story(world: World, names: list[str]) -> Story:
+    """All errors at once, one for each throttle."""
+    errors = {f"err_{code}": code for code in CODES}
+    hangs = {"delay_us_joined": HANG_US, "delay_us_hung": HANG_US}
+    world.says(**errors, err_pair=15, **hangs)
+    return Story(world, *names)
+
+
+@pytest.fixture(scope="module")
+def healed(world: World, story: Story) -> dict[str, Any]:
+    """The end of all errors; of the hangs, too."""
+    world.says()
+    world.until_fresh(*(str(code) for code in SILENT), "hung", "joined")
+    return world.state()
+
+
+@pytest.mark.parametrize("code", sorted(SILENT | DUMB))
+def test_a_silent_driver_walks_the_ladder_and_everybody_is_answered(story: Story, code: int) -> None:
+    name = str(code)
+    assert story.states[name] in (LADDER, ["late", *LADDER]), story.last[name]
+    assert set(story.answers[name]) == {200}
+    assert story.last[name]["ready"]
+    if code in SILENT:
+        assert story.last[name]["failures"][0] >= 3
+        assert story.last[name]["errors"] != [""]
+
+
+@pytest.mark.parametrize("code", sorted(LOST))
+def test_a_lost_card_shuts_the_door_of_its_service(story: Story, code: int) -> None:
+    seen = story.last[str(code)]
+    assert (seen["why"], seen["factor"], seen["ready"], seen["health"]) == ("lost", 0.0, False, ["lost"])
+    assert story.answers[str(code)][503] > 0
+    assert set(story.answers[str(code)]) <= {200, 503}, "a loss is an answer, too"
+
+
+def test_one_card_lost_of_two_leaves_half(story: Story) -> None:
+    seen = story.last["pair"]
+    assert (seen["telemetry"], seen["factor"], seen["ready"]) == ("fresh", 0.5, True)
+    assert set(story.answers["pair"]) == {200}
+
+
+def test_a_hang_is_stale_within_three_seconds_and_late_before(story: Story) -> None:
+    assert story.states["hung"] in (["fresh", "late", "stale"], ["late", "fresh", "late", "stale"])
+    assert STALE_S - 0.4 < story.stale_after_s["hung"] < STALE_S + 0.4
+    assert set(story.answers["hung"]) == {200}
+
+
+def test_an_engine_goes_on_beside_a_hung_driver(story: Story) -> None:
+    assert story.states["joined"] == ["fresh"]
+    assert story.last["joined"]["signal"] == "pressure"
+    assert set(story.answers["joined"]) == {200}
+
+
+def test_nobody_waits_for_a_driver(story: Story) -> None:
+    assert story.slowest_s < 0.5, "a request that waits, waits for a minute"
+
+
+def test_no_receiver_of_samples_has_failed(story: Story) -> None:
+    assert {seen["callback_errors"] for seen in story.last.values()} == {0}
+
+
+def test_each_change_is_one_line(story: Story, world: World) -> None:
+    logged = world.samplers()["logged"]
+    states = Counter(one["state"] for one in logged if one["event"] == "telemetry_changed")
+    walked = Counter(word for name in story.states for word in set(story.states[name]))
+    assert states["blind"] == walked["blind"] == len(SILENT | DUMB | LOST), "a lost card tells no load"
+    lost = Counter(one["event"] for one in logged)["gpu_lost"]
+    assert lost == len(LOST) + 1
+
+
+def test_one_thread_for_each_source_though_some_hang(story: Story, world: World) -> None:
+    before = Counter(world.samplers()["threads"])
+    assert before.total() == len(world.state()) + 1, "joined has two sources"
+    assert world.server.get("/restart").status == 200
+    assert Counter(world.samplers()["threads"]) == before, "none is started beside a hung one"
+
+
+@pytest.mark.parametrize("code", sorted(SILENT))
+def test_the_end_of_an_error_is_the_end_of_the_silence(healed: dict[str, Any], code: int) -> None:
+    seen = healed[str(code)]
+    assert (seen["telemetry"], seen["factor"], seen["health"]) == ("fresh", 1.0, ["ok"])
+
+
+def test_the_end_of_a_hang_is_the_end_of_the_silence(healed: dict[str, Any], world: World) -> None:
+    assert healed["hung"]["telemetry"] == healed["joined"]["telemetry"] == "fresh"
+    assert Counter(world.samplers()["threads"]).total() == len(healed) + 1
