@@ -319,7 +319,7 @@ class Admission:
             verdict = self._heard(ticket, decision, now)
         finally:
             rows.release()
-        if question.answer is None or self._quota is not None:  # else it is let in, and nothing is due
+        if question.answer is None:  # else the store has let it in, and nothing is due
             self._speak()
         return verdict
 

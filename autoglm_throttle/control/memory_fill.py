@@ -50,8 +50,8 @@ class Load:
         """Cost of those of them that did not state their memory."""
         self.stated_bytes: int = 0
         """Bytes that the others stated."""
-        self.peak: float = 0.0
-        """The most cost since the last sample."""
+        self.peak: int = 0
+        """The most requests since the last sample."""
         self.released: float = 0.0
         """Cost of those that ended, since the start."""
         self.ever: bool = False
@@ -61,9 +61,9 @@ class Load:
         """Count one that begins."""
         self.ever = True
         self.held += 1
+        self.peak = max(self.peak, self.held)
         if demand.memory_bytes is None:
             self.cost += demand.cost
-            self.peak = max(self.peak, self.cost)
         else:
             self.stated_bytes += demand.memory_bytes
 
@@ -108,6 +108,7 @@ class MemoryFill:
         "_bytes",
         "_cost",
         "_fresh_s",
+        "_held",
         "_idle",
         "_interval_s",
         "_measured_s",
@@ -117,7 +118,6 @@ class MemoryFill:
         "_stale_after_s",
         "_target",
         "_top",
-        "_top_cost",
         "basis",
         "fill",
         "release_rate",
@@ -146,7 +146,7 @@ class MemoryFill:
         self.release_rate: float | None = None
         """Cost that ends per second; None: not known yet."""
         self._products = self._squares = 0.0
-        self._top = self._top_cost = 0.0
+        self._top, self._held = 0.0, 0  # a fill, and how many requests were in flight when it came
 
     def idle_bytes(self, device: DeviceKey) -> int | None:
         """What a device holds without requests, as far as is known."""
@@ -166,11 +166,11 @@ class MemoryFill:
             self.basis, self.fill, self.usable_bytes = Basis.UNKNOWN, None, None
             self._forget()
             return
-        if found.measured_s <= self._measured_s and self.basis is not Basis.UNKNOWN:
+        known = self.basis is found.basis or (self.basis is Basis.KEPT and found.basis is Basis.DEVICE)
+        if known and found.measured_s <= self._measured_s:
             return
         self._fresh_s = max(self._stale_after_s, STALE_INTERVALS * interval_s, STALE_PERIODS * found.period_s)
         before, self.fill = self.fill, found.fill
-        known = self.basis is found.basis or (self.basis is Basis.KEPT and found.basis is Basis.DEVICE)
         if not known:
             self._forget()
             before = None
@@ -234,13 +234,12 @@ class MemoryFill:
 
         What is found with nothing in flight twice in a row is kept as well: it is not the work of requests.
         """
-        cost = load.cost + load.stated_bytes
         if abs(fill - self._top) > RISE:
-            self._top, self._top_cost = fill, max(cost, load.peak)
+            self._top, self._held = fill, max(load.held, load.peak)
             return Basis.DEVICE
-        if fill > RISE and cost <= self._top_cost / 2:
+        if fill > RISE and load.held <= self._held / 2:
             return Basis.KEPT
-        self._top_cost = max(self._top_cost, cost)
+        self._held = max(self._held, load.held)
         return Basis.DEVICE
 
     def _learn_slope(self, rise: float, load: Load) -> None:
@@ -260,9 +259,9 @@ class MemoryFill:
             self.release_rate = old + SLOPE_GAIN * (rate - old)
         self._cost, self._bytes, self._released = load.cost, load.stated_bytes, load.released
         self._measured_s, self.sampled_s = measured_s, now
-        load.peak = load.cost
+        load.peak = load.held
 
     def _forget(self) -> None:
         """Begin anew: the figures of another basis say nothing about this one."""
         self._products = self._squares = self.slope = 0.0
-        self._top, self._top_cost = 0.0, 0.0
+        self._top, self._held = 0.0, 0

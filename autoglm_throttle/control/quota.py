@@ -146,18 +146,23 @@ class Quota:
         usable = self._memory.usable_bytes
         left = None
         if fill is not None and usable is not None:
-            left = max(0, int((self._cap(demand)[0] - fill) * usable))
+            left = max(0, round((self._cap(demand)[0] - fill) * usable))
         labels = rules.precisions if route.precisions is None else route.precisions
         return Hint(self._label(labels, demand, fill), COMPUTE_PRIORITIES[priority], left)
 
     def view(self, now: float) -> QuotaView:
         """All figures at ``now``."""
         memory = self._memory
+        fill = memory.projected(self.load, now)
+        caps = dict(zip(Priority, self._rules.caps, strict=True))
         return QuotaView(
             basis=memory.state(now),
-            fill=memory.projected(self.load, now),
-            caps=dict(zip(Priority, self._rules.caps, strict=True)),
-            closed={priority: priority in self._closed for priority in Priority},
+            fill=fill,
+            caps=caps,
+            closed={
+                priority: priority in self._closed and fill is not None and fill > cap - RESUME
+                for priority, cap in caps.items()
+            },
             slope=memory.slope,
             usable_bytes=memory.usable_bytes,
             cost=self.load.cost,

@@ -1,0 +1,50 @@
+"""Devices, engines and books for the tests of resource quotas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autoglm_throttle.control.memory_fill import Load
+from autoglm_throttle.model import Demand, DeviceKey, GpuSample, GpuView, Priority, Verdict
+
+GB = 1_000_000_000
+TOTAL = 100 * GB
+HIGH, MID, LOW = Priority
+
+
+def card(used_gb: float | None, at_s: float, device: str = "GPU-0", **more: Any) -> GpuSample:
+    used = None if used_gb is None else int(used_gb * GB)
+    own = {"memory_used_bytes": used, "memory_total_bytes": TOTAL, "taken_at_s": at_s}
+    return GpuSample(device=device, index=0, source="test", **(own | more))
+
+
+def seen(*cards: GpuSample, kv: float | None = None, at_s: float | None = None, **more: Any) -> GpuView:
+    """A view of cards, and of one engine where ``at_s`` says when it was heard."""
+    verdicts: dict[DeviceKey, Verdict] = more.pop("verdicts", {})
+    return GpuView(
+        taken_at_s=max((row.taken_at_s for row in cards), default=0.0),
+        utilization_pct=None,
+        utilization_max_pct=None,
+        memory_ratio=None,
+        power_ratio=None,
+        capacity=1.0,
+        devices=cards,
+        kv_used_ratio=kv,
+        engines=0 if at_s is None else 1,
+        engines_at_s=at_s,
+        verdicts=verdicts,
+        **more,
+    )
+
+
+def loaded(load: Load, count: int, cost: float = 1.0) -> Load:
+    """The books with so many more requests in flight."""
+    for _ in range(count):
+        load.add(Demand(cost=cost))
+    return load
+
+
+def unloaded(load: Load, count: int, cost: float = 1.0) -> Load:
+    for _ in range(count):
+        load.drop(Demand(cost=cost))
+    return load

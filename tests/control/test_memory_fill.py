@@ -1,0 +1,242 @@
+"""What is learned of the memory: idle, fill, slope, and when nothing can be said."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.control.memory_fill import Basis, Load, MemoryFill
+from autoglm_throttle.model import Demand, GpuSample
+from tests.control.quotas import GB, card, loaded, seen, unloaded
+
+KEY = ("", "GPU-0")
+
+
+def fresh() -> tuple[MemoryFill, Load]:
+    return MemoryFill(0.92, 1.0, 3.0), Load()
+
+
+def watched(*steps: tuple[float, int]) -> tuple[MemoryFill, Load, float]:
+    """A sample each second: gigabytes used, and requests in flight then."""
+    memory, load = fresh()
+    now = 0.0
+    for used_gb, held in steps:
+        now += 1.0
+        more = held - load.held
+        loaded(load, more)
+        unloaded(load, -more)
+        memory.learn(seen(card(used_gb, now)), load, now)
+    return memory, load, now
+
+
+def test_nothing_is_known_before_a_sample() -> None:
+    memory, load = fresh()
+    assert memory.projected(load, 0.0) is None
+    assert memory.state(0.0) is Basis.UNKNOWN
+
+
+def test_weights_are_no_fill() -> None:
+    memory, load, now = watched((40.0, 0), (70.0, 4))
+    assert memory.projected(load, now) == pytest.approx(0.5)
+    assert memory.usable_bytes == 60 * GB
+    assert memory.state(now) is Basis.DEVICE
+
+
+def test_a_model_that_is_still_loading_is_no_work() -> None:
+    memory, _, _ = watched((5.0, 0), (40.0, 0))
+    assert memory.idle_bytes(KEY) == 40 * GB
+    assert memory.fill == 0.0
+
+
+def test_after_the_first_request_idle_only_falls() -> None:
+    memory, _, _ = watched((40.0, 0), (50.0, 2), (45.0, 0))
+    assert memory.idle_bytes(KEY) == 40 * GB
+    memory, _, _ = watched((40.0, 0), (50.0, 2), (35.0, 0))
+    assert memory.idle_bytes(KEY) == 35 * GB
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), st.integers(0, 6)), min_size=1, max_size=20))
+def test_idle_only_falls_and_the_slope_is_never_negative(steps: list[tuple[float, int]]) -> None:
+    memory, load = fresh()
+    lowest = None
+    for now, (used_gb, held) in enumerate(steps, 1):
+        more = held - load.held
+        loaded(load, more)
+        unloaded(load, -more)
+        memory.learn(seen(card(used_gb, float(now))), load, float(now))
+        idle = memory.idle_bytes(KEY)
+        assert idle is not None
+        assert memory.slope >= 0.0
+        fill = memory.projected(load, float(now))
+        assert fill is None or 0.0 <= fill <= 1.0
+        if load.ever:
+            assert lowest is None or idle <= lowest
+            lowest = idle
+
+
+def test_the_slope_is_what_a_unit_adds() -> None:
+    memory, load, now = watched((0.0, 0), (10.0, 1), (40.0, 4), (20.0, 2))
+    assert memory.slope == pytest.approx(0.1)
+    loaded(load, 2, cost=1.5)
+    assert memory.projected(load, now) == pytest.approx(0.2 + 0.3)
+    unloaded(load, 2, cost=1.5)
+    unloaded(load, 2)
+    assert memory.projected(load, now) == 0.0
+
+
+def test_memory_that_falls_while_requests_come_has_no_negative_price() -> None:
+    memory, _, _ = watched((0.0, 0), (30.0, 1), (10.0, 5), (1.0, 9))
+    assert memory.slope == 0.0
+
+
+def test_stated_memory_is_no_part_of_the_slope() -> None:
+    memory, load = fresh()
+    memory.learn(seen(card(0.0, 1.0)), load, 1.0)
+    demand = Demand(memory_bytes=30 * GB)
+    load.add(demand)
+    assert memory.projected(load, 1.0) == pytest.approx(0.3)
+    loaded(load, 1)
+    memory.learn(seen(card(40.0, 2.0)), load, 2.0)
+    assert memory.slope == pytest.approx(0.1)
+    assert memory.projected(load, 2.0) == pytest.approx(0.4)
+    load.drop(demand)
+    assert memory.projected(load, 2.0) == pytest.approx(0.1)
+
+
+def test_a_measurement_told_twice_is_one() -> None:
+    memory, load, now = watched((0.0, 0), (10.0, 1))
+    loaded(load, 3)
+    memory.learn(seen(card(10.0, now)), load, now + 0.5)
+    assert memory.projected(load, now) == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(("age_s", "known"), [(3.0, True), (3.01, False)])
+def test_an_old_fill_is_not_known(age_s: float, known: bool) -> None:
+    memory, load, now = watched((10.0, 0), (20.0, 1))
+    assert (memory.projected(load, now + age_s) is not None) is known
+    assert (memory.state(now + age_s) is Basis.DEVICE) is known
+
+
+def test_a_slow_source_is_believed_longer() -> None:
+    memory, load = fresh()
+    memory.learn(seen(card(10.0, 1.0, period_s=10.0)), load, 1.0)
+    assert memory.state(26.0) is Basis.DEVICE
+    assert memory.state(26.01) is Basis.UNKNOWN
+    memory.learn(seen(card(10.0, 30.0), interval_s=8.0), load, 30.0)
+    assert memory.state(54.0) is Basis.DEVICE
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        card(None, 1.0),
+        card(10.0, 1.0, health="lost"),
+        card(10.0, 1.0, kind="engine"),
+        card(10.0, 1.0, memory_total_bytes=None),
+        card(10.0, 1.0, memory_total_bytes=0),
+        card(10.0, 1.0, age_s=4.0),
+        card(87.0, 1.0),
+    ],
+    ids=["no use", "lost", "engine", "no total", "no memory", "old", "taken in advance"],
+)
+def test_a_row_that_cannot_tell_is_passed_over(row: GpuSample) -> None:
+    memory, load = fresh()
+    memory.learn(seen(card(10.0, 0.5)), load, 1.0)
+    memory.learn(seen(row), load, 1.0)
+    assert memory.state(1.0) is Basis.UNKNOWN
+    memory.learn(seen(row, card(10.0, 1.0, device="GPU-1")), load, 1.0)
+    assert memory.state(1.0) is Basis.DEVICE
+
+
+def test_the_fullest_device_counts() -> None:
+    memory, load = fresh()
+    idle = [card(10.0, 1.0, device=f"GPU-{n}") for n in range(3)]
+    memory.learn(seen(*idle), load, 1.0)
+    loaded(load, 1)
+    memory.learn(
+        seen(card(20.0, 2.0), card(55.0, 2.0, device="GPU-1"), card(30.0, 2.0, device="GPU-2")), load, 2.0
+    )
+    assert memory.projected(load, 2.0) == pytest.approx(0.5)
+
+
+def test_an_engine_tells_its_cache() -> None:
+    memory, load = fresh()
+    loaded(load, 2)
+    memory.learn(seen(card(95.0, 1.0), kv=0.4, at_s=1.0), load, 1.0)
+    assert memory.state(1.0) is Basis.CACHE
+    assert memory.projected(load, 1.0) == 0.4
+    assert memory.usable_bytes is None
+    unloaded(load, 2)
+    memory.learn(seen(kv=0.4, at_s=2.0), load, 2.0)
+    assert memory.projected(load, 2.0) == 0.4, "a cache is told exactly: it is never taken for kept"
+
+
+def test_figures_of_another_basis_are_forgotten() -> None:
+    memory, load, now = watched((0.0, 0), (10.0, 1), (40.0, 4))
+    assert memory.slope > 0.0
+    memory.learn(seen(kv=0.9, at_s=now - 1.0), load, now)
+    assert memory.slope == 0.0
+    assert memory.state(now) is Basis.CACHE
+
+
+class TestKept:
+    """A fill that stays when requests go says nothing of those who are there."""
+
+    def test_half_of_the_requests_went_and_the_fill_stayed(self) -> None:
+        memory, load, now = watched((10.0, 0), (60.0, 4), (60.0, 3))
+        assert memory.state(now) is Basis.DEVICE
+        memory, load, now = watched((10.0, 0), (60.0, 4), (60.0, 2))
+        assert memory.state(now) is Basis.KEPT
+        assert memory.projected(load, now) is None
+
+    def test_those_who_came_and_went_between_two_samples_count(self) -> None:
+        memory, load = fresh()
+        memory.learn(seen(card(10.0, 1.0)), load, 1.0)
+        unloaded(loaded(load, 4), 4)
+        memory.learn(seen(card(60.0, 2.0)), load, 2.0)
+        assert memory.state(2.0) is Basis.DEVICE
+        memory.learn(seen(card(60.0, 3.0)), load, 3.0)
+        assert memory.state(3.0) is Basis.KEPT
+
+    @pytest.mark.parametrize("used_gb", [63.0, 57.0])
+    def test_it_counts_again_once_it_moves(self, used_gb: float) -> None:
+        memory, load, now = watched((10.0, 0), (60.0, 4), (60.0, 0), (used_gb, 4))
+        assert memory.state(now) is Basis.DEVICE
+        assert memory.projected(load, now) == pytest.approx((used_gb - 10) / 90)
+
+    def test_more_requests_at_the_same_fill_are_remembered(self) -> None:
+        memory, _, now = watched((10.0, 0), (60.0, 4), (60.0, 8), (60.0, 4))
+        assert memory.state(now) is Basis.KEPT
+
+    def test_an_empty_device_keeps_nothing(self) -> None:
+        memory, _, now = watched((10.0, 0), (10.5, 4), (10.5, 0))
+        assert memory.state(now) is Basis.DEVICE
+
+    def test_what_is_kept_has_no_price(self) -> None:
+        memory, _, _ = watched((0.0, 0), (40.0, 4))
+        price = memory.slope
+        memory, _, _ = watched((0.0, 0), (40.0, 4), (40.0, 1), (40.0, 0))
+        assert memory.slope == price
+
+
+def test_how_fast_requests_end() -> None:
+    memory, _, _ = watched((0.0, 0), (10.0, 4), (5.0, 2))
+    assert memory.release_rate == pytest.approx(0.2 * 2)
+
+
+@pytest.mark.parametrize(("after_s", "wait_s"), [(0.0, 1.0), (0.25, 0.75), (1.0, 1.0), (7.0, 1.0)])
+def test_the_next_sample_is_ahead(after_s: float, wait_s: float) -> None:
+    memory, _, now = watched((0.0, 0), (10.0, 4))
+    assert memory.next_sample_s(now + after_s) == pytest.approx(wait_s)
+
+
+def test_fractions_leave_nothing_behind() -> None:
+    load = Load()
+    costs = [0.1, 0.2, 0.3]
+    for cost in costs:
+        load.add(Demand(cost=cost))
+    for cost in costs:
+        load.drop(Demand(cost=cost))
+    assert (load.held, load.cost, load.stated_bytes) == (0, 0.0, 0)
+    assert load.released == pytest.approx(0.6)

@@ -1,0 +1,185 @@
+"""The table ``resource_policy``: of the whole service and of a route, in a file and in code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autoglm_throttle import assembly
+from autoglm_throttle.control.quota import QuotaRules, RouteQuota
+from autoglm_throttle.model import Priority
+from autoglm_throttle.settings import PREFIX, ConfigError, RoutePolicy, Settings, Source, advice
+from autoglm_throttle.settings.resource_policy import ResourcePolicy
+
+TABLE = {"precision_hint": "FP16, int8", "gpu_memory_ratio": "60%", "compute_priority": "high"}
+
+
+def told(**values: object) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        Settings(**values)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def of_file(tmp_path: Path, text: str, **environ: str) -> Settings:
+    file = tmp_path / "throttle.toml"
+    file.write_text(text)
+    own = {PREFIX + "CONFIG_FILE": str(file)}
+    return Settings.from_env(own | {PREFIX + name: value for name, value in environ.items()})
+
+
+def rules(settings: Settings) -> QuotaRules:
+    quota = assembly.quota(settings)
+    assert quota is not None
+    return quota._rules
+
+
+def test_there_are_none_by_default() -> None:
+    assert not Settings().quotas
+    assert assembly.quota(Settings()) is None
+    assert rules(Settings(quotas=True)) == QuotaRules()
+
+
+def test_the_table_gives_settings_and_turns_quotas_on() -> None:
+    settings = Settings(resource_policy=TABLE)
+    assert settings.quotas
+    assert (settings.precisions, settings.gpu_memory_ratio) == (("fp16", "int8"), 0.6)
+    assert settings.compute_priority is Priority.HIGH
+    assert Settings(resource_policy=ResourcePolicy(**TABLE)) == settings
+    assert rules(settings) == QuotaRules(
+        caps=(0.92, 0.6, 0.5), precisions=("fp16", "int8"), compute_priority=Priority.HIGH
+    )
+
+
+def test_an_empty_table_turns_them_on() -> None:
+    assert Settings(resource_policy={}).quotas
+    assert not Settings(resource_policy=None).quotas
+
+
+def test_in_a_file_and_what_is_stronger(tmp_path: Path) -> None:
+    text = '[resource_policy]\nprecision_hint = "fp16,int8"\ngpu_memory_ratio = 0.6\n'
+    settings = of_file(tmp_path, text, GPU_MEMORY_RATIO="0.65")
+    assert settings.quotas
+    assert (settings.precisions, settings.gpu_memory_ratio) == (("fp16", "int8"), 0.65)
+    assert settings.source_of("precisions") is Source.CONFIG_FILE
+    assert settings.source_of("gpu_memory_ratio") is Source.ENV
+    assert not of_file(tmp_path, text, QUOTAS="false").quotas
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[[routes]]\npattern = "/a"\nname = "a"\nresource_policy = { gpu_memory_ratio = 0.4 }\n',
+        '[[routes]]\npattern = "/a"\nname = "a"\n[routes.resource_policy]\ngpu_memory_ratio = 0.4\n',
+    ],
+    ids=["inline", "table"],
+)
+def test_that_of_a_route_turns_them_on(tmp_path: Path, text: str) -> None:
+    settings = of_file(tmp_path, text)
+    assert settings.quotas
+    assert settings.source_of("quotas") is Source.CONFIG_FILE
+    assert rules(settings).routes == {"a": RouteQuota(cap=0.4)}
+    assert not of_file(tmp_path, text, QUOTAS="false").quotas
+
+
+def test_routes_without_one_turn_nothing_on() -> None:
+    assert not Settings(routes=[RoutePolicy("/a")]).quotas
+
+
+def test_faults_are_told_where_they_stand(tmp_path: Path) -> None:
+    text = (
+        "[resource_policy]\n"
+        "gpu_memory_ratio = 7\n"
+        "precision = 1\n"
+        "[[routes]]\n"
+        'pattern = "/a"\n'
+        'resource_policy = { compute_priority = "urgent", gpu_memory = 1 }\n'
+    )
+    with pytest.raises(ConfigError) as caught:
+        of_file(tmp_path, text)
+    lines = [problem.variable for problem in caught.value.problems]
+    assert lines == [
+        "throttle.toml:2: resource_policy.gpu_memory_ratio",
+        "throttle.toml:6: routes[0].resource_policy.gpu_memory",
+        "throttle.toml:6: routes[0].resource_policy.compute_priority",
+        "throttle.toml:3: resource_policy.precision",
+    ]
+    assert "did you mean precision_hint?" in str(caught.value)
+
+
+@pytest.mark.parametrize("table", [5, "fp16", ["fp16"], True])
+def test_what_is_no_table(table: object) -> None:
+    assert told(resource_policy=table) == ["resource_policy: must be a table (for example [resource_policy])"]
+    (problem,) = told(routes=[{"pattern": "/a", "resource_policy": table}])
+    assert problem.startswith("routes[0].resource_policy: must be a table with precision_hint")
+
+
+def test_one_value_in_two_places_is_a_fault() -> None:
+    assert told(resource_policy=TABLE, precisions="fp8") == [
+        "resource_policy.precision_hint: is set beside precisions (leave one of them out)"
+    ]
+
+
+def test_it_is_no_variable() -> None:
+    with pytest.raises(ConfigError, match="stand in CONFIG_FILE or in code"):
+        Settings.from_env({PREFIX + "RESOURCE_POLICY": "fp16"})
+
+
+def test_an_exempt_route_has_none() -> None:
+    with pytest.raises(ConfigError, match="never charged"):
+        RoutePolicy("/a", exempt=True, resource_policy={})
+
+
+def test_a_route_takes_a_policy_made_in_code() -> None:
+    policy = ResourcePolicy(gpu_memory_ratio=0.4)
+    assert RoutePolicy("/a", resource_policy=policy) == RoutePolicy(
+        "/a", resource_policy={"gpu_memory_ratio": 0.4}
+    )
+
+
+def test_the_columns_of_a_policy() -> None:
+    policy = ResourcePolicy("FP16", 0.5, "low")
+    assert (policy.precision_hint, policy.gpu_memory_ratio) == (("fp16",), 0.5)
+    assert policy.compute_priority is Priority.LOW
+    assert ResourcePolicy().given() == {}
+    assert policy.given().keys() == TABLE.keys()
+    with pytest.raises(ConfigError) as caught:
+        ResourcePolicy("-", 7, "urgent")
+    assert [problem.variable for problem in caught.value.problems] == list(TABLE)
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        (
+            {"gpu_memory_ratio": 0.95},
+            "gpu_memory_ratio: must be at most GPU_MEMORY_TARGET, 0.92 (or raise GPU_MEMORY_TARGET)",
+        ),
+        (
+            {"gpu_memory_ratio_low": 0.8},
+            "gpu_memory_ratio_low: must be at most GPU_MEMORY_RATIO, 0.7 (or raise GPU_MEMORY_RATIO)",
+        ),
+    ],
+)
+def test_caps_rise_with_the_class(values: dict[str, object], problem: str) -> None:
+    assert told(**values) == [problem]
+
+
+def test_a_default_gives_way() -> None:
+    assert rules(Settings(quotas=True, gpu_memory_ratio=0.4)).caps == (0.92, 0.4, 0.4)
+    assert rules(Settings(quotas=True, gpu_memory_target=0.6)).caps == (0.6, 0.6, 0.5)
+
+
+@pytest.mark.parametrize(("stale_after_s", "rule_s"), [(None, 6.0), (9.0, 9.0)])
+def test_old_memory_is_unknown_memory(stale_after_s: float | None, rule_s: float) -> None:
+    made = rules(Settings(quotas=True, sample_interval_s=2.0, gpu_stale_after_s=stale_after_s))
+    assert (made.interval_s, made.stale_after_s) == (2.0, rule_s)
+
+
+def test_what_nothing_reads_is_told() -> None:
+    found = {p.variable: p.message for p in advice(Settings(quotas=True, gpu="none"))}
+    assert "keeps no memory free" in found[PREFIX + "QUOTAS"]
+    for quotas in (True, False):
+        settings = Settings(quotas=quotas, policy="fixed", gpu_memory_target=0.8)
+        unread = PREFIX + "GPU_MEMORY_TARGET" in {p.variable for p in advice(settings)}
+        assert unread is not quotas
