@@ -95,6 +95,7 @@ async def state(request: Request) -> Response:
             "ready": snapshot.ready,
             "health": [row.health for row in snapshot.devices],
             "errors": [one.last_error for one in snapshot.sources],
+            "sources": [one.state for one in snapshot.sources],
             "failures": [one.failures for one in snapshot.sources],
             "callback_errors": sum(s.callback_errors for s in throttle._lookout._samplers.values()),
         }

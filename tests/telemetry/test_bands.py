@@ -83,6 +83,18 @@ def test_tiers_leave_all_with_the_pressure_of_a_healthy_engine(signal: str) -> N
     assert (regime.factor, regime.signal, regime.term) == (1.0, Signal.PRESSURE, "kv")
 
 
+@pytest.mark.parametrize(("engines", "factor", "term"), [(1, 1.0, "kv"), (0, 0.0, "memory")])
+def test_memory_that_fills_is_load_only_where_no_engine_takes_it(
+    engines: int, factor: float, term: str
+) -> None:
+    station, gpu = busy(engines, signal="pressure")
+    gpu.memory_used_bytes = 30
+    station.tick(2)
+    gpu.memory_used_bytes = 93
+    regime = station.tick(3)
+    assert (regime.factor, regime.term) == (factor, term)
+
+
 @pytest.mark.parametrize(
     ("readings", "factor", "term"),
     [

@@ -148,6 +148,7 @@ def test_a_silent_driver_walks_the_ladder_and_everybody_is_answered(story: Story
     if code in SILENT:
         assert story.last[name]["failures"][0] >= 3
         assert story.last[name]["errors"] != [""]
+        assert story.last[name]["sources"] == ["failing"]
 
 
 @pytest.mark.parametrize("code", sorted(LOST))
@@ -173,6 +174,7 @@ def test_a_hang_is_stale_within_three_seconds_and_late_before(story: Story) -> N
 def test_an_engine_goes_on_beside_a_hung_driver(story: Story) -> None:
     assert story.states["joined"] == ["fresh"]
     assert story.last["joined"]["signal"] == "pressure"
+    assert story.last["joined"]["sources"] == ["hanging", "reading"]
     assert set(story.answers["joined"]) == {200}
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from autoglm_throttle import GpuSample, ProviderUnavailable, Signal, Telemetry
+from autoglm_throttle.gpu.none import NoSource
 from autoglm_throttle.testing import ManualClock
 from tests.telemetry.station import Named, Station
 
@@ -166,3 +168,39 @@ def test_the_order_of_the_list_decides_who_is_believed(clock: ManualClock) -> No
     first.hang()
     station.tick(3)
     assert station.tick().load == pytest.approx(0.99), "the other, once the first is silent"
+
+
+class Absent(Named):
+    """The automatic choice on a machine without a card."""
+
+    def read(self) -> Sequence[GpuSample]:
+        raise NoSource("no GPU found")
+
+
+def test_an_engine_on_a_machine_without_cards_is_heard_alone(clock: ManualClock, engine: Named) -> None:
+    engine.kv_used_ratio = 0.5
+    station = Station((Absent("auto", clock), engine), clock)
+    regime = station.tick(3)
+    assert (regime.signal, regime.telemetry, regime.factor) == (Signal.PRESSURE, Telemetry.FRESH, 1.0)
+    assert [one.state for one in station.throttle.snapshot().sources] == ["no_source", "reading"]
+    engine.kv_used_ratio = 0.72
+    assert station.tick(3).factor == 0.7
+    engine.raises(GONE)
+    states = [station.tick().telemetry for _ in range(5)]
+    assert states[-1] is Telemetry.STALE, "its silence is no absence"
+    assert station.throttle.snapshot().ready
+
+
+def test_neither_card_nor_engine_is_no_source(clock: ManualClock) -> None:
+    station = Station((Absent("auto", clock), Absent("other", clock)), clock)
+    regime = station.tick(20)
+    assert (regime.telemetry, regime.factor) == (Telemetry.NONE, 1.0)
+
+
+def test_an_engine_that_was_never_heard_leaves_the_cards_in_charge(
+    clock: ManualClock, card: Named, engine: Named
+) -> None:
+    engine.raises(GONE)
+    card.utilization_pct = 92.0
+    regime = Station((card, engine), clock).tick(3)
+    assert (regime.signal, regime.factor) == (Signal.UTILIZATION, 0.4)

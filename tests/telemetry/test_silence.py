@@ -85,7 +85,7 @@ def test_every_kind_of_failure_is_the_same_silence(server: BadServer, trouble: o
     server.answer = trouble  # type: ignore[assignment]
     assert [station.tick().telemetry for _ in range(4)] == STATES[:4]
     (source,) = station.throttle.snapshot().sources
-    assert source.failures == 4
+    assert (source.failures, source.state) == (4, "failing")
     assert "127.0.0.1" in source.last_error
 
 
