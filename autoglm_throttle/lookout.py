@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -75,13 +75,8 @@ class Lookout:
         interval_s = settings.sample_interval_s
         self._ends = ends
         self._clock = clock
-        self._aggregator = Aggregator(
-            settings.gpu_aggregate,
-            stale_after_s=settings.gpu_stale_after_s or max(3.0 * interval_s, 3.0),
-            forget_s=settings.gpu_forget_s,
-            order=tuple(provider.name for provider in providers),
-        )
-        self._judge = Judge(_verdict_rules(settings))
+        self._aggregator = aggregator(settings, [provider.name for provider in providers])
+        self._judge = judge(settings)
         self._host_load = HostLoad()
         self._host = Host(None, None)
         self._host_due_s = -math.inf
@@ -121,11 +116,7 @@ class Lookout:
 
     def stop(self) -> None:
         """Stop every thread; one in a hung read is left behind."""
-        for sampler in self._samplers.values():
-            sampler.stop(0.0)
-        last_s = time.monotonic() + JOIN_S
-        for sampler in self._samplers.values():
-            sampler.stop(max(0.0, last_s - time.monotonic()))
+        stop_all(self._samplers.values())
 
     def tick(self) -> None:
         """Read every source once, in the caller."""
@@ -217,8 +208,19 @@ class Lookout:
             self._ends.silent(bool(self._gone))
 
 
-def _verdict_rules(settings: Settings) -> VerdictRules:
-    return VerdictRules(
+def aggregator(settings: Settings, order: Sequence[str]) -> Aggregator:
+    """What joins all sources; of two that tell of one card the first in the order counts, field by field."""
+    return Aggregator(
+        settings.gpu_aggregate,
+        stale_after_s=settings.gpu_stale_after_s or max(3.0 * settings.sample_interval_s, 3.0),
+        forget_s=settings.gpu_forget_s,
+        order=tuple(order),
+    )
+
+
+def judge(settings: Settings) -> Judge:
+    """What gives the verdicts, by the figures that are set."""
+    rules = VerdictRules(
         power_stalled=settings.verdict_power_stalled,
         power_underfed=settings.verdict_power_underfed,
         sm_stalled=settings.verdict_sm_stalled,
@@ -226,6 +228,16 @@ def _verdict_rules(settings: Settings) -> VerdictRules:
         stalled_s=settings.verdict_stalled_s,
         queue_target=float(settings.gpu_queue_target),
     )
+    return Judge(rules)
+
+
+def stop_all(samplers: Collection[Sampler]) -> None:
+    """Stop all together, and wait for them; a thread in a hung read is left behind."""
+    for sampler in samplers:
+        sampler.stop(0.0)
+    last_s = time.monotonic() + JOIN_S
+    for sampler in samplers:
+        sampler.stop(max(0.0, last_s - time.monotonic()))
 
 
 def believed(rows: Sequence[GpuSample]) -> list[GpuSample]:
@@ -238,7 +250,7 @@ def _seen(sampler: Sampler, now: float) -> SourceView:
     return SourceView(
         name=sampler.name,
         state=_state(sampler, now),
-        last_error=sampler.last_error or "",
+        last_error=sampler.no_source or sampler.last_error or "",
         failures=sampler.failures,
         overruns=sampler.overruns,
         implausible=sampler.implausible,

@@ -133,7 +133,7 @@ class SourceView:
     name: str
     state: SourceState
     last_error: str
-    """The newest failure, kept after a recovery; empty if there was none."""
+    """The newest failure, kept after a recovery, or what was tried where nothing was found; else empty."""
     failures: int
     """Reads that gave nothing."""
     overruns: int

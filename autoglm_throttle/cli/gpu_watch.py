@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from autoglm_throttle.gpu.aggregate import Aggregator
 from autoglm_throttle.gpu.sampler import Sampler
 from autoglm_throttle.gpu.select import providers
-from autoglm_throttle.gpu.verdict import Judge
+from autoglm_throttle.lookout import aggregator, judge, stop_all
 from autoglm_throttle.model import GpuProvider, GpuSample, GpuView, Work
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.snapshot import SourceState
@@ -70,8 +69,8 @@ class GpuWatch:
 
     def __init__(self, settings: Settings) -> None:
         sources = providers(settings.gpu, devices=settings.gpu_devices, selector=settings.gpu_selector)
-        self._aggregator = Aggregator(settings.gpu_aggregate, order=[source.name for source in sources])
-        self._judge = Judge()
+        self._aggregator = aggregator(settings, [source.name for source in sources])
+        self._judge = judge(settings)
         self._lock = threading.Lock()
         self._view: GpuView | None = None
         self._first_s: dict[str, float] = {}
@@ -89,10 +88,7 @@ class GpuWatch:
 
     def __exit__(self, *_: object) -> None:
         """Stop reading; a thread in a hung read is left behind."""
-        for sampler in self._samplers.values():
-            sampler.stop(0.0)
-        for sampler in self._samplers.values():
-            sampler.stop()
+        stop_all(self._samplers.values())
 
     @property
     def anything(self) -> bool:

@@ -196,7 +196,7 @@ def test_cards_of_the_driver(show: Show) -> None:
 def test_a_verdict_is_found_within_one_look(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
     assert VerdictRules().span_s < LOOK_S
     rules = VerdictRules(span_s=0.4)
-    monkeypatch.setattr("autoglm_throttle.cli.gpu_watch.Judge", lambda: Judge(rules))
+    monkeypatch.setattr(gpu_watch, "judge", lambda settings: Judge(rules))
     monkeypatch.setattr(gpu_watch, "LOOK_S", 0.4 * LOOK_S / VerdictRules().span_s)
     library = FakeNvml()
     library.set(0, gpu=99, reasons=0x40, smclk=900, smclk_max=1980)
