@@ -89,6 +89,7 @@ async def state(request: Request) -> Response:
         regime = snapshot.regime
         seen[name] = {
             "telemetry": regime.telemetry,
+            "age_s": max((snapshot.taken_at_s - row.taken_at_s for row in snapshot.devices), default=None),
             "factor": regime.factor,
             "why": regime.why,
             "signal": regime.signal,

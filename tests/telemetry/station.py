@@ -28,6 +28,7 @@ RATES: dict[str, Any] = {"rate_high_rps": 100.0, "rate_mid_rps": 50.0, "rate_low
 NOMINAL_RPS = 170.0
 START_S = ManualClock()()
 WALL_S = 1_763_759_000.0
+LONGEST_S = 60.0
 STEP_S = 1 / 16  # exact, so that ages are
 
 
@@ -69,6 +70,7 @@ class Station:
         if isinstance(verdict, Permit):
             return verdict
         if isinstance(verdict, Rejection):
+            _bearable(verdict)
             self.refused[verdict.decision.detail] += 1
             self.reasons[verdict.decision.reason] += 1
         else:
@@ -83,6 +85,7 @@ class Station:
             verdict.settle()
             return ""
         assert isinstance(verdict, Rejection)
+        _bearable(verdict)
         return verdict.decision.detail
 
     def crowd(self, seconds: int, rps: float = 2.5 * NOMINAL_RPS, takes_s: float = 0.0) -> list[int]:
@@ -161,6 +164,11 @@ def of_settings(*items: str, selector: str = "", **settings: Any) -> Station:
         manual=True,
     )
     return Station(sources, clock, **settings)
+
+
+def _bearable(rejection: Rejection) -> None:
+    """Whoever is sent away is told a time, and never more than a minute."""
+    assert 0.0 <= rejection.decision.retry_after_s <= LONGEST_S, rejection
 
 
 class Named(FakeGpu):

@@ -35,6 +35,8 @@ DUMB = {3, 13, 25}
 LADDER = ["fresh", "late", "stale", "blind"]
 HANG_US = 60_000_000
 STALE_S = 3.0
+LONGEST_S = 2.0
+"""For a request on a busy machine; tests/servers/test_hang.py measures what a hang adds."""
 WATCHED_S = 3.9
 HEALED_S = 9.0
 
@@ -75,7 +77,8 @@ class Story:
 
     def __init__(self, world: World, *names: str) -> None:
         self.states: dict[str, list[str]] = {name: [] for name in names}
-        self.stale_after_s: dict[str, float] = {}
+        self.ages_s: list[tuple[str, float]] = []
+        """Of the hung one: its state, and the age of its newest sample."""
         self.answers: dict[str, Counter[int]] = {name: Counter() for name in names}
         self.slowest_s = 0.0
         self.last: dict[str, Any] = {}
@@ -84,16 +87,21 @@ class Story:
             while time.monotonic() - began_s < WATCHED_S:
                 self.last = json.loads(ask(connection, "/state").body)
                 for name in names:
-                    self._see(name, self.last[name]["telemetry"], time.monotonic() - began_s)
+                    self._see(name, self.last[name]["telemetry"])
                     asked_s = time.monotonic()
                     self.answers[name][ask(connection, f"/{name}/ok").status] += 1
                     self.slowest_s = max(self.slowest_s, time.monotonic() - asked_s)
+                hung = self.last["hung"]
+                self.ages_s.append((hung["telemetry"], hung["age_s"]))
 
-    def _see(self, name: str, telemetry: str, after_s: float) -> None:
+    def _see(self, name: str, telemetry: str) -> None:
         if self.states[name][-1:] != [telemetry]:
             self.states[name].append(telemetry)
-        if telemetry == "stale":
-            self.stale_after_s.setdefault(name, after_s)
+
+    def walked(self, name: str) -> list[str]:
+        """The states since the last fresh sample: a busy machine is late now and then without any fault."""
+        states = self.states[name]
+        return states[len(states) - 1 - states[::-1].index("fresh") :] if "fresh" in states else states
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +150,9 @@ def healed(world: World, story: Story) -> dict[str, Any]:
 @pytest.mark.parametrize("code", sorted(SILENT | DUMB))
 def test_a_silent_driver_walks_the_ladder_and_everybody_is_answered(story: Story, code: int) -> None:
     name = str(code)
-    assert story.states[name] in (LADDER, ["late", *LADDER]), story.last[name]
+    walked = story.walked(name)
+    assert walked == [rung for rung in LADDER if rung in walked], "down, and never up"
+    assert walked[-1] == "blind"
     assert set(story.answers[name]) == {200}
     assert story.last[name]["ready"]
     if code in SILENT:
@@ -159,27 +169,35 @@ def test_a_lost_card_shuts_the_door_of_its_service(story: Story, code: int) -> N
     assert set(story.answers[str(code)]) <= {200, 503}, "a loss is an answer, too"
 
 
+def test_whoever_is_sent_away_is_told_why_and_when_to_come_back(story: Story, world: World) -> None:
+    reply = world.server.get("/15/ok")
+    assert reply.status == 503
+    assert json.loads(reply.body)["reason"] == "gpu:lost"
+    assert 1 <= int(reply.headers["retry-after"]) <= 60
+
+
 def test_one_card_lost_of_two_leaves_half(story: Story) -> None:
     seen = story.last["pair"]
-    assert (seen["telemetry"], seen["factor"], seen["ready"]) == ("fresh", 0.5, True)
+    assert (seen["factor"], seen["ready"], sorted(seen["health"])) == (0.5, True, ["lost", "ok"])
+    assert seen["telemetry"] in {"fresh", "late"}
     assert set(story.answers["pair"]) == {200}
 
 
 def test_a_hang_is_stale_within_three_seconds_and_late_before(story: Story) -> None:
-    assert story.states["hung"] in (["fresh", "late", "stale"], ["late", "fresh", "late", "stale"])
-    assert STALE_S - 0.4 < story.stale_after_s["hung"] < STALE_S + 0.4
+    assert story.walked("hung")[-2:] == ["late", "stale"]
+    assert all((state == "stale") is (age_s > STALE_S) for state, age_s in story.ages_s), story.ages_s
     assert set(story.answers["hung"]) == {200}
 
 
 def test_an_engine_goes_on_beside_a_hung_driver(story: Story) -> None:
-    assert story.states["joined"] == ["fresh"]
+    assert set(story.states["joined"]) <= {"fresh", "late"}
     assert story.last["joined"]["signal"] == "pressure"
     assert story.last["joined"]["sources"] == ["hanging", "reading"]
     assert set(story.answers["joined"]) == {200}
 
 
 def test_nobody_waits_for_a_driver(story: Story) -> None:
-    assert story.slowest_s < 0.5, "a request that waits, waits for a minute"
+    assert story.slowest_s < LONGEST_S, "a request that waits for one, waits for a minute"
 
 
 def test_no_receiver_of_samples_has_failed(story: Story) -> None:
