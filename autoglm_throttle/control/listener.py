@@ -20,6 +20,10 @@ SAMPLES_TO_TRUST = 3
 LOSS_HOLD_S = 30.0
 """After a loss the table may not release for so long: a mean without the hot card looks too good."""
 
+NEW_AFTER = 0.5
+"""Share of the sampling interval that must lie between two samples: several sources that are read in turn,
+each with new numbers of its own, are one sample in each interval, or three strikes would be over in one."""
+
 _HEARD = frozenset({Telemetry.FRESH, Telemetry.LATE, Telemetry.STALE})
 
 
@@ -80,7 +84,7 @@ class Listener:
     def hear(self, view: GpuView, work: Work, now: float) -> News | None:
         """Take in a view; the new signal, if there is one in it.
 
-        A view that does not know the signal in force, or is no younger than the last one, brings none.
+        A view that does not know the signal in force, or is hardly younger than the last one, brings none.
         """
         self.expects_source = True
         usable = _usable(view)
@@ -92,7 +96,8 @@ class Listener:
         self.effect = effect(view)
         self.signal = self._in_force(view, now)
         pct, term, measured_s = self._read(view)
-        if pct is None or not 0.0 <= pct <= 100.0 or measured_s <= self._newest_s.get(self.signal, -math.inf):
+        gap_s = measured_s - self._newest_s.get(self.signal, -math.inf)
+        if pct is None or not 0.0 <= pct <= 100.0 or gap_s <= NEW_AFTER * self._stated_ladder.interval_s:
             return None
         after_outage = self.state(now) in {Telemetry.STALE, Telemetry.BLIND}
         self._distrust = max(0, (SAMPLES_TO_TRUST if after_outage else self._distrust) - 1)

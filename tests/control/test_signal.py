@@ -135,3 +135,15 @@ def test_a_slow_card_is_no_loss_and_a_lost_one_is() -> None:
     now = see(0.5, "lost")
     assert not hears.may_release(now)
     assert hears.may_release(now + LOSS_HOLD_S)
+
+
+def test_sources_that_are_read_in_turn_are_one_sample_in_each_interval() -> None:
+    hears = listener()
+    at = [T0 + step / 4 for step in range(13)]
+    new = [time_s for time_s in at if hears.hear(cards(time_s), BUSY, time_s) is not None]
+    assert new == [T0, T0 + 0.75, T0 + 1.5, T0 + 2.25, T0 + 3.0]
+
+
+def test_a_sample_that_comes_a_little_early_counts() -> None:
+    hears = listener()
+    assert all(hears.hear(cards(T0 + 0.6 * step), BUSY, T0 + 0.6 * step) for step in range(5))

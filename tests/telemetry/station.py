@@ -174,9 +174,17 @@ def _bearable(rejection: Rejection) -> None:
 class Named(FakeGpu):
     """A fake GPU under a name of its own, with an engine of its own."""
 
-    def __init__(self, name: str, clock: ManualClock, devices: int = 1, engines: int = 0) -> None:
+    def __init__(
+        self, name: str, clock: ManualClock, devices: int = 1, engines: int = 0, *, own: bool = False
+    ) -> None:
         super().__init__(devices, engines=engines, clock=clock)
         self.name = name
+        self._apart = own
+        """Whether its cards are others than those of another source."""
+
+    def _row(self, index: int) -> GpuSample:
+        row = super()._row(index)
+        return replace(row, device=f"{self.name}/{row.device}") if self._apart else row
 
     def _engine_row(self, index: int) -> GpuSample:
         return replace(super()._engine_row(index), device=f"{self.name}#{index}")

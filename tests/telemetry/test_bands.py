@@ -6,7 +6,7 @@ import pytest
 
 from autoglm_throttle import Signal
 from autoglm_throttle.testing import FakeGpu, ManualClock
-from tests.telemetry.station import Station
+from tests.telemetry.station import Named, Station
 
 SAMPLES = 3
 
@@ -130,3 +130,23 @@ def test_a_refusal_names_the_term_that_decided(readings: dict[str, float], term:
     named = {detail for detail in station.refused if detail.startswith("gpu:")}
     assert f"gpu:{term}" in named
     assert named <= {f"gpu:{term}", "gpu:ceiling"}
+
+
+@pytest.mark.parametrize("sources", [1, 2, 4, 8])
+def test_three_samples_take_two_intervals_however_many_sources_there_are(sources: int) -> None:
+    """Each source has cards of its own and is read once a second, all of them in turn."""
+    clock = ManualClock()
+    gpus = [Named(f"dcgm:host-{number}", clock, own=True) for number in range(sources)]
+    for gpu in gpus:
+        gpu.utilization_pct = 99.0
+    station = Station(gpus, clock)
+    samplers = station.throttle._lookout._samplers
+    first_s = clock() + 1.0 / sources
+    while station.throttle.regime().factor == 1.0:
+        for gpu in gpus:
+            clock.advance(1.0 / sources)
+            if station.throttle.regime().factor == 1.0:
+                samplers[gpu.name].tick()
+                cut_s = clock()
+    assert len(station.throttle.snapshot().devices) == sources
+    assert cut_s - first_s > 1.0, "and not as many strikes in a second as there are sources"
