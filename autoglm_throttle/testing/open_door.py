@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoglm_throttle.admission import ADMITTED
+from autoglm_throttle.door import ADMITTED
 from autoglm_throttle.model import Demand
 from autoglm_throttle.permit import Permit
 from autoglm_throttle.throttle import Throttle

@@ -1,0 +1,229 @@
+"""The arrival of a request: the order of the limits, the refunds and the lock; no algorithm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from autoglm_throttle import assembly, journal
+from autoglm_throttle.desk import Desk
+from autoglm_throttle.identity import Identity
+from autoglm_throttle.limiting.gate import Ticket, TicketState
+from autoglm_throttle.limiting.rate_refusal import door_shut
+from autoglm_throttle.limiting.shared.question import Question
+from autoglm_throttle.limiting.shared.windows import SharedWindows
+from autoglm_throttle.limiting.token_bucket import Payer
+from autoglm_throttle.model import Clock, Decision, Demand, Reason, Regime
+from autoglm_throttle.permit import Permit, Rejection
+from autoglm_throttle.quoted import QuotedBuckets, QuotedPermit
+from autoglm_throttle.settings import Settings
+from autoglm_throttle.snapshot import Rows, decision_name
+from autoglm_throttle.upkeep import Upkeep
+
+ADMITTED: Final = Decision(True, Reason.OK)
+"""The decision where no user limit applies: there is nothing to say about it."""
+
+_CALLED, _LEFT = TicketState.CALLED, TicketState.LEFT
+
+
+class Door:
+    """What a request meets on its arrival: it comes in, it is turned away, or it is given a ticket.
+
+    Whoever inherits keeps the Regime, and says in `_renew` what a request finds due.
+
+    Args:
+        settings: what to enforce.
+        clock: monotonic seconds; the only clock that decisions see.
+        regime: the one to begin with.
+        redis: makes the client of each event loop, instead of what ``settings.redis_url`` names.
+    """
+
+    def __init__(
+        self, settings: Settings, clock: Clock, regime: Regime, redis: Callable[[], Any] | None = None
+    ) -> None:
+        now = clock()
+        self.settings: Settings = settings
+        self._clock = clock
+        self._desk = Desk(Rows(clock), assembly.gate(settings, now))
+        self._dry_run = settings.dry_run
+        self._buckets = assembly.priority_buckets(settings, now)
+        self._quota = quota = assembly.quota(settings)
+        self._till = self._buckets if quota is None else QuotedBuckets(self._buckets, quota)
+        self._permit: Callable[..., Permit] = Permit if quota is None else partial(QuotedPermit, quota)
+        rows = self._desk.rows
+        self._fleet = assembly.fleet(settings, self._buckets, rows.lock, clock)
+        self.leased: bool = self._fleet is not None
+        """Whether the rates are those of a fleet, so that `cover` should be awaited before `try_admit`."""
+        self._budget = assembly.shared_budget(settings, now)
+        self._identity = Identity(settings.identity_key)
+        self._windows = assembly.user_windows(settings, self._identity, redis, self._fleet)
+        shared = self._windows if isinstance(self._windows, SharedWindows) else None
+        self._upkeep = Upkeep(shared, self._desk.rows) if shared is not None else None
+        self._regime = regime
+        self._open = regime.factor > 0.0
+        self._metered = False
+        """Whether all classes share one budget beside their own rates."""
+        self._renew_at_s = -math.inf
+        """When a request must first do what is due; at once while nothing listens."""
+        self._full = False
+        self._refusals = journal.RefusalSampler(settings.log_refused_every_s)
+        self._lines: list[journal.Line] = []
+
+    async def cover(self, demand: Demand) -> None:
+        """Have a fleet lease enough for a demand, if it can; to be awaited before `try_admit`.
+
+        Returns at once where there is no fleet or enough is leased, else within 50 ms.
+        """
+        fleet = self._fleet
+        if fleet is None or not self._open:
+            return
+        now = self._clock()
+        if now >= self._renew_at_s:
+            self._renew()
+        with self._desk.rows.lock:
+            covered = fleet.leases.covers(demand, now)
+        if not covered:
+            await fleet.cover(demand)
+
+    def try_admit(self, demand: Demand) -> Permit | Ticket | Rejection:
+        """Ask for leave to run a request, without waiting: a Ticket is a place in line.
+
+        Whoever gets one must `wait` for it, look for it in `called`, or `leave` it.
+        """
+        now = self._clock()
+        if now >= self._renew_at_s:
+            self._renew()
+        desk = self._desk
+        rows = desk.rows
+        rows.acquire()  # `with rows.lock` takes twice as long
+        try:
+            paid = self._till.take(demand, now) if self._open else door_shut(self._regime, now)
+            verdict: Permit | Ticket | Rejection
+            if isinstance(paid, Decision):
+                if demand.holds_slot:
+                    desk.gate.count(demand.priority, now)
+                verdict = self._refuse(demand, paid, now)
+            elif not demand.holds_slot or (not self._metered and desk.gate.enter(demand, now)):
+                decision = self._windows.hit(demand, now) or ADMITTED
+                if decision.allowed:
+                    rows.classes[demand.priority].admitted += 1
+                    verdict = self._permit(desk, demand, decision, now, now)
+                    if self._upkeep is None:
+                        return verdict
+                elif isinstance(decision, Question):
+                    return _ask_first(Ticket.entered(demand, now), paid, decision, desk)
+                else:
+                    verdict = self._turn_back(demand, paid, decision, now)
+            else:
+                verdict = self._line_up(demand, paid, now)
+        finally:
+            rows.release()
+        self._speak()
+        return verdict
+
+    def _renew(self) -> None:
+        """Do what a request finds due."""
+        raise NotImplementedError
+
+    def _line_up(self, demand: Demand, paid: Payer, now: float) -> Permit | Ticket | Rejection:
+        """What becomes of a demand for which there is no free place, or that must share a budget first."""
+        desk = self._desk
+        gate, metered = desk.gate, self._metered
+        refusal = self._budget.take(demand.priority, now) if metered else None
+        place: Ticket | Decision | None
+        if refusal is not None:
+            gate.count(demand.priority, now)
+            place = gate.rescue(demand, now) or refusal
+            metered = False
+        else:
+            place = None if metered and gate.enter(demand, now) else gate.line_up(demand, now)
+        if isinstance(place, Decision):
+            paid.give_back(demand.cost, now)
+            return self._refuse(demand, place, now)
+        place = self._settled_at_once(place, now)
+        decision = self._windows.hit(demand, now if place is None else place.arrived_s) or ADMITTED
+        if isinstance(decision, Question):
+            asks = place if place is not None else Ticket.entered(demand, now)
+            asks.metered = metered
+            return _ask_first(asks, paid, decision, desk)
+        if not decision.allowed:
+            if place is None:
+                desk.free(now)
+            else:
+                desk.withdraw(place, now)
+            paid.give_back(demand.cost, now)
+            if metered:
+                self._budget.give_back(now)
+            return self._refuse(demand, decision, now)
+        if place is None:
+            desk.rows.classes[demand.priority].admitted += 1
+            return self._permit(desk, demand, decision, now, now)
+        place.paid, place.metered, place.decision, place.home = paid, metered, decision, desk
+        desk.call(now)
+        return place
+
+    def _settled_at_once(self, place: Ticket | None, now: float) -> Ticket | None:
+        """None for a ticket that has its slot already; in a dry run nobody waits."""
+        if place is not None:
+            if place.state is _CALLED:
+                place.state = _LEFT
+                self._desk.hear(place)  # whom another request, settled by the garbage collector, has called
+                return None
+            if self._dry_run:
+                self._desk.gate.leave(place, now)
+                self._desk.gate.charge()
+                return None
+        return place
+
+    def _turn_back(self, demand: Demand, paid: Payer, decision: Decision, now: float) -> Permit | Rejection:
+        """Refuse one who has paid and entered."""
+        if demand.holds_slot:
+            self._desk.free(now)
+        paid.give_back(demand.cost, now)
+        return self._refuse(demand, decision, now)
+
+    def _refuse(self, demand: Demand, decision: Decision, now: float) -> Permit | Rejection:
+        """Refuse, or in a dry run only say so."""
+        desk = self._desk
+        row = desk.rows.classes[demand.priority]
+        if self._dry_run:
+            row.would_refuse[decision.reason] += 1
+            row.admitted += 1
+            if demand.holds_slot:
+                desk.gate.charge()
+            self._note_refusal(demand, decision, now)
+            return self._permit(desk, demand, Decision(True, Reason.OK, would=decision), now, now)
+        row.refused[decision.reason] += 1
+        self._note_refusal(demand, decision, now)
+        return Rejection(demand, decision)
+
+    def _note_refusal(self, demand: Demand, decision: Decision, now: float) -> None:
+        reason = decision.reason
+        count = self._refusals.note(reason, now)
+        if count:
+            client = self._identity.text(demand.user)
+            self._lines.append(journal.refused(demand, decision, decision_name(reason), count, client))
+            if not self._full and self._windows.overflowed:
+                self._full = True
+                self._lines.append(journal.users_full(self.settings.max_users))
+
+    def _speak(self) -> None:
+        """Write the lines and ring the bells that were due under the lock; a handler may be slow."""
+        desk = self._desk
+        if desk.bells:
+            desk.ring()
+        if self._upkeep is not None:
+            self._upkeep.tend()
+        while self._lines:
+            with desk.rows.lock:
+                lines, self._lines = self._lines, []
+            for line in lines:
+                line.write()
+
+
+def _ask_first(ticket: Ticket, paid: Payer, question: Question, home: object) -> Ticket:
+    """A ticket that has all but the word of the shared store."""
+    ticket.paid, ticket.question, ticket.home = paid, question, home
+    return ticket
