@@ -17,6 +17,8 @@ STAT: Final = Path("/proc/stat")
 _TIMES: Final = 8
 """user nice system idle iowait irq softirq steal; the guests' times after them are within user and nice."""
 _IOWAIT: Final = 4
+_LINE_BYTES: Final = 256
+"""The first line in full: ten numbers of at most 20 digits."""
 
 
 class Host(NamedTuple):
@@ -72,9 +74,9 @@ class HostLoad:
     def _times(self) -> tuple[int, int] | None:
         """All cores' ticks, and those spent in iowait."""
         try:
-            with self._stat.open(encoding="ascii") as file:
-                words = file.readline().split()
+            with self._stat.open("rb", buffering=0) as file:  # 20 us; 33 as text
+                words = file.read(_LINE_BYTES).split(b"\n", 1)[0].split()
             times = [int(word) for word in words[1 : 1 + _TIMES]]
         except (OSError, ValueError):
             return None
-        return (sum(times), times[_IOWAIT]) if words[:1] == ["cpu"] and len(times) > _IOWAIT else None
+        return (sum(times), times[_IOWAIT]) if words[:1] == [b"cpu"] and len(times) > _IOWAIT else None

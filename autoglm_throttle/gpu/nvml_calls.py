@@ -25,6 +25,10 @@ Call = Any
 Answer = Any
 """What such a function returns: a number or one of the library's structures."""
 
+told: Final = object.__getattribute__
+"""Reads a number out of a structure past the binding, which looks in Python at each access whether it is
+text: that was a fifth of the time of a reading."""
+
 UNINITIALIZED: Final = 1
 NO_PERMISSION: Final = 4
 NOT_FOUND: Final = 6

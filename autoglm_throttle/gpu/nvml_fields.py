@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from autoglm_throttle.gpu.nvml_calls import NEVER
+from autoglm_throttle.gpu.nvml_calls import NEVER, told
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -123,22 +123,21 @@ class Fields:
             Gone: the device is lost.
             Uninitialized: the library must be opened again.
         """
-        wanted = [one for one in self._ids if not (brief and one.link)]
-        asked = [(number, one.scope) for one in wanted for number in self._ids[one]]
+        wanted = [(one, ids) for one, ids in self._ids.items() if not (brief and one.link)]
+        asked = [(number, one.scope) for one, ids in wanted for number in ids]
         answers = self._calls.ask(ASK, handle, asked) if asked else None
         if answers is None:
             return {}
-        told = iter(answers)
-        return {one.name: value for one in wanted if (value := self._sum(one, told)) is not None}
+        rest = iter(answers)
+        return {one.name: value for one, ids in wanted if (value := self._sum(one, ids, rest)) is not None}
 
-    def _sum(self, quantity: Quantity, answers: Iterator[Answer]) -> int | None:
+    def _sum(self, quantity: Quantity, ids: Sequence[int], answers: Iterator[Answer]) -> int | None:
         """Add this quantity's fields up. Without one that failed it would look like a counter that fell."""
-        ids = self._ids[quantity]
         kept: list[int] = []
         total: int | None = 0
         for number in ids:
             answer = next(answers)
-            code = answer.nvmlReturn
+            code = told(answer, "nvmlReturn")
             if code in LASTING:
                 continue
             kept.append(number)
@@ -146,7 +145,7 @@ class Fields:
                 self._calls.refused(f"{ASK} {quantity.name}", self._calls.nvml.NVMLError(code))
                 total = None
             elif total is not None:
-                total += getattr(answer.value, FORMS[answer.valueType])
+                total += getattr(told(answer, "value"), FORMS[told(answer, "valueType")])
         if len(kept) < len(ids):
             self._keep(quantity, kept)
         return None if total is None or not kept else total * quantity.factor

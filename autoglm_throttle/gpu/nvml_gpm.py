@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from autoglm_throttle.gpu.nvml_calls import NO_PERMISSION
+from autoglm_throttle.gpu.nvml_calls import NO_PERMISSION, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -157,11 +157,11 @@ class Gpm:
         request.sample1, request.sample2 = self._samples
         if self._calls.ask("nvmlGpmMetricsGet", request) is None:
             return {}
-        told: dict[str, float] = {}
+        found: dict[str, float] = {}
         for metric, (name, divisor) in zip(self._metrics, self._wanted.values(), strict=True):
-            if not metric.nvmlReturn:
-                told[name] = metric.value / divisor
-        return told
+            if not told(metric, "nvmlReturn"):
+                found[name] = told(metric, "value") / divisor
+        return found
 
     def _allowed(self, name: str, call: Callable[[], Answer]) -> Answer:
         """Make a guarded call that the administrator may have forbidden for good."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from autoglm_throttle.model import ThrottleBit
@@ -60,6 +61,9 @@ RANGES: Final[dict[str, tuple[float, float]]] = {
 }
 """Field of a sample -> smallest and largest value believed, both included, in the field's own unit."""
 
+_values: Final = attrgetter(*RANGES)
+_bounds: Final = tuple((name, low, high) for name, (low, high) in RANGES.items())
+
 
 def believable(sample: GpuSample) -> tuple[GpuSample, tuple[str, ...]]:
     """Empty the fields whose value cannot be.
@@ -76,8 +80,8 @@ def believable(sample: GpuSample) -> tuple[GpuSample, tuple[str, ...]]:
     """
     wrong = [
         name
-        for name, (low, high) in RANGES.items()
-        if (value := getattr(sample, name)) is not None and not low <= value <= high  # NaN fails, too
+        for (name, low, high), value in zip(_bounds, _values(sample), strict=True)
+        if value is not None and not low <= value <= high  # NaN fails, too
     ]
     used, total = sample.memory_used_bytes, sample.memory_total_bytes
     pair_believed = not {"memory_used_bytes", "memory_total_bytes"} & set(wrong)
