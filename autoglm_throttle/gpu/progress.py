@@ -8,16 +8,22 @@ The usual progress is an average of 60 s, kept apart for each level of requests 
 requests in flight differ by 25 % are not compared. It learns nothing while progress is below half of it,
 lest a fault become the usual within a minute; after 10 min it begins anew, for then the work itself has
 changed.
+
+Tokens, answers and streamed parts are compared each with its own past, and the best of them counts: who
+asks for whole answers instead of streamed ones, or for long answers to short prompts instead of short ones
+to long prompts, changes what is counted and not how fast it comes.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autoglm_throttle.model import GpuSample, GpuView, Work
 
 WINDOW_S: Final = 10.0
@@ -37,14 +43,25 @@ LEVEL: Final = 1.25
 """Levels of requests in flight: two loads of one level differ by at most this factor."""
 
 EVENTS: Final = 50.0
-"""Completions or parts that a window must usually hold to be compared: 50 random events fall to half of
+"""Completions or parts that a window must usually hold to tell a collapse: 50 random events fall to half of
 themselves once in 50 000 windows, 20 of them once in 200."""
+
+EVENTS_EXCUSE: Final = 20.0
+"""As many are enough to tell that there is none."""
 
 SHORT: Final = 0.5
 """Share of the usual below which progress has collapsed, and teaches nothing."""
 
 FORGET_S: Final = 600.0
 """Seconds of such a shortfall after which it is the usual."""
+
+STEADY: Final = 0.9
+"""Share of the time in which an engine's tokens must usually grow to be compared: SGLang counts them when an
+answer is done, and between two answers that says nothing."""
+
+_TOKENS: Final = "tokens"
+_ANSWERS: Final = "answers"
+_PARTS: Final = "parts"
 
 _STEP_S: Final = 0.5  # spacing of the remembered instants: 120 of them span the longest window
 _STALE_S: Final = 3.0
@@ -65,11 +82,15 @@ class Movement:
     """Progress over the usual progress at this many requests in flight; None: not comparable."""
     window_s: float
     """Seconds without progress that mean something for this service."""
+    moved_s: float | None
+    """When something last came out, by the engine or by us; None: nothing ever did."""
 
 
 @dataclass(slots=True)
 class _Usual:
     per_s: float
+    steady: float
+    """Share of the time in which it grows, 0..1; 1 of what is counted one by one."""
     learned_s: float = 0.0
     short_s: float = 0.0
 
@@ -79,8 +100,16 @@ class _Mark:
     """Sums at one instant."""
 
     at_s: float
-    done: float = 0.0
+    tokens: float = 0.0
+    answers: float = 0.0
+    parts: float = 0.0
     level_s: float = 0.0
+    steady_s: float = 0.0
+    """Seconds in which tokens came."""
+
+    def done(self, units: tuple[str, ...]) -> float:
+        """All that came out, by these units."""
+        return math.fsum(getattr(self, unit) for unit in units)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +121,29 @@ class _Engines:
 class Progress:
     """Follows what comes out of the service."""
 
-    __slots__ = ("_busy_since_s", "_by_engines", "_marks", "_moved_s", "_now", "_total", "_used_s", "_usual")
+    __slots__ = (
+        "_answers",
+        "_busy_since_s",
+        "_by_engines",
+        "_ever",
+        "_marks",
+        "_moved_s",
+        "_now",
+        "_parts",
+        "_used_s",
+        "_usual",
+    )
 
     def __init__(self) -> None:
         self._marks: deque[_Mark] = deque()
         self._now: _Mark | None = None
         self._by_engines = False
-        self._total = 0
+        self._answers = self._parts = 0
+        self._ever = False
         self._moved_s = 0.0
         self._used_s = 0.0
         self._busy_since_s: float | None = None
-        self._usual: dict[tuple[bool, int], _Usual] = {}
+        self._usual: dict[tuple[str, int], _Usual] = {}
 
     def update(self, view: GpuView, work: Work, now: float) -> Movement:
         """Take in what is known now.
@@ -120,37 +161,49 @@ class Progress:
         window_s = min(max(WINDOW_S, work.p95_s or 0.0), WINDOW_MAX_S)
         since_s = self._busy_since_s
         return Movement(
-            per_s=self._rate(window_s, mark),
+            per_s=self._rate((_TOKENS,) if self._by_engines else (_ANSWERS, _PARTS), window_s, mark),
             silent_s=0.0 if since_s is None else now - max(self._moved_s, since_s),
             unused_s=now - self._used_s,
             share=self._compare(window_s, passed_s, mark),
             window_s=window_s,
+            moved_s=self._moved_s if self._ever else None,
         )
 
     def _advance(self, work: Work, engines: _Engines | None, now: float) -> tuple[float, _Mark]:
         """Add what came out since the last call; give the seconds since then (0 after a change of source)."""
-        total = work.completed_total + work.chunks_total
         last, by_engines = self._now, engines is not None
         if last is None or by_engines != self._by_engines:  # tokens and parts are not one unit
             if last is None:
-                self._moved_s = self._used_s = now
+                self._begin(work, now)
             last = _Mark(now)
             self._marks = deque([last])
             self._by_engines = by_engines
-            self._total = total
         passed_s = now - last.at_s
-        level: float = work.in_flight
-        step: float = max(0, total - self._total)
+        answers = max(0, work.completed_total - self._answers)
+        parts = max(0, work.chunks_total - self._parts)
+        self._answers, self._parts = work.completed_total, work.chunks_total
+        tokens, level = 0.0, float(work.in_flight)
         if engines is not None:
-            step = engines.per_s * passed_s
+            tokens = engines.per_s * passed_s
             level = level if engines.running is None else engines.running
-        if step > 0.0:
-            self._moved_s = now
-        self._total = total
+        if tokens > 0.0 or answers or parts:
+            self._moved_s, self._ever = now, True
         self._use(work.in_flight, now)
-        mark = self._now = _Mark(now, last.done + step, last.level_s + level * passed_s)
+        mark = self._now = _Mark(
+            now,
+            last.tokens + tokens,
+            last.answers + answers,
+            last.parts + parts,
+            last.level_s + level * passed_s,
+            last.steady_s + (passed_s if tokens > 0.0 else 0.0),
+        )
         self._remember(mark)
         return passed_s, mark
+
+    def _begin(self, work: Work, now: float) -> None:
+        self._moved_s = self._used_s = now
+        self._answers, self._parts = work.completed_total, work.chunks_total
+        self._ever = bool(self._answers or self._parts)
 
     def _use(self, in_flight: int, now: float) -> None:
         if not in_flight:
@@ -172,38 +225,65 @@ class Progress:
         latest_s = now.at_s - ago_s
         return next((mark for mark in reversed(self._marks) if mark.at_s <= latest_s), self._marks[0])
 
-    def _rate(self, window_s: float, now: _Mark) -> float | None:
+    def _rate(self, units: tuple[str, ...], window_s: float, now: _Mark) -> float | None:
         start = self._before(window_s, now)
         passed_s = now.at_s - start.at_s
-        return (now.done - start.done) / passed_s if passed_s > 0.0 else None
+        return (now.done(units) - start.done(units)) / passed_s if passed_s > 0.0 else None
 
     def _compare(self, window_s: float, passed_s: float, now: _Mark) -> float | None:
         """Progress over the usual one at this level, and learn."""
         level = self._level(window_s, now)
-        rate = self._rate(window_s, now)
-        if level is None or rate is None:
+        if level is None:
             return None
-        usual = self._usual.setdefault((self._by_engines, level), _Usual(rate))
-        share = self._share(usual, window_s, now)
-        if share is not None and share < SHORT:
-            usual.short_s += passed_s
-            if usual.short_s > FORGET_S:
-                self._usual[self._by_engines, level] = _Usual(rate)
-            return share
-        usual.short_s = 0.0
-        usual.learned_s += passed_s
-        usual.per_s += (rate - usual.per_s) * -math.expm1(-passed_s / USUAL_S)
+        units = (_TOKENS, _ANSWERS, _PARTS) if self._by_engines else (_ANSWERS, _PARTS)
+        rates = {unit: self._rate((unit,), window_s, now) or 0.0 for unit in units}
+        start = self._before(window_s, now)
+        steady = dict.fromkeys(units, 1.0)
+        if self._by_engines:
+            steady[_TOKENS] = (now.steady_s - start.steady_s) / (now.at_s - start.at_s)
+        seen = {unit: _Usual(rate, steady[unit]) for unit, rate in rates.items()}
+        usual = {unit: self._usual.setdefault((unit, level), replace(one)) for unit, one in seen.items()}
+        share = self._best(usual, window_s, now)
+        for unit, one in seen.items():
+            self._learn(unit, level, one, passed_s, short=share is not None and share < SHORT)
         return share
 
-    def _share(self, usual: _Usual, window_s: float, now: _Mark) -> float | None:
-        """Progress over the usual one, over a window that holds enough events."""
-        if usual.learned_s < USUAL_MIN_S or usual.per_s * WINDOW_MAX_S < EVENTS:
-            return None
-        needed_s = max(window_s, EVENTS / usual.per_s)
-        if self._level(needed_s, now) is None:
-            return None
-        rate = self._rate(needed_s, now)
-        return None if rate is None else rate / usual.per_s
+    def _learn(self, unit: str, level: int, seen: _Usual, passed_s: float, *, short: bool) -> None:
+        usual = self._usual[unit, level]
+        if short:
+            usual.short_s += passed_s
+            if usual.short_s > FORGET_S:
+                self._usual[unit, level] = seen
+            return
+        usual.short_s = 0.0
+        usual.learned_s += passed_s
+        weight = -math.expm1(-passed_s / USUAL_S)
+        usual.per_s += (seen.per_s - usual.per_s) * weight
+        usual.steady += (seen.steady - usual.steady) * weight
+
+    def _best(self, usual: dict[str, _Usual], window_s: float, now: _Mark) -> float | None:
+        """The greatest share of all units; a small one only if enough events speak for it."""
+        told = self._shares(usual, EVENTS, window_s, now)
+        best = max([*told, *self._shares(usual, EVENTS_EXCUSE, window_s, now)], default=None)
+        return best if told or best is None or best >= SHORT else None
+
+    def _shares(
+        self, usual: dict[str, _Usual], events: float, window_s: float, now: _Mark
+    ) -> Sequence[float]:
+        """Progress over the usual one of each unit that a window with so many events can be had of."""
+        shares = []
+        for unit, one in usual.items():
+            if one.learned_s < USUAL_MIN_S or one.per_s * WINDOW_MAX_S < events or one.steady < STEADY:
+                continue
+            needed_s = max(window_s, events / one.per_s)
+            rate = None if self._level(needed_s, now) is None else self._rate((unit,), needed_s, now)
+            if rate is not None and not self._unstreamed(unit, rate, needed_s, now):
+                shares.append(rate / one.per_s)
+        return shares
+
+    def _unstreamed(self, unit: str, rate: float, window_s: float, now: _Mark) -> bool:
+        """Whether answers come that are not streamed: that no part does is no collapse."""
+        return unit == _PARTS and not rate and bool(self._rate((_ANSWERS,), window_s, now))
 
     def _level(self, window_s: float, now: _Mark) -> int | None:
         """Number the level of requests in flight; None: none is, or their number changed."""

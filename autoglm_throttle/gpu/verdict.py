@@ -14,6 +14,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from autoglm_throttle.gpu.at_work import AtWork
 from autoglm_throttle.gpu.full_speed import FullSpeed
 from autoglm_throttle.gpu.power_range import PowerRange
 from autoglm_throttle.gpu.progress import Progress
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Judge", "VerdictRules"]
 
 _SAME_S: Final = 1e-3  # a source's age is worked out anew each time: less is rounding, not a new measurement
+_IDLE_SHARE: Final = 0.1  # of the limit, of a card that never rested: 70 of 700 W, 50 of 400 W, 15 of 72 W
 _STALE_S: Final = 3.0
 _STALE_INTERVALS: Final = 3.0
 _STALE_PERIODS: Final = 2.5  # the three of the staleness ladder
@@ -142,6 +144,8 @@ class _Card:
         "_seen",
         "_speed",
         "_without",
+        "_work_sm",
+        "_work_w",
         "verdict",
     )
 
@@ -149,6 +153,7 @@ class _Card:
         self._rules = rules
         self._power = PowerRange()
         self._speed = FullSpeed()
+        self._work_w, self._work_sm = AtWork(), AtWork()
         self.verdict = Verdict(Finding.UNKNOWN, now, 0.0)
         self._restart()
 
@@ -205,7 +210,8 @@ class _Card:
         return held if settled else find(reading, self._rules, PLAIN)
 
     def _released(self, movement: Movement) -> bool:
-        return bool(movement.per_s) or movement.unused_s >= self._rules.release_s
+        moved = movement.moved_s is not None and movement.moved_s > self.verdict.since_s
+        return moved or movement.unused_s >= self._rules.release_s
 
     def _disproved(self, row: GpuSample, around: _Around, now: float) -> bool:
         """Whether our own requests end a stall of a card that has fallen silent itself."""
@@ -223,12 +229,16 @@ class _Card:
         if clock is not None:
             self._clocks.append(clock)
         bits = row.throttle
+        for at_work, value in ((self._work_w, _power_w(row)), (self._work_sm, row.sm_active_ratio)):
+            at_work.learn(value, at_s, active=active, waited_for=work.in_flight > 0, moved_s=movement.moved_s)
         return Reading(
             utilization_pct=percent,
             fullest_pct=around.fullest_pct,
             elsewhere=float(around.active > active),
             power_share=self._draw(row, at_s, idle=percent is not None and not active, busy=busy),
+            power_of_usual=self._draw_of_usual(row),
             sm_active_ratio=row.sm_active_ratio,
+            sm_of_usual=_ratio(row.sm_active_ratio, self._work_sm.mean),
             dram_active_ratio=row.dram_active_ratio,
             tensor_active_ratio=row.tensor_active_ratio,
             fault_bits=None if bits is None else float(len(bits - {"sw_power_cap"})),
@@ -237,7 +247,7 @@ class _Card:
             throttled_ratio=row.throttled_ratio,
             clock_share=clock,
             progress_per_s=movement.per_s,
-            silent_share=movement.silent_s / max(rules.stalled_s, movement.window_s),
+            silent_share=movement.silent_s / self._long_s(movement),
             progress_share=movement.share,
             in_flight=work.in_flight,
             backlog=max(work.waiting, int(work.at_limit)),
@@ -248,11 +258,33 @@ class _Card:
         )
 
     def _draw(self, row: GpuSample, at_s: float, *, idle: bool, busy: bool) -> float | None:
-        power_w = row.power_w if row.power_mean_w is None else row.power_mean_w
+        power_w = _power_w(row)
         if power_w is None or row.power_limit_w is None:
             return None
         self._power.learn(power_w, at_s, idle=idle, busy=busy)
         return self._power.share(power_w, row.power_limit_w, at_s)
+
+    def _draw_of_usual(self, row: GpuSample) -> float | None:
+        """Power over that at work, both above what the card draws idle."""
+        power_w, usual_w, idle_w = _power_w(row), self._work_w.mean, self._power.idle_w
+        if idle_w is None:
+            idle_w = _IDLE_SHARE * (row.power_limit_w or 0.0)
+        if power_w is None or usual_w is None or usual_w <= idle_w:
+            return None
+        return max(0.0, power_w - idle_w) / (usual_w - idle_w)
+
+    def _long_s(self, movement: Movement) -> float:
+        """Seconds without progress that make a stall, by what the service and the card have shown."""
+        seen = self._work_w.mean is not None or self._work_sm.mean is not None
+        return max(self._rules.stalled_s, movement.window_s, 0.0 if seen else self._rules.first_s)
+
+
+def _power_w(row: GpuSample) -> float | None:
+    return row.power_w if row.power_mean_w is None else row.power_mean_w
+
+
+def _ratio(value: float | None, usual: float | None) -> float | None:
+    return None if value is None or not usual else value / usual
 
 
 def _limit_share(row: GpuSample) -> float | None:

@@ -36,6 +36,11 @@ class VerdictRules:
     power_stalled: float = 0.30
     """Power share below which a silent card hangs; ours: a hung collective drew about 70 W at 100 %
     utilization (NVIDIA/nccl#968), which is 0.10..0.23 of limits of 700..300 W."""
+    power_of_usual: float = 0.25
+    """Power above idle, over that at which something came out, from which a silent card works as ever; ours:
+    a card that spins draws little more than one that idles with its clocks up."""
+    sm_of_usual: float = 0.50
+    """The same for the share of multiprocessors with work; ours: one block that spins, where many worked."""
     power_underfed: float = 0.40
     """Power share below which a card that works has little to do; ours. A steady vLLM server drew 320 W, 0.46
     of the largest limit, 700 W."""
@@ -66,6 +71,9 @@ class VerdictRules:
     """Share of the cores' time spent waiting for a disk, from which the host is in the way."""
     stalled_s: float = 10.0
     """Seconds without progress that make a stall; more where answers take longer than that."""
+    first_s: float = 600.0
+    """Seconds without progress that make a stall of a card that never did anything when something came out;
+    ours: a first request may load, compile and capture a model, and the card is busy and draws little."""
     release_s: float = 10.0
     """Seconds without any request in flight after which a stall counts as over."""
     samples: int = 3
@@ -86,7 +94,11 @@ class Reading:
     """1 if another usable card is at work."""
     power_share: float | None = None
     """Power over the limit, or between the card's own idle and busy power."""
+    power_of_usual: float | None = None
+    """Power over that at which something came out, both above idle."""
     sm_active_ratio: float | None = None
+    sm_of_usual: float | None = None
+    """Share of multiprocessors with work over that at which something came out."""
     dram_active_ratio: float | None = None
     tensor_active_ratio: float | None = None
     fault_bits: float | None = None
@@ -153,8 +165,14 @@ def _starved(it: Reading, rules: VerdictRules) -> bool:
 
 def _stalled(it: Reading, rules: VerdictRules) -> bool:
     silent = it.in_flight > 0.0 and it.progress_per_s == 0.0 and it.silent_share >= 1.0
-    weak = _under(it.power_share, rules.power_stalled) or _under(it.sm_active_ratio, rules.sm_stalled)
-    return _busy(it, rules) and silent and weak
+    return _busy(it, rules) and silent and _weak(it, rules) and not _works(it, rules)
+
+
+def _weak(it: Reading, rules: VerdictRules) -> bool:
+    """Whether the card shows less than any work would, and less than its own work did."""
+    power = _under(it.power_share, rules.power_stalled) and not _from(it.power_of_usual, rules.power_of_usual)
+    sm = _under(it.sm_active_ratio, rules.sm_stalled) and not _from(it.sm_of_usual, rules.sm_of_usual)
+    return power or sm
 
 
 def _throttled(it: Reading, rules: VerdictRules) -> bool:

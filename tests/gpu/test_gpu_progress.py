@@ -220,7 +220,9 @@ def test_a_changing_load_is_not_compared() -> None:
 
 def test_too_few_answers_are_not_compared_and_few_ones_over_a_longer_window() -> None:
     rare = Service()
-    assert rare.run(300, 0.5).share is None, "thirty a minute: chance halves them"
+    assert rare.run(300, 0.5).share == pytest.approx(1.0)
+    told = [rare.run(1, 0.0).share for _ in range(90)]
+    assert all(share is None or share >= 0.5 for share in told), "thirty a minute: chance halves them"
     few = Service()
     few.run(200, 2.0)
     silent = [few.run(1, 0.0).share for _ in range(20)]
@@ -256,3 +258,85 @@ def test_whatever_happens_the_figures_stay_in_their_ranges(
         assert 0.0 <= movement.unused_s <= now
         assert movement.share is None or movement.share >= 0.0
         assert in_flight == 0 or movement.unused_s == 0.0
+
+
+# --- units
+
+
+def streams(
+    progress: Progress, seconds: int, answers_per_s: float, parts_per_s: float, at_s: float
+) -> list[Any]:
+    """Shares of a service that does both; counters and time start where those of ``at_s`` would be."""
+    shares = []
+    for _ in range(seconds):
+        at_s += 1.0
+        DONE["answers"] += answers_per_s
+        DONE["parts"] += parts_per_s
+        work = Work(
+            in_flight=10, completed_total=int(DONE["answers"] + 1e-6), chunks_total=int(DONE["parts"] + 1e-6)
+        )
+        shares.append(progress.update(view((row(0, at_s),)), work, at_s).share)
+    return shares
+
+
+DONE = {"answers": 0.0, "parts": 0.0}
+
+
+@pytest.mark.parametrize("answers_per_s", [5.0, 0.5], ids=["often", "seldom"])
+def test_whole_answers_instead_of_streamed_ones_are_no_collapse(answers_per_s: float) -> None:
+    progress = Progress()
+    streams(progress, 200, answers_per_s, 200.0, 0.0)
+    for parts_per_s in (60.0, 0.0):
+        shares = streams(progress, 100, answers_per_s, parts_per_s, 200.0 if parts_per_s else 300.0)
+        assert all(share is None or share >= 0.5 for share in shares)
+
+
+def test_a_collapse_of_streams_is_one_whether_answers_are_too_rare_or_fall_too() -> None:
+    for answers_per_s in (0.05, 5.0):
+        progress = Progress()
+        streams(progress, 200, answers_per_s, 200.0, 0.0)
+        share = streams(progress, 60, answers_per_s / 4, 50.0, 200.0)[-1]
+        assert share is not None
+        assert share < 0.5
+
+
+def test_tokens_that_fall_while_as_many_answers_come_are_other_prompts() -> None:
+    service = Service()
+    long = lambda now: (engine(now, tokens_per_s=9000.0, running=8),)  # noqa: E731
+    short = lambda now: (engine(now, tokens_per_s=600.0, running=8),)  # noqa: E731
+    service.run(120, 5.0, rows=long)
+    shares = [service.run(1, 5.0, rows=short).share for _ in range(60)]
+    assert all(share is not None and share > 0.9 for share in shares)
+    fewer = service.run(60, 1.0, rows=short).share
+    assert fewer is not None
+    assert fewer < 0.5
+
+
+def test_tokens_that_are_counted_when_an_answer_is_done_are_not_compared() -> None:
+    service = Service()
+    lumps = itertools.cycle([4000.0, 0.0, 0.0, 0.0])
+    rows = lambda now: (engine(now, tokens_per_s=next(lumps), running=8),)  # noqa: E731
+    service.run(120, 0.0, rows=rows)
+    still = lambda now: (engine(now, tokens_per_s=0.0, running=8),)  # noqa: E731
+    assert {service.run(1, 0.0, rows=still).share for _ in range(20)} == {None}
+
+
+def test_something_has_come_out_once_an_answer_a_part_or_a_token_has() -> None:
+    assert Service().run(20, 0.0).moved_s is None
+    answered = Service()
+    answered.run(1, 0.0)
+    assert answered.run(5, 1.0).moved_s == answered.now
+    assert answered.run(5, 0.0).moved_s == answered.now - 5.0
+    before = Service()
+    before.done = 7.0
+    assert before.run(1, 0.0).moved_s == before.now
+    told = Service()
+    rows = lambda now: (engine(now, tokens_per_s=9.0),)  # noqa: E731
+    assert told.run(2, 0.0, rows=rows).moved_s == told.now
+
+
+def test_our_own_parts_are_progress_beside_an_engine_that_tells_none() -> None:
+    service = Service()
+    rows = lambda now: (engine(now, tokens_per_s=0.0, running=1),)  # noqa: E731
+    service.run(20, 0.0, rows=rows)
+    assert service.run(20, 1.0, rows=rows).silent_s == 0.0

@@ -35,7 +35,10 @@ PUBLISHED = (
     Case(
         "nccl_968_on_300_w",
         "the same on a card of 300 W",
-        (one(20, {**SPIN, "power_limit_w": 300.0}, U.STALLED),),
+        (
+            one(30, {**FULL, "power_w": 250.0, "power_limit_w": 300.0}, U.PRODUCTIVE, completed_per_s=10.0),
+            one(20, {**SPIN, "power_limit_w": 300.0}, U.STALLED),
+        ),
     ),
     Case(
         "vllm_steady",
@@ -165,6 +168,9 @@ SOLD: dict[str, Any] = {**CAPPED, "sm_clock_mhz": 1485.0, "power_limit_default_w
 LOWERED: dict[str, Any] = {"sm_clock_mhz": 990.0, "power_w": 395.0, "power_limit_w": 400.0}
 MIG: dict[str, Any] = {"kind": "mig", "graphics_active_ratio": 0.99}
 TINY: dict[str, Any] = {**H100, "utilization_pct": 100.0, "power_w": 125.0, "sm_active_ratio": 0.01}
+
+SMALL: dict[str, Any] = {**H100, "utilization_pct": 100.0, "power_w": 170.0}
+ALONE: dict[str, Any] = {"in_flight": 1, "p95_s": 0.5, "slo_s": 2.0}
 
 SYNTHETIC = (
     Case(
@@ -323,8 +329,44 @@ SYNTHETIC = (
                 work={"in_flight": 1, "p95_s": 35.0, "slo_s": 60.0},
             ),
             one(20, TINY, U.UNDERFED, work={"in_flight": 1, "p95_s": 35.0, "slo_s": 60.0}),
-            one(40, TINY, U.STALLED, work={"in_flight": 1, "p95_s": 35.0, "slo_s": 60.0}),
+            one(40, TINY, U.UNKNOWN, work={"in_flight": 1, "p95_s": 35.0, "slo_s": 60.0}),
+            one(
+                20, {**SPIN, "power_w": 25.0}, U.STALLED, work={"in_flight": 1, "p95_s": 35.0, "slo_s": 60.0}
+            ),
         ),
+    ),
+    Case(
+        "long_answer_of_a_small_model",
+        "170 W of 700 W is what this card draws at work: an answer of five minutes is no hang, 75 W are",
+        (
+            one(60, SMALL, U.UNDERFED, completed_per_s=5.0),
+            one(300, SMALL, U.UNKNOWN, work=ALONE),
+            one(20, SMALL, U.UNDERFED, completed_per_s=5.0),
+            one(20, {**SMALL, "power_w": 40.0}, U.STALLED, work=ALONE),
+        ),
+    ),
+    Case(
+        "only_long_answers",
+        "answers of 100 s, one by one: what the card drew for the first is known to be work once it is there",
+        (
+            one(100, SMALL, U.UNKNOWN, completed_per_s=1 / 100, work=ALONE),
+            one(10, {**SMALL, "utilization_pct": 0.0, "power_w": 75.0}, U.IDLE, work=QUIET),
+            one(99, SMALL, U.UNKNOWN, work=ALONE),
+        ),
+    ),
+    Case(
+        "few_multiprocessors_at_work",
+        "one stream of a tiny model uses 3 % of the multiprocessors, and 1 % while it hangs",
+        (
+            one(60, {**SMALL, "sm_active_ratio": 0.03}, U.UNDERFED, completed_per_s=5.0),
+            one(60, {**SMALL, "sm_active_ratio": 0.025}, U.UNKNOWN, work=ALONE),
+            one(20, {**SMALL, "sm_active_ratio": 0.01}, U.STALLED, work=ALONE),
+        ),
+    ),
+    Case(
+        "silent_and_the_memory_works",
+        "a silent card whose memory moves data half of the time computes, however little it draws",
+        (one(60, {**SPIN, "dram_active_ratio": 0.5}, U.UNKNOWN, work=ALONE),),
     ),
     Case(
         "low_use_but_late",
@@ -348,6 +390,7 @@ SYNTHETIC = (
         "slow_answers_after_a_quiet_hour",
         "the first request for long is not late before it has taken what answers take",
         (
+            HEALTHY,
             one(90, SPIN, U.UNKNOWN, work={"p95_s": 35.0, "slo_s": 60.0}),
             one(30, SPIN, U.UNKNOWN, work={"in_flight": 1, "p95_s": 35.0, "slo_s": 60.0}),
             one(15, SPIN, U.STALLED, work={"in_flight": 1, "p95_s": 35.0, "slo_s": 60.0}),

@@ -1,0 +1,83 @@
+"""What a card draws while something comes out, and what is not known to have been work."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoglm_throttle.gpu.at_work import MOST_S, AtWork
+
+
+class Card:
+    """One measurement a second."""
+
+    def __init__(self) -> None:
+        self.at_work = AtWork()
+        self.now = 100.0
+
+    def run(self, seconds: int, value: float | None, *, active: bool = True, waited_for: bool = True) -> None:
+        for _ in range(seconds):
+            self.now += 1.0
+            self.at_work.learn(value, self.now, active=active, waited_for=waited_for, moved_s=self.moved_s)
+
+    moved_s: float | None = None
+
+    def answers(self) -> None:
+        self.moved_s = self.now
+
+
+def test_nothing_is_known_before_something_came_out() -> None:
+    card = Card()
+    card.run(100, 170.0)
+    assert card.at_work.mean is None
+
+
+def test_the_seconds_of_an_answer_count_once_it_is_there() -> None:
+    card = Card()
+    card.run(100, 170.0)
+    card.answers()
+    card.run(1, 70.0, active=False, waited_for=False)
+    assert card.at_work.mean == 170.0
+    assert "170" in repr(card.at_work)
+
+
+def test_a_request_that_nobody_waits_for_any_more_teaches_nothing() -> None:
+    card = Card()
+    card.run(100, 70.0)
+    card.run(1, 70.0, waited_for=False)
+    card.answers()
+    card.run(1, None, active=False, waited_for=False)
+    assert card.at_work.mean is None
+
+
+@pytest.mark.parametrize(("value", "active"), [(None, True), (70.0, False)], ids=["not known", "not active"])
+def test_what_is_not_known_or_not_active_is_left_out(value: float | None, active: bool) -> None:
+    card = Card()
+    card.run(20, 200.0)
+    card.run(20, value, active=active)
+    card.answers()
+    card.run(1, value, active=active)
+    assert card.at_work.mean == 200.0
+
+
+def test_a_hang_that_ends_in_errors_moves_the_average_by_thirty_seconds_at_most() -> None:
+    card = Card()
+    for _ in range(300):
+        card.run(1, 320.0)
+        card.answers()
+    card.run(600, 70.0)
+    card.answers()
+    card.run(1, 320.0)
+    mean = card.at_work.mean
+    assert mean is not None
+    assert 200.0 < mean < 250.0
+
+
+def test_a_pause_of_the_source_is_not_all_work() -> None:
+    card = Card()
+    card.run(1, 320.0)
+    card.now += 3600.0
+    card.run(1, 70.0)
+    card.run(round(MOST_S), 320.0)
+    card.answers()
+    card.run(1, 320.0)
+    assert card.at_work.mean == pytest.approx(197.0, abs=3.0)
