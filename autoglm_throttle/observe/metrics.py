@@ -21,6 +21,7 @@ from autoglm_throttle.observe.metric import (
     Picture,
     Rows,
 )
+from autoglm_throttle.observe.quota_metrics import QUOTA_METRICS
 from autoglm_throttle.observe.source_metrics import SOURCE_METRICS
 from autoglm_throttle.observe.store_metrics import STORE_METRICS
 from autoglm_throttle.snapshot import HINTS
@@ -241,6 +242,7 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (
         _rate_limit,
     ),
     MetricSpec(PREFIX + "tokens", "gauge", ("priority",), "Tokens left in the bucket.", _tokens),
+    *QUOTA_METRICS,
     *STORE_METRICS,
     *GPU_METRICS,
     *ENGINE_METRICS,

@@ -13,6 +13,8 @@ from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families
 
 from autoglm_throttle import Priority, Throttle
+from autoglm_throttle.control.memory_fill import Basis
+from autoglm_throttle.control.quota import QuotaView
 from autoglm_throttle.limiting.gate import GateView
 from autoglm_throttle.limiting.shared.outage import State
 from autoglm_throttle.limiting.shared.store import Health, Trouble
@@ -72,6 +74,15 @@ STORE = StoreView(
     fallbacks=dict.fromkeys(Trouble, 0) | {Trouble.TIMEOUT: 3},
     spared=40,
     health=Health(calls=10, asked=500, late=2, waiting=0),
+)
+QUOTA = QuotaView(
+    basis=Basis.DEVICE,
+    fill=0.55,
+    caps={Priority.HIGH: 0.92, Priority.MID: 0.7, Priority.LOW: 0.5},
+    closed={Priority.HIGH: False, Priority.MID: False, Priority.LOW: True},
+    slope=0.0125,
+    usable_bytes=60_000_000_011,
+    cost=3.0,
 )
 WAITED = DurationCounts((4, 0, 2, *(0,) * (len(DURATION_BUCKETS_S) - 3), 1), 77.5)
 

@@ -1,0 +1,90 @@
+"""Metrics of resource quotas: how full memory is taken to be, and who is refused. Absent without quotas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from autoglm_throttle.control.memory_fill import Basis
+from autoglm_throttle.control.quota import QuotaView
+from autoglm_throttle.model import Priority
+from autoglm_throttle.observe.metric import PREFIX, MetricSpec, Picture, Rows
+
+
+def _one(read: Callable[[QuotaView], float | None]) -> Callable[[Picture], Rows]:
+    """A single series, where there are quotas and the value is known."""
+
+    def rows(picture: Picture) -> Rows:
+        quota = picture.snapshot.quota
+        value = None if quota is None else read(quota)
+        return [] if value is None else [((), value)]
+
+    return rows
+
+
+def _measured(read: Callable[[QuotaView], float | None]) -> Callable[[Picture], Rows]:
+    """The same for what a measurement has told, until that is too old to be believed."""
+    return _one(lambda quota: None if quota.basis is Basis.UNKNOWN else read(quota))
+
+
+def _each(read: Callable[[QuotaView], Mapping[Priority, float]]) -> Callable[[Picture], Rows]:
+    """A series for each class."""
+
+    def rows(picture: Picture) -> Rows:
+        quota = picture.snapshot.quota
+        return [] if quota is None else [((p.label,), float(value)) for p, value in read(quota).items()]
+
+    return rows
+
+
+def _basis(picture: Picture) -> Rows:
+    quota = picture.snapshot.quota
+    return [] if quota is None else [((basis.value,), float(basis is quota.basis)) for basis in Basis]
+
+
+QUOTA_METRICS: Final[tuple[MetricSpec, ...]] = (
+    MetricSpec(
+        PREFIX + "quota_memory_fill_ratio",
+        "gauge",
+        (),
+        "Share of the memory that requests can fill which is full, carried on to what is in flight now.",
+        _one(lambda quota: quota.fill),
+    ),
+    MetricSpec(
+        PREFIX + "quota_memory_cap_ratio",
+        "gauge",
+        ("priority",),
+        "Share of that memory above which the class is refused; a route may have its own.",
+        _each(lambda quota: quota.caps),
+    ),
+    MetricSpec(
+        PREFIX + "quota_closed",
+        "gauge",
+        ("priority",),
+        "1 while all of the class are refused, until the fill is 0.05 below its cap. "
+        "One that needs much may be refused before.",
+        _each(lambda quota: quota.closed),
+    ),
+    MetricSpec(
+        PREFIX + "quota_basis",
+        "stateset",
+        ("basis",),
+        f"What the fill rests on: {', '.join(Basis)}. The caps do nothing while it is kept or unknown.",
+        _basis,
+    ),
+    MetricSpec(
+        PREFIX + "quota_memory_fill_per_cost_ratio",
+        "gauge",
+        (),
+        "Fill that one unit of cost is taken to add until the next sample; 0 until it was learned.",
+        _measured(lambda quota: quota.slope),
+    ),
+    MetricSpec(
+        PREFIX + "quota_memory_usable_bytes",
+        "gauge",
+        (),
+        "What requests can fill of the fullest card. An engine's cache tells no bytes.",
+        _measured(lambda quota: quota.usable_bytes),
+    ),
+)
+"""In the order of the page."""

@@ -1,0 +1,82 @@
+"""The metrics of resource quotas."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from autoglm_throttle.control.memory_fill import Basis
+from autoglm_throttle.model import Demand, Priority
+from autoglm_throttle.observe import METRICS
+from autoglm_throttle.observe.metric import PREFIX
+from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle, throttle_for_tests
+from tests.observe.scraping import QUOTA, Loaded, loaded, scraped, states, value
+
+NAMES = [spec.name for spec in METRICS if spec.name.startswith(PREFIX + "quota_")]
+GB = 10**9
+
+
+def told(**changed: Any) -> Loaded:
+    return loaded(quota=dataclasses.replace(QUOTA, **changed))
+
+
+def on_a_card(**settings: Any) -> ManualThrottle:
+    clock = ManualClock()
+    gpu = FakeGpu(clock=clock)
+    gpu.memory_total_bytes = 100 * GB
+    return throttle_for_tests(clock=clock, gpu=gpu, **{"quotas": True, **settings})
+
+
+def test_without_quotas_nothing_is_told_of_them() -> None:
+    assert len(NAMES) == 6
+    families = scraped(loaded())
+    assert not [name for name in NAMES if families[name].samples]
+
+
+def test_each_figure_is_told_under_its_name() -> None:
+    throttle = told()
+    assert value(throttle, "quota_memory_fill_ratio") == 0.55
+    assert states(throttle, "quota_memory_cap_ratio") == {"high": 0.92, "mid": 0.7, "low": 0.5}
+    assert states(throttle, "quota_closed") == {"high": 0.0, "mid": 0.0, "low": 1.0}
+    assert value(throttle, "quota_memory_fill_per_cost_ratio") == 0.0125
+    assert value(throttle, "quota_memory_usable_bytes") == 60_000_000_011
+
+
+@pytest.mark.parametrize("basis", Basis)
+def test_the_basis_is_the_state_that_is_1(basis: Basis) -> None:
+    assert states(told(basis=basis), "quota_basis") == dict.fromkeys(Basis, 0.0) | {basis.value: 1.0}
+
+
+def test_a_fill_that_is_not_known_is_absent_and_never_0() -> None:
+    assert value(told(fill=None), "quota_memory_fill_ratio") is None
+    assert value(told(fill=0.0), "quota_memory_fill_ratio") == 0.0
+
+
+def test_what_an_older_measurement_told_ends_with_it() -> None:
+    stale = told(basis=Basis.UNKNOWN, fill=None)
+    measured = ("quota_memory_fill_per_cost_ratio", "quota_memory_usable_bytes")
+    assert [value(stale, name) for name in measured] == [None, None]
+    assert [value(told(basis=Basis.KEPT, fill=None), name) for name in measured] == [0.0125, 60_000_000_011]
+    assert states(stale, "quota_memory_cap_ratio")["mid"] == 0.7, "it stands in the settings"
+
+
+def test_an_engine_tells_no_bytes() -> None:
+    engine = told(basis=Basis.CACHE, usable_bytes=None)
+    assert value(engine, "quota_memory_usable_bytes") is None
+    assert value(engine, "quota_memory_fill_ratio") == 0.55
+
+
+def test_a_scrape_sees_what_a_throttle_does() -> None:
+    throttle = on_a_card(gpu_memory_ratio=0.6)
+    assert states(throttle, "quota_basis")["unknown"] == 1.0
+    assert value(throttle, "quota_memory_fill_ratio") is None
+    throttle.tick()
+    throttle.try_admit(Demand(memory_bytes=65 * GB, priority=Priority.HIGH))
+    throttle.try_admit(Demand())
+    assert states(throttle, "quota_basis")["device"] == 1.0
+    assert value(throttle, "quota_memory_fill_ratio") == 0.65
+    assert value(throttle, "quota_memory_usable_bytes") == 100 * GB
+    assert states(throttle, "quota_memory_cap_ratio") == {"high": 0.92, "mid": 0.6, "low": 0.5}
+    assert states(throttle, "quota_closed") == {"high": 0.0, "mid": 1.0, "low": 0.0}, "low has not asked"
