@@ -11,7 +11,8 @@ changed.
 
 Tokens, answers and streamed parts are compared each with its own past, and the best of them counts: who
 asks for whole answers instead of streamed ones, or for long answers to short prompts instead of short ones
-to long prompts, changes what is counted and not how fast it comes.
+to long prompts, changes what is counted and not how fast it comes. Of whole answers alone nobody knows how
+much work one is, so fewer of them are no collapse.
 """
 
 from __future__ import annotations
@@ -262,8 +263,12 @@ class Progress:
         usual.steady += (seen.steady - usual.steady) * weight
 
     def _best(self, usual: dict[str, _Usual], window_s: float, now: _Mark) -> float | None:
-        """The greatest share of all units; a small one only if enough events speak for it."""
-        told = self._shares(usual, EVENTS, window_s, now)
+        """The greatest share of all units; a small one only if enough events speak for it.
+
+        Whole answers excuse and never accuse: four times the work in each is no collapse.
+        """
+        pieces = {unit: one for unit, one in usual.items() if unit != _ANSWERS}
+        told = self._shares(pieces, EVENTS, window_s, now)
         best = max([*told, *self._shares(usual, EVENTS_EXCUSE, window_s, now)], default=None)
         return best if told or best is None or best >= SHORT else None
 

@@ -31,7 +31,7 @@ class Service:
         for _ in range(seconds):
             self.now += 1.0
             self.done += per_s
-            work = Work(in_flight=in_flight, completed_total=int(self.done + 1e-6), **more)
+            work = Work(in_flight=in_flight, chunks_total=int(self.done + 1e-6), **more)
             told = (row(0, self.now), *rows(self.now))
             movement = self.progress.update(view(told), work, self.now)
         return movement
@@ -310,6 +310,13 @@ def test_tokens_that_fall_while_as_many_answers_come_are_other_prompts() -> None
     fewer = service.run(60, 1.0, rows=short).share
     assert fewer is not None
     assert fewer < 0.5
+
+
+def test_fewer_whole_answers_may_be_heavier_ones() -> None:
+    progress = Progress()
+    streams(progress, 200, 8.0, 0.0, 0.0)
+    shares = streams(progress, 100, 2.0, 0.0, 200.0)
+    assert all(share is None or share >= 0.5 for share in shares)
 
 
 def test_tokens_that_are_counted_when_an_answer_is_done_are_not_compared() -> None:
