@@ -1,6 +1,7 @@
 """Makes the doubles importable, however the tests are started, and hands them out."""
 
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ ROOT = str(Path(__file__).parents[2])
 if ROOT not in sys.path:
     sys.path.insert(0, ROOT)
 
-from tests.gpu.doubles import Hands, Heard  # noqa: E402 - the path must come first
+from tests.gpu.doubles import OLDER, Hands, Heard  # noqa: E402 - the path must come first
 
 
 @pytest.fixture
@@ -20,3 +21,10 @@ def hands() -> Hands:
 @pytest.fixture
 def heard() -> Heard:
     return Heard()
+
+
+@pytest.fixture(autouse=True)
+def older_threads() -> None:
+    """Remember which samplers of other tests still run."""
+    OLDER.clear()
+    OLDER.update(threading.enumerate())

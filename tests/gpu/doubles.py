@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from typing import Final
 
+from autoglm_throttle.gpu.sampler import THREAD
 from autoglm_throttle.model import GpuSample
 
 ROW = GpuSample(device="GPU-a", index=0, taken_at_s=1.0, source="test", utilization_pct=50.0)
@@ -105,3 +107,13 @@ class Alarm:
     def set(self) -> None: ...
 
     def clear(self) -> None: ...
+
+
+OLDER: Final[set[threading.Thread]] = set()
+"""Threads that were there before the test: a service of another test may not have been collected yet."""
+
+
+def sampler_threads() -> list[threading.Thread]:
+    """The threads of samplers that this test has started."""
+    found = [thread for thread in threading.enumerate() if thread.name.startswith(THREAD)]
+    return [thread for thread in found if thread not in OLDER]

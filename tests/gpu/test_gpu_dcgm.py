@@ -248,3 +248,16 @@ def test_the_order_of_the_names_does_not_matter(lines: list[Series]) -> None:
     forth = cards(once, source="s", now=7.0) or []
     back = cards(reversed(list(once)), source="s", now=7.0) or []
     assert {told.sample.device for told in forth} == {told.sample.device for told in back}
+
+
+@pytest.mark.parametrize("label", ["UUID", "Hostname", "GPU_I_ID"])
+def test_a_name_longer_than_any_is_no_name(label: str) -> None:
+    """It would be kept for five minutes, and stand in each of sixty metrics."""
+    labels = {"UUID": "GPU-a", "Hostname": "node", "GPU_I_ID": "1"}
+    for length, count in ((255, 1), (256, 0)):
+        line = one("DCGM_FI_DEV_GPU_TEMP", 40.0, None, **{**labels, label: "x" * length})
+        assert len(cards([line], source="dcgm", now=1.0) or []) == count
+
+
+def test_a_long_title_is_cut() -> None:
+    assert len(row(one("DCGM_FI_DEV_GPU_TEMP", 40.0, UUID="GPU-a", modelName="x" * 999)).name) == 255

@@ -111,3 +111,10 @@ def test_the_order_of_the_lines_does_not_matter(lines: list[Series]) -> None:
     found = engine(lines, SGLANG, source="s", now=7.0, place="h:1")
     assert found is not None
     assert numbers(found.sample) == (44, 6, 0.77, 1320, 3)
+
+
+def test_a_long_name_of_a_model_is_cut() -> None:
+    line = Series("vllm:num_requests_running", {"model_name": "x" * 999}, 1.0)
+    found = engine([line], VLLM, source="vllm", now=1.0, place="gw:8000")
+    assert found is not None
+    assert len(found.sample.name) == 255

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from autoglm_throttle.gpu.exposition import Malformed, Series, parse
+from autoglm_throttle.gpu.exposition import MOST_LINES, Malformed, Series, parse
 from tests.gpu.told import TEXTS, series, text
 
 NAMES = st.sampled_from(["le", "_", "Hostname", "GPU_I_ID", "a1"])
@@ -177,3 +177,9 @@ def test_no_line_makes_it_slow(line: str) -> None:
     with contextlib.suppress(Malformed):
         parse(line + "\n")
     assert time.thread_time() - started < 0.5
+
+
+def test_a_text_of_too_many_lines_is_refused_before_it_is_read() -> None:
+    assert len(parse("a 1\n" * MOST_LINES)) == MOST_LINES
+    with pytest.raises(Malformed, match="more than 100000 lines"):
+        parse("no series\n" + "\n" * MOST_LINES)

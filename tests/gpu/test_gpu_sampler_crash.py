@@ -11,10 +11,20 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.gpu.none import NoSource
-from autoglm_throttle.gpu.sampler import THREAD, Sampler
+from autoglm_throttle.gpu.sampler import Sampler
 from autoglm_throttle.gpu.schedule import Schedule
 from autoglm_throttle.model import GpuSample, ProviderMisconfigured
-from tests.gpu.doubles import PATIENCE_S, ROW, Alarm, Hands, Hang, Heard, Source, raising
+from tests.gpu.doubles import (
+    PATIENCE_S,
+    ROW,
+    Alarm,
+    Hands,
+    Hang,
+    Heard,
+    Source,
+    raising,
+    sampler_threads,
+)
 
 CRASHES = [SystemExit(1), KeyboardInterrupt(), GeneratorExit()]
 """What no ``except Exception`` stops. (``MemoryError`` is stopped: it is a failed read.)"""
@@ -48,16 +58,12 @@ def sampler(source: Shut, heard: Heard, hands: Hands) -> Iterator[Sampler]:
     sampler.stop(PATIENCE_S)
 
 
-def threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith(THREAD)]
-
-
 def lose_the_thread(sampler: Sampler, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the thread end without a word, as by a fault while a crash is dealt with."""
     with monkeypatch.context() as patch:
         patch.setattr(sampler, "_done", lambda: True)
         sampler.start()
-        for thread in threads():
+        for thread in sampler_threads():
             thread.join(PATIENCE_S)
             assert not thread.is_alive()
 
@@ -96,14 +102,14 @@ def test_after_its_pause_it_reads_on_without_any_request(
 ) -> None:
     sampler.start()
     source.wait()
-    (thread,) = threads()
+    (thread,) = sampler_threads()
     source.reading = lambda: [ROW]
     hands.now += 1.0
     sampler.wake()
     heard.wait()
     assert heard.rows
     assert source.calls[:3] == ["read", "close", "read"], "what crashed is opened anew"
-    assert (threads(), sampler.crashed) == ([thread], False)
+    assert (sampler_threads(), sampler.crashed) == ([thread], False)
     assert repr(sampler).startswith("Sampler(source, running")
 
 
@@ -139,7 +145,7 @@ def test_stop_ends_a_pause_and_a_start_after_it_reads_at_once(
 ) -> None:
     sampler.start()
     source.wait()
-    (thread,) = threads()
+    (thread,) = sampler_threads()
     sampler.stop(PATIENCE_S)
     assert not thread.is_alive()
     source.reading = lambda: [ROW]
@@ -186,7 +192,7 @@ def test_a_thread_that_is_gone_is_revived_once_by_a_crowd_of_requests(
         one.join(PATIENCE_S)
     try:
         assert revived.count(True) == 1
-        assert len(threads()) == 1
+        assert len(sampler_threads()) == 1
     finally:
         hang.over.set()
 
@@ -217,7 +223,7 @@ def test_what_another_request_did_first_counts(
     monkeypatch.setattr(sampler, "_lock", Meanwhile(sampler._lock, getattr(sampler, happening)))
     try:
         assert not sampler.revive(hands.now)
-        assert len(threads()) == {"stop": 0, "start": 1}[happening]
+        assert len(sampler_threads()) == {"stop": 0, "start": 1}[happening]
     finally:
         hang.over.set()
 
@@ -266,7 +272,7 @@ def test_none_is_started_beside_one_that_pauses_or_closes(
         assert closing.wait(PATIENCE_S)
         assert not sampler.revive(hands.now + 1000.0)
         sampler.start()
-        assert len(threads()) == 1
+        assert len(sampler_threads()) == 1
     finally:
         go.set()
 
@@ -278,13 +284,13 @@ def test_what_ended_for_good_is_not_revived(
     if cause == "misconfigured":
         source.reading = raising(ProviderMisconfigured("install it"))
         sampler.start()
-        for thread in threads():
+        for thread in sampler_threads():
             thread.join(PATIENCE_S)
     else:
         lose_the_thread(sampler, monkeypatch)
         (sampler.stop if cause == "stopped" else sampler.forget)()
     assert not sampler.revive(hands.now + 1000.0)
-    assert not threads()
+    assert not sampler_threads()
 
 
 def test_no_thread_to_be_had_is_tried_again_later(
@@ -322,7 +328,7 @@ def test_a_hung_driver_does_not_silence_the_engine(heard: Heard) -> None:
             for one in samplers:
                 one.start()
                 assert not one.revive(1e9)
-        names = sorted(thread.name for thread in threads())
+        names = sorted(thread.name for thread in sampler_threads())
         assert names == ["autoglm-throttle-gpu-nvml", "autoglm-throttle-gpu-vllm:127.0.0.1:8000"]
         assert (driver.calls, deaf.rows, samplers[0].last_read_s) == (["read"], [], None)
         assert samplers[0].reading_since_s is not None
@@ -331,7 +337,7 @@ def test_a_hung_driver_does_not_silence_the_engine(heard: Heard) -> None:
         for one in samplers:
             one.stop(0.0)
         hang.over.set()
-        for thread in threads():
+        for thread in sampler_threads():
             thread.join(PATIENCE_S)
 
 
@@ -384,5 +390,5 @@ def test_requests_never_wait_for_a_read(heard: Heard) -> None:
     finally:
         sampler.stop(0.0)
         hang.over.set()
-        for thread in threads():
+        for thread in sampler_threads():
             thread.join(PATIENCE_S)

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.gpu.sampler import THREAD, Sampler
+from autoglm_throttle.gpu.sampler import Sampler
 from autoglm_throttle.model import ProviderMisconfigured
-from tests.gpu.doubles import PATIENCE_S, ROW, Hang, Heard, Source, raising
+from tests.gpu.doubles import PATIENCE_S, ROW, Hang, Heard, Source, raising, sampler_threads
 
 
 @pytest.fixture
@@ -35,10 +35,6 @@ def made() -> Iterator[Callable[..., Sampler]]:
     yield make
     for sampler in samplers:
         sampler.stop()
-
-
-def reading_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith(THREAD)]
 
 
 def runs(sampler: Sampler) -> bool:
@@ -65,7 +61,7 @@ def test_only_the_thread_calls_the_provider_from_opening_to_closing(
     assert runs(sampler)
     heard.wait()
     heard.wait()
-    (thread,) = reading_threads()
+    (thread,) = sampler_threads()
     assert thread.daemon
     with pytest.raises(RuntimeError, match="thread reads"):
         sampler.tick()
@@ -83,10 +79,10 @@ def test_start_twice_is_one_thread_and_after_stop_a_new_one(
     sampler = made(Source(), heard)
     sampler.start()
     sampler.start()
-    (first,) = reading_threads()
+    (first,) = sampler_threads()
     sampler.stop(PATIENCE_S)
     sampler.start()
-    (second,) = reading_threads()
+    (second,) = sampler_threads()
     assert second is not first
     heard.wait()
 
@@ -103,7 +99,7 @@ def test_stop_ends_a_long_wait(heard: Heard, made: Callable[..., Sampler]) -> No
     sampler = made(Source(), heard, interval_s=3600.0)
     sampler.start()
     heard.wait()
-    (thread,) = reading_threads()
+    (thread,) = sampler_threads()
     sampler.stop(PATIENCE_S)
     assert not thread.is_alive()
 
@@ -112,7 +108,7 @@ def test_a_listener_may_stop_the_sampler(made: Callable[..., Sampler], heard: He
     sampler = made(Source(), heard)
     sampler._on_samples = lambda rows: sampler.stop()
     sampler.start()
-    for thread in reading_threads():
+    for thread in sampler_threads():
         join(thread)
     assert not runs(sampler)
     assert sampler.callback_errors == 0
@@ -125,7 +121,7 @@ def test_a_misconfiguration_ends_the_thread_until_a_new_start(
     sampler = made(source, heard)
     sampler.start()
     heard.wait()
-    for thread in reading_threads():
+    for thread in sampler_threads():
         join(thread)
     assert trouble(sampler) == "install it"
     assert runs(sampler), "else every request would start the thread again"
@@ -178,15 +174,15 @@ def test_after_a_hang_the_same_thread_goes_on(heard: Heard, made: Callable[..., 
     sampler = made(source, heard)
     sampler.start()
     assert source.entered.acquire(timeout=PATIENCE_S)
-    (thread,) = reading_threads()
+    (thread,) = sampler_threads()
     sampler.stop(join_s=0.0)
     assert not runs(sampler)
     sampler.start()
-    assert reading_threads() == [thread]
+    assert sampler_threads() == [thread]
     hang.over.set()
     heard.wait()
     heard.wait()
-    assert reading_threads() == [thread]
+    assert sampler_threads() == [thread]
 
 
 def test_a_hang_that_ends_after_stop_is_not_handed_on(
@@ -196,7 +192,7 @@ def test_a_hang_that_ends_after_stop_is_not_handed_on(
     sampler = made(source, heard)
     sampler.start()
     assert source.entered.acquire(timeout=PATIENCE_S)
-    (thread,) = reading_threads()
+    (thread,) = sampler_threads()
     sampler.stop(join_s=0.0)
     hang.over.set()
     join(thread)
@@ -224,7 +220,7 @@ def test_a_start_while_the_thread_is_closing_keeps_it(heard: Heard, made: Callab
         pass
     go.set()
     heard.wait()
-    assert len(reading_threads()) == 1
+    assert len(sampler_threads()) == 1
 
 
 # A fork.

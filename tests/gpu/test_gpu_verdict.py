@@ -462,3 +462,11 @@ def test_a_mean_of_power_is_believed_before_a_moment_of_it() -> None:
         "power_mean_w": 100.0,
     }
     assert labels(worked().play(one(20, card, Finding.STALLED))) == (Finding.STALLED,)
+
+
+def test_a_measurement_from_the_future_does_not_end_the_judging() -> None:
+    """`Throttle.observe` is given rows by anybody, perhaps with the time of another clock."""
+    player = Player()
+    ahead = view((row(0, player.now + 3600.0, **FULL),))
+    player.judge.update(ahead, Work(), player.now)
+    assert labels(player.play(HEALTHY)) == (Finding.PRODUCTIVE,)
