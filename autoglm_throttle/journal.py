@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -46,6 +47,10 @@ FAULTS: Final[Mapping[Finding, int]] = {
     Finding.STARVED: logging.WARNING,
 }
 """Verdicts that somebody should hear of, and how loudly. A lost card has a line of its own."""
+
+MOST_CARDS: Final = 16
+"""Cards that get a line each for one change of the view; of more there is one line with their number. A large
+host has 16, and an exporter that names its cards anew at every reading would else fill the disk."""
 
 MOST_SOURCES: Final = 3
 """Named in a line; a view may have many."""
@@ -144,6 +149,11 @@ def device_changes(before: Sequence[GpuSample], after: Sequence[GpuSample]) -> I
     known = sum(row.kind != "engine" for row in after)
     usable = known - len(are)
     for devices, word, level in ((are - were, "lost", logging.ERROR), (were - are, "back", logging.INFO)):
+        if len(devices) > MOST_CARDS:
+            text = f"{len(devices)} GPUs are {word}: {usable} of {known} usable"
+            keys: dict[str, object] = {"cards": len(devices), "usable": usable, "known": known}
+            yield Line(f"gpu_{word}", level, text, keys)
+            continue
         for key in sorted(devices):
             text = f"{_called(key)} is {word}: {usable} of {known} usable"
             yield Line(f"gpu_{word}", level, text, {**_which(key), "usable": usable, "known": known})
@@ -159,14 +169,25 @@ def verdict_changes(before: GpuView | None, after: GpuView) -> Iterator[Line]:
     Whether a card idles or works is no news, and a lost one has had its line.
     """
     were = {} if before is None else before.verdicts
-    for key in sorted(after.verdicts):
-        verdict, was = after.verdicts[key], were.get(key)
-        if was is not None and was.finding is verdict.finding:
-            continue
-        if verdict.finding in FAULTS:
-            yield _fault(key, verdict, was)
-        elif was is not None and was.finding in FAULTS and verdict.finding is not Finding.LOST:
-            yield _over(key, verdict, was)
+    lines = [
+        line for key in sorted(after.verdicts) if (line := _change(key, after.verdicts[key], were.get(key)))
+    ]
+    if len(lines) <= MOST_CARDS:
+        yield from lines
+        return
+    level = max(line.level for line in lines)
+    found = Counter(str(line.keys["verdict"]) for line in lines)
+    told = ", ".join(f"{count} {finding}" for finding, count in sorted(found.items()))
+    yield Line("gpu_verdict", level, f"new verdicts on {len(lines)} GPUs: {told}", {"cards": len(lines)})
+
+
+def _change(key: DeviceKey, verdict: Verdict, was: Verdict | None) -> Line | None:
+    if was is not None and was.finding is verdict.finding:
+        return None
+    if verdict.finding in FAULTS:
+        return _fault(key, verdict, was)
+    over = was is not None and was.finding in FAULTS and verdict.finding is not Finding.LOST
+    return _over(key, verdict, was) if over and was is not None else None
 
 
 def _fault(key: DeviceKey, verdict: Verdict, was: Verdict | None) -> Line:

@@ -111,10 +111,10 @@ class Throttle(Admission):
         return self._observe(believed(samples), "", None)
 
     def _observe(self, samples: Sequence[GpuSample], source: str, interval_s: float | None) -> Regime:
-        now = self._clock()
-        host = self._lookout.host(now)
+        host = self._lookout.host(self._clock())
         desk = self._desk
         with desk.rows.lock:
+            now = self._clock()  # here, or a source that had to wait would come with a time that is past
             self._sampled_wall_s = time.time()
             gate = desk.gate
             gate.advance(now)
@@ -124,7 +124,7 @@ class Throttle(Admission):
             self._lines.extend(journal.view_changes(self._view, view))
             self._view = view
             if view.taken_at_s > self._viewed_s:
-                self._viewed_s = view.taken_at_s
+                self._viewed_s = min(view.taken_at_s, now)
                 gate.memory(view.memory_ratio)
             regime = self._adopt(self._controller.observe(view, evidence, work, now), now)
             if self._quota is not None:

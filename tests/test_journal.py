@@ -347,3 +347,31 @@ def test_a_setting_that_nobody_can_have_meant_warns() -> None:
     line = journal.configured_oddly(Problem("X_REDIS_URL", "is set, but nothing uses it", "set USER_LIMIT"))
     assert (line.event, line.level, line.keys) == ("config", logging.WARNING, {"setting": "X_REDIS_URL"})
     assert "nothing uses it" in line.text
+
+
+def named(number: int, *, health: str = "ok") -> tuple[GpuSample, ...]:
+    return tuple(row(f"GPU-{index}", health=health) for index in range(number))
+
+
+def test_a_whole_host_is_told_card_by_card_and_more_in_one_line() -> None:
+    """An exporter that names its cards anew at every reading would else fill the disk."""
+    host, crowd = journal.MOST_CARDS, journal.MOST_CARDS + 1
+    assert len(list(journal.device_changes(named(host), named(host, health="lost")))) == host
+    (line,) = journal.device_changes(named(crowd), named(crowd, health="lost"))
+    assert (line.event, line.level) == ("gpu_lost", logging.ERROR)
+    assert line.text == "17 GPUs are lost: 0 of 17 usable"
+    assert line.keys == {"cards": 17, "usable": 0, "known": 17}
+
+
+def test_many_verdicts_at_once_are_one_line() -> None:
+    def of(*findings: Finding) -> GpuView:
+        verdicts = {
+            ("", f"GPU-{at:03}"): Verdict(finding, 0.0, 0.8, {}) for at, finding in enumerate(findings)
+        }
+        return seen(row(), verdicts=verdicts)
+
+    most = journal.MOST_CARDS
+    assert len(list(journal.verdict_changes(None, of(*[Finding.STALLED] * most)))) == most
+    (line,) = journal.verdict_changes(None, of(*[Finding.THROTTLED] * most, Finding.STALLED, Finding.IDLE))
+    assert (line.event, line.level) == ("gpu_verdict", logging.ERROR)
+    assert line.text == "new verdicts on 17 GPUs: 1 stalled, 16 throttled"

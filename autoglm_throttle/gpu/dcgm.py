@@ -120,6 +120,10 @@ _BLANKS: Final = ((2**31 - 16, 2**31 - 1), (2**47, 2**47 + 15), (2**63 - 1024, m
 """DCGM's blanks of 32 bits, of floating point and of 64 bits, each with the reasons that follow it
 (not found, not supported, not permitted). As a float the last begin at 2^63."""
 
+MOST_CHARACTERS: Final = 255
+"""Of a name of a card, a host or an instance: the longest that a host can have on a network. They are kept
+for as long as a card is, and stand in metrics and logs."""
+
 _Key = tuple[str, str, str]
 """Host, card, MIG instance or nothing."""
 
@@ -156,11 +160,12 @@ def _blank(value: float) -> bool:
 
 
 def _key(labels: Mapping[str, str], host: str) -> _Key | None:
-    """Which device a series tells of; None: a switch, a processor, or nothing that can be named."""
+    """Which device a series tells of; None: a switch, a processor, or no name, or none that can be."""
     card = labels.get("UUID") or labels.get("uuid") or labels.get("device") or labels.get("gpu")
     if not card or labels.get("nvswitch") or labels.get("cpu"):
         return None
-    return labels.get("Hostname") or labels.get("hostname") or host, card, labels.get("GPU_I_ID", "")
+    key = labels.get("Hostname") or labels.get("hostname") or host, card, labels.get("GPU_I_ID", "")
+    return None if max(map(len, key)) > MOST_CHARACTERS else key
 
 
 def _row(key: _Key, group: list[Series], source: str, now: float, place: int) -> Told | None:
@@ -232,4 +237,4 @@ def _index(labels: Mapping[str, str], instance: str, place: int) -> int:
 
 def _title(labels: Mapping[str, str], instance: str) -> str:
     words = (labels.get("modelName", ""), labels.get("GPU_I_PROFILE", "") if instance else "")
-    return " ".join(word for word in words if word)
+    return " ".join(word for word in words if word)[:MOST_CHARACTERS]

@@ -20,6 +20,9 @@ from autoglm_throttle.model import GpuSample
 if TYPE_CHECKING:
     from autoglm_throttle.gpu.exposition import Series
 
+MOST_CHARACTERS: Final = 255
+"""Of the name of a model, which stands in metrics; what is longer is cut."""
+
 _Rows = list[tuple[Mapping[str, str], float]]
 
 
@@ -96,7 +99,7 @@ def engine(series: Iterable[Series], preset: Preset, *, source: str, now: float,
         source=source,
         host="" if is_here(place) else place,
         kind="engine",
-        name=models.pop() if len(models) == 1 else "",
+        name=models.pop()[:MOST_CHARACTERS] if len(models) == 1 else "",
         running=added(preset.running),
         queued=added(preset.queued),
         kv_used_ratio=fullest(preset.kv_used),

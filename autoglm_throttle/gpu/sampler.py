@@ -416,7 +416,9 @@ class Sampler:
         last = self._logged.get(kind)
         if last is None or now - last >= LOG_EVERY_S:
             self._logged[kind] = now
-            _log.log(level, "GPU telemetry: %s", text)
+            # Names come from exporters: no character of theirs may begin a line of its own.
+            plain = "".join(letter if letter.isprintable() else " " for letter in text)
+            _log.log(level, "GPU telemetry: %s", plain)
 
 
 def _text(error: BaseException) -> str:

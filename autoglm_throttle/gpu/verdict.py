@@ -171,7 +171,7 @@ class _Card:
 
     def judge(self, row: GpuSample, around: _Around, now: float) -> None:
         """Bring the verdict up to date."""
-        at_s = row.taken_at_s - row.age_s
+        at_s = min(row.taken_at_s - row.age_s, now)  # of one that claims to come, later ones are no older
         if row.health == "lost":
             self._restart()
             self._say(Finding.LOST, Reading(), now)
