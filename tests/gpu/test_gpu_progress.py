@@ -291,6 +291,15 @@ def test_whole_answers_instead_of_streamed_ones_are_no_collapse(answers_per_s: f
         assert all(share is None or share >= 0.5 for share in shares)
 
 
+def test_answers_without_any_part_are_not_streamed_however_rare_they_are() -> None:
+    progress = Progress()
+    streams(progress, 200, 0.2, 200.0, 0.0)
+    between = streams(progress, 9, 0.2, 0.0, 200.0)
+    assert len(between) == 9, "parts of the window are streamed still"
+    shares = streams(progress, 60, 0.2, 0.0, 209.0)
+    assert all(share is None or share >= 0.5 for share in shares[1:])
+
+
 def test_a_collapse_of_streams_is_one_whether_answers_are_too_rare_or_fall_too() -> None:
     for answers_per_s in (0.05, 5.0):
         progress = Progress()
