@@ -1,27 +1,53 @@
-"""What a reading of the GPUs costs: eight cards of a stand-in for NVIDIA's library, or this machine's cards.
+"""What a sample of the GPUs costs: eight cards of a stand-in for NVIDIA's library, or this machine's cards.
 
 Run: ``python -m benchmarks.gpu_sampling``. The stand-in is compiled (cc) and answers at once; with a state
-file it opens and reads that at every call, without one what remains is our own code and the binding's.
-``--cards`` reads the real cards instead, and says what each call costs.
+file it opens and reads that at every call, without one what remains is our own code and the binding's; the
+binding's part is known from the same calls without us.
+A sample is a reading and what the throttle then does with it: joining, verdicts, control. What requests
+notice of it over HTTP is measured last, for two minutes. ``--cards`` reads the real cards instead, and says
+what each call costs.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
+import logging
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from benchmarks import harness
+from benchmarks import bystander, harness
+from benchmarks.bystander import CARDS, Scale
+from benchmarks.shared.bars import Bar
 
-CARDS = 8
+if TYPE_CHECKING:
+    from autoglm_throttle import Throttle
+    from autoglm_throttle.model import GpuSample
+
+CALLS = ("nvmlDeviceGet", "nvmlGpm")
+"""How the functions of the binding begin that read."""
+
+OWN_CPU_MS = 1.0
+"""What a sample of eight cards may take of a core."""
+TITLES = {
+    "with_file": "with the file",
+    "without_file": "without it",
+    "observe": "what the throttle does then",
+    "sample": "a sample: both of these",
+    "binding": "of that NVIDIA's binding",
+    "readings": "the cards of this machine",
+}
+"""Row of the record -> how it is printed."""
+
 PAUSE_S = 0.2
 """Between two readings of real cards: GPM needs 0.1 s, and the provider is never asked more often."""
 
@@ -32,32 +58,52 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=200, help="readings of each kind (default 200)")
     parser.add_argument("--cards", action="store_true", help="read the cards of this machine")
     parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    parser.add_argument("--turns", type=int, default=20, help="rounds over HTTP (default 20); 0: none")
+    parser.add_argument(
+        "--turn-s", type=float, default=1.0, help="seconds of each row in a round (default 1)"
+    )
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
+    scale = bystander.Scale(options.turns, options.turn_s, options.turn_s)
     if options.inside:
-        print(json.dumps(stand_in(options.rounds)))
+        print(json.dumps(inside(options.rounds, scale)))
         return
-    figures = real(options.rounds) if options.cards else outside(options.rounds)
-    result = {**harness.machine("nvidia-ml-py"), "rounds": options.rounds, **figures}
-    show(result)
+    figures = real(options.rounds) if options.cards else outside(options.rounds, scale)
+    packages = ("nvidia-ml-py",) if options.cards else ("nvidia-ml-py", "uvicorn")
+    result = {**harness.machine(*packages), "rounds": options.rounds, **figures}
+    judged = bars(result)
+    result["bars"] = [bar.record() for bar in judged]
+    show(result, judged)
     if options.write:
         harness.keep("gpu_sampling_cards" if options.cards else "gpu_sampling", result)
 
 
-def outside(rounds: int) -> dict[str, Any]:
+def outside(rounds: int, scale: Scale) -> dict[str, Any]:
     """Build the stand-in and measure in a process that loads it."""
     from tests.fake_nvml.build import build
 
     with tempfile.TemporaryDirectory() as folder:
         environ = build(Path(folder))
-        command = [sys.executable, "-m", "benchmarks.gpu_sampling", "--inside", "--rounds", str(rounds)]
-        done = subprocess.run(command, env=environ, check=True, capture_output=True, text=True)
+        command = [sys.executable, "-m", "benchmarks.gpu_sampling", "--inside"]
+        command += [f"--rounds={rounds}", f"--turns={scale.rounds}", f"--turn-s={scale.turn_s}"]
+        done = subprocess.run(command, env=environ, check=True, stdout=subprocess.PIPE, text=True)
     figures: dict[str, Any] = json.loads(done.stdout)
     return figures
 
 
+def inside(rounds: int, scale: Scale) -> dict[str, Any]:
+    """Readings, whole samples, and what requests notice of them."""
+    figures = stand_in(rounds)
+    if scale.rounds:
+        folder = Path(os.environ["FAKE_NVML_FILE"]).parent
+        figures["requests"] = bystander.measure(scale, folder)
+    return figures
+
+
 def stand_in(rounds: int) -> dict[str, Any]:
-    """Readings with the state file, then without."""
+    """Readings with the state file, then without; then what the throttle does with them."""
+    from autoglm_throttle import Throttle
     from autoglm_throttle.gpu.nvml import NvmlProvider
 
     state = Path(os.environ["FAKE_NVML_FILE"])
@@ -65,18 +111,93 @@ def stand_in(rounds: int) -> dict[str, Any]:
     now = 0.0
     source = NvmlProvider(environ={}, clock=lambda: now)
 
-    def read() -> None:
+    def read() -> Sequence[GpuSample]:
         nonlocal now
         now += 1.0  # samples of GPM must not be too close
-        if any(row.notes for row in source.read()):
+        rows = source.read()
+        if len(rows) != CARDS or any(row.notes for row in rows):
             raise TypeError("another job was done: something was left out")
+        return rows
 
     first = clocked(read)
     with_file = readings(read, rounds)
     state.unlink()
     without = readings(read, rounds)
+    calls = recorded(read)
+    binding = readings(lambda: [call() for call in calls], rounds)
+    told = samples(read, Throttle(gpu=source, sampling="manual", clock=lambda: now), rounds)
     source.close()
-    return {"cards": CARDS, "first_ms": first[0], "with_file": with_file, "without_file": without}
+    told |= {"with_file": with_file, "without_file": without, "binding": binding}
+    own_ms = told["sample"]["cpu_least_ms"] - binding["cpu_least_ms"]
+    return {"cards": CARDS, "first_ms": first[0], **told, "own_cpu_least_ms": own_ms}
+
+
+def recorded(read: Callable[[], object]) -> list[Callable[[], object]]:
+    """The calls of the binding that a reading makes, to be made again without us."""
+    import pynvml
+
+    calls: list[Callable[[], object]] = []
+    inner = False
+
+    def kept(call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any, **options: Any) -> Any:
+            nonlocal inner
+            if inner:  # one function of the binding calls another
+                return call(*arguments, **options)
+            calls.append(functools.partial(call, *arguments, **options))
+            inner = True
+            try:
+                return call(*arguments, **options)
+            finally:
+                inner = False
+
+        return run
+
+    before = {name: getattr(pynvml, name) for name in dir(pynvml) if name.startswith(CALLS)}
+    for name, call in before.items():
+        setattr(pynvml, name, kept(call))
+    try:
+        read()
+    finally:
+        for name, call in before.items():
+            setattr(pynvml, name, call)
+    return calls
+
+
+def samples(
+    read: Callable[[], Sequence[GpuSample]], throttle: Throttle, rounds: int
+) -> dict[str, dict[str, float]]:
+    """What the throttle does with readings of busy cards, and the sum with the reading itself."""
+    observed, whole = [], []
+    rows: Sequence[GpuSample] = ()
+
+    def keep() -> None:
+        nonlocal rows
+        rows = read()
+
+    def observe() -> None:
+        throttle.observe(rows)
+
+    for number in range(rounds):
+        reading = clocked(keep)
+        rows = [busy(row, number) for row in rows]
+        observed.append(clocked(observe))
+        whole.append((reading[0] + observed[-1][0], reading[1] + observed[-1][1]))
+    return {"observe": figures_of(observed), "sample": figures_of(whole)}
+
+
+def busy(row: GpuSample, number: int) -> GpuSample:
+    """The row of a card at work, with counters that go on: nothing is left out for want of a value."""
+    return replace(
+        row,
+        utilization_pct=60.0 + (number + row.index) % 40,
+        power_w=500.0 + number % 7,
+        energy_j=500.0 * number,
+        sm_active_ratio=0.7,
+        throttled_ns=1_000_000 * number,
+        pcie_rx_bytes=10**9 * number,
+        pcie_tx_bytes=10**9 * number,
+    )
 
 
 def real(rounds: int) -> dict[str, Any]:
@@ -123,7 +244,7 @@ def timed_calls(binding: Any) -> dict[str, list[float]]:
         return run
 
     for name in dir(binding):
-        if name.startswith(("nvmlDeviceGet", "nvmlGpm")):
+        if name.startswith(CALLS):
             setattr(binding, name, timed(name, getattr(binding, name)))
     return taken
 
@@ -142,6 +263,11 @@ def readings(read: Callable[[], object], rounds: int, pause_s: float = 0.0) -> d
         if pause_s:
             time.sleep(pause_s)
         taken.append(clocked(read))
+    return figures_of(taken)
+
+
+def figures_of(taken: Sequence[tuple[float, float]]) -> dict[str, float]:
+    """The same of what `clocked` told."""
     walls, cpus = [wall for wall, _ in taken], [cpu for _, cpu in taken]
     return {
         "wall_ms": statistics.median(walls),
@@ -151,20 +277,33 @@ def readings(read: Callable[[], object], rounds: int, pause_s: float = 0.0) -> d
     }
 
 
-def show(result: dict[str, Any]) -> None:
+def bars(result: dict[str, Any]) -> list[Bar]:
+    """What must hold of the stand-in's cards; of the real ones the driver takes the most."""
+    judged = []
+    if "own_cpu_least_ms" in result:
+        text = f"a sample of {CARDS} cards, least CPU ms without the binding's"
+        judged.append(Bar(text, result["own_cpu_least_ms"], OWN_CPU_MS))
+    return judged + (bystander.bars(result["requests"]) if "requests" in result else [])
+
+
+def show(result: dict[str, Any], judged: Sequence[Bar]) -> None:
     """Print the figures."""
     title = f"reading of {result['cards']} cards"
     print(f"{title:28}{'wall ms':>10}{'most ms':>10}{'CPU ms':>10}{'least':>10}")
-    for name in ("with_file", "without_file", "readings"):
+    for name, text in TITLES.items():
         if name in result:
             row = result[name]
             told = (row["wall_ms"], row["wall_most_ms"], row["cpu_ms"], row["cpu_least_ms"])
-            print(f"{name:28}" + "".join(f"{value:10.2f}" for value in told))
+            print(f"{text:28}" + "".join(f"{value:10.2f}" for value in told))
     print(f"{'the first, which opens':28}{result['first_ms']:10.2f}")
     for name, micros in result.get("calls_us", {}).items():
         print(f"  {name:42}{micros:10.1f} us")
     for note in result.get("notes", ()):
         print(f"  {note}")
+    if "requests" in result:
+        bystander.show(result["requests"])
+    for bar in judged:
+        print(bar)
     print(harness.line(result))
 
 

@@ -1,0 +1,270 @@
+"""What requests notice of the reading of eight cards, over real HTTP: calm, and while the driver hangs.
+
+Each row is a uvicorn process of its own, and all of them run all the time. One client asks them in turn over
+connections that stay open, one request after the other: what differs between two rows of a round is what the
+sampling does. One row stands there twice, and tells how much differs where nothing does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import socket
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from autoglm_throttle.traffic.demo.child import Child
+from benchmarks.sampled import TOLD_PATH, Asked
+from benchmarks.shared.bars import Bar
+
+SERVER = "benchmarks.sampled"
+CARDS = 8
+REQUEST = b"GET /v1/predict HTTP/1.1\r\nhost: 127.0.0.1\r\naccept: */*\r\nuser-agent: benchmark\r\n\r\n"
+ANSWER_S = 5.0
+START_S = 10.0
+HANG_US = 3_600_000_000
+"""Longer than any run."""
+
+NOTCH = 1.57
+"""Times the interquartile range over the root of n: how far off a median may be, at 95 % (McGill, Tukey and
+Larsen, The American Statistician 32, 1978)."""
+
+LEAST_ROUNDS = 5
+"""Fewer have no quartiles to speak of."""
+
+HANG_P99_MS = 5.0
+"""What a hang may add."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One service.
+
+    Args:
+        title: as it is printed.
+        interval_s: from one reading to the next; None: nobody reads.
+        beside: the row that it is compared with, in every round.
+        hangs: whether the driver does not answer any more.
+    """
+
+    title: str
+    interval_s: float | None = None
+    beside: str = "none"
+    hangs: bool = False
+
+
+ROWS = {
+    "none": Row("no sampler", beside=""),
+    "again": Row("no sampler, again"),
+    "calm": Row("8 devices every 1 s", 1.0),
+    "often": Row("8 devices every 0.2 s", 0.2),
+    "hang": Row("8 devices, read hangs", 1.0, beside="calm", hangs=True),
+}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is measured.
+
+    Args:
+        rounds: of all rows.
+        turn_s: for how long each row is asked in a round; 1 s holds one reading at every interval.
+        warm_s: the same before the first round, which counts nothing.
+    """
+
+    rounds: int = 20
+    turn_s: float = 1.0
+    warm_s: float = 1.0
+
+
+class Client:
+    """One connection that stays open."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=ANSWER_S)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def close(self) -> None:
+        """End it."""
+        self._socket.close()
+
+    def ask(self) -> float:
+        """Milliseconds from the request to the end of its answer."""
+        begun = time.perf_counter()
+        self._socket.sendall(REQUEST)
+        answer = b""
+        while not answer.endswith(b"\r\n\r\nok"):
+            part = self._socket.recv(4096)
+            answer += part
+            if not part or (b"\r\n\r\n" in answer and not answer.startswith(b"HTTP/1.1 200 ")):
+                raise RuntimeError(f"a request was not let in: {answer!r}")
+        return (time.perf_counter() - begun) * 1e3
+
+    def turn(self, seconds: float) -> dict[str, float]:
+        """Ask for so long, one request after the other."""
+        last_s = time.perf_counter() + seconds
+        taken = [self.ask()]
+        while time.perf_counter() < last_s:
+            taken.append(self.ask())
+        taken.sort()
+        return {
+            "requests": len(taken),
+            "p50_ms": percentile(taken, 0.5),
+            "p99_ms": percentile(taken, 0.99),
+            "p999_ms": percentile(taken, 0.999),
+        }
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """The smallest value that so many are not above."""
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+@dataclass
+class Service:
+    """A row that runs."""
+
+    row: Row
+    child: Child
+    state: Path
+    client: Client
+
+    def told(self) -> dict[str, Any]:
+        """What its throttle sees."""
+        return asyncio.run(self.child.ask(TOLD_PATH)) or {}
+
+    def until(self, wanted: Mapping[str, Any]) -> None:
+        """Wait until it sees this.
+
+        Raises:
+            RuntimeError: it never does.
+        """
+        last_s = time.monotonic() + START_S
+        while (seen := self.told()) != seen | dict(wanted):
+            if time.monotonic() > last_s:
+                raise RuntimeError(f"{self.row.title}: {seen} instead of {wanted}")
+            self.client.ask()
+            time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def running(rows: Mapping[str, Row], folder: Path) -> Iterator[dict[str, Service]]:
+    """All services, each as its row says; the loader must find the stand-in."""
+    with contextlib.ExitStack() as stack:
+        services = {}
+        for name, row in rows.items():
+            state = folder / f"{name}.state"
+            state.write_text(f"-1.count={CARDS}\n")
+            child = stack.enter_context(Child(SERVER, asdict(Asked(row.interval_s, str(state)))))
+            client = stack.enter_context(contextlib.closing(Client(child.port)))
+            services[name] = Service(row, child, state, client)
+        for service in services.values():
+            ready(service)
+        yield services
+        for service in services.values():
+            service.state.unlink(missing_ok=True)  # the hang ends, so that its process can
+
+
+def ready(service: Service) -> None:
+    """Bring a service to where its row is measured: reading without a file, or in a read that hangs."""
+    service.client.ask()
+    if service.row.interval_s is None:
+        return
+    service.until({"sources": ["reading"], "judged": CARDS, "notes": [], "telemetry": "fresh"})
+    if service.row.hangs:
+        service.state.write_text(f"-1.count={CARDS}\n0.delay_us={HANG_US}\n")
+        service.until({"sources": ["hanging"]})
+    else:
+        service.state.unlink()
+
+
+def measure(scale: Scale, folder: Path, rows: Mapping[str, Row] = ROWS) -> dict[str, Any]:
+    """Every row once in each round, and what each adds to the one beside it."""
+    with running(rows, folder) as services:
+        for service in services.values():
+            service.client.turn(scale.warm_s)
+        seen = rounds(services, scale)
+        ends = {name: service.told() for name, service in services.items()}
+    return {
+        "scale": asdict(scale),
+        "rows": {
+            name: {**middle(turns), "adds": adds(turns, seen.get(rows[name].beside, ()))}
+            for name, turns in seen.items()
+        },
+        "ends": ends,
+        "all": seen,
+    }
+
+
+def rounds(services: Mapping[str, Service], scale: Scale) -> dict[str, list[dict[str, float]]]:
+    """The turns of each row; the order rotates, so that none always follows the same one."""
+    seen: dict[str, list[dict[str, float]]] = {name: [] for name in services}
+    names = list(services)
+    for number in range(scale.rounds):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            seen[name].append(services[name].client.turn(scale.turn_s))
+    return seen
+
+
+def middle(turns: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The median of each figure over rounds."""
+    return {name: statistics.median(turn[name] for turn in turns) for name in turns[0]}
+
+
+def adds(
+    turns: Sequence[Mapping[str, float]], beside: Sequence[Mapping[str, float]]
+) -> dict[str, dict[str, float | None]]:
+    """The median of what each figure is above the other row's in the same round, and how sure that is."""
+    if not beside:
+        return {}
+    added: dict[str, dict[str, float | None]] = {}
+    for name in ("p50_ms", "p99_ms", "p999_ms"):
+        more = [turn[name] - other[name] for turn, other in zip(turns, beside, strict=True)]
+        added[name] = {"median": statistics.median(more), "give": give(more)}
+    return added
+
+
+def give(values: Sequence[float]) -> float | None:
+    """How far off their median may be; of a handful of values nobody knows."""
+    if len(values) < LEAST_ROUNDS:
+        return None
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return NOTCH * (high - low) / math.sqrt(len(values))
+
+
+def known(value: float | None) -> float:
+    """NaN, with which nothing is met, for what is not known."""
+    return math.nan if value is None else value
+
+
+def bars(found: Mapping[str, Any]) -> list[Bar]:
+    """What must hold. A difference is not measurable if it may as well be none."""
+    rows = found["rows"]
+    control = rows["again"]["adds"]["p99_ms"]
+    calm = abs(control["median"]) <= known(control["give"])
+    added = rows["calm"]["adds"]["p99_ms"]
+    least = added["median"] - known(added["give"])
+    hang = rows["hang"]["adds"]["p99_ms"]["median"]
+    return [
+        Bar("8 cards every 1 s: least that p99 may have grown, ms", least, 0.0, calm=calm),
+        Bar("a driver that hangs: p99 has grown by, ms", hang, HANG_P99_MS),
+    ]
+
+
+def show(found: Mapping[str, Any], rows: Mapping[str, Row] = ROWS) -> None:
+    """Print the rows."""
+    print(f"{'requests over HTTP, ms':28}{'p50':>8}{'p99':>8}{'p99.9':>8}   added to p50, p99, p99.9")
+    for name, figures in found["rows"].items():
+        told = "".join(f"{figures[one]:8.3f}" for one in ("p50_ms", "p99_ms", "p999_ms"))
+        added = "  ".join(
+            f"{one['median']:+.3f} ±{known(one['give']):.3f}" for one in figures["adds"].values()
+        )
+        beside = rows[name].beside
+        against = f"   (to: {rows[beside].title})" if beside else ""
+        print(f"{rows[name].title:28}{told}   {added}{against}")
