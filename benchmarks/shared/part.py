@@ -75,7 +75,8 @@ def _sentences(kept: Mapping[str, Any]) -> Iterator[str]:
     held = kept["memory"]
     yield (
         f"Memory of a user at a limit of 100: {held['store']:,.0f} bytes, "
-        f"`limits` moving {held['moving']:,.0f}; at 10,000: {held['store-compact']:,.0f}."
+        f"`limits` moving {held['moving']:,.0f}; at 10,000: {held['store-compact']:,.0f}, "
+        f"at 1,000,000: {held['store-compact-million']:,.0f}."
     )
     attack = kept["attack"]
     yield (

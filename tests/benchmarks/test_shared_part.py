@@ -50,7 +50,12 @@ def record() -> dict[str, Any]:
                 "fixed-raised": 1.99,
             }
         },
-        "memory": {"store": 1150.4, "store-compact": 272.0, "moving": 2216.0},
+        "memory": {
+            "store": 1150.4,
+            "store-compact": 203.0,
+            "store-compact-million": 251.0,
+            "moving": 2216.0,
+        },
         "attack": {"with": {"asked_of_refused": 0.0114}, "speedup": 9.06},
         "failure": {"frozen": {"first_ms": 51.2, "after_third_ms": 0.17, "recovery_s": 1.04}},
     }
@@ -64,7 +69,7 @@ def test_a_row_for_each_and_a_sentence_for_each_other_figure() -> None:
     text = "\n".join(lines)
     assert "within 0.9 ms, 99 % within 8.1 ms; by `limits` within 115.0 and 424.0 ms" in text
     assert "1.00, compact 0.99; `limits` moving 1.00, sliding counter 1.91, fixed 1.99." in text
-    assert "100: 1,150 bytes, `limits` moving 2,216; at 10,000: 272." in text
+    assert "100: 1,150 bytes, `limits` moving 2,216; at 10,000: 203, at 1,000,000: 251." in text
     assert "asked for 1.1 % of those, and 9.1 times as many" in text
     assert "takes 51 ms, after the third none more than 0.17 ms; 1.0 s after" in text
     assert "valkey-9.1.2, medians of 5 rounds" in lines[-1]
