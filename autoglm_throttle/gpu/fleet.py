@@ -23,6 +23,7 @@ from autoglm_throttle.gpu.none import NoSource
 from autoglm_throttle.gpu.readings import BELIEVED_PERIODS
 from autoglm_throttle.gpu.row import lost
 from autoglm_throttle.gpu.schedule import Next, Schedule
+from autoglm_throttle.gpu.seldom import Seldom
 from autoglm_throttle.model import ProviderMisconfigured, ProviderUnavailable
 
 if TYPE_CHECKING:
@@ -39,8 +40,6 @@ PAUSE_INTERVALS: Final = 1.5
 LONG_PAUSE_INTERVALS: Final = 5.0
 """For so long the store is left alone after a failure, and after each further one. The first pause leaves out
 one reading: with a longer one a single hiccup would make this host silent for the others."""
-
-LOG_EVERY_S: Final = 30.0
 
 RIGHTS: Final = "evalsha eval time hget hset hdel hgetall pexpire"
 """Commands that a user of the server needs for the GPUs of a fleet, on the key below ``REDIS_PREFIX``."""
@@ -104,7 +103,7 @@ class FleetProvider:
         )
         self._script = resources.files(__package__).joinpath("fleet_gpu.lua").read_text("utf-8")
         self._sha = sha1(self._script.encode(), usedforsecurity=False).hexdigest()
-        self._logged: dict[str, float] = {}
+        self._seldom = Seldom("GPU fleet", clock)
         self.forget()
 
     def __repr__(self) -> str:
@@ -169,7 +168,7 @@ class FleetProvider:
             self._trouble, self._next = None, self._schedule.absent(self._clock())
         except Exception as error:  # noqa: BLE001 - a driver binding may raise anything
             self._trouble, self._next = error, self._schedule.failed(started, self._clock())
-            self._say("local", f"this host's own cannot be read: {type(error).__name__}: {error}")
+            self._seldom.say("local", f"this host's own cannot be read: {type(error).__name__}: {error}")
         else:
             self._schedule.succeeded(started, self._clock())
             self._trouble, self._next = None, Next(due_s=-math.inf)
@@ -196,7 +195,7 @@ class FleetProvider:
             self.hosts.answered(now)
             if self._away:
                 self._away = False
-                self._say("back", "the store answers again")
+                self._seldom.say("back", "the store answers again")
 
     def _payload(self, rows: Sequence[GpuSample]) -> str:
         """The rows of this host's own devices, by whatever source.
@@ -210,7 +209,7 @@ class FleetProvider:
         try:
             return encode(own, self.rules.interval_s, self._clock())
         except ValueError as error:
-            self._say("payload", f"this host is not published: {error}")
+            self._seldom.say("payload", f"this host is not published: {error}")
             return ""
 
     def _call(self, payload: str) -> Sequence[Any]:
@@ -231,7 +230,7 @@ class FleetProvider:
             said = decode(payload.encode() if isinstance(payload, str) else payload, host)
         except ValueError as error:
             self.ignored += 1
-            self._say("ignored", f"host {host!r:.80} is ignored: {error!s:.200}")
+            self._seldom.say("ignored", f"host {host!r:.80} is ignored: {error!s:.200}")
         else:
             self.hosts.heard(host, age_s, said, now)
 
@@ -246,20 +245,15 @@ class FleetProvider:
             self._away = True
             forbidden = "NoPermission" in self.last_error or "can't run this command" in self.last_error
             needs = f"; it needs the rights: {RIGHTS}" if forbidden else ""
-            self._say("away", f"the other hosts are not known, the store is away ({self.last_error}{needs})")
+            self._seldom.say(
+                "away", f"the other hosts are not known, the store is away ({self.last_error}{needs})"
+            )
 
     def _disconnect(self) -> None:
         client, self._client = self._client, None
         if client is not None:
             with contextlib.suppress(Exception):  # it is broken already
                 client.close()
-
-    def _say(self, kind: str, text: str) -> None:
-        """Log one line, or nothing if one of this kind was logged less than 30 s ago."""
-        now = self._clock()
-        if now - self._logged.get(kind, -math.inf) >= LOG_EVERY_S:
-            self._logged[kind] = now
-            _log.warning("GPU fleet: %s", text)
 
 
 def _text(value: bytes | str) -> str:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from autoglm_throttle.gpu.none import NoSource
 from autoglm_throttle.gpu.plausible import believable
 from autoglm_throttle.gpu.schedule import Next, Revival, Schedule
+from autoglm_throttle.gpu.seldom import Seldom
 from autoglm_throttle.model import ProviderMisconfigured
 
 if TYPE_CHECKING:
@@ -31,9 +32,6 @@ _log = logging.getLogger("autoglm_throttle")
 
 THREAD: Final = "autoglm-throttle-gpu"
 """How the name of each sampler's thread begins; that of its provider follows after a hyphen."""
-
-LOG_EVERY_S: Final = 30.0
-"""At most one line per kind of trouble in this time: a driver that is away stays away for long."""
 
 DEADLINE_SHARE: Final = 0.5
 DEADLINE_MIN_S: Final = 0.2
@@ -97,7 +95,7 @@ class Sampler:
         self._schedule = Schedule(max(interval_s, provider.min_interval_s))
         self._next = Next(due_s=0.0)
         self._revival = Revival()
-        self._logged: dict[str, float] = {}
+        self._seldom = Seldom("GPU telemetry", clock)
         # Held for moments, never while the provider or a callback runs: requests may wait for it.
         self._lock = threading.RLock()  # re-entrant: a finalizer may call stop() in the middle of start()
         self._alarm = threading.Event()
@@ -249,7 +247,7 @@ class Sampler:
             self._thread = None
             self.failures += 1
             self.last_error = _text(error)
-            self._say("start", logging.ERROR, f"{self.name}: {self.last_error}")
+            self._seldom.say("start", f"{self.name}: {self.last_error}", logging.ERROR)
             return False
         return True
 
@@ -349,7 +347,7 @@ class Sampler:
         row, wrong = believable(row)
         if wrong:
             self.implausible += len(wrong)
-            self._say("implausible", logging.WARNING, f"{row.device}: implausible {', '.join(wrong)}")
+            self._seldom.say("implausible", f"{row.device}: implausible {', '.join(wrong)}")
         return row
 
     def _succeeded(self, rows: Sequence[GpuSample], started: float) -> None:
@@ -371,7 +369,7 @@ class Sampler:
         self.failures += 1
         self.no_source = None
         self.last_error = _text(error)
-        self._say("failed", logging.WARNING, f"{self.name}: {self.last_error}")
+        self._seldom.say("failed", f"{self.name}: {self.last_error}")
         self._report(error)
 
     def _absent(self, error: NoSource) -> None:
@@ -390,7 +388,7 @@ class Sampler:
     def _count_overrun(self, started: float, now: float) -> None:
         if now - started > max(DEADLINE_SHARE * self.interval_s, DEADLINE_MIN_S):
             self.overruns += 1
-            self._say("overrun", logging.WARNING, f"{self.name}: a read took {now - started:.1f} s")
+            self._seldom.say("overrun", f"{self.name}: a read took {now - started:.1f} s")
 
     def _report(self, error: Exception) -> None:
         if self._on_failure is not None and not self._stopping:
@@ -401,24 +399,14 @@ class Sampler:
             callback(argument)
         except Exception as error:  # noqa: BLE001 - whoever listens must not be able to end the sampling
             self.callback_errors += 1
-            self._say("callback", logging.ERROR, f"the receiver of GPU samples raised {_text(error)}")
+            self._seldom.say("callback", f"the receiver of GPU samples raised {_text(error)}", logging.ERROR)
 
     def _close(self) -> None:
         try:
             self.provider.close()
         except Exception as error:  # noqa: BLE001 - what cannot be closed is left to the process's end
             self.last_error = _text(error)
-            self._say("close", logging.WARNING, f"{self.name}: closing failed: {self.last_error}")
-
-    def _say(self, kind: str, level: int, text: str) -> None:
-        """Log one line, or nothing if one of this kind was logged less than 30 s ago."""
-        now = self._clock()
-        last = self._logged.get(kind)
-        if last is None or now - last >= LOG_EVERY_S:
-            self._logged[kind] = now
-            # Names come from exporters: no character of theirs may begin a line of its own.
-            plain = "".join(letter if letter.isprintable() else " " for letter in text)
-            _log.log(level, "GPU telemetry: %s", plain)
+            self._seldom.say("close", f"{self.name}: closing failed: {self.last_error}")
 
 
 def _text(error: BaseException) -> str:

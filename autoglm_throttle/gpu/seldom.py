@@ -1,0 +1,45 @@
+"""Log lines about trouble that lasts: each kind once in a while."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from autoglm_throttle.model import Clock
+
+_log = logging.getLogger("autoglm_throttle")
+
+LOG_EVERY_S: Final = 30.0
+"""At most one line per kind of trouble in this time: a driver that is away stays away for long."""
+
+
+class Seldom:
+    """Logs a line, or nothing if one of its kind was logged less than 30 s ago.
+
+    Args:
+        about: how each line begins.
+        clock: monotonic seconds.
+    """
+
+    __slots__ = ("_about", "_clock", "_said")
+
+    def __init__(self, about: str, clock: Clock) -> None:
+        self._about = about
+        self._clock = clock
+        self._said: dict[str, float] = {}
+
+    def say(self, kind: str, text: str, level: int = logging.WARNING) -> None:
+        """Log a line of this kind.
+
+        Args:
+            kind: a word from code, never from outside.
+            text: what to say. Names in it may come from exporters: no character of theirs begins a new line.
+            level: as in ``logging``.
+        """
+        now = self._clock()
+        last_s = self._said.get(kind)
+        if last_s is None or now - last_s >= LOG_EVERY_S:
+            self._said[kind] = now
+            plain = "".join(letter if letter.isprintable() else " " for letter in text)
+            _log.log(level, "%s: %s", self._about, plain)
