@@ -21,7 +21,6 @@ from autoglm_throttle.lookout import Ends, Lookout, believed
 from autoglm_throttle.model import (
     Clock,
     Evidence,
-    Finding,
     GpuProvider,
     GpuSample,
     GpuView,
@@ -29,8 +28,6 @@ from autoglm_throttle.model import (
     Priority,
     Reason,
     Regime,
-    Telemetry,
-    Why,
     Work,
 )
 from autoglm_throttle.settings import SETTINGS, Settings, Source
@@ -227,7 +224,7 @@ class Throttle(Admission):
             taken_at_wall_s=time.time(),
             policy=self.settings.policy,
             regime=regime,
-            ready=regime.why is not Why.LOST and not self._stalled(regime),
+            ready=self._controller.serves(now),
             requests=requests,
             exempt=rows.exempt,
             active={p: row.active for p, row, _ in by_class},
@@ -303,13 +300,6 @@ class Throttle(Admission):
         if pct is None and pressure is None:
             return None
         return max((pct or 0.0) / 100.0, pressure or 0.0, fullness(self._fill()))
-
-    def _stalled(self, regime: Regime) -> bool:
-        """Whether all that is left of the cards is found to hang, by what can still be believed."""
-        if self._view is None or regime.telemetry not in {Telemetry.FRESH, Telemetry.LATE}:
-            return False
-        findings = {verdict.finding for verdict in self._view.verdicts.values()} - {Finding.LOST}
-        return findings == {Finding.STALLED}
 
     def _shared_out(self, evidence: Evidence) -> Evidence:
         """In a fleet the nominal rates are those of all its processes."""

@@ -19,6 +19,13 @@ class Controller(Protocol):
         """The pressure at the newest view, whether or not it is the signal in force."""
         ...
 
+    def serves(self, now: float, /) -> bool:
+        """Whether any card is left that does not hang, by telemetry that can still be believed.
+
+        The same under every policy, whatever becomes of the rates; True where no card is looked at.
+        """
+        ...
+
     def started(self, now: float, /) -> None:
         """The reading of samples begins: from now on the first one is due."""
         ...

@@ -66,6 +66,7 @@ class Listener:
         self._capacity = 1.0
         self._usable = 1.0
         self._viewed_s = now
+        self._cards_until_s = -math.inf
         self._distrust = 0
         self._release_s = -math.inf
 
@@ -94,6 +95,8 @@ class Listener:
         self._viewed_s = now
         self.pressure = self._gauge.measure(view, work)
         self.effect = effect(view)
+        ladder = self._stated_ladder.promising(view.interval_s, view.period_s)
+        self._cards_until_s = view.taken_at_s + ladder.stale_s
         self.signal = self._in_force(view, now)
         pct, term, measured_s = self._read(view)
         gap_s = measured_s - self._newest_s.get(self.signal, -math.inf)
@@ -115,6 +118,15 @@ class Listener:
     def all_lost(self) -> bool:
         """Whether the newest view had no usable device left."""
         return self.expects_source and not self._capacity
+
+    def serves(self, now: float) -> bool:
+        """Whether any card is left that does not hang; what is too old to be believed counts for it.
+
+        A loss is as young as the newest reading, for a lost card tells nothing; a hang as its measurement.
+        """
+        lost = self.all_lost and now - self._viewed_s <= self._staleness.stale_s
+        hung = self.expects_source and self.effect.stalled and now <= self._cards_until_s
+        return not (lost or hung)
 
     def may_release(self, now: float) -> bool:
         """Whether a better signal may be believed: not just after an outage or a loss."""

@@ -27,6 +27,10 @@ class FixedController:
         """The pressure at the newest view."""
         return self._table.pressure
 
+    def serves(self, now: float) -> bool:
+        """Whether any card is left that does not hang, by telemetry that can still be believed."""
+        return self._table.serves(now)
+
     def started(self, now: float) -> None:
         """Note that samples are due."""
         self._table.started(now)
@@ -78,6 +82,10 @@ class GateController:
     def pressure(self) -> Pressure:
         """The pressure at the newest view."""
         return self._fixed.pressure
+
+    def serves(self, now: float) -> bool:
+        """Whether any card is left that does not hang, by telemetry that can still be believed."""
+        return self._fixed.serves(now)
 
     def started(self, now: float) -> None:
         """Note that samples are due."""

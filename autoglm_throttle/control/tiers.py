@@ -35,6 +35,10 @@ class TierController:
         """The pressure at the newest view."""
         return self._listener.pressure
 
+    def serves(self, now: float) -> bool:
+        """Whether any card is left that does not hang, by telemetry that can still be believed."""
+        return self._listener.serves(now)
+
     def started(self, now: float) -> None:
         """Wait anew for the first sample."""
         self._listener.started(now)

@@ -369,3 +369,50 @@ def test_a_forked_child_has_its_own_lock_counts_and_sampler() -> None:
         [sys.executable, "-W", "ignore", "-c", FORK], capture_output=True, text=True, check=False
     )
     assert done.stdout == "both lived\n", done.stderr
+
+
+class TestReady:
+    """One rule under every policy: a card must be left that does not hang, by what can still be believed."""
+
+    @pytest.mark.parametrize("policy", list(Policy))
+    @pytest.mark.parametrize("unknown", ["open", "last", "closed"])
+    def test_a_loss_counts_until_the_source_falls_silent(self, policy: Policy, unknown: str) -> None:
+        throttle = throttle_for_tests(policy=policy, gpu_unknown=unknown)
+        throttle.tick()
+        assert throttle.snapshot().ready
+        throttle.gpu.lose()
+        for _ in range(60):
+            throttle.tick()
+            assert not throttle.snapshot().ready, "the source goes on saying so"
+        throttle.gpu.hang()
+        throttle.tick(3)
+        assert not throttle.snapshot().ready
+        throttle.tick()
+        assert throttle.snapshot().ready, "a dead source takes no service off the net"
+
+    @pytest.mark.parametrize("policy", list(Policy))
+    def test_a_loss_ends_with_the_first_card_that_is_back(self, policy: Policy) -> None:
+        throttle = throttle_for_tests(policy=policy)
+        throttle.gpu.lose()
+        throttle.tick()
+        throttle.gpu.recover()
+        throttle.tick()
+        assert throttle.snapshot().ready
+
+    @pytest.mark.parametrize("policy", list(Policy))
+    @pytest.mark.parametrize("signal", ["auto", "utilization", "pressure"])
+    def test_a_hang_counts_until_its_measurement_is_stale(self, policy: Policy, signal: str) -> None:
+        gpu = FakeGpu(clock=(clock := ManualClock()))
+        throttle = throttle_for_tests(policy=policy, signal=signal, gpu=gpu, clock=clock)
+        gpu.utilization_pct, gpu.power_w, gpu.power_limit_w = 88.0, 450.0, 700.0
+        permit_of(throttle).settle()
+        throttle.tick(5)
+        permit_of(throttle)
+        gpu.power_w = 70.0
+        throttle.tick(620)
+        assert not throttle.snapshot().ready
+        gpu.hang()
+        throttle.tick(3)
+        assert not throttle.snapshot().ready
+        throttle.tick()
+        assert throttle.snapshot().ready
