@@ -20,6 +20,7 @@ from autoglm_throttle.limiting.gate import Ticket
 from autoglm_throttle.model import Decision, Outcome, Refused, Telemetry
 from autoglm_throttle.permit import Permit, Rejection
 from autoglm_throttle.settings import ConfigError
+from autoglm_throttle.snapshot import SourceView
 from autoglm_throttle.throttle import Throttle
 
 Message = dict[str, Any]
@@ -35,7 +36,7 @@ TRY_AGAIN_LATER = 1013
 """WebSocket close code (IANA registry, RFC 6455): the server is overloaded."""
 
 FIRST_SAMPLE_WITHIN_S = 5.0
-"""How long a start waits for the first GPU sample where ``GPU_REQUIRED`` is set."""
+"""How long a start waits for a first sample of each source where ``GPU_REQUIRED`` is set."""
 
 OURS = frozenset(name.encode() for name in (*EXPOSED_FIELDS, *LEGACY_NAMES))
 CLIENT_LEFT = (ClientDisconnect, WebSocketDisconnect)
@@ -233,15 +234,19 @@ class ThrottleMiddleware:
             self.throttle.stop()
 
     async def _no_sample(self) -> str:
-        """What is wrong where a first GPU sample is required and does not come; empty if all is well."""
+        """What is wrong where first GPU samples are required and do not come; empty if all is well."""
         if not self.throttle.settings.gpu_required:
             return ""
         deadline = anyio.current_time() + FIRST_SAMPLE_WITHIN_S
-        while self.throttle.regime().telemetry is not Telemetry.FRESH:
+        while True:
+            silent = [one for one in self.throttle.snapshot().sources if one.age_s is None]
+            if not silent and self.throttle.regime().telemetry is Telemetry.FRESH:
+                return ""
             if anyio.current_time() >= deadline:
-                return f"no GPU sample within {FIRST_SAMPLE_WITHIN_S:g} s, and GPU_REQUIRED is set"
+                why = "; ".join(_why_silent(one) for one in silent) or "no device tells its load"
+                within = f"within {FIRST_SAMPLE_WITHIN_S:g} s, and GPU_REQUIRED is set"
+                return f"no GPU sample {within}: {why}"
             await anyio.sleep(0.05)
-        return ""
 
 
 class _Unusable(ThrottleMiddleware):
@@ -322,6 +327,11 @@ def _with_fields(message: Message, fields: list[tuple[bytes, bytes]]) -> Message
     message = message.copy()
     message["headers"] = headers + fields
     return message
+
+
+def _why_silent(source: SourceView) -> str:
+    """The name of a source that has told nothing yet, and why."""
+    return f"{source.name}: {source.last_error or source.state}"
 
 
 def _outcome(error: BaseException) -> Outcome:

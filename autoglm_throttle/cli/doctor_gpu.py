@@ -41,6 +41,11 @@ _OTHER: Final = (
 _NO_SERIES: Final = (
     "does Prometheus scrape dcgm-exporter, and does GPU_SELECTOR match? Ask it for DCGM_FI_DEV_GPU_UTIL"
 )
+_REQUIRED: Final = (
+    "GPU_REQUIRED is set, so the service does not start: make the driver visible to this process (in a "
+    "container with --gpus all), or unset GPU_REQUIRED"
+)
+_NOT_REQUIRED: Final = "the limits apply all the same; GPU=none says that none is expected"
 _PERIOD: Final = (
     "dcgm-exporter measures every 30 s unless told otherwise, and every second is asked for what may be old: "
     "start it with DCGM_EXPORTER_INTERVAL=1000 (ms)"
@@ -64,8 +69,7 @@ def _look(source: GpuProvider, settings: Settings) -> list[Finding]:
     try:
         rows, library = within(ANSWER_S, lambda: _read(source))
     except NoSource as error:
-        level = Level.FAIL if settings.gpu_required else Level.WARN
-        hint = "the limits apply all the same; GPU=none says that none is expected"
+        level, hint = (Level.FAIL, _REQUIRED) if settings.gpu_required else (Level.WARN, _NOT_REQUIRED)
         return [_finding("source", level, str(error), hint)]
     except TimeoutError:
         text = f"{source.name} has not answered within {plain(ANSWER_S)} s"

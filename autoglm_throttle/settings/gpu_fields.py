@@ -28,13 +28,16 @@ class GpuFields(CallerFields):
         starred=True,
     )
     gpu_devices: Annotated[tuple[str, ...], Listed(Device())] = setting(
-        (), "Devices that count; not set: those of CUDA_VISIBLE_DEVICES, else all.", CONVENTION
+        (),
+        "Devices of the NVIDIA driver (auto, nvml) that count; not set: those of CUDA_VISIBLE_DEVICES, else "
+        "all. Sources that are scraped or replayed tell of all of theirs.",
+        CONVENTION,
     )
     gpu_selector: Annotated[str, LabelMatchers()] = setting(
         "", "Which series of a prometheus: source count; not set: every card that the server knows.", CHOSEN
     )
     gpu_required: Annotated[bool, Flag()] = setting(
-        False, "Whether a start without a first sample fails.", CHOSEN
+        False, "Whether a start fails unless each source that GPU names tells something at once.", CHOSEN
     )
     sample_interval_s: Annotated[float, Number(0.2, 60, "s")] = setting(
         1.0, "Time from one sample to the next.", FOUNDING, starred=True

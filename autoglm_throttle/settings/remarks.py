@@ -154,6 +154,8 @@ def _remarks(settings: Settings) -> list[_Remark]:
     limited = any(settings.user_limits)
     gated = settings.policy in _GATED
     kinds = {item.partition(":")[0] for item in settings.gpu}
+    drivers = kinds & {"auto", "nvml"}
+    unfiltered = kinds - drivers - (ENGINES if drivers else frozenset())
     slots_for_nobody = settings.websockets is WebSockets.SLOT and not gated and not settings.inflight_max
     return [
         (
@@ -212,9 +214,9 @@ def _remarks(settings: Settings) -> list[_Remark]:
         ),
         (
             "gpu_devices",
-            bool(settings.gpu_devices) and not kinds & {"auto", "nvml"},
-            f"has no effect with GPU={','.join(sorted(kinds))}",
-            "",
+            bool(settings.gpu_devices) and bool(unfiltered),
+            f"has no effect on {', '.join(sorted(unfiltered))}",
+            "it chooses devices of the NVIDIA driver (auto, nvml); all that another source tells of count",
         ),
         (
             "sample_interval_max_s",

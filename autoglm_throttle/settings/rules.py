@@ -109,7 +109,8 @@ def _slower_than_slowest(values: Mapping[str, Any]) -> Complaint:
     interval = values["sample_interval_s"]
     if not values["sample_adaptive"] or values["sample_interval_max_s"] >= interval:
         return None
-    return f"must be at least SAMPLE_INTERVAL_S, {plain(interval)} s", "or lower SAMPLE_INTERVAL_S"
+    message = f"needs SAMPLE_INTERVAL_MAX_S to be at least SAMPLE_INTERVAL_S, {plain(interval)} s"
+    return message, "raise SAMPLE_INTERVAL_MAX_S, or lower SAMPLE_INTERVAL_S"
 
 
 def _above(low: str, high: str) -> Rule:

@@ -137,7 +137,10 @@ def test_no_gpu_at_all(gpus: Gpus) -> None:
     source = Source(error=NoSource("no GPU found (nvml: no driver)"))
     status, findings = gpus(source)
     assert (status, short(findings)) == (0, [("source", "warn", "no GPU found (nvml: no driver)")])
-    assert gpus(source, GPU="auto", GPU_REQUIRED="true")[0] == 1
+    assert "the limits apply all the same" in findings[0]["hint"]
+    status, findings = gpus(source, GPU="auto", GPU_REQUIRED="true")
+    assert (status, findings[0]["level"]) == (1, "fail")
+    assert findings[0]["hint"].startswith("GPU_REQUIRED is set, so the service does not start")
 
 
 def test_nothing_is_expected(gpus: Gpus) -> None:

@@ -47,6 +47,11 @@ def test_a_contradiction_is_a_problem(values: dict[str, object], blamed: str) ->
     assert [problem.variable for problem in caught.value.problems] == [blamed]
 
 
+def test_the_pace_of_an_idle_service_names_the_setting_to_raise() -> None:
+    with pytest.raises(ConfigError, match="SAMPLE_INTERVAL_MAX_S to be at least SAMPLE_INTERVAL_S, 60 s"):
+        Settings(sample_adaptive=True, sample_interval_s=60)
+
+
 @pytest.mark.parametrize(
     "values",
     [
@@ -118,6 +123,8 @@ def test_advice_on_defaults_and_none_on_a_full_configuration() -> None:
         ({"trusted_proxies": "::/0"}, "TRUSTED_PROXIES"),
         ({"gpu_devices": "0", "gpu": "none"}, "GPU_DEVICES"),
         ({"gpu_devices": "0", "gpu": "vllm:http://h,fake:x"}, "GPU_DEVICES"),
+        ({"gpu_devices": "0", "gpu": "vllm:http://h"}, "GPU_DEVICES"),
+        ({"gpu_devices": "0", "gpu": "nvml,dcgm:http://h"}, "GPU_DEVICES"),
         ({"gpu_selector": 'a="b"', "gpu": "auto,dcgm:http://h"}, "GPU_SELECTOR"),
         ({"routes": [RoutePolicy("/*"), RoutePolicy("/a")]}, "routes[1]"),
         ({"routes": [RoutePolicy("/health")]}, "routes[0]"),

@@ -13,6 +13,7 @@ from autoglm_throttle import (
     ThrottleMiddleware,
 )
 from autoglm_throttle.asgi import middleware
+from autoglm_throttle.gpu.none import NoSource
 from autoglm_throttle.testing import FakeGpu, ManualClock, throttle_for_tests
 from tests.throttle.asking import decided
 
@@ -59,10 +60,33 @@ class TestGpuRequired:
         lifespan = Lifespan()
         throttle = Throttle(Settings(gpu_required=True), gpu=gpu)
         assert await lifespan.drive(throttle) == ["startup.failed"]
-        assert "GPU_REQUIRED" in lifespan.sent[0]["message"]
+        message = lifespan.sent[0]["message"]
+        assert "GPU_REQUIRED" in message
+        assert message.endswith("fake: ProviderUnavailable: no driver")
         assert not lifespan.served
         assert throttle._lookout.anywhere
         assert not throttle._lookout.reads
+
+    async def test_an_engine_does_not_stand_in_for_cards_that_are_not_seen(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(middleware, "FIRST_SAMPLE_WITHIN_S", 0.3)
+        cards, engine = FakeGpu(), FakeGpu(devices=0, engines=1)
+        engine.name = "engine"
+        cards.raises(NoSource("no GPU found (nvml: no driver)"))
+        lifespan = Lifespan()
+        throttle = Throttle(Settings(gpu_required=True), gpu=[cards, engine])
+        assert await lifespan.drive(throttle) == ["startup.failed"]
+        assert lifespan.sent[0]["message"].endswith(": fake: no GPU found (nvml: no driver)")
+
+    async def test_a_lost_card_is_a_sample_of_no_load(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(middleware, "FIRST_SAMPLE_WITHIN_S", 0.3)
+        gpu = FakeGpu()
+        gpu.lose()
+        lifespan = Lifespan()
+        throttle = Throttle(Settings(gpu_required=True), gpu=gpu)
+        assert await lifespan.drive(throttle) == ["startup.failed"]
+        assert lifespan.sent[0]["message"].endswith(": no device tells its load")
 
     async def test_else_a_service_starts_without_any_sample(self) -> None:
         gpu = FakeGpu(blocks=True)
