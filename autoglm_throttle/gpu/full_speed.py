@@ -36,11 +36,12 @@ SLOWEST: Final = 0.2
 class FullSpeed:
     """The clock that one card keeps under full load."""
 
-    __slots__ = ("_best_mhz", "_limit_w", "_span", "_spans")
+    __slots__ = ("_best_mhz", "_first_w", "_limit_w", "_span", "_spans")
 
     def __init__(self) -> None:
         self._restart()
         self._limit_w: float | None = None
+        self._first_w: float | None = None
 
     def __repr__(self) -> str:
         return f"FullSpeed(learned_mhz={self.learned_mhz})"
@@ -73,11 +74,23 @@ class FullSpeed:
             self._spans += 1
             self._best_mhz = max(self._best_mhz, mean)
 
+    def only_as_given(self, row: GpuSample) -> bool:
+        """Whether what slows the card is at most the power limit that it has had since it was first seen.
+
+        Whoever set the rates did so for a card with this limit.
+        """
+        limit_w, first_w, bits = row.power_limit_w, self._first_w, row.throttle
+        if limit_w is None or first_w is None or bits is None:
+            return False
+        return bits <= _CAPPED and limit_w >= first_w * (1.0 - SAME_LIMIT)
+
     def _lowered(self, row: GpuSample) -> bool:
         """Whether the limit lies below the highest one known; a higher one voids all that was learned."""
         limit_w = row.power_limit_w
         if limit_w is None:
             return False
+        if self._first_w is None:
+            self._first_w = limit_w
         highest_w = max(limit_w, row.power_limit_default_w or 0.0)
         if self._limit_w is None or highest_w > self._limit_w * (1.0 + SAME_LIMIT):
             self._limit_w = highest_w

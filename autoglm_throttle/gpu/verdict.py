@@ -61,8 +61,9 @@ class Judge:
             now: monotonic seconds, not before that of the call before.
 
         Returns:
-            The same view with ``verdicts`` of all cards (engines get none), and with a capacity in which
-            a throttled card counts by its clock over its full speed, the mean of its last three samples.
+            The same view with ``verdicts`` of all cards (engines get none), and with a capacity in which a
+            throttled card counts by its clock over its full speed, the mean of its last three samples; one
+            that is only held to the power limit it has had since the start counts whole.
         """
         around = _around(view, work, self._progress.update(view, work, now), self._rules)
         rows = {(row.host, row.device): row for row in view.devices if row.kind != "engine"}
@@ -135,6 +136,7 @@ class _Card:
     """What is remembered of one card."""
 
     __slots__ = (
+        "_as_given",
         "_clocks",
         "_coming",
         "_for",
@@ -153,14 +155,15 @@ class _Card:
         self._rules = rules
         self._power = PowerRange()
         self._speed = FullSpeed()
+        self._as_given = False
         self._work_w, self._work_sm = AtWork(), AtWork()
         self.verdict = Verdict(Finding.UNKNOWN, now, 0.0)
         self._restart()
 
     @property
     def speed_share(self) -> float:
-        """Clock over full speed, 0.2..1; 1 where it is not known."""
-        return math.fsum(self._clocks) / len(self._clocks) if self._clocks else 1.0
+        """Clock over full speed, 0.2..1; 1 where it is not known, or no slower than the rates were set for."""
+        return math.fsum(self._clocks) / len(self._clocks) if self._clocks and not self._as_given else 1.0
 
     def _restart(self) -> None:
         """Forget what the card did; its power range and its clock are its own and remain."""
@@ -225,6 +228,7 @@ class _Card:
         busy = percent is not None and percent >= rules.busy_pct
         active = percent is not None and percent >= rules.idle_pct
         self._speed.learn(row, at_s, busy=busy)
+        self._as_given = self._speed.only_as_given(row)
         clock = self._speed.share(row)
         if clock is not None:
             self._clocks.append(clock)

@@ -27,7 +27,10 @@ class Plain:
     def set(self, **keys: int) -> None:
         for name, value in keys.items():
             device, key = state_key(name)
-            self.driver.set(device, **{key: value})
+            if key == "err" or key.startswith("err_"):
+                self.driver.fail(device, key.removeprefix("err_") if key != "err" else "any", value)
+            else:
+                self.driver.set(device, **{key: value})
 
     def opened(self) -> int:
         return self.driver.opened

@@ -372,12 +372,18 @@ def test_a_card_at_the_limit_it_was_sold_with_is_never_throttled(bits: frozenset
     assert {each.capacity for each in seen} == {1.0}
 
 
-def test_the_same_card_with_a_lowered_limit_counts_by_its_clock_for_as_long_as_that_lasts() -> None:
-    lowered = {**SOLD, **LOWERED}
-    seen = Player().play(one(900, lowered, Finding.THROTTLED, completed_per_s=10.0))
+def test_a_limit_lowered_before_the_start_is_told_and_is_what_the_rates_were_set_for() -> None:
+    player = Player()
+    seen = player.play(one(900, {**SOLD, **LOWERED}, Finding.THROTTLED, completed_per_s=10.0))
     (verdict,) = seen.verdicts.values()
     assert (verdict.finding, verdict.evidence["limit_share"]) == (Finding.THROTTLED, 400.0 / 700.0)
-    assert seen.capacity == 0.5
+    assert seen.capacity == 1.0
+    hot = {**SOLD, **LOWERED, "throttle": frozenset({"sw_power_cap", "hw_thermal"})}
+    assert player.play(one(5, hot, Finding.THROTTLED, completed_per_s=10.0)).capacity == 0.5, "heat is news"
+
+
+def test_a_limit_lowered_while_watched_counts_by_the_clock_for_as_long_as_that_lasts() -> None:
+    lowered = {**SOLD, **LOWERED}
     player = Player()
     player.play(one(60, SOLD, Finding.PRODUCTIVE, completed_per_s=10.0))
     seen = player.play(one(60, lowered, Finding.THROTTLED, completed_per_s=10.0))
@@ -402,7 +408,8 @@ def test_a_limit_counts_as_lowered_from_a_twentieth_on(limit_w: float | None, fi
 def test_full_speed_learned_under_load_gives_the_capacity_back() -> None:
     player = Player()
     card = {**FULL, "throttle": frozenset({"sw_power_cap"}), "sm_clock_mhz": 1386.0}
-    assert player.play(one(5, card, Finding.THROTTLED, completed_per_s=9.0)).capacity == pytest.approx(0.7)
+    seen = player.play(one(5, {**card, "power_limit_w": None}, Finding.THROTTLED, completed_per_s=9.0))
+    assert seen.capacity == pytest.approx(0.7)
     assert player.play(one(60, card, Finding.PRODUCTIVE, completed_per_s=9.0)).capacity == 1.0
 
 
