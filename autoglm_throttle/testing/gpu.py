@@ -61,6 +61,8 @@ READINGS: Final = (
 )
 """The attributes that describe all devices at once."""
 
+_COUNTS: Final = ("devices", "engines")
+
 MEMORY_BYTES = 80 * 1024**3
 """Of each fake device: the size of a common data-centre card."""
 
@@ -147,6 +149,18 @@ class FakeGpu:
         self._released = threading.Event()
         self._released.set()
         self._last: tuple[GpuSample, ...] = ()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set an attribute that there is; a misspelt reading would leave the GPU at rest, and the test green.
+
+        Raises:
+            AttributeError: there is none of this name.
+        """
+        own = type(self) is FakeGpu and not name.startswith("_")
+        if own and not hasattr(type(self), name) and name not in _COUNTS:
+            known = ", ".join(sorted({*READINGS, *ENGINE_READINGS, *_COUNTS}))
+            raise AttributeError(f"no reading is called {name}; there are {known}")
+        super().__setattr__(name, value)
 
     def set(self, index: int, **readings: Reading) -> None:
         """Give one device readings of its own.
@@ -269,4 +283,5 @@ class FakeGpu:
 def _check_names(readings: Mapping[str, object], known: Sequence[str]) -> None:
     unknown = readings.keys() - set(known)
     if unknown:
-        raise AttributeError(f"no reading is called {', '.join(sorted(unknown))}")
+        there = ", ".join(sorted(known))
+        raise AttributeError(f"no reading is called {', '.join(sorted(unknown))}; there are {there}")

@@ -18,9 +18,17 @@ class ManualThrottle(Throttle):
         settings: what to enforce.
         clock: its clock.
         gpu: its GPUs.
+
+    Raises:
+        TypeError: ``gpu`` cannot be read, as the name of a source.
     """
 
     def __init__(self, settings: Settings, clock: ManualClock, gpu: FakeGpu) -> None:
+        if not callable(getattr(gpu, "read", None)):
+            raise TypeError(
+                f"gpu must be a FakeGpu, not {gpu!r}: a test reads no driver; to read a stand-in for one, "
+                "give Throttle the settings gpu='nvml' and use FakeNvml"
+            )
         super().__init__(settings, gpu=gpu, sampling="manual", clock=clock)
         self.clock = clock
         self.gpu = gpu
@@ -63,6 +71,7 @@ def throttle_for_tests(
 
     Raises:
         ConfigError: with one problem for each setting that is not allowed.
+        TypeError: ``gpu`` is no `FakeGpu`.
     """
     clock = clock if clock is not None else ManualClock()
     gpu = gpu if gpu is not None else FakeGpu(clock=clock)

@@ -8,11 +8,14 @@ A plain object never lets go of the interpreter: what a call that hangs does to 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, Final, Self
 
-from autoglm_throttle.testing.nvml_library import DRIVER, Library
+from autoglm_throttle.testing.nvml_library import CALLS, DRIVER, VALUES, Library
+
+_BY_NUMBER: Final = re.compile(r"(field|gpm)_\d+", re.ASCII)
 
 
 class FakeNvml:
@@ -73,7 +76,11 @@ class FakeNvml:
                 ``model``, ``bus``, ``mig`` (whether it is in MIG mode), ``mig_count``, ``mig_max``; of an
                 instance also ``gi`` and ``ci``; of the driver ``count``, ``driver_major`` and
                 ``driver_minor``.
+
+        Raises:
+            AttributeError: a name is none of these.
         """
+        _check_names(values, VALUES, "value")
         self._library.state |= {(device, key): value for key, value in values.items()}
 
     def fail(self, device: int, call: str, code: int) -> None:
@@ -88,7 +95,11 @@ class FakeNvml:
                 ``gpm_metrics``, ``gpm_<id>``; of device -1 ``init``, ``shutdown``, ``driver``, ``count``,
                 ``gpm_alloc``, ``gpm_free``.
             code: NVML's error code, such as 15 for a lost card; 0: no error any more.
+
+        Raises:
+            AttributeError: no call has this name.
         """
+        _check_names((call,), CALLS, "call")
         self._library.state[device, "err" if call == "any" else f"err_{call}"] = code
 
     @contextmanager
@@ -117,3 +128,10 @@ class FakeNvml:
             binding.nvmlLib = library
             cache.clear()
             cache.update(functions)
+
+
+def _check_names(names: Iterable[str], known: frozenset[str], what: str) -> None:
+    unknown = [name for name in names if name not in known and not _BY_NUMBER.fullmatch(name)]
+    if unknown:
+        there = ", ".join([*sorted(known), "field_<id>", "gpm_<id>"])
+        raise AttributeError(f"no {what} is called {', '.join(unknown)}; there are {there}")

@@ -28,6 +28,25 @@ UNSIGNED_LONG_LONG: Final = 3
 DRIVER: Final = -1
 """The device of what is not said of one card: how many there are, and the opening."""
 
+VALUES: Final = frozenset(
+    {
+        *("gpu", "mem", "total", "used", "reserved", "power_mw", "limit_mw", "limit_default_mw", "energy_mj"),
+        *("temp", "margin", "smclk", "smclk_max", "reasons", "gpm", "uuid", "model", "bus", "mig"),
+        *("mig_count", "mig_max", "gi", "ci", "count", "driver_major", "driver_minor"),
+    }
+)
+"""What a device or the driver can be told to say, beside ``field_<id>`` and ``gpm_<id>``."""
+
+CALLS: Final = frozenset(
+    {
+        *("any", "handle", "uuid", "name", "pci", "util", "memory", "memory_old", "power_mw", "limit_mw"),
+        *("limit_default_mw", "energy_mj", "temp", "temp_old", "margin", "clock", "clock_max", "reasons"),
+        *("mig", "gi", "ci", "fields", "gpm_support", "gpm", "gpm_metrics", "pcie", "nvlink", "violation"),
+        *("init", "shutdown", "driver", "count", "gpm_alloc", "gpm_free"),
+    }
+)
+"""The short names of the calls, beside ``field_<id>`` and ``gpm_<id>``."""
+
 Pointer = Any
 """What the binding hands over: a handle, or a place for an answer."""
 

@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import fields
+from typing import Any
 
 import pytest
 
@@ -199,3 +200,13 @@ def test_says_what_it_is() -> None:
     gpu = FakeGpu(devices=2)
     gpu.close()
     assert repr(gpu) == "FakeGpu(2 devices, 0.0 %)"
+
+
+def test_a_misspelt_reading_is_told_with_those_that_there_are() -> None:
+    gpu: Any = FakeGpu()
+    with pytest.raises(AttributeError, match=r"no reading is called utilisation_pct; there are age_s, "):
+        gpu.utilisation_pct = 5
+    with pytest.raises(AttributeError, match=r"no reading is called queue; there are age_s, "):
+        FakeGpu(engines=1).set_engine(0, queue=5)
+    gpu.devices, gpu.kind, gpu.utilization_pct = 2, "mig", 5.0
+    assert [(row.kind, row.utilization_pct) for row in gpu.read()] == [("mig", 5.0)] * 2

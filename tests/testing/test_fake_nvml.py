@@ -1,12 +1,14 @@
 """The public stand-in for NVIDIA's library, as a test of a user meets it."""
 
 import doctest
+import inspect
+import re
 import sys
 
 import pynvml
 import pytest
 
-from autoglm_throttle.testing import FakeNvml, nvml
+from autoglm_throttle.testing import FakeNvml, nvml, nvml_library
 
 
 def test_the_example_of_its_docstring_is_true() -> None:
@@ -49,6 +51,29 @@ def test_values_and_errors_by_device(fake_nvml: FakeNvml) -> None:
     assert fake_nvml.calls[-3:] == ["clock", "clock", "name"]
     pynvml.nvmlShutdown()
     assert fake_nvml.references == 0
+
+
+def test_a_misspelt_name_is_told_with_those_that_there_are() -> None:
+    library = FakeNvml()
+    with pytest.raises(AttributeError, match=r"no value is called utilisation; there are bus, .* gpu, "):
+        library.set(0, utilisation=1)
+    with pytest.raises(AttributeError, match=r"no call is called nvmlDeviceGetPowerUsag; there are any, "):
+        library.fail(0, "nvmlDeviceGetPowerUsag", 15)
+    library.set(0, field_74=1, gpm_2=3)
+    library.fail(0, "gpm_2", 3)
+
+
+def test_every_call_that_can_fail_has_its_name_listed() -> None:
+    source = inspect.getsource(nvml_library)
+    named = set(re.findall(r"""_(?:enter|failure|tell)\([^"]*?"(\w+)\"""", source))
+    assert named - {"err"} | {"any"} == nvml_library.CALLS
+
+
+def test_every_value_that_is_told_has_its_name_listed() -> None:
+    source = inspect.getsource(nvml_library)
+    told = set(re.findall(r"""_get\([^"'(]*?["'](\w+)["']""", source))
+    told |= set(re.findall(r"""_tell\([^"]*?"\w+", "(\w+)\"""", source))
+    assert told - {"err"} == nvml_library.VALUES
 
 
 def test_a_card_that_does_not_exist_and_one_link_of_all_are_refused(fake_nvml: FakeNvml) -> None:

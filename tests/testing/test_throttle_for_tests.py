@@ -1,5 +1,7 @@
 """The throttle whose time and GPUs belong to the test."""
 
+from typing import Any
+
 import pytest
 
 from autoglm_throttle import ConfigError, Demand, Policy, Priority, Telemetry
@@ -54,3 +56,9 @@ def test_never_starts_a_thread() -> None:
     assert throttle._lookout.anywhere
     assert not throttle._lookout.reads
     assert throttle.snapshot().regime.telemetry is Telemetry.STARTING
+
+
+def test_the_name_of_a_source_is_no_gpu() -> None:
+    named: Any = "nvml"
+    with pytest.raises(TypeError, match=r"gpu must be a FakeGpu, not 'nvml': .* FakeNvml"):
+        throttle_for_tests(gpu=named)
