@@ -80,7 +80,7 @@ class Line:
 def changes(
     before: Regime, after: Regime, view: GpuView | None = None, now: float | None = None
 ) -> Iterator[Line]:
-    """The lines that a change of Regime deserves: a tier entered or left, the door shut, telemetry.
+    """The lines that a change of Regime deserves: a tier, the door, telemetry, its signal.
 
     Args:
         before: the Regime until now.
@@ -102,27 +102,54 @@ def changes(
                 "gpu_utilization_ratio": after.load,
             },
         )
+    if after.signal is not before.signal and before.telemetry is not Telemetry.STARTING:
+        yield _changed_over(before, after, view)
     if after.telemetry is not before.telemetry:
-        nothing = after.why is Why.NO_DEVICE
-        worse = nothing or after.telemetry in {Telemetry.STALE, Telemetry.BLIND}
-        provider, age_s = _heard(after.signal, view, now)
-        said = [provider] if provider else []
-        said += [] if age_s is None else [f"{age_s:.1f} s old"]
-        whose = f" ({', '.join(said)})" if said else ""
-        yield Line(
-            "telemetry_changed",
-            logging.WARNING if worse else logging.INFO,
-            "no GPU to look at: the rates stay nominal"
-            if nothing
-            else f"GPU telemetry is {after.telemetry}{whose}",
-            {
-                "state": after.telemetry.value,
-                "state_before": before.telemetry.value,
-                "factor": after.factor,
-                "provider": provider or None,
-                "age_s": age_s,
-            },
-        )
+        yield _telemetry(before, after, view, now)
+
+
+def _changed_over(before: Regime, after: Regime, view: GpuView | None) -> Line:
+    provider, _ = _heard(after.signal, view, None)
+    whose = f" ({provider})" if provider else ""
+    return Line(
+        "signal_changed",
+        logging.WARNING if after.signal is Signal.UTILIZATION else logging.INFO,
+        f"the load is told by the {after.signal} now{whose}, no longer by the {before.signal}",
+        {"signal": after.signal.value, "signal_before": before.signal.value, "provider": provider or None},
+    )
+
+
+def _telemetry(before: Regime, after: Regime, view: GpuView | None, now: float | None) -> Line:
+    nothing = after.why is Why.NO_DEVICE
+    worse = nothing or after.telemetry in {Telemetry.STALE, Telemetry.BLIND}
+    provider, age_s = _heard(after.signal, view, now)
+    said = [provider] if provider else []
+    said += [] if age_s is None else [f"{age_s:.1f} s old"]
+    if _none_left(after.signal, view):
+        said, age_s = [*said[:1], "every GPU is lost, so none tells a load"], None
+    whose = f" ({', '.join(said)})" if said else ""
+    return Line(
+        "telemetry_changed",
+        logging.WARNING if worse else logging.INFO,
+        "no GPU to look at: the rates stay nominal"
+        if nothing
+        else f"GPU telemetry is {after.telemetry}{whose}",
+        {
+            "state": after.telemetry.value,
+            "state_before": before.telemetry.value,
+            "factor": after.factor,
+            "provider": provider or None,
+            "age_s": age_s,
+        },
+    )
+
+
+def _none_left(signal: Signal, view: GpuView | None) -> bool:
+    """Whether the cards should tell the load and all are lost: what they tell is then young, and no load."""
+    if view is None or (signal is Signal.PRESSURE and view.engines_at_s is not None):
+        return False
+    cards = [row for row in view.devices if row.kind != "engine"]
+    return bool(cards) and all(row.health == "lost" for row in cards)
 
 
 def _heard(signal: Signal, view: GpuView | None, now: float | None) -> tuple[str, float | None]:

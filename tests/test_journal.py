@@ -126,13 +126,51 @@ ENGINE = row("llm:8000", kind="engine", source="vllm:llm:8000")
 def test_telemetry_is_told_with_its_source_and_age(
     signal: Signal, view: GpuView, provider: str, age_s: float
 ) -> None:
-    before = regime()
-    after = dataclasses.replace(regime(telemetry=Telemetry.STALE), signal=signal)
+    before = dataclasses.replace(regime(), signal=signal)
+    after = dataclasses.replace(before, telemetry=Telemetry.STALE)
     (line,) = changes(before, after, view, 104.5)
     assert (line.keys["provider"], line.keys["age_s"]) == (provider, age_s)
     assert line.text == f"GPU telemetry is stale ({provider}, {age_s:.1f} s old)"
     (line,) = changes(before, after, view)
     assert (line.keys["age_s"], line.text) == (None, f"GPU telemetry is stale ({provider})")
+
+
+def test_another_signal_is_told_with_who_tells_it() -> None:
+    cards = regime()
+    engines = dataclasses.replace(cards, signal=Signal.PRESSURE)
+    view = seen(*CARDS, ENGINE, engines_at_s=103.0)
+    (fell_back,) = changes(engines, cards, view)
+    assert (fell_back.event, fell_back.level) == ("signal_changed", logging.WARNING)
+    assert fell_back.text == (
+        "the load is told by the utilization now (dcgm:node-7:9400, nvml), no longer by the pressure"
+    )
+    (back,) = changes(cards, engines)
+    assert (back.level, back.text) == (
+        logging.INFO,
+        "the load is told by the pressure now, no longer by the utilization",
+    )
+    starting = regime(telemetry=Telemetry.STARTING)
+    assert [line.event for line in changes(starting, engines, view)] == ["telemetry_changed"]
+
+
+@pytest.mark.parametrize(
+    ("devices", "signal", "none_left"),
+    [
+        ((row(health="lost"),), Signal.UTILIZATION, True),
+        ((row(health="lost"), ENGINE), Signal.UTILIZATION, True),
+        ((row(health="lost"), ENGINE), Signal.PRESSURE, False),
+        ((row(health="lost"), row("GPU-b")), Signal.UTILIZATION, False),
+        ((ENGINE,), Signal.UTILIZATION, False),
+    ],
+)
+def test_cards_that_are_all_lost_have_no_age(
+    devices: tuple[GpuSample, ...], signal: Signal, none_left: bool
+) -> None:
+    before = dataclasses.replace(regime(), signal=signal)
+    after = dataclasses.replace(before, telemetry=Telemetry.STALE)
+    (line,) = changes(before, after, seen(*devices, engines_at_s=100.0), 104.5)
+    assert ("every GPU is lost, so none tells a load" in line.text) is none_left
+    assert (line.keys["age_s"] is None) is none_left
 
 
 def test_of_many_sources_a_few_are_named() -> None:

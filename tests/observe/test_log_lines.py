@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from autoglm_throttle import Demand, Permit, Priority, Rejection
 from autoglm_throttle.journal import RefusalSampler
 from autoglm_throttle.model import Reason
-from autoglm_throttle.testing import FakeGpu, ManualThrottle, throttle_for_tests
+from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle, throttle_for_tests
+from tests.telemetry.station import Named, Station
 
 USER = "07f3a9c2d4e5b617"
 
@@ -79,9 +80,46 @@ def test_each_rung_of_telemetry_is_one_line(caplog: pytest.LogCaptureFixture) ->
     assert [line["age_s"] for line in lines] == [0.0, 3.0, 4.0, 31.0, 0.0]
 
 
+def test_cards_that_are_all_lost_tell_no_load_and_no_age(caplog: pytest.LogCaptureFixture) -> None:
+    throttle = throttle_for_tests()
+    throttle.tick()
+    throttle.gpu.lose()
+    throttle.tick(40)
+    *_, blind = keys(caplog.records, "telemetry_changed")
+    assert (blind["state"], blind["provider"], blind["age_s"]) == ("blind", "fake", None)
+    text = "GPU telemetry is stale (fake, every GPU is lost, so none tells a load)"
+    assert text in [record.getMessage() for record in caplog.records]
+
+
+def test_each_change_over_of_the_signal_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    engine, card = Named("vllm:a", clock, devices=0, engines=1), Named("nvml", clock)
+    station = Station((engine, card), clock)
+    station.tick(5)
+    assert not keys(caplog.records, "signal_changed"), "the first signal replaces none"
+    engine.raises(OSError("gone"))
+    station.tick(40)
+    engine.recover()
+    station.tick(20)
+    lines = keys(caplog.records, "signal_changed")
+    assert [(line["level"], line["signal"], line["provider"]) for line in lines] == [
+        ("WARNING", "utilization", "nvml"),
+        ("INFO", "pressure", "vllm:a"),
+    ]
+    text = "the load is told by the utilization now (nvml), no longer by the pressure"
+    assert text in [record.getMessage() for record in caplog.records]
+
+
 def test_a_card_that_hangs_is_one_line_with_its_evidence(caplog: pytest.LogCaptureFixture) -> None:
     throttle = throttle_for_tests(policy="gate")
-    throttle.gpu.utilization_pct, throttle.gpu.power_w, throttle.gpu.power_limit_w = 100.0, 70.0, 700.0
+    throttle.gpu.utilization_pct, throttle.gpu.power_w, throttle.gpu.power_limit_w = 80.0, 450.0, 700.0
+    throttle.tick()
+    answered = throttle.try_admit(Demand(Priority.HIGH))
+    assert isinstance(answered, Permit)
+    throttle.tick()
+    answered.settle()
+    throttle.tick()
+    throttle.gpu.utilization_pct, throttle.gpu.power_w = 100.0, 70.0
     permit = throttle.try_admit(Demand(Priority.HIGH))
     assert isinstance(permit, Permit)
     throttle.tick(60)
