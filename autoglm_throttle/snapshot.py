@@ -173,8 +173,8 @@ class Snapshot:
     policy: Policy
     regime: Regime
     ready: bool
-    """False while no usable card is left, or while all that are left are stalled, by telemetry that can still be
-    believed; the same under every policy."""
+    """False while no usable card is left, or while all that are left are stalled, by telemetry that can still
+    be believed; the same under every policy."""
     requests: Mapping[tuple[Priority, DecisionName, Reason], int]
     exempt: int
     active: Mapping[Priority, int]

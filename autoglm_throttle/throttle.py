@@ -13,7 +13,7 @@ from typing import Any, Literal
 from autoglm_throttle import assembly, journal
 from autoglm_throttle.admission import Admission
 from autoglm_throttle.control.choose import controller
-from autoglm_throttle.control.latency import P95
+from autoglm_throttle.control.latency import P95, Reach
 from autoglm_throttle.control.nominal import fullness
 from autoglm_throttle.desk import Desk
 from autoglm_throttle.limiting.rate_refusal import Rated
@@ -67,6 +67,7 @@ class Throttle(Admission):
         self._manual = sampling == "manual"
         self._listening = False
         self._p95 = P95(DURATION_BUCKETS_S)
+        self._reach = Reach()
         self._viewed_s = -math.inf
         self._view: GpuView | None = None
         self._admitted: dict[str, int] = {}
@@ -269,11 +270,13 @@ class Throttle(Admission):
         """What our own requests tell about the service."""
         rows, gate = self._desk.rows, self._desk.gate
         counts = [sum(column) for column in zip(*(row.durations.counts for row in rows.classes), strict=True)]
-        in_reach = not gate.view(now).slo_unreachable
-        ended = sum(row.outcomes[Outcome.SUCCESS] + row.outcomes[Outcome.FAILURE] for row in rows.classes)
+        p95_s, slo_s = self._p95.update(counts, now), self.settings.slo_s
+        met = self._reach.update(p95_s, slo_s, now)
+        in_reach = not gate.view(now).slo_unreachable if self.settings.policy in assembly.WITH_GATE else met
+        ended = sum(row.outcomes[Outcome.SUCCESS] for row in rows.classes)
         return Work(
-            p95_s=self._p95.update(counts, now),
-            slo_s=self.settings.slo_s if in_reach else None,
+            p95_s=p95_s,
+            slo_s=slo_s if in_reach else None,
             in_flight=gate.in_flight,
             waiting=gate.waiting,
             at_limit=gate.in_flight >= gate.limit,

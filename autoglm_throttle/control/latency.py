@@ -11,6 +11,7 @@ edge, which is too low by an unknown amount.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 
@@ -20,6 +21,11 @@ ENOUGH = 20
 FORGET_S = 30.0
 """Without a finished request for so long nothing is known any more, as long as until telemetry is blind.
 Otherwise a slow past would shut the door, and behind a shut door no request could ever disprove it."""
+
+
+REMEMBER_S = 600.0
+"""For so long a service that has met its objective is believed to be able to; chosen, well above the length
+of an overload that somebody would leave to a throttle."""
 
 
 class P95:
@@ -70,6 +76,32 @@ class P95:
             looks.popleft()
         between = [new - old for new, old in zip(looks[-1], looks[0], strict=True)]
         return _percentile(between, self._edges_s) if sum(between) >= ENOUGH else None
+
+
+class Reach:
+    """Whether an objective can be met at all, where no gate knows how long an unloaded answer takes.
+
+    An objective that was not met once in ten minutes says nothing about load: the default of 2 s is out of
+    reach for answers that are streamed for longer. Taken for load it would shut the door, open it when the
+    past is forgotten, and shut it again.
+    """
+
+    __slots__ = ("_met_s",)
+
+    def __init__(self) -> None:
+        self._met_s = -math.inf
+
+    def update(self, p95_s: float | None, slo_s: float, now: float) -> bool:
+        """Look again; False while the objective has not been met for ten minutes, or yet.
+
+        Args:
+            p95_s: 95th percentile of lately finished requests; None: not known.
+            slo_s: the objective.
+            now: monotonic seconds.
+        """
+        if p95_s is not None and p95_s <= slo_s:
+            self._met_s = now
+        return now - self._met_s <= REMEMBER_S
 
 
 def _percentile(counts: Sequence[int], edges_s: Sequence[float]) -> float:

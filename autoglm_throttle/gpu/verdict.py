@@ -162,7 +162,7 @@ class _Card:
 
     @property
     def speed_share(self) -> float:
-        """Clock over full speed, 0.2..1; 1 where it is not known, or no slower than the rates were set for."""
+        """Clock over full speed, 0.2..1; 1 where it is not known, or as slow as since the start."""
         return math.fsum(self._clocks) / len(self._clocks) if self._clocks and not self._as_given else 1.0
 
     def _restart(self) -> None:

@@ -38,7 +38,7 @@ class Work:
     at_limit: bool = False
     """Whether as many are in flight as may be."""
     completed_total: int = 0
-    """Requests that ended with an answer; only grows."""
+    """Requests that ended well; only grows. Failures are no progress: a hang ends in time-outs."""
     chunks_total: int = 0
     """Parts of answers streamed to clients; only grows. For a language model, close to its tokens."""
     host_load: float | None = None

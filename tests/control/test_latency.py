@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.control.latency import ENOUGH, FORGET_S, P95
+from autoglm_throttle.control.latency import ENOUGH, FORGET_S, P95, REMEMBER_S, Reach
 
 EDGES = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
 
@@ -109,3 +109,14 @@ def test_more_in_all_but_fewer_of_one_began_anew_too() -> None:
     counted.finish([4.0] * 20)
     counted.counts = [0] * len(counted.counts)
     assert counted.finish([0.05] * 60) == pytest.approx(0.095)
+
+
+def test_an_objective_is_in_reach_for_ten_minutes_after_it_was_met() -> None:
+    reach = Reach()
+    assert not reach.update(None, 2.0, 0.0)
+    assert not reach.update(8.0, 2.0, 1.0), "never met"
+    assert reach.update(2.0, 2.0, 2.0)
+    assert reach.update(8.0, 2.0, 2.0 + REMEMBER_S)
+    assert not reach.update(8.0, 2.0, 2.1 + REMEMBER_S)
+    assert reach.update(1.0, 2.0, 3.0 + REMEMBER_S)
+    assert reach.update(None, 2.0, 4.0 + REMEMBER_S)
