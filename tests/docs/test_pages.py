@@ -13,6 +13,7 @@ import pytest
 
 from autoglm_throttle import Throttle, ThrottleMiddleware
 from autoglm_throttle.cli import main
+from autoglm_throttle.gpu.recording import COLUMNS
 from autoglm_throttle.settings import PREFIX, SETTINGS, Settings
 from examples.existing_service import app as existing
 from tests.docs.pages import PAGES, ROOT, Block, Command, blocks, commands
@@ -118,6 +119,25 @@ def test_a_configuration_file_is_right(block: Block, tmp_path: Path) -> None:
     environ = {f"{PREFIX}CONFIG_FILE": str(path), f"{PREFIX}KEY_SECRET": "a secret of 16 bytes or more"}
     settings = Settings.from_env(environ)
     assert settings.routes or settings.plans
+
+
+def test_the_printed_recording_plays_and_every_column_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (block,) = blocks("csv")
+    (tmp_path / "cards.csv").write_text(block.text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(f"{PREFIX}GPU", "fake:cards.csv")
+    assert main(["gpus"]) == 0
+    page = (ROOT / "docs" / block.page).read_text(encoding="utf-8")
+    printed = {
+        row.split()[0]: row.split() for row in capsys.readouterr().out.splitlines() if row[:1].isdigit()
+    }
+    for words in (row.split() for row in page.splitlines() if row.endswith("  fake")):
+        read = slice(6)  # behind it: what a single look may be too short for
+        assert printed[words[0]][read] == words[read], "the picture is of these rows"
+    table = page.partition("| of | columns |")[2].partition("\n\n")[0]
+    assert set(COLUMNS) <= set(re.findall(r"`(\w+)`", table))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
