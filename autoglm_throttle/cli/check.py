@@ -6,7 +6,8 @@ import argparse
 
 from autoglm_throttle.cli.command import load
 from autoglm_throttle.cli.output import FINE, as_json, remark, write, write_json
-from autoglm_throttle.settings import advice
+from autoglm_throttle.gpu.select import providers
+from autoglm_throttle.settings import SETTINGS, ConfigError, Problem, Settings, advice
 
 
 def run(args: argparse.Namespace) -> int:
@@ -15,7 +16,9 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         ConfigError: there are problems.
     """
-    warnings = advice(load(args))
+    settings = load(args)
+    _check_sources(settings)
+    warnings = advice(settings)
     if args.format == "json":
         write_json({"ok": True, "problems": [], "warnings": as_json(warnings)})
         return FINE
@@ -23,3 +26,11 @@ def run(args: argparse.Namespace) -> int:
         write(remark("warning", warning))
     write(f"no problem, {len(warnings)} warning{'' if len(warnings) == 1 else 's'}")
     return FINE
+
+
+def _check_sources(settings: Settings) -> None:
+    """Make the sources without reading them: a start fails where one lacks its package."""
+    try:
+        providers(settings.gpu, devices=settings.gpu_devices, selector=settings.gpu_selector)
+    except ValueError as error:
+        raise ConfigError([Problem(SETTINGS["gpu"].variable, str(error))]) from None

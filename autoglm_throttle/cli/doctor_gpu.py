@@ -59,7 +59,7 @@ def examine(settings: Settings) -> list[Finding]:
             settings.gpu, devices=settings.gpu_devices, selector=settings.gpu_selector, manual=True
         )
     except ValueError as error:
-        return [_finding("source", Level.FAIL, f"GPU={settings.text_of('gpu')}: {error}")]
+        return [_finding("source", Level.FAIL, _named("GPU", str(error)))]
     if not sources:
         return [_finding("source", Level.OK, "GPU=none: nothing is read", value="none")]
     return [finding for source in sources for finding in _look(source, settings)]

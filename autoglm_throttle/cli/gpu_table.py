@@ -12,6 +12,7 @@ from autoglm_throttle.gpu.merge import load_pct
 from autoglm_throttle.gpu.row import MEASURED
 from autoglm_throttle.model import Finding, GpuSample, GpuView, Verdict
 from autoglm_throttle.observe.device_label import labelled
+from autoglm_throttle.settings.gpu_items import ENGINES
 
 NAME_AT_MOST: Final = 20
 """Characters of a product's or a model's name, so that a line fits into 120 columns."""
@@ -35,7 +36,7 @@ _CARDS: Final = (
     "age s",
     "source",
 )
-_ENGINES: Final = ("engine", "model", "running", "queued", "cache %", "tokens/s", "age s", "source")
+_ENGINE_HEADING: Final = ("engine", "model", "running", "queued", "cache %", "tokens/s", "age s", "source")
 
 
 def as_text(seen: Seen) -> str:
@@ -43,13 +44,13 @@ def as_text(seen: Seen) -> str:
     cards, engines = _split(seen)
     parts = []
     if cards:
-        rows = [_card(label, row, _verdict(seen.view, row), seen.at_s) for label, row in cards]
+        rows = [_card(label, row, seen) for label, row in cards]
         parts.append(table([_CARDS, *rows], right=frozenset({2, 3, 4, 5, 6, 7, 9})))
     if engines:
-        rows = [_engine(label, row, seen.at_s) for label, row in engines]
-        parts.append(table([_ENGINES, *rows], right=frozenset({2, 3, 4, 5, 6})))
+        rows = [_engine(label, row, seen) for label, row in engines]
+        parts.append(table([_ENGINE_HEADING, *rows], right=frozenset({2, 3, 4, 5, 6})))
     if not parts:
-        parts.append("no GPU is seen")
+        parts.append(_nothing(seen.sources))
     remarks = [*_reasons(seen.view, cards), *map(_silent, seen.sources)]
     if any(remarks):
         parts.append("\n".join(printable(text) for text in remarks if text))
@@ -61,12 +62,20 @@ def as_document(seen: Seen) -> dict[str, Any]:
     cards, engines = _split(seen)
     return {
         "gpus": [
-            _row(label, row, seen.at_s) | {"verdict": _judged(_verdict(seen.view, row), seen.at_s)}
+            _row(label, row, seen) | {"verdict": _judged(_verdict(seen.view, row), seen.at_s)}
             for label, row in cards
         ],
-        "engines": [_row(label, row, seen.at_s) for label, row in engines],
+        "engines": [_row(label, row, seen) for label, row in engines],
         "sources": [{"name": one.name, "state": one.state, "said": one.said} for one in seen.sources],
     }
+
+
+def _nothing(sources: Sequence[Source]) -> str:
+    kinds = {one.name.partition(":")[0] for one in sources}
+    asked = [
+        what for what, there in (("GPU", kinds - ENGINES or not kinds), ("engine", kinds & ENGINES)) if there
+    ]
+    return " and ".join(f"no {what}" for what in asked) + " is seen"
 
 
 def _silent(source: Source) -> str:
@@ -87,7 +96,8 @@ def _verdict(view: GpuView | None, row: GpuSample) -> Verdict | None:
     return None if view is None else view.verdicts.get((row.host, row.device))
 
 
-def _card(label: str, row: GpuSample, verdict: Verdict | None, now: float) -> Sequence[str]:
+def _card(label: str, row: GpuSample, seen: Seen) -> Sequence[str]:
+    verdict = _verdict(seen.view, row)
     return (
         printable(label),
         _name(row),
@@ -98,12 +108,12 @@ def _card(label: str, row: GpuSample, verdict: Verdict | None, now: float) -> Se
         _number(row.sm_clock_mhz),
         _number(row.temperature_c),
         UNKNOWN if verdict is None else verdict.finding.value,
-        _age(row, now),
+        _age(row, seen),
         printable(row.source),
     )
 
 
-def _engine(label: str, row: GpuSample, now: float) -> Sequence[str]:
+def _engine(label: str, row: GpuSample, seen: Seen) -> Sequence[str]:
     return (
         printable(label),
         _name(row),
@@ -111,7 +121,7 @@ def _engine(label: str, row: GpuSample, now: float) -> Sequence[str]:
         _number(row.queued),
         _percent(row.kv_used_ratio),
         _number(row.tokens_per_s),
-        _age(row, now),
+        _age(row, seen),
         printable(row.source),
     )
 
@@ -120,17 +130,24 @@ def _reasons(view: GpuView | None, cards: Labelled) -> Iterator[str]:
     for label, row in cards:
         verdict = _verdict(view, row)
         if row.health == "lost":
-            yield f"{label}: lost: {'; '.join(row.notes)}"
+            yield ": ".join([label, "lost", *(["; ".join(row.notes)] if row.notes else [])])
         elif verdict is not None and verdict.finding not in _PLAIN:
-            told = ", ".join(f"{name} {value:.3g}" for name, value in verdict.evidence.items())
-            yield f"{label}: {verdict.finding}, {verdict.confidence:.0%} sure: {told or 'nothing is known'}"
+            yield f"{label}: {_found(verdict)}"
 
 
-def _row(label: str, row: GpuSample, now: float) -> dict[str, Any]:
+def _found(verdict: Verdict) -> str:
+    """The verdict and what speaks for it; where there is none yet, nothing is sure."""
+    told = ", ".join(f"{name} {value:.3g}" for name, value in verdict.evidence.items()) or "nothing is known"
+    if verdict.finding is Finding.UNKNOWN:
+        return f"not judged yet, as long as the measurements are too few or tell too little: {told}"
+    return f"{verdict.finding}, {verdict.confidence:.0%} sure: {told}"
+
+
+def _row(label: str, row: GpuSample, seen: Seen) -> dict[str, Any]:
     named = ("device", "host", "kind", "name", "source", "health", "notes")
     told = {name: getattr(row, name) for name in (*named, *MEASURED)}
     told["throttle"] = None if row.throttle is None else sorted(row.throttle)
-    return {"label": label, **told, "age_s": round(_age_s(row, now), 3)}
+    return {"label": label, **told, "age_s": round(_age_s(row, seen.at_s), 3), "stale": _stale(row, seen)}
 
 
 def _judged(verdict: Verdict | None, now: float) -> dict[str, Any] | None:
@@ -172,5 +189,10 @@ def _age_s(row: GpuSample, now: float) -> float:
     return max(0.0, now - row.taken_at_s) + row.age_s
 
 
-def _age(row: GpuSample, now: float) -> str:
-    return f"{_age_s(row, now):.1f}"
+def _age(row: GpuSample, seen: Seen) -> str:
+    return f"{_age_s(row, seen.at_s):.1f}{' stale' if _stale(row, seen) else ''}"
+
+
+def _stale(row: GpuSample, seen: Seen) -> bool:
+    """Whether these are the last numbers of a source that tells nothing any more."""
+    return any(one.name == row.source and one.said for one in seen.sources)

@@ -6,9 +6,7 @@ import argparse
 import contextlib
 import json
 import math
-import os
 import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from threading import Event
 from typing import Final
@@ -16,8 +14,8 @@ from typing import Final
 from autoglm_throttle.cli.command import add_sources, load
 from autoglm_throttle.cli.gpu_table import as_document, as_text
 from autoglm_throttle.cli.gpu_watch import GpuWatch, Seen
-from autoglm_throttle.cli.output import FINE, PROBLEM_FOUND, write, write_json
-from autoglm_throttle.settings import ConfigError, Problem, Settings
+from autoglm_throttle.cli.output import FINE, PROBLEM_FOUND, reader_may_leave, write, write_json
+from autoglm_throttle.settings import SETTINGS, ConfigError, Problem, Settings
 
 LEAST_S: Final = 0.2
 """Drivers average over as much: looking more often shows the same."""
@@ -29,6 +27,10 @@ _FROM_THE_TOP: Final = "\x1b[H\x1b[2J"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     add_sources(parser)
+    parser.epilog = (
+        "Exit status: 0 all is well, 1 a source fails, a card is lost or the settings have problems (with "
+        "GPU_REQUIRED also if no GPU is found), 2 wrong usage."
+    )
     parser.add_argument(
         "--json", dest="format", action="store_const", const="json", help="the same as --format json"
     )
@@ -53,12 +55,12 @@ def run(args: argparse.Namespace) -> int:
     try:
         watch = GpuWatch(settings)
     except ValueError as error:
-        raise ConfigError([Problem("GPU", str(error))]) from None
+        raise ConfigError([Problem(SETTINGS["gpu"].variable, str(error))]) from None
     if not watch.anything and args.format == "text":
         write("GPU=none: nothing is read")
         return FINE
     with watch:
-        with contextlib.suppress(KeyboardInterrupt), _reader_may_leave():
+        with contextlib.suppress(KeyboardInterrupt), reader_may_leave():
             watch.settle()
             if args.watch is not None:
                 _repeat(watch, args.watch, as_lines=args.format == "json")
@@ -80,15 +82,6 @@ def _repeat(watch: GpuWatch, every_s: float, *, as_lines: bool) -> None:
             write(f"{top}{now.astimezone():%H:%M:%S}\n{as_text(seen)}\n")
         sys.stdout.flush()
         pause.wait(every_s)
-
-
-@contextlib.contextmanager
-def _reader_may_leave() -> Iterator[None]:
-    """Whoever reads the other end of a pipe may have seen enough, as ``head`` has."""
-    try:
-        yield
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the exit flushes, and fails, too
 
 
 def _well(seen: Seen, settings: Settings) -> bool:

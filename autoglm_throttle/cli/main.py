@@ -11,7 +11,14 @@ from typing import Final
 
 from autoglm_throttle.cli import check, doctor, gpus, identity, show, tiers
 from autoglm_throttle.cli.command import Command, add_sources
-from autoglm_throttle.cli.output import PROBLEM_FOUND, as_json, remark, write, write_json
+from autoglm_throttle.cli.output import (
+    PROBLEM_FOUND,
+    as_json,
+    reader_may_leave,
+    remark,
+    write,
+    write_json,
+)
 from autoglm_throttle.model import ThrottleError
 from autoglm_throttle.settings import ConfigError
 from autoglm_throttle.version import __version__
@@ -55,7 +62,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     args = _parser(arguments).parse_args(arguments)
     logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
-    command: Command = args.command
+    with reader_may_leave() as reader:
+        reader.status = _run(args.command, args)
+    return reader.status
+
+
+def _run(command: Command, args: argparse.Namespace) -> int:
     try:
         return command.run(args)
     except ConfigError as error:

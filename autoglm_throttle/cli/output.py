@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from autoglm_throttle.settings import Problem
@@ -32,6 +33,23 @@ def write(text: str) -> None:
 def write_json(document: object) -> None:
     """Write one JSON document in ASCII."""
     write(json.dumps(document, indent=2))
+
+
+class Reader:
+    """Whoever reads what a command writes."""
+
+    status = FINE
+    """The exit status for one who left before the end."""
+
+
+@contextlib.contextmanager
+def reader_may_leave() -> Iterator[Reader]:
+    """Whoever reads the other end of a pipe may have seen enough, as ``head`` has."""
+    try:
+        yield Reader()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the exit flushes, and fails, too
 
 
 def table(rows: Iterable[Sequence[str]], *, right: frozenset[int] = frozenset()) -> str:

@@ -11,6 +11,7 @@ from autoglm_throttle.cli.command import load
 from autoglm_throttle.cli.output import FINE, table, write, write_json
 from autoglm_throttle.model import Policy, Priority, Signal
 from autoglm_throttle.settings import Settings, user_limits_text
+from autoglm_throttle.settings.gpu_items import ENGINES
 from autoglm_throttle.settings.quantity import plain
 
 
@@ -148,10 +149,19 @@ def _user_limits(settings: Settings) -> str:
 
 
 def _table(settings: Settings, title: str, workers: int) -> str:
-    signal = "pressure" if settings.signal is Signal.PRESSURE else "GPU utilization"
-    heading = [signal, "factor", *(priority.label for priority in Priority)]
+    heading = [
+        "pressure" if _by_pressure(settings) else "GPU utilization",
+        "factor",
+        *(priority.label for priority in Priority),
+    ]
     rows = [
         [str(band), plain(band.factor), *map(plain, _rates(settings, band.factor, workers))]
         for band in bands(settings)
     ]
     return f"{title}\n{table([heading, *rows], right=frozenset({1, 2, 3, 4}))}"
+
+
+def _by_pressure(settings: Settings) -> bool:
+    if settings.signal is not Signal.AUTO:
+        return settings.signal is Signal.PRESSURE
+    return any(item.partition(":")[0] in ENGINES for item in settings.gpu)

@@ -182,6 +182,27 @@ def test_check_finds_a_wrong_value_of_each_variable(run: Run, name: str) -> None
     assert f"problem: {PREFIX}{name.upper()}: " in out
 
 
+def test_check_finds_a_source_whose_package_is_missing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("check", GPU="nvml")[0] == 0
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: None)
+    status, out = run("check", GPU="nvml")
+    assert status == 1
+    assert out.startswith("problem: AUTOGLM_THROTTLE_GPU: GPU=nvml needs the Python package nvidia-ml-py")
+
+
+@pytest.mark.parametrize(
+    ("signal", "gpu", "heading"),
+    [
+        ("auto", "none", "GPU utilization"),
+        ("auto", "vllm:http://h", "pressure"),
+        ("utilization", "vllm:http://h", "GPU utilization"),
+        ("pressure", "none", "pressure"),
+    ],
+)
+def test_the_bands_are_of_the_signal_that_is_read(run: Run, signal: str, gpu: str, heading: str) -> None:
+    assert run("tiers", SIGNAL=signal, GPU=gpu)[1].splitlines()[1].startswith(heading)
+
+
 def test_an_env_file_and_a_file_on_the_command_line(run: Run, tmp_path: Path) -> None:
     (tmp_path / "prod.env").write_text("AUTOGLM_THROTTLE_WORKERS=7\n")
     status, out = run("show", "--env-file", "prod.env", "--config-file", "throttle.toml", "--format", "json")

@@ -168,6 +168,28 @@ def test_every_quantity_is_in_the_document() -> None:
     assert document["gpus"][2]["utilization_pct"] is None, "a lost card is not idle"
 
 
+def test_what_was_asked_for_and_is_not_seen() -> None:
+    failing = [Source(name, "failing", "away") for name in ("vllm:h:1", "dcgm:h:2")]
+    assert as_text(Seen(1.0, None, tuple(failing[:1]))).startswith("no engine is seen\n")
+    assert as_text(Seen(1.0, None, tuple(failing))).startswith("no GPU and no engine is seen\n")
+
+
+def test_the_last_numbers_of_a_dead_source_are_marked() -> None:
+    sources = (Source("nvml", "failing", "away"), *SOURCES[1:2])
+    cards = seen(CARDS[0], CARDS[4], sources=sources)
+    dead, alive = as_text(cards).splitlines()[1:3]
+    assert re.search(r" 1\.5 stale  nvml$", dead)
+    assert re.search(r" 29\.9  dcgm:node-7:9400$", alive)
+    assert [card["stale"] for card in as_document(cards)["gpus"]] == [True, False]
+
+
+def test_a_lost_card_without_a_note_and_one_without_a_verdict_are_named_plainly() -> None:
+    assert as_text(seen(row("GPU-c", 2, health="lost"))).splitlines()[3] == "2: lost"
+    unjudged = as_text(seen(CARDS[4]))
+    assert "node-7/0: not judged yet" in unjudged
+    assert "% sure" not in unjudged
+
+
 def test_names_from_outside_move_no_cursor() -> None:
     evil = "\x1b[2J\nall is well"
     lost = row(evil, health="lost", notes=(evil,), host=evil, source=evil)
@@ -237,7 +259,7 @@ def test_a_source_that_cannot_be_reached(show: Show, server: BadServer) -> None:
     status, out = show(GPU=f"vllm:{server.url(login='me:hunter2@')}")
     assert status == 1
     said = f"vllm:127.0.0.1:{server.port} cannot be reached: Connection refused"
-    assert out == f"no GPU is seen\n\n{said}\n"
+    assert out == f"no engine is seen\n\n{said}\n"
 
 
 def test_a_card_that_does_not_exist(show: Show) -> None:
@@ -252,7 +274,7 @@ def test_a_package_that_is_missing(show: Show, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: None)
     status, out = show(GPU="nvml")
     assert status == 1
-    assert "problem: GPU: GPU=nvml needs the Python package nvidia-ml-py: pip install" in out
+    assert "problem: AUTOGLM_THROTTLE_GPU: GPU=nvml needs the Python package nvidia-ml-py: pip install" in out
 
 
 class Hung:
@@ -389,6 +411,17 @@ def test_times_that_are_none(seconds: str, capsys: pytest.CaptureFixture[str]) -
         main(["gpus", f"--watch={seconds}"])
     assert caught.value.code == 2
     assert f"'{seconds}' is no time of 0.2 s or more" in capsys.readouterr().err
+
+
+def test_whoever_reads_a_command_may_leave() -> None:
+    """As ``| head -0`` does; standard output is flushed as late as at the exit."""
+    read, write = os.pipe()
+    os.close(read)
+    environ = {name: value for name, value in os.environ.items() if "AUTOGLM" not in name}
+    command = [sys.executable, "-m", "autoglm_throttle", "check"]
+    with os.fdopen(write, "wb") as out:
+        done = subprocess.run(command, env=environ, stdout=out, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_whoever_reads_may_leave() -> None:
