@@ -6,6 +6,7 @@ and the first that is reached acts. The gate learns how many requests make the f
 quota refuses class by class, in shares of what requests can fill, at once, and also where there is no gate.
 So low and mid meet their quota first, and high, on a device, the gate. The quota of high acts first under the
 policies without a gate, and with engines: they take their memory in advance, so the gate learns nothing.
+On a device no cap reaches beyond ``GPU_MEMORY_TARGET`` of the whole, whatever is idle in it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ RESUME = 0.05
 
 DEEP_CUT = 0.4
 """Factor from which all but high get the last precision: the second step of the founding table."""
+
+LONGEST_S = 3600.0
+"""Greatest wait told, in seconds: the rate at which requests end goes to 0 while none does; chosen."""
 
 COMPUTE_PRIORITIES: Final = (0, 5, 9)
 """For high, mid, low: one digit, so that 9 minus it turns the order round; chosen."""
@@ -62,12 +66,14 @@ class QuotaView:
     """The quotas at one moment."""
 
     basis: Basis
-    """With ``unknown`` or ``kept`` the caps do nothing."""
+    """With ``unknown`` the caps do nothing; with ``kept`` they are shares of what is left."""
     fill: float | None
     """Share of the usable memory that is full, carried on to what is in flight now; None: not known."""
     caps: Mapping[Priority, float]
+    """Those in force: lower than set where the whole device would else get fuller than the target. 0: one
+    request at a time."""
     closed: Mapping[Priority, bool]
-    """Whether a class is refused until the fill is 0.05 below its cap."""
+    """Whether a class is refused until the fill is 0.05 below its cap, or half of a cap below 0.1."""
     slope: float
     """Fill that one unit of cost adds."""
     usable_bytes: int | None
@@ -106,7 +112,8 @@ class Quota:
         """Why a demand may not come in; None: it may, or memory is not known.
 
         Nothing is charged: who is let in is counted with `hold`. The first one in flight needs room at its
-        sample alone, for a slope learned wrongly could otherwise never be corrected.
+        sample alone, for a slope learned wrongly could otherwise never be corrected; and none where the fill
+        stays with nothing in flight, for no waiting would bring any.
         """
         if not demand.holds_slot:
             return None
@@ -114,18 +121,10 @@ class Quota:
         if fill is None:
             return None
         cap, key = self._cap(demand)
-        usable, stated = self._memory.usable_bytes, demand.memory_bytes
-        if stated is not None and usable is not None and stated > cap * usable:
-            return _too_large(cap * usable)
-        if key in self._closed and fill > cap - RESUME:
-            return self._full(fill - (cap - RESUME), fill, cap, now)
-        self._closed.discard(key)
-        excess = fill + self._share(demand) - cap
-        if excess <= 0.0:
-            return None
-        if fill + self._memory.slope > cap:
-            self._closed.add(key)
-        return self._full(excess, fill, cap, now)
+        stated, most = demand.memory_bytes, self._memory.most_bytes(cap)
+        if stated is not None and most is not None and stated > most:
+            return _too_large(most)
+        return None if self._alone() else self._above(demand, fill, min(cap, self._memory.ceiling), key)
 
     def hold(self, demand: Demand) -> Load:
         """Count a demand that comes in; it must be dropped from the load that is returned."""
@@ -146,7 +145,8 @@ class Quota:
         usable = self._memory.usable_bytes
         left = None
         if fill is not None and usable is not None:
-            left = max(0, round((self._cap(demand)[0] - fill) * usable))
+            cap = min(self._cap(demand)[0], self._memory.ceiling)
+            left = max(0, round((cap - fill) * usable))
         labels = rules.precisions if route.precisions is None else route.precisions
         return Hint(self._label(labels, demand, fill), COMPUTE_PRIORITIES[priority], left)
 
@@ -154,13 +154,15 @@ class Quota:
         """All figures at ``now``."""
         memory = self._memory
         fill = memory.projected(self.load, now)
-        caps = dict(zip(Priority, self._rules.caps, strict=True))
+        ceiling = 1.0 if fill is None else memory.ceiling
+        caps = {p: min(cap, ceiling) for p, cap in zip(Priority, self._rules.caps, strict=True)}
+        acts = fill is not None and not self._alone()
         return QuotaView(
             basis=memory.state(now),
             fill=fill,
             caps=caps,
             closed={
-                priority: priority in self._closed and fill is not None and fill > cap - RESUME
+                priority: acts and priority in self._closed and _shut(fill or 0.0, cap)
                 for priority, cap in caps.items()
             },
             slope=memory.slope,
@@ -168,8 +170,24 @@ class Quota:
             cost=self.load.cost,
         )
 
+    def _above(self, demand: Demand, fill: float, cap: float, key: Priority | str) -> Decision | None:
+        """Refuse what goes beyond a cap, and all of its class until the fill is well below."""
+        if key in self._closed and _shut(fill, cap):
+            return self._full(fill - _resume(cap), fill, cap)
+        self._closed.discard(key)
+        excess = fill + self._share(demand) - cap
+        if excess <= 0.0 < cap:
+            return None
+        if cap <= 0.0 or fill + self._memory.slope > cap:
+            self._closed.add(key)
+        return self._full(excess, fill, cap)
+
+    def _alone(self) -> bool:
+        """Whether nothing is in flight here and the fill has stayed all the same: it is others', or kept."""
+        return self._memory.basis is Basis.KEPT and not self.load.held
+
     def _cap(self, demand: Demand) -> tuple[float, Priority | str]:
-        """The cap of a demand, and what keeps it closed together with others."""
+        """The cap of a demand as it is set, and what keeps it closed together with others."""
         if demand.route is not None:
             route = self._rules.routes.get(demand.route, _NO_ROUTE)
             if route.cap is not None:
@@ -196,17 +214,31 @@ class Quota:
             place = max(place, labels.index(demand.precision))
         return labels[place]
 
-    def _full(self, excess: float, fill: float, cap: float, now: float) -> Decision:
-        """The refusal. Room comes when requests end, and shows at the next sample at the latest.
+    def _full(self, excess: float, fill: float, cap: float) -> Decision:
+        """The refusal. Room comes when requests end, and shows with the next measurement.
 
-        The wait is an estimate, unlike that of a bucket: how soon requests end is theirs.
+        The wait is an estimate, unlike that of a bucket: how soon requests end is theirs. It is no shorter
+        than a whole interval, for all who are refused in one would else come back at its end together.
         """
         memory = self._memory
-        wait = memory.next_sample_s(now)
+        wait = memory.renewal_s
+        if self.load.held and memory.end_rate:
+            wait = max(wait, 1.0 / memory.end_rate)
         freed = memory.slope * (memory.release_rate or 0.0)
         if freed > 0.0:
             wait = max(wait, excess / freed)
+        wait = min(wait, max(LONGEST_S, memory.renewal_s))
         return Decision(False, Reason.GPU, "gpu:memory", "memory", cap, max(0.0, cap - fill), wait, wait)
+
+
+def _resume(cap: float) -> float:
+    """The fill at which a class that was refused is let in again."""
+    return max(cap - RESUME, cap / 2)
+
+
+def _shut(fill: float, cap: float) -> bool:
+    """Whether a class that was refused still is; a cap of 0 leaves nothing to be below of."""
+    return cap <= 0.0 or fill > _resume(cap)
 
 
 def _too_large(limit_bytes: float) -> Decision:

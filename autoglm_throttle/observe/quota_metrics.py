@@ -54,14 +54,15 @@ QUOTA_METRICS: Final[tuple[MetricSpec, ...]] = (
         PREFIX + "quota_memory_cap_ratio",
         "gauge",
         ("priority",),
-        "Share of that memory above which the class is refused; a route may have its own.",
+        "Share of that memory above which the class is refused; a route may have its own. "
+        "0 where memory stays above GPU_MEMORY_TARGET with nothing in flight: one request at a time.",
         _each(lambda quota: quota.caps),
     ),
     MetricSpec(
         PREFIX + "quota_closed",
         "gauge",
         ("priority",),
-        "1 while all of the class are refused, until the fill is 0.05 below its cap. "
+        "1 while all of the class are refused, until the fill is 0.05 below its cap, or half of a small one. "
         "One that needs much may be refused before.",
         _each(lambda quota: quota.closed),
     ),
@@ -69,7 +70,8 @@ QUOTA_METRICS: Final[tuple[MetricSpec, ...]] = (
         PREFIX + "quota_basis",
         "stateset",
         ("basis",),
-        f"What the fill rests on: {', '.join(Basis)}. The caps do nothing while it is kept or unknown.",
+        f"What the fill rests on: {', '.join(Basis)}. "
+        "While it is kept the caps are shares of what is left; they do nothing while it is unknown.",
         _basis,
     ),
     MetricSpec(
@@ -83,7 +85,8 @@ QUOTA_METRICS: Final[tuple[MetricSpec, ...]] = (
         PREFIX + "quota_memory_usable_bytes",
         "gauge",
         (),
-        "What requests can fill of the fullest card. An engine's cache tells no bytes.",
+        "What requests can fill of the fullest card; what is left of it while the basis is kept. "
+        "An engine's cache tells no bytes.",
         _measured(lambda quota: quota.usable_bytes),
     ),
 )

@@ -181,14 +181,17 @@ def test_figures_of_another_basis_are_forgotten() -> None:
 
 
 class TestKept:
-    """A fill that stays when requests go says nothing of those who are there."""
+    """A fill that stays when requests go is not theirs: what is left beside it is."""
 
     def test_half_of_the_requests_went_and_the_fill_stayed(self) -> None:
         memory, load, now = watched((10.0, 0), (60.0, 4), (60.0, 3))
         assert memory.state(now) is Basis.DEVICE
         memory, load, now = watched((10.0, 0), (60.0, 4), (60.0, 2))
         assert memory.state(now) is Basis.KEPT
-        assert memory.projected(load, now) is None
+        assert memory.projected(load, now) == 0.0
+        assert memory.usable_bytes == 40 * GB
+        assert memory.ceiling == pytest.approx(32 / 40)
+        assert memory.most_bytes(0.5) == 45 * GB, "once it goes"
 
     def test_those_who_came_and_went_between_two_samples_count(self) -> None:
         memory, load = fresh()
@@ -213,11 +216,33 @@ class TestKept:
         memory, _, now = watched((10.0, 0), (10.5, 4), (10.5, 0))
         assert memory.state(now) is Basis.DEVICE
 
-    def test_what_is_kept_has_no_price(self) -> None:
+    def test_a_price_is_not_learned_from_what_is_kept(self) -> None:
         memory, _, _ = watched((0.0, 0), (40.0, 4))
         price = memory.slope
         memory, _, _ = watched((0.0, 0), (40.0, 4), (40.0, 1), (40.0, 0))
+        assert memory.slope == pytest.approx(price * 100 / 60), "a larger share of the smaller rest"
+        memory, _, _ = watched((0.0, 0), (40.0, 4), (40.0, 1), (40.0, 0), (50.0, 0))
         assert memory.slope == price
+
+    def test_what_comes_in_counts_towards_the_rest(self) -> None:
+        memory, load, now = watched((0.0, 0), (60.0, 6), (60.0, 3))
+        loaded(load, 2)
+        assert memory.projected(load, now) == pytest.approx(2 * 0.1 * 100 / 40)
+        load.add(Demand(memory_bytes=4 * GB))
+        assert memory.projected(load, now) == pytest.approx(0.5 + 0.1)
+
+    @pytest.mark.parametrize("used_gb", [92.0, 95.0, 100.0])
+    def test_beyond_the_target_nothing_is_left(self, used_gb: float) -> None:
+        memory, load, now = watched((30.0, 0), (used_gb, 4), (used_gb, 0))
+        assert memory.state(now) is Basis.KEPT
+        assert memory.ceiling == 0.0
+        assert memory.projected(load, now) == 0.0
+
+    def test_a_jump_is_learned_from_the_fill_as_it_was(self) -> None:
+        memory, _, now = watched((0.0, 0), (40.0, 4), (40.0, 1), (60.0, 3))
+        assert memory.state(now) is Basis.DEVICE
+        assert memory.fill == pytest.approx(0.6)
+        assert memory.slope == pytest.approx(0.1, rel=0.01)
 
 
 def test_how_fast_requests_end() -> None:
@@ -225,10 +250,49 @@ def test_how_fast_requests_end() -> None:
     assert memory.release_rate == pytest.approx(0.2 * 2)
 
 
-@pytest.mark.parametrize(("after_s", "wait_s"), [(0.0, 1.0), (0.25, 0.75), (1.0, 1.0), (7.0, 1.0)])
-def test_the_next_sample_is_ahead(after_s: float, wait_s: float) -> None:
-    memory, _, now = watched((0.0, 0), (10.0, 4))
-    assert memory.next_sample_s(now + after_s) == pytest.approx(wait_s)
+def test_how_many_requests_end_is_counted_beside_what_they_cost() -> None:
+    memory, load, now = watched((0.0, 0), (10.0, 4))
+    loaded(load, 1, cost=9.0)
+    unloaded(load, 1, cost=9.0)
+    load.add(Demand(memory_bytes=GB))
+    load.drop(Demand(memory_bytes=GB))
+    memory.learn(seen(card(10.0, now + 1.0)), load, now + 1.0)
+    assert memory.end_rate == pytest.approx(0.2 * 2)
+    assert memory.release_rate == pytest.approx(0.2 * 9.0)
+
+
+def test_books_begun_anew_are_no_negative_rate() -> None:
+    memory, load, now = watched((0.0, 0), (10.0, 4), (10.0, 0))
+    assert load.ended == 4
+    memory.learn(seen(card(10.0, now + 1.0)), Load(), now + 1.0)
+    assert memory.end_rate == memory.release_rate == pytest.approx(0.2 * 4 * 0.8)
+
+
+def test_how_soon_the_next_measurement_comes() -> None:
+    memory, load, now = watched((0.0, 0), (10.0, 4))
+    assert memory.renewal_s == 1.0
+    memory.learn(seen(card(10.0, now + 1.0), interval_s=2.0), load, now + 1.0)
+    assert memory.renewal_s == 2.0
+    memory.learn(seen(card(10.0, now + 2.0, period_s=10.0)), load, now + 2.0)
+    assert memory.renewal_s == 10.0
+
+
+@pytest.mark.parametrize(
+    ("idle_gb", "target", "ceiling"), [(0.0, 0.92, 0.92), (40.0, 0.92, 52 / 60), (80.0, 0.92, 0.6)]
+)
+def test_the_ceiling_is_the_target_of_the_whole_device(idle_gb: float, target: float, ceiling: float) -> None:
+    memory, load = MemoryFill(target, 1.0, 3.0), Load()
+    memory.learn(seen(card(idle_gb, 1.0)), load, 1.0)
+    assert memory.ceiling == pytest.approx(ceiling)
+    assert memory.most_bytes(0.1) == pytest.approx(0.1 * (100 - idle_gb) * GB)
+    assert memory.most_bytes(1.0) == pytest.approx((100 * target - idle_gb) * GB)
+
+
+def test_a_cache_has_no_ceiling_but_its_own() -> None:
+    memory, load, now = watched((40.0, 0), (95.0, 1))
+    assert memory.ceiling < 1.0
+    memory.learn(seen(card(95.0, now + 1.0), kv=0.4, at_s=now + 1.0), load, now + 1.0)
+    assert (memory.ceiling, memory.most_bytes(0.5)) == (1.0, None)
 
 
 def test_fractions_leave_nothing_behind() -> None:

@@ -132,12 +132,15 @@ def passed_on(**made: Any) -> SharedCard:
     return card
 
 
-def test_one_whose_work_has_passed_to_others_refuses_nobody_until_the_fill_moves() -> None:
+@pytest.mark.parametrize(("priority", "count"), [(LOW, 3), (MID, 4), (HIGH, 5)])
+def test_one_whose_work_has_passed_to_others_shares_out_what_is_left(priority: Priority, count: int) -> None:
     card = passed_on()
     assert [card.seen(worker).basis for worker in range(2)] == [Basis.KEPT, Basis.DEVICE]
-    assert card.ask(0, 4, LOW) == 4
-    assert card.ask(1, 4, LOW) == 0
+    assert card.seen(0).usable_bytes == 40 * GB
+    assert card.ask(0, 60, priority) == count
+    assert card.ask(1, 60, LOW) == 0
     card.sample()
+    assert card.full_gb <= 92
     assert card.seen(0).basis is Basis.DEVICE
     assert [card.ask(worker, 4) for worker in range(2)] == [0, 0]
 
