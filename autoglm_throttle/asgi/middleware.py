@@ -331,7 +331,8 @@ def _with_fields(message: Message, fields: list[tuple[bytes, bytes]]) -> Message
 
 def _why_silent(source: SourceView) -> str:
     """The name of a source that has told nothing yet, and why."""
-    return f"{source.name}: {source.last_error or source.state}"
+    why = source.last_error or source.state
+    return why if why.startswith(source.name) else f"{source.name}: {why}"
 
 
 def _outcome(error: BaseException) -> Outcome:

@@ -23,6 +23,7 @@ PAUSE_S: Final = 0.25
 """Between the two readings of a source: how busy a card's parts are is told from the second on."""
 
 NO_NAME: Final = "tells no name of"
+WEB_PAGE: Final = "answers with a web page"
 NO_SERIES: Final = "knows no series of"
 
 _UP: Final = {
@@ -123,7 +124,7 @@ def _named(name: str, text: str) -> str:
 
 
 def _remedy(name: str, text: str) -> str:
-    if NO_NAME in text:
+    if NO_NAME in text or WEB_PAGE in text:
         return _OTHER
     return _NO_SERIES if NO_SERIES in text else _UP.get(name.partition(":")[0], "")
 

@@ -22,6 +22,7 @@ from ssl import SSLContext, SSLSocket, create_default_context
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from autoglm_throttle.model import ProviderUnavailable
+from autoglm_throttle.settings.masked import masked_url
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -43,6 +44,8 @@ HINTS: Final = {
 }
 """Status -> what to do about it."""
 
+NO_PAGE_OF_THIS_PATH: Final = "there is no such page: the path in the URL is another one"
+
 
 class WrongStatus(ProviderUnavailable):
     """An answer other than 200.
@@ -50,10 +53,10 @@ class WrongStatus(ProviderUnavailable):
     Args:
         status: the number.
         start: the beginning of the body, at most ``CHUNK_BYTES``.
+        hint: what to do about it; empty: nothing is known.
     """
 
-    def __init__(self, status: int, start: bytes) -> None:
-        hint = HINTS.get(status, "redirects are not followed" if 300 <= status < 400 else "")
+    def __init__(self, status: int, start: bytes, hint: str = "") -> None:
         super().__init__(f"answers {status}" + (f" ({hint})" if hint else ""))
         self.status = status
         self.start = start
@@ -112,7 +115,7 @@ def fetch(url: ScrapeUrl, target: str, deadline: Deadline) -> Page:
         with closing(_Connection(url, deadline)) as connection:
             connection.request("GET", target, headers=_headers(url))
             with closing(connection.getresponse()) as answer:
-                return _page(answer)
+                return _page(answer, url)
     except TimeoutError:
         raise ProviderUnavailable(f"has not answered within {deadline.timeout_s:g} s") from None
     except OSError as error:
@@ -137,14 +140,25 @@ def _headers(url: ScrapeUrl) -> dict[str, str]:
     return headers
 
 
-def _page(answer: HTTPResponse) -> Page:
+def _page(answer: HTTPResponse, url: ScrapeUrl) -> Page:
     if answer.status != 200:
         start = b""
         with suppress(HTTPException):
             start = answer.read1(CHUNK_BYTES)
-        raise WrongStatus(answer.status, start)
+        raise WrongStatus(answer.status, start, _hint(answer, url))
     kind = answer.getheader("Content-Type", "")
     return Page(_body(answer), openmetrics="openmetrics-text" in kind.lower())
+
+
+def _hint(answer: HTTPResponse, url: ScrapeUrl) -> str:
+    """What to do about a status."""
+    if 300 <= answer.status < 400:
+        target = answer.getheader("Location", "")
+        there = f": it points to {masked_url(target)!a:.200}" if target else ""
+        return f"redirects are not followed{there}"
+    if answer.status == 404 and url.path not in {"", "/"}:
+        return NO_PAGE_OF_THIS_PATH
+    return HINTS.get(answer.status, "")
 
 
 def _body(answer: HTTPResponse) -> bytes:

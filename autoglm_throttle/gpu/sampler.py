@@ -19,7 +19,7 @@ from autoglm_throttle.gpu.none import NoSource
 from autoglm_throttle.gpu.plausible import believable
 from autoglm_throttle.gpu.schedule import Next, Revival, Schedule
 from autoglm_throttle.gpu.seldom import Seldom
-from autoglm_throttle.model import ProviderMisconfigured
+from autoglm_throttle.model import ProviderMisconfigured, ThrottleError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -369,7 +369,8 @@ class Sampler:
         self.failures += 1
         self.no_source = None
         self.last_error = _text(error)
-        self._seldom.say("failed", f"{self.name}: {self.last_error}")
+        named = self.last_error.startswith(self.name)
+        self._seldom.say("failed", self.last_error if named else f"{self.name}: {self.last_error}")
         self._report(error)
 
     def _absent(self, error: NoSource) -> None:
@@ -410,7 +411,9 @@ class Sampler:
 
 
 def _text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    """Our own errors say what is wrong; of others the kind may be all there is."""
+    text = str(error)
+    return text if text and isinstance(error, ThrottleError) else f"{type(error).__name__}: {text}"
 
 
 _SAMPLERS: weakref.WeakSet[Sampler] = weakref.WeakSet()

@@ -118,6 +118,8 @@ class _Visit:
     def get(self, target: str) -> Page:
         page = fetch(self.scrape.url, target, self._deadline)
         self.ended_s = self._clock()
+        if page.body[:64].lstrip().lower().startswith((b"<!doctype html", b"<html")):
+            raise Malformed("answers with a web page, not with metrics")
         return page
 
     def series(self) -> list[Series]:

@@ -188,6 +188,7 @@ def test_a_package_that_is_missing(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: None)
     status, (finding,) = gpus(GPU="nvml")
     assert (status, finding["level"]) == (1, "fail")
+    assert finding["message"].count("GPU=nvml") == 1
     assert "pip install" in finding["message"]
 
 
@@ -327,6 +328,13 @@ def test_another_server_at_the_url(gpus: Gpus, server: BadServer) -> None:
     assert status == 1
     assert "tells no name of sglang; it tells DCGM_FI" in finding["message"]
     assert "another server answers there" in finding["hint"]
+
+
+def test_a_web_page_at_the_url(gpus: Gpus, server: BadServer) -> None:
+    server.answer = page(b"<html>Log in</html>", "Content-Type: text/html")
+    _, (finding,) = gpus(GPU=f"vllm:{server.url()}")
+    assert "answers with a web page" in finding["message"]
+    assert finding["hint"].startswith("another server answers there")
 
 
 def test_a_prometheus_that_knows_no_card(gpus: Gpus, server: BadServer) -> None:

@@ -91,7 +91,7 @@ def test_the_login_is_sent_and_never_told(server: BadServer) -> None:
         ("204 No Content", "answers 204"),
         ("401 No", "user:password@"),
         ("404 No", "name its path"),
-        ("302 Found", "redirects are not followed"),
+        ("302 Found", "redirects are not followed: it points to 'http://127.0.0.1:1/'"),
     ],
 )
 def test_only_200_will_do(server: BadServer, status: str, hint: str) -> None:
@@ -101,6 +101,20 @@ def test_only_200_will_do(server: BadServer, status: str, hint: str) -> None:
     assert caught.value.status == int(status[:3])
     assert caught.value.start == (b"" if status.startswith("204") else b"why")
     assert len(server.requests) == 1
+
+
+def test_a_hint_says_what_the_status_leaves_open(server: BadServer) -> None:
+    server.answer = page(b"", status="404 No")
+    url = scrape_url(server.url("/other"))
+    with pytest.raises(WrongStatus, match="the path in the URL is another one"):
+        fetch(url, "/other", Deadline(2.0, time.monotonic))
+    server.answer = page(b"", status="307 Elsewhere")
+    with pytest.raises(WrongStatus, match=r"\(redirects are not followed\)"):
+        get(server)
+    server.answer = page(b"", "Location: https://me:hunter2@there/\x1b", status="307 Elsewhere")
+    with pytest.raises(WrongStatus, match=r"points to 'https://me:\*+@there/\\x1b'") as caught:
+        get(server)
+    assert "hunter2" not in str(caught.value)
 
 
 def hang(server: BadServer) -> Callable[[socket.socket, str], None]:

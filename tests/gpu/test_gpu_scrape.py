@@ -141,6 +141,13 @@ def test_a_bad_answer_is_unavailable_and_names_the_source(server: BadServer, kin
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_web_page_is_called_one(server: BadServer, kind: str) -> None:
+    server.answer = page(b"\n<!DOCTYPE html><title>Log in</title>\n")
+    with pytest.raises(ProviderUnavailable, match="answers with a web page, not with metrics"):
+        provider(server, kind).read()
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_server_that_hangs_is_given_up_in_time(server: BadServer, kind: str) -> None:
     import time
 
