@@ -14,6 +14,7 @@ from autoglm_throttle.cli.output import FINE, table, write, write_json
 from autoglm_throttle.model import OnError, Priority, UserLimit
 from autoglm_throttle.settings import SETTINGS, ConfigError, Problem, RoutePolicy, Settings, user_limits_text
 from autoglm_throttle.settings.quantity import plain
+from autoglm_throttle.settings.resource_policy import POLICY_FORMS, SETTINGS_OF
 
 NOT_SET = "-"
 MARK_NAMES = "mark "
@@ -116,7 +117,24 @@ def _details(settings: Settings, verdict: Verdict) -> dict[str, Any]:
         "cost": None if verdict.exempt else (1.0 if route is None else route.cost),
         "user_limit": None if verdict.exempt else _limits_text(limits),
         "slo_s": None if verdict.exempt else _slo_s(settings, route),
+        "resource_policy": None if verdict.exempt else _resource_policy(settings, route),
     }
+
+
+def _resource_policy(settings: Settings, route: RoutePolicy | None) -> dict[str, str] | None:
+    """How the request is served and what it may fill; None without ``QUOTAS``, where nobody asks."""
+    if not settings.quotas:
+        return None
+    whole = {column: settings.text_of(name) for column, name in SETTINGS_OF.items()}
+    own = None if route is None else _own_policy(route)
+    return {column: text for column, text in (whole | (own or {})).items() if text}
+
+
+def _own_policy(route: RoutePolicy) -> dict[str, str] | None:
+    policy = route.resource_policy
+    return (
+        None if policy is None else {key: POLICY_FORMS[key].text(own) for key, own in policy.given().items()}
+    )
 
 
 def _slo_s(settings: Settings, route: RoutePolicy | None) -> float:
@@ -197,6 +215,7 @@ def _document(settings: Settings) -> dict[str, Any]:
                 "user_limit": _limits_text(route.user_limit),
                 "exempt": route.exempt,
                 "slo_s": route.slo_s,
+                "resource_policy": _own_policy(route),
             }
             for route in settings.routes
         ],
@@ -212,7 +231,9 @@ def _document(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _plain(value: str | float | None) -> str:
+def _plain(value: str | float | dict[str, str] | None) -> str:
+    if isinstance(value, dict):
+        return "; ".join(f"{key} {text}" for key, text in value.items()) or NOT_SET
     if value is None or isinstance(value, bool):
         return {None: NOT_SET, True: "yes", False: "no"}[value]
     return value if isinstance(value, str) else plain(value)

@@ -37,7 +37,7 @@ class GpuFields(CallerFields):
         "", "Which series of a prometheus: source count; not set: every card that the server knows.", CHOSEN
     )
     gpu_required: Annotated[bool, Flag()] = setting(
-        False, "Whether a start fails unless each source that GPU names tells something at once.", CHOSEN
+        False, "Whether a start fails unless each source that GPU names tells something within 5 s.", CHOSEN
     )
     sample_interval_s: Annotated[float, Number(0.2, 60, "s")] = setting(
         1.0, "Time from one sample to the next.", FOUNDING, starred=True

@@ -221,10 +221,34 @@ def test_keys_of_the_documents_are_stable(run: Run) -> None:
     assert {tuple(row) for row in document["settings"]} == {
         ("name", "variable", "value", "unit", "default", "source")
     }
+    assert document["routes"][0]["resource_policy"] is None
     _, out = run("tiers", "--format", "json", **FILE)
     assert list(json.loads(out)) == ["policy", "signal", "workers", "samples", "bands", "user_limits"]
     _, out = run("check", "--format", "json", **FILE)
     assert list(json.loads(out)) == ["ok", "problems", "warnings"]
+
+
+def test_the_resource_policy_of_a_request(run: Run, tmp_path: Path) -> None:
+    """Columns that the route leaves are those of the service."""
+    (tmp_path / "quotas.toml").write_text(
+        '[[routes]]\npattern = "/v1/*"\nresource_policy = {gpu_memory_ratio = 0.5, precision_hint = "int8"}\n'
+    )
+    given = {"CONFIG_FILE": "quotas.toml", "COMPUTE_PRIORITY": "low", "QUOTAS": "true"}
+    _, out = run("show", "--path", "/v1/x", **given)
+    assert re.search(
+        r"^resource_policy +precision_hint int8; gpu_memory_ratio 0\.5; compute_priority low$",
+        out,
+        re.MULTILINE,
+    )
+    _, out = run("show", "--format", "json", **given)
+    assert json.loads(out)["routes"][0]["resource_policy"] == {
+        "precision_hint": "int8",
+        "gpu_memory_ratio": "0.5",
+    }
+    _, out = run("show", "--path", "/other", "--format", "json", **given)
+    assert json.loads(out)["resource_policy"]["compute_priority"] == "low"
+    _, out = run("show", "--path", "/v1/x", "--format", "json", **given | {"QUOTAS": "false"})
+    assert json.loads(out)["resource_policy"] is None
 
 
 MARKED = """\
