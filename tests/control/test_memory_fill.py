@@ -36,6 +36,10 @@ def test_nothing_is_known_before_a_sample() -> None:
     assert memory.state(0.0) is Basis.UNKNOWN
 
 
+def test_the_bases_are_a_closed_set() -> None:
+    assert set(Basis) == {"cache", "device", "kept", "unknown"}
+
+
 def test_weights_are_no_fill() -> None:
     memory, load, now = watched((40.0, 0), (70.0, 4))
     assert memory.projected(load, now) == pytest.approx(0.5)
