@@ -302,7 +302,7 @@ async def test_required_gpu_with_no_source_fails_the_start_and_says_why(
         return {"type": "lifespan.startup"}
 
     await app({"type": "lifespan"}, receive, send)
-    assert texts == ["no GPU sample within 0.01 s, and GPU_REQUIRED is set"]
+    assert texts == ["no GPU sample within 0.01 s, and GPU_REQUIRED is set: fake: starting"]
 
 
 async def test_state_of_the_lifespan_reaches_the_app(throttle: Throttle) -> None:
