@@ -138,13 +138,12 @@ class AdaptiveController:
 
     def _publish(self, now: float, since_s: float | None = None) -> Regime:
         listener, literal = self._listener, self._literal.regime(now)
-        state, capacity = listener.state(now), listener.capacity(now)
-        acts = self._acts and state in {Telemetry.FRESH, Telemetry.LATE} and not listener.all_lost
+        state, share = listener.state(now), listener.door(now)
+        acts = self._acts and state in {Telemetry.FRESH, Telemetry.LATE} and share == 1.0
         budget_rps = self._budget_rps if acts else None
-        share = capacity if listener.all_lost else 1.0
         factor = share if budget_rps is None else budget_rps / self._nominal_rps
         until_s = listener.until(state, now)
-        reopens_s = 0.0 if factor else listener.next_view(now)
+        reopens_s = 0.0 if factor else listener.readmits_at(now)
         if since_s is None:
             since_s = self._regime.since_s if self._regime.factor == factor else now
         self._regime = Regime(
@@ -152,7 +151,7 @@ class AdaptiveController:
             tier=self._tier if acts else 1.0,
             load=self._load(state),
             since_s=since_s,
-            why=listener.cause(state, capacity, self._why),
+            why=listener.cause(state, share, self._why),
             telemetry=state,
             until_s=until_s if factor else min(until_s, reopens_s),
             reopens_s=reopens_s,

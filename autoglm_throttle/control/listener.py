@@ -8,21 +8,12 @@ from typing import NamedTuple
 from autoglm_throttle.control.controller import ControlRules
 from autoglm_throttle.control.effect import NO_EFFECT, Effect, effect
 from autoglm_throttle.control.pressure import NOTHING_KNOWN, Pressure, PressureGauge
+from autoglm_throttle.control.share import BLEND_STEP_S, NEW_AFTER, SAMPLES_TO_TRUST, Share
 from autoglm_throttle.control.staleness import STARTING_S, Staleness
 from autoglm_throttle.model import GpuView, Signal, Telemetry, Why, Work
 
-BLEND_STEP_S = 0.25
-"""How often the factor moves while telemetry is stale."""
-
-SAMPLES_TO_TRUST = 3
-"""New samples after an outage before the table may act again: as many as trigger it."""
-
 LOSS_HOLD_S = 30.0
 """After a loss the table may not release for so long: a mean without the hot card looks too good."""
-
-NEW_AFTER = 0.5
-"""Share of the sampling interval that must lie between two samples: several sources that are read in turn,
-each with new numbers of its own, are one sample in each interval, or three strikes would be over in one."""
 
 _HEARD = frozenset({Telemetry.FRESH, Telemetry.LATE, Telemetry.STALE})
 
@@ -63,9 +54,11 @@ class Listener:
         self._heard_s: float | None = None
         self._newest_s: dict[Signal, float] = {}
         self._deadline_s = now + STARTING_S
-        self._capacity = 1.0
+        self._capacity = Share(rules.staleness, now)
+        self._door = Share(rules.staleness, now)
+        """As if any card were all of them: what is let in where a partial loss cuts nothing."""
         self._usable = 1.0
-        self._viewed_s = now
+        self._lost_until_s = -math.inf
         self._cards_until_s = -math.inf
         self._distrust = 0
         self._release_s = -math.inf
@@ -77,6 +70,8 @@ class Listener:
     def silent(self) -> None:
         """Nothing to listen to, so nothing is missing."""
         self.expects_source = False
+        self._capacity.forget()
+        self._door.forget()
 
     def gone(self) -> None:
         """Blind at once, as after a long silence."""
@@ -91,11 +86,13 @@ class Listener:
         usable = _usable(view)
         if usable < self._usable:
             self._release_s = now + LOSS_HOLD_S
-        self._usable, self._capacity = usable, view.capacity
-        self._viewed_s = now
+        self._usable = usable
+        ladder = self._stated_ladder.promising(view.interval_s, view.period_s)
+        self._capacity.hear(view.capacity, view.taken_at_s, ladder, now)
+        self._door.hear(1.0 if view.capacity else 0.0, view.taken_at_s, ladder, now)
         self.pressure = self._gauge.measure(view, work)
         self.effect = effect(view)
-        ladder = self._stated_ladder.promising(view.interval_s, view.period_s)
+        self._lost_until_s = -math.inf if view.capacity else now + ladder.stale_s
         self._cards_until_s = view.taken_at_s + ladder.stale_s
         self.signal = self._in_force(view, now)
         pct, term, measured_s = self._read(view)
@@ -104,7 +101,7 @@ class Listener:
             return None
         after_outage = self.state(now) in {Telemetry.STALE, Telemetry.BLIND}
         self._distrust = max(0, (SAMPLES_TO_TRUST if after_outage else self._distrust) - 1)
-        self._staleness = self._stated_ladder.promising(view.interval_s, view.period_s)
+        self._staleness = ladder
         self._newest_s[self.signal] = self._heard_s = min(measured_s, now)
         self._signal_pct, self.term = pct, term
         return News(pct, after_outage)
@@ -114,19 +111,13 @@ class Listener:
         """Whether enough new samples have come since the last outage."""
         return not self._distrust
 
-    @property
-    def all_lost(self) -> bool:
-        """Whether the newest view had no usable device left."""
-        return self.expects_source and not self._capacity
-
     def serves(self, now: float) -> bool:
         """Whether any card is left that does not hang; what is too old to be believed counts for it.
 
         A loss is as young as the newest reading, for a lost card tells nothing; a hang as its measurement.
         """
-        lost = self.all_lost and now - self._viewed_s <= self._staleness.stale_s
-        hung = self.expects_source and self.effect.stalled and now <= self._cards_until_s
-        return not (lost or hung)
+        hung = self.effect.stalled and now <= self._cards_until_s
+        return not (self.expects_source and (hung or now <= self._lost_until_s))
 
     def may_release(self, now: float) -> bool:
         """Whether a better signal may be believed: not just after an outage or a loss."""
@@ -146,7 +137,11 @@ class Listener:
 
     def capacity(self, now: float) -> float:
         """Usable share of the devices, 0..1."""
-        return self._staleness.capacity(self._capacity, now - self._viewed_s)
+        return self._capacity.at(now)
+
+    def door(self, now: float) -> float:
+        """How far the door is open, 0..1: below 1 only after the last device was lost."""
+        return self._door.at(now) if self.expects_source else 1.0
 
     def drifted(self, held: float, now: float) -> float:
         """What has become of a factor by the age of the signal it was made from."""
@@ -166,18 +161,25 @@ class Listener:
 
     def until(self, state: Telemetry, now: float) -> float:
         """Until when nothing changes by age alone."""
-        trusted_s = self._until_trusted(now)
+        trusted_s = self._capacity.until(now)
         if self._heard_s is None:
             return min(self._deadline_s, trusted_s) if state is Telemetry.STARTING else trusted_s
-        return {
+        known_s = {
             Telemetry.FRESH: self._heard_s + self._staleness.fresh_s,
             Telemetry.LATE: self._heard_s + self._staleness.stale_s,
             Telemetry.STALE: min(now + BLEND_STEP_S, self._heard_s + self._staleness.blind_s),
-        }.get(state, trusted_s)
+        }
+        return min(trusted_s, known_s.get(state, math.inf))
 
-    def next_view(self, now: float) -> float:
-        """When the next view is due; one interval from now if it should have come already."""
-        return self._due(self._viewed_s + self._staleness.interval_s, now)
+    def readmits_at(self, now: float) -> float:
+        """After the last device was lost, the first sample that could open the door."""
+        return self._door.rises_at(now)
+
+    def told_at(self, samples: int, now: float) -> float:
+        """When so many more samples can have come at the earliest."""
+        interval_s = self._staleness.interval_s
+        following = now if self._heard_s is None else self._heard_s + interval_s
+        return self._due(following, now) + (samples - 1) * interval_s
 
     def release_at(self, samples: int, calm: int, now: float) -> float:
         """The first sample at which ``samples`` calm ones in a row may have been believed.
@@ -191,7 +193,11 @@ class Listener:
         if self._heard_s is None or self._heard_s == -math.inf:
             return now + interval_s
         following = self._heard_s + interval_s
-        counts_from = self._heard_s + max(1, self._distrust) * interval_s
+        back_s = self._due(following, now)
+        if back_s - self._heard_s > self._staleness.stale_s:
+            counts_from = back_s + (SAMPLES_TO_TRUST - 1) * interval_s
+        else:
+            counts_from = self._heard_s + max(1, self._distrust) * interval_s
         if counts_from < self._release_s:
             counts_from += math.ceil((self._release_s - counts_from) / interval_s) * interval_s
         seen = calm if counts_from == following else 0
@@ -218,13 +224,6 @@ class Listener:
         value, engines_at_s = self.pressure.value, view.engines_at_s
         measured_s = view.taken_at_s if engines_at_s is None else engines_at_s
         return (None if value is None else 100.0 * value), self.pressure.term, measured_s
-
-    def _until_trusted(self, now: float) -> float:
-        """Until when the capacity in force holds while nothing tells a signal."""
-        age_s = now - self._viewed_s
-        if self._capacity == 1.0 or age_s > self._staleness.blind_s:
-            return math.inf
-        return max(now + BLEND_STEP_S, self._viewed_s + self._staleness.stale_s)
 
     def _due(self, at: float, now: float) -> float:
         return at if at > now else now + self._staleness.interval_s

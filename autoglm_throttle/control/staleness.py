@@ -45,6 +45,8 @@ class Staleness:
         self._promised = (interval_s if promised_s is None else promised_s, period_s)
         promised_s = self._promised[0]
         longest_s = max(promised_s if promised_s > interval_s else 0.0, period_s)
+        self.promised_s: float = promised_s
+        """Seconds after which the next view is due."""
         self.interval_s: float = max(promised_s, period_s)
         """Seconds after which the next new measurement is due."""
         self.stale_s: float = max(3.0 * promised_s, 3.0) if stale_after_s is None else stale_after_s

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from autoglm_throttle.control.controller import ControlRules
-from autoglm_throttle.control.listener import SAMPLES_TO_TRUST, Listener
+from autoglm_throttle.control.listener import Listener
 from autoglm_throttle.control.pressure import Pressure
+from autoglm_throttle.control.share import SAMPLES_TO_TRUST
 from autoglm_throttle.model import Evidence, GpuView, Regime, Unknown, Why, Work
 
 
@@ -100,20 +101,24 @@ class TierController:
             return Why.STRIKE if self._strikes else Why.CALM
         return Why.TIER if want == self._tier else Why.HELD
 
-    def _reopens(self, now: float) -> float:
-        """The first sample that could open the door: any that has a device, unless the table shuts it too."""
-        if self._tier and self._listener.all_lost:
-            return self._listener.next_view(now)
-        return self._listener.release_at(self._rules.release_samples, self._calm, now)
+    def _reopens(self, capacity: float, left: float, now: float) -> float:
+        """The first sample that could open the door: a loss, a stall or the table may hold it."""
+        listener = self._listener
+        back_s = 0.0 if capacity else listener.readmits_at(now)
+        if left:
+            return back_s
+        if self._tier and not self._cap:
+            return max(back_s, listener.told_at(SAMPLES_TO_TRUST - self._cap_calm, now))
+        return max(back_s, listener.release_at(self._rules.release_samples, self._calm, now))
 
     def _publish(self, now: float, since_s: float | None = None) -> Regime:
         listener = self._listener
         expects = listener.expects_source
         state, capacity = listener.state(now), listener.capacity(now)
-        held = min(self._tier, self._cap)
-        factor = capacity * listener.drifted(held, now) if expects else 1.0
+        left = listener.drifted(min(self._tier, self._cap), now)
+        factor = capacity * left if expects else 1.0
         capped = self._cap_why if self._cap < self._tier else None
-        reopens_s = 0.0 if factor else self._reopens(now)
+        reopens_s = 0.0 if factor else self._reopens(capacity, left, now)
         until_s = listener.until(state, now)
         if since_s is None:
             since_s = self._regime.since_s if self._regime.factor == factor else now

@@ -40,7 +40,8 @@ class SlowAdaptive:
     def sample(self, sample: Sample) -> tuple[float, tuple[float, ...], str]:
         """The budget, the ceilings and the state after one more sample."""
         self.seen.append(sample)
-        nominal = sum(self.rates) * sample.capacity
+        capacity = min(s.capacity for s in self.seen[-3:])  # down at once, up after three
+        nominal = sum(self.rates) * capacity
         lowest = min(edge for edge, _ in self.steps)
         strikes = self.trailing([s.confirmed and s.pct > lowest for s in self.seen])
         calm = self.trailing([not s.confirmed for s in self.seen])
@@ -49,7 +50,7 @@ class SlowAdaptive:
         if strikes >= 3:
             row = self.table(sample.pct)
             rate, state, self.acting = max(row * nominal, completes), "cut", True
-            self.ceilings = [max(row * sample.capacity, floor) for floor in least]
+            self.ceilings = [max(row * capacity, floor) for floor in least]
         elif calm >= 2 or not self.acting:
             rate, self.acting, self.ceilings = nominal, False, [1.0, 1.0, 1.0]
             state = "striking" if strikes else "open"

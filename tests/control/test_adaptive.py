@@ -186,7 +186,8 @@ def test_it_follows_the_slow_table(samples: list[Sample]) -> None:
         ) is regime.why
         assert (state == "open") is (regime.why in {Why.CALM, Why.RELEASED})
         # what the design promises of any history
-        lowest = min(N * sample.capacity, 1.15 * (sample.service_rps or 1.0))
+        capacity = min(earlier.capacity for earlier in samples[max(0, n - 2) : n + 1])
+        lowest = min(N * capacity, 1.15 * (sample.service_rps or 1.0))
         assert regime.budget_rps is None or regime.budget_rps >= lowest
         assert all(0.0 <= share <= 1.0 for share in (regime.factor, *regime.ceilings, regime.table_factor))
         assert regime.load is not None

@@ -126,13 +126,37 @@ def test_the_last_device_lost_shuts_the_door_and_its_return_opens_it() -> None:
     regime = controller.observe(view(None, 0.0), quiet(), WORK, T0 + 3)
     assert (regime.factor, regime.ceilings, regime.why) == (0.0, (0.0, 0.0, 0.0), Why.LOST)
     assert (regime.budget_rps, regime.armed) == (None, False)
-    assert (regime.reopens_s, regime.until_s) == (T0 + 4, T0 + 4)
-    assert controller.regime(T0 + 3.4).reopens_s == T0 + 4
-    assert controller.regime(T0 + 4.5).reopens_s == T0 + 5.5, "overdue: one interval from now"
-    back = controller.observe(view(50.0), quiet(), WORK, T0 + 5)
-    assert back.factor == pytest.approx(115.0 / N), "held until two quiet samples"
-    assert back.reopens_s == 0.0
-    assert controller.observe(view(50.0), quiet(), WORK, T0 + 6).factor == 1.0
+    assert (regime.reopens_s, regime.until_s) == (T0 + 6, T0 + 4)
+    assert controller.regime(T0 + 3.4).reopens_s == T0 + 6
+    assert controller.regime(T0 + 4.5).reopens_s == T0 + 7.5, "overdue: three samples, the first in a second"
+    back = [controller.observe(view(50.0), waiting(), WORK, T0 + 5 + n) for n in range(3)]
+    assert [(regime.factor, regime.why, regime.reopens_s) for regime in back[:2]] == [
+        (0.0, Why.LOST, T0 + 7)
+    ] * 2
+    assert back[2].factor == pytest.approx(115.0 / N), "held until two quiet samples"
+    assert back[2].reopens_s == 0.0
+    assert [controller.observe(view(50.0), quiet(), WORK, T0 + 8 + n).factor for n in range(2)] == [
+        pytest.approx(115.0 / N),
+        1.0,
+    ]
+
+
+def test_a_card_that_is_back_for_two_samples_opens_nothing() -> None:
+    controller = adaptive()
+    capacities = [1.0, 0.0, *[0.5, 0.5, 0.0] * 9, 0.25, 0.5, 0.25]
+    factors = [see(controller, view(50.0, left), T0 + n).factor for n, left in enumerate(capacities)]
+    assert factors == [1.0, *[0.0] * (len(factors) - 2), 1.0], "one card of several is a door fully open"
+
+
+def test_what_has_drifted_open_is_neither_shut_nor_opened_by_the_first_card() -> None:
+    """Two ways to jump: back to nothing, since one sample is not three; or to all, since a card is there."""
+    controller = adaptive()
+    see(controller, view(50.0), T0)
+    see(controller, view(None, 0.0), T0 + 1)
+    drifted = controller.regime(T0 + 17.5).factor
+    assert drifted == pytest.approx(0.5)
+    back = [see(controller, view(50.0, 0.25), T0 + 17.5 + n) for n in range(3)]
+    assert [regime.factor for regime in back] == [drifted, drifted, 1.0]
 
 
 def test_a_shut_door_is_asked_about_again_when_the_next_view_is_due() -> None:

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from autoglm_throttle.control.controller import Hysteresis
-from autoglm_throttle.control.listener import BLEND_STEP_S
+from autoglm_throttle.control.share import BLEND_STEP_S
 from autoglm_throttle.control.staleness import STARTING_S, Staleness
 from autoglm_throttle.control.table import TierTable
 from autoglm_throttle.control.tiers import TierController

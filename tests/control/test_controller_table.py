@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from autoglm_throttle.control.controller import Hysteresis
 from autoglm_throttle.control.listener import LOSS_HOLD_S
 from autoglm_throttle.control.table import TierTable
-from autoglm_throttle.model import Telemetry, Why
+from autoglm_throttle.model import Telemetry, Unknown, Why
 from tests.control.slow_table import SlowTable
-from tests.control.views import SLOW_RELEASE, T0, feed, see, tiers, view
+from tests.control.views import SLOW_RELEASE, T0, adaptive, feed, see, tiers, view
 
 
 @pytest.mark.parametrize(
@@ -116,13 +116,17 @@ def test_the_regime_knows_when_its_factor_last_changed() -> None:
 # --- lost devices ---
 
 
-def test_lost_capacity_multiplies_the_factor_at_once_and_returns_with_it() -> None:
+def test_lost_capacity_multiplies_the_factor_at_once_and_returns_after_three_samples() -> None:
     controller = tiers()
     feed(controller, 50)
     assert see(controller, view(50, 0.5), T0 + 1).factor == 0.5
     assert see(controller, view(None, 0.25), T0 + 2).factor == 0.25, "needs no signal"
-    regime = see(controller, view(50, 1.0), T0 + 3)
-    assert (regime.factor, regime.why) == (1.0, Why.CALM)
+    regimes = [see(controller, view(50, 1.0), T0 + 3 + n) for n in range(3)]
+    assert [(regime.factor, regime.why) for regime in regimes] == [
+        (0.25, Why.CALM),
+        (0.25, Why.CALM),
+        (1.0, Why.CALM),
+    ]
 
 
 def test_the_last_device_lost_shuts_the_door_and_says_so() -> None:
@@ -131,21 +135,55 @@ def test_the_last_device_lost_shuts_the_door_and_says_so() -> None:
     regime = see(controller, view(None, 0.0), T0 + 1)
     assert (regime.factor, regime.tier, regime.why) == (0.0, 1.0, Why.LOST)
     assert regime.reopens_s > T0 + 1
-    assert see(controller, view(50, 1.0), T0 + 2).factor == 1.0
+    back = [see(controller, view(50, 1.0), T0 + 2 + n) for n in range(3)]
+    assert [(regime.factor, regime.why) for regime in back] == [
+        (0.0, Why.LOST),
+        (0.0, Why.LOST),
+        (1.0, Why.CALM),
+    ]
 
 
-def test_the_next_sample_may_bring_the_last_device_back() -> None:
-    """Nothing is held then: whoever is refused meanwhile is not told to wait for the end of a hold."""
+def test_the_third_sample_from_now_may_bring_the_last_device_back() -> None:
+    """Nothing else is held: whoever is refused meanwhile is not told to wait for the end of a hold."""
     controller = tiers()
     see(controller, view(20), T0)
-    assert see(controller, view(20, 0.0), T0 + 1).reopens_s == T0 + 2
-    assert see(controller, view(20), T0 + 2).factor == 1.0
+    told = [see(controller, view(20, left), T0 + 1 + n) for n, left in enumerate([0.0, 1.0, 1.0, 1.0])]
+    assert [regime.reopens_s for regime in told] == [T0 + 4, T0 + 4, T0 + 4, 0.0]
+    assert [regime.factor for regime in told] == [0.0, 0.0, 0.0, 1.0]
 
 
 def test_a_device_lost_from_the_start_is_a_loss_too() -> None:
     regime = see(tiers(), view(None, 0.0), T0)
     assert (regime.factor, regime.why, regime.telemetry) == (0.0, Why.LOST, Telemetry.STARTING)
-    assert regime.reopens_s == regime.until_s == T0 + 1
+    assert (regime.reopens_s, regime.until_s) == (T0 + 3, T0 + 1)
+
+
+def test_a_door_shut_twice_opens_when_both_have_let_go() -> None:
+    controller = tiers()
+    feed(controller, 96, 96, 96)
+    assert see(controller, view(None, 0.0), T0 + 3).reopens_s == T0 + 3 + LOSS_HOLD_S, "the table is later"
+    controller = tiers(Hysteresis(release_samples=2), Unknown.CLOSED)
+    for n in range(40):
+        told_s = see(controller, view(None if n else 50.0, 0.0), T0 + n).reopens_s
+    assert told_s == T0 + 43, "of the four samples one is the first after a silence"
+    back = [see(controller, view(50.0), T0 + 40 + n) for n in range(4)]
+    assert [regime.factor for regime in back] == [0.0, 0.0, 0.0, 1.0]
+    assert {regime.reopens_s for regime in back[:3]} == {T0 + 43}
+
+
+def test_a_source_that_turns_up_again_is_believed_at_once() -> None:
+    """Nothing was expected in between, so nothing was shut."""
+    for controller in (tiers(), adaptive()):
+        see(controller, view(None, 0.0), T0)
+        assert controller.silent(T0 + 1).factor == 1.0
+        assert see(controller, view(50.0), T0 + 2).factor == 1.0
+
+
+def test_a_card_that_flaps_counts_as_gone() -> None:
+    controller = tiers()
+    see(controller, view(50), T0)
+    flaps = [see(controller, view(50, n % 2), T0 + 1 + n) for n in range(60)]
+    assert {(regime.factor, regime.why) for regime in flaps} == {(0.0, Why.LOST)}
 
 
 def test_after_a_loss_the_table_holds_for_thirty_seconds() -> None:

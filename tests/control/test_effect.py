@@ -80,7 +80,14 @@ class TestTiers:
         regimes = [see(controller, judged(50.0, step), T0 + n) for n, step in enumerate(steps)]
         assert [regime.factor for regime in regimes] == [1, 0, 0, 0, 0, 1, 1]
         assert [regime.why for regime in regimes[:5]] == [Why.CALM, *[Why.STALLED] * 4]
-        assert all(regime.reopens_s > T0 + n for n, regime in enumerate(regimes) if not regime.factor)
+        assert [regime.reopens_s for regime in regimes[1:5]] == [T0 + 4, T0 + 5, T0 + 5, T0 + 5]
+
+    def test_a_loss_that_follows_a_stall_is_waited_for_too(self) -> None:
+        controller = tiers()
+        see(controller, judged(50.0, Finding.STALLED), T0)
+        assert see(controller, view(None, 0.0), T0 + 1).reopens_s == T0 + 4
+        back = [see(controller, judged(50.0, Finding.WORKING), T0 + 2 + n) for n in range(3)]
+        assert [(regime.factor, regime.reopens_s) for regime in back] == [(0, T0 + 4), (0, T0 + 4), (1, 0)]
 
     def test_it_rises_by_the_recovery_step(self) -> None:
         controller = tiers(Hysteresis(recovery_step=0.4))

@@ -111,7 +111,7 @@ def test_what_is_promised_with_a_view_counts_until_the_next() -> None:
     hears = listener()
     hears.hear(replace(cards(T0), interval_s=10.0), Work(), T0)
     assert hears.state(T0 + 20) is Telemetry.FRESH
-    assert hears.next_view(T0) == T0 + 10
+    assert hears.readmits_at(T0) == T0 + 30
     hears.hear(replace(cards(T0 + 10), interval_s=1.0), Work(), T0 + 10)
     assert hears.state(T0 + 12.5) is Telemetry.LATE
 

@@ -88,6 +88,12 @@ class Station:
         _bearable(verdict)
         return verdict.decision.detail
 
+    def wait_s(self, priority: Priority = Priority.MID) -> float:
+        """The time after which a request that is sent away now should come again."""
+        verdict = self.throttle.try_admit(Demand(priority))
+        assert isinstance(verdict, Rejection)
+        return verdict.decision.retry_after_s
+
     def crowd(self, seconds: int, rps: float = 2.5 * NOMINAL_RPS, takes_s: float = 0.0) -> list[int]:
         """Let so many requests of all priorities come per second, and sample each second.
 

@@ -79,7 +79,7 @@ def test_a_host_that_vanishes_is_lost_for_a_while_and_then_scaled_away(server: B
     view = fleet.station.throttle.snapshot().view
     assert view is not None
     assert view.utilization_pct == 80.0, "not a mean with 0 %"
-    factors = fleet.seconds(10, "one")
+    factors = fleet.seconds(3 * SCRAPED_EVERY_S, "one")
     assert fleet.health == {"one": {"ok"}}
     assert factors[-1] == 1.0
 
@@ -95,7 +95,9 @@ def test_a_host_that_is_back_counts_again(server: BadServer) -> None:
     fleet = Fleet(server)
     fleet.seconds(30, "one", "two")
     fleet.seconds(20, "one")
-    assert fleet.seconds(10, "one", "two")[-1] == 1.0
+    factors = fleet.seconds(4 * SCRAPED_EVERY_S, "one", "two")
+    assert set(factors[: 2 * SCRAPED_EVERY_S]) == {0.5}, "each second a view, but no new sample"
+    assert factors[-1] == 1.0
     assert fleet.health == {"one": {"ok"}, "two": {"ok"}}
 
 

@@ -318,6 +318,8 @@ class TestRelease:
         assert not throttle.snapshot().ready
         assert (decided(throttle).detail, decided(throttle, HIGH).reason) == ("gpu:lost", Reason.GPU)
         throttle.gpu.recover()
+        throttle.tick(2)
+        assert decided(throttle).detail == "gpu:lost"
         throttle.tick()
         assert throttle.snapshot().ready
         assert decided(throttle).allowed

@@ -158,6 +158,8 @@ class TestTrouble:
         assert decided(throttle).detail == "gpu:lost"
         assert not throttle.snapshot().ready
         throttle.gpu.recover()
+        throttle.tick(2)
+        assert decided(throttle).detail == "gpu:lost"
         throttle.tick()
         assert throttle.snapshot().ready
         assert decided(throttle).allowed

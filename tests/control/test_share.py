@@ -1,0 +1,220 @@
+"""The share in force: down at once, up after three, and what it drifts to while nothing is told."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.control.share import SAMPLES_TO_TRUST, Share
+from autoglm_throttle.control.staleness import Staleness
+from autoglm_throttle.model import Telemetry, Unknown
+from tests.control.views import T0, see, tiers, view
+
+SHARES = st.sampled_from([0.0, 0.25, 0.5, 0.51, 0.75, 1.0]) | st.floats(0.0, 1.0)
+
+
+def told(share: Share, *values: float, start: float = T0, ladder: Staleness | None = None) -> list[float]:
+    """One new sample a second; what is in force after each."""
+    found = []
+    for n, value in enumerate(values):
+        share.hear(value, start + n, ladder or Staleness(), start + n)
+        found.append(share.at(start + n))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("values", "in_force"),
+    [
+        ([0.5, 1, 1, 1], [0.5, 0.5, 0.5, 1]),
+        ([1, 0, 1, 0, 1, 1, 0], [1, 0, 0, 0, 0, 0, 0]),
+        ([1, 0.25, 0.5, 1, 0.75, 1, 1], [1, 0.25, 0.25, 0.25, 0.5, 0.75, 0.75]),
+        ([1, 0.5, 0.51, 0.5, 0.51, 0.52, 0.53, 0.53], [1, 0.5, 0.5, 0.5, 0.5, 0.5, 0.51, 0.52]),
+        ([1, 0.5, 1, 1, 0.5, 1, 1, 1], [1, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 1]),
+    ],
+)
+def test_down_at_once_and_up_after_three(values: list[float], in_force: list[float]) -> None:
+    assert told(Share(Staleness(), T0), *values) == in_force
+
+
+@given(st.lists(SHARES, min_size=1, max_size=40))
+def test_it_is_the_least_of_the_last_three(values: list[float]) -> None:
+    found = told(Share(Staleness(), T0), *values)
+    assert found == [min(values[max(0, n - 2) : n + 1]) for n in range(len(values))]
+
+
+@given(st.lists(SHARES, max_size=20), SHARES, st.lists(st.floats(0.01, 0.99), min_size=4, max_size=9))
+def test_several_sources_in_turn_are_one_sample_in_each_interval(
+    values: list[float], last: float, steps: list[float]
+) -> None:
+    share = Share(Staleness(), T0)
+    told(share, *values, last)
+    low, now = share.at(T0 + len(values)), T0 + len(values)
+    counted, newest_s = 0, -math.inf
+    for step_s in steps:
+        now += step_s
+        if now - newest_s > 0.5:
+            counted, newest_s = counted + 1, now
+        share.hear(1.0, now, Staleness(), now)
+        if last <= low < 1.0:
+            assert (share.at(now) > low) is (counted >= SAMPLES_TO_TRUST)
+
+
+@given(st.lists(st.tuples(SHARES, st.floats(0.05, 45.0)), max_size=20), SHARES, st.sampled_from(Unknown))
+def test_nothing_told_raises_it_but_the_third_and_losing_never(
+    history: list[tuple[float, float]], loss: float, unknown: Unknown
+) -> None:
+    ladder = Staleness(unknown=unknown)
+    share, now, row = Share(ladder, T0), T0, 0
+    for n, (value, step_s) in enumerate(history):
+        now += step_s
+        before = share.at(now)
+        share.hear(value, now, ladder, now)
+        row = row + 1 if value > before else 0
+        assert share.at(now) <= max(before, value)
+        if n and row < SAMPLES_TO_TRUST:
+            assert share.at(now) <= before
+    before = share.at(now)
+    share.hear(loss, now, ladder, now)
+    assert share.at(now) == (min(loss, before) if history else loss)
+
+
+@given(st.lists(SHARES, min_size=1, max_size=12), SHARES, st.floats(0.0, 200.0), st.sampled_from(Unknown))
+def test_what_is_told_three_times_is_in_force(
+    history: list[float], then: float, silence_s: float, unknown: Unknown
+) -> None:
+    ladder = Staleness(unknown=unknown)
+    share = Share(ladder, T0)
+    told(share, *history, ladder=ladder)
+    assert told(share, then, then, then, start=T0 + len(history) + silence_s, ladder=ladder)[-1] == then
+
+
+class TestSilence:
+    def shut(self, unknown: Unknown = Unknown.OPEN) -> Share:
+        share = Share(Staleness(unknown=unknown), T0 - 1)
+        told(share, 1.0, 0.0, start=T0 - 1, ladder=Staleness(unknown=unknown))
+        return share
+
+    @pytest.mark.parametrize("unknown", [Unknown.OPEN, Unknown.CLOSED, Unknown.CONSERVATIVE])
+    def test_it_drifts_to_all(self, unknown: Unknown) -> None:
+        share = self.shut(unknown)
+        assert [share.at(T0 + age) for age in (0, 3, 16.5, 30, 1e6)] == pytest.approx([0, 0, 0.5, 1, 1])
+        holds_s = [share.until(T0 + age) for age in (0, 0.5, 2.5, 10, 30.1)]
+        assert holds_s == [T0 + 1, T0 + 1, T0 + 3.5, T0 + 10.25, math.inf]
+
+    def test_what_is_left_holds_until_it_drifts(self) -> None:
+        share = Share(Staleness(), T0)
+        told(share, 0.5)
+        assert [share.until(T0 + age) for age in (0, 2.9, 3.1)] == [T0 + 3, T0 + 3.15, T0 + 3.35]
+
+    def test_it_is_held_where_the_last_is_assumed(self) -> None:
+        assert self.shut(Unknown.LAST).at(T0 + 1e6) == 0.0
+
+    def test_the_first_view_after_it_neither_lifts_nor_lowers_what_has_drifted(self) -> None:
+        assert told(self.shut(), 1.0, 1.0, 1.0, start=T0 + 16.5) == [0.5, 0.5, 1.0]
+        assert told(self.shut(), 1.0, start=T0 + 60) == [1.0]
+
+    def test_a_loss_told_after_it_is_believed(self) -> None:
+        assert told(self.shut(), 0.25, start=T0 + 16.5) == [0.25]
+
+    @pytest.mark.parametrize("unknown", [Unknown.OPEN, Unknown.LAST])
+    def test_samples_from_before_it_do_not_count(self, unknown: Unknown) -> None:
+        share = self.shut(unknown)
+        ladder = Staleness(unknown=unknown)
+        told(share, 0.9, 0.9, start=T0 + 1, ladder=ladder)
+        back = told(share, 0.9, 0.9, 0.9, start=T0 + 6, ladder=ladder)
+        assert (back[0] < 0.2, back[1] < 0.2, back[2]) == (True, True, 0.9)
+
+    def test_one_measurement_told_again_and_again_is_a_silence(self) -> None:
+        """A card that is listed but not measured any more: no proof, and not shut for ever either."""
+        share, found = self.shut(), []
+        for second in range(1, 40):
+            share.hear(1.0, T0 + 1, Staleness(), T0 + second)
+            found.append(share.at(T0 + second))
+        assert found[:4] == [0.0] * 4
+        assert found == sorted(found)
+        assert max(b - a for a, b in itertools.pairwise(found)) < 0.05
+        assert found[-1] == 1.0
+
+    def test_a_time_to_come_is_now(self) -> None:
+        share = self.shut()
+        for age in (1.0, 1.2, 1.4, 2.0, 2.2, 2.4, 3.0):
+            assert share.at(T0 + age) == 0.0
+            share.hear(1.0, T0 + 1000.0 + age, Staleness(), T0 + age)
+        assert share.at(T0 + 3.0) == 1.0
+
+
+def test_what_is_forgotten_is_told_anew() -> None:
+    share = Share(Staleness(), T0)
+    told(share, 0.25)
+    share.forget()
+    assert told(share, 0.75, 1.0, start=T0 + 1) == [0.75, 0.75]
+
+
+class TestRising:
+    @given(
+        seen=st.lists(st.sampled_from([0.0, 0.0, 0.5, 1.0]), max_size=8),
+        unknown=st.sampled_from([Unknown.OPEN, Unknown.LAST]),
+        interval_s=st.sampled_from([0.2, 1.0, 5.0]),
+    )
+    def test_it_names_the_first_sample_that_could(
+        self, seen: list[float], unknown: Unknown, interval_s: float
+    ) -> None:
+        ladder = Staleness(interval_s, unknown=unknown)
+        share, now = Share(ladder, T0), T0
+        for value in [0.0, *seen]:
+            now += interval_s
+            share.hear(value, now, ladder, now)
+        if share.at(now):
+            return
+        named_s = share.rises_at(now)
+        while not share.at(now):
+            assert named_s == pytest.approx(share.rises_at(now + interval_s / 2)), "it does not slide"
+            assert now < named_s
+            now += interval_s
+            share.hear(1.0, now, ladder, now)
+        assert now == pytest.approx(named_s)
+
+    def test_a_slow_source_needs_its_own_time(self) -> None:
+        """It is read each second and measures each thirty."""
+        ladder = Staleness().promising(1.0, 30.0)
+        share = Share(Staleness(), T0)
+        share.hear(0.0, T0, ladder, T0)
+        assert share.rises_at(T0) == T0 + 61
+        for second in range(1, 61):
+            share.hear(1.0, T0 + 1 + 30 * ((second - 1) // 30), ladder, T0 + second)
+            assert (share.at(T0 + second), share.rises_at(T0 + second)) == (0.0, T0 + 61)
+        share.hear(1.0, T0 + 61, ladder, T0 + 61)
+        assert share.at(T0 + 61) == 1.0
+
+    def test_overdue_is_one_interval_from_now_and_an_outage_begins_anew(self) -> None:
+        share = Share(Staleness(unknown=Unknown.LAST), T0)
+        told(share, 0.0, 1.0, 1.0, ladder=Staleness(unknown=Unknown.LAST))
+        last = T0 + 2
+        assert [share.rises_at(last + age) for age in (0, 1.5, 2.5, 9)] == [
+            last + 1,
+            last + 2.5,
+            last + 5.5,
+            last + 12,
+        ]
+
+
+@given(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=1, max_size=20), st.sampled_from(Unknown))
+def test_a_door_shut_by_a_loss_opens_when_it_is_said(history: list[float], unknown: Unknown) -> None:
+    """Whatever the table makes of the silence that a loss is."""
+    controller, now = tiers(unknown=unknown), T0
+    for left in [1.0, *history, 0.0]:
+        now += 1.0
+        regime = see(controller, view(50.0 if left else None, left), now)
+    assert regime.factor == 0.0
+    while not regime.factor:
+        assert now <= regime.until_s <= regime.reopens_s > now
+        named_s = controller.regime(now + 0.5).reopens_s
+        assert named_s == regime.reopens_s
+        now += 1.0
+        regime = see(controller, view(50.0), now)
+    assert now == named_s
+    assert regime.telemetry is Telemetry.FRESH
