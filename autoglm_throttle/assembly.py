@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from autoglm_throttle.control.controller import ControlRules, Hysteresis
 from autoglm_throttle.control.pressure import Targets
-from autoglm_throttle.control.quota import Quota, QuotaRules, RouteQuota
 from autoglm_throttle.control.staleness import Staleness
 from autoglm_throttle.control.table import TierTable
 from autoglm_throttle.doorbell import doorbell
-from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.identity import Identity
 from autoglm_throttle.limiting.cap import Cap
 from autoglm_throttle.limiting.gate import Gate, GateRules
@@ -36,6 +34,7 @@ from autoglm_throttle.settings.gpu_items import ENGINES
 from autoglm_throttle.settings.rules import stale_after_s
 
 if TYPE_CHECKING:
+    from autoglm_throttle.control.quota import Quota
     from autoglm_throttle.limiting.shared.redis_fleet import Fleet
     from autoglm_throttle.redis_client import RedisClients
 
@@ -80,6 +79,8 @@ def gpu_sources(
     this host's own.
     """
     if given is None:
+        from autoglm_throttle.gpu.select import providers
+
         sources = list(
             providers(
                 settings.gpu,
@@ -230,6 +231,8 @@ def quota(settings: Settings) -> Quota | None:
     """Resource quotas; None where there are none."""
     if not settings.quotas:
         return None
+    from autoglm_throttle.control.quota import Quota, QuotaRules, RouteQuota
+
     high = settings.gpu_memory_target
     mid = min(settings.gpu_memory_ratio, high)
     routes = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from autoglm_throttle import assembly, journal
 from autoglm_throttle.desk import Desk
@@ -17,10 +17,14 @@ from autoglm_throttle.limiting.shared.windows import SharedWindows
 from autoglm_throttle.limiting.token_bucket import Payer
 from autoglm_throttle.model import Clock, Decision, Demand, Reason, Regime
 from autoglm_throttle.permit import Permit, Rejection
-from autoglm_throttle.quoted import QuotedBuckets, QuotedPermit
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.snapshot import Rows, decision_name
 from autoglm_throttle.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from autoglm_throttle.limiting.shared.leases import Leases
+    from autoglm_throttle.limiting.token_bucket import PriorityBuckets
+    from autoglm_throttle.quoted import QuotedBuckets
 
 ADMITTED: Final = Decision(True, Reason.OK)
 """The decision where no user limit applies: there is nothing to say about it."""
@@ -50,8 +54,13 @@ class Door:
         self._dry_run = settings.dry_run
         self._buckets = assembly.priority_buckets(settings, now)
         self._quota = quota = assembly.quota(settings)
-        self._till = self._buckets if quota is None else QuotedBuckets(self._buckets, quota)
-        self._permit: Callable[..., Permit] = Permit if quota is None else partial(QuotedPermit, quota)
+        self._till: PriorityBuckets | Leases | QuotedBuckets = self._buckets
+        self._permit: Callable[..., Permit] = Permit
+        if quota is not None:
+            from autoglm_throttle.quoted import QuotedBuckets, QuotedPermit
+
+            self._till = QuotedBuckets(self._buckets, quota)
+            self._permit = partial(QuotedPermit, quota)
         rows = self._desk.rows
         self._fleet = assembly.fleet(settings, self._buckets, rows.lock, clock)
         self.leased: bool = self._fleet is not None

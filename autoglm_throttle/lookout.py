@@ -139,6 +139,10 @@ class Lookout:
             self._host = self._host_load.read()
         return self._host
 
+    def believed(self, rows: Sequence[GpuSample]) -> list[GpuSample]:
+        """Rows of somebody who feeds us, without what cannot be."""
+        return [believable(row)[0] for row in rows]
+
     def see(
         self, rows: Sequence[GpuSample], work: Work, now: float, *, source: str, interval_s: float | None
     ) -> GpuView:
@@ -238,11 +242,6 @@ def stop_all(samplers: Collection[Sampler]) -> None:
     last_s = time.monotonic() + JOIN_S
     for sampler in samplers:
         sampler.stop(max(0.0, last_s - time.monotonic()))
-
-
-def believed(rows: Sequence[GpuSample]) -> list[GpuSample]:
-    """Rows without what cannot be."""
-    return [believable(row)[0] for row in rows]
 
 
 def _seen(sampler: Sampler, now: float) -> SourceView:

@@ -6,12 +6,14 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import RLock
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from autoglm_throttle.control.quota import QuotaView
 from autoglm_throttle.limiting.gate import GateView
 from autoglm_throttle.limiting.shared.windows import StoreView
 from autoglm_throttle.model import Clock, GpuSample, GpuView, Outcome, Policy, Priority, Reason, Regime
+
+if TYPE_CHECKING:
+    from autoglm_throttle.control.quota import QuotaView
 
 DecisionName = Literal["admitted", "limited", "rejected", "exempt"]
 

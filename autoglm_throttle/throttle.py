@@ -8,7 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from autoglm_throttle import assembly, journal
 from autoglm_throttle.admission import Admission
@@ -17,7 +17,6 @@ from autoglm_throttle.control.latency import P95, Reach
 from autoglm_throttle.control.nominal import fullness
 from autoglm_throttle.desk import Desk
 from autoglm_throttle.limiting.rate_refusal import Rated
-from autoglm_throttle.lookout import Ends, Lookout, believed
 from autoglm_throttle.model import (
     Clock,
     Evidence,
@@ -33,6 +32,9 @@ from autoglm_throttle.model import (
 from autoglm_throttle.settings import SETTINGS, Settings, Source
 from autoglm_throttle.settings.remarks import at_start
 from autoglm_throttle.snapshot import DURATION_BUCKETS_S, FleetView, Rows, Snapshot, decision_name
+
+if TYPE_CHECKING:
+    from autoglm_throttle.lookout import Lookout
 
 SWEPT_PER_SAMPLE = 100
 """Users looked at for idleness with each GPU sample: tens of microseconds under the lock."""
@@ -106,7 +108,7 @@ class Throttle(Admission):
             samples: a row for each device; what cannot be is taken as not known. A row taken longer ago than
                 the age of a stale sample counts no more.
         """
-        return self._observe(believed(samples), "", None)
+        return self._observe(self._lookout.believed(samples), "", None)
 
     def _observe(self, samples: Sequence[GpuSample], source: str, interval_s: float | None) -> Regime:
         host = self._lookout.host(self._clock())
@@ -339,6 +341,11 @@ class Throttle(Admission):
             throttle = myself()
             if throttle is not None:
                 throttle._silent(gone)  # noqa: SLF001 - as above
+
+        from autoglm_throttle.lookout import (  # with all that reads GPUs: not for an import alone
+            Ends,
+            Lookout,
+        )
 
         sources = assembly.gpu_sources(self.settings, gpu, self._clock, manual=self._manual)
         return Lookout(self.settings, sources, Ends(told, silent), self._clock)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.gpu.auto import AutoProvider
 from autoglm_throttle.gpu.nvml import EXTRA, NvmlProvider
-from autoglm_throttle.gpu.scrape import Scrape, ScrapeProvider
 from autoglm_throttle.gpu.scripted import ScriptedProvider
 from autoglm_throttle.settings.gpu_items import FORMS, GpuItem, parse_items
 from autoglm_throttle.settings.installing import how_to_install
@@ -60,6 +59,8 @@ def providers(
     def made(item: GpuItem) -> GpuProvider:
         name = _unique(item.kind if item.url is None else f"{item.kind}:{item.url.place}", names)
         if item.url is not None:
+            from autoglm_throttle.gpu.scrape import Scrape, ScrapeProvider
+
             return ScrapeProvider(Scrape(item.kind, item.url, selector), name=name, clock=clock, wall=wall)
         if item.kind == "fake":
             hang: Callable[[float], object] | None = None if manual else time.sleep
