@@ -17,15 +17,15 @@ from autoglm_throttle.testing import FakeGpu
 
 signal.alarm(30)
 
+class Noting(FakeGpu):
+    pids = None
+    def read(self):
+        self.pids.add(os.getpid())
+        return super().read()
+
 def source(name, devices, engines, blocks=False):
-    one = FakeGpu(devices, engines=engines, blocks=blocks)
-    one.name = name
-    one.pids = set()
-    read = one.read
-    def noted():
-        one.pids.add(os.getpid())
-        return read()
-    one.read = noted
+    one = Noting(devices, engines=engines, blocks=blocks)
+    one.name, one.pids = name, set()
     return one
 
 card, engine, hung = source("nvml", 2, 0), source("vllm:h:1", 0, 1), source("dcgm:h:2", 1, 0, blocks=True)
