@@ -318,6 +318,8 @@ def test_without_a_gpu_it_ends_with_one_line(monkeypatch: pytest.MonkeyPatch) ->
         raise ProviderUnavailable("no card")
 
     monkeypatch.setattr(gpu_closed_loop, "facts", none)
+    for name in ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.setenv(name, "0")  # what the program sets ends with this test
     monkeypatch.setattr(harness, "machine", lambda *_: {})
     with pytest.raises(SystemExit, match="no card; --work cpu"):
         gpu_closed_loop.main([])
