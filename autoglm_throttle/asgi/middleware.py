@@ -63,7 +63,7 @@ class ThrottleMiddleware:
     def __init__(
         self, app: App, *, throttle: Throttle | None = None, identify: Identify | None = None
     ) -> None:
-        self.app = app
+        self.app: App = app
         try:
             self._prepare(throttle if throttle is not None else Throttle.from_env(), identify)
         except ConfigError as error:

@@ -60,8 +60,8 @@ class Calls:
     __slots__ = ("_lacking", "_passing", "error", "nvml", "uuid")
 
     def __init__(self, nvml: Binding, uuid: str) -> None:
-        self.nvml = nvml
-        self.uuid = uuid
+        self.nvml: Binding = nvml
+        self.uuid: str = uuid
         self.error: Refusal = None
         """The last error in this reading that was neither lasting nor fatal."""
         self._lacking: dict[str, str] = {}

@@ -65,7 +65,9 @@ class ScrapeProvider:
         wall: Clock = time.time,
     ) -> None:
         self.name: str = name or f"{scrape.kind}:{scrape.url.place}"
-        self._read, self.min_interval_s = _KINDS[scrape.kind]
+        read, min_interval_s = _KINDS[scrape.kind]
+        self._read = read
+        self.min_interval_s: float = min_interval_s
         self._scrape = scrape
         self._clock = clock
         self._wall = wall

@@ -61,8 +61,8 @@ class Library:
     def __init__(self, state: dict[tuple[int, str], int]) -> None:
         self.state = state
         self.calls: list[str] = []
-        self.opened = 0
-        self.references = 0
+        self.opened: int = 0
+        self.references: int = 0
         self.samples: dict[int, _Sample] = {}
         self._owner = 0
         self._fillings = 0
