@@ -275,7 +275,7 @@ class Throttle(Admission):
         p95_s, slo_s = self._p95.update(counts, now), self.settings.slo_s
         met = self._reach.update(p95_s, slo_s, now)
         in_reach = not gate.view(now).slo_unreachable if self.settings.policy in assembly.WITH_GATE else met
-        ended = sum(row.outcomes[Outcome.SUCCESS] for row in rows.classes)
+        ended = sum(row.outcomes[Outcome.SUCCESS] + row.outcomes[Outcome.SLOW] for row in rows.classes)
         return Work(
             p95_s=p95_s,
             slo_s=slo_s if in_reach else None,

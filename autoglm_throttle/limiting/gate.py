@@ -24,7 +24,8 @@ from autoglm_throttle.model import Decision, Demand, Evidence, Outcome, Priority
 
 __all__ = ["Gate", "GateRules", "GateView", "Ticket", "TicketState"]
 
-_SUCCESS, _FAILURE, _QUEUE = Outcome.SUCCESS, Outcome.FAILURE, Reason.QUEUE
+_SUCCESS, _SLOW, _FAILURE = Outcome.SUCCESS, Outcome.SLOW, Outcome.FAILURE
+_QUEUE = Reason.QUEUE
 _HIGH = Priority.HIGH
 _NOBODY: Sequence[Ticket] = ()
 
@@ -175,7 +176,7 @@ class Gate:
         self.in_flight -= 1
         self._starts_s -= now
         lasted_s = now - started_s
-        if outcome is _SUCCESS or (outcome is _FAILURE and lasted_s >= self._failure_s):
+        if outcome is _SUCCESS or outcome is _SLOW or (outcome is _FAILURE and lasted_s >= self._failure_s):
             self._done += 1
             self._total_s += lasted_s
 

@@ -5,11 +5,31 @@ Times ending in ``_s`` are monotonic seconds unless their name says ``wall``;
 ratios are floats 0..1, percent is said with ``_pct``.
 """
 
+from autoglm_throttle.model.breaker import (
+    Cause,
+    Criticality,
+    Level,
+    Mode,
+    On429,
+    Rung,
+    SlowIs,
+    State,
+    StreamSettle,
+    Trip,
+)
 from autoglm_throttle.model.clock import STALL_S, Clock
 from autoglm_throttle.model.decision import Decision, Refused
 from autoglm_throttle.model.demand import Demand
 from autoglm_throttle.model.errors import ProviderMisconfigured, ProviderUnavailable, ThrottleError
 from autoglm_throttle.model.gpu import DeviceKey, GpuProvider, GpuSample, GpuView, ThrottleBit
+from autoglm_throttle.model.guard import (
+    BreakerView,
+    FallbackContext,
+    GuardRefused,
+    Pass,
+    Refusal,
+    Transition,
+)
 from autoglm_throttle.model.hint import Hint
 from autoglm_throttle.model.priority import Priority
 from autoglm_throttle.model.regime import Evidence, Regime, Work
@@ -42,29 +62,45 @@ __all__ = [
     "UNITS_AT_MOST",
     "Aggregate",
     "Borrow",
+    "BreakerView",
+    "Cause",
     "Clock",
+    "Criticality",
     "Decision",
     "Demand",
     "DeviceKey",
     "Evidence",
+    "FallbackContext",
     "Finding",
     "GpuProvider",
     "GpuSample",
     "GpuView",
+    "GuardRefused",
     "Hint",
+    "Level",
+    "Mode",
+    "On429",
     "OnError",
     "Outcome",
+    "Pass",
     "Policy",
     "Priority",
     "ProviderMisconfigured",
     "ProviderUnavailable",
     "Reason",
+    "Refusal",
     "Refused",
     "Regime",
+    "Rung",
     "Signal",
+    "SlowIs",
+    "State",
+    "StreamSettle",
     "Telemetry",
     "ThrottleBit",
     "ThrottleError",
+    "Transition",
+    "Trip",
     "Unknown",
     "UserLimit",
     "Verdict",

@@ -14,17 +14,21 @@ class Reason(StrEnum):
     TOO_LARGE = "too_large"
     GPU = "gpu"
     QUEUE = "queue"
+    BREAKER = "breaker"
+    """The breaker round the app itself is open."""
     STORE = "store"
     """The shared store of user limits cannot be asked, and ``REDIS_ON_ERROR=deny``."""
 
 
 class Outcome(StrEnum):
-    """How an admitted request ended."""
+    """How an admitted request, or a guarded call, ended."""
 
     SUCCESS = "success"
     FAILURE = "failure"
+    SLOW = "slow"
+    """A success that took longer than it may."""
     NEUTRAL = "neutral"
-    """No evidence about the service: the client went away."""
+    """No evidence about the service: the client went away, or the mistake was the caller's own."""
 
 
 class Policy(StrEnum):

@@ -1,0 +1,73 @@
+"""The figures that one breaker goes by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autoglm_throttle.model import Mode, On429, SlowIs, StreamSettle, Trip
+
+LEASE_AT_LEAST_S = 30.0
+"""Seconds that a trial may take where nothing else is said: longer than the common time-outs of clients."""
+
+LEASE_TIMEOUTS = 3.0
+"""A trial whose own time limit is known may take three of them: a retry within the call, and some air."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """One breaker's figures, complete and checked: what ``BREAKER_*`` says of all, and one guard's own.
+
+    Times are seconds, ratios 0..1.
+    """
+
+    failures: int = 5
+    open_s: float = 10.0
+    open_max_s: float | None = None
+    backoff: float = 1.0
+    half_open_max: int = 1
+    success_threshold: int | None = None
+    timeout_s: float | None = None
+    trial_lease_s: float | None = None
+    trip: frozenset[Trip] = frozenset({Trip.CONSECUTIVE})
+    failure_window_s: float | None = None
+    window: int = 10
+    window_s: float | None = None
+    min_calls: int = 10
+    failure_rate: float = 0.5
+    slow_rate: float = 0.5
+    slow_call_s: float | None = None
+    slow_is: SlowIs = SlowIs.FAILURE
+    ramp: tuple[float, ...] = ()
+    ramp_step_s: float = 5.0
+    first_item_s: float | None = None
+    stream_idle_s: float | None = None
+    stream_settle: StreamSettle = StreamSettle.END
+    max_in_flight: int = 0
+    on_429: On429 = On429.NEUTRAL
+    mode: Mode = Mode.ENFORCE
+
+    @property
+    def lease_s(self) -> float:
+        """How long a trial holds its place."""
+        if self.trial_lease_s is not None:
+            return self.trial_lease_s
+        return max(LEASE_TIMEOUTS * (self.timeout_s or 0.0), LEASE_AT_LEAST_S)
+
+    @property
+    def need(self) -> int:
+        """Trials that must succeed before the breaker closes."""
+        return self.success_threshold or self.half_open_max
+
+    def wait_s(self, rounds: int) -> float:
+        """How long the breaker stays open.
+
+        Args:
+            rounds: openings in a row without a closing between them, less one.
+        """
+        longest = float("inf") if self.open_max_s is None else self.open_max_s
+        if self.backoff == 1.0 or not rounds:
+            return min(self.open_s, longest)
+        try:
+            return min(self.open_s * self.backoff**rounds, longest)
+        except OverflowError:
+            return min(float.fromhex("0x1p+40"), longest)
