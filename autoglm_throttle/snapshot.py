@@ -10,7 +10,20 @@ from typing import TYPE_CHECKING, Literal
 
 from autoglm_throttle.limiting.gate import GateView
 from autoglm_throttle.limiting.shared.windows import StoreView
-from autoglm_throttle.model import Clock, GpuSample, GpuView, Outcome, Policy, Priority, Reason, Regime
+from autoglm_throttle.model import (
+    BreakerView,
+    Clock,
+    GpuSample,
+    GpuView,
+    Level,
+    Outcome,
+    Policy,
+    Priority,
+    Reason,
+    Regime,
+    Rung,
+    State,
+)
 
 if TYPE_CHECKING:
     from autoglm_throttle.control.quota import QuotaView
@@ -165,6 +178,24 @@ class FleetView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GuardsView:
+    """Every guard at one moment. Counts only grow, except across a fork."""
+
+    breakers: tuple[BreakerView, ...]
+    """In the order in which they were first asked for."""
+    level: Level
+    """The step of the ladder in force."""
+    load: float | None
+    """What the ladder last saw, 0..1; None: not known."""
+    degraded: Mapping[tuple[str, Rung, str], int]
+    """Answers that a dependency has not given, by guard, what they were made of, and why."""
+    transitions: Mapping[tuple[str, State], int]
+    """Changes of state, by guard and the new state."""
+    store_up: bool | None
+    """Whether the store of shared breakers answers; None where each process goes by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """The throttle at one moment. Counters only grow, except across a fork, where a child starts at 0."""
 
@@ -213,6 +244,8 @@ class Snapshot:
     """Failed or overdue reads, and fields that were not plausible."""
     quota: QuotaView | None = None
     """How full the memory is that requests can fill, and who may fill it; None without ``QUOTAS``."""
+    guards: GuardsView | None = None
+    """Calls that leave the process, and what was degraded; None before the first guard."""
     stale_results: int
     """Permits settled a second time."""
     hints: Mapping[str, int]
