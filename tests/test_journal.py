@@ -11,6 +11,7 @@ import pytest
 
 from autoglm_throttle import journal
 from autoglm_throttle.journal import Line, RefusalSampler, changes
+from autoglm_throttle.journal.devices import FAULTS, MOST_CARDS
 from autoglm_throttle.limiting.shared.outage import Change, State
 from autoglm_throttle.limiting.shared.store import Health, Trouble
 from autoglm_throttle.limiting.shared.windows import StoreView
@@ -253,7 +254,7 @@ def test_what_stays_is_told_once(finding: Finding) -> None:
     )
 
 
-QUIET = [finding for finding in Finding if finding not in journal.FAULTS]
+QUIET = [finding for finding in Finding if finding not in FAULTS]
 
 
 @pytest.mark.parametrize("before", QUIET)
@@ -393,7 +394,7 @@ def named(number: int, *, health: str = "ok") -> tuple[GpuSample, ...]:
 
 def test_a_whole_host_is_told_card_by_card_and_more_in_one_line() -> None:
     """An exporter that names its cards anew at every reading would else fill the disk."""
-    host, crowd = journal.MOST_CARDS, journal.MOST_CARDS + 1
+    host, crowd = MOST_CARDS, journal.MOST_CARDS + 1
     assert len(list(journal.device_changes(named(host), named(host, health="lost")))) == host
     (line,) = journal.device_changes(named(crowd), named(crowd, health="lost"))
     assert (line.event, line.level) == ("gpu_lost", logging.ERROR)
@@ -408,7 +409,7 @@ def test_many_verdicts_at_once_are_one_line() -> None:
         }
         return seen(row(), verdicts=verdicts)
 
-    most = journal.MOST_CARDS
+    most = MOST_CARDS
     assert len(list(journal.verdict_changes(None, of(*[Finding.STALLED] * most)))) == most
     (line,) = journal.verdict_changes(None, of(*[Finding.THROTTLED] * most, Finding.STALLED, Finding.IDLE))
     assert (line.event, line.level) == ("gpu_verdict", logging.ERROR)

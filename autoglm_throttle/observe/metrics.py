@@ -13,6 +13,7 @@ from typing import Final
 from autoglm_throttle.model import Priority, Telemetry
 from autoglm_throttle.observe.engine_metrics import ENGINE_METRICS
 from autoglm_throttle.observe.gpu_metrics import GPU_METRICS
+from autoglm_throttle.observe.guard_metrics import GUARD_METRICS
 from autoglm_throttle.observe.metric import (
     PREFIX,
     Histograms,
@@ -244,6 +245,7 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (
     MetricSpec(PREFIX + "tokens", "gauge", ("priority",), "Tokens left in the bucket.", _tokens),
     *QUOTA_METRICS,
     *STORE_METRICS,
+    *GUARD_METRICS,
     *GPU_METRICS,
     *ENGINE_METRICS,
     *SOURCE_METRICS,
