@@ -394,7 +394,7 @@ def named(number: int, *, health: str = "ok") -> tuple[GpuSample, ...]:
 
 def test_a_whole_host_is_told_card_by_card_and_more_in_one_line() -> None:
     """An exporter that names its cards anew at every reading would else fill the disk."""
-    host, crowd = MOST_CARDS, journal.MOST_CARDS + 1
+    host, crowd = MOST_CARDS, MOST_CARDS + 1
     assert len(list(journal.device_changes(named(host), named(host, health="lost")))) == host
     (line,) = journal.device_changes(named(crowd), named(crowd, health="lost"))
     assert (line.event, line.level) == ("gpu_lost", logging.ERROR)
