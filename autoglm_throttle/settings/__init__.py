@@ -1,5 +1,6 @@
 """Settings: environment, files and code become one frozen value, and every fault is said at once."""
 
+from autoglm_throttle.settings.breaker_settings import BreakerSettings
 from autoglm_throttle.settings.caller_fields import HeaderStyle, HeaderTrust
 from autoglm_throttle.settings.field import PREFIX, Setting, Source
 from autoglm_throttle.settings.fields import (
@@ -17,6 +18,7 @@ from autoglm_throttle.settings.user_limits import parse_user_limits, user_limits
 __all__ = [
     "PREFIX",
     "SETTINGS",
+    "BreakerSettings",
     "ConfigError",
     "HeaderStyle",
     "HeaderTrust",

@@ -130,6 +130,20 @@ class Whole(Form[int]):
         return value
 
 
+class Size(Whole):
+    """A number of bytes, with or without a spelling such as ``256KiB``."""
+
+    def __init__(self, low: int, high: int) -> None:
+        super().__init__(low, high, "bytes")
+
+    def parse(self, raw: object) -> int:
+        """Read a whole number of bytes."""
+        if isinstance(raw, str):
+            value = quantity(raw, self.unit)
+            raw = int(value) if value.is_integer() else raw
+        return super().parse(raw)
+
+
 class Flag(Form[bool]):
     """Yes or no."""
 

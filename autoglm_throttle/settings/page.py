@@ -16,9 +16,11 @@ HEADINGS: Final = {
     "headers": "What is answered",
     "gpu": "What the GPU says",
     "quotas": "Who may fill the memory of the GPU",
+    "breaker_failures": "When calls to others are given up",
+    "degrade_shed_at": "What is answered with less under load",
     "metrics": "What is seen",
     "config_file": "The settings themselves",
-    "inflight_start": "Constants of the gate, of the policy adaptive and of shared limits",
+    "inflight_start": "Constants",
 }
 """Name of the first setting of a group -> its heading."""
 

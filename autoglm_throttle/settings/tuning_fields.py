@@ -1,4 +1,4 @@
-"""Constants of the gate, of the policy ``adaptive``, of shared limits and of verdicts.
+"""Constants of the gate, of the policy ``adaptive``, of shared limits, of verdicts and of degradation.
 
 They come from ``CONFIG_FILE`` and code, never the environment.
 Nothing that an operator needs in the night is among them.
@@ -10,9 +10,10 @@ from typing import Annotated, ClassVar
 
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from autoglm_throttle.model import STALL_S
 from autoglm_throttle.settings.control_fields import BUDGET
 from autoglm_throttle.settings.field import CHOSEN, SIMULATED, setting
-from autoglm_throttle.settings.form import Number, Whole
+from autoglm_throttle.settings.form import Number, Size, Whole
 
 _RESERVE = Number(0, 0.875, "share")
 """The smallest budget holds eight requests; with more than seven of them kept back none could be taken."""
@@ -136,4 +137,34 @@ class TuningFields(BaseSettings):
         "How long nothing may come out of a busy card before it is stalled; more where answers take longer.",
         CHOSEN,
         tuning=True,
+    )
+    breaker_store_deadline_s: Annotated[float, Number(STALL_S, 10, "s")] = setting(
+        0.05,
+        "Longest wait of a call for the Redis under BREAKER_SHARED, then the process decides by itself.",
+        "that of REDIS_DEADLINE_S",
+        tuning=True,
+    )
+    breaker_max_names: Annotated[int, Whole(1, 1_000_000, "names")] = setting(
+        1000,
+        "Guards that are kept at most; beyond, those that are closed and idle are forgotten.",
+        CHOSEN,
+        tuning=True,
+    )
+    degrade_margin: Annotated[float, Number(0, 1, "share")] = setting(
+        0.05, "How far the load must fall below a threshold before its step is left.", CHOSEN, tuning=True
+    )
+    degrade_samples: Annotated[int, Whole(1, 100, "samples")] = setting(
+        3, "Samples in a row that must agree before a step is taken.", "that of TIER_SAMPLES", tuning=True
+    )
+    degrade_load_stale_s: Annotated[float, Number(0.1, 3600, "s")] = setting(
+        3.0,
+        "How long a step is kept without a sample; then nothing is shed.",
+        "three samples at the default interval",
+        tuning=True,
+    )
+    degrade_cache_entries: Annotated[int, Whole(1, 10_000_000, "answers")] = setting(
+        1024, "Answers kept for one guard at most; the one not used for longest goes.", CHOSEN, tuning=True
+    )
+    degrade_cache_body_bytes: Annotated[int, Size(1, 1 << 30)] = setting(
+        1 << 20, "The longest body of an HTTP answer that is kept.", CHOSEN, tuning=True
     )

@@ -1,0 +1,127 @@
+"""Settings of breakers: what each of them goes by that has no figures of its own."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Final
+
+from pydantic_settings import SettingsConfigDict
+
+from autoglm_throttle.model import Mode, On429, SlowIs, StreamSettle, Trip
+from autoglm_throttle.settings.breaker_forms import Ramp, Trips
+from autoglm_throttle.settings.field import CHOSEN, FOUNDING, setting
+from autoglm_throttle.settings.form import Choice, Flag, Number, Whole, WithNone
+from autoglm_throttle.settings.quota_fields import QuotaFields
+
+_TIME: Final = Number(0.001, 86_400, "s")
+_CALLS: Final = Whole(1, 10_000, "calls")
+_WINDOW: Final = Whole(1, 100_000, "calls")
+_RATE: Final = Number(0, 1, "share", above=True)
+
+_RESILIENCE4J: Final = "convention: half of the calls, as in resilience4j"
+
+
+class BreakerFields(QuotaFields):
+    """The declarations of this group; ``BreakerSettings`` has the same for one guard."""
+
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(defer_build=True)
+
+    breaker_failures: Annotated[int, Whole(1, 10_000, "failures")] = setting(
+        5, "Failures in a row that open a breaker.", FOUNDING, starred=True
+    )
+    breaker_open_s: Annotated[float, _TIME] = setting(
+        10.0, "How long it stays open before a call is let through as a trial.", FOUNDING, starred=True
+    )
+    breaker_open_max_s: Annotated[float | None, WithNone(_TIME)] = setting(
+        None,
+        "Longest such time, however often BREAKER_BACKOFF prolonged it; not set: any.",
+        CHOSEN,
+    )
+    breaker_backoff: Annotated[float, Number(1, 100)] = setting(
+        1.0, "By what the open period grows with each trial that fails; 1: it stays the same.", CHOSEN
+    )
+    breaker_half_open_max: Annotated[int, _CALLS] = setting(
+        1, "Trials that may be under way at once.", FOUNDING
+    )
+    breaker_success_threshold: Annotated[int | None, WithNone(_CALLS)] = setting(
+        None, "Trials that must succeed before it closes; not set: BREAKER_HALF_OPEN_MAX.", CHOSEN
+    )
+    breaker_timeout_s: Annotated[float | None, WithNone(_TIME)] = setting(
+        None,
+        "Time limit of a call inside the guard, for coroutines only: one that is cut off is a failure.",
+        CHOSEN,
+    )
+    breaker_trial_lease_s: Annotated[float | None, WithNone(_TIME)] = setting(
+        None,
+        "After so long a trial that has not ended leaves its place to another; not set: three times "
+        "BREAKER_TIMEOUT_S, at least 30 s.",
+        CHOSEN,
+    )
+    breaker_trip: Annotated[frozenset[Trip], Trips()] = setting(
+        frozenset({Trip.CONSECUTIVE}),
+        "What opens a breaker, any of them: failures in a row, their share of the last calls, that of slow "
+        "calls.",
+        FOUNDING,
+    )
+    breaker_failure_window_s: Annotated[float | None, WithNone(_TIME)] = setting(
+        None, "Failures in a row count only if they lie within this time; not set: however long.", CHOSEN
+    )
+    breaker_window: Annotated[int, _WINDOW] = setting(
+        10, "How many of the last calls the shares are taken of.", CHOSEN
+    )
+    breaker_window_s: Annotated[float | None, WithNone(_TIME)] = setting(
+        None, "The calls of this time instead, however many; not set: BREAKER_WINDOW.", CHOSEN
+    )
+    breaker_min_calls: Annotated[int, _WINDOW] = setting(10, "With fewer calls no share is judged.", CHOSEN)
+    breaker_failure_rate: Annotated[float, _RATE] = setting(
+        0.5, "Share of failures from which failure_rate opens.", _RESILIENCE4J
+    )
+    breaker_slow_rate: Annotated[float, _RATE] = setting(
+        0.5, "Share of slow calls from which slow_rate opens.", _RESILIENCE4J
+    )
+    breaker_slow_call_s: Annotated[float | None, WithNone(_TIME)] = setting(
+        None, "A call that succeeds after more than this was slow; not set: none is.", CHOSEN
+    )
+    breaker_slow_is: Annotated[SlowIs, Choice(SlowIs)] = setting(
+        SlowIs.FAILURE, "What a slow call is: a failure, or a success for every rule but slow_rate.", CHOSEN
+    )
+    breaker_ramp: Annotated[tuple[float, ...], Ramp()] = setting(
+        (),
+        "Shares of the calls that are let through when it closes, step by step; none: all.",
+        CHOSEN,
+    )
+    breaker_ramp_step_s: Annotated[float, _TIME] = setting(
+        5.0, "How long each of these steps lasts; each needs a success, too.", CHOSEN
+    )
+    breaker_first_item_s: Annotated[float | None, WithNone(_TIME)] = setting(
+        None, "The same as BREAKER_SLOW_CALL_S for a stream: until its first item.", CHOSEN
+    )
+    breaker_stream_idle_s: Annotated[float | None, WithNone(_TIME)] = setting(
+        None, "A longer gap between two items of a stream is a failure.", CHOSEN
+    )
+    breaker_stream_settle: Annotated[StreamSettle, Choice(StreamSettle)] = setting(
+        StreamSettle.END,
+        "When the trial of a stream has succeeded: at its end, or, for long ones, at its first item.",
+        CHOSEN,
+    )
+    breaker_max_in_flight: Annotated[int, Whole(0, 1_000_000, "calls")] = setting(
+        0,
+        "Calls that may be under way at once through one breaker; 0: any number. Before the first result "
+        "nothing else bounds them.",
+        CHOSEN,
+    )
+    breaker_on_429: Annotated[On429, Choice(On429)] = setting(
+        On429.NEUTRAL,
+        "What an answer 429 means: nothing, or open as long as its Retry-After says.",
+        CHOSEN,
+    )
+    breaker_mode: Annotated[Mode, Choice(Mode)] = setting(
+        Mode.ENFORCE,
+        "How a breaker begins; metrics_only lets everything through and counts what would have been refused.",
+        CHOSEN,
+    )
+    breaker_shared: Annotated[bool, Flag()] = setting(
+        False,
+        "Whether all processes on the Redis know at once that one has opened, and share its trials. Nothing "
+        "is asked while a breaker is closed.",
+        CHOSEN,
+    )

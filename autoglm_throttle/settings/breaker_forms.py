@@ -1,0 +1,73 @@
+"""Forms of breakers: the rules by which they open, and the steps in which they close."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from autoglm_throttle.model import Trip
+from autoglm_throttle.settings.form import NOTHING, Choice, Form, FormError, Number
+from autoglm_throttle.settings.problem import shown
+from autoglm_throttle.settings.quantity import plain
+
+
+class Trips(Form[frozenset[Trip]]):
+    """The rules by which a breaker opens; any of them does."""
+
+    allowed: str = "a list, separated by commas, of " + ", ".join(Trip)
+    example = "consecutive,failure_rate"
+    _word = Choice(Trip)
+
+    def parse(self, raw: object) -> frozenset[Trip]:
+        """Read words separated by commas, or several words or members; at least one."""
+        parts = _parts(raw)
+        if not parts or parts == [NOTHING]:
+            raise FormError("a breaker that is never to open has the mode disabled or metrics_only")
+        trips = set()
+        for part in parts:
+            try:
+                trips.add(self._word.parse(part))
+            except ValueError:
+                raise FormError(f"{shown(part)}: not one of them") from None
+        return frozenset(trips)
+
+    def text(self, value: frozenset[Trip]) -> str:
+        """The words in the order of the page."""
+        return ",".join(trip for trip in Trip if trip in value)
+
+
+class Ramp(Form[tuple[float, ...]]):
+    """Shares of the calls that are let through, step by step, before all are."""
+
+    allowed = "a list, separated by commas, of rising shares between 0 and 1"
+    example = "10%,50%"
+    _share = Number(0, 1, "share", above=True)
+
+    def parse(self, raw: object) -> tuple[float, ...]:
+        """Read shares separated by commas, or several numbers; the word ``none`` is the empty list."""
+        parts = _parts(raw)
+        if parts == [NOTHING]:
+            return ()
+        shares: list[float] = []
+        for part in parts:
+            try:
+                share = self._share.parse(part)
+            except ValueError as error:
+                raise FormError(f"{shown(part)}: {str(error) or 'not between 0 and 1'}") from None
+            if share == 1:
+                raise FormError("leave out the last step: after the ramp all calls are let through")
+            if shares and share <= shares[-1]:
+                raise FormError(f"{plain(share)} does not rise above {plain(shares[-1])}")
+            shares.append(share)
+        return tuple(shares)
+
+    def text(self, value: tuple[float, ...]) -> str:
+        """The shares separated by commas, or ``none``."""
+        return ",".join(map(plain, value)) or NOTHING
+
+
+def _parts(raw: object) -> list[object]:
+    if isinstance(raw, str):
+        return [part.strip().lower() for part in raw.split(",")]
+    if not isinstance(raw, Iterable) or isinstance(raw, (bytes, Mapping)):
+        raise FormError
+    return list(raw)

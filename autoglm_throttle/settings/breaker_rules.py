@@ -1,0 +1,116 @@
+"""What the figures of one breaker must hold together, wherever each of them was written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from autoglm_throttle.model import Trip
+from autoglm_throttle.settings.problem import Problem
+from autoglm_throttle.settings.quantity import plain
+
+_RATES: Final = frozenset({Trip.FAILURE_RATE, Trip.SLOW_RATE})
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """Figures that cannot stand together."""
+
+    needs: tuple[str, ...]
+    broken: Callable[[Mapping[str, Any]], bool]
+    told: Mapping[str, tuple[str, str]]
+    """Key -> message and hint for one who has written that key; the first that was written is told.
+
+    ``{key}`` becomes the name and the value of another figure, ``{key.name}`` the name alone.
+    """
+
+
+@dataclass(frozen=True)
+class _Figure:
+    name: str
+    value: Any
+
+    def __str__(self) -> str:
+        return f"{self.name}, {plain(self.value)}"
+
+
+def _ceiling_below_floor(values: Mapping[str, Any]) -> bool:
+    return values["open_max_s"] is not None and values["open_max_s"] < values["open_s"]
+
+
+def _never_enough_calls(values: Mapping[str, Any]) -> bool:
+    by_rate = not _RATES.isdisjoint(values["trip"]) and values["window_s"] is None
+    return by_rate and values["min_calls"] > values["window"]
+
+
+def _nothing_is_slow(values: Mapping[str, Any]) -> bool:
+    unknown = values["slow_call_s"] is None and values["first_item_s"] is None
+    return unknown and Trip.SLOW_RATE in values["trip"]
+
+
+def _lease_ends_first(values: Mapping[str, Any]) -> bool:
+    limit_s, lease_s = values["timeout_s"], values["trial_lease_s"]
+    return None not in {limit_s, lease_s} and limit_s > lease_s
+
+
+CONTRADICTIONS: Final = (
+    Contradiction(
+        ("open_max_s", "open_s"),
+        _ceiling_below_floor,
+        {
+            "open_max_s": ("must be at least {open_s}", "or lower {open_s.name}"),
+            "open_s": ("must be at most {open_max_s}", "or raise {open_max_s.name}"),
+        },
+    ),
+    Contradiction(
+        ("trial_lease_s", "timeout_s"),
+        _lease_ends_first,
+        {
+            "trial_lease_s": (
+                "must be at least {timeout_s}",
+                "else a trial within its time limit loses its place",
+            ),
+            "timeout_s": ("must be at most {trial_lease_s}", "or raise {trial_lease_s.name}"),
+        },
+    ),
+    Contradiction(
+        ("trip", "window", "window_s", "min_calls"),
+        _never_enough_calls,
+        {
+            "min_calls": ("must be at most {window}", "else no share is ever judged"),
+            "window": ("must be at least {min_calls}", "or lower {min_calls.name}"),
+            "trip": (
+                "has a share that is never judged: {window} is less than {min_calls}",
+                "lower {min_calls.name}, or raise {window.name}",
+            ),
+        },
+    ),
+    Contradiction(
+        ("trip", "slow_call_s", "first_item_s"),
+        _nothing_is_slow,
+        {"trip": ("needs {slow_call_s.name} with slow_rate", "for streams {first_item_s.name}")},
+    ),
+)
+
+
+def contradictions(
+    values: Mapping[str, Any], given: Collection[str], named: Callable[[str], str] = str
+) -> list[Problem]:
+    """A problem for each contradiction, under the key that somebody has written.
+
+    Args:
+        values: figures by key; a contradiction is asked only if all that it needs are among them.
+        given: the keys that were written where the problem is to be told; of what was written
+            elsewhere it is told there.
+        named: from a key to how another figure is called there.
+    """
+    problems = []
+    for rule in CONTRADICTIONS:
+        blamed = next((key for key in rule.told if key in given), None)
+        if blamed is None or not values.keys() >= set(rule.needs) or not rule.broken(values):
+            continue
+        figures = {key: _Figure(named(key), values[key]) for key in rule.needs}
+        message, hint = (text.format(**figures) for text in rule.told[blamed])
+        problems.append(Problem(blamed, message, hint))
+    return problems
