@@ -1,0 +1,247 @@
+"""Which answers are kept and how long each is good for: RFC 9111 and RFC 5861, row by row."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.model import Rung
+from autoglm_throttle.resilience.http_answer import HttpAnswer
+from autoglm_throttle.resilience.http_stale import (
+    Ask,
+    Kept,
+    beyond_s,
+    degraded,
+    keeping,
+    kept,
+    lifetime_s,
+    varies_by,
+)
+
+URL = "http://vectors.test/near?q=1"
+DATE = ("date", "Sun, 06 Nov 1994 08:49:37 GMT")
+MINUTE_LATER = "Sun, 06 Nov 1994 08:50:37 GMT"
+
+
+def ask(method: str = "GET", key: object = None, **headers: str) -> Ask:
+    return Ask(method, URL, tuple((name.replace("_", "-"), value) for name, value in headers.items()), key)
+
+
+def control(text: str) -> tuple[tuple[str, str], ...]:
+    return (("Cache-Control", text),)
+
+
+@pytest.mark.parametrize(
+    ("asked", "keepable"),
+    [
+        (ask(), True),
+        (ask("HEAD"), True),
+        (ask("POST"), False),
+        (ask("OPTIONS"), False),
+        (ask(Authorization="Bearer x"), False),
+        (ask(cookie="a=b"), False),
+        (ask(key="mine", Authorization="Bearer x", cookie="a=b"), True),
+        (ask("POST", key="mine"), False),
+        (ask(cache_control="no-store"), False),
+        (ask(cache_control="no-cache"), False),
+        (ask(key="mine", cache_control="no-cache"), False),
+        (ask(cache_control="max-age=0"), True),
+    ],
+)
+def test_which_requests_have_an_answer_to_keep(asked: Ask, keepable: bool) -> None:
+    assert asked.keepable is keepable
+    assert keeping(asked, 200, ()) is keepable
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "may"),
+    [
+        (200, (), True),
+        (200, control("public, max-age=60"), True),
+        (200, control("no-store"), False),
+        (200, control("max-age=60, Private"), False),
+        (200, control('private="x-user"'), False),
+        (200, control("no-cache"), False),
+        (200, control('no-cache="x-user"'), False),
+        (200, control("must-revalidate"), True),
+        (200, (("Vary", "*"),), False),
+        (200, (("Vary", "accept, *"),), False),
+        (200, (("Vary", "accept"),), True),
+        (200, (("bad name", "x"),), False),
+        (201, (), False),
+        (203, (), False),
+        (206, (), False),
+        (304, (), False),
+        (404, (), False),
+        (500, (), False),
+    ],
+)
+def test_which_answers_are_kept(status: int, headers: tuple[tuple[str, str], ...], may: bool) -> None:
+    assert keeping(ask(), status, headers) is may
+
+
+@pytest.mark.parametrize(
+    ("headers", "lifetime"),
+    [
+        ((), 0),
+        (control("max-age=60"), 60),
+        (control("max-age=60, s-maxage=5"), 5),
+        (control("max-age=soon"), 0),
+        (control("max-age"), 0),
+        ((DATE, ("expires", MINUTE_LATER)), 60),
+        ((DATE, ("expires", MINUTE_LATER), *control("max-age=5")), 5),
+        ((DATE, ("expires", "0")), 0),
+        ((DATE, ("expires", "Sun, 06 Nov 1994 08:00:00 GMT")), 0),
+        ((("expires", MINUTE_LATER),), 0),
+    ],
+)
+def test_the_lifetime_of_an_answer(headers: tuple[tuple[str, str], ...], lifetime: int) -> None:
+    assert lifetime_s(headers) == lifetime
+
+
+@pytest.mark.parametrize(
+    ("text", "beyond"),
+    [
+        ("", None),
+        ("max-age=60", None),
+        ("stale-if-error=600", 600),
+        ("stale-if-error=soon", 0),
+        ("stale-if-error", 0),
+        ("must-revalidate", 0),
+        ("proxy-revalidate", 0),
+        ("must-revalidate, stale-if-error=600", 0),
+        ("proxy-revalidate, stale-if-error=600", 0),
+        ("s-maxage=5", 0),
+        ("s-maxage=5, stale-if-error=600", 600),
+    ],
+)
+def test_how_long_an_answer_lets_itself_be_used_beyond_that(text: str, beyond: int | None) -> None:
+    assert beyond_s(control(text)) == beyond
+
+
+@pytest.mark.parametrize(
+    ("text", "last_s"),
+    [
+        ("", 30),
+        ("max-age=60", 90),
+        ("max-age=60, stale-if-error=5", 65),
+        ("max-age=60, stale-if-error=500", 560),
+        ("max-age=60, must-revalidate", 60),
+        ("max-age=60, s-maxage=20", 20),
+    ],
+)
+def test_the_last_instant_of_an_answer(text: str, last_s: int) -> None:
+    entry = kept(ask(), control(text), b"", 1000.0)
+    assert entry.usable(1000.0 + last_s, max_stale_s=30.0)
+    assert not entry.usable(1000.0 + last_s + 0.25, max_stale_s=30.0)
+
+
+def test_the_age_upstream_counts_against_the_limit() -> None:
+    entry = kept(ask(), (("age", "40"), *control("max-age=60")), b"", 0.0)
+    assert entry.usable(20.0, 0.0)
+    assert not entry.usable(20.25, 0.0)
+
+
+def test_fields_of_one_connection_one_user_or_one_use_are_not_kept() -> None:
+    headers = (
+        ("Connection", "close, X-Hop"),
+        ("X-Hop", "1"),
+        ("Transfer-Encoding", "chunked"),
+        ("Set-Cookie", "session=1"),
+        ("Age", "3"),
+        ("Warning", "110"),
+        ("X-Degraded", "stale"),
+        ("Content-Encoding", "gzip"),
+        ("ETag", '"a"'),
+    )
+    assert kept(ask(), headers, b"12345", 0.0).answer == HttpAnswer(
+        200, [("Content-Encoding", "gzip"), ("ETag", '"a"'), ("content-length", "5")], b"12345"
+    )
+
+
+def test_an_answer_to_head_keeps_the_length_that_it_told() -> None:
+    assert kept(ask("HEAD"), (("Content-Length", "99"),), b"", 0.0).answer.headers == (
+        ("Content-Length", "99"),
+    )
+    assert kept(ask("HEAD"), (), b"", 0.0).answer.headers == ()
+
+
+def test_what_is_given_says_its_age_and_why() -> None:
+    entry = kept(ask(), (("age", "7"), ("a", "b")), b"x", 100.0)
+    assert entry.answering(105.9, "failures") == HttpAnswer(
+        200,
+        [("a", "b"), ("content-length", "1"), ("age", "12"), ("x-degraded", "stale; cause=failures")],
+        b"x",
+    )
+
+
+def test_an_answer_of_another_rung_says_which() -> None:
+    assert degraded(HttpAnswer(204), Rung.STATIC, "load").headers == (("x-degraded", "static; cause=load"),)
+
+
+@pytest.mark.parametrize(
+    ("headers", "names"),
+    [
+        ((), ()),
+        ((("vary", ""),), ()),
+        ((("Vary", "Accept-Language, Accept"),), ("accept", "accept-language")),
+        ((("Vary", "accept"), ("vary", "ACCEPT, x")), ("accept", "x")),
+        ((("vary", "*"),), None),
+    ],
+)
+def test_what_an_answer_varies_by(
+    headers: tuple[tuple[str, str], ...], names: tuple[str, ...] | None
+) -> None:
+    assert varies_by(headers) == names
+
+
+def test_a_key_tells_apart_what_the_answer_varies_by() -> None:
+    names = ("accept", "x")
+    assert ask(Accept="a").varied(names) == ask(accept=" a", other="b").varied(names)
+    different = {
+        ask().varied(names),
+        ask(accept="").varied(names),
+        ask(accept="a").varied(names),
+        ask(accept="a", x="").varied(names),
+        ask("HEAD", accept="a").varied(names),
+        ask(key="mine", accept="a").varied(names),
+    }
+    assert len(different) == 6
+
+
+def test_the_users_key_stands_for_method_and_url() -> None:
+    assert ask(key="mine").own == Ask("GET", "http://other.test/", (), "mine").own
+    assert ask(key=("GET", URL)).own != ask().own
+
+
+lists = st.lists(
+    st.sampled_from(
+        ["max-age=9", "s-maxage=3", "stale-if-error=5", "must-revalidate", "proxy-revalidate", "public"]
+    )
+).map(", ".join)
+gaps = st.integers(0, 80).map(lambda n: n / 4)
+
+
+@given(lists, st.integers(0, 20), st.lists(gaps, min_size=1), st.integers(0, 20))
+def test_the_age_is_honest_and_never_falls(
+    text: str, aged: int, steps: list[float], max_stale_s: int
+) -> None:
+    """Whole seconds of upstream's age and of every second since the request; never past the limit again."""
+    entry = kept(ask(), (("age", str(aged)), *control(text)), b"", 50.0)
+    now, before, was_usable = 50.0, -1, True
+    for step in steps:
+        now += step
+        given_headers = dict(entry.answering(now, "error").headers)
+        age = int(given_headers["age"])
+        assert age <= aged + (now - 50.0) < age + 1
+        assert age >= before
+        usable = entry.usable(now, max_stale_s)
+        assert was_usable or not usable
+        assert not usable or age <= 9 + max(5, max_stale_s)
+        assert not (usable and "revalidate" in text) or age <= 9
+        before, was_usable = age, usable
+
+
+def test_a_clock_that_steps_back_makes_nothing_younger_than_it_came() -> None:
+    assert Kept(HttpAnswer(), 100.0, 7, 0, None).age_s(40.0) == 7
