@@ -16,9 +16,9 @@ from autoglm_throttle.limiting.shared.question import Question
 from autoglm_throttle.limiting.shared.windows import SharedWindows
 from autoglm_throttle.limiting.token_bucket import Payer
 from autoglm_throttle.model import Clock, Decision, Demand, Reason, Regime
-from autoglm_throttle.permit import Permit, Rejection
+from autoglm_throttle.permit import Permit, Provisional, Rejection
 from autoglm_throttle.settings import Settings
-from autoglm_throttle.snapshot import Rows, decision_name
+from autoglm_throttle.snapshot import REPLACEABLE, Rows, decision_name
 from autoglm_throttle.upkeep import Upkeep
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ class Door:
         self._fleet = assembly.fleet(settings, self._buckets, rows.lock, clock)
         self.leased: bool = self._fleet is not None
         """Whether the rates are those of a fleet, so that `cover` should be awaited before `try_admit`."""
+        self.degrades: bool = False
+        """Whether calls inside a request may be answered from elsewhere, which its answer should then say."""
         self._budget = assembly.shared_budget(settings, now)
         self._identity = Identity(settings.identity_key)
         self._windows = assembly.user_windows(settings, self._identity, redis, self._fleet)
@@ -204,9 +206,51 @@ class Door:
                 desk.gate.charge()
             self._note_refusal(demand, decision, now)
             return self._permit(desk, demand, Decision(True, Reason.OK, would=decision), now, now)
-        row.refused[decision.reason] += 1
-        self._note_refusal(demand, decision, now)
+        if decision.reason not in REPLACEABLE or not isinstance(demand, Provisional):
+            row.refused[decision.reason] += 1
+            self._note_refusal(demand, decision, now)
         return Rejection(demand, decision)
+
+    def turn_away(self, demand: Demand, decision: Decision, *, degraded: bool = False) -> Rejection | None:
+        """Count a request that somebody before the door has refused, or answered by a fallback.
+
+        Args:
+            demand: what was asked for.
+            decision: the refusal; its reason must be ``gpu``, ``queue`` or ``breaker``.
+            degraded: whether a fallback answers in its place; in a dry run none should.
+
+        Returns:
+            The refusal; None in a dry run, which only counts it and lets the request in.
+        """
+        if self._dry_run:
+            with self._desk.rows.lock:
+                self._desk.rows.classes[demand.priority].would_refuse[decision.reason] += 1
+                self._note_refusal(demand, decision, self._clock())
+            self._speak()
+            return None
+        if demand.holds_slot:
+            with self._desk.rows.lock:
+                self._desk.gate.count(demand.priority, self._clock())
+        rejection = Rejection(demand, decision)
+        self.turned_away(rejection, degraded=degraded)
+        return rejection
+
+    def turned_away(self, rejection: Rejection, *, degraded: bool) -> None:
+        """Count the refusal of a `Provisional` demand for our load, once.
+
+        Args:
+            rejection: as the throttle gave it; its reason must be ``gpu``, ``queue`` or ``breaker``.
+            degraded: whether a fallback answers in its place.
+        """
+        demand, decision = rejection.demand, rejection.decision
+        with self._desk.rows.lock:
+            row = self._desk.rows.classes[demand.priority]
+            if degraded:
+                row.degraded[decision.reason] += 1
+            else:
+                row.refused[decision.reason] += 1
+                self._note_refusal(demand, decision, self._clock())
+        self._speak()
 
     def _note_refusal(self, demand: Demand, decision: Decision, now: float) -> None:
         reason = decision.reason

@@ -89,6 +89,25 @@ class Permit:
         return f"Permit({self.demand!r}, {'settled' if self.settled else 'open'})"
 
 
+class Provisional(Demand):
+    """A demand whose refusal for our load may be answered by a fallback, which only its caller can know.
+
+    So such a refusal is not counted when it is decided: the caller must hand the `Rejection` to
+    ``Throttle.turned_away`` once, with what became of it. A count that is taken back would look to a reader
+    of metrics like a restart.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, demand: Demand) -> Provisional:
+        """The same demand, on these terms."""
+        copy = cls.__new__(cls)
+        for name in Demand.__slots__:
+            setattr(copy, name, getattr(demand, name))
+        return copy
+
+
 class Rejection:
     """A refused demand: nothing was taken, nothing needs to be settled."""
 

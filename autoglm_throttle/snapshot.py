@@ -28,10 +28,14 @@ from autoglm_throttle.model import (
 if TYPE_CHECKING:
     from autoglm_throttle.control.quota import QuotaView
 
-DecisionName = Literal["admitted", "limited", "rejected", "exempt"]
+DecisionName = Literal["admitted", "limited", "rejected", "degraded", "exempt"]
 
 LIMITED = frozenset({Reason.RATE, Reason.USER, Reason.TOO_LARGE})
 """Refusals that are the caller's own limit; all others are our load."""
+
+REPLACEABLE = (Reason.GPU, Reason.QUEUE, Reason.BREAKER)
+"""Refusals in place of which a fallback may answer. Not that of the store of user limits: it was asked to let
+nobody pass unseen."""
 
 DURATION_BUCKETS_S = (
     *(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0),
@@ -89,12 +93,14 @@ HINTS = (
 class ClassRow:
     """What is counted for one priority."""
 
-    __slots__ = ("admitted", "durations", "outcomes", "queue_time", "refused", "would_refuse")
+    __slots__ = ("admitted", "degraded", "durations", "outcomes", "queue_time", "refused", "would_refuse")
 
     def __init__(self) -> None:
         self.admitted: int = 0
         self.refused: dict[Reason, int] = {reason: 0 for reason in Reason if reason is not Reason.OK}
         self.would_refuse: dict[Reason, int] = self.refused.copy()
+        self.degraded: dict[Reason, int] = dict.fromkeys(REPLACEABLE, 0)
+        """Answered by a fallback instead of a permit."""
         self.outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
         self.durations: Histogram = Histogram()
         self.queue_time: Histogram = Histogram()

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from math import ceil, isfinite, isinf
 
-from autoglm_throttle.model import Decision, Reason
+from autoglm_throttle.model import Cause, Decision, Reason, Refusal
 
 Field = tuple[bytes, bytes]
 
@@ -21,6 +21,7 @@ STATUS = {
     Reason.USER: 429,
     Reason.GPU: 503,
     Reason.QUEUE: 503,
+    Reason.BREAKER: 503,
     Reason.STORE: 503,
     Reason.TOO_LARGE: 413,
 }
@@ -39,6 +40,7 @@ _SENTENCES = {
     Reason.USER: "Your limit {policy} is used up; try again in {seconds} s.",
     Reason.GPU: "The service has no capacity left; try again in {seconds} s.",
     Reason.QUEUE: "The service is busy; try again in {seconds} s.",
+    Reason.BREAKER: "The service cannot answer this at present; try again in {seconds} s.",
     Reason.STORE: "User limits cannot be checked now; try again in {seconds} s.",
 }
 
@@ -50,7 +52,10 @@ _QUEUE_SENTENCES = {
 }
 """What can be said more closely, by the decision's detail."""
 
-EXPOSED_FIELDS = ("retry-after", "retry-after-ms", "ratelimit", "ratelimit-policy", "x-should-retry")
+EXPOSED_FIELDS = (
+    *("retry-after", "retry-after-ms", "ratelimit", "ratelimit-policy"),
+    *("x-degraded", "x-should-retry"),
+)
 """Every field name that an answer may carry, for Access-Control-Expose-Headers."""
 
 LEGACY_NAMES = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")
@@ -178,6 +183,23 @@ class Answers:
             f"The request costs more than {decision.policy} can ever admit: at most {decision.limit:.15g}."
         )
         return json.dumps(_problem(decision, 413, sentence), separators=(",", ":")).encode()
+
+
+def refused_by(refusal: Refusal) -> Decision:
+    """The decision that says to a client what a guard has refused; not what its newest failure was.
+
+    A wait of less than a second is said as one: 0 means that a place may come free, not that there is one,
+    and all who wait for it would come back at once.
+    """
+    shed = refusal.cause is Cause.SHED
+    reason = Reason.GPU if shed else Reason.BREAKER
+    return Decision(
+        allowed=False,
+        reason=reason,
+        detail="gpu:shed" if shed else f"breaker:{refusal.name}",
+        policy=reason.value,
+        retry_after_s=max(1.0, refusal.retry_after_s),
+    )
 
 
 class _Form:

@@ -10,17 +10,19 @@ from starlette.requests import ClientDisconnect
 from starlette.websockets import WebSocketDisconnect
 
 from autoglm_throttle.asgi import marks
-from autoglm_throttle.asgi.answers import EXPOSED_FIELDS, LEGACY_NAMES, Answers
+from autoglm_throttle.asgi.answers import EXPOSED_FIELDS, LEGACY_NAMES, Answers, refused_by
+from autoglm_throttle.asgi.blame import excuse
 from autoglm_throttle.asgi.callers import Callers, Identify
 from autoglm_throttle.asgi.hinted import MARKER, Hinted
 from autoglm_throttle.asgi.inbox import Inbox
+from autoglm_throttle.asgi.noted import noted
 from autoglm_throttle.asgi.routes import RouteTable, path_of
 from autoglm_throttle.journal import LOGGER
 from autoglm_throttle.limiting.gate import Ticket
-from autoglm_throttle.model import Decision, Outcome, Refused, Telemetry
+from autoglm_throttle.model import Decision, GuardRefused, Outcome, Refused, Telemetry
 from autoglm_throttle.permit import Permit, Rejection
 from autoglm_throttle.settings import ConfigError
-from autoglm_throttle.snapshot import SourceView
+from autoglm_throttle.snapshot import REPLACEABLE, SourceView
 from autoglm_throttle.throttle import Throttle
 
 Message = dict[str, Any]
@@ -34,6 +36,9 @@ SWITCHING_PROTOCOLS = 101
 
 TRY_AGAIN_LATER = 1013
 """WebSocket close code (IANA registry, RFC 6455): the server is overloaded."""
+
+REASON_AT_MOST = 123
+"""Bytes of the reason in a close frame, RFC 6455 section 5.5: the name of a guard may be longer."""
 
 FIRST_SAMPLE_WITHIN_S = 5.0
 """How long a start waits for a first sample of each source where ``GPU_REQUIRED`` is set."""
@@ -115,12 +120,15 @@ class ThrottleMiddleware:
         root_path = scope.get("root_path")
         watch = _Watch(send, permit, self._answers)
         try:
-            await self.app(scope, receive, watch.send)
-        except Refused as refused:
+            if throttle.degrades:
+                await noted(self.app, scope, receive, watch.send)
+            else:
+                await self.app(scope, receive, watch.send)
+        except (Refused, GuardRefused) as refused:
             watch.settle(Outcome.NEUTRAL)
             if watch.status:
                 raise
-            await self._answer(scope, send, refused.decision)
+            await self._answer(scope, send, *_decision(refused))
         except BaseException as error:
             watch.settle(Outcome.NEUTRAL if watch.client_left else _outcome(error))
             raise
@@ -207,13 +215,16 @@ class ThrottleMiddleware:
         except Exception:  # noqa: BLE001 - what cannot be learned must not break a request
             self.throttle.hint("malformed_scope")
 
-    async def _answer(self, scope: Scope, send: Send, decision: Decision) -> None:
+    async def _answer(self, scope: Scope, send: Send, decision: Decision, cause: str = "load") -> None:
+        excuse(scope, cause if decision.reason in REPLACEABLE else "")
         status, fields, body = self._answers.refusal(decision)
         prefix = "http.response"
         if scope["type"] == "websocket":
             extensions = scope.get("extensions")
             if not (isinstance(extensions, dict) and "websocket.http.response" in extensions):
-                await send({"type": "websocket.close", "code": TRY_AGAIN_LATER, "reason": decision.detail})
+                await send(
+                    {"type": "websocket.close", "code": TRY_AGAIN_LATER, "reason": _short(decision.detail)}
+                )
                 return
             prefix = "websocket.http.response"
         elif scope.get("method") == "HEAD":
@@ -327,6 +338,17 @@ def _with_fields(message: Message, fields: list[tuple[bytes, bytes]]) -> Message
     message = message.copy()
     message["headers"] = headers + fields
     return message
+
+
+def _decision(refused: Refused | GuardRefused) -> tuple[Decision, str]:
+    """What to answer, and what a fallback of an outer app would say it was for."""
+    if isinstance(refused, Refused):
+        return refused.decision, "load"
+    return refused_by(refused.refusal), refused.refusal.cause
+
+
+def _short(reason: str) -> str:
+    return reason.encode()[:REASON_AT_MOST].decode(errors="ignore")
 
 
 def _why_silent(source: SourceView) -> str:

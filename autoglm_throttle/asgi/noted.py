@@ -1,0 +1,43 @@
+"""Tells a client what its answer was made of, where a call inside the app was answered from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any
+
+from autoglm_throttle.resilience.http_stale import DEGRADED
+from autoglm_throttle.resilience.notes import NOTES, Note
+
+FIELD = DEGRADED.encode()
+
+
+async def noted(
+    app: Callable[[Any, Any, Any], Awaitable[None]],
+    scope: MutableMapping[str, Any],
+    receive: Callable[[], Awaitable[Any]],
+    send: Callable[[Any], Awaitable[None]],
+) -> None:
+    """Run an app, and say ``X-Degraded`` at the start of its answer for what has been noted until then.
+
+    What is noted later, in the midst of a stream, comes too late for the field. The app's own field stays.
+    """
+    notes: list[Note] = []
+    outer = NOTES.get()
+
+    def saying(message: Any) -> Awaitable[None]:  # noqa: ANN401 - an ASGI message
+        if notes and message["type"] == "http.response.start":
+            message = _said(message, notes)
+        return send(message)
+
+    NOTES.set(notes)
+    try:
+        await app(scope, receive, saying)
+    finally:
+        NOTES.set(outer)  # a token would not fit where a server ends the request in another context
+
+
+def _said(message: dict[str, Any], notes: Sequence[Note]) -> dict[str, Any]:
+    headers = list(message.get("headers") or ())  # any iterable may come
+    if all(name.lower() != FIELD for name, _ in headers):
+        headers.append((FIELD, ", ".join(f"{rung}; cause={cause}" for rung, cause in notes).encode()))
+    return {**message, "headers": headers}
