@@ -24,6 +24,11 @@ from autoglm_throttle.resilience.http_fields import age_s, directives, joined, m
 
 METHODS = frozenset({"GET", "HEAD"})
 
+SAFE = METHODS | {"OPTIONS", "TRACE"}
+"""Methods that change nothing (RFC 9110 section 9.2.1)."""
+
+GONE = frozenset({404, 410})
+
 FORBID_KEEPING = frozenset({"no-store", "private", "no-cache"})
 
 FORBID_STALE = frozenset({"must-revalidate", "proxy-revalidate"})
@@ -65,7 +70,7 @@ class Ask:
     @property
     def own(self) -> Hashable:
         """What stands for the request before the fields that its answers vary by."""
-        return (self.method, self.url) if self.key is None else ("key", self.key)
+        return (self.method, self.key is None, self.url if self.key is None else self.key)
 
     @property
     def keepable(self) -> bool:
@@ -87,6 +92,14 @@ class Ask:
         return (self.own, tuple((name, joined(self.headers, name)) for name in names))
 
 
+def outdates(method: str, status: int) -> bool:
+    """Whether an answer says that what was kept of its URL is right no more.
+
+    A change that was made (RFC 9111 section 4.4), or word that there is nothing now.
+    """
+    return status in GONE or (method not in SAFE and status < 400)
+
+
 @dataclass(frozen=True, slots=True)
 class Kept:
     """An answer of 200 that was kept, and what it says of its age."""
@@ -99,6 +112,11 @@ class Kept:
     lifetime_s: int
     beyond_s: int | None
     """How long past its lifetime it may stand in for an error; None: it says nothing of that."""
+
+    @property
+    def born_s(self) -> float:
+        """When it was new, by its own word; monotonic seconds."""
+        return self.asked_s - self.aged_s
 
     def age_s(self, now: float) -> float:
         """How old it is; never less than it was."""

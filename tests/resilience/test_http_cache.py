@@ -1,0 +1,190 @@
+"""What is kept of a dependency's answers, and for which request it may stand in."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.resilience.http_cache import HttpCache
+from autoglm_throttle.resilience.http_stale import Ask, Kept
+
+URL = "http://vectors.test/near"
+
+
+def ask(method: str = "GET", url: str = URL, key: object = None, **headers: str) -> Ask:
+    return Ask(method, url, tuple(headers.items()), key)
+
+
+def cache(entries: int = 8, body_bytes: int = 100) -> HttpCache:
+    return HttpCache(entries, body_bytes)
+
+
+def body(found: Kept | None) -> bytes | None:
+    return None if found is None else found.answer.body
+
+
+def test_what_was_kept_stands_in_while_it_is_usable() -> None:
+    kept = cache()
+    kept.put(ask(), 200, (), b"one", 0.0)
+    assert body(kept.get(ask(), 60.0, 60.0)) == b"one"
+    assert kept.get(ask(), 60.5, 60.0) is None
+
+
+def test_one_that_is_too_old_for_one_caller_is_kept_for_another() -> None:
+    kept = cache()
+    kept.put(ask(), 200, (), b"one", 0.0)
+    assert kept.get(ask(), 10.0, 5.0) is None
+    assert body(kept.get(ask(), 10.0, 60.0)) == b"one"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ask("HEAD"),
+        ask(url=URL + "?q=2"),
+        ask(key="mine"),
+        ask(cookie="a=b"),
+        ask(authorization="x"),
+        ask("POST"),
+    ],
+)
+def test_it_stands_in_for_that_request_alone(other: Ask) -> None:
+    kept = cache()
+    kept.put(ask(), 200, (), b"one", 0.0)
+    assert kept.get(other, 0.0, 60.0) is None
+
+
+def test_the_users_key_keeps_head_and_get_apart() -> None:
+    kept = cache()
+    kept.put(ask("HEAD", key="mine"), 200, (), b"", 0.0)
+    assert kept.get(ask("GET", key="mine"), 0.0, 60.0) is None
+
+
+def test_what_may_not_be_kept_is_not() -> None:
+    kept = cache(body_bytes=3)
+    kept.put(ask(), 200, (("cache-control", "no-store"),), b"one", 0.0)
+    kept.put(ask(), 500, (), b"one", 0.0)
+    kept.put(ask(), 200, (), b"four", 0.0)
+    assert len(kept) == 0
+    kept.put(ask(), 200, (), b"one", 0.0)
+    assert len(kept) == 1
+
+
+def test_the_younger_answer_stays_whichever_comes_later() -> None:
+    kept = cache()
+    kept.put(ask(), 200, (), b"second", 10.0)
+    kept.put(ask(), 200, (), b"first, and slow", 5.0)
+    assert body(kept.get(ask(), 10.0, 60.0)) == b"second"
+    kept.put(ask(), 200, (("age", "30"),), b"old from a cache on the way", 11.0)
+    assert body(kept.get(ask(), 11.0, 60.0)) == b"second"
+    kept.put(ask(), 200, (), b"third", 12.0)
+    assert body(kept.get(ask(), 12.0, 60.0)) == b"third"
+
+
+def test_the_oldest_goes_first() -> None:
+    kept = cache(entries=2)
+    for number in range(3):
+        kept.put(ask(url=f"{URL}/{number}"), 200, (), b"%d" % number, 0.0)
+    assert [body(kept.get(ask(url=f"{URL}/{number}"), 0.0, 60.0)) for number in range(3)] == [
+        None,
+        b"1",
+        b"2",
+    ]
+
+
+def test_variants_are_kept_apart() -> None:
+    kept = cache()
+    vary = (("vary", "accept-language"),)
+    german, french = ask(**{"Accept-Language": "de"}), ask(**{"accept-language": "fr"})
+    kept.put(german, 200, vary, b"gut", 0.0)
+    kept.put(french, 200, vary, b"bon", 0.0)
+    assert body(kept.get(german, 0.0, 60.0)) == b"gut"
+    assert body(kept.get(french, 0.0, 60.0)) == b"bon"
+    assert kept.get(ask(), 0.0, 60.0) is None
+    assert len(kept) == 3
+
+
+def test_when_answers_vary_by_something_else_the_old_ones_are_out() -> None:
+    kept = cache()
+    asked = ask(accept="a", language="b")
+    kept.put(asked, 200, (("vary", "accept"),), b"by accept", 0.0)
+    kept.put(asked, 200, (("vary", "language"),), b"by language", 1.0)
+    assert body(kept.get(asked, 1.0, 60.0)) == b"by language"
+    kept.put(asked, 200, (), b"by nothing", 2.0)
+    assert body(kept.get(ask(), 2.0, 60.0)) == b"by nothing"
+    other = ask(accept="other")
+    kept.put(other, 200, (("vary", "accept"),), b"again", 3.0)
+    assert kept.get(asked, 3.0, 60.0) is None
+
+
+@pytest.mark.parametrize(
+    ("method", "status", "gone"),
+    [
+        ("POST", 200, True),
+        ("DELETE", 204, True),
+        ("PUT", 303, True),
+        ("POST", 400, False),
+        ("POST", 500, False),
+        ("OPTIONS", 200, False),
+        ("GET", 200, False),
+        ("GET", 304, False),
+        ("GET", 404, True),
+        ("GET", 410, True),
+        ("GET", 503, False),
+    ],
+)
+def test_what_an_answer_outdates_is_forgotten(method: str, status: int, gone: bool) -> None:
+    kept = cache()
+    kept.put(ask("GET"), 200, (("vary", "accept"),), b"one", 0.0)
+    kept.put(ask("HEAD"), 200, (), b"", 0.0)
+    kept.put(ask(url=URL + "/other"), 200, (), b"other", 0.0)
+    kept.outdated(ask(method, authorization="x"), status, 1.0)
+    assert (kept.get(ask("GET"), 1.0, 60.0) is None) is gone
+    assert (kept.get(ask("HEAD"), 1.0, 60.0) is None) is gone
+    assert body(kept.get(ask(url=URL + "/other"), 1.0, 60.0)) == b"other"
+
+
+def test_variants_that_were_outdated_stay_so() -> None:
+    kept = cache()
+    vary = (("vary", "accept"),)
+    kept.put(ask(accept="a"), 200, vary, b"before", 0.0)
+    kept.outdated(ask("POST"), 200, 1.0)
+    kept.put(ask(accept="b"), 200, vary, b"after", 2.0)
+    assert kept.get(ask(accept="a"), 2.0, 60.0) is None
+    assert body(kept.get(ask(accept="b"), 2.0, 60.0)) == b"after"
+
+
+def test_its_repr_shows_how_full_it_is() -> None:
+    kept = cache()
+    kept.put(ask(), 200, (), b"one", 0.0)
+    kept.get(ask(), 7.0, 60.0)
+    assert repr(kept) == "<HttpCache <StaleCache 1/8, oldest 7 s>>"
+
+
+answers = st.tuples(
+    st.sampled_from(["", "a", "b"]),
+    st.sampled_from(["", "accept", "language", "accept, language"]),
+    st.integers(0, 9),
+    st.integers(0, 9),
+)
+
+
+@given(st.lists(answers, max_size=12), st.sampled_from(["", "a", "b"]))
+def test_what_stands_in_was_an_answer_to_this_very_request(
+    came: list[tuple[str, str, int, int]], accept: str
+) -> None:
+    """Found or not: whatever is given fits by the fields it varies by, and is as old as it says."""
+    kept = cache(entries=4)
+    told: dict[bytes, tuple[str, str, float]] = {}
+    now = 0.0
+    for number, (sent, vary, gap, aged) in enumerate(came):
+        now += gap
+        answer = b"%d" % number
+        told[answer] = (sent, vary, now - aged)
+        kept.put(ask(accept=sent), 200, (("vary", vary), ("age", str(aged))), answer, now)
+        found = kept.get(ask(accept=accept), now, 20.0)
+        if found is not None:
+            asked, varied, born = told[found.answer.body]
+            assert asked == accept or "accept" not in varied
+            assert found.age_s(now) == now - born <= 20.0
