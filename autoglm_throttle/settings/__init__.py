@@ -8,6 +8,8 @@ from autoglm_throttle.settings.fields import (
     MetricsExport,
     UnknownNames,
 )
+from autoglm_throttle.settings.guard_policy import GuardPolicies, GuardPolicy
+from autoglm_throttle.settings.guard_rules import breaker_of
 from autoglm_throttle.settings.plan import Plan, Plans
 from autoglm_throttle.settings.problem import ConfigError, Problem
 from autoglm_throttle.settings.remarks import advice
@@ -20,6 +22,8 @@ __all__ = [
     "SETTINGS",
     "BreakerSettings",
     "ConfigError",
+    "GuardPolicies",
+    "GuardPolicy",
     "HeaderStyle",
     "HeaderTrust",
     "MetricsExport",
@@ -32,6 +36,7 @@ __all__ = [
     "Source",
     "UnknownNames",
     "advice",
+    "breaker_of",
     "parse_user_limits",
     "unreachable",
     "user_limits_text",

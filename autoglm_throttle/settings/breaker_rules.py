@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from autoglm_throttle.model import Trip
+from autoglm_throttle.model import Criticality, Trip
 from autoglm_throttle.settings.problem import Problem
 from autoglm_throttle.settings.quantity import plain
 
@@ -54,6 +54,14 @@ def _lease_ends_first(values: Mapping[str, Any]) -> bool:
     return None not in {limit_s, lease_s} and limit_s > lease_s
 
 
+def _core_is_shed(values: Mapping[str, Any]) -> bool:
+    return values["criticality"] is Criticality.CORE
+
+
+def _never_taken_back(values: Mapping[str, Any]) -> bool:
+    return bool(values["shed_above"] <= values["margin"])
+
+
 CONTRADICTIONS: Final = (
     Contradiction(
         ("open_max_s", "open_s"),
@@ -90,6 +98,16 @@ CONTRADICTIONS: Final = (
         ("trip", "slow_call_s", "first_item_s"),
         _nothing_is_slow,
         {"trip": ("needs {slow_call_s.name} with slow_rate", "for streams {first_item_s.name}")},
+    ),
+    Contradiction(
+        ("shed_above", "criticality"),
+        _core_is_shed,
+        {"shed_above": ("must not be set where criticality is core", "what is core is never shed")},
+    ),
+    Contradiction(
+        ("shed_above", "margin"),
+        _never_taken_back,
+        {"shed_above": ("must be above {margin}", "or lower {margin.name}")},
     ),
 )
 

@@ -1,4 +1,4 @@
-"""The TOML of ``CONFIG_FILE``: ``[[routes]]``, ``[plans.<name>]`` and settings in lower case."""
+"""The TOML of ``CONFIG_FILE``: ``[[routes]]``, ``[plans.<name>]``, ``[guards.<name>]`` and settings."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from autoglm_throttle.settings.problem import spelled
+
 BYTES_AT_MOST = 1 << 20
 """A policy of a thousand routes takes a tenth of it; a wrong path may be a log of gigabytes."""
 
-_HEADER = re.compile(r"\[\[?\s*([^\]]+?)\s*\]\]?")
-_KEY = re.compile(r"([A-Za-z0-9_-]+)\s*=")
+_PART = r"""(?:"(?:[^"\\]|\\.)*"|'[^']*'|[A-Za-z0-9_-]+)"""
+_PATH = rf"{_PART}(?:\s*\.\s*{_PART})*"
+_HEADER = re.compile(rf"\[\[?\s*({_PATH})\s*\]")
+_KEY = re.compile(rf"({_PATH})\s*=")
 
 
 @dataclass(frozen=True)
@@ -66,13 +70,33 @@ def _lines(text: str) -> dict[str, int]:
         header = _HEADER.match(stripped)
         key = _KEY.match(stripped)
         if header:
-            table = header[1].replace('"', "")
-            lines.setdefault(table.partition(".")[0], number)
+            table = _note(lines, "", header[1], number)
             if stripped.startswith("[["):
                 position = counts.get(table, 0)
                 counts[table] = position + 1
                 table = f"{table}[{position}]"
-            lines.setdefault(table, number)
+                lines.setdefault(table, number)
         elif key:
-            lines.setdefault(f"{table}.{key[1]}" if table else key[1], number)
+            _note(lines, table, key[1], number)
     return lines
+
+
+def _note(lines: dict[str, int], table: str, path: str, number: int) -> str:
+    """Note the line of each table on the way to a key, unless it began before; the place of the key."""
+    place = table
+    for part in re.findall(_PART, path):
+        place = f"{place}.{_spelled(part)}" if place else _spelled(part)
+        lines.setdefault(place, number)
+    return place
+
+
+def _spelled(part: str) -> str:
+    """One part of a key as ``spelled`` writes it, however the file does."""
+    if part.startswith("'"):
+        return spelled(part[1:-1])
+    if not part.startswith('"'):
+        return part
+    try:
+        return spelled(tomllib.loads(f"key = {part}")["key"])
+    except tomllib.TOMLDecodeError:
+        return part

@@ -46,7 +46,10 @@ class ServiceFields(DegradeFields):
         10.0, "Refusals for one reason are logged at most once in this time.", CHOSEN
     )
     config_file: Annotated[Path | None, WithNone(FilePath())] = setting(
-        None, "TOML with routes, plans, and any of these settings in lower case.", CHOSEN, starred=True
+        None,
+        "TOML with routes, plans, guards, and any of these settings in lower case.",
+        CHOSEN,
+        starred=True,
     )
     unknown_env: Annotated[UnknownNames, Choice(UnknownNames)] = setting(
         UnknownNames.ERROR,

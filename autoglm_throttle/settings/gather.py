@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 POLICY = "resource_policy"
 """A table that gives several settings at once."""
 
-TABLES = ("routes", "plans", POLICY)
+TABLES = ("routes", "plans", "guards", POLICY)
 """What stands in ``CONFIG_FILE`` or code only: it has a shape that no variable can hold."""
 
 NAMES = (*SETTINGS, *TABLES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from autoglm_throttle.settings.breaker_settings import BREAKER, BREAKER_FORMS
 from autoglm_throttle.settings.field import PREFIX, Setting
 from autoglm_throttle.settings.fields import SETTINGS
 
@@ -55,6 +56,16 @@ exempt = true
 [plans.gold]
 user_limit = "1000/minute"
 priority = "high"
+
+[guards.vector-db]
+failures = 3
+timeout_s = "2s"
+
+[guards."https://models.example.org:8443"]
+trip = "failure_rate,slow_rate"
+slow_call_s = 5
+criticality = "non_core"
+shed_above = "85%"
 """
 """A configuration file that is right; the tests read it."""
 
@@ -82,11 +93,13 @@ No other is looked for. `autoglm-throttle show` prints what is in force and wher
 
 `*` marks what a first user should know."""
 
+_GUARD_ROWS: Final = "\n".join(f"| `{key}` | replaces `{(BREAKER + key).upper()}` |" for key in BREAKER_FORMS)
+
 _TAIL: Final = f"""\
-## Routes and plans
+## Routes, plans and guards
 
 They stand in the TOML of `CONFIG_FILE`, or in code:
-`Settings(routes=[RoutePolicy(...)], plans=[Plan(...)])`.
+`Settings(routes=[RoutePolicy(...)], plans=[Plan(...)], guards=[GuardPolicy(...)])`.
 
 ```toml
 {EXAMPLE}```
@@ -119,6 +132,16 @@ A `resource_policy`, there or on a route, turns `QUOTAS` on unless that is set.
 | `priority` | the class of the members' requests |
 | `members` | identity texts as `autoglm-throttle identity` prints them; needs `KEY_SECRET`; \
 a caller is a member of one plan only |
+
+| key of `[guards.<name>]` | meaning |
+|---|---|
+{_GUARD_ROWS}
+| `criticality` | `core` or `non_core`; not set: as the code has registered it |
+| `shed_above` | replaces `DEGRADE_SHED_AT` for a guard that is not core |
+| `max_stale_s` | replaces `DEGRADE_MAX_STALE_S` |
+
+What is not set in a table is that of all guards; what the code says of a guard wins over its table.
+A name that has other characters than letters, digits, dashes and underscores stands in quotes.
 """
 
 

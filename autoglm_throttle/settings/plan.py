@@ -10,7 +10,7 @@ from typing import Any, Final
 from autoglm_throttle.model import Priority, UserLimit
 from autoglm_throttle.settings.caller_forms import UserLimits
 from autoglm_throttle.settings.form import Form, FormError, Listed, PriorityName, WithNone, read_all
-from autoglm_throttle.settings.problem import ConfigError, Problem, unknown_keys
+from autoglm_throttle.settings.problem import ConfigError, Problem, spelled, unknown_keys
 from autoglm_throttle.settings.route_policy import Label
 
 _IDENTITY = re.compile(r"[0-9a-f]{16}")
@@ -109,12 +109,14 @@ class Plans(Mapping[str, Plan]):
         problems = []
         for plan in plans:
             if self._by_name.setdefault(plan.name, plan) is not plan:
-                problems.append(Problem(f".{plan.name}", "is given twice"))
+                problems.append(Problem(f".{spelled(plan.name)}", "is given twice"))
             for member in plan.members:
                 other = self._by_member.setdefault(member, plan)
                 if other is not plan:
                     problems.append(
-                        Problem(f".{plan.name}.members", f"{member} is already a member of {other.name}")
+                        Problem(
+                            f".{spelled(plan.name)}.members", f"{member} is already a member of {other.name}"
+                        )
                     )
         if problems:
             raise ConfigError(problems)

@@ -14,6 +14,8 @@ SHOWN_CHARACTERS = 60
 NEAR_ENOUGH = 0.6
 """Similarity (difflib) from which a name is proposed; below it a guess misleads more than it helps."""
 
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+
 _URL_LOGIN = re.compile(r"://.*@", re.DOTALL)
 
 
@@ -62,6 +64,13 @@ def shown(value: object) -> str:
     if len(text) > SHOWN_CHARACTERS:
         text = text[: SHOWN_CHARACTERS - 3] + "..."
     return f"'{_escaped(text)}'"
+
+
+def spelled(name: str) -> str:
+    """A name as a key of TOML: in quotes unless it is of letters, digits, dashes and underscores."""
+    if _BARE.fullmatch(name):
+        return name
+    return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def nearest(name: str, known: Sequence[str]) -> str | None:

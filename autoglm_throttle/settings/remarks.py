@@ -10,6 +10,7 @@ from autoglm_throttle.settings.caller_fields import HeaderTrust
 from autoglm_throttle.settings.field import PREFIX, Source
 from autoglm_throttle.settings.fields import SETTINGS
 from autoglm_throttle.settings.gpu_items import ENGINES
+from autoglm_throttle.settings.guard_remarks import guard_advice
 from autoglm_throttle.settings.problem import Problem
 from autoglm_throttle.settings.quantity import plain
 from autoglm_throttle.settings.route_policy import RoutePolicy, unreachable
@@ -21,6 +22,8 @@ _GATED: Final = frozenset({Policy.ADAPTIVE, Policy.GATE})
 _BY_TABLE: Final = frozenset({Policy.ADAPTIVE, Policy.TIERS})
 _ADAPTIVE: Final = frozenset({Policy.ADAPTIVE})
 _TIERS: Final = frozenset({Policy.TIERS})
+_KNOWN: Final = frozenset(Policy) - {Policy.FIXED}
+"""Policies under which a load is known."""
 
 READERS: Final = {
     "signal": _BY_TABLE,
@@ -48,6 +51,12 @@ READERS: Final = {
     "adaptive_release_samples": _ADAPTIVE,
     "reserve_mid": _ADAPTIVE,
     "reserve_low": _ADAPTIVE,
+    "degrade_shed_at": _KNOWN,
+    "degrade_stale_at": _KNOWN,
+    "degrade_static_at": _KNOWN,
+    "degrade_margin": _KNOWN,
+    "degrade_samples": _KNOWN,
+    "degrade_load_stale_s": _KNOWN,
 }
 """Setting -> policies that read it; the settings that are not named are read under each."""
 
@@ -81,6 +90,7 @@ OF_STORE: Final = {
     "fleet_lease_s": "FLEET",
     "fleet_heartbeat_s": "FLEET",
     "fleet_host": "FLEET_GPU",
+    "breaker_store_deadline_s": "BREAKER_SHARED",
     "precisions": "QUOTAS",
     "compute_priority": "QUOTAS",
     "gpu_memory_ratio": "QUOTAS",
@@ -92,7 +102,14 @@ OF_STORE: Final = {
 def advice(settings: Settings) -> list[Problem]:
     """What is allowed and yet probably not meant, as ``autoglm-throttle check`` prints it."""
     found = [*_told(_remarks(settings)), *at_start(settings)]
-    return [*found, *_unread(settings), *_unshared(settings), *_dead_routes(settings), *settings.ignored]
+    return [
+        *found,
+        *_unread(settings),
+        *_unshared(settings),
+        *guard_advice(settings),
+        *_dead_routes(settings),
+        *settings.ignored,
+    ]
 
 
 def at_start(settings: Settings) -> list[Problem]:
@@ -101,14 +118,14 @@ def at_start(settings: Settings) -> list[Problem]:
     limits = [*settings.user_limits]
     limits += [plan.user_limit or () for plan in settings.plans.values()]
     limits += [route.user_limit or () for route in settings.routes]
-    unused = store != "" and not (any(limits) or settings.fleet or settings.fleet_gpu)
+    used = any(limits) or settings.fleet or settings.fleet_gpu or settings.breaker_shared
     return _told(
         [
             (
                 store,
-                unused,
+                store != "" and not used,
                 "is set, but nothing uses it: there is no user limit"
-                + (", no FLEET and no FLEET_GPU" if store == "redis_url" else ""),
+                + (", no FLEET, no FLEET_GPU and no BREAKER_SHARED" if store == "redis_url" else ""),
                 "set USER_LIMIT, for example 100/minute;5/second",
             ),
             (
@@ -232,6 +249,12 @@ def _remarks(settings: Settings) -> list[_Remark]:
             "the app is still told how to serve each request",
         ),
         (
+            "degrade_static_at",
+            settings.degrade_static_at == 1,
+            "is 1: no load exceeds it, so it gives no static fallback",
+            "",
+        ),
+        (
             "gpu_selector",
             bool(settings.gpu_selector) and "prometheus" not in kinds,
             f"has no effect with GPU={','.join(sorted(kinds))}",
@@ -269,6 +292,7 @@ def _unshared(settings: Settings) -> list[Problem]:
         "REDIS_URL": settings.redis_url is not None,
         "FLEET": settings.fleet,
         "FLEET_GPU": settings.fleet_gpu,
+        "BREAKER_SHARED": settings.breaker_shared,
         "QUOTAS": settings.quotas,
     }
     return [

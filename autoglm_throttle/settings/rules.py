@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from autoglm_throttle.model import Borrow, Priority, Signal
+from autoglm_throttle.settings.guard_rules import of_all_guards, of_each_guard
 from autoglm_throttle.settings.installing import how_to_install
 from autoglm_throttle.settings.problem import Problem
 from autoglm_throttle.settings.quantity import plain
@@ -122,6 +123,37 @@ def _above(low: str, high: str) -> Rule:
         return f"must be at most {high.upper()}, {plain(values[high])}", f"or raise {high.upper()}"
 
     return Rule(low, (low, high), broken)
+
+
+def _rising(low: str, high: str) -> tuple[Rule, Rule]:
+    """Two variables of which the first must stay below the second."""
+
+    def told(side: str, other: str, remedy: str) -> Callable[[Mapping[str, Any]], Complaint]:
+        def broken(values: Mapping[str, Any]) -> Complaint:
+            if values[low] < values[high]:
+                return None
+            return f"must be {side} {other.upper()}, {plain(values[other])}", f"or {remedy} {other.upper()}"
+
+        return broken
+
+    return (
+        Rule(low, (low, high), told("below", high, "raise")),
+        Rule(high, (low, high), told("above", low, "lower"), unless=low),
+    )
+
+
+def _margin_of_all(values: Mapping[str, Any]) -> Complaint:
+    lowest = values["degrade_shed_at"]
+    if values["degrade_margin"] < lowest:
+        return None
+    return f"must be below DEGRADE_SHED_AT, {plain(lowest)}", "else no load is low enough to shed nothing"
+
+
+def _shed_within_margin(values: Mapping[str, Any]) -> Complaint:
+    margin = values["degrade_margin"]
+    if margin < values["degrade_shed_at"]:
+        return None
+    return f"must be above degrade_margin, {plain(margin)}", "or lower degrade_margin"
 
 
 def _pressure_of_nothing(values: Mapping[str, Any]) -> Complaint:
@@ -241,6 +273,16 @@ RULES: Final = (
     ),
     _fleet_of_one("fleet"),
     _fleet_of_one("fleet_gpu"),
+    _fleet_of_one("breaker_shared"),
+    *_rising("degrade_shed_at", "degrade_stale_at"),
+    *_rising("degrade_stale_at", "degrade_static_at"),
+    Rule("degrade_margin", ("degrade_margin", "degrade_shed_at"), _margin_of_all),
+    Rule(
+        "degrade_shed_at",
+        ("degrade_margin", "degrade_shed_at"),
+        _shed_within_margin,
+        unless="degrade_margin",
+    ),
     Rule("redis_read_s", ("redis_read_s", "redis_deadline_s"), _read_too_short),
     Rule("redis_deadline_s", ("redis_read_s", "redis_deadline_s"), _deadline_too_long, unless="redis_read_s"),
 )
@@ -263,4 +305,5 @@ def broken_rules(values: Mapping[str, Any], given: Mapping[str, object], wrong: 
             complaint = rule.broken(values)
             if complaint is not None:
                 problems.append(Problem(rule.blames, *complaint))
-    return problems
+    problems += of_all_guards(values, given, wrong)
+    return problems + of_each_guard(given.get("guards", ()), values, wrong)

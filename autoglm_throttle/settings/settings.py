@@ -17,10 +17,17 @@ from autoglm_throttle.settings.field import Source
 from autoglm_throttle.settings.fields import SETTINGS, Fields
 from autoglm_throttle.settings.form import Form, FormError, read_all
 from autoglm_throttle.settings.gather import Gathered, from_code, from_everywhere
+from autoglm_throttle.settings.guard_policy import (
+    GUARD_KEYS,
+    GuardPolicies,
+    GuardPolicy,
+    guard_from_table,
+)
 from autoglm_throttle.settings.plan import Plan, Plans, plan_from_table
-from autoglm_throttle.settings.problem import ConfigError, Problem
+from autoglm_throttle.settings.problem import ConfigError, Problem, spelled
 from autoglm_throttle.settings.route_policy import RoutePolicy, route_from_table
 from autoglm_throttle.settings.rules import broken_rules
+from autoglm_throttle.settings.tables import Tables
 
 _log = logging.getLogger("autoglm_throttle")
 
@@ -51,35 +58,11 @@ class _Routes(Form[tuple[RoutePolicy, ...]]):
         return tuple(routes)
 
 
-class _PlansForm(Form[Plans]):
-    allowed = "plans by name"
-    example = "[plans.gold]"
-
-    def parse(self, raw: object) -> Plans:
-        """Take plans, a mapping of names to plans, or tables as TOML has them."""
-        if isinstance(raw, Plans):
-            return raw
-        pairs = _named(raw)
-        plans: list[Plan] = []
-        problems: list[Problem] = []
-        for name, part in pairs:
-            try:
-                plan = part if isinstance(part, Plan) else plan_from_table(name, part)
-            except ConfigError as error:
-                problems += [Problem(f".{name}{p.variable}", p.message, p.hint) for p in error.problems]
-                continue
-            if plan.name != name:
-                problems.append(Problem(f".{name}", f"holds the plan {plan.name}"))
-            plans.append(plan)
-        if problems:
-            raise ConfigError(problems)
-        return Plans(plans)
-
-
 FORMS: Final[Mapping[str, Form[Any]]] = {
     **{name: known.form for name, known in SETTINGS.items()},
     "routes": _Routes(),
-    "plans": _PlansForm(),
+    "plans": Tables(Plan, plan_from_table, Plans, "plans by name", "[plans.gold]"),
+    "guards": Tables(GuardPolicy, guard_from_table, GuardPolicies, "guards by name", "[guards.vector-db]"),
 }
 
 
@@ -103,10 +86,12 @@ class Settings(Fields):
 
     routes: tuple[RoutePolicy, ...] = ()
     plans: Plans = Plans()
+    guards: GuardPolicies = GuardPolicies()
 
     _sources: dict[str, Source] = PrivateAttr(default_factory=dict)
     _ignored: tuple[Problem, ...] = PrivateAttr(default=())
     _route_places: tuple[str, ...] = PrivateAttr(default=())
+    _guard_places: dict[tuple[str, str], str] = PrivateAttr(default_factory=dict)
 
     def __init__(self, gathered: Gathered | None = None, /, **values: Any) -> None:  # noqa: ANN401 - read and checked by FORMS
         if gathered is None:
@@ -118,6 +103,11 @@ class Settings(Fields):
         self._sources = dict(gathered.sources)
         self._ignored = tuple(gathered.unknown)
         self._route_places = tuple(gathered.place(f"routes[{n}]") for n in range(len(self.routes)))
+        self._guard_places = {
+            (name, key): gathered.place(f"guards.{spelled(name)}.{key}")
+            for name in self.guards
+            for key in GUARD_KEYS
+        }
 
     @classmethod
     def from_env(
@@ -213,6 +203,14 @@ class Settings(Fields):
         """Where each route policy was written: file and line, or its place in the argument."""
         return self._route_places
 
+    def guard_place(self, name: str, key: str) -> str:
+        """Where a key of a guard was written: file and line, or its place in the argument.
+
+        Raises:
+            KeyError: there is no such guard, or no such key.
+        """
+        return self._guard_places[name, key]
+
     def __eq__(self, other: object) -> bool:
         """Whether all values are equal, wherever they came from."""
         return isinstance(other, Settings) and self.__dict__ == other.__dict__
@@ -238,11 +236,3 @@ def _checked(gathered: Gathered) -> dict[str, Any]:
         placed = [Problem(gathered.place(p.variable), p.message, p.hint) for p in problems]
         raise ConfigError([*placed, *gathered.problems])
     return values
-
-
-def _named(raw: object) -> list[tuple[str, object]]:
-    if isinstance(raw, Mapping):
-        return list(raw.items())
-    if not isinstance(raw, (tuple, list)) or not all(isinstance(plan, Plan) for plan in raw):
-        raise FormError
-    return [(plan.name, plan) for plan in raw]

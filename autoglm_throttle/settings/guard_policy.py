@@ -1,0 +1,127 @@
+"""What the configuration says of one guard: a table ``[guards.<name>]``, or the same in code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
+
+from autoglm_throttle.model import Criticality
+from autoglm_throttle.settings.breaker_settings import BREAKER_FORMS, BreakerSettings
+from autoglm_throttle.settings.degrade_fields import AGE, LOAD
+from autoglm_throttle.settings.form import Choice, Form, FormError, WithNone
+from autoglm_throttle.settings.problem import ConfigError, Problem, spelled, unknown_keys
+
+NAME_CHARACTERS: Final = 200
+
+
+class GuardName(Form[str]):
+    """What a guard is called; an origin such as ``https://host:8443`` is a name, too."""
+
+    allowed: str = f"a name of 1 to {NAME_CHARACTERS} printable characters"
+    example = "vector-db"
+
+    def parse(self, raw: object) -> str:
+        """Take the name as it is: code asks for it letter by letter."""
+        if not isinstance(raw, str) or not raw.isprintable() or not 1 <= len(raw) <= NAME_CHARACTERS:
+            raise FormError
+        return raw
+
+
+GUARD_FORMS: Final[Mapping[str, Form[Any]]] = {
+    "name": GuardName(),
+    **BREAKER_FORMS,
+    "criticality": WithNone(Choice(Criticality)),
+    "shed_above": WithNone(LOAD),
+    "max_stale_s": WithNone(AGE),
+}
+
+GUARD_KEYS: Final = tuple(key for key in GUARD_FORMS if key != "name")
+"""The keys of a table ``[guards.<name>]``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class GuardPolicy(BreakerSettings):
+    """What one guard goes by instead of ``BREAKER_*`` and ``DEGRADE_*``; None leaves it to them.
+
+    Args:
+        name: as it stands in ``throttle.guard(name)``.
+        criticality: whether the feature behind it is core; None: as the code has registered it.
+        shed_above: load above which the feature is shed, 0.01..1, instead of ``DEGRADE_SHED_AT``; only
+            for one that is not core.
+        max_stale_s: age in seconds up to which an answer that was kept may stand in for a new one.
+
+    The others are those of ``BreakerSettings``.
+
+    Raises:
+        ConfigError: one problem for each argument that is not allowed, and for each two that
+            contradict each other.
+    """
+
+    name: str = field(kw_only=False)
+    criticality: Criticality | str | None = None
+    shed_above: float | str | None = None
+    max_stale_s: float | str | None = None
+
+    forms: ClassVar[Mapping[str, Form[Any]]] = GUARD_FORMS
+
+
+class GuardPolicies(Mapping[str, GuardPolicy]):
+    """The policies of all guards by name; immutable.
+
+    Args:
+        policies: each name once.
+
+    Raises:
+        ConfigError: a name occurs twice.
+    """
+
+    __slots__ = ("_by_name",)
+
+    def __init__(self, policies: Iterable[GuardPolicy] = ()) -> None:
+        self._by_name: dict[str, GuardPolicy] = {}
+        problems = [
+            Problem(f".{spelled(policy.name)}", "is given twice")
+            for policy in policies
+            if self._by_name.setdefault(policy.name, policy) is not policy
+        ]
+        if problems:
+            raise ConfigError(problems)
+
+    def __getitem__(self, name: str) -> GuardPolicy:
+        return self._by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_name)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __repr__(self) -> str:
+        return f"GuardPolicies({list(self._by_name.values())!r})"
+
+
+def guard_from_table(name: str, table: object) -> GuardPolicy:
+    """A policy from one ``[guards.<name>]`` table, or from the figures of a breaker made in code.
+
+    Raises:
+        ConfigError: problems under the names of the keys, each with a dot in front.
+    """
+    if isinstance(table, BreakerSettings):
+        table = table.given()
+    if not isinstance(table, Mapping):
+        raise ConfigError([Problem("", "must be a table", 'for example { failures = 3, open_s = "30s" }')])
+    problems = unknown_keys(table, GUARD_KEYS)
+    try:
+        policy = GuardPolicy(name, **{key: table[key] for key in GUARD_KEYS if key in table})
+    except ConfigError as error:
+        problems += error.problems
+    if problems:
+        raise ConfigError(_inside(problem) for problem in problems)
+    return policy
+
+
+def _inside(problem: Problem) -> Problem:
+    """The problem below its table; one with the name is one of the table itself."""
+    where = "" if problem.variable == "name" else f".{problem.variable}"
+    return Problem(where, problem.message, problem.hint)

@@ -1,0 +1,77 @@
+"""The form of tables that have names: ``[plans.<name>]`` and ``[guards.<name>]``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, Protocol, TypeVar
+
+from autoglm_throttle.settings.form import Form, FormError
+from autoglm_throttle.settings.problem import ConfigError, Problem, spelled
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+N = TypeVar("N", bound=_Named)
+H = TypeVar("H", bound=Mapping[str, Any])
+
+
+class Tables(Form[H], Generic[N, H]):
+    """Tables by name, or the same made in code.
+
+    Args:
+        kind: what becomes of one table.
+        read: makes it from a name and a table.
+        gather: what holds all of them.
+        allowed: completes "must be ...".
+        example: the head of a table.
+    """
+
+    def __init__(
+        self,
+        kind: type[N],
+        read: Callable[[str, object], N],
+        gather: Callable[[Iterable[N]], H],
+        allowed: str,
+        example: str,
+    ) -> None:
+        self._kind = kind
+        self._read = read
+        self._gather = gather
+        self.allowed = allowed
+        self.example = example
+
+    def parse(self, raw: object) -> H:
+        """Take what was made in code, a mapping of names to it, or tables as TOML has them."""
+        made: list[N] = []
+        problems: list[Problem] = []
+        for name, part in named(raw, self._kind):
+            try:
+                one = part if isinstance(part, self._kind) else self._read(name, part)
+            except ConfigError as error:
+                problems += [
+                    Problem(f".{spelled(name)}{p.variable}", p.message, p.hint) for p in error.problems
+                ]
+                continue
+            if one.name != name:
+                problems.append(Problem(f".{spelled(name)}", f"holds that of {one.name}"))
+            made.append(one)
+        if problems:
+            raise ConfigError(problems)
+        return self._gather(made)
+
+
+def named(raw: object, kind: type[_Named]) -> list[tuple[str, object]]:
+    """Names with what stands under them.
+
+    Raises:
+        FormError: neither a mapping of texts nor a list of what has a name of its own.
+    """
+    if isinstance(raw, Mapping):
+        if all(isinstance(name, str) for name in raw):
+            return list(raw.items())
+    elif isinstance(raw, (tuple, list)) and all(isinstance(one, kind) for one in raw):
+        return [(one.name, one) for one in raw]
+    raise FormError
