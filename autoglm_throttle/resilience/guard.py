@@ -1,0 +1,207 @@
+"""What ``throttle.guard(name)`` returns: one block, any number of decorated functions, or bare calls."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, ParamSpec, TypeVar
+
+from autoglm_throttle.model import BreakerView, GuardRefused, Outcome, Pass, Refusal, State
+from autoglm_throttle.resilience.calls import guarded_coroutine, guarded_function
+from autoglm_throttle.resilience.circuit import Circuit
+from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.streams import guarded_async_generator, guarded_generator
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_SPENT: Final = Pass(generation=-2)
+"""What a block holds after its end: it serves no second time."""
+
+
+class Guard:
+    """A handle on one guard; cheap to make, so make one for each block.
+
+    As a block (``with`` or ``async with``) it serves once, as a decorator or for bare calls any number of times.
+
+    Args:
+        circuit: the guard's one breaker in this process.
+    """
+
+    __slots__ = ("_begun_s", "_pass", "circuit")
+
+    def __init__(self, circuit: Circuit) -> None:
+        self.circuit: Circuit = circuit
+        self._pass: Pass | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the guard."""
+        return self.circuit.name
+
+    @property
+    def rules(self) -> Rules:
+        """Its figures."""
+        return self.circuit.rules
+
+    def __enter__(self) -> Guard:
+        if self._pass is not None:
+            raise self._used()
+        circuit = self.circuit
+        core = circuit.breaker
+        pass_ = core.fast
+        if pass_ is not None and circuit.straight:
+            core.calls += 1
+            self._pass = pass_
+            return self
+        self._pass = _SPENT
+        self._let_in(circuit.admit())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass_ = self._pass
+        circuit = self.circuit
+        core = circuit.breaker
+        self._pass = _SPENT
+        if kind is not None or not circuit.straight or not core.clean or core.fast is not pass_:
+            self._let_out(pass_, error)
+
+    async def __aenter__(self) -> Guard:
+        if self._pass is not None:
+            raise self._used()
+        circuit = self.circuit
+        core = circuit.breaker
+        pass_ = core.fast
+        if pass_ is not None and circuit.straight:
+            core.calls += 1
+            self._pass = pass_
+            return self
+        self._pass = _SPENT
+        self._let_in(await circuit.admit_async())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass_ = self._pass
+        circuit = self.circuit
+        core = circuit.breaker
+        self._pass = _SPENT
+        if kind is not None or not circuit.straight or not core.clean or core.fast is not pass_:
+            self._let_out(pass_, error)
+
+    def _let_in(self, pass_: Pass | Refusal) -> None:
+        if isinstance(pass_, Refusal):
+            raise GuardRefused(pass_)
+        self._pass = pass_
+        self._begun_s: float | None = self.circuit.begin()
+
+    def _let_out(self, pass_: Pass | None, error: BaseException | None) -> None:
+        if pass_ is None or pass_ is _SPENT:
+            raise RuntimeError(f"the block of guard {self.name!r} is left, but it was not entered")
+        circuit = self.circuit
+        elapsed_s = circuit.since(getattr(self, "_begun_s", None))
+        if error is not None:
+            circuit.settle(pass_, error, raised=True, elapsed_s=elapsed_s)
+        else:
+            circuit.leave(pass_, circuit.timed(elapsed_s))
+
+    def _used(self) -> RuntimeError:
+        return RuntimeError(
+            f"this block of guard {self.name!r} was entered before: a block serves once, so call "
+            "throttle.guard(name) for each block"
+        )
+
+    def __call__(self, fn: Callable[P, R]) -> Callable[P, R]:
+        """Decorate a function; its signature stays.
+
+        Args:
+            fn: a plain or coroutine function, a (async) generator function, a partial of one, or an object with
+                such a ``__call__``. A plain function that returns an awaitable settles when that ends.
+
+        Raises:
+            TypeError: the guard has a time limit that ``fn`` cannot be held to, since nothing can interrupt it.
+        """
+        return decorated(self.circuit, fn)
+
+    def allow(self) -> Pass | Refusal:
+        """Ask for one call by hand; a Pass must be settled once."""
+        return self.circuit.admit()
+
+    async def allow_async(self) -> Pass | Refusal:
+        """The same without blocking the event loop, where a fleet's store has to be asked."""
+        return await self.circuit.admit_async()
+
+    def settle(
+        self, pass_: Pass, outcome: Outcome = Outcome.SUCCESS, error: BaseException | str | None = None
+    ) -> None:
+        """Say how a call ended that `allow` let through. Never waits.
+
+        Args:
+            pass_: from `allow`.
+            outcome: how it ended.
+            error: what was raised, or the failure in words, for ``last_failure``.
+        """
+        self.circuit.leave(pass_, outcome, error)
+
+    def refuses(self) -> Refusal | None:
+        """What a call would be refused with now; free of effects."""
+        return self.circuit.refuses()
+
+    def state(self) -> State:
+        """What a caller sees now."""
+        return self.circuit.state()
+
+    def view(self) -> BreakerView:
+        """The breaker now."""
+        return self.circuit.view()
+
+    def force_open(self) -> None:
+        """Let nothing through until an operator says otherwise."""
+        self.circuit.force_open()
+
+    def disable(self) -> None:
+        """Let everything through and count nothing until an operator says otherwise."""
+        self.circuit.disable()
+
+    def metrics_only(self) -> None:
+        """Let everything through and count what would be refused; in this process alone."""
+        self.circuit.metrics_only()
+
+    def reset(self) -> None:
+        """Close, and forget what was."""
+        self.circuit.reset()
+
+    def __repr__(self) -> str:
+        return f"<Guard {self.name!r} {self.circuit.breaker!r}>"
+
+
+def decorated(circuit: Circuit, fn: Callable[P, R]) -> Callable[P, R]:
+    """Guard a function of any kind; see `Guard.__call__`."""
+    if isinstance(fn, staticmethod | classmethod):
+        return type(fn)(decorated(circuit, fn.__func__))  # type: ignore[return-value]
+    if _is(inspect.isasyncgenfunction, fn):
+        return guarded_async_generator(circuit, fn)
+    if _is(inspect.iscoroutinefunction, fn):
+        return guarded_coroutine(circuit, fn)
+    rules = circuit.rules
+    stream = _is(inspect.isgeneratorfunction, fn)
+    if rules.timeout_s is not None or (stream and rules.stream_idle_s is not None):
+        raise TypeError(_UNLIMITED.format(name=circuit.name))
+    return guarded_generator(circuit, fn) if stream else guarded_function(circuit, fn)
+
+
+_UNLIMITED: Final = (
+    "guard {name!r} has a time limit, and nothing can interrupt a plain function: make it a coroutine function, or "
+    "give the client inside it a time limit of its own and set timeout_s and stream_idle_s of this guard to None"
+)
+
+
+def _is(kind: Callable[[object], bool], fn: object) -> bool:
+    while isinstance(fn, partial):
+        fn = fn.func
+    return kind(fn) or kind(getattr(fn, "__call__", None))  # noqa: B004 - the method, not whether there is one
