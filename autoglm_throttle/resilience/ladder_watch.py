@@ -1,0 +1,156 @@
+"""The ladder of a running process: who samples the load, and who is told of a change."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from autoglm_throttle.model import Clock, Criticality, Level
+from autoglm_throttle.resilience.degradation import Choice, Ladder, LadderRules, LadderView, choose
+from autoglm_throttle.resilience.feature import Feature
+from autoglm_throttle.resilience.seldom import Seldom
+
+Load = Callable[[], float | None]
+"""Gives the load, 0..1, or None while it is unknown."""
+
+Told = Callable[[Level, Level, float | None], None]
+"""Is told of a change: from which level, to which, at which load."""
+
+EARLY = 0.9
+"""Share of the interval after which a tick of the sampler takes a sample: its ticks are not quite even, and
+one that comes a little early must not be left out."""
+
+
+class Degradation:
+    """The level of the process. Whoever asks for it samples the load himself when that is due.
+
+    So there is no thread behind it. Nobody waits for a load that takes its time: while one caller asks for
+    it, it is unknown to the others.
+
+    Args:
+        rules: of the ladder.
+        load: gives the load; called at most once per interval, never under the lock.
+        interval_s: seconds between two samples.
+        clock: monotonic seconds.
+        told: is called once for each change, in order, never under the lock.
+    """
+
+    __slots__ = (
+        "_clock", "_interval_s", "_ladder", "_level", "_load", "_lock", "_log", "_news", "_pulling",
+        "_rules", "_sampled_s", "_telling", "_told",
+    )  # fmt: skip
+
+    def __init__(self, rules: LadderRules, load: Load, interval_s: float, clock: Clock, told: Told) -> None:
+        now = clock()
+        self._rules = rules
+        self._load = load
+        self._interval_s = interval_s
+        self._clock = clock
+        self._told = told
+        self._ladder = Ladder(rules, now)
+        self._level = Level.FULL
+        self._sampled_s = now - interval_s
+        self._pulling = False
+        self._telling = False
+        self._news: deque[tuple[Level, Level, float | None]] = deque()
+        self._log = Seldom("degradation", clock)
+        # Re-entrant: the garbage collector may run under it, and a finalizer may make a guarded call.
+        self._lock = threading.RLock()
+
+    def __repr__(self) -> str:
+        return repr(self._ladder)
+
+    @property
+    def retry_after_s(self) -> float:
+        """Seconds in which a feature that is shed can at the earliest be served again."""
+        return self._rules.samples * self._interval_s
+
+    def watch(self, feature: Feature) -> None:
+        """Keep count of a feature's own threshold, if it has one.
+
+        Raises:
+            ValueError: its ``shed_above`` is not above the ladder's margin.
+        """
+        if feature.shed_above is not None:
+            with self._lock:
+                self._ladder.watch(feature.shed_above)
+
+    def level(self) -> Level:
+        """The level of now."""
+        now = self._clock()
+        if not 0.0 <= now - self._sampled_s < self._interval_s:
+            self._pull(now, self._interval_s)
+        return self._level
+
+    def tend(self) -> None:
+        """Take a sample if it is due; for a thread that ticks once per interval."""
+        self._pull(self._clock(), EARLY * self._interval_s)
+
+    def sheds(self, feature: Feature) -> bool:
+        """Whether the load of now is too much for a feature. Core features are never shed."""
+        if feature.criticality is Criticality.CORE:
+            return False
+        level = self.level()
+        above = feature.shed_above
+        return level >= Level.SHED if above is None else self._ladder.holds(above)
+
+    def choice(self, feature: Feature, entry_usable: bool) -> Choice:
+        """What is done with a call of a feature now; ``entry_usable``: whether an answer to it is kept."""
+        shed = self.sheds(feature)
+        return choose(self._level, feature, entry_usable, shed)
+
+    def view(self) -> LadderView:
+        """What the level stands on. Takes no sample."""
+        with self._lock:
+            return self._ladder.view()
+
+    def forget(self) -> None:
+        """In a forked process: what other threads were at is undone; the level stays until new samples."""
+        self._lock = threading.RLock()
+        self._pulling = False
+        self._telling = False
+        self._news.clear()
+
+    def _pull(self, now: float, after_s: float) -> None:
+        with self._lock:
+            if 0.0 <= now - self._sampled_s < after_s:
+                return
+            self._sampled_s = now
+            alone, self._pulling = not self._pulling, True
+        load = None
+        if alone:
+            try:
+                load = self._asked()
+            finally:
+                self._pulling = False
+        self._take(load, now)
+
+    def _asked(self) -> float | None:
+        try:
+            return self._load()
+        except Exception as error:  # noqa: BLE001 - whatever it raises
+            self._log.say("load", "the load could not be read: it counts as unknown", error)
+            return None
+
+    def _take(self, load: float | None, now: float) -> None:
+        with self._lock:
+            before = self._level
+            self._level = after = self._ladder.observe(load, now)
+            if before is not after:
+                self._news.append((before, after, load))
+        self._tell()
+
+    def _tell(self) -> None:
+        while self._news:
+            with self._lock:
+                if self._telling or not self._news:
+                    return
+                self._telling = True
+                news = self._news.popleft()
+            try:
+                self._told(*news)
+            except Exception as error:  # noqa: BLE001 - whatever it raises
+                self._log.say("told", "an observer has raised, the change stands", error)
+            finally:
+                self._telling = False
