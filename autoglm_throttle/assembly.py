@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from autoglm_throttle.control.quota import Quota
     from autoglm_throttle.limiting.shared.redis_fleet import Fleet
     from autoglm_throttle.redis_client import RedisClients
+    from autoglm_throttle.resilience.shared import RedisBreakerStore
 
 WITH_GATE = frozenset({Policy.ADAPTIVE, Policy.GATE})
 
@@ -189,6 +190,17 @@ def redis_clients(settings: Settings, redis: Callable[[], Any] | None = None) ->
     url = settings.redis_url.get_secret_value() if settings.redis_url is not None else ""
     times = (settings.redis_connect_s, settings.redis_read_s)
     return RedisClients(RedisOptions(url, *times, redis, in_flight=settings.redis_in_flight))
+
+
+def breaker_store(settings: Settings, clock: Clock) -> RedisBreakerStore | None:
+    """The state of breakers that all processes share; None where each goes by itself."""
+    if not settings.breaker_shared:
+        return None
+    from autoglm_throttle.resilience.shared import RedisBreakerStore, SharedRules
+
+    clients = redis_clients(settings)
+    rules = SharedRules(settings.redis_prefix, settings.service, settings.breaker_store_deadline_s)
+    return RedisBreakerStore(clients.sync, rules, clock)
 
 
 def limit_sets(settings: Settings) -> LimitSets:

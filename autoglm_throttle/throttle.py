@@ -16,6 +16,7 @@ from autoglm_throttle.control.choose import controller
 from autoglm_throttle.control.latency import P95, Reach
 from autoglm_throttle.control.nominal import fullness
 from autoglm_throttle.desk import Desk
+from autoglm_throttle.guardian import Guardian
 from autoglm_throttle.limiting.rate_refusal import Rated
 from autoglm_throttle.model import (
     Clock,
@@ -40,7 +41,7 @@ SWEPT_PER_SAMPLE = 100
 """Users looked at for idleness with each GPU sample: tens of microseconds under the lock."""
 
 
-class Throttle(Admission):
+class Throttle(Admission, Guardian):
     """Owns every limit of a service. Share one object between all that is to be limited together.
 
     Args:
@@ -65,7 +66,8 @@ class Throttle(Admission):
         settings = settings if settings is not None else Settings()
         now = clock()
         self._controller = controller(assembly.control_rules(settings), now)
-        super().__init__(settings, clock, self._controller.regime(now), redis)
+        Admission.__init__(self, settings, clock, self._controller.regime(now), redis)
+        Guardian.__init__(self)
         self._manual = sampling == "manual"
         self._listening = False
         self._p95 = P95(DURATION_BUCKETS_S)
@@ -137,6 +139,8 @@ class Throttle(Admission):
                 for reason, count in self._refusals.overdue(now)
             )
         self._speak()
+        if self._guards is not None:
+            self._guards.tend()
         return regime
 
     def tick(self) -> Regime:
@@ -182,6 +186,8 @@ class Throttle(Admission):
     def stop(self) -> None:
         """Stop reading the GPUs. The next request starts it again. Idempotent."""
         self._lookout.stop()
+        if self._guards is not None:
+            self._guards.stop()
         if self._fleet is not None:
             self._fleet.stop()
         with self._desk.rows.lock:
@@ -209,7 +215,8 @@ class Throttle(Admission):
             regime = self._adopt(self._controller.regime(now, self._fill()), now)
             snapshot = self._picture(regime, now)
         self._speak()
-        return snapshot
+        guards = self._guards
+        return snapshot if guards is None else replace(snapshot, guards=guards.view())
 
     def _picture(self, regime: Regime, now: float) -> Snapshot:
         rows, windows, gate = self._desk.rows, self._windows, self._desk.gate
@@ -369,6 +376,7 @@ class Throttle(Admission):
         self._desk = Desk(rows, assembly.gate(self.settings, self._clock()))
         if self._quota is not None:
             self._quota.forget()
+        self._forget_guards()
         self._p95 = P95(DURATION_BUCKETS_S)
         self._listening = False
         self._renew_at_s = -math.inf

@@ -1,0 +1,89 @@
+"""The demonstration's downstream: a service beside the model that fails for a while, and the guard round it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from itertools import count
+from typing import Final
+
+from autoglm_throttle.model import Criticality, Rung
+from autoglm_throttle.resilience.feature import Fallback
+from autoglm_throttle.throttle import Throttle
+
+NAME: Final = "related"
+ITEMS: Final = 50
+"""Things that requests ask about, in turn: few, so that each was asked about before the trouble begins."""
+
+ANSWER_S: Final = 0.002
+"""Of the downstream, while it is well."""
+
+BEGINS: Final = 0.05
+ENDS: Final = 0.15
+"""Share of the demonstration at which the trouble begins and ends: before there is too much load for anything
+that is not core."""
+
+OPEN: Final = 1.0 / 6.0
+"""Share of the demonstration that the breaker stays open: the usual 10 s of a minute."""
+
+
+class Downstream:
+    """Answers "what is related to this?", except in its time of trouble.
+
+    Args:
+        throttle: whose guard stands before it.
+        length_s: of the demonstration, seconds, counted from the first call.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, throttle: Throttle, length_s: float, clock: Callable[[], float]) -> None:
+        self.calls: int = 0
+        """That came through to it."""
+        self.failed: int = 0
+        self._throttle = throttle
+        self._trouble = (BEGINS * length_s, ENDS * length_s)
+        self._clock = clock
+        self._begun_s: float | None = None
+        self._turns = count()
+        guard = throttle.feature(
+            NAME, criticality=Criticality.NON_CORE, fallback=Fallback(stale=True, static=())
+        )
+        self._asked = guard(self._answer)
+
+    async def ask(self) -> tuple[int, ...]:
+        """What is related to the next thing; from memory, or nothing, where it cannot be asked."""
+        return await self._asked(next(self._turns) % ITEMS)
+
+    def state(self) -> dict[str, object]:
+        """What the live view shows of it, ready for JSON."""
+        guards = self._throttle.snapshot().guards
+        breaker = None if guards is None else next((b for b in guards.breakers if b.name == NAME), None)
+        if guards is None or breaker is None:
+            return {}
+        by_cause: dict[str, int] = {}
+        for (_, rung, cause), number in guards.degraded.items():
+            key = "load" if cause in {"load", "shed"} else "trouble"
+            by_cause[key] = by_cause.get(key, 0) + number * (rung is not Rung.SHED)
+        openings = sum(n for (_, state), n in guards.transitions.items() if state.value == "open")
+        return {
+            "name": NAME,
+            "state": breaker.state.value,
+            "retry_after_s": breaker.retry_after_s,
+            "openings": openings,
+            "level": guards.level.label,
+            "calls": self.calls,
+            "failed": self.failed,
+            "instead": by_cause,
+        }
+
+    async def _answer(self, item: int) -> tuple[int, ...]:
+        now = self._clock()
+        if self._begun_s is None:
+            self._begun_s = now
+        begins_s, ends_s = self._trouble
+        self.calls += 1
+        await asyncio.sleep(ANSWER_S)
+        if begins_s <= now - self._begun_s < ends_s:
+            self.failed += 1
+            raise ConnectionError("the downstream of the demonstration is in trouble")
+        return (item + 1, item + 2)
