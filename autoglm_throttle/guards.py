@@ -269,7 +269,7 @@ def _checked(name: str) -> str:
         raise ConfigError([Problem("guard", *_NAME.complaint(name, error))]) from None
 
 
-def _of(policy: GuardPolicy | None, key: str) -> Any:
+def _of(policy: GuardPolicy | None, key: str) -> Any:  # noqa: ANN401 - read by the form of the key
     """What the table of a guard says; None where there is no table."""
     return None if policy is None else getattr(policy, key)
 

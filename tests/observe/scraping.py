@@ -19,10 +19,11 @@ from autoglm_throttle.limiting.gate import GateView
 from autoglm_throttle.limiting.shared.outage import State
 from autoglm_throttle.limiting.shared.store import Health, Trouble
 from autoglm_throttle.limiting.shared.windows import StoreView
-from autoglm_throttle.model import OnError, Reason
+from autoglm_throttle.model import BreakerView, Cause, Level, OnError, Reason, Rung
+from autoglm_throttle.model import State as BreakerState
 from autoglm_throttle.observe import collector
 from autoglm_throttle.observe.metric import PREFIX
-from autoglm_throttle.snapshot import DURATION_BUCKETS_S, DurationCounts, Snapshot
+from autoglm_throttle.snapshot import DURATION_BUCKETS_S, DurationCounts, GuardsView, Snapshot
 from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle, throttle_for_tests
 
 
@@ -83,6 +84,36 @@ QUOTA = QuotaView(
     slope=0.0125,
     usable_bytes=60_000_000_011,
     cost=3.0,
+)
+BREAKER = BreakerView(
+    name="vector-db",
+    state=BreakerState.HALF_OPEN,
+    machine=BreakerState.OPEN,
+    metrics_only=False,
+    cause=Cause.FAILURES,
+    generation=4,
+    streak=0,
+    window_calls=0,
+    window_failures=0,
+    window_slow=0,
+    trials=1,
+    won=0,
+    rounds=1,
+    opened_s=12.0,
+    retry_after_s=0.0,
+    in_flight=1,
+    calls=501,
+    refused={Cause.FAILURES: 31, Cause.TRIAL: 2},
+    would_refuse=6,
+    stale_results=3,
+)
+GUARDS = GuardsView(
+    breakers=(BREAKER,),
+    level=Level.STALE,
+    load=0.93,
+    degraded={("vector-db", Rung.STALE, "failures"): 9, ("vector-db", Rung.SHED, "load"): 4},
+    transitions={("vector-db", BreakerState.OPEN): 2},
+    store_up=None,
 )
 WAITED = DurationCounts((4, 0, 2, *(0,) * (len(DURATION_BUCKETS_S) - 3), 1), 77.5)
 

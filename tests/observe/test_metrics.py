@@ -21,7 +21,7 @@ from autoglm_throttle.observe.metric import PREFIX, HistogramSpec
 from autoglm_throttle.observe.page import metrics_page
 from autoglm_throttle.snapshot import DURATION_BUCKETS_S, FleetView
 from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle, throttle_for_tests
-from tests.observe.scraping import QUOTA, STORE, knowing_all, loaded, scraped, states, value
+from tests.observe.scraping import GUARDS, QUOTA, STORE, knowing_all, loaded, scraped, states, value
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -38,7 +38,7 @@ def test_each_metric_is_scraped_under_its_name_with_help_and_kind() -> None:
 def test_each_series_has_the_labels_of_the_table() -> None:
     clock = ManualClock()
     how = {"clock": clock, "gpu": knowing_all(clock)}
-    throttle = loaded(how, store=STORE, fleet=FleetView(4, True, 1, 0), quota=QUOTA)
+    throttle = loaded(how, store=STORE, fleet=FleetView(4, True, 1, 0), quota=QUOTA, guards=GUARDS)
     throttle.tick()
     for spec, family in zip(METRICS, scraped(throttle).values(), strict=True):
         assert family.samples, spec.name

@@ -156,8 +156,8 @@ class TestPermit:
             throttle.clock.advance(0.3)
             permit.settle(outcome)
         durations = throttle.snapshot().durations[Priority.MID]
-        assert sum(durations.counts) == 2
-        assert durations.total_s == pytest.approx(0.6)
+        assert sum(durations.counts) == 3
+        assert durations.total_s == pytest.approx(0.9)
 
     def test_a_rejection_has_nothing_to_settle(self) -> None:
         throttle = heated(throttle_for_tests(), 96.0)
