@@ -11,12 +11,12 @@ from typing import Any
 
 from autoglm_throttle.cli.command import add_sources, load
 from autoglm_throttle.cli.output import FINE, table, write, write_json
+from autoglm_throttle.cli.show_guards import NOT_SET, guards_document, guards_table
 from autoglm_throttle.model import OnError, Priority, UserLimit
 from autoglm_throttle.settings import SETTINGS, ConfigError, Problem, RoutePolicy, Settings, user_limits_text
 from autoglm_throttle.settings.quantity import plain
 from autoglm_throttle.settings.resource_policy import POLICY_FORMS, SETTINGS_OF
 
-NOT_SET = "-"
 MARK_NAMES = "mark "
 """How the names of policies begin that come from a mark on an endpoint."""
 
@@ -182,6 +182,8 @@ def _text(settings: Settings) -> str:
             for plan in settings.plans.values()
         ]
         parts.append(table([("plan", "priority", "user limit", "members"), *plans]))
+    if settings.guards:
+        parts.append(guards_table(settings))
     return "\n\n".join(parts)
 
 
@@ -228,6 +230,7 @@ def _document(settings: Settings) -> dict[str, Any]:
             }
             for plan in settings.plans.values()
         ],
+        "guards": guards_document(settings),
     }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.model import OnError, Policy, WebSockets
+from autoglm_throttle.model import Mode, On429, OnError, Policy, SlowIs, Trip, WebSockets
 from autoglm_throttle.settings import PREFIX, SETTINGS, ConfigError, Settings
 
 BAD: dict[str, list[object]] = {
@@ -135,6 +135,46 @@ BAD: dict[str, list[object]] = {
     "compute_priority": ["urgent", 1],
     "gpu_memory_ratio": ["0.009", "70", "1.01"],
     "gpu_memory_ratio_low": ["0.009", "50", "1.01"],
+    "breaker_failures": ["0", "10001", "2.5", None],
+    "breaker_open_s": ["0", "-1", "inf", "nan", "2d", None],
+    "breaker_open_max_s": ["0", "nan"],
+    "breaker_backoff": ["0.99", "101", "2x"],
+    "breaker_half_open_max": ["0", "10001"],
+    "breaker_success_threshold": ["0", "-1"],
+    "breaker_timeout_s": ["0", "inf"],
+    "breaker_trial_lease_s": ["0", "2 fortnights"],
+    "breaker_trip": [
+        "often",
+        "none",
+        "consecutive,",
+        [],
+        5,
+        [5],
+        {"consecutive": 1},
+        b"consecutive",
+    ],
+    "breaker_failure_window_s": ["0"],
+    "breaker_window": ["0", "100001"],
+    "breaker_window_s": ["0", "inf"],
+    "breaker_min_calls": ["0", "1.5"],
+    "breaker_failure_rate": ["0", "50", "1.01"],
+    "breaker_slow_rate": ["0", "-0.1", "101%"],
+    "breaker_slow_call_s": ["0"],
+    "breaker_slow_is": ["success"],
+    "breaker_ramp": ["0", "0.5,0.1", "0.1,0.1", "0.5,1", "10", "half", 0.5, [None], {"0.5": 1}, "0.1,"],
+    "breaker_ramp_step_s": ["0"],
+    "breaker_first_item_s": ["0"],
+    "breaker_stream_idle_s": ["0"],
+    "breaker_stream_settle": ["start"],
+    "breaker_max_in_flight": ["-1", "1000001"],
+    "breaker_on_429": ["failure"],
+    "breaker_mode": ["off"],
+    "breaker_shared": ["maybe"],
+    "degrade_shed_at": ["0", "80", "1.01"],
+    "degrade_stale_at": ["0.009", "90"],
+    "degrade_static_at": ["95", "2"],
+    "degrade_fallback_timeout_s": ["0", "3601"],
+    "degrade_max_stale_s": ["0", "400d", None],
     "metrics": ["otel"],
     "log_refused_every_s": ["0"],
     "config_file": ["a\0b", 5],
@@ -160,6 +200,13 @@ BAD: dict[str, list[object]] = {
     "verdict_sm_stalled": ["5"],
     "verdict_sm_underfed": ["-1"],
     "verdict_stalled_s": ["9", "3601"],
+    "breaker_store_deadline_s": ["0.004", "11"],
+    "breaker_max_names": ["0", "1000001"],
+    "degrade_margin": ["-0.01", "5"],
+    "degrade_samples": ["0", "101"],
+    "degrade_load_stale_s": ["0.09", "inf"],
+    "degrade_cache_entries": ["0", "10000001"],
+    "degrade_cache_body_bytes": ["0", "2GiB", "1.5", "0.7kib", "1 MB/s", 1.5],
 }
 
 
@@ -215,6 +262,14 @@ def test_a_bad_value_is_refused_alone(name: str, bad: Any) -> None:
             "none stands alone; auto can be joined with dcgm, prometheus, vllm, sglang only",
         ),
         ("gpu", "vllm:http://u:pa/ss@h", "in a password are written %2F"),
+        ("breaker_failure_rate", "50", "for 50 percent write 50%"),
+        ("breaker_trip", "failure_rate,often", "'often': not one of them"),
+        ("breaker_trip", "none", "has the mode disabled or metrics_only"),
+        ("breaker_ramp", "50%,10%", "0.1 does not rise above 0.5"),
+        ("breaker_ramp", "0.5,1", "leave out the last step"),
+        ("breaker_ramp", "0,0.5", "'0': not between 0 and 1"),
+        ("breaker_ramp", "10,50", "for 10 percent write 10%"),
+        ("degrade_shed_at", 80, "for 80 percent write 80%"),
     ],
 )
 def test_the_hint_says_what_to_write(name: str, bad: Any, hint: str) -> None:
@@ -265,6 +320,16 @@ def test_the_hint_says_what_to_write(name: str, bad: Any, hint: str) -> None:
         ("service", " llm-7B_v1.2 ", "llm-7B_v1.2"),
         ("redis_deadline_s", "20ms", 0.02),
         ("fleet_host", "gpu-7.example.org", "gpu-7.example.org"),
+        ("breaker_open_s", "1m", 60.0),
+        ("breaker_backoff", "2", 2.0),
+        ("breaker_trip", " Failure_Rate,consecutive", frozenset({Trip.CONSECUTIVE, Trip.FAILURE_RATE})),
+        ("breaker_ramp", "10%, 0.5", (0.1, 0.5)),
+        ("breaker_ramp", "None", ()),
+        ("breaker_slow_is", "Separate", SlowIs.SEPARATE),
+        ("breaker_failure_rate", "25%", 0.25),
+        ("breaker_on_429", "OPEN", On429.OPEN),
+        ("breaker_mode", "metrics_only", Mode.METRICS_ONLY),
+        ("degrade_shed_at", "75%", 0.75),
     ],
 )
 def test_what_is_read_from_texts(name: str, text: str, value: object) -> None:

@@ -160,8 +160,8 @@ def test_every_example_is_allowed(name: str) -> None:
 
 
 def test_settings_know_nothing_else_than_the_list() -> None:
-    assert len(SETTINGS) == 98
-    assert [name for name in Settings.model_fields if name not in SETTINGS] == ["routes", "plans"]
+    assert len(SETTINGS) == 136
+    assert [name for name in Settings.model_fields if name not in SETTINGS] == ["routes", "plans", "guards"]
 
 
 def test_other_shapes_of_plans() -> None:

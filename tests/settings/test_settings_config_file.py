@@ -86,6 +86,7 @@ def test_the_example_of_the_documentation_is_right(file: Path) -> None:
     settings = read(file, EXAMPLE)
     assert [route.pattern for route in settings.routes] == ["/payments/*", "/v1/generate", "/status/{job}"]
     assert list(settings.plans) == ["gold"]
+    assert list(settings.guards) == ["vector-db", "https://models.example.org:8443"]
 
 
 def test_faults_name_file_line_and_key(file: Path) -> None:
@@ -144,10 +145,10 @@ def test_two_plans_with_one_member(file: Path) -> None:
 
 
 def test_unknown_keys_can_be_let_pass(file: Path) -> None:
-    settings = read(file, 'unknown_env = "warn"\nfuture = 1\n[guards.db]\nfailures = 5\n')
+    settings = read(file, 'unknown_env = "warn"\nfuture = 1\n[alarms.db]\nabove = 5\n')
     assert [problem.variable for problem in settings.ignored] == [
         "throttle.toml:2: future",
-        "throttle.toml:3: guards",
+        "throttle.toml:3: alarms",
     ]
 
 
@@ -161,7 +162,9 @@ def test_unknown_keys_can_be_let_pass(file: Path) -> None:
         ("[plans]\ngold = 5", ["throttle.toml:2: plans.gold"]),
         ("[routes]\npattern = '/a'", ["throttle.toml:1: routes"]),
         ("priority_default = 1", ["throttle.toml:1: priority_default"]),
-        ("'workers' = 0", ["throttle.toml: workers"]),
+        ("'workers' = 0", ["throttle.toml:1: workers"]),
+        ("[guards]\ndb.failures = 0", ["throttle.toml:2: guards.db.failures"]),
+        ("text = '''\n\"\\q\" = 1'''", ["throttle.toml:1: text"]),
         ("", []),
     ],
 )

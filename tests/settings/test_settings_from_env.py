@@ -14,7 +14,19 @@ import uvicorn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoglm_throttle.model import Aggregate, Borrow, OnError, Policy, Priority, Signal, Unknown, WebSockets
+from autoglm_throttle.model import (
+    Aggregate,
+    Borrow,
+    Mode,
+    OnError,
+    Policy,
+    Priority,
+    Signal,
+    SlowIs,
+    Trip,
+    Unknown,
+    WebSockets,
+)
 from autoglm_throttle.settings import (
     PREFIX,
     SETTINGS,
@@ -102,6 +114,15 @@ GIVEN = st.fixed_dictionaries(
         "gpu_aggregate": st.sampled_from(Aggregate),
         "gpu_unknown": st.sampled_from(Unknown),
         "gpu_stale_after_s": st.floats(2, 10),
+        "breaker_open_s": st.floats(0.001, 86_400),
+        "breaker_trip": st.sets(st.sampled_from([Trip.CONSECUTIVE, Trip.FAILURE_RATE]), min_size=1),
+        "breaker_failure_rate": st.floats(0, 1, exclude_min=True),
+        "breaker_ramp": st.sets(st.floats(0, 1, exclude_min=True, exclude_max=True)).map(sorted),
+        "breaker_slow_call_s": st.floats(0.001, 86_400),
+        "breaker_slow_is": st.sampled_from(SlowIs),
+        "breaker_mode": st.sampled_from(Mode),
+        "degrade_shed_at": st.floats(0.1, 0.89),
+        "degrade_max_stale_s": st.floats(0.001, 31_536_000),
         "metrics": st.sampled_from(MetricsExport),
         "log_refused_every_s": st.floats(0.1, 86_400),
         "redis_url": st.sampled_from(["redis://localhost:6379/0", "rediss://me:pa%2Fss@h", "unix:///a"]),

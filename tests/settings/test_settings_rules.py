@@ -185,6 +185,12 @@ GIVEN: dict[str, tuple[object, str]] = {
     "adaptive_release_samples": (4, "adaptive"),
     "reserve_mid": (0.1, "adaptive"),
     "reserve_low": (0.7, "adaptive"),
+    "degrade_shed_at": (0.7, "adaptive tiers gate"),
+    "degrade_stale_at": (0.85, "adaptive tiers gate"),
+    "degrade_static_at": (0.99, "adaptive tiers gate"),
+    "degrade_margin": (0.1, "adaptive tiers gate"),
+    "degrade_samples": (5, "adaptive tiers gate"),
+    "degrade_load_stale_s": (9, "adaptive tiers gate"),
 }
 """Setting -> a value, and the policies that read it with the signal ``auto``."""
 

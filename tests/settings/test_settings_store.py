@@ -253,6 +253,7 @@ def test_a_store_for_nothing_and_a_key_that_all_know_are_told_at_the_start(
         {"redis_url": URL},
         {"redis_url": URL, "user_limit": "off", "fleet": True},
         {"redis_url": URL, "user_limit": "off", "fleet_gpu": True},
+        {"redis_url": URL, "user_limit": "off", "breaker_shared": True},
         {"redis_url": URL, "user_limit": "off", "user_limit_low": "1/s"},
         {"redis_url": URL, "user_limit": "off", "plans": [Plan("a", user_limit="1/s")]},
         {"redis_url": URL, "user_limit": "off", "routes": [RoutePolicy("/a", user_limit="1/s")]},
@@ -303,6 +304,7 @@ ANOTHER = {
     "fleet_lease_s": 2,
     "fleet_heartbeat_s": 2,
     "fleet_host": "gpu-7",
+    "breaker_store_deadline_s": 0.1,
     "precisions": "fp16",
     "compute_priority": "low",
     "gpu_memory_ratio": 0.6,
@@ -314,13 +316,15 @@ STORES: dict[str, dict[str, object]] = {
     "redis": {"redis_url": URL},
     "fleet": {"redis_url": URL, "fleet": True},
     "gpus": {"redis_url": URL, "fleet_gpu": True},
+    "breakers": {"redis_url": URL, "breaker_shared": True},
     "quotas": {"quotas": True},
 }
 READ_WITH = {
-    "REDIS_URL or USER_STORAGE": {"storage", "redis", "fleet", "gpus"},
-    "REDIS_URL": {"redis", "fleet", "gpus"},
+    "REDIS_URL or USER_STORAGE": {"storage", "redis", "fleet", "gpus", "breakers"},
+    "REDIS_URL": {"redis", "fleet", "gpus", "breakers"},
     "FLEET": {"fleet"},
     "FLEET_GPU": {"gpus"},
+    "BREAKER_SHARED": {"breakers"},
     "QUOTAS": {"quotas"},
 }
 

@@ -1,0 +1,54 @@
+"""What ``show`` says of guards: the figures that each has of its own, and what it has them instead of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from autoglm_throttle.cli.output import table
+from autoglm_throttle.settings import SETTINGS, GuardPolicy, Settings
+from autoglm_throttle.settings.guard_policy import GUARD_FORMS, GUARD_KEYS
+
+NOT_SET: Final = "-"
+"""In the cell of a table: nothing is said."""
+
+_INSTEAD_OF: Final = {"shed_above": "degrade_shed_at", "max_stale_s": "degrade_max_stale_s"}
+"""Key -> the setting that it replaces, where that is not ``breaker_`` and the key."""
+
+
+def guards_table(settings: Settings) -> str:
+    """A row for each figure that a guard has of its own, with its source."""
+    source = str(settings.source_of("guards"))
+    rows = [("guard", "figure", "value", "unit", "instead of", "source")]
+    for name, policy in settings.guards.items():
+        figures = list(_figures(settings, policy))
+        rows += [
+            (name, key, value, GUARD_FORMS[key].unit, instead_of or NOT_SET, source)
+            for key, value, instead_of in figures
+        ] or [(name, NOT_SET, NOT_SET, "", NOT_SET, source)]
+    return table(rows)
+
+
+def guards_document(settings: Settings) -> list[dict[str, Any]]:
+    """The same as objects."""
+    return [
+        {
+            "name": name,
+            "source": settings.source_of("guards").value,
+            "figures": {
+                key: {"value": value, "unit": GUARD_FORMS[key].unit or None, "instead_of": instead_of or None}
+                for key, value, instead_of in _figures(settings, policy)
+            },
+        }
+        for name, policy in settings.guards.items()
+    ]
+
+
+def _figures(settings: Settings, policy: GuardPolicy) -> Iterator[tuple[str, str, str]]:
+    """Key, value, and that of all guards; the latter empty where nothing is said of all."""
+    for key in GUARD_KEYS:
+        value = getattr(policy, key)
+        if value is None:
+            continue
+        of_all = _INSTEAD_OF.get(key, f"breaker_{key}")
+        yield key, GUARD_FORMS[key].text(value), settings.text_of(of_all) if of_all in SETTINGS else ""

@@ -1,0 +1,353 @@
+"""The tables ``[guards.<name>]``, and the same in code."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoglm_throttle.model import Criticality, Trip
+from autoglm_throttle.settings import (
+    PREFIX,
+    BreakerSettings,
+    ConfigError,
+    GuardPolicies,
+    GuardPolicy,
+    Settings,
+    Source,
+    advice,
+    breaker_of,
+)
+from autoglm_throttle.settings.problem import spelled
+
+ORIGIN = "https://a.b:1"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "throttle.toml"
+
+
+def read(file: Path, text: str, **environ: str) -> Settings:
+    file.write_text(text, "utf-8")
+    return Settings.from_env(
+        {PREFIX + "CONFIG_FILE": str(file)} | {PREFIX + k: v for k, v in environ.items()}
+    )
+
+
+def told(file: Path, text: str, **environ: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        read(file, text, **environ)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def told_of_code(**values: Any) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        Settings(**values)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_a_table_of_the_file(file: Path) -> None:
+    settings = read(
+        file,
+        """\
+breaker_failures = 7
+
+[guards.vector-db]
+failures = 3
+trip = ["consecutive", "failure_rate"]
+criticality = "non_core"
+shed_above = "85%"
+max_stale_s = "5m"
+
+[guards."https://a.b:1"]
+open_s = "30s"
+""",
+        BREAKER_OPEN_S="20",
+    )
+    policy = settings.guards["vector-db"]
+    assert (policy.name, policy.failures, policy.shed_above, policy.max_stale_s) == (
+        "vector-db",
+        3,
+        0.85,
+        300.0,
+    )
+    assert (policy.criticality, policy.open_s) == (Criticality.NON_CORE, None)
+    assert policy.given() == {"failures": 3, "trip": frozenset({Trip.CONSECUTIVE, Trip.FAILURE_RATE})}
+    assert settings.guards[ORIGIN].given() == {"open_s": 30.0}
+    assert list(settings.guards) == ["vector-db", ORIGIN]
+    assert settings.source_of("guards") is Source.CONFIG_FILE
+
+
+def test_its_own_code_wins_over_the_table_over_all(file: Path) -> None:
+    settings = read(
+        file, "[guards.db]\nfailures = 3\nopen_s = 4\n", BREAKER_FAILURES="7", BREAKER_WINDOW="20"
+    )
+    figures = breaker_of(settings, "db", BreakerSettings(failures=2))
+    assert (figures["failures"], figures["open_s"], figures["window"]) == (2, 4.0, 20)
+    assert breaker_of(settings, "other")["failures"] == 7
+
+
+@pytest.mark.parametrize(
+    "name", [ORIGIN, "a.b", "x y", "größe", 'say "hi"', "back\\slash", "a]b", "a=b", "1", ""]
+)
+@pytest.mark.parametrize("literal", [False, True], ids=["basic", "literal"])
+def test_any_printable_name_is_found_again_at_its_line(file: Path, name: str, *, literal: bool) -> None:
+    key = f"'{name}'" if literal else '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    text = f"# a comment\n[ guards . {key} ] # another\nfailures = 3\nopen_s = 0\n"
+    if not name:
+        assert told(file, text)[0].startswith('throttle.toml:2: guards."": must be a name of 1 to 200')
+        return
+    (problem,) = told(file, text)
+    assert problem.startswith(f"throttle.toml:4: guards.{spelled(name)}.open_s: must be a number from 0.001")
+    settings = read(file, text.replace("open_s = 0", "open_s = 9"))
+    assert settings.guards[name].open_s == 9.0
+    assert settings.guard_place(name, "failures") == f"throttle.toml:3: guards.{spelled(name)}.failures"
+    with pytest.raises(KeyError):
+        settings.guard_place(name, "colour")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'[guards]\n"{ORIGIN}" = {{ open_s = 0 }}\n',
+        f'[guards]\n"{ORIGIN}".open_s = 0\n',
+        f"[guards]\n'{ORIGIN}'.'open_s' = 0\n",
+        f'\nguards."{ORIGIN}".open_s = 0\n',
+    ],
+)
+def test_other_ways_to_write_a_table(file: Path, text: str) -> None:
+    (problem,) = told(file, text)
+    assert problem.startswith('throttle.toml:2: guards."https://a.b:1".open_s: must be')
+
+
+def test_a_guard_whose_name_begins_as_another_is_not_taken_for_it(file: Path) -> None:
+    text = '[guards.a]\nfailures = 3\n[guards."a.b"]\nfailures = 0\n[guards.a-b]\nfailures = 0\n'
+    assert [problem.partition(": must")[0] for problem in told(file, text)] == [
+        'throttle.toml:4: guards."a.b".failures',
+        "throttle.toml:6: guards.a-b.failures",
+    ]
+
+
+def test_every_fault_is_told_in_one_report_where_it_was_written(file: Path) -> None:
+    text = """\
+workers = 0
+degrade_margin = 0.5
+
+[guards.one]
+failurs = 3
+mode = "off"
+shed_above = 0.5
+
+[guards.two]
+open_max_s = 5
+timeout_s = 40
+trial_lease_s = 30
+
+[guards.three]
+criticality = "core"
+shed_above = 0.6
+min_calls = 30
+
+[guards]
+four = 5
+"""
+    assert told(file, text, BREAKER_TRIP="failure_rate", BREAKER_OPEN_MAX_S="9") == [
+        "throttle.toml:1: workers: must be a whole number from 1 to 10000 processes, not '0' (for example 1)",
+        "AUTOGLM_THROTTLE_BREAKER_OPEN_MAX_S: must be at least BREAKER_OPEN_S, 10 (or lower BREAKER_OPEN_S)",
+        "throttle.toml:5: guards.one.failurs: is not a known key (did you mean failures?)",
+        "throttle.toml:6: guards.one.mode: must be one of enforce, metrics_only, disabled, not 'off' "
+        "(for example enforce)",
+        "throttle.toml:12: guards.two.trial_lease_s: must be at least timeout_s, 40 "
+        "(else a trial within its time limit loses its place)",
+        "throttle.toml:16: guards.three.shed_above: must not be set where criticality is core "
+        "(what is core is never shed)",
+        'throttle.toml:20: guards.four: must be a table (for example { failures = 3, open_s = "30s" })',
+        "throttle.toml:7: guards.one.shed_above: must be above degrade_margin, 0.5 (or lower degrade_margin)",
+        "throttle.toml:10: guards.two.open_max_s: must be at least BREAKER_OPEN_S, 10 "
+        "(or lower BREAKER_OPEN_S)",
+        "throttle.toml:17: guards.three.min_calls: must be at most BREAKER_WINDOW, 10 "
+        "(else no share is ever judged)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("own", "of_all", "problem"),
+    [
+        (
+            {"open_s": 400},
+            {"breaker_open_max_s": 300},
+            "open_s: must be at most BREAKER_OPEN_MAX_S, 300 (or raise BREAKER_OPEN_MAX_S)",
+        ),
+        (
+            {"timeout_s": 40},
+            {"breaker_trial_lease_s": 30},
+            "timeout_s: must be at most BREAKER_TRIAL_LEASE_S, 30 (or raise BREAKER_TRIAL_LEASE_S)",
+        ),
+        (
+            {"trip": "failure_rate"},
+            {"breaker_min_calls": 20},
+            "trip: has a share that is never judged: BREAKER_WINDOW, 10 is less than BREAKER_MIN_CALLS, 20 "
+            "(lower BREAKER_MIN_CALLS, or raise BREAKER_WINDOW)",
+        ),
+        (
+            {"trip": "failure_rate", "window": 5},
+            {},
+            "window: must be at least BREAKER_MIN_CALLS, 10 (or lower BREAKER_MIN_CALLS)",
+        ),
+        (
+            {"trip": "slow_rate", "slow_is": "separate"},
+            {},
+            "trip: needs BREAKER_SLOW_CALL_S with slow_rate (for streams BREAKER_FIRST_ITEM_S)",
+        ),
+        (
+            {"shed_above": 0.05},
+            {},
+            "shed_above: must be above degrade_margin, 0.05 (or lower degrade_margin)",
+        ),
+    ],
+)
+def test_what_is_said_of_one_must_fit_what_is_said_of_all(
+    own: dict[str, Any], of_all: dict[str, Any], problem: str
+) -> None:
+    assert told_of_code(guards={"db": own}, **of_all) == [f"guards.db.{problem}"]
+    assert told_of_code(guards=[GuardPolicy("db", **own)], **of_all) == [f"guards.db.{problem}"]
+
+
+@pytest.mark.parametrize(
+    ("own", "of_all"),
+    [
+        ({"trip": "slow_rate"}, {"breaker_slow_call_s": 1}),
+        ({"trip": "slow_rate", "first_item_s": 1}, {}),
+        ({"trip": "failure_rate", "window_s": 60}, {"breaker_min_calls": 20}),
+        ({"open_s": 400, "open_max_s": 500}, {"breaker_open_max_s": 300}),
+        ({"shed_above": 0.05}, {"degrade_margin": 0.04}),
+        ({"shed_above": 0.9, "criticality": "non_core"}, {}),
+        ({}, {}),
+    ],
+)
+def test_what_fits_is_taken(own: dict[str, Any], of_all: dict[str, Any]) -> None:
+    assert Settings(guards={"db": own}, **of_all).guards["db"] == GuardPolicy("db", **own)
+
+
+def test_guards_are_not_asked_about_settings_that_are_wrong_themselves() -> None:
+    problems = told_of_code(
+        guards={"db": {"open_s": 400, "shed_above": 0.05}}, breaker_open_max_s="never", degrade_margin=5
+    )
+    assert [problem.partition(":")[0] for problem in problems] == ["breaker_open_max_s", "degrade_margin"]
+
+
+def test_shapes_in_code() -> None:
+    policy = GuardPolicy("db", failures=3)
+    shapes: list[object] = [
+        [policy],
+        (policy,),
+        {"db": policy},
+        {"db": {"failures": "3"}},
+        {"db": BreakerSettings(failures=3)},
+        GuardPolicies([policy]),
+    ]
+    for given in shapes:
+        settings = Settings(guards=given)
+        assert settings.guards == {"db": policy}
+        assert settings.guard_place("db", "failures") == "guards.db.failures"
+    assert Settings().guards == {}
+    assert settings.source_of("guards") is Source.CODE
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (5, "guards: must be guards by name, not '5' (for example [guards.vector-db])"),
+        ("db", "guards: must be guards by name, not 'db' (for example [guards.vector-db])"),
+        ({5: {}}, "guards: must be guards by name, not '{5: {}}' (for example [guards.vector-db])"),
+        (
+            [BreakerSettings()],
+            "guards: must be guards by name, not '[BreakerSettings()]' (for example [guards.vector-db])",
+        ),
+        ({"db": GuardPolicy("other")}, "guards.db: holds that of other"),
+        ([GuardPolicy("a.b"), GuardPolicy("a.b")], 'guards."a.b": is given twice'),
+    ],
+)
+def test_wrong_shapes(given: object, problem: str) -> None:
+    assert told_of_code(guards=given) == [problem]
+
+
+def test_a_name_of_control_characters_or_of_great_length_is_refused() -> None:
+    for name in ("a\nb", "x" * 201, "", 5):
+        with pytest.raises(ConfigError, match="name: must be a name of 1 to 200 printable characters"):
+            GuardPolicy(name)  # type: ignore[arg-type]
+    (problem,) = told_of_code(guards={"a\nb": {}})
+    assert problem.startswith('guards."a\\nb": must be a name')
+    assert Settings(guards={"x" * 200: {}}).guards.keys() == {"x" * 200}
+
+
+def test_they_are_frozen_and_can_be_copied() -> None:
+    settings = Settings(guards={"db": {"failures": 3}})
+    with pytest.raises(TypeError):
+        settings.guards["x"] = GuardPolicy("x")  # type: ignore[index]
+    for other in (copy.deepcopy(settings), pickle.loads(pickle.dumps(settings)), settings.model_copy()):
+        assert other == settings
+        assert other.guard_place("db", "mode") == "guards.db.mode"
+    assert repr(settings) == "Settings(guards=GuardPolicies([GuardPolicy(name='db', failures=3)]))"
+
+
+def test_guards_are_no_variable() -> None:
+    with pytest.raises(ConfigError, match="guards stand in CONFIG_FILE or in code"):
+        Settings.from_env({PREFIX + "GUARDS": "db"})
+
+
+def test_code_replaces_the_guards_of_the_file(file: Path) -> None:
+    file.write_text("[guards.db]\nfailures = 3\n[guards.other]\n")
+    settings = Settings.from_env({}, config_file=file, guards={"db": {"open_s": 5}})
+    assert settings.guards == {"db": GuardPolicy("db", open_s=5)}
+
+
+def remarks(**values: Any) -> dict[str, str]:
+    full = {"policy": "tiers", "workers": 1, "user_limit": "5/s", "key_secret": "0123456789abcdef"}
+    return {p.variable: p.message for p in advice(Settings(**(full | values)))}
+
+
+@pytest.mark.parametrize(
+    ("own", "of_all", "about", "message"),
+    [
+        (
+            {"min_calls": 5},
+            {},
+            "min_calls",
+            "has no effect without failure_rate or slow_rate in BREAKER_TRIP",
+        ),
+        (
+            {"trip": "consecutive", "failure_rate": 0.3},
+            {},
+            "failure_rate",
+            "has no effect without failure_rate in trip",
+        ),
+        (
+            {"timeout_s": 1},
+            {"breaker_slow_call_s": 2},
+            "timeout_s",
+            "leaves no coroutine to be slow: timeout_s ends it before BREAKER_SLOW_CALL_S",
+        ),
+        ({"shed_above": 1}, {}, "shed_above", "is 1: no load exceeds it"),
+        ({"shed_above": 0.9}, {"policy": "fixed"}, "shed_above", "has no effect with POLICY=fixed"),
+    ],
+)
+def test_what_is_probably_not_meant(
+    own: dict[str, Any], of_all: dict[str, Any], about: str, message: str
+) -> None:
+    assert remarks(guards={"db": own}, **of_all) == {f"guards.db.{about}": message}
+
+
+def test_a_guard_is_not_told_of_what_is_said_of_all() -> None:
+    told_of_all = remarks(breaker_mode="metrics_only", guards={"db": {"failures": 3}})
+    assert list(told_of_all) == [PREFIX + "BREAKER_MODE"]
+    assert remarks(guards={"db": {"failures": 3, "shed_above": 0.9, "criticality": "non_core"}}) == {}
+
+
+def test_doubts_name_file_and_line(file: Path) -> None:
+    settings = read(file, f'[guards."{ORIGIN}"]\nmode = "disabled"\n')
+    assert 'throttle.toml:2: guards."https://a.b:1".mode' in {p.variable for p in advice(settings)}
