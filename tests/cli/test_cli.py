@@ -54,6 +54,20 @@ priority = "high"
 members = ["07f3a9c2d4e5b617"]
 
 [plans.trial]
+
+[guards.vector-db]
+failures = 3
+timeout_s = "2s"
+max_stale_s = "5m"
+
+[guards."https://models.example.org:8443"]
+trip = "slow_rate,consecutive"
+slow_call_s = 5
+criticality = "non_core"
+shed_above = "85%"
+
+[guards.tokenizer]
+mode = "metrics_only"
 """
 WRONG = """\
 inflight_start = 16
@@ -61,6 +75,10 @@ inflight_floor = 32
 reserve_mid = 0.7
 signal = "pressure"
 gpu_pressure_terms = []
+
+[guards."https://a.b:1"]
+open_max_s = 5
+failurs = 3
 """
 BROKEN = {
     "WORKERS": "0",
@@ -217,7 +235,7 @@ def test_an_env_file_and_a_file_on_the_command_line(run: Run, tmp_path: Path) ->
 def test_keys_of_the_documents_are_stable(run: Run) -> None:
     _, out = run("show", "--format", "json", **FILE)
     document = json.loads(out)
-    assert list(document) == ["settings", "routes", "plans"]
+    assert list(document) == ["settings", "routes", "plans", "guards"]
     assert {tuple(row) for row in document["settings"]} == {
         ("name", "variable", "value", "unit", "default", "source")
     }
