@@ -1,0 +1,231 @@
+"""The breakers of all processes of a service as one, over a Redis.
+
+Two daemon threads with a connection each: one runs the script and tells what this process has found out, the
+other hears what others tell. A caller waits for the first of them only where he asks for a trial, or for the
+first state of a breaker, and never longer than the deadline. A closed breaker says nothing to anybody.
+
+Whatever happens to the store, each breaker goes on by itself with the state that it has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+from autoglm_throttle.model import Cause, Outcome, State
+from autoglm_throttle.resilience.ledger import Ledger
+from autoglm_throttle.resilience.outbox import Finish, Opening, Verb
+from autoglm_throttle.resilience.push import Push
+from autoglm_throttle.resilience.question import Bell, Question
+from autoglm_throttle.resilience.scripts import Scripts, SyncClient
+from autoglm_throttle.resilience.shared_wire import SharedRules, message
+from autoglm_throttle.resilience.store import Ask, Lease, Remote
+from autoglm_throttle.resilience.teller import Teller
+
+if TYPE_CHECKING:
+    from autoglm_throttle.model import Clock
+
+TIMEOUT_S: Final = 0.25
+"""For a client's connections and replies. Who asks does not wait for it; it frees the thread."""
+
+
+class RedisBreakerStore:
+    """Implements `BreakerStore`.
+
+    Args:
+        connect: makes a synchronous client without retries, with timeouts of `TIMEOUT_S`. It is called on the
+            threads, once for each connection.
+        doorbell: makes a bell for the task that asks.
+        rules: where the fleet meets.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], SyncClient],
+        doorbell: Callable[[], Bell],
+        rules: SharedRules | None = None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.rules: SharedRules = rules if rules is not None else SharedRules()
+        self.ignored: int = 0
+        """Messages that were none of ours."""
+        self._doorbell = doorbell
+        self._clock = clock
+        self._scripts = Scripts(connect)
+        self._ledger = Ledger(self._wake, clock)
+        self._push = Push(connect, self.rules.channel, self._heard, self._ledger.reread, clock)
+        listening, hurry = lambda: self._push.listening, self._push.hurry
+        self._teller = Teller(self._ledger, self._scripts, self.rules, listening, hurry)
+        self._silent = f"no answer within {self.rules.deadline_s * 1000.0:.0f} ms"
+        _STORES.add(self)
+
+    def __repr__(self) -> str:
+        state = "running" if self.running else "stopped"
+        return f"RedisBreakerStore({state}, {self._ledger!r}, {self._push!r}, calls={self.calls})"
+
+    @property
+    def up(self) -> bool:
+        """Whether the store answers; while it does not, each breaker goes by itself."""
+        return self._ledger.up
+
+    @property
+    def running(self) -> bool:
+        """Whether it has its thread: from the first use to `stop`."""
+        return self._teller.running
+
+    @property
+    def listening(self) -> bool:
+        """Whether changes are heard at once; else they are read once a second."""
+        return self._push.listening
+
+    @property
+    def calls(self) -> int:
+        """Round trips that were begun, those of the subscription not included."""
+        return self._scripts.calls
+
+    @property
+    def failures(self) -> int:
+        """Those that gave no answer."""
+        return self._teller.failures
+
+    @property
+    def last_error(self) -> str | None:
+        """Text of the newest failure, kept after a recovery."""
+        return self._teller.last_error
+
+    def start(self) -> None:
+        """Start the threads unless they run; returns at once. Also after `stop` and in a fork."""
+        with self._ledger.lock:
+            self._ledger.closed = False
+            self._use()
+
+    def stop(self, join_s: float = 1.0) -> None:
+        """Tell what is still to be told, and end the threads. Until `start` or `watch` each goes by itself.
+
+        Args:
+            join_s: seconds to wait at most; a thread in a call that hangs is left behind.
+        """
+        ends_s = self._clock() + join_s
+        self._ledger.close()
+        self._push.stop(0.0)
+        self._teller.stop(join_s)
+        self._push.stop(max(0.0, ends_s - self._clock()))
+
+    def forget(self) -> None:
+        """In a forked process: leave threads, connections, trials and writes to the parent."""
+        self._ledger.forget()
+        self._push.forget()
+        self._teller.forget()
+
+    def watch(self, name: str, changed: Callable[[Remote], None]) -> None:
+        """Have ``changed`` called, from any thread, with each newer state of a breaker; also after a loss."""
+        self._ledger.watch(name, changed)
+        self.start()
+
+    def unwatch(self, name: str) -> None:
+        """Hear no more of a breaker that is gone."""
+        self._ledger.unwatch(name)
+
+    def known(self, name: str) -> Remote | None:
+        """Wait, at most the deadline, for the first state; None: nothing is stored, or no answer."""
+        answer = self._ask(name, None)
+        return answer if isinstance(answer, Remote) else None
+
+    async def known_async(self, name: str) -> Remote | None:
+        """The same without blocking the event loop."""
+        answer = await self._ask_async(name, None)
+        return answer if isinstance(answer, Remote) else None
+
+    def acquire(self, name: str, ask: Ask) -> Lease | Remote | None:
+        """Ask for a trial, waiting at most the deadline."""
+        return self._ask(name, ask)
+
+    async def acquire_async(self, name: str, ask: Ask) -> Lease | Remote | None:
+        """The same without blocking the event loop. Cancelled, it gives a lease that comes late back."""
+        return await self._ask_async(name, ask)
+
+    def opened(self, name: str, wait_s: float, rounds: int, cause: Cause) -> None:
+        """Tell the fleet that this process has opened a breaker. Kept for as long as that lasts."""
+        until_s = self._clock() + wait_s
+        with self._ledger.lock:
+            known, settled = self._ledger.position(name)
+            self._ledger.put(Opening(name, until_s, rounds, cause, known, settled))
+        self._use()
+
+    def finished(self, name: str, lease: Lease, outcome: Outcome, need: int, wait_s: float) -> None:
+        """Tell the fleet how a trial ended. Kept for as long as its lease lasts."""
+        ticket, until_s = self._ledger.ticket(lease)
+        if ticket:
+            self._ledger.put(Finish(name, ticket, lease.version, outcome, need, wait_s, until_s))
+            self._use()
+
+    def operated(self, name: str, state: State) -> None:
+        """Tell the fleet what an operator has decided. Kept until it can be told."""
+        with self._ledger.lock:
+            known, settled = self._ledger.position(name)
+            self._ledger.put(Verb(name, state, known, settled))
+        self._use()
+
+    def _ask(self, name: str, ask: Ask | None) -> Lease | Remote | None:
+        rung = threading.Event()
+        self._use()
+        question = self._ledger.ask(name, ask, rung.set)
+        if not question.answered:
+            self._wait(question, rung)
+        return self._ledger.answer(question, self._silent)
+
+    def _wait(self, question: Question, rung: threading.Event) -> None:
+        try:
+            rung.wait(self.rules.deadline_s)
+        except BaseException:
+            self._ledger.abandon(question)
+            raise
+
+    async def _ask_async(self, name: str, ask: Ask | None) -> Lease | Remote | None:
+        bell = self._doorbell()
+        self._use()
+        question = self._ledger.ask(name, ask, bell.ring)
+        if not question.answered:
+            try:
+                await bell.wait(self.rules.deadline_s, anyio.sleep_forever)
+            except BaseException:
+                self._ledger.abandon(question)
+                raise
+        return self._ledger.answer(question, self._silent)
+
+    def _use(self) -> None:
+        if not self._ledger.closed:
+            self._teller.start()
+            if self._teller.running:
+                self._push.start()
+
+    def _wake(self) -> None:
+        self._teller.wake()
+
+    def _heard(self, data: Any) -> None:  # noqa: ANN401 - anybody may publish anything
+        told = message(data)
+        if told is None:
+            self.ignored += 1
+        elif told.who != self._teller.who:  # of what we do ourselves the answer tells
+            self._ledger.news(told.name, told.remote)
+
+
+_STORES: weakref.WeakSet[RedisBreakerStore] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for store in list(_STORES):
+        with contextlib.suppress(Exception):  # one store's fault must not leave the others unprepared
+            store.forget()
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_after_fork_in_child)
