@@ -76,12 +76,15 @@ class Ask:
     def keepable(self) -> bool:
         """Whether an answer to it may be kept, or given from what was kept.
 
-        A request with credentials has an answer for one user, unless the user's own key tells them apart.
+        A request with credentials has an answer for one user, and one with a body an answer to that body,
+        unless the user's own key tells them apart.
         """
-        if self.method not in METHODS or directives(self.headers).keys() & {"no-store", "no-cache"}:
+        headers = self.headers
+        if self.method not in METHODS or directives(headers).keys() & {"no-store", "no-cache"}:
             return False
-        personal = joined(self.headers, "authorization") or joined(self.headers, "cookie")
-        return self.key is not None or not personal
+        personal = joined(headers, "authorization") or joined(headers, "cookie")
+        body = joined(headers, "transfer-encoding") or joined(headers, "content-length") or "0"
+        return self.key is not None or not (personal or body != "0")
 
     def varied(self, names: Sequence[str]) -> Hashable:
         """The key of the answer to exactly this request.

@@ -19,6 +19,7 @@ from autoglm_throttle.resilience.shelf import Shelf
 
 if TYPE_CHECKING:
     from autoglm_throttle.resilience.circuit import Circuit
+    from autoglm_throttle.resilience.http_served import HttpServed
     from autoglm_throttle.resilience.ladder_watch import Degradation
     from autoglm_throttle.resilience.stale_cache import StaleCache
 
@@ -64,7 +65,7 @@ class Served:
 
     __slots__ = (
         *("_above", "_always", "_circuit", "_counted", "_degradation", "_flights", "_on_value", "_rungs"),
-        *("_shelf", "feature"),
+        *("_shelf", "feature", "http"),
     )
 
     def __init__(  # noqa: PLR0913 - its parts
@@ -81,6 +82,8 @@ class Served:
         log = Seldom(feature.name, circuit.clock)
         fallback = feature.fallback
         self.feature: Feature = feature
+        self.http: HttpServed | None = None
+        """The same feature for faces that know HTTP; None: those have no fallback."""
         self._circuit = circuit
         self._degradation = degradation
         self._counted = counted
@@ -195,6 +198,8 @@ class Served:
         self._flights.forget()
         if self._shelf is not None:
             self._shelf.forget()
+        if self.http is not None:
+            self.http.forget()
 
     def _choice(self, key: Hashable | None) -> Choice:
         degradation = self._degradation

@@ -1,0 +1,87 @@
+"""One guarded HTTP call, but for the waiting: the part that the sync and the async transport share."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from autoglm_throttle.model import On429, Outcome, Pass
+from autoglm_throttle.resilience.http_body import BodyWatch
+from autoglm_throttle.resilience.http_fields import body_bytes, retry_after_s
+from autoglm_throttle.resilience.judge import status_outcome
+
+if TYPE_CHECKING:
+    import httpx
+
+    from autoglm_throttle.resilience.circuit import Circuit
+    from autoglm_throttle.resilience.http_answer import Pairs
+    from autoglm_throttle.resilience.http_served import HttpServed, Key
+    from autoglm_throttle.resilience.http_stale import Ask
+
+SWITCHING: Final = 101
+"""What follows this status is no HTTP any more, so nothing is waited for."""
+
+TOO_MANY: Final = 429
+
+
+def pairs(headers: httpx.Headers) -> Pairs:
+    """Header fields as text in which no byte is lost."""
+    return tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers.raw)
+
+
+class HttpCall:
+    """One call.
+
+    Args:
+        circuit: of the guard.
+        served: what may be answered in its place; None: nothing.
+        request: what is asked.
+        key: the face's own key of what is kept.
+    """
+
+    __slots__ = ("ask", "begun_s", "circuit", "outcome", "pass_", "request", "served")
+
+    def __init__(
+        self, circuit: Circuit, served: HttpServed | None, request: httpx.Request, key: Key | None
+    ) -> None:
+        self.circuit: Circuit = circuit
+        self.served: HttpServed | None = served
+        self.request: httpx.Request = request
+        self.ask: Ask | None = None
+        self.pass_: Pass = Pass(0)
+        self.begun_s: float = 0.0
+        self.outcome: Outcome = Outcome.NEUTRAL
+        """As far as it is known at the headers."""
+        if served is not None:
+            url = str(request.url).partition("#")[0]
+            self.ask = served.asked(request.method, url, pairs(request.headers), request, key)
+
+    def begin(self, pass_: Pass) -> None:
+        """The call was let through, and is made now."""
+        self.pass_ = pass_
+        self.begun_s = self.circuit.clock()
+
+    def failed(self, error: BaseException) -> None:
+        """The call ended without an answer."""
+        self.outcome = self.circuit.settle(self.pass_, error, raised=True)
+
+    def answered(self, response: httpx.Response) -> BodyWatch | None:
+        """Go by the status; a good one still has its body to come.
+
+        Returns:
+            What is to be told of the body; None: the outcome is known.
+        """
+        circuit, status = self.circuit, response.status_code
+        self.outcome = circuit.outcome_of(response, raised=False, otherwise=status_outcome(status))
+        headers = pairs(response.headers)
+        keep = None
+        if self.served is not None:
+            keep = self.served.keep(self.ask, status, headers, self.begun_s)
+        if self.outcome is Outcome.SUCCESS and status != SWITCHING:
+            length = body_bytes(self.request.method, status, headers)
+            return BodyWatch(circuit, self.pass_, self.begun_s, length, keep)
+        circuit.leave(self.pass_, self.outcome, f"HTTP {status}")
+        if status == TOO_MANY and self.outcome is Outcome.NEUTRAL and circuit.rules.on_429 is On429.OPEN:
+            wait_s = retry_after_s(headers, time.time())
+            circuit.opened_for(circuit.rules.open_s if wait_s is None else wait_s)
+        return None

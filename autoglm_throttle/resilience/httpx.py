@@ -1,0 +1,259 @@
+"""Transports for httpx whose calls go through a guard: ``httpx.Client(transport=GuardTransport(throttle))``.
+
+Each hop of a redirect is a call of its own. Retries belong outside the client: each try asks the guard anew.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, cast
+
+from autoglm_throttle.model import GuardRefused, Pass, Refusal
+from autoglm_throttle.resilience.degradation import Choice
+from autoglm_throttle.resilience.http_call import HttpCall
+from autoglm_throttle.resilience.served import Served
+from autoglm_throttle.settings.installing import how_to_install
+
+try:
+    import httpx
+except ImportError as error:
+    raise ImportError(f"guarded transports need httpx: {how_to_install('httpx')}", name="httpx") from error
+
+from autoglm_throttle.resilience.httpx_bodies import AsyncBody, Body, Steps, given, in_time, read_already
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from autoglm_throttle.resilience.guard import Guard
+    from autoglm_throttle.resilience.http_served import Key
+
+
+class Guards(Protocol):
+    """Whoever has guards, such as a `Throttle`."""
+
+    def guard(self, name: str) -> Guard:
+        """A handle on the guard of that name."""
+        ...
+
+
+class TransportRefused(GuardRefused, httpx.TransportError):
+    """The call was refused and no fallback answered; an ``httpx.HTTPError``, as callers expect."""
+
+    def __init__(self, refusal: Refusal, request: httpx.Request) -> None:
+        super().__init__(refusal)
+        self.request = request
+
+
+def origin(url: httpx.URL) -> str:
+    """Scheme, host and port, such as ``https://models.test:8443``; the port of the scheme is left out."""
+    return f"{url.scheme}://{url.netloc.decode('ascii')}"
+
+
+class _Face:
+    """What both transports are made with."""
+
+    def __init__(self, throttle: Guards, *, name: str | None = None, key: Key | None = None) -> None:
+        self._throttle = throttle
+        self._name = name
+        self._key = key
+
+    def _call(self, request: httpx.Request) -> HttpCall:
+        circuit = self._throttle.guard(self._name or origin(request.url)).circuit
+        served = circuit.served
+        http = served.http if isinstance(served, Served) else None
+        return HttpCall(circuit, http, request, self._key)
+
+
+class GuardTransport(_Face, httpx.BaseTransport):
+    """A transport for ``httpx.Client``; serves any number of threads.
+
+    ``timeout_s`` limits each step of a call until its headers (connecting, sending, one read) and
+    ``stream_idle_s`` each read of the body, as far as the inner transport honours the request's time-outs:
+    a thread that waits cannot be called back.
+
+    Args:
+        throttle: whose guards are asked.
+        inner: makes the calls; by default ``httpx.HTTPTransport()``. It is closed with this one.
+        name: of the guard; by default each origin has its own, named like ``https://models.test:8443``.
+        key: makes of a request what its answer is kept under, in place of method and URL, for fallbacks with
+            ``stale``; None as its result: keep nothing. Requests with credentials or a body are kept only
+            with such a key, which must tell users and bodies apart.
+    """
+
+    def __init__(
+        self,
+        throttle: Guards,
+        inner: httpx.BaseTransport | None = None,
+        *,
+        name: str | None = None,
+        key: Key | None = None,
+    ) -> None:
+        super().__init__(throttle, name=name, key=key)
+        self._inner = httpx.HTTPTransport() if inner is None else inner
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Make one call, or answer in its place.
+
+        Raises:
+            TransportRefused: the guard refuses it, and there is no other answer.
+        """
+        call = self._call(request)
+        served = call.served
+        if served is None:
+            return self._make(call, call.circuit.admit())
+        choice = served.choice(call.ask)
+        if choice is not Choice.SERVE:
+            loaded = served.loaded(request)
+            answer = served.answer(loaded, call.ask, choice)
+            if answer is not None:
+                return given(answer, loaded.cause, request)
+            if choice is Choice.SHED:
+                raise TransportRefused(served.shed(), request)
+        try:
+            response = self._make(call, call.circuit.enter())
+        except Exception as error:
+            fault = served.fault(request, error, call.outcome)
+            answer = None if fault is None else served.answer(fault, call.ask)
+            if fault is None or answer is None:
+                raise
+            return given(answer, fault.cause, request)
+        fault = served.fault(request, None, call.outcome)
+        answer = None if fault is None else served.answer(fault, call.ask)
+        if fault is None or answer is None:
+            return response
+        response.close()
+        return given(answer, fault.cause, request)
+
+    def _make(self, call: HttpCall, pass_: Pass | Refusal) -> httpx.Response:
+        if isinstance(pass_, Refusal):
+            raise TransportRefused(pass_, call.request)
+        call.begin(pass_)
+        rules = call.circuit.rules
+        steps = Steps(call.request, rules.timeout_s, rules.stream_idle_s)
+        try:
+            response = self._inner.handle_request(steps.request)
+        except BaseException as error:
+            call.failed(error)
+            raise
+        steps.body()
+        watch = call.answered(response)
+        if watch is not None:
+            if response.is_closed:
+                read_already(response, watch)
+            else:
+                response.stream = Body(cast("httpx.SyncByteStream", response.stream), watch)
+        return response
+
+    def close(self) -> None:
+        """Close the inner transport."""
+        self._inner.close()
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        self._inner.__exit__(exc_type, exc_value, traceback)
+
+    def __enter__(self) -> GuardTransport:
+        self._inner.__enter__()
+        return self
+
+
+class AsyncGuardTransport(_Face, httpx.AsyncBaseTransport):
+    """A transport for ``httpx.AsyncClient``, under asyncio and trio.
+
+    ``timeout_s`` limits a call until its headers, ``stream_idle_s`` the time between two parts of the body;
+    both raise ``httpx.ReadTimeout``.
+
+    Args:
+        throttle: as in `GuardTransport`, and so the others.
+        inner: by default ``httpx.AsyncHTTPTransport()``.
+        name: of the guard.
+        key: of what is kept.
+    """
+
+    def __init__(
+        self,
+        throttle: Guards,
+        inner: httpx.AsyncBaseTransport | None = None,
+        *,
+        name: str | None = None,
+        key: Key | None = None,
+    ) -> None:
+        super().__init__(throttle, name=name, key=key)
+        self._inner = httpx.AsyncHTTPTransport() if inner is None else inner
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Make one call, or answer in its place.
+
+        Raises:
+            TransportRefused: the guard refuses it, and there is no other answer.
+        """
+        call = self._call(request)
+        served = call.served
+        if served is None:
+            return await self._make(call, await call.circuit.admit_async())
+        choice = served.choice(call.ask)
+        if choice is not Choice.SERVE:
+            loaded = served.loaded(request)
+            answer = await served.answer_async(loaded, call.ask, choice)
+            if answer is not None:
+                return given(answer, loaded.cause, request)
+            if choice is Choice.SHED:
+                raise TransportRefused(served.shed(), request)
+        try:
+            response = await self._make(call, await call.circuit.enter_async())
+        except Exception as error:
+            fault = served.fault(request, error, call.outcome)
+            answer = None if fault is None else await served.answer_async(fault, call.ask)
+            if fault is None or answer is None:
+                raise
+            return given(answer, fault.cause, request)
+        fault = served.fault(request, None, call.outcome)
+        answer = None if fault is None else await served.answer_async(fault, call.ask)
+        if fault is None or answer is None:
+            return response
+        await response.aclose()
+        return given(answer, fault.cause, request)
+
+    async def _make(self, call: HttpCall, pass_: Pass | Refusal) -> httpx.Response:
+        if isinstance(pass_, Refusal):
+            raise TransportRefused(pass_, call.request)
+        call.begin(pass_)
+        try:
+            response = await self._send(call)
+        except BaseException as error:
+            call.failed(error)
+            raise
+        watch = call.answered(response)
+        if watch is not None:
+            if response.is_closed:
+                read_already(response, watch)
+            else:
+                response.stream = AsyncBody(cast("httpx.AsyncByteStream", response.stream), watch, call)
+        return response
+
+    async def _send(self, call: HttpCall) -> httpx.Response:
+        limit_s, request = call.circuit.rules.timeout_s, call.request
+        if limit_s is None:
+            return await self._inner.handle_async_request(request)
+        start = partial(self._inner.handle_async_request, request)
+        return await in_time(limit_s, start, f"{call.circuit.name} has not answered", request)
+
+    async def aclose(self) -> None:
+        """Close the inner transport."""
+        await self._inner.aclose()
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        await self._inner.__aexit__(exc_type, exc_value, traceback)
+
+    async def __aenter__(self) -> AsyncGuardTransport:
+        await self._inner.__aenter__()
+        return self

@@ -1,0 +1,190 @@
+"""Bodies of httpx: watched on their way, or made of an answer from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, TypeVar, cast
+
+import httpx
+
+from autoglm_throttle.model import Rung
+from autoglm_throttle.resilience.calls import within
+from autoglm_throttle.resilience.http_answer import HttpAnswer
+from autoglm_throttle.resilience.http_call import HttpCall, pairs
+from autoglm_throttle.resilience.http_stale import DEGRADED, degraded
+
+if TYPE_CHECKING:
+    from autoglm_throttle.resilience.fallback import Answer
+    from autoglm_throttle.resilience.http_body import BodyWatch
+
+T = TypeVar("T")
+
+_ENCODED = frozenset({"content-encoding", "content-length", "transfer-encoding"})
+"""Fields of a body that are wrong once it is decoded."""
+
+
+class Body(httpx.SyncByteStream):
+    """A body whose end is the outcome of its call."""
+
+    def __init__(self, inner: httpx.SyncByteStream, watch: BodyWatch) -> None:
+        self._inner = inner
+        self._watch = watch
+
+    def __iter__(self) -> Iterator[bytes]:
+        watch = self._watch
+        watch.asking()
+        try:
+            for part in self._inner:
+                watch.came(part)
+                yield part
+                watch.asking()
+        except GeneratorExit:
+            watch.left()
+            raise
+        except BaseException as error:
+            watch.broke(error)
+            raise
+        watch.ended()
+
+    def close(self) -> None:
+        """Read no further."""
+        self._watch.left()
+        self._inner.close()
+
+
+class AsyncBody(httpx.AsyncByteStream):
+    """The same without blocking, under the guard's limit of the time between two parts."""
+
+    def __init__(self, inner: httpx.AsyncByteStream, watch: BodyWatch, call: HttpCall) -> None:
+        self._inner = inner
+        self._watch = watch
+        self._call = call
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        watch, parts = self._watch, self._inner.__aiter__()
+        watch.asking()
+        try:
+            while True:
+                try:
+                    part = await self._next(parts)
+                except StopAsyncIteration:
+                    break
+                watch.came(part)
+                yield part
+                watch.asking()
+        except GeneratorExit:
+            watch.left()
+            raise
+        except BaseException as error:
+            watch.broke(error)
+            raise
+        watch.ended()
+
+    async def _next(self, parts: AsyncIterator[bytes]) -> bytes:
+        limit_s = self._call.circuit.rules.stream_idle_s
+        if limit_s is None:
+            return await parts.__anext__()
+        what = f"{self._call.circuit.name} has sent nothing"
+        return await in_time(limit_s, parts.__anext__, what, self._call.request)
+
+    async def aclose(self) -> None:
+        """Read no further."""
+        self._watch.left()
+        await self._inner.aclose()
+
+
+async def in_time(limit_s: float, start: Callable[[], Awaitable[T]], what: str, request: httpx.Request) -> T:
+    """Await something for so long at most.
+
+    Args:
+        limit_s: seconds.
+        start: makes the awaitable.
+        what: did not end in time, for the error.
+        request: of the call.
+
+    Raises:
+        httpx.ReadTimeout: the time is over; those who call through httpx expect no other kind.
+    """
+    try:
+        return cast("T", await within(limit_s, start, what))
+    except TimeoutError as error:
+        raise httpx.ReadTimeout(str(error), request=request) from error
+
+
+def read_already(response: httpx.Response, watch: BodyWatch) -> None:
+    """Take note of a body that came with its headers, as from a transport that is no network's."""
+    stream = response.stream
+    watch.whole(b"".join(stream) if isinstance(stream, httpx.ByteStream) else None)
+
+
+def given(answer: Answer, cause: str, request: httpx.Request) -> httpx.Response:
+    """The response that a fallback's answer makes.
+
+    Args:
+        answer: an `HttpAnswer`, or an ``httpx.Response``, whose body may still be unread.
+        cause: why the dependency has not answered.
+        request: of the call.
+
+    Raises:
+        TypeError: the fallback has given something else.
+    """
+    value = answer.value
+    if isinstance(value, httpx.Response):
+        if not value.is_closed:
+            value.headers[DEGRADED] = f"{answer.rung}; cause={cause}"
+            return value
+        fields = [pair for pair in pairs(value.headers) if pair[0].lower() not in _ENCODED]
+        length = ("content-length", str(len(value.content)))
+        value = HttpAnswer(value.status_code, [*fields, length], value.content)
+    if not isinstance(value, HttpAnswer):
+        raise TypeError(
+            f"the {answer.rung} fallback of an HTTP call must give an HttpAnswer or an httpx.Response, "
+            f"not {type(value).__name__}"
+        )
+    said = value if answer.rung is Rung.STALE else degraded(value, answer.rung, cause)
+    return httpx.Response(
+        said.status,
+        headers=[(name.encode("latin-1"), text.encode("latin-1")) for name, text in said.headers],
+        stream=httpx.ByteStream(b"" if request.method == "HEAD" else said.body),
+        request=request,
+    )
+
+
+class Steps:
+    """The time limits of the single steps of a call, where whoever waits cannot be called back.
+
+    They lie in the request that is sent, beside the caller's own; the shorter one counts.
+
+    Args:
+        request: the caller's; it stays as it is.
+        timeout_s: for each step until the headers; None: the caller's own.
+        idle_s: for each read of the body; None: the caller's own.
+    """
+
+    __slots__ = ("_idle_s", "_limits", "_read_s", "request")
+
+    def __init__(self, request: httpx.Request, timeout_s: float | None, idle_s: float | None) -> None:
+        own: dict[str, float | None] = dict(request.extensions.get("timeout") or {})
+        self._read_s = own.get("read")
+        self._idle_s = idle_s
+        self._limits = own
+        self.request: httpx.Request = request
+        if timeout_s is None and idle_s is None:
+            return
+        for step in ("connect", "read", "write", "pool"):
+            own[step] = _shorter(own.get(step), timeout_s)
+        self.request = httpx.Request(
+            request.method,
+            request.url,
+            headers=request.headers,
+            stream=request.stream,
+            extensions={**request.extensions, "timeout": own},
+        )
+
+    def body(self) -> None:
+        """The headers are there: from here on each read has the limit of the body."""
+        self._limits["read"] = _shorter(self._read_s, self._idle_s)
+
+
+def _shorter(one_s: float | None, other_s: float | None) -> float | None:
+    return min((limit for limit in (one_s, other_s) if limit is not None), default=None)
