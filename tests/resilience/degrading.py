@@ -1,0 +1,96 @@
+"""What the tests of degradation share: a clock by hand, a load by hand, and who counts what was answered."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from autoglm_throttle.model import Criticality, FallbackContext, Level, Rung
+from autoglm_throttle.resilience.circuit import Circuit
+from autoglm_throttle.resilience.degradation import LadderRules
+from autoglm_throttle.resilience.fallback import Rungs
+from autoglm_throttle.resilience.feature import Fallback, Feature
+from autoglm_throttle.resilience.judge import Judge
+from autoglm_throttle.resilience.ladder_watch import Degradation
+from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.seldom import Seldom
+from autoglm_throttle.resilience.served import Served
+from autoglm_throttle.resilience.stale_cache import StaleCache
+
+LOADS = {Level.FULL: 0.1, Level.SHED: 0.85, Level.STALE: 0.92, Level.STATIC: 0.99}
+
+
+class Bench:
+    """One feature with all its parts, at a level that is set by hand.
+
+    Args:
+        fallback: of the feature.
+        criticality: of the feature.
+        shed_above: of the feature.
+        rules: of its breaker.
+        judge: of its guard.
+        timeout_s: of its fallback.
+    """
+
+    def __init__(
+        self,
+        fallback: Fallback | None,
+        criticality: Criticality = Criticality.CORE,
+        *,
+        shed_above: float | None = None,
+        rules: Rules | None = None,
+        judge: Judge | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        self.now = 100.0
+        self.load: float | None = LOADS[Level.FULL]
+        self.counts: Counter[tuple[str, Rung, str]] = Counter()
+        self.feature = Feature("related", criticality, fallback, shed_above)
+        self.circuit = Circuit("related", rules or Rules(failures=2), clock=self.clock, judge=judge)
+        self.degradation = Degradation(LadderRules(), lambda: self.load, 1.0, self.clock, lambda *_: None)
+        self.served = Served(
+            self.circuit,
+            self.feature,
+            self.degradation,
+            cache=StaleCache(8),
+            counted=self.count,
+            fallback_timeout_s=timeout_s,
+            max_stale_s=60.0,
+        )
+
+    def clock(self) -> float:
+        """Seconds, as they were set."""
+        return self.now
+
+    def count(self, *answer: Any) -> None:
+        """Count one degraded answer."""
+        self.counts[answer] += 1
+
+    def counted(self) -> dict[tuple[str, str], int]:
+        """How often which rung answered, and why."""
+        return {(rung.value, cause): count for (_, rung, cause), count in self.counts.items()}
+
+    def at(self, level: Level) -> Bench:
+        """Have the load of a level for three samples."""
+        self.load = LOADS[level]
+        for _ in range(3):
+            self.now += 1.0
+            self.degradation.level()
+        assert self.degradation.level() is level
+        return self
+
+    def open(self) -> Bench:
+        """Have the breaker open."""
+        self.circuit.opened_for(1000.0)
+        return self
+
+
+def rungs(fallback: Fallback | None, counted: Callable[..., None], timeout_s: float | None = None) -> Rungs:
+    """The rungs of a fallback."""
+    return Rungs(Feature("related", fallback=fallback), counted, timeout_s, Seldom("related", lambda: 0.0))
+
+
+def context(error: BaseException | None = None, cause: str = "error") -> FallbackContext:
+    """Why there is no answer."""
+    return FallbackContext("related", cause, error, (1,), {"two": 2})

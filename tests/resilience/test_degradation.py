@@ -1,0 +1,203 @@
+"""The ladder step by step, and what each level means for a feature."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from autoglm_throttle.model import Criticality, Level
+from autoglm_throttle.resilience.degradation import Choice, Ladder, LadderRules, choose
+from autoglm_throttle.resilience.feature import Fallback, Feature
+
+FULL, SHED, STALE, STATIC = Level.FULL, Level.SHED, Level.STALE, Level.STATIC
+
+
+def climbed(loads: list[float | None], rules: LadderRules | None = None) -> list[Level]:
+    """The levels after samples one second apart."""
+    ladder = Ladder(rules or LadderRules(), 0.0)
+    return [ladder.observe(load, float(second)) for second, load in enumerate(loads)]
+
+
+@pytest.mark.parametrize(
+    ("loads", "levels"),
+    [
+        ([0.81, 0.81, 0.81], [FULL, FULL, SHED]),
+        ([0.80, 0.80, 0.80, 0.80], [FULL] * 4),
+        ([0.90, 0.90, 0.90], [FULL, FULL, SHED]),
+        ([0.95, 0.95, 0.95], [FULL, FULL, STALE]),
+        ([0.96, 0.96, 0.96], [FULL, FULL, STATIC]),
+        ([0.96, 0.96, 0.85], [FULL, FULL, SHED]),
+        ([0.96, 0.96, 0.91, 0.96], [FULL, FULL, STALE, STALE]),
+        ([0.96, 0.79, 0.96, 0.96, 0.96], [FULL, FULL, FULL, FULL, STATIC]),
+        # one of the last three still holds a level: it stays
+        ([0.96, 0.96, 0.96, 0.5, 0.5, 0.5], [FULL, FULL, STATIC, STATIC, STATIC, FULL]),
+        ([0.96, 0.96, 0.96, 0.5, 0.91, 0.5, 0.5], [FULL, FULL, STATIC, STATIC, STATIC, STATIC, STATIC]),
+        ([0.96, 0.96, 0.96, 0.86, 0.86, 0.86], [FULL, FULL, STATIC, STATIC, STATIC, STALE]),
+        ([0.81, 0.81, 0.81, 0.75, 0.75, 0.75, 0.75], [FULL, FULL, SHED, SHED, SHED, SHED, SHED]),
+        ([0.81, 0.81, 0.81, 0.74, 0.74, 0.74], [FULL, FULL, SHED, SHED, SHED, FULL]),
+        # 3 s unknown keep the level, and are no samples; more is the end of it
+        ([0.81, 0.81, None, None, 0.81], [FULL, FULL, FULL, FULL, SHED]),
+        ([0.81, 0.81, 0.81, None, None, None], [FULL, FULL, SHED, SHED, SHED, SHED]),
+        ([0.81, 0.81, 0.81, None, None, None, None], [FULL, FULL, SHED, SHED, SHED, SHED, FULL]),
+        ([0.81, 0.81, 0.81, None, None, None, 0.81], [FULL, FULL, SHED, SHED, SHED, SHED, FULL]),
+        ([0.81, 0.81, 0.81, math.nan, math.nan, math.nan, math.nan], [FULL, FULL, *[SHED] * 4, FULL]),
+        ([9.0, 9.0, math.inf, -1.0, -math.inf, 0.0], [FULL, FULL, STATIC, STATIC, STATIC, FULL]),
+    ],
+)
+def test_the_ladder_goes_by_the_last_three_samples(loads: list[float | None], levels: list[Level]) -> None:
+    assert climbed(loads) == levels
+
+
+def test_one_sample_is_enough_where_the_rules_say_so() -> None:
+    assert climbed([0.96, 0.1, 0.91], LadderRules(samples=1)) == [STATIC, FULL, STALE]
+
+
+def test_samples_with_a_gap_start_anew() -> None:
+    ladder = Ladder(LadderRules(), 0.0)
+    for now in (0.0, 1.0):
+        ladder.observe(0.96, now)
+    assert ladder.observe(0.96, 4.5) is FULL
+    assert ladder.view().samples == (0.96,)
+    assert ladder.observe(0.96, 7.5) is FULL  # a gap of just as long is none
+    assert ladder.observe(0.96, 8.0) is STATIC
+
+
+def test_a_level_with_a_gap_ends_even_if_the_next_sample_would_hold_it() -> None:
+    ladder = Ladder(LadderRules(samples=2), 0.0)
+    ladder.observe(0.96, 0.0)
+    assert ladder.observe(0.96, 1.0) is STATIC
+    assert ladder.observe(0.96, 4.1) is FULL
+
+
+def test_a_clock_that_steps_back_breaks_nothing() -> None:
+    ladder = Ladder(LadderRules(), 100.0)
+    assert [ladder.observe(0.96, now) for now in (100.0, 50.0, 20.0)] == [FULL, FULL, STATIC]
+    assert ladder.observe(None, 10.0) is STATIC
+
+
+def test_the_view_and_the_repr_say_what_the_level_rests_on() -> None:
+    ladder = Ladder(LadderRules(), 5.0)
+    assert repr(ladder) == "<Ladder full load=unknown for 0 s>"
+    assert (ladder.view().level, ladder.view().load, ladder.view().since_s) == (FULL, None, 5.0)
+    for now in (6.0, 7.0, 8.0, 9.0, 20.0 / 2):
+        ladder.observe(0.84, now)
+    assert repr(ladder) == "<Ladder shed load=0.84 for 2 s>"
+    view = ladder.view()
+    assert (view.level, view.load, view.since_s, view.samples) == (SHED, 0.84, 8.0, (0.84,) * 3)
+    ladder.observe(None, 11.0)
+    assert repr(ladder) == "<Ladder shed load=unknown for 3 s>"
+    assert ladder.view().load is None
+
+
+def test_a_threshold_of_its_own_has_the_same_hysteresis() -> None:
+    ladder = Ladder(LadderRules(), 0.0)
+    ladder.watch(0.6)
+    held = []
+    loads = [0.6, 0.6, 0.6, 0.61, 0.61, 0.61, 0.56, 0.56, 0.56, 0.54, 0.54, 0.54]
+    for second, load in enumerate(loads):
+        ladder.observe(load, float(second))
+        held.append(ladder.holds(0.6))
+    assert held == [False] * 5 + [True] * 6 + [False]
+    assert ladder.level is FULL
+
+
+def test_a_threshold_that_is_watched_later_goes_by_the_samples_that_are_there() -> None:
+    ladder = Ladder(LadderRules(samples=2), 0.0)
+    ladder.watch(0.7)
+    assert not ladder.holds(0.7)
+    ladder.observe(0.65, 0.0)
+    ladder.watch(0.6)
+    assert not ladder.holds(0.6)
+    ladder.observe(0.65, 1.0)
+    ladder.watch(0.62)
+    ladder.watch(0.6)
+    assert (ladder.holds(0.6), ladder.holds(0.62), ladder.holds(0.7)) == (True, True, False)
+    assert ladder.level is FULL
+
+
+def test_watching_once_more_changes_nothing() -> None:
+    ladder = Ladder(LadderRules(samples=1), 0.0)
+    ladder.observe(0.81, 0.0)
+    ladder.observe(0.76, 1.0)
+    ladder.watch(0.80)
+    assert ladder.holds(0.80)
+    assert ladder.observe(0.76, 2.0) is SHED
+
+
+def test_a_threshold_that_no_load_could_undo_is_refused() -> None:
+    ladder = Ladder(LadderRules(), 0.0)
+    for threshold in (0.05, 0.01, -1.0, math.nan):
+        with pytest.raises(ValueError, match=r"above the margin of 0\.05"):
+            ladder.watch(threshold)
+    with pytest.raises(KeyError):
+        ladder.holds(0.05)
+
+
+@pytest.mark.parametrize(
+    ("given", "faults"),
+    [
+        ({"shed_at": 0.0, "margin": 0.0}, ["must be above 0 and rise", "below shed_at"]),
+        ({"shed_at": 0.90}, ["must be above 0 and rise"]),
+        ({"stale_at": 0.95}, ["must be above 0 and rise"]),
+        ({"static_at": math.inf}, ["must be above 0 and rise"]),
+        ({"margin": -0.01}, ["margin must be at least 0 and below shed_at, is -0.01"]),
+        ({"margin": 0.80}, ["margin must be"]),
+        ({"samples": 0}, ["samples must be at least 1, is 0"]),
+        ({"load_stale_s": 0.0}, ["load_stale_s must be above 0 and finite, is 0.0"]),
+        ({"load_stale_s": math.inf}, ["load_stale_s must be"]),
+        ({"samples": 0, "margin": 2.0}, ["samples", "margin"]),
+    ],
+)
+def test_figures_that_cannot_work_are_refused(given: dict[str, Any], faults: list[str]) -> None:
+    with pytest.raises(ValueError, match=r"^LadderRules: ") as caught:
+        LadderRules(**given)
+    assert all(fault in str(caught.value) for fault in faults)
+    assert str(caught.value).count("; ") == len(faults) - 1
+
+
+def test_a_margin_of_nothing_is_a_margin() -> None:
+    assert climbed([0.81, 0.80, 0.79], LadderRules(samples=1, margin=0.0)) == [SHED, SHED, FULL]
+
+
+BARE = Feature("x", Criticality.CORE)
+GIVEN = Feature("x", Criticality.CORE, Fallback(static=1, stale=True))
+KEPT = Feature("x", Criticality.CORE, Fallback(stale=True))
+COMPUTED = Feature("x", Criticality.CORE, Fallback(dynamic=str))
+CHEAP = Feature("x", Criticality.CORE, Fallback(dynamic=str, under_load=True))
+LEFT_OUT = Feature("x", Criticality.NON_CORE)
+GRADED = Feature("x", Criticality.NON_CORE, Fallback(static=1, stale=True), shed_above=0.99)
+
+
+@pytest.mark.parametrize(
+    ("level", "feature", "usable", "shed", "choice"),
+    [
+        (FULL, GIVEN, True, None, Choice.SERVE),
+        (SHED, GIVEN, True, None, Choice.SERVE),
+        (STALE, GIVEN, True, None, Choice.STALE),
+        (STALE, GIVEN, False, None, Choice.SERVE),
+        (STATIC, GIVEN, True, None, Choice.STATIC),
+        (STATIC, GIVEN, False, None, Choice.STATIC),
+        (STATIC, KEPT, True, None, Choice.STALE),
+        (STATIC, KEPT, False, None, Choice.SERVE),
+        (STATIC, BARE, False, None, Choice.SERVE),
+        (STATIC, COMPUTED, False, None, Choice.SERVE),
+        (STALE, CHEAP, False, None, Choice.SERVE),
+        (STATIC, CHEAP, False, None, Choice.STATIC),
+        (STATIC, GIVEN, True, True, Choice.STATIC),
+        (FULL, LEFT_OUT, True, None, Choice.SERVE),
+        (SHED, LEFT_OUT, True, None, Choice.SHED),
+        (STALE, LEFT_OUT, True, None, Choice.SHED),
+        (STATIC, LEFT_OUT, True, None, Choice.SHED),
+        (FULL, GRADED, True, True, Choice.SHED),
+        (SHED, GRADED, True, False, Choice.SERVE),
+        (STALE, GRADED, True, False, Choice.STALE),
+        (STATIC, GRADED, False, False, Choice.STATIC),
+        (STATIC, GRADED, True, True, Choice.SHED),
+    ],
+)
+def test_the_level_says_what_is_done_with_a_feature(
+    level: Level, feature: Feature, usable: bool, shed: bool | None, choice: Choice
+) -> None:
+    assert choose(level, feature, usable, shed) is choice

@@ -1,0 +1,313 @@
+"""The rungs of a fallback: their order, what is copied, and what becomes of one that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from autoglm_throttle.model import FallbackContext, Rung
+from autoglm_throttle.resilience.degradation import Choice
+from autoglm_throttle.resilience.fallback import Answer
+from autoglm_throttle.resilience.feature import UNSET, Fallback
+from tests.loops import run
+from tests.resilience.degrading import context, rungs
+
+FACES = ("sync", "asyncio", "trio")
+
+
+class Broken(Exception):
+    """What a fallback raises."""
+
+
+class Climb:
+    """Asks the rungs of a fallback in one of the faces, and remembers what was counted."""
+
+    def __init__(self, face: str) -> None:
+        self.face = face
+        self.counts: list[tuple[str, Rung, str]] = []
+
+    def __call__(
+        self,
+        fallback: Fallback | None,
+        *,
+        error: BaseException | None = None,
+        kept: object = UNSET,
+        choice: Choice = Choice.SERVE,
+        cause: str = "error",
+        timeout_s: float | None = None,
+    ) -> Answer | None:
+        ladder = rungs(fallback, lambda *answer: self.counts.append(answer), timeout_s)
+        told = context(error, cause)
+        if self.face == "sync":
+            return ladder.answer(told, lambda: kept, choice)
+        answers: list[Answer | None] = []
+
+        async def climb() -> None:
+            answers.append(await ladder.answer_async(told, lambda: kept, choice))
+
+        run(self.face, climb)
+        return answers[0]
+
+
+@pytest.fixture(params=FACES)
+def climb(request: pytest.FixtureRequest) -> Climb:
+    """The rungs, in each face."""
+    return Climb(str(request.param))
+
+
+def raising(error: Exception) -> Callable[[FallbackContext], object]:
+    """A fallback that raises."""
+
+    def dynamic(_: FallbackContext) -> object:
+        raise error
+
+    return dynamic
+
+
+ALL = Fallback(static="static", dynamic=lambda _: "dynamic", stale=True, under_load=True)
+COSTLY = Fallback(static="static", dynamic=lambda _: "dynamic", stale=True)
+NO_STATIC = Fallback(dynamic=lambda _: "dynamic", stale=True)
+
+
+@pytest.mark.parametrize(
+    ("fallback", "choice", "kept", "value"),
+    [
+        (ALL, Choice.SERVE, "stale", "stale"),
+        (ALL, Choice.SERVE, UNSET, "dynamic"),
+        (Fallback(static="static", stale=True), Choice.SERVE, UNSET, "static"),
+        (COSTLY, Choice.SERVE, UNSET, "dynamic"),
+        (ALL, Choice.STALE, "stale", "stale"),
+        (ALL, Choice.STALE, UNSET, None),
+        (ALL, Choice.STATIC, "stale", "dynamic"),
+        (ALL, Choice.SHED, "stale", "dynamic"),
+        (COSTLY, Choice.STATIC, "stale", "static"),
+        (COSTLY, Choice.SHED, "stale", "static"),
+        (NO_STATIC, Choice.SHED, "stale", "stale"),
+        (NO_STATIC, Choice.SHED, UNSET, None),
+        (None, Choice.SHED, "stale", None),
+        (None, Choice.SERVE, "stale", None),
+        (Fallback(static="static"), Choice.SERVE, "stale", "static"),
+    ],
+)
+def test_the_first_rung_that_has_an_answer_gives_it(
+    climb: Climb, fallback: Fallback | None, choice: Choice, kept: object, value: str | None
+) -> None:
+    answer = climb(fallback, choice=choice, kept=kept, cause="load")
+    if value is None:
+        assert answer is None
+        assert climb.counts == []
+    else:
+        assert answer == Answer(value, Rung(value))
+        assert climb.counts == [("related", Rung(value), "load")]
+
+
+def test_none_is_an_answer(climb: Climb) -> None:
+    assert climb(Fallback(static=None)) == Answer(None, Rung.STATIC)
+    assert climb(Fallback(static=1, dynamic=lambda _: None)) == Answer(None, Rung.DYNAMIC)
+    assert climb(Fallback(static=1, stale=True), kept=None) == Answer(None, Rung.STALE)
+
+
+def test_a_static_value_is_copied_for_each_unless_it_is_shared(climb: Climb) -> None:
+    value = {"hits": [1]}
+    first, second = climb(Fallback(static=value)), climb(Fallback(static=value))
+    assert first is not None
+    assert second is not None
+    first.value["hits"].append(2)
+    assert (value, second.value) == ({"hits": [1]}, {"hits": [1]})
+    shared = climb(Fallback(static=value, shared_value=True))
+    assert shared is not None
+    assert shared.value is value
+
+
+def test_a_dynamic_fallback_is_told_why(climb: Climb) -> None:
+    told: list[FallbackContext] = []
+    error = OSError("away")
+    climb(Fallback(dynamic=told.append), error=error, cause="failures")
+    assert told == [FallbackContext("related", "failures", error, (1,), {"two": 2})]
+
+
+def test_a_rung_that_raises_is_logged_and_the_next_one_tried(
+    climb: Climb, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = climb(Fallback(static=5, dynamic=raising(Broken("x"))), error=OSError("away"))
+    assert answer == Answer(5, Rung.STATIC)
+    assert caplog.messages == ["related: the dynamic fallback has raised Broken"]
+    assert climb.counts == [("related", Rung.STATIC, "error")]
+
+
+def test_the_last_error_is_raised_from_the_original_one(climb: Climb) -> None:
+    original, fault = OSError("away"), Broken("x")
+    with pytest.raises(Broken) as caught:
+        climb(Fallback(dynamic=raising(fault)), error=original)
+    assert caught.value is fault
+    assert fault.__cause__ is original
+    assert climb.counts == []
+
+
+def test_a_static_value_that_can_no_longer_be_copied_is_a_rung_that_raises(climb: Climb) -> None:
+    value: list[object] = []
+    fallback = Fallback(static=value)
+    value.append(threading.Lock())
+    with pytest.raises(TypeError) as caught:
+        climb(fallback, error=OSError("away"))
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+def test_a_fallback_that_raises_the_original_error_leaves_it_as_it_is(climb: Climb) -> None:
+    original = OSError("away")
+    assert climb(Fallback(dynamic=raising(original)), error=original) is None
+    assert original.__cause__ is None
+
+
+def test_without_an_original_error_nothing_is_raised(climb: Climb, caplog: pytest.LogCaptureFixture) -> None:
+    fallback = Fallback(dynamic=raising(Broken("x")), under_load=True)
+    assert climb(fallback, choice=Choice.SHED) is None
+    assert len(caplog.messages) == 1
+
+
+def test_what_is_no_exception_passes_through_at_once(climb: Climb) -> None:
+    class Stop(BaseException):
+        pass
+
+    def dynamic(_: FallbackContext) -> object:
+        raise Stop
+
+    # trio and anyio hand it on as it is, since no task group is between
+    with pytest.raises(Stop):
+        climb(Fallback(static=1, dynamic=dynamic))
+    assert climb.counts == []
+
+
+def test_errors_of_fallbacks_keep_no_frames_alive(caplog: pytest.LogCaptureFixture) -> None:
+    def failing(_: FallbackContext) -> object:
+        raise Broken("x")
+
+    caplog.set_level(logging.CRITICAL, "autoglm_throttle")  # or pytest keeps the error
+    gc.collect()
+    gc.disable()
+    try:
+        try:
+            Climb("sync")(Fallback(dynamic=failing), error=OSError("away"))
+        except Broken as error:
+            gone = weakref.ref(error)
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+# Asynchronous dynamic fallbacks.
+
+
+async def computed(told: FallbackContext) -> str:
+    """An answer that takes a moment."""
+    await anyio.lowlevel.checkpoint()
+    return f"computed for {told.name}"
+
+
+def in_secret(told: FallbackContext) -> object:
+    """A plain function that gives an awaitable: only its answer shows it."""
+    return computed(told)
+
+
+@pytest.mark.parametrize("dynamic", [computed, in_secret])
+def test_an_asynchronous_fallback_is_waited_for(backend: str, dynamic: Any) -> None:
+    climb = Climb(backend)
+    assert climb(Fallback(dynamic=dynamic)) == Answer("computed for related", Rung.DYNAMIC)
+
+
+def test_an_asynchronous_fallback_that_raises_gives_way(backend: str) -> None:
+    async def broken(_: FallbackContext) -> object:
+        await anyio.lowlevel.checkpoint()
+        raise Broken("x")
+
+    assert Climb(backend)(Fallback(static=1, dynamic=broken)) == Answer(1, Rung.STATIC)
+
+
+def test_an_asynchronous_fallback_has_a_time_limit(backend: str) -> None:
+    left = []
+
+    async def slow(_: FallbackContext) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            left.append(True)
+
+    assert Climb(backend)(Fallback(static=1, dynamic=slow), timeout_s=0.001) == Answer(1, Rung.STATIC)
+    original = OSError("away")
+    with pytest.raises(TimeoutError) as caught:
+        Climb(backend)(Fallback(dynamic=slow), timeout_s=0.001, error=original)
+    assert caught.value.__cause__ is original
+    assert left == [True, True]
+
+
+def test_a_cancellation_in_a_fallback_is_no_reason_for_the_next_one(backend: str) -> None:
+    counts: list[tuple[Any, ...]] = []
+    scopes: list[anyio.CancelScope] = []
+
+    async def slow(_: FallbackContext) -> None:
+        scopes[0].cancel()
+        await anyio.sleep_forever()
+
+    async def cancelled() -> None:
+        ladder = rungs(Fallback(static=1, dynamic=slow), lambda *answer: counts.append(answer), 60.0)
+        with anyio.CancelScope() as scope:
+            scopes.append(scope)
+            await ladder.answer_async(context(OSError("away")))
+            scopes.clear()
+        assert scope.cancelled_caught
+
+    run(backend, cancelled)
+    assert (len(scopes), counts) == (1, [])
+
+
+async def test_a_task_that_is_cancelled_in_a_fallback_ends_cancelled() -> None:
+    begun = asyncio.Event()
+
+    async def slow(_: FallbackContext) -> None:
+        begun.set()
+        await asyncio.sleep(3600)
+
+    ladder = rungs(Fallback(static=1, dynamic=slow), lambda *_: None, 60.0)
+    task = asyncio.ensure_future(ladder.answer_async(context(OSError("away"))))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+# A plain call cannot wait.
+
+
+def test_a_plain_call_does_not_take_an_awaitable_for_an_answer() -> None:
+    with pytest.raises(TypeError, match="must not be asynchronous") as caught:
+        Climb("sync")(Fallback(dynamic=in_secret), error=OSError("away"))
+    assert isinstance(caught.value.__cause__, OSError)
+    assert Climb("sync")(Fallback(static=1, dynamic=in_secret)) == Answer(1, Rung.STATIC)
+
+
+def test_an_awaitable_that_is_no_coroutine_is_none_either() -> None:
+    class Later:
+        def __await__(self) -> Any:
+            yield
+
+    with pytest.raises(TypeError, match="must not be asynchronous"):
+        Climb("sync")(Fallback(dynamic=lambda _: Later()), error=OSError("away"))
+
+
+def test_a_static_value_may_be_anything_even_an_awaitable() -> None:
+    coroutine = computed(context())
+    try:
+        answer = Climb("sync")(Fallback(static=coroutine, shared_value=True))
+        assert answer is not None
+        assert answer.value is coroutine
+    finally:
+        coroutine.close()
