@@ -35,10 +35,15 @@ class Rule:
     """A setting with a rule of its own that tells the same, if that one was given as well."""
 
 
+def stale_at_least_s(interval_s: float) -> float:
+    """Age in seconds from which a sample is stale where nothing else is said."""
+    return max(STALE_INTERVALS * interval_s, STALE_LEAST_S)
+
+
 def stale_after_s(values: Mapping[str, Any]) -> float:
     """Age in seconds from which a sample is stale."""
     given: float | None = values["gpu_stale_after_s"]
-    return max(STALE_INTERVALS * values["sample_interval_s"], STALE_LEAST_S) if given is None else given
+    return stale_at_least_s(values["sample_interval_s"]) if given is None else given
 
 
 def _at_most(low: str, high: str) -> Rule:
@@ -139,6 +144,16 @@ def _rising(low: str, high: str) -> tuple[Rule, Rule]:
     return (
         Rule(low, (low, high), told("below", high, "raise")),
         Rule(high, (low, high), told("above", low, "lower"), unless=low),
+    )
+
+
+def _step_never_taken(values: Mapping[str, Any]) -> Complaint:
+    interval = values["sample_interval_s"]
+    if values["degrade_load_stale_s"] > interval:
+        return None
+    return (
+        f"must be above SAMPLE_INTERVAL_S, {plain(interval)} s",
+        "else a sample is forgotten before the next",
     )
 
 
@@ -274,6 +289,7 @@ RULES: Final = (
     _fleet_of_one("fleet"),
     _fleet_of_one("fleet_gpu"),
     _fleet_of_one("breaker_shared"),
+    Rule("degrade_load_stale_s", ("degrade_load_stale_s", "sample_interval_s"), _step_never_taken),
     *_rising("degrade_shed_at", "degrade_stale_at"),
     *_rising("degrade_stale_at", "degrade_static_at"),
     Rule("degrade_margin", ("degrade_margin", "degrade_shed_at"), _margin_of_all),

@@ -26,7 +26,7 @@ from autoglm_throttle.settings.guard_policy import (
 from autoglm_throttle.settings.plan import Plan, Plans, plan_from_table
 from autoglm_throttle.settings.problem import ConfigError, Problem, spelled
 from autoglm_throttle.settings.route_policy import RoutePolicy, route_from_table
-from autoglm_throttle.settings.rules import broken_rules
+from autoglm_throttle.settings.rules import broken_rules, stale_at_least_s
 from autoglm_throttle.settings.tables import Tables
 
 _log = logging.getLogger("autoglm_throttle")
@@ -230,6 +230,8 @@ def _checked(gathered: Gathered) -> dict[str, Any]:
     if "quotas" not in given and any(route.resource_policy for route in values.get("routes", ())):
         values["quotas"] = True
         gathered.sources["quotas"] = gathered.sources["routes"]
+    if "sample_interval_s" in values:
+        values.setdefault("degrade_load_stale_s", stale_at_least_s(values["sample_interval_s"]))
     if problems or gathered.problems:
         order = {name: position for position, name in enumerate(FORMS)}
         problems.sort(key=lambda problem: order[problem.variable.partition(".")[0].partition("[")[0]])

@@ -158,8 +158,9 @@ class TuningFields(BaseSettings):
     )
     degrade_load_stale_s: Annotated[float, Number(0.1, 3600, "s")] = setting(
         3.0,
-        "How long a step is kept without a sample; then nothing is shed.",
-        "three samples at the default interval",
+        "How long a step is kept without a sample, then nothing is shed; not set: three SAMPLE_INTERVAL_S, at "
+        "least 3 s.",
+        "that of GPU_STALE_AFTER_S",
         tuning=True,
     )
     degrade_cache_entries: Annotated[int, Whole(1, 10_000_000, "answers")] = setting(

@@ -70,6 +70,21 @@ def test_a_guard_has_the_figures_of_the_mechanism_and_no_others() -> None:
     assert {f"breaker_{name}" for name in names} <= set(SETTINGS)
 
 
+@pytest.mark.parametrize(
+    ("values", "stale_s"),
+    [
+        ({}, 3.0),
+        ({"sample_interval_s": 0.2}, 3.0),
+        ({"sample_interval_s": 5}, 15.0),
+        ({"sample_interval_s": 5, "degrade_load_stale_s": 6}, 6.0),
+    ],
+)
+def test_a_load_is_not_forgotten_between_two_samples(values: dict[str, Any], stale_s: float) -> None:
+    settings = Settings(**values)
+    assert settings.degrade_load_stale_s == stale_s
+    assert (settings.source_of("degrade_load_stale_s") == "code") is ("degrade_load_stale_s" in values)
+
+
 def test_what_stands_in_the_readme_and_what_only_in_the_file() -> None:
     ours = {name: known for name, known in SETTINGS.items() if name.startswith(("breaker_", "degrade_"))}
     assert [name for name, known in ours.items() if known.starred] == [
@@ -269,6 +284,13 @@ def test_what_fits_together_is_allowed(values: dict[str, Any]) -> None:
             [
                 "degrade_margin: must be below DEGRADE_SHED_AT, 0.05 "
                 "(else no load is low enough to shed nothing)"
+            ],
+        ),
+        (
+            {"degrade_load_stale_s": 5, "sample_interval_s": 5},
+            [
+                "degrade_load_stale_s: must be above SAMPLE_INTERVAL_S, 5 s "
+                "(else a sample is forgotten before the next)"
             ],
         ),
         ({"breaker_shared": True}, ["breaker_shared: needs REDIS_URL (a fleet meets in a Redis)"]),
