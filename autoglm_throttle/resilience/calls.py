@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
-from types import TracebackType
 from typing import Any, Final
 
-from autoglm_throttle.model import GuardRefused, Outcome, Pass, Refusal
+from autoglm_throttle.model import GuardRefused, Outcome, Refusal
 from autoglm_throttle.resilience.circuit import Circuit
+from autoglm_throttle.resilience.settling import Settling
 
 _NEUTRAL: Final = Outcome.NEUTRAL
+
+Args = tuple[Any, ...]
+Kwargs = Mapping[str, Any]
 
 
 @dataclass(slots=True)
 class Attempt:
-    """What came of one call: nothing but exceptions that are no `Exception` is raised past it."""
+    """What came of one call."""
 
     value: Any = None
     error: Exception | None = None
@@ -26,49 +29,48 @@ class Attempt:
     refusal: Refusal | None = None
 
 
-def attempt(
-    circuit: Circuit, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Attempt:
+def attempt(circuit: Circuit, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> Attempt:
     """Ask, call, judge and record, without a fallback.
 
-    Where the value is an awaitable, nothing is known yet: it settles when it ends, and counts as neutral here.
+    Where the value is an awaitable, nothing is known yet: it settles when it ends, and is neutral until then.
+    What is no `Exception` is raised past the caller, after it was recorded as neutral.
     """
     pass_ = circuit.enter()
     if isinstance(pass_, Refusal):
         return Attempt(refusal=pass_)
-    begun_s = circuit.clock()
+    begun_s = circuit.begin()
     try:
         value = fn(*args, **kwargs)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is judged and handed on
-        spent_s = circuit.clock() - begun_s
-        return Attempt(error=error, outcome=circuit.settle(pass_, error, raised=True, elapsed_s=spent_s))
+        elapsed_s = circuit.since(begun_s)
+        return Attempt(error=error, outcome=circuit.settle(pass_, error, raised=True, elapsed_s=elapsed_s))
     except BaseException:
         circuit.leave(pass_, _NEUTRAL)
         raise
     if hasattr(type(value), "__await__"):
         return Attempt(value=Settling(circuit, pass_, value, begun_s), outcome=_NEUTRAL)
-    spent_s = circuit.clock() - begun_s
-    return Attempt(value=value, outcome=circuit.settle(pass_, value, raised=False, elapsed_s=spent_s))
+    elapsed_s = circuit.since(begun_s)
+    return Attempt(value=value, outcome=circuit.settle(pass_, value, raised=False, elapsed_s=elapsed_s))
 
 
 async def attempt_async(
-    circuit: Circuit, fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    circuit: Circuit, fn: Callable[..., Awaitable[Any]], args: Args, kwargs: Kwargs
 ) -> Attempt:
     """The same for a coroutine function, under the time limit of the guard."""
     pass_ = await circuit.enter_async()
     if isinstance(pass_, Refusal):
         return Attempt(refusal=pass_)
-    begun_s = circuit.clock()
+    begun_s = circuit.begin()
     try:
-        value = await _run(circuit, fn, args, kwargs)
+        value = await _in_time(circuit, fn, args, kwargs)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is judged and handed on
-        spent_s = circuit.clock() - begun_s
-        return Attempt(error=error, outcome=circuit.settle(pass_, error, raised=True, elapsed_s=spent_s))
+        elapsed_s = circuit.since(begun_s)
+        return Attempt(error=error, outcome=circuit.settle(pass_, error, raised=True, elapsed_s=elapsed_s))
     except BaseException:
         circuit.leave(pass_, _NEUTRAL)
         raise
-    spent_s = circuit.clock() - begun_s
-    return Attempt(value=value, outcome=circuit.settle(pass_, value, raised=False, elapsed_s=spent_s))
+    elapsed_s = circuit.since(begun_s)
+    return Attempt(value=value, outcome=circuit.settle(pass_, value, raised=False, elapsed_s=elapsed_s))
 
 
 async def within(limit_s: float, start: Callable[[], Awaitable[Any]], what: str) -> Any:  # noqa: ANN401
@@ -77,7 +79,7 @@ async def within(limit_s: float, start: Callable[[], Awaitable[Any]], what: str)
     Args:
         limit_s: seconds.
         start: makes the awaitable.
-        what: did not end in time, for the error.
+        what: has not happened in time, for the error.
 
     Raises:
         TimeoutError: the time is over. A cancellation from outside stays a cancellation.
@@ -89,9 +91,7 @@ async def within(limit_s: float, start: Callable[[], Awaitable[Any]], what: str)
     raise TimeoutError(f"{what} within {limit_s:g} s")
 
 
-async def _run(
-    circuit: Circuit, fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:  # noqa: ANN401
+async def _in_time(circuit: Circuit, fn: Callable[..., Awaitable[Any]], args: Args, kwargs: Kwargs) -> Any:  # noqa: ANN401
     limit_s = circuit.rules.timeout_s
     if limit_s is None:
         return await fn(*args, **kwargs)
@@ -99,25 +99,27 @@ async def _run(
 
 
 def guarded_function(circuit: Circuit, fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a plain function. If it returns an awaitable, its end is the outcome."""
+    """Decorate a plain function. If it returns an awaitable, the end of that is the outcome."""
     core = circuit.breaker
+    usual = circuit.usual
 
     @wraps(fn)
     def guarded(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         pass_ = core.fast
-        if pass_ is None or not circuit.straight:
-            return _detour(circuit, fn, args, kwargs)
+        if pass_ is None or not circuit.direct:
+            circuit.keep_out()
+            return _asked(circuit, fn, args, kwargs)
         core.calls += 1
+        begun_s = 0.0 if usual else circuit.begin()
         try:
             value = fn(*args, **kwargs)
         except BaseException as error:
-            circuit.settle(pass_, error, raised=True)
+            circuit.settle(pass_, error, raised=True, elapsed_s=circuit.since(begun_s))
             raise
         if hasattr(type(value), "__await__"):
-            return Settling(circuit, pass_, value, None)
-        if core.clean and core.fast is pass_:
-            return value
-        circuit.leave(pass_, Outcome.SUCCESS)
+            return Settling(circuit, pass_, value, begun_s)
+        if not (usual and core.clean and core.fast is pass_):
+            circuit.settle(pass_, value, raised=False, elapsed_s=circuit.since(begun_s))
         return value
 
     return guarded
@@ -126,29 +128,30 @@ def guarded_function(circuit: Circuit, fn: Callable[..., Any]) -> Callable[..., 
 def guarded_coroutine(circuit: Circuit, fn: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
     """Decorate a coroutine function."""
     core = circuit.breaker
+    usual = circuit.usual
+    unlimited = circuit.rules.timeout_s is None
 
     @wraps(fn)
     async def guarded(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         pass_ = core.fast
-        if pass_ is None or not circuit.straight:
-            return await _detour_async(circuit, fn, args, kwargs)
+        if pass_ is None or not circuit.direct:
+            circuit.keep_out()
+            return await _asked_async(circuit, fn, args, kwargs)
         core.calls += 1
+        begun_s = 0.0 if usual else circuit.begin()
         try:
-            value = await fn(*args, **kwargs)
+            value = await (fn(*args, **kwargs) if unlimited else _in_time(circuit, fn, args, kwargs))
         except BaseException as error:
-            circuit.settle(pass_, error, raised=True)
+            circuit.settle(pass_, error, raised=True, elapsed_s=circuit.since(begun_s))
             raise
-        if core.clean and core.fast is pass_:
-            return value
-        circuit.leave(pass_, Outcome.SUCCESS)
+        if not (usual and core.clean and core.fast is pass_):
+            circuit.settle(pass_, value, raised=False, elapsed_s=circuit.since(begun_s))
         return value
 
     return guarded
 
 
-def _detour(
-    circuit: Circuit, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:  # noqa: ANN401
+def _asked(circuit: Circuit, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:  # noqa: ANN401
     if circuit.served is not None:
         return circuit.served.call(fn, args, kwargs)
     pass_ = circuit.admit()
@@ -166,8 +169,8 @@ def _detour(
     return value
 
 
-async def _detour_async(
-    circuit: Circuit, fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+async def _asked_async(
+    circuit: Circuit, fn: Callable[..., Awaitable[Any]], args: Args, kwargs: Kwargs
 ) -> Any:  # noqa: ANN401
     if circuit.served is not None:
         return await circuit.served.call_async(fn, args, kwargs)
@@ -176,73 +179,9 @@ async def _detour_async(
         raise GuardRefused(pass_)
     begun_s = circuit.begin()
     try:
-        value = await _run(circuit, fn, args, kwargs)
+        value = await _in_time(circuit, fn, args, kwargs)
     except BaseException as error:
         circuit.settle(pass_, error, raised=True, elapsed_s=circuit.since(begun_s))
         raise
     circuit.settle(pass_, value, raised=False, elapsed_s=circuit.since(begun_s))
     return value
-
-
-class Settling(Coroutine[Any, Any, Any]):
-    """The awaitable that a plain function has returned; its end is the outcome of the call.
-
-    Never awaited, it gives its place back when it is dropped, as no evidence.
-    """
-
-    __slots__ = ("_begun_s", "_circuit", "_inner", "_pass", "_running")
-
-    def __init__(self, circuit: Circuit, pass_: Pass, inner: Awaitable[Any], begun_s: float | None) -> None:
-        self._circuit = circuit
-        self._pass: Pass | None = pass_
-        self._inner = inner
-        self._begun_s = begun_s
-        self._running: Coroutine[Any, Any, Any] | None = None
-
-    async def _run(self) -> Any:  # noqa: ANN401
-        try:
-            value = await self._inner
-        except BaseException as error:
-            self._settle(error, raised=True)
-            raise
-        self._settle(value, raised=False)
-        return value
-
-    def _settle(self, seen: object, *, raised: bool) -> None:
-        pass_, self._pass = self._pass, None
-        if pass_ is not None:
-            elapsed_s = self._circuit.since(self._begun_s)
-            self._circuit.settle(pass_, seen, raised=raised, elapsed_s=elapsed_s)
-
-    def _started(self) -> Coroutine[Any, Any, Any]:
-        if self._running is None:
-            self._running = self._run()
-        return self._running
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        return self._started().__await__()
-
-    def send(self, value: Any, /) -> Any:  # noqa: ANN401
-        """Go on, as a task does."""
-        return self._started().send(value)
-
-    def throw(
-        self,
-        kind: type[BaseException] | BaseException,
-        error: BaseException | object = None,
-        trace: TracebackType | None = None,
-        /,
-    ) -> Any:  # noqa: ANN401
-        """Raise something where it waits, as a cancellation does."""
-        return self._started().throw(kind if error is None else error)
-
-    def close(self) -> None:
-        """End it where it stands."""
-        if self._running is not None:
-            self._running.close()
-        self.__del__()
-
-    def __del__(self) -> None:
-        pass_, self._pass = self._pass, None
-        if pass_ is not None:
-            self._circuit.leave(pass_, _NEUTRAL)

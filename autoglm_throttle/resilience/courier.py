@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable
 
-_log = logging.getLogger("autoglm_throttle")
+from autoglm_throttle.resilience.seldom import Seldom
+
+_FAULTY = "an observer failed; the change that it was told of stands"
 
 
 class Courier:
     """A queue of messages to observers and to the store of the fleet.
 
-    Whoever finds messages delivers them, those of others included; who finds another at it goes on, since that
-    one looks again before it leaves.
+    Whoever finds messages delivers them, those of others included; who finds another at it goes on, since
+    that one looks again before it leaves.
 
     Args:
-        name: of the guard, for the log.
+        faults: what logs a message that raises.
     """
 
-    __slots__ = ("_bag", "_name", "_turn")
+    __slots__ = ("_bag", "_faults", "_turn")
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, faults: Seldom) -> None:
+        self._faults = faults
         self._bag: deque[Callable[[], object]] = deque()
         self._turn = threading.Lock()
-
-    @property
-    def laden(self) -> bool:
-        """Whether there is something to deliver."""
-        return bool(self._bag)
 
     def take(self, message: Callable[[], object]) -> None:
         """Keep a message for the next delivery; may be called under any lock."""
@@ -49,5 +45,5 @@ class Courier:
             message = self._bag.popleft()
             try:
                 message()
-            except Exception:
-                _log.exception("an observer of %s failed; the change that it was told of stands", self._name)
+            except Exception as error:  # noqa: BLE001 - whoever made the change must not hear of it
+                self._faults.say("observer", _FAULTY, error)

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from autoglm_throttle.model import BreakerView, GuardRefused, Outcome, Pass, Refusal, State
 from autoglm_throttle.resilience.calls import guarded_coroutine, guarded_function
 from autoglm_throttle.resilience.circuit import Circuit
+from autoglm_throttle.resilience.judge import timed
 from autoglm_throttle.resilience.rules import Rules
 from autoglm_throttle.resilience.streams import guarded_async_generator, guarded_generator
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_UNLIMITED: Final = (
+    "guard {name!r} has a time limit, and nothing can interrupt a plain function: make it a coroutine "
+    "function, or give the client in it a limit of its own and set timeout_s and stream_idle_s of this guard "
+    "to None"
+)
 
 _SPENT: Final = Pass(generation=-2)
 """What a block holds after its end: it serves no second time."""
@@ -31,6 +38,8 @@ class Guard:
     """
 
     __slots__ = ("_begun_s", "_pass", "circuit")
+
+    _begun_s: float
 
     def __init__(self, circuit: Circuit) -> None:
         self.circuit: Circuit = circuit
@@ -52,12 +61,15 @@ class Guard:
         circuit = self.circuit
         core = circuit.breaker
         pass_ = core.fast
-        if pass_ is not None and circuit.straight:
+        if pass_ is None or not circuit.direct:
+            self._pass = _SPENT
+            circuit.keep_out()
+            pass_ = _passed(circuit.admit())
+        else:
             core.calls += 1
-            self._pass = pass_
-            return self
-        self._pass = _SPENT
-        self._let_in(circuit.admit())
+        self._pass = pass_
+        if circuit.slow_s is not None:
+            self._begun_s = circuit.clock()
         return self
 
     def __exit__(
@@ -67,7 +79,7 @@ class Guard:
         circuit = self.circuit
         core = circuit.breaker
         self._pass = _SPENT
-        if kind is not None or not circuit.straight or not core.clean or core.fast is not pass_:
+        if error is not None or circuit.slow_s is not None or not core.clean or core.fast is not pass_:
             self._let_out(pass_, error)
 
     async def __aenter__(self) -> Guard:
@@ -76,12 +88,15 @@ class Guard:
         circuit = self.circuit
         core = circuit.breaker
         pass_ = core.fast
-        if pass_ is not None and circuit.straight:
+        if pass_ is None or not circuit.direct:
+            self._pass = _SPENT
+            circuit.keep_out()
+            pass_ = _passed(await circuit.admit_async())
+        else:
             core.calls += 1
-            self._pass = pass_
-            return self
-        self._pass = _SPENT
-        self._let_in(await circuit.admit_async())
+        self._pass = pass_
+        if circuit.slow_s is not None:
+            self._begun_s = circuit.clock()
         return self
 
     async def __aexit__(
@@ -91,24 +106,18 @@ class Guard:
         circuit = self.circuit
         core = circuit.breaker
         self._pass = _SPENT
-        if kind is not None or not circuit.straight or not core.clean or core.fast is not pass_:
+        if error is not None or circuit.slow_s is not None or not core.clean or core.fast is not pass_:
             self._let_out(pass_, error)
-
-    def _let_in(self, pass_: Pass | Refusal) -> None:
-        if isinstance(pass_, Refusal):
-            raise GuardRefused(pass_)
-        self._pass = pass_
-        self._begun_s: float | None = self.circuit.begin()
 
     def _let_out(self, pass_: Pass | None, error: BaseException | None) -> None:
         if pass_ is None or pass_ is _SPENT:
             raise RuntimeError(f"the block of guard {self.name!r} is left, but it was not entered")
         circuit = self.circuit
-        elapsed_s = circuit.since(getattr(self, "_begun_s", None))
-        if error is not None:
-            circuit.settle(pass_, error, raised=True, elapsed_s=elapsed_s)
+        elapsed_s = 0.0 if circuit.slow_s is None else circuit.clock() - self._begun_s
+        if error is None:
+            circuit.leave(pass_, timed(Outcome.SUCCESS, elapsed_s, circuit.slow_s))
         else:
-            circuit.leave(pass_, circuit.timed(elapsed_s))
+            circuit.settle(pass_, error, raised=True, elapsed_s=elapsed_s)
 
     def _used(self) -> RuntimeError:
         return RuntimeError(
@@ -120,11 +129,13 @@ class Guard:
         """Decorate a function; its signature stays.
 
         Args:
-            fn: a plain or coroutine function, a (async) generator function, a partial of one, or an object with
-                such a ``__call__``. A plain function that returns an awaitable settles when that ends.
+            fn: a plain or coroutine function, a generator function of either kind, a partial of one, or an
+                object with such a ``__call__``. A plain function that returns an awaitable settles when that
+                ends.
 
         Raises:
-            TypeError: the guard has a time limit that ``fn`` cannot be held to, since nothing can interrupt it.
+            TypeError: the guard has a time limit that ``fn`` cannot be held to, since nothing can interrupt it,
+                or a fallback that ``fn`` cannot wait for.
         """
         return decorated(self.circuit, fn)
 
@@ -180,28 +191,31 @@ class Guard:
         return f"<Guard {self.name!r} {self.circuit.breaker!r}>"
 
 
+def _passed(pass_: Pass | Refusal) -> Pass:
+    if isinstance(pass_, Refusal):
+        raise GuardRefused(pass_)
+    return pass_
+
+
 def decorated(circuit: Circuit, fn: Callable[P, R]) -> Callable[P, R]:
     """Guard a function of any kind; see `Guard.__call__`."""
     if isinstance(fn, staticmethod | classmethod):
-        return type(fn)(decorated(circuit, fn.__func__))  # type: ignore[return-value]
+        return type(fn)(decorated(circuit, fn.__func__))
     if _is(inspect.isasyncgenfunction, fn):
         return guarded_async_generator(circuit, fn)
-    if _is(inspect.iscoroutinefunction, fn):
-        return guarded_coroutine(circuit, fn)
-    rules = circuit.rules
+    asynchronous = _is(inspect.iscoroutinefunction, fn)
     stream = _is(inspect.isgeneratorfunction, fn)
+    if circuit.served is not None and not stream:
+        circuit.served.fit(asynchronous=asynchronous)
+    if asynchronous:
+        return guarded_coroutine(circuit, cast("Callable[..., Awaitable[Any]]", fn))
+    rules = circuit.rules
     if rules.timeout_s is not None or (stream and rules.stream_idle_s is not None):
         raise TypeError(_UNLIMITED.format(name=circuit.name))
     return guarded_generator(circuit, fn) if stream else guarded_function(circuit, fn)
 
 
-_UNLIMITED: Final = (
-    "guard {name!r} has a time limit, and nothing can interrupt a plain function: make it a coroutine function, or "
-    "give the client inside it a time limit of its own and set timeout_s and stream_idle_s of this guard to None"
-)
-
-
 def _is(kind: Callable[[object], bool], fn: object) -> bool:
     while isinstance(fn, partial):
         fn = fn.func
-    return kind(fn) or kind(getattr(fn, "__call__", None))  # noqa: B004 - the method, not whether there is one
+    return kind(fn) or kind(getattr(type(fn), "__call__", None))  # noqa: B004 - it is looked at, not asked for

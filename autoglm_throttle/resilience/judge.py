@@ -27,6 +27,9 @@ OWN_MISTAKES: Final = frozenset(
 FAILING_STATUSES: Final = frozenset({500, 502, 503, 504})
 """RFC 5861 section 4: the answers that count as errors. 501 and 505 say what a server cannot do at all."""
 
+TEXT_AT_MOST: Final = 200
+"""Characters of a failure that are kept: enough for a cause, too little for a body."""
+
 _WEIGHT: Final = (Outcome.FAILURE, Outcome.NEUTRAL, Outcome.SLOW, Outcome.SUCCESS)
 
 
@@ -97,6 +100,21 @@ def _own_mistake(kind: type[BaseException]) -> bool:
         base.__name__ in OWN_MISTAKES and base.__module__.partition(".")[0] == "httpx"
         for base in kind.__mro__
     )
+
+
+def failure_text(failure: BaseException | str) -> str:
+    """Type and text of an exception, never the exception itself: its traceback would keep frames alive.
+
+    Args:
+        failure: the exception, or what has failed in words.
+    """
+    if isinstance(failure, str):
+        return failure[:TEXT_AT_MOST]
+    try:
+        text = str(failure)[:TEXT_AT_MOST]
+    except Exception:  # noqa: BLE001 - of whoever wrote the exception
+        text = ""
+    return f"{type(failure).__name__}: {text}" if text else type(failure).__name__
 
 
 def status_outcome(status: int) -> Outcome:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Generator
 from functools import partial, wraps
+from types import TracebackType
 from typing import Any
 
 from autoglm_throttle.model import GuardRefused, Outcome, Pass, Refusal, State, StreamSettle
@@ -12,18 +13,23 @@ from autoglm_throttle.resilience.circuit import Circuit
 
 
 class Watch:
-    """The pass of one stream, and what is known of it so far.
+    """The pass of one stream, and what is known of it so far; a block round the stream.
 
     ``slow_call_s`` does not apply: how long a whole stream takes is as much its consumer's doing.
 
     Args:
         circuit: of the guard.
         pass_: what let the stream through.
+
+    Raises:
+        GuardRefused: nothing did.
     """
 
     __slots__ = ("_begun_s", "_circuit", "_pass", "_slow", "waiting")
 
-    def __init__(self, circuit: Circuit, pass_: Pass) -> None:
+    def __init__(self, circuit: Circuit, pass_: Pass | Refusal) -> None:
+        if isinstance(pass_, Refusal):
+            raise GuardRefused(pass_)
         rules = circuit.rules
         self._circuit = circuit
         self._pass: Pass | None = pass_
@@ -32,140 +38,153 @@ class Watch:
         self.waiting: bool = rules.first_item_s is not None or rules.stream_settle is StreamSettle.FIRST_ITEM
         """Whether the first item will say something."""
 
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._leave(Outcome.SLOW if self._slow else Outcome.SUCCESS)
+            return
+        pass_, self._pass = self._pass, None
+        if pass_ is not None:
+            self._circuit.settle(pass_, error, raised=True)
+
     def first(self) -> None:
         """Note the first item: it may have been slow, and it may be all that a trial has to show."""
         self.waiting = False
         circuit, limit_s = self._circuit, self._circuit.rules.first_item_s
         self._slow = limit_s is not None and circuit.clock() - self._begun_s > limit_s
         if circuit.rules.stream_settle is StreamSettle.FIRST_ITEM and self._is_trial():
-            self.end()
+            self._leave(Outcome.SLOW if self._slow else Outcome.SUCCESS)
 
-    def _is_trial(self) -> bool:
-        pass_, core = self._pass, self._circuit.breaker
-        return (
-            pass_ is not None
-            and core.generation == pass_.generation
-            and self._circuit.state() is State.HALF_OPEN
-        )
-
-    def end(self) -> None:
-        """Note that the stream came to its end."""
-        self._leave(Outcome.SLOW if self._slow else Outcome.SUCCESS)
-
-    def fail(self, error: BaseException) -> None:
-        """Note that the stream broke off, or that the consumer left."""
-        pass_, self._pass = self._pass, None
-        if pass_ is not None:
-            self._circuit.settle(pass_, error, raised=True)
+    def left(self) -> None:
+        """Note that the consumer has left."""
+        self._leave(Outcome.NEUTRAL)
 
     def _leave(self, outcome: Outcome) -> None:
         pass_, self._pass = self._pass, None
         if pass_ is not None:
             self._circuit.leave(pass_, outcome)
 
+    def _is_trial(self) -> bool:
+        pass_, core = self._pass, self._circuit.breaker
+        current = pass_ is not None and pass_.generation == core.generation
+        return current and self._circuit.state() is State.HALF_OPEN
 
-def _watched(circuit: Circuit, pass_: Pass | Refusal) -> Watch:
-    if isinstance(pass_, Refusal):
-        raise GuardRefused(pass_)
-    return Watch(circuit, pass_)
+
+class _Steps(Generator[Any, Any, Any]):
+    """An inner generator, whose first item and whose end by its consumer are noted."""
+
+    __slots__ = ("_inner", "_watch")
+
+    def __init__(self, inner: Generator[Any, Any, Any], watch: Watch) -> None:
+        self._inner = inner
+        self._watch = watch
+
+    def send(self, value: object, /) -> Any:  # noqa: ANN401
+        item = self._inner.send(value)
+        if self._watch.waiting:
+            self._watch.first()
+        return item
+
+    def throw(self, *error: Any) -> Any:  # noqa: ANN401
+        return self._inner.throw(*error)
+
+    def close(self) -> None:
+        self._watch.left()
+        self._inner.close()
 
 
 def guarded_generator(circuit: Circuit, fn: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a generator function."""
 
     @wraps(fn)
-    def guarded(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        watch = _watched(circuit, circuit.admit())
-        inner: Generator[Any, Any, Any] | None = None
-        try:
-            inner = fn(*args, **kwargs)
-            value = yield from _steps(inner, watch)
-        except BaseException as error:
-            watch.fail(error)
-            raise
-        else:
-            watch.end()
-        finally:
-            if inner is not None:
-                inner.close()
-        return value
+    def guarded(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:  # noqa: ANN401
+        circuit.keep_out()
+        with Watch(circuit, circuit.admit()) as watch:
+            return (yield from _Steps(fn(*args, **kwargs), watch))
 
     return guarded
 
 
-def _steps(inner: Generator[Any, Any, Any], watch: Watch) -> Generator[Any, Any, Any]:
-    if watch.waiting:
-        try:
-            item = next(inner)
-        except StopIteration as end:
-            return end.value
-        watch.first()
-        yield item
-    return (yield from inner)
-
-
 class _AsyncSteps:
-    """Takes the items of an async generator one by one, and hands on what the consumer sends or throws."""
+    """Takes the items of an inner generator one by one, and hands on what the consumer sends or throws."""
 
-    __slots__ = ("_idle_s", "_inner", "_name", "_next")
+    __slots__ = ("_circuit", "_inner", "_next", "item")
 
-    def __init__(self, inner: AsyncGenerator[Any, Any], circuit: Circuit) -> None:
+    def __init__(self, circuit: Circuit) -> None:
+        self._circuit = circuit
+        self._inner: AsyncGenerator[Any, Any] | None = None
+        self._next: Callable[[], Any] | None = None
+        self.item: Any = None
+        """The newest one."""
+
+    def begin(self, inner: AsyncGenerator[Any, Any]) -> None:
+        """Take the items of this one."""
         self._inner = inner
-        self._idle_s = circuit.rules.stream_idle_s
-        self._name = circuit.name
-        self._next: Callable[[], Any] = inner.__anext__
+        self._next = inner.__anext__
 
-    async def take(self) -> Any:  # noqa: ANN401
-        """The next item.
+    async def more(self, watch: Watch) -> bool:
+        """Wait for the next item.
+
+        Returns:
+            Whether there is one.
 
         Raises:
-            TimeoutError: it is not there in time.
+            TimeoutError: it is not there within ``stream_idle_s``.
         """
-        step, self._next = self._next, self._inner.__anext__
-        if self._idle_s is None:
-            return await step()
-        return await within(self._idle_s, step, f"{self._name} has sent nothing")
+        step, self._next = self._next, None
+        assert step is not None  # noqa: S101
+        idle_s = self._circuit.rules.stream_idle_s
+        try:
+            if idle_s is None:
+                self.item = await step()
+            else:
+                self.item = await within(idle_s, step, f"{self._circuit.name} has sent nothing")
+        except StopAsyncIteration:
+            return False
+        if watch.waiting:
+            watch.first()
+        return True
 
     def sent(self, value: object) -> None:
         """Hand on what the consumer sent."""
-        if value is not None:
-            self._next = partial(self._inner.asend, value)
+        assert self._inner is not None  # noqa: S101
+        self._next = self._inner.__anext__ if value is None else partial(self._inner.asend, value)
 
     def thrown(self, error: BaseException) -> None:
         """Hand on what the consumer threw."""
+        assert self._inner is not None  # noqa: S101
         self._next = partial(self._inner.athrow, error)
+
+    async def __aenter__(self) -> _AsyncSteps:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._inner is not None:
+            await self._inner.aclose()
 
 
 def guarded_async_generator(circuit: Circuit, fn: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate an async generator function."""
 
     @wraps(fn)
-    async def guarded(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-        watch = _watched(circuit, await circuit.admit_async())
-        inner: AsyncGenerator[Any, Any] | None = None
-        try:
-            inner = fn(*args, **kwargs)
-            steps = _AsyncSteps(inner, circuit)
-            while True:
-                try:
-                    item = await steps.take()
-                except StopAsyncIteration:
-                    break
-                if watch.waiting:
-                    watch.first()
-                try:
-                    steps.sent((yield item))
-                except GeneratorExit:
-                    raise
-                except BaseException as error:
-                    steps.thrown(error)
-        except BaseException as error:
-            watch.fail(error)
-            raise
-        else:
-            watch.end()
-        finally:
-            if inner is not None:
-                await inner.aclose()
+    async def guarded(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:  # noqa: ANN401
+        circuit.keep_out()
+        pass_ = await circuit.admit_async()
+        async with _AsyncSteps(circuit) as steps:
+            with Watch(circuit, pass_) as watch:
+                steps.begin(fn(*args, **kwargs))
+                while await steps.more(watch):
+                    try:
+                        steps.sent((yield steps.item))
+                    except GeneratorExit:
+                        raise
+                    except BaseException as error:  # noqa: BLE001 - it is the inner one's to deal with
+                        steps.thrown(error)
 
     return guarded
