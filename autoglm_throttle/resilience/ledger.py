@@ -54,7 +54,7 @@ class Ledger:
             threading.RLock()
         )  # re-entrant: a finalizer may settle a trial in the midst of another call
         self.closed: bool = False
-        """Whether nothing is asked or told any more."""
+        """Whether the thread is to end."""
         self.absence: Absence = Absence()
         self.outbox: Outbox = Outbox()
         self.unread: dict[str, None] = dict.fromkeys(self.watches)
@@ -73,7 +73,7 @@ class Ledger:
     @property
     def up(self) -> bool:
         """Whether it is worth asking."""
-        return self.absence.up and not self.closed
+        return self.absence.up
 
     # Callers
 
@@ -83,12 +83,6 @@ class Ledger:
             self.watches[name] = Watch(name, changed)
             self.unread[name] = None
         self._wake()
-
-    def unwatch(self, name: str) -> None:
-        """Hear no more of it."""
-        with self.lock:
-            self.watches.pop(name, None)
-            self.unread.pop(name, None)
 
     def ask(self, name: str, ask: Ask | None, ring: Callable[[], None]) -> Question:
         """Have something asked; it is answered already where there is nothing to wait for."""
@@ -132,8 +126,7 @@ class Ledger:
     def put(self, write: Write) -> None:
         """Have something told."""
         with self.lock:
-            if not self.closed:
-                self.outbox.put(write)
+            self.outbox.put(write)
         self._wake()
 
     def position(self, name: str) -> tuple[int, bool]:
@@ -148,7 +141,7 @@ class Ledger:
             return self.tickets.pop(lease.fence, ("", 0.0))
 
     def close(self) -> None:
-        """Nobody is answered any more."""
+        """Nobody is answered any more, and the thread ends."""
         with self.lock:
             self.closed = True
             rings = self._release()
@@ -227,8 +220,9 @@ class Ledger:
         _ring(rings)
 
     def reread(self) -> None:
-        """Everything is to be read."""
+        """Everything is to be read that somebody still wants to know."""
         with self.lock:
+            self.watches = {name: watch for name, watch in self.watches.items() if watch.changed is not None}
             self.unread = dict.fromkeys(self.watches)
         self._wake()
 
@@ -254,8 +248,10 @@ class Ledger:
                 news = watch.news(self.clock())
             if news is None:
                 return
+            changed = watch.changed
             try:
-                watch.changed(news)
+                if changed is not None:
+                    changed(news)
             except Exception:  # noqa: BLE001 - whoever listens must not be able to end a thread
                 self.callback_errors += 1
                 _log.warning("the breaker %s could not take in what it was told", name, exc_info=True)

@@ -64,6 +64,7 @@ class RedisBreakerStore:
         self._push = Push(connect, self.rules.channel, self._heard, self._ledger.reread, clock)
         listening, hurry = lambda: self._push.listening, self._push.hurry
         self._teller = Teller(self._ledger, self._scripts, self.rules, listening, hurry)
+        self._pid = os.getpid()
         self._silent = f"no answer within {self.rules.deadline_s * 1000.0:.0f} ms"
         _STORES.add(self)
 
@@ -105,10 +106,12 @@ class RedisBreakerStore:
         """Start the threads unless they run; returns at once. Also after `stop` and in a fork."""
         with self._ledger.lock:
             self._ledger.closed = False
-            self._use()
+            self._teller.start()
+            if self._teller.running:
+                self._push.start()
 
     def stop(self, join_s: float = 1.0) -> None:
-        """Tell what is still to be told, and end the threads. Until `start` or `watch` each goes by itself.
+        """Tell what is still to be told, and end the threads; the next question, or guard, starts them again.
 
         Args:
             join_s: seconds to wait at most; a thread in a call that hangs is left behind.
@@ -120,7 +123,13 @@ class RedisBreakerStore:
         self._push.stop(max(0.0, ends_s - self._clock()))
 
     def forget(self) -> None:
-        """In a forked process: leave threads, connections, trials and writes to the parent."""
+        """In a forked process: leave threads, connections, trials and writes to the parent.
+
+        It is called in each child by itself; in a process that is no child it does nothing.
+        """
+        if self._pid == os.getpid():
+            return
+        self._pid = os.getpid()
         self._ledger.forget()
         self._push.forget()
         self._teller.forget()
@@ -129,10 +138,6 @@ class RedisBreakerStore:
         """Have ``changed`` called, from any thread, with each newer state of a breaker; also after a loss."""
         self._ledger.watch(name, changed)
         self.start()
-
-    def unwatch(self, name: str) -> None:
-        """Hear no more of a breaker that is gone."""
-        self._ledger.unwatch(name)
 
     def known(self, name: str) -> Remote | None:
         """Wait, at most the deadline, for the first state; None: nothing is stored, or no answer."""
@@ -176,7 +181,7 @@ class RedisBreakerStore:
 
     def _ask(self, name: str, ask: Ask | None) -> Lease | Remote | None:
         rung = threading.Event()
-        self._use()
+        self.start()
         question = self._ledger.ask(name, ask, rung.set)
         if not question.answered:
             self._wait(question, rung)
@@ -191,7 +196,7 @@ class RedisBreakerStore:
 
     async def _ask_async(self, name: str, ask: Ask | None) -> Lease | Remote | None:
         bell = self._doorbell()
-        self._use()
+        self.start()
         question = self._ledger.ask(name, ask, bell.ring)
         if not question.answered:
             try:
@@ -202,10 +207,8 @@ class RedisBreakerStore:
         return self._ledger.answer(question, self._silent)
 
     def _use(self) -> None:
-        if not self._ledger.closed:
-            self._teller.start()
-            if self._teller.running:
-                self._push.start()
+        if not self._ledger.closed:  # what ends after `stop` waits for the next question
+            self.start()
 
     def _wake(self) -> None:
         self._teller.wake()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from inspect import ismethod
 
 from autoglm_throttle.model import State
 from autoglm_throttle.resilience.outbox import Opening, Verb, Write
@@ -20,14 +22,15 @@ class Watch:
 
     Args:
         name: of the breaker.
-        changed: is handed the news.
+        changed: is handed the news. A method is not what keeps its object alive: a registry that drops a
+            breaker need not say so here.
     """
 
-    __slots__ = ("_heard_s", "_news", "changed", "handing", "met", "name", "remote", "version")
+    __slots__ = ("_changed", "_heard_s", "_news", "handing", "met", "name", "remote", "version")
 
     def __init__(self, name: str, changed: Callable[[Remote], None]) -> None:
         self.name: str = name
-        self.changed: Callable[[Remote], None] = changed
+        self._changed = _weakly(changed)
         self.forget()
 
     def forget(self) -> None:
@@ -41,6 +44,11 @@ class Watch:
         self.remote: Remote | None = None
         self._heard_s = 0.0
         self._news = False
+
+    @property
+    def changed(self) -> Callable[[Remote], None] | None:
+        """Who is handed the news; None: there is nobody any more."""
+        return self._changed()
 
     def note(self, remote: Remote, now: float) -> bool:
         """Take a state that the breaker has, or gets, by another way; False if it is not newer."""
@@ -83,3 +91,12 @@ class Watch:
         if state.state is State.OPEN and state.wait_s > 0.0:
             return Opening(self.name, now + state.wait_s, state.rounds, state.cause, self.version)
         return None
+
+
+def _weakly(changed: Callable[[Remote], None]) -> Callable[[], Callable[[Remote], None] | None]:
+    if ismethod(changed):
+        try:
+            return weakref.WeakMethod(changed)
+        except TypeError:  # its object cannot be held so
+            pass
+    return lambda: changed
