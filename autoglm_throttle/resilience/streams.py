@@ -45,11 +45,9 @@ class Watch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None:
-            self._leave(Outcome.SLOW if self._slow else Outcome.SUCCESS)
-            return
-        pass_, self._pass = self._pass, None
-        if pass_ is not None:
-            self._circuit.settle(pass_, error, raised=True)
+            self.end()
+        else:
+            self.fail(error)
 
     def first(self) -> None:
         """Note the first item: it may have been slow, and it may be all that a trial has to show."""
@@ -57,7 +55,17 @@ class Watch:
         circuit, limit_s = self._circuit, self._circuit.rules.first_item_s
         self._slow = limit_s is not None and circuit.clock() - self._begun_s > limit_s
         if circuit.rules.stream_settle is StreamSettle.FIRST_ITEM and self._is_trial():
-            self._leave(Outcome.SLOW if self._slow else Outcome.SUCCESS)
+            self.end()
+
+    def end(self) -> None:
+        """Note that the stream came to its end."""
+        self._leave(Outcome.SLOW if self._slow else Outcome.SUCCESS)
+
+    def fail(self, error: BaseException) -> None:
+        """Note that the stream broke off, or was cancelled."""
+        pass_, self._pass = self._pass, None
+        if pass_ is not None:
+            self._circuit.settle(pass_, error, raised=True)
 
     def left(self) -> None:
         """Note that the consumer has left."""
