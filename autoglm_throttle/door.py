@@ -65,8 +65,6 @@ class Door:
         self._fleet = assembly.fleet(settings, self._buckets, rows.lock, clock)
         self.leased: bool = self._fleet is not None
         """Whether the rates are those of a fleet, so that `cover` should be awaited before `try_admit`."""
-        self.degrades: bool = False
-        """Whether calls inside a request may be answered from elsewhere, which its answer should then say."""
         self._budget = assembly.shared_budget(settings, now)
         self._identity = Identity(settings.identity_key)
         self._windows = assembly.user_windows(settings, self._identity, redis, self._fleet)

@@ -1,4 +1,4 @@
-"""For FastAPI: an additional charge as a dependency, and the refusals in the OpenAPI document."""
+"""For FastAPI: an additional charge as a dependency, the refusals of guards, and all refusals in OpenAPI."""
 
 from __future__ import annotations
 
@@ -9,23 +9,35 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException, WebSocketException
 from starlette.requests import ClientDisconnect, HTTPConnection
-from starlette.websockets import WebSocketDisconnect
+from starlette.responses import Response
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from autoglm_throttle.asgi import MARKER, Callers, RouteTable, ThrottleMiddleware, exempt, mark
-from autoglm_throttle.asgi.answers import Answers
+from autoglm_throttle.asgi.answers import Answers, refused_by
+from autoglm_throttle.asgi.blame import excuse
 from autoglm_throttle.asgi.marks import visible
-from autoglm_throttle.asgi.middleware import TRY_AGAIN_LATER
+from autoglm_throttle.asgi.middleware import TRY_AGAIN_LATER, close_reason
 from autoglm_throttle.asgi.routes import path_of
 from autoglm_throttle.journal import LOGGER
-from autoglm_throttle.model import Decision, Demand, Hint, Outcome, Priority, Refused
+from autoglm_throttle.model import Decision, Demand, GuardRefused, Hint, Outcome, Priority, Refused
 from autoglm_throttle.permit import Permit, Rejection
 from autoglm_throttle.settings import RoutePolicy, Settings
+from autoglm_throttle.snapshot import REPLACEABLE
 from autoglm_throttle.throttle import Throttle
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-__all__ = ["ThrottleProblem", "document", "exempt", "hint", "limit", "mark", "throttle_responses"]
+__all__ = [
+    "ThrottleProblem",
+    "document",
+    "exempt",
+    "guard_refused",
+    "hint",
+    "limit",
+    "mark",
+    "throttle_responses",
+]
 
 HELD: Final = "autoglm_throttle.held"
 """The scope entry with the throttles of which a dependency holds a place for the request."""
@@ -122,6 +134,41 @@ def hint(connection: HTTPConnection) -> Hint | None:
     return found if isinstance(found, Hint) else None
 
 
+async def guard_refused(connection: HTTPConnection, error: Exception) -> Any:  # noqa: ANN401 - as the connection is
+    """Answer for a refused guard: ``app.add_exception_handler(GuardRefused, guard_refused)``.
+
+    The answer is the middleware's: 503 with a problem document and Retry-After; a websocket is closed with
+    1013. An app that has the middleware among its own (``app.add_middleware``) gets it without this line;
+    one that is wrapped or mounted would answer 500 before the middleware sees the exception. The request
+    says nothing about the app, neither to the limits nor to a breaker round the app.
+
+    Args:
+        connection: the request or the websocket; Starlette gives it.
+        error: the `GuardRefused`; Starlette gives it.
+
+    Returns:
+        The response; None for a websocket, which is closed.
+    """
+    if not isinstance(error, GuardRefused):
+        raise error
+    seen: dict[Throttle, object] = connection.scope.get(MARKER) or {}
+    for permit in seen.values():
+        if isinstance(permit, Permit) and not permit.settled:
+            permit.settle(Outcome.NEUTRAL)
+    excuse(connection.scope, error.refusal.cause)
+    decision = refused_by(error.refusal)
+    if isinstance(connection, WebSocket):
+        await connection.close(TRY_AGAIN_LATER, close_reason(decision))
+        return None
+    innermost = next(reversed(seen), None)
+    status, fields, body = _answers(innermost.settings if innermost is not None else Settings()).refusal(
+        decision
+    )
+    response = Response(body, status)
+    response.raw_headers = fields
+    return response
+
+
 class _Door:
     """Finds the throttle to ask, and who asks."""
 
@@ -181,14 +228,17 @@ def _refusal(connection: HTTPConnection, throttle: Throttle, decision: Decision)
     if _reaches_middleware(connection, throttle):
         return Refused(decision)
     if connection.scope["type"] == "websocket":
-        return WebSocketException(TRY_AGAIN_LATER, decision.detail)
-    settings = throttle.settings
-    answers = Answers(
-        settings.headers, retry_after_max_s=settings.retry_after_max_s, jitter=settings.retry_jitter
-    )
-    status, fields, body = answers.refusal(decision)
+        return WebSocketException(TRY_AGAIN_LATER, close_reason(decision))
+    excuse(connection.scope, "load" if decision.reason in REPLACEABLE else "")
+    status, fields, body = _answers(throttle.settings).refusal(decision)
     headers = {name.decode(): value.decode() for name, value in fields if not name.startswith(b"content-")}
     return HTTPException(status, json.loads(body)["detail"], headers)
+
+
+def _answers(settings: Settings) -> Answers:
+    return Answers(
+        settings.headers, retry_after_max_s=settings.retry_after_max_s, jitter=settings.retry_jitter
+    )
 
 
 def _reaches_middleware(connection: HTTPConnection, throttle: Throttle) -> bool:

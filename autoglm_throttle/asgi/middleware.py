@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from starlette.requests import ClientDisconnect
@@ -24,6 +24,9 @@ from autoglm_throttle.permit import Permit, Rejection
 from autoglm_throttle.settings import ConfigError
 from autoglm_throttle.snapshot import REPLACEABLE, SourceView
 from autoglm_throttle.throttle import Throttle
+
+if TYPE_CHECKING:
+    from autoglm_throttle.asgi.guarded import Guarded
 
 Message = dict[str, Any]
 Scope = MutableMapping[str, Any]
@@ -58,6 +61,9 @@ class ThrottleMiddleware:
         throttle: the limits; None reads them from the environment. The handle to keep is this object,
             since frameworks build middleware late and more than once.
         identify: says who asks, from the scope; None: as the settings say.
+        breaker: name of the guard round the app (``throttle.feature(name, ...)`` says more about it): the
+            app's own failures open it, and while it is open requests are answered by the feature's
+            fallback, else refused with 503, before any limit is asked; None: the app has no breaker.
 
     Raises:
         ConfigError: the environment, or ``IDENTITY``, is not usable. Where a running server builds the
@@ -66,11 +72,19 @@ class ThrottleMiddleware:
     """
 
     def __init__(
-        self, app: App, *, throttle: Throttle | None = None, identify: Identify | None = None
+        self,
+        app: App,
+        *,
+        throttle: Throttle | None = None,
+        identify: Identify | None = None,
+        breaker: str | None = None,
     ) -> None:
         self.app: App = app
+        self._guard: Guarded | None = None
         try:
             self._prepare(throttle if throttle is not None else Throttle.from_env(), identify)
+            if breaker is not None:
+                self._put_guard(breaker)
         except ConfigError as error:
             if not _in_event_loop():
                 raise
@@ -91,14 +105,26 @@ class ThrottleMiddleware:
             self.app = Hinted(self.app, throttle)
         self._nested = False
 
+    def _put_guard(self, name: str) -> None:
+        """Put the breaker between the limits and the app."""
+        from autoglm_throttle.asgi.app_guard import (
+            AppGuard,
+        )  # with all that guards: not for those who have none
+        from autoglm_throttle.asgi.guarded import Guarded
+
+        self.app = guard = AppGuard(self.app, self.throttle, name, self._answer)
+        self._guard = Guarded(self.throttle, guard, self._callers.demand, self._answer)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: C901, PLR0912 - a call costs 1 %
         """Handle one connection."""
         if not self._limits(scope):
             await self._free(scope, receive, send)
             return
-        throttle = self.throttle
+        throttle, guard = self.throttle, self._guard
+        if guard is not None and await guard.deals_with(scope, send):
+            return
         inbox = None
-        demand = self._callers.demand(scope)
+        demand = (self._callers if guard is None else guard).demand(scope)
         if throttle.leased:
             await throttle.cover(demand)
         permit: Permit | Ticket | Rejection | None = throttle.try_admit(demand)
@@ -154,7 +180,8 @@ class ThrottleMiddleware:
     async def _refuse(self, scope: Scope, send: Send, rejection: Rejection | None) -> None:
         if rejection is not None:
             self._note(scope, rejection)
-            await self._answer(scope, send, rejection.decision)
+            if self._guard is None or not await self._guard.replaces(scope, send, rejection):
+                await self._answer(scope, send, rejection.decision)
 
     def _note(self, scope: Scope, verdict: Permit | Rejection) -> None:
         """Leave word for those further in."""
@@ -223,7 +250,7 @@ class ThrottleMiddleware:
             extensions = scope.get("extensions")
             if not (isinstance(extensions, dict) and "websocket.http.response" in extensions):
                 await send(
-                    {"type": "websocket.close", "code": TRY_AGAIN_LATER, "reason": _short(decision.detail)}
+                    {"type": "websocket.close", "code": TRY_AGAIN_LATER, "reason": close_reason(decision)}
                 )
                 return
             prefix = "websocket.http.response"
@@ -347,8 +374,9 @@ def _decision(refused: Refused | GuardRefused) -> tuple[Decision, str]:
     return refused_by(refused.refusal), refused.refusal.cause
 
 
-def _short(reason: str) -> str:
-    return reason.encode()[:REASON_AT_MOST].decode(errors="ignore")
+def close_reason(decision: Decision) -> str:
+    """The reason in the close frame of a refused websocket."""
+    return decision.detail.encode()[:REASON_AT_MOST].decode(errors="ignore")
 
 
 def _why_silent(source: SourceView) -> str:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
-from autoglm_throttle.resilience.http_stale import DEGRADED
 from autoglm_throttle.resilience.notes import NOTES, Note
 
-FIELD = DEGRADED.encode()
+FIELD = b"x-degraded"
 
 
 async def noted(

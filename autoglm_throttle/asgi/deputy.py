@@ -1,0 +1,151 @@
+"""One request in an app that has fallbacks: its answer is kept, or replaced where it has not begun."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from autoglm_throttle.asgi.blame import blame_of
+from autoglm_throttle.asgi.fallbacks import Fallbacks, Scope, text_of
+from autoglm_throttle.journal import LOGGER
+from autoglm_throttle.model import GuardRefused, Outcome, Refused
+from autoglm_throttle.permit import Permit
+from autoglm_throttle.resilience.degradation import Choice
+from autoglm_throttle.resilience.fallback import ERROR, LOAD
+from autoglm_throttle.resilience.judge import FAILING_STATUSES
+from autoglm_throttle.snapshot import REPLACEABLE
+
+if TYPE_CHECKING:
+    from autoglm_throttle.asgi.watched import Watched
+    from autoglm_throttle.resilience.http_answer import HttpAnswer
+    from autoglm_throttle.resilience.http_body import Keep
+
+Message = dict[str, Any]
+Send = Callable[[Message], Awaitable[None]]
+
+KEPT = frozenset({Outcome.SUCCESS, Outcome.SLOW})
+"""How an answer must have ended to be kept."""
+
+
+class Deputy:
+    """Answers one request in the app's place where the app fails before its answer has begun.
+
+    Args:
+        fallbacks: what is answered, and where answers are kept.
+        permit: settled before a fallback answers, whose success is none of the app.
+        scope: of the request.
+    """
+
+    __slots__ = ("_ask", "_fallbacks", "_keep", "_permit", "_replaced", "_room", "_scope", "_watched")
+
+    _watched: Watched
+
+    def __init__(self, fallbacks: Fallbacks, permit: object, scope: Scope) -> None:
+        self._fallbacks = fallbacks
+        self._permit = permit
+        self._scope = scope
+        self._ask = fallbacks.ask(scope)
+        self._keep: Keep | None = None
+        self._room = 0
+        self._replaced = False
+
+    def on(self, watched: Watched) -> Send:
+        """The ``send`` for the app whose messages are watched."""
+        self._watched = watched
+        return self._send
+
+    async def answer(self, cause: str, error: Exception | None) -> HttpAnswer | None:
+        """What the fallbacks have to say; None: nothing."""
+        choice = Choice.SHED if cause == LOAD else Choice.SERVE
+        return await self._fallbacks.answer(self._scope, (cause, error), self._ask, choice)
+
+    async def stands_in_for(self, error: Exception | None, outcome: Outcome | None) -> bool:
+        """Whether the request was answered, before or now, in place of an app that has failed.
+
+        Args:
+            error: what was raised; None: the app returned without an answer.
+            outcome: what that says about the app; of what says nothing, only refusals are replaced.
+        """
+        if not self._replaced:
+            cause = _cause(error, outcome)
+            late = self._watched.started or self._watched.client_left
+            if late or not cause or not await self._replace(cause, error, outcome or Outcome.FAILURE):
+                return False
+        if error is not None and outcome is Outcome.FAILURE:
+            name = self._fallbacks.name
+            LOGGER.error("the app behind %s has failed; a fallback has answered", name, exc_info=error)
+        return True
+
+    async def _send(self, message: Message) -> None:
+        if self._replaced:
+            return
+        watched = self._watched
+        watched.note(message)
+        if message["type"] == "http.response.start":
+            if message["status"] in FAILING_STATUSES and await self._replaces_status():
+                return
+            message = self._start(message)
+        elif self._keep is not None:
+            self._part(message, self._keep)
+        await watched.pass_on(message)
+
+    def _start(self, message: Message) -> Message:
+        """Look whether the answer that begins may be kept; its headers may be readable only once."""
+        if self._ask is None:
+            return message
+        headers = list(message.get("headers") or ())
+        served, asked_s = self._fallbacks.served, self._watched.begun_s
+        self._keep = served.keep(self._ask, message["status"], text_of(headers), asked_s)
+        if self._keep is not None:
+            self._room = self._keep.body_bytes
+        return {**message, "headers": headers}
+
+    def _part(self, message: Message, keep: Keep) -> None:
+        """Collect a part of the body, and keep the whole once it has ended well."""
+        body = message.get("body", b"")
+        self._room -= len(body)
+        if message["type"] != "http.response.body" or self._room < 0:
+            self._keep = None
+            return
+        keep.parts.append(bytes(body))
+        if not message.get("more_body"):
+            self._keep = None
+            if self._watched.outcome in KEPT:
+                keep.put(b"".join(keep.parts))
+
+    async def _replaces_status(self) -> bool:
+        blame = blame_of(self._scope)
+        if blame.ours:
+            return bool(blame.cause) and await self._replace(blame.cause, None, Outcome.NEUTRAL)
+        return self._fallbacks.served.on_value and await self._replace(ERROR, None, Outcome.FAILURE)
+
+    async def _replace(self, cause: str, error: Exception | None, outcome: Outcome) -> bool:
+        answer = await self.answer(cause, error)
+        if answer is None:
+            return False
+        self._replaced = True
+        settle(self._permit, outcome)
+        await give(answer, self._scope, self._watched.pass_on)
+        return True
+
+
+def settle(permit: object, outcome: Outcome) -> None:
+    """Settle a permit unless that was done."""
+    if isinstance(permit, Permit) and not permit.settled:
+        permit.settle(outcome)
+
+
+async def give(answer: HttpAnswer, scope: Scope, send: Send) -> None:
+    """Send a whole answer; of HEAD its fields alone."""
+    headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else answer.body})
+
+
+def _cause(error: Exception | None, outcome: Outcome | None) -> str:
+    """What a fallback is given for; empty: for this there is none."""
+    if isinstance(error, GuardRefused):
+        return error.refusal.cause.value
+    if isinstance(error, Refused):
+        return LOAD if error.decision.reason in REPLACEABLE else ""
+    return ERROR if outcome is Outcome.FAILURE else ""
