@@ -132,8 +132,7 @@ class _Lead(Generic[K, T, B]):
     def __exit__(self, *error: object) -> None:
         with suppress(ValueError):  # the coroutine was thrown away, and is closed in another context
             _LEADING.reset(self._token)
-        if self._flights.get(self._key) is self._flight:
-            del self._flights[self._key]
+        del self._flights[self._key]
         with suppress(RuntimeError):  # its loop has ended, and all who waited with it
             self._flight.landed.set()
 

@@ -89,16 +89,12 @@ class Degradation:
 
     def sheds(self, feature: Feature) -> bool:
         """Whether the load of now is too much for a feature. Core features are never shed."""
-        if feature.criticality is Criticality.CORE:
-            return False
-        level = self.level()
-        above = feature.shed_above
-        return level >= Level.SHED if above is None else self._ladder.holds(above)
+        return self._sheds(feature, self.level())
 
     def choice(self, feature: Feature, entry_usable: bool) -> Choice:
         """What is done with a call of a feature now; ``entry_usable``: whether an answer to it is kept."""
-        shed = self.sheds(feature)
-        return choose(self._level, feature, entry_usable, shed)
+        level = self.level()
+        return choose(level, feature, entry_usable, self._sheds(feature, level))
 
     def view(self) -> LadderView:
         """What the level stands on. Takes no sample."""
@@ -111,6 +107,12 @@ class Degradation:
         self._pulling = False
         self._telling = False
         self._news.clear()
+
+    def _sheds(self, feature: Feature, level: Level) -> bool:
+        if feature.criticality is Criticality.CORE:
+            return False
+        above = feature.shed_above
+        return level >= Level.SHED if above is None else self._ladder.holds(above)
 
     def _pull(self, now: float, after_s: float) -> None:
         with self._lock:

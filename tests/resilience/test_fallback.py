@@ -110,6 +110,11 @@ def test_the_first_rung_that_has_an_answer_gives_it(
         assert climb.counts == [("related", Rung(value), "load")]
 
 
+def test_nothing_is_kept_unless_it_is_said() -> None:
+    ladder = rungs(Fallback(static="static", stale=True), lambda *_: None)
+    assert ladder.answer(context()) == Answer("static", Rung.STATIC)
+
+
 def test_none_is_an_answer(climb: Climb) -> None:
     assert climb(Fallback(static=None)) == Answer(None, Rung.STATIC)
     assert climb(Fallback(static=1, dynamic=lambda _: None)) == Answer(None, Rung.DYNAMIC)

@@ -1,0 +1,287 @@
+"""The level of a running process: who samples the load, how often, and who is told of a change."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from autoglm_throttle.model import Criticality, Level
+from autoglm_throttle.resilience.degradation import Choice, LadderRules
+from autoglm_throttle.resilience.feature import Fallback, Feature
+from autoglm_throttle.resilience.ladder_watch import Degradation
+
+FULL, SHED, STALE, STATIC = Level.FULL, Level.SHED, Level.STALE, Level.STATIC
+FOR_S = 10.0
+
+
+class Watched:
+    """A degradation with a load and a clock by hand."""
+
+    def __init__(self, samples: int = 1) -> None:
+        self.now = 50.0
+        self.load: float | None = 0.1
+        self.asked = 0
+        self.changes: list[tuple[Level, Level, float | None]] = []
+        rules = LadderRules(samples=samples)
+        self.degradation = Degradation(rules, self.pull, 1.0, lambda: self.now, self.told)
+
+    def pull(self) -> float | None:
+        """Give the load."""
+        self.asked += 1
+        return self.load
+
+    def told(self, *change: object) -> None:
+        """Note a change."""
+        self.changes.append(change)  # type: ignore[arg-type]
+
+
+def test_whoever_asks_samples_the_load_once_per_interval() -> None:
+    watched = Watched()
+    for step in range(40):
+        watched.now = 50.0 + step / 10
+        watched.degradation.level()
+    assert watched.asked == 4
+
+
+def test_the_first_question_is_a_sample() -> None:
+    watched = Watched()
+    watched.load = 0.91
+    assert watched.degradation.level() is STALE
+
+
+def test_a_ticking_thread_samples_even_if_it_comes_a_little_early() -> None:
+    watched = Watched()
+    for now in (50.0, 50.95, 51.99, 52.94):
+        watched.now = now
+        watched.degradation.tend()
+    assert watched.asked == 4
+    watched.now = 53.5
+    watched.degradation.tend()
+    assert watched.asked == 4
+
+
+def test_a_clock_that_steps_back_does_not_stop_the_sampling() -> None:
+    watched = Watched()
+    watched.degradation.level()
+    watched.now = 10.0
+    watched.load = 0.99
+    assert watched.degradation.level() is STATIC
+    watched.now = 5.0
+    watched.degradation.tend()
+    assert watched.asked == 3
+
+
+def test_a_change_is_told_once() -> None:
+    watched = Watched()
+    for load in (0.1, 0.85, 0.85, 0.99, 0.1, None, None, None, None):
+        watched.load = load
+        watched.degradation.level()
+        watched.degradation.tend()
+        watched.now += 1.0
+    assert watched.changes == [(FULL, SHED, 0.85), (SHED, STATIC, 0.99), (STATIC, FULL, 0.1)]
+
+
+def test_an_unknown_load_ends_the_level() -> None:
+    watched = Watched()
+    watched.load = 0.99
+    watched.degradation.level()
+    watched.load = None
+    for _ in range(4):
+        watched.now += 1.0
+        watched.degradation.level()
+    assert watched.changes == [(FULL, STATIC, 0.99), (STATIC, FULL, None)]
+
+
+def test_nobody_asks_for_long_and_the_level_has_ended() -> None:
+    watched = Watched(samples=2)
+    for load in (0.99, 0.99):
+        watched.load = load
+        watched.degradation.level()
+        watched.now += 1.0
+    assert watched.changes[-1][1] is STATIC
+    watched.now += 100.0
+    assert watched.degradation.level() is FULL
+
+
+def test_a_load_that_cannot_be_read_is_unknown(caplog: pytest.LogCaptureFixture) -> None:
+    watched = Watched()
+
+    def broken() -> float | None:
+        raise OSError("away")
+
+    degradation = Degradation(LadderRules(samples=1), broken, 1.0, lambda: watched.now, watched.told)
+    for _ in range(3):
+        assert degradation.level() is FULL
+        watched.now += 1.0
+    assert caplog.messages == ["degradation: the load could not be read: it counts as unknown"]
+
+
+def test_an_observer_that_raises_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    watched = Watched()
+
+    def broken(*_: object) -> None:
+        raise OSError("away")
+
+    degradation = Degradation(LadderRules(samples=1), lambda: 0.99, 1.0, lambda: watched.now, broken)
+    assert degradation.level() is STATIC
+    assert caplog.messages == ["degradation: an observer has raised, the change stands"]
+
+
+def test_an_observer_may_ask_for_the_level_and_changes_stay_in_order() -> None:
+    now = 50.0
+    loads = iter([0.99, 0.1, 0.1])
+    changes: list[tuple[Level, Level]] = []
+
+    def told(before: Level, after: Level, _: float | None) -> None:
+        nonlocal now
+        now += 1.0
+        degradation.level()
+        changes.append((before, after))
+
+    degradation = Degradation(LadderRules(samples=1), lambda: next(loads), 1.0, lambda: now, told)
+    assert degradation.level() is FULL
+    assert changes == [(FULL, STATIC), (STATIC, FULL)]
+
+
+def test_a_load_that_asks_for_the_level_has_the_one_before() -> None:
+    seen: list[Level] = []
+
+    def load() -> float | None:
+        seen.append(degradation.level())
+        return 0.99
+
+    degradation = Degradation(LadderRules(samples=1), load, 1.0, lambda: 50.0, lambda *_: None)
+    assert degradation.level() is STATIC
+    assert seen == [FULL]
+
+
+def test_nobody_waits_for_a_load_that_hangs_and_it_is_unknown_meanwhile() -> None:
+    now = 50.0
+    loads = [0.99]
+    begun, go = threading.Event(), threading.Event()
+
+    def load() -> float | None:
+        if loads:
+            return loads.pop()
+        begun.set()
+        go.wait(FOR_S)
+        return 0.99
+
+    degradation = Degradation(LadderRules(samples=1), load, 1.0, lambda: now, lambda *_: None)
+    assert degradation.level() is STATIC
+    now += 1.0
+    hanging = threading.Thread(target=degradation.level)
+    hanging.start()
+    try:
+        assert begun.wait(FOR_S)
+        levels = []
+        for _ in range(3):
+            now += 1.0
+            levels.append(degradation.level())
+        assert levels == [STATIC, STATIC, FULL]
+    finally:
+        go.set()
+        hanging.join(FOR_S)
+    assert not hanging.is_alive()
+    now += 1.0
+    assert degradation.level() is STATIC
+
+
+def test_a_change_is_told_by_one_thread_at_a_time() -> None:
+    now = 50.0
+    loads = iter([0.99, 0.1])
+    begun, go = threading.Event(), threading.Event()
+    changes: list[Level] = []
+
+    def told(_: Level, after: Level, __: float | None) -> None:
+        if not changes:
+            begun.set()
+            go.wait(FOR_S)
+        changes.append(after)
+
+    degradation = Degradation(LadderRules(samples=1), lambda: next(loads), 1.0, lambda: now, told)
+    telling = threading.Thread(target=degradation.level)
+    telling.start()
+    try:
+        assert begun.wait(FOR_S)
+        now += 1.0
+        assert degradation.level() is FULL
+        assert changes == []
+    finally:
+        go.set()
+        telling.join(FOR_S)
+    assert changes == [STATIC, FULL]
+
+
+NON_CORE = Feature("related", Criticality.NON_CORE)
+EARLY = Feature("related", Criticality.NON_CORE, shed_above=0.5)
+CORE = Feature("answer", Criticality.CORE, Fallback(static=1, stale=True))
+
+
+@pytest.mark.parametrize(
+    ("load", "shed", "choices"),
+    [
+        (0.1, (False, False), (Choice.SERVE, Choice.SERVE, Choice.SERVE)),
+        (0.6, (False, True), (Choice.SERVE, Choice.SHED, Choice.SERVE)),
+        (0.85, (True, True), (Choice.SHED, Choice.SHED, Choice.SERVE)),
+        (0.92, (True, True), (Choice.SHED, Choice.SHED, Choice.STALE)),
+        (0.99, (True, True), (Choice.SHED, Choice.SHED, Choice.STATIC)),
+    ],
+)
+def test_the_load_says_what_is_done_with_each_feature(
+    load: float, shed: tuple[bool, bool], choices: tuple[Choice, ...]
+) -> None:
+    watched = Watched()
+    watched.load = load
+    degradation = watched.degradation
+    degradation.watch(EARLY)
+    degradation.watch(NON_CORE)
+    assert (degradation.sheds(NON_CORE), degradation.sheds(EARLY)) == shed
+    assert not degradation.sheds(CORE)
+    watched.now += 2.0
+    assert tuple(degradation.choice(feature, True) for feature in (NON_CORE, EARLY, CORE)) == choices
+
+
+def test_the_choice_for_a_core_feature_samples_the_load_too() -> None:
+    watched = Watched()
+    watched.load = 0.99
+    assert watched.degradation.choice(CORE, False) is Choice.STATIC
+
+
+def test_a_threshold_that_no_load_could_undo_is_refused() -> None:
+    with pytest.raises(ValueError, match="above the margin"):
+        Watched().degradation.watch(Feature("related", Criticality.NON_CORE, shed_above=0.05))
+
+
+def test_what_is_shed_comes_back_after_as_many_samples_as_it_takes() -> None:
+    assert Watched(samples=3).degradation.retry_after_s == 3.0
+
+
+def test_the_view_takes_no_sample() -> None:
+    watched = Watched()
+    assert watched.degradation.view().load is None
+    assert watched.asked == 0
+    watched.degradation.level()
+    assert watched.degradation.view().samples == (0.1,)
+    assert repr(watched.degradation) == "<Ladder full load=0.10 for 0 s>"
+
+
+def test_a_fork_keeps_the_level_and_none_of_what_others_were_at() -> None:
+    watched = Watched()
+    watched.load = 0.99
+    degradation = watched.degradation
+    degradation.level()
+    degradation._lock.acquire()
+    degradation._pulling = degradation._telling = True
+    held = degradation._lock
+    degradation.forget()
+    try:
+        watched.now += 1.0
+        watched.load = 0.1
+        child = threading.Thread(target=degradation.level)  # another thread: the old lock would stop it
+        child.start()
+        child.join(FOR_S)
+        assert watched.changes == [(FULL, STATIC, 0.99), (STATIC, FULL, 0.1)]
+    finally:
+        held.release()
