@@ -77,6 +77,23 @@ FIGURES = (
         "off until it is set, as `10/second` for a window of 1 s: "
         "behind a proxy that nobody has told us of, all users would share one",
     ),
+    Figure(
+        "breaker",
+        "breaker: 5 consecutive failures open it, for 10 s, then 1 trial",
+        ("breaker_failures", "breaker_open_s", "breaker_half_open_max"),
+        "the same: the fifth failure in a row opens it, and one success between them starts the count anew. "
+        "After 10 s exactly one call is let through; if it succeeds the breaker is closed, if it fails the "
+        "10 s begin again",
+    ),
+    Figure(
+        "degradation",
+        "above 80 % load what is not core is shed",
+        ("degrade_shed_at", "degrade_samples"),
+        "the same for features that are registered as `non_core`, and not by a breaker: nothing is wrong "
+        "with what they call. Three samples in a row must say so, and 80 % is not above 80 %. Under the "
+        "default policy the load is what the GPU says if requests wait, else the lesser of that and of how "
+        "full the gate is",
+    ),
 )
 
 HEAD = """\

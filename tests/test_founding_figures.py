@@ -13,7 +13,19 @@ import pytest
 from autoglm_throttle.control.controller import Hysteresis
 from autoglm_throttle.control.table import FOUNDING
 from autoglm_throttle.limiting.gate import Ticket
-from autoglm_throttle.model import Demand, Policy, Priority, Reason, Regime, Why
+from autoglm_throttle.model import (
+    Criticality,
+    Demand,
+    Outcome,
+    Pass,
+    Policy,
+    Priority,
+    Reason,
+    Refusal,
+    Regime,
+    State,
+    Why,
+)
 from autoglm_throttle.permit import Permit, Rejection
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.testing import FakeGpu, ManualClock
@@ -188,6 +200,46 @@ def test_user_window() -> None:
     assert isinstance(service.throttle.try_admit(ann), Rejection)
     service.clock.advance(0.001)
     assert isinstance(service.throttle.try_admit(ann), Permit)
+
+
+def test_breaker() -> None:
+    settings = Settings()
+    figures = (settings.breaker_failures, settings.breaker_open_s, settings.breaker_half_open_max)
+    assert figures == (5, 10.0, 1)
+    service = Service()
+    guard = service.throttle.guard("vector-db")
+
+    def call(outcome: Outcome) -> State:
+        allowed = guard.allow()
+        assert isinstance(allowed, Pass)
+        guard.settle(allowed, outcome)
+        return guard.state()
+
+    assert [call(Outcome.FAILURE) for _ in range(4)] == [State.CLOSED] * 4
+    assert call(Outcome.SUCCESS) is State.CLOSED
+    assert [call(Outcome.FAILURE) for _ in range(5)] == [State.CLOSED] * 4 + [State.OPEN]
+    for failing in (True, False):
+        service.clock.advance(9.999)
+        assert isinstance(guard.allow(), Refusal)
+        service.clock.advance(0.001)
+        trial = guard.allow()
+        assert isinstance(trial, Pass)
+        assert isinstance(guard.allow(), Refusal), "one trial at a time"
+        guard.settle(trial, Outcome.FAILURE if failing else Outcome.SUCCESS)
+        assert guard.state() is (State.OPEN if failing else State.CLOSED)
+
+
+def test_degradation() -> None:
+    settings = Settings()
+    assert (settings.degrade_shed_at, settings.degrade_samples) == (0.80, 3)
+    service = Service()
+    service.throttle.feature("related", criticality=Criticality.NON_CORE)
+    offered = []
+    for percent in (80.0, 80.0, 80.0, 80.1, 80.1, 80.1):
+        service.sample(percent)
+        offered.append(service.throttle.offers("related"))
+    assert offered == [True] * 5 + [False]
+    assert service.throttle.offers("vector-db"), "what is core is not shed"
 
 
 def test_every_row_has_its_test() -> None:

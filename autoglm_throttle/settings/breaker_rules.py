@@ -10,6 +10,9 @@ from autoglm_throttle.model import Criticality, Trip
 from autoglm_throttle.settings.problem import Problem
 from autoglm_throttle.settings.quantity import plain
 
+OWN_ALONE: Final = frozenset({"criticality"})
+"""Keys about which nothing is said of all guards: that a guard leaves one out says something, too."""
+
 _RATES: Final = frozenset({Trip.FAILURE_RATE, Trip.SLOW_RATE})
 
 
@@ -55,7 +58,7 @@ def _lease_ends_first(values: Mapping[str, Any]) -> bool:
 
 
 def _core_is_shed(values: Mapping[str, Any]) -> bool:
-    return values["criticality"] is Criticality.CORE
+    return values["criticality"] is not Criticality.NON_CORE
 
 
 def _never_taken_back(values: Mapping[str, Any]) -> bool:
@@ -102,7 +105,7 @@ CONTRADICTIONS: Final = (
     Contradiction(
         ("shed_above", "criticality"),
         _core_is_shed,
-        {"shed_above": ("must not be set where criticality is core", "what is core is never shed")},
+        {"shed_above": ("needs the criticality non_core beside it", "what is core is never shed")},
     ),
     Contradiction(
         ("shed_above", "margin"),

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 
 from autoglm_throttle.model import Mode, On429, SlowIs, StreamSettle, Trip
 from autoglm_throttle.settings.breaker_fields import BreakerFields
-from autoglm_throttle.settings.breaker_rules import contradictions
+from autoglm_throttle.settings.breaker_rules import OWN_ALONE, contradictions
 from autoglm_throttle.settings.field import setting_of
 from autoglm_throttle.settings.form import Form, WithNone, read_all
 from autoglm_throttle.settings.problem import ConfigError
@@ -97,7 +97,7 @@ class BreakerSettings:
     def __post_init__(self) -> None:
         raw = {field.name: getattr(self, field.name) for field in fields(self)}
         values, problems = read_all(self.forms, raw)
-        own = {key: value for key, value in values.items() if value is not None}
+        own = {key: value for key, value in values.items() if value is not None or key in OWN_ALONE}
         problems += contradictions(own, own)
         if problems:
             raise ConfigError(problems)

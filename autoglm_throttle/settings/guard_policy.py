@@ -47,8 +47,8 @@ class GuardPolicy(BreakerSettings):
     Args:
         name: as it stands in ``throttle.guard(name)``.
         criticality: whether the feature behind it is core; None: as the code has registered it.
-        shed_above: load above which the feature is shed, 0.01..1, instead of ``DEGRADE_SHED_AT``; only
-            for one that is not core.
+        shed_above: load above which the feature is shed, 0.01..1, instead of ``DEGRADE_SHED_AT``; it
+            needs the criticality ``non_core``.
         max_stale_s: age in seconds up to which an answer that was kept may stand in for a new one.
 
     The others are those of ``BreakerSettings``.

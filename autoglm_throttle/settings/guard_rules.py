@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from autoglm_throttle.settings.breaker_rules import contradictions
+from autoglm_throttle.settings.breaker_rules import OWN_ALONE, contradictions
 from autoglm_throttle.settings.breaker_settings import BREAKER, BREAKER_FORMS, BreakerSettings
 from autoglm_throttle.settings.form import read_all
 from autoglm_throttle.settings.guard_policy import GUARD_FORMS, GUARD_KEYS, GuardPolicy
@@ -91,8 +91,9 @@ def _own(part: object) -> tuple[dict[str, Any], set[str]]:
     if isinstance(part, BreakerSettings):
         part = {key: getattr(part, key) for key in part.forms}
     table = part if isinstance(part, Mapping) else {}
-    values, _ = read_all({key: GUARD_FORMS[key] for key in GUARD_KEYS}, table)
-    own = {key: value for key, value in values.items() if value is not None}
+    left_out = dict.fromkeys(OWN_ALONE)
+    values, _ = read_all({key: GUARD_FORMS[key] for key in GUARD_KEYS}, {**left_out, **table})
+    own = {key: value for key, value in values.items() if value is not None or key in OWN_ALONE}
     return own, {key for key in GUARD_KEYS if key in table and key not in values}
 
 

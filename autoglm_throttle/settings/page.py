@@ -137,7 +137,7 @@ a caller is a member of one plan only |
 |---|---|
 {_GUARD_ROWS}
 | `criticality` | `core` or `non_core`; not set: as the code has registered it |
-| `shed_above` | replaces `DEGRADE_SHED_AT` for a guard that is not core |
+| `shed_above` | replaces `DEGRADE_SHED_AT`; needs `criticality = "non_core"` |
 | `max_stale_s` | replaces `DEGRADE_MAX_STALE_S` |
 
 What is not set in a table is that of all guards; what the code says of a guard wins over its table.

@@ -158,8 +158,8 @@ class TuningFields(BaseSettings):
     )
     degrade_load_stale_s: Annotated[float, Number(0.1, 3600, "s")] = setting(
         3.0,
-        "How long a step is kept without a sample, then nothing is shed; not set: three SAMPLE_INTERVAL_S, at "
-        "least 3 s.",
+        "How long a step is kept without a sample, then nothing is shed; not set: three SAMPLE_INTERVAL_S, "
+        "at least 3 s.",
         "that of GPU_STALE_AFTER_S",
         tuning=True,
     )

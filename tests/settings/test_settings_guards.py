@@ -161,9 +161,11 @@ four = 5
         "throttle.toml:5: guards.one.failurs: is not a known key (did you mean failures?)",
         "throttle.toml:6: guards.one.mode: must be one of enforce, metrics_only, disabled, not 'off' "
         "(for example enforce)",
+        "throttle.toml:7: guards.one.shed_above: needs the criticality non_core beside it "
+        "(what is core is never shed)",
         "throttle.toml:12: guards.two.trial_lease_s: must be at least timeout_s, 40 "
         "(else a trial within its time limit loses its place)",
-        "throttle.toml:16: guards.three.shed_above: must not be set where criticality is core "
+        "throttle.toml:16: guards.three.shed_above: needs the criticality non_core beside it "
         "(what is core is never shed)",
         'throttle.toml:20: guards.four: must be a table (for example { failures = 3, open_s = "30s" })',
         "throttle.toml:7: guards.one.shed_above: must be above degrade_margin, 0.5 (or lower degrade_margin)",
@@ -204,7 +206,7 @@ four = 5
             "trip: needs BREAKER_SLOW_CALL_S with slow_rate (for streams BREAKER_FIRST_ITEM_S)",
         ),
         (
-            {"shed_above": 0.05},
+            {"shed_above": 0.05, "criticality": "non_core"},
             {},
             "shed_above: must be above degrade_margin, 0.05 (or lower degrade_margin)",
         ),
@@ -224,7 +226,7 @@ def test_what_is_said_of_one_must_fit_what_is_said_of_all(
         ({"trip": "slow_rate", "first_item_s": 1}, {}),
         ({"trip": "failure_rate", "window_s": 60}, {"breaker_min_calls": 20}),
         ({"open_s": 400, "open_max_s": 500}, {"breaker_open_max_s": 300}),
-        ({"shed_above": 0.05}, {"degrade_margin": 0.04}),
+        ({"shed_above": 0.05, "criticality": "non_core"}, {"degrade_margin": 0.04}),
         ({"shed_above": 0.9, "criticality": "non_core"}, {}),
         ({}, {}),
     ],
@@ -235,9 +237,22 @@ def test_what_fits_is_taken(own: dict[str, Any], of_all: dict[str, Any]) -> None
 
 def test_guards_are_not_asked_about_settings_that_are_wrong_themselves() -> None:
     problems = told_of_code(
-        guards={"db": {"open_s": 400, "shed_above": 0.05}}, breaker_open_max_s="never", degrade_margin=5
+        guards={"db": {"open_s": 400, "shed_above": 0.05, "criticality": "non_core"}},
+        breaker_open_max_s="never",
+        degrade_margin=5,
     )
     assert [problem.partition(":")[0] for problem in problems] == ["breaker_open_max_s", "degrade_margin"]
+
+
+def test_a_guard_is_shed_only_if_it_says_that_it_is_not_core() -> None:
+    """Else the first call of a guard that no code has registered would find out."""
+    needed = "shed_above: needs the criticality non_core beside it (what is core is never shed)"
+    for own in ({"shed_above": 0.9}, {"shed_above": 0.9, "criticality": "core"}):
+        assert told_of_code(guards={"db": own}) == [f"guards.db.{needed}"]
+        with pytest.raises(ConfigError, match=r"^shed_above: needs the criticality"):
+            GuardPolicy("db", **own)
+    (problem,) = told_of_code(guards={"db": {"shed_above": 0.9, "criticality": "noncore"}})
+    assert problem.startswith("guards.db.criticality: must be one of core, non_core")
 
 
 def test_shapes_in_code() -> None:
@@ -332,8 +347,13 @@ def remarks(**values: Any) -> dict[str, str]:
             "timeout_s",
             "leaves no coroutine to be slow: timeout_s ends it before BREAKER_SLOW_CALL_S",
         ),
-        ({"shed_above": 1}, {}, "shed_above", "is 1: no load exceeds it"),
-        ({"shed_above": 0.9}, {"policy": "fixed"}, "shed_above", "has no effect with POLICY=fixed"),
+        ({"shed_above": 1, "criticality": "non_core"}, {}, "shed_above", "is 1: no load exceeds it"),
+        (
+            {"shed_above": 0.9, "criticality": "non_core"},
+            {"policy": "fixed"},
+            "shed_above",
+            "has no effect with POLICY=fixed",
+        ),
     ],
 )
 def test_what_is_probably_not_meant(
