@@ -29,7 +29,7 @@ pytestmark = pytest.mark.server
 
 DEADLINE_S = 20.0
 SETTINGS = environment(Policy.TIERS)
-ASKED = {"environment": SETTINGS, "speed": None}
+ASKED = {"environment": SETTINGS, "speed": None, "length_s": 60.0}
 
 
 def parsed(*words: str) -> argparse.Namespace:
@@ -122,7 +122,7 @@ def test_a_service_that_cannot_start_says_why() -> None:
 
 
 async def test_the_child_shows_the_gate_where_there_is_one() -> None:
-    adaptive = {"environment": environment(Policy.ADAPTIVE), "speed": None}
+    adaptive = {"environment": environment(Policy.ADAPTIVE), "speed": None, "length_s": 60.0}
     with Child(SERVER, adaptive) as child:
         state = await child.ask(STATE_PATH)
     assert state is not None
@@ -156,7 +156,7 @@ from autoglm_throttle.settings import Settings
 from autoglm_throttle.traffic.demo.child import Child
 from autoglm_throttle.traffic.demo.command import SERVER
 from autoglm_throttle.traffic.demo.scenario import environment
-with Child(SERVER, {"environment": environment(Policy.TIERS), "speed": None}) as child:
+with Child(SERVER, {"environment": environment(Policy.TIERS), "speed": None, "length_s": 60.0}) as child:
     print(child.port, flush=True)
     sys.stdin.read()
 """

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from autoglm_throttle.model import Policy
+from autoglm_throttle.testing import ManualClock, throttle_for_tests
+from autoglm_throttle.traffic.demo.downstream import ITEMS, Downstream
 from autoglm_throttle.traffic.demo.scenario import STATE_PATH, environment
 from autoglm_throttle.traffic.demo.server import build
 from tests.traffic.asgi_driver import ask
 
 
 async def test_the_state_is_shown_and_never_charged() -> None:
-    app = build(environment(Policy.FIXED), None)
+    app = build(environment(Policy.FIXED), None, 60.0)
     for _ in range(100):
         answer = await ask(app, "GET", STATE_PATH)
         assert answer.status == 200
@@ -21,8 +23,38 @@ async def test_the_state_is_shown_and_never_charged() -> None:
 
 
 async def test_requests_are_limited_and_told_why() -> None:
-    app = build(environment(Policy.FIXED), 1000.0)
+    app = build(environment(Policy.FIXED), 1000.0, 60.0)
     answers = [await ask(app, "POST", "/v1/predict", b'{"tokens":2}') for _ in range(70)]
     assert {answer.status for answer in answers} == {200, 429}
     assert answers[-1].json["reason"] == "user:user-1s"
     app.throttle.stop()
+
+
+async def test_a_downstream_in_trouble_is_asked_five_times_then_memory_answers_until_a_trial() -> None:
+    clock = ManualClock()
+    throttle = throttle_for_tests(clock=clock, breaker_open_s=10)
+    downstream = Downstream(throttle, 60.0, clock)
+    answers = [await downstream.ask() for _ in range(ITEMS)]
+    assert downstream.state()["state"] == "closed"
+    clock.advance(3.0)
+    assert [await downstream.ask() for _ in range(ITEMS)] == answers
+    state = downstream.state()
+    assert (state["failed"], state["state"], state["openings"]) == (5, "open", 1)
+    assert state["instead"] == {"trouble": ITEMS}
+    clock.advance(10.0)
+    assert await downstream.ask() == answers[0]
+    state = downstream.state()
+    assert (state["failed"], state["state"], state["calls"]) == (5, "closed", ITEMS + 6)
+
+
+async def test_under_load_the_downstream_is_spared() -> None:
+    clock = ManualClock()
+    throttle = throttle_for_tests(clock=clock)
+    downstream = Downstream(throttle, 60.0, clock)
+    throttle.gpu.utilization_pct = 84.0
+    for _ in range(4):
+        clock.advance(1.0)
+        throttle.tick()
+    assert await downstream.ask() == ()
+    state = downstream.state()
+    assert (state["level"], state["instead"], state["calls"]) == ("shed", {"load": 1}, 0)

@@ -21,7 +21,11 @@ TIERS = ((85.0, 0.7), (90.0, 0.4), (95.0, 0.0))
 
 
 def picture(
-    utilization_pct: float | None = 62.0, factor: float = 1.0, *, gate: screen.GateFrame | None = None
+    utilization_pct: float | None = 62.0,
+    factor: float = 1.0,
+    *,
+    gate: screen.GateFrame | None = None,
+    downstream: screen.DownstreamFrame | None = None,
 ) -> screen.Frame:
     return screen.Frame(
         elapsed_s=12.25,
@@ -47,9 +51,11 @@ def picture(
             )
             for priority in Priority
         },
+        downstream=downstream,
     )
 
 
+OPEN = screen.DownstreamFrame("related", "open", 10.0, "static", 123_456)
 BUSY = screen.GateFrame(in_flight=31, limit=32.4, service_rps=198.3)
 
 
@@ -61,18 +67,29 @@ def test_the_view_shows_gpu_table_factor_and_every_class() -> None:
     assert lines[3] == "table   above 85 % x 0.7, above 90 % x 0.4, above 95 % x 0; it says x 0.4"
     assert lines[4] == "        not applied: nobody waits"
     assert lines[5] == "factor  1.00  (tier)"
-    assert [line.split()[0] for line in lines[8:]] == ["high", "mid", "low"]
-    assert lines[8].split()[1:] == ["1000/s", "-", "40/s", "2/s", "1/s", "18", "ms"]
-    assert lines[9].split()[-1] == "-"
+    assert [line.split()[0] for line in lines[9:]] == ["high", "mid", "low"]
+    assert lines[9].split()[1:] == ["1000/s", "-", "40/s", "2/s", "1/s", "18", "ms"]
+    assert lines[10].split()[-1] == "-"
 
 
 def test_the_view_shows_the_line_by_class_the_limit_and_the_service_rate() -> None:
     lines = screen.draw(picture(gate=BUSY), color=False)
     assert lines[5] == "factor  1.00  (tier)   at most 230/s in all"
     assert lines[6] == "gate    31 of 32 in flight, 12 in line, service 198/s"
-    assert [line.split()[2] for line in lines[8:]] == ["3", "4", "5"]
-    heading = lines[7].index("waiting") + len("waiting")
-    assert [line[:heading].split()[-1] for line in lines[8:]] == ["3", "4", "5"]
+    assert [line.split()[2] for line in lines[9:]] == ["3", "4", "5"]
+    heading = lines[8].index("waiting") + len("waiting")
+    assert [line[:heading].split()[-1] for line in lines[9:]] == ["3", "4", "5"]
+
+
+@pytest.mark.parametrize(
+    ("state", "shade"), [("closed", screen.GREEN), ("half_open", screen.YELLOW), ("open", screen.RED)]
+)
+def test_the_view_shows_the_guard_of_the_downstream(state: str, shade: str) -> None:
+    seen = screen.DownstreamFrame("related", state, 0.0, "full", 7)
+    line = screen.draw(picture(downstream=seen), color=False)[7]
+    assert line == f"guard   related {state}; 7 from memory; degradation full"
+    assert shade in screen.draw(picture(downstream=seen), color=True)[7]
+    assert screen.draw(picture(), color=False)[7] == "guard   nobody has asked the downstream yet"
 
 
 def test_a_gate_that_is_not_there_or_knows_no_rate_says_so() -> None:
@@ -82,7 +99,8 @@ def test_a_gate_that_is_not_there_or_knows_no_rate_says_so() -> None:
 
 
 def test_one_line_says_the_same() -> None:
-    line = screen.plain(picture(gate=BUSY))
+    line = screen.plain(picture(gate=BUSY, downstream=OPEN))
+    assert "guard related open, trial in 10.0 s; 123456 from memory; degradation static  " in line
     for part in ("2x", "62 %", "factor 1.00", "table 0.4, not applied: nobody waits", "31 of 32 in flight"):
         assert part in line
     assert "high 40/2/1 p95 18 ms" in line
@@ -90,7 +108,7 @@ def test_one_line_says_the_same() -> None:
 
 PICTURES = [
     *(picture(pct) for pct in (None, 0.0, 100.0)),
-    picture(100.0, 0.0, gate=screen.GateFrame(12_345, 12_345.0, 12_345.0)),
+    picture(100.0, 0.0, gate=screen.GateFrame(12_345, 12_345.0, 12_345.0), downstream=OPEN),
 ]
 
 
@@ -207,11 +225,19 @@ def played(endings: dict[str, list[Ending]], *, aborted: bool = False) -> Result
     return Result(books, Histogram(), 4.0, 0, aborted)
 
 
+GUARDED = {
+    "name": "related",
+    "state": "closed",
+    "openings": 1,
+    "calls": 90,
+    "failed": 5,
+    "instead": {"trouble": 40, "load": 2},
+}
 ORDERLY = {"2x": [Ending.LIMITED], "5x": [Ending.REJECTED] * 3}
 
 
 def test_an_orderly_run_has_no_problems() -> None:
-    assert story.problems(played(ORDERLY), story.Watched(), phased=True) == []
+    assert story.problems(played(ORDERLY), story.Watched(downstream=GUARDED), phased=True) == []
     assert story.problems(played({}), story.Watched(), phased=False) == []
     assert story.problems(played({}, aborted=True), story.Watched(), phased=True) == []
 
@@ -228,13 +254,37 @@ def test_an_orderly_run_has_no_problems() -> None:
     ],
 )
 def test_problems_are_named(endings: dict[str, list[Ending]], problem: str) -> None:
-    assert story.problems(played(endings), story.Watched(), phased=True) == [problem]
+    assert story.problems(played(endings), story.Watched(downstream=GUARDED), phased=True) == [problem]
+
+
+@pytest.mark.parametrize(
+    ("seen", "problem"),
+    [
+        (None, "nobody asked the downstream"),
+        (GUARDED | {"openings": 0}, "the breaker of the downstream never opened"),
+        (
+            GUARDED | {"instead": {"load": 9}},
+            "nothing was answered from memory while the downstream was in trouble",
+        ),
+        (GUARDED | {"state": "open"}, "the breaker of the downstream is open at the end"),
+    ],
+)
+def test_a_downstream_that_was_not_guarded_is_a_problem(seen: dict[str, object] | None, problem: str) -> None:
+    assert story.problems(played(ORDERLY), story.Watched(downstream=seen), phased=True) == [problem]
+
+
+def test_what_became_of_the_downstream_is_told() -> None:
+    told = story.of_the_downstream(GUARDED)
+    assert told == (
+        "The downstream 'related' failed 5 times and its breaker opened once: 40 calls were answered from"
+        " memory in its trouble and 2 under load, 90 were made. It is closed now."
+    )
 
 
 def test_lost_requests_and_a_dead_service_are_problems() -> None:
     result = played(ORDERLY)
     result.books.rows[0, Priority.LOW].planned += 1
-    found = story.problems(result, story.Watched(died=True), phased=True)
+    found = story.problems(result, story.Watched(died=True, downstream=GUARDED), phased=True)
     assert [text.split()[0] for text in found] == ["the", "the"]
     assert "do not balance" in found[1]
 
@@ -243,7 +293,9 @@ def looked(
     pct: float | None, factor: float, table: float = 1.0, waiting: int | None = None
 ) -> dict[str, object]:
     gate = None if waiting is None else {"waiting": {"high": 0, "mid": 1, "low": waiting - 1}}
-    return {"utilization_pct": pct, "factor": factor, "table_factor": table, "gate": gate, "store": None}
+    return {"utilization_pct": pct, "factor": factor, "table_factor": table, "gate": gate} | dict.fromkeys(
+        ("store", "downstream")
+    )
 
 
 def test_what_the_store_did_is_told() -> None:

@@ -73,7 +73,9 @@ def run(args: argparse.Namespace) -> int:
     """
     try:
         with DemoStore() as store:
-            return _perform(_scenario(args), environment(Policy(args.policy), store.url), store, sys.stdout)
+            scenario = _scenario(args)
+            settings = environment(Policy(args.policy), store.url, scenario.length_s)
+            return _perform(scenario, settings, store, sys.stdout)
     except TrafficError as problem:
         sys.stderr.write(f"autoglm-throttle demo: {problem}\n")
         return USAGE
@@ -85,7 +87,7 @@ def _perform(scenario: Scenario, settings: dict[str, str], store: DemoStore, out
     shown = (f"  {name}={value}\n" for name, value in settings.items() if not name.endswith("_SECRET"))
     out.write(f"{scenario.title}\n{''.join(shown)}  {store.sentence()}\n")
     out.flush()
-    with Child(SERVER, {"environment": settings, "speed": scenario.speed}) as child:
+    with Child(SERVER, _asked(scenario, settings)) as child:
         result, watched = asyncio.run(_play(scenario, child, out))
         found = story.problems(result, watched, phased=scenario.speed is None)
         if found:
@@ -93,12 +95,19 @@ def _perform(scenario: Scenario, settings: dict[str, str], store: DemoStore, out
     lines = ["", *screen.table(result.books), "", *story.MEANINGS, ""]
     if watched.store is not None:
         lines += [story.of_the_store(store.name, watched.store), ""]
+    if watched.downstream is not None:
+        lines += [story.of_the_downstream(watched.downstream), ""]
     lines.append(story.sentence(result, watched))
     out.write("\n".join(lines) + "\n")
     out.writelines(f"PROBLEM: {problem}\n" for problem in found)
     if result.aborted and not watched.died:
         return INTERRUPTED
     return 1 if found else 0
+
+
+def _asked(scenario: Scenario, settings: dict[str, str]) -> dict[str, Any]:
+    """What the service is to be."""
+    return {"environment": settings, "speed": scenario.speed, "length_s": scenario.length_s}
 
 
 def _scenario(args: argparse.Namespace) -> Scenario:

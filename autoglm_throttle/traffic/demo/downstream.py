@@ -1,4 +1,4 @@
-"""The demonstration's downstream: a service beside the model that fails for a while, and the guard round it."""
+"""The demonstration's downstream: a service beside the model that fails for a while, and its guard."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Final
 from autoglm_throttle.model import Criticality, Rung
 from autoglm_throttle.resilience.feature import Fallback
 from autoglm_throttle.throttle import Throttle
+from autoglm_throttle.traffic.demo.scenario import TROUBLE
 
 NAME: Final = "related"
 ITEMS: Final = 50
@@ -17,14 +18,6 @@ ITEMS: Final = 50
 
 ANSWER_S: Final = 0.002
 """Of the downstream, while it is well."""
-
-BEGINS: Final = 0.05
-ENDS: Final = 0.15
-"""Share of the demonstration at which the trouble begins and ends: before there is too much load for anything
-that is not core."""
-
-OPEN: Final = 1.0 / 6.0
-"""Share of the demonstration that the breaker stays open: the usual 10 s of a minute."""
 
 
 class Downstream:
@@ -41,7 +34,7 @@ class Downstream:
         """That came through to it."""
         self.failed: int = 0
         self._throttle = throttle
-        self._trouble = (BEGINS * length_s, ENDS * length_s)
+        self._trouble = tuple(share * length_s for share in TROUBLE)
         self._clock = clock
         self._begun_s: float | None = None
         self._turns = count()

@@ -48,6 +48,13 @@ PHASES = (
 OVERLOADED = ("2x", "5x")
 """Phases in which some must be refused."""
 
+TROUBLE = (0.04, 0.14)
+"""Share of the time at which the downstream begins to fail, and at which it is well again: before there is so
+much load that the service would do without it anyway."""
+
+OPEN_SHARE = 1.0 / 6.0
+"""Of the time, that its breaker stays open: the usual 10 s of a minute."""
+
 STATE_PATH = "/demo/state"
 """Where the service shows its throttle; exempt from every limit."""
 
@@ -111,12 +118,13 @@ def card(speed: float | None) -> SimSpec:
     return SimSpec(work=work, request_bytes=SimSpec().request_bytes // 100)
 
 
-def environment(policy: Policy, redis_url: str | None = None) -> dict[str, str]:
+def environment(policy: Policy, redis_url: str | None = None, length_s: float = SECONDS) -> dict[str, str]:
     """The settings of the throttle, as its user would write them.
 
     Args:
         policy: what decides how much may come in.
         redis_url: where the user limits are kept; None: in memory.
+        length_s: of the demonstration: of one of a minute a breaker is open as long as it is by default.
     """
     settings = {
         "POLICY": policy.value,
@@ -127,6 +135,7 @@ def environment(policy: Policy, redis_url: str | None = None) -> dict[str, str]:
         "PRIORITY_HEADER_TRUST": "any",
         "EXEMPT_PATHS": STATE_PATH,
         "SAMPLE_INTERVAL_S": "0.5",
+        "BREAKER_OPEN_S": f"{OPEN_SHARE * length_s:.3g}",
     }
     if redis_url is not None:
         settings["REDIS_URL"] = redis_url

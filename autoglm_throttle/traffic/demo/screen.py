@@ -51,6 +51,20 @@ class TableFrame:
 
 
 @dataclass(frozen=True, slots=True)
+class DownstreamFrame:
+    """The downstream of the service, as its guard sees it."""
+
+    name: str
+    state: str
+    """Of its breaker."""
+    retry_after_s: float
+    level: str
+    """Of degradation."""
+    instead: int
+    """Calls that were answered from memory so far."""
+
+
+@dataclass(frozen=True, slots=True)
 class Frame:
     """Everything the live view shows."""
 
@@ -69,6 +83,8 @@ class Frame:
     """For all classes together; None: not in force."""
     gate: GateFrame | None
     classes: Mapping[Priority, ClassFrame]
+    downstream: DownstreamFrame | None
+    """None until it was asked."""
 
     @property
     def waiting(self) -> int:
@@ -95,6 +111,7 @@ def draw(frame: Frame, *, color: bool) -> list[str]:
         f"factor  {_bright(f'{frame.factor:4.2f}', _shade(1.0 - frame.factor), color)}"
         f"  ({frame.why}){budget}",
         f"gate    {_gate(frame)}",
+        f"guard   {_bright(_guard(frame.downstream), _trouble(frame.downstream), color)}",
         "         rate now   waiting  admitted   limited  rejected       p95",
     ]
     for priority, one in frame.classes.items():
@@ -116,7 +133,8 @@ def plain(frame: Frame) -> str:
     )
     start = f"{frame.elapsed_s:5.1f} s  {frame.phase:<8}  GPU {gpu:>5}  factor {frame.factor:4.2f}"
     table = f"table {frame.table.factor:g}, {frame.table.fate}"
-    return f"{start}  {table}  gate {_gate(frame)}  admitted/limited/rejected per s: {classes}"
+    guard = f"guard {_guard(frame.downstream)}"
+    return f"{start}  {table}  gate {_gate(frame)}  {guard}  admitted/limited/rejected per s: {classes}"
 
 
 def _gate(frame: Frame) -> str:
@@ -125,6 +143,17 @@ def _gate(frame: Frame) -> str:
         return "none under this policy"
     service = "not known yet" if gate.service_rps is None else f"{gate.service_rps:.0f}/s"
     return f"{gate.in_flight} of {gate.limit:.0f} in flight, {frame.waiting} in line, service {service}"
+
+
+def _guard(seen: DownstreamFrame | None) -> str:
+    if seen is None:
+        return "nobody has asked the downstream yet"
+    trial = f", trial in {seen.retry_after_s:.1f} s" if seen.retry_after_s else ""
+    return f"{seen.name} {seen.state}{trial}; {seen.instead} from memory; degradation {seen.level}"
+
+
+def _trouble(seen: DownstreamFrame | None) -> str:
+    return _shade(0.0 if seen is None or seen.state == "closed" else 1.0 if seen.state == "open" else 0.5)
 
 
 def bar(utilization_pct: float, tiers: Sequence[Sequence[float]], *, color: bool) -> str:

@@ -5,6 +5,7 @@ Run as ``python -m autoglm_throttle.traffic.demo.server``; see ``serving.py``.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 from starlette.types import Receive, Scope, Send
@@ -15,6 +16,7 @@ from autoglm_throttle.limiting.shared.windows import StoreView
 from autoglm_throttle.model import Priority
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.throttle import Throttle
+from autoglm_throttle.traffic.demo.downstream import Downstream
 from autoglm_throttle.traffic.demo.scenario import CONNECTIONS, STATE_PATH, card
 from autoglm_throttle.traffic.demo.serving import asked_for, serve
 from autoglm_throttle.traffic.simulate import SimGpu, service
@@ -22,18 +24,22 @@ from autoglm_throttle.traffic.simulate.exchange import Exchange
 
 
 class DemoService:
-    """The simulated service with the throttle's state on a path of its own."""
+    """The simulated service, which asks a downstream first; the throttle's state on a path of its own."""
 
-    def __init__(self, sim: SimGpu, throttle: Throttle) -> None:
+    def __init__(self, sim: SimGpu, throttle: Throttle, downstream: Downstream) -> None:
         self._throttle = throttle
+        self._downstream = downstream
         self._inner = service(sim)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
-        if scope["type"] == "http" and scope["path"] == STATE_PATH:
-            await Exchange(scope, receive, send).answer(200, state_of(self._throttle))
-        else:
-            await self._inner(scope, receive, send)
+        if scope["type"] == "http":
+            if scope["path"] == STATE_PATH:
+                state = state_of(self._throttle) | {"downstream": self._downstream.state()}
+                await Exchange(scope, receive, send).answer(200, state)
+                return
+            await self._downstream.ask()
+        await self._inner(scope, receive, send)
 
 
 def state_of(throttle: Throttle) -> dict[str, object]:
@@ -76,17 +82,24 @@ def _gate(view: GateView) -> dict[str, object]:
     }
 
 
-def build(settings: Mapping[str, str], speed: float | None) -> ThrottleMiddleware:
-    """The whole application."""
+def build(settings: Mapping[str, str], speed: float | None, length_s: float) -> ThrottleMiddleware:
+    """The whole application.
+
+    Args:
+        settings: of the throttle, as in the environment.
+        speed: of a trace; None: the phases.
+        length_s: of the demonstration.
+    """
     sim = SimGpu(card(speed))
     throttle = Throttle(Settings.from_env(settings), gpu=sim)
-    return ThrottleMiddleware(DemoService(sim, throttle), throttle=throttle)
+    downstream = Downstream(throttle, length_s, time.monotonic)
+    return ThrottleMiddleware(DemoService(sim, throttle, downstream), throttle=throttle)
 
 
 def main() -> None:
     """Serve what the first line of the standard input asks for."""
     asked = asked_for()
-    serve(build(asked["environment"], asked["speed"]), connections=CONNECTIONS)
+    serve(build(asked["environment"], asked["speed"], asked["length_s"]), connections=CONNECTIONS)
 
 
 if __name__ == "__main__":

@@ -35,6 +35,8 @@ class Watched:
     """The service's process ended before the load did."""
     store: dict[str, Any] | None = None
     """The newest counts of the shared store; None where the user limits are kept in memory."""
+    downstream: dict[str, Any] | None = None
+    """The newest state of the downstream and its breaker."""
     _factor: float = 1.0
 
     def see(self, state: dict[str, Any]) -> None:
@@ -49,6 +51,7 @@ class Watched:
         if state["gate"] is not None:
             self.longest = max(self.longest, sum(state["gate"]["waiting"].values()))
         self.store = state["store"] or self.store
+        self.downstream = state["downstream"] or self.downstream
 
 
 def sentence(result: Result, watched: Watched) -> str:
@@ -80,6 +83,16 @@ def of_the_store(name: str, counts: dict[str, Any]) -> str:
     return text + "."
 
 
+def of_the_downstream(state: dict[str, Any]) -> str:
+    """What became of the calls to the downstream."""
+    opened, instead = _times(state["openings"]), state["instead"]
+    return (
+        f"The downstream {state['name']!r} failed {_times(state['failed'])} and its breaker opened {opened}:"
+        f" {instead.get('trouble', 0)} calls were answered from memory in its trouble and"
+        f" {instead.get('load', 0)} under load, {state['calls']} were made. It is {state['state']} now."
+    )
+
+
 def problems(result: Result, watched: Watched, *, phased: bool) -> list[str]:
     """What was not as it should be; empty if all is well."""
     total = result.books.total()
@@ -92,6 +105,21 @@ def problems(result: Result, watched: Watched, *, phased: bool) -> list[str]:
         found.append(f"{total.failed} requests failed: {endings}")
     if phased and not result.aborted:
         found += [f"nobody was refused at {name}" for name in OVERLOADED if not _refused(result, name)]
+        found += _unguarded(watched.downstream)
+    return found
+
+
+def _unguarded(state: dict[str, Any] | None) -> list[str]:
+    """What went otherwise than it should with the downstream that was in trouble."""
+    if state is None:
+        return ["nobody asked the downstream"]
+    found = []
+    if not state["openings"]:
+        found.append("the breaker of the downstream never opened")
+    if not state["instead"].get("trouble"):
+        found.append("nothing was answered from memory while the downstream was in trouble")
+    if state["state"] != "closed":
+        found.append(f"the breaker of the downstream is {state['state']} at the end")
     return found
 
 

@@ -71,6 +71,7 @@ def frame(scenario: Scenario, generator: Generator, lately: Lately, state: dict[
         budget_rps=state["budget_rps"],
         gate=None if gate is None else _gate(gate),
         classes=classes,
+        downstream=_downstream(state["downstream"]),
     )
 
 
@@ -86,6 +87,15 @@ def fate(state: dict[str, Any]) -> str:
     if any(state["gate"]["waiting"].values()):
         return "not armed yet: requests wait, but not for three samples"
     return "not applied: nobody waits"
+
+
+def _downstream(state: dict[str, Any]) -> screen.DownstreamFrame | None:
+    if not state:
+        return None
+    instead = sum(state["instead"].values())
+    return screen.DownstreamFrame(
+        state["name"], state["state"], state["retry_after_s"], state["level"], instead
+    )
 
 
 def _gate(gate: dict[str, Any]) -> screen.GateFrame:
