@@ -16,6 +16,8 @@ from autoglm_throttle.resilience.circuit import Circuit
 from autoglm_throttle.resilience.degradation import LadderRules
 from autoglm_throttle.resilience.feature import Fallback, Feature
 from autoglm_throttle.resilience.guard import Guard
+from autoglm_throttle.resilience.http_cache import HttpCache
+from autoglm_throttle.resilience.http_served import HttpServed
 from autoglm_throttle.resilience.judge import Classify, Judge
 from autoglm_throttle.resilience.ladder_watch import Degradation
 from autoglm_throttle.resilience.notes import note
@@ -198,14 +200,26 @@ class Guards:
         settings = self._settings
         own_s = _of(settings.guards.get(feature.name), "max_stale_s")
         keeps = feature.fallback is not None and feature.fallback.stale
+        timeout_s = settings.degrade_fallback_timeout_s
+        max_stale_s = settings.degrade_max_stale_s if own_s is None else own_s
+        entries = settings.degrade_cache_entries
         served = Served(
             circuit,
             feature,
             self._degradation,
-            cache=StaleCache(settings.degrade_cache_entries) if keeps else None,
+            cache=StaleCache(entries) if keeps else None,
             counted=self._count,
-            fallback_timeout_s=settings.degrade_fallback_timeout_s,
-            max_stale_s=settings.degrade_max_stale_s if own_s is None else own_s,
+            fallback_timeout_s=timeout_s,
+            max_stale_s=max_stale_s,
+        )
+        served.http = HttpServed(
+            circuit,
+            feature,
+            self._degradation,
+            cache=HttpCache(entries, settings.degrade_cache_body_bytes) if keeps else None,
+            counted=self._count,
+            fallback_timeout_s=timeout_s,
+            max_stale_s=max_stale_s,
         )
         circuit.served, circuit.shed = served, served.shed
         self._degrades()

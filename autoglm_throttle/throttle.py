@@ -225,6 +225,7 @@ class Throttle(Admission, Guardian):
         requests = {(p, decision_name(Reason.OK), Reason.OK): row.admitted for p, row, _ in by_class}
         for p, row, _ in by_class:
             requests |= {(p, decision_name(reason), reason): n for reason, n in row.refused.items()}
+            requests |= {(p, "degraded", reason): n for reason, n in row.degraded.items()}
         view = gate.view(now) if gate.limit < math.inf else None
         pressure = dict(self._controller.pressure.terms)
         if view is not None:
