@@ -196,11 +196,14 @@ def breaker_store(settings: Settings, clock: Clock) -> RedisBreakerStore | None:
     """The state of breakers that all processes share; None where each goes by itself."""
     if not settings.breaker_shared:
         return None
-    from autoglm_throttle.resilience.shared import RedisBreakerStore, SharedRules
+    from autoglm_throttle.resilience.shared import TIMEOUT_S, RedisBreakerStore
+    from autoglm_throttle.resilience.shared_wire import SharedRules
 
     clients = redis_clients(settings)
-    rules = SharedRules(settings.redis_prefix, settings.service, settings.breaker_store_deadline_s)
-    return RedisBreakerStore(clients.sync, rules, clock)
+    rules = SharedRules(
+        settings.redis_prefix, settings.service, settings.breaker_store_deadline_s, clients.cluster
+    )
+    return RedisBreakerStore(lambda: clients.sync(TIMEOUT_S), doorbell, rules, clock)
 
 
 def limit_sets(settings: Settings) -> LimitSets:

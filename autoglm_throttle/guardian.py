@@ -126,6 +126,6 @@ class Guardian:
                 store = assembly.breaker_store(self.settings, self._clock)
                 self._guards = guards = Guards(self.settings, load, self._clock, degrades, store)
                 if store is not None:
-                    weakref.finalize(self, store.stop).atexit = False
+                    weakref.finalize(self, store.stop, 0.0).atexit = False
                 return guards
             return self._guards
