@@ -5,21 +5,19 @@ from __future__ import annotations
 from autoglm_throttle.model import Trip
 from autoglm_throttle.resilience.rules import Rules
 from autoglm_throttle.resilience.transitions import Event
-from autoglm_throttle.resilience.window import Counts, CountWindow, TimeWindow, Window
-
-_NOTHING = Counts(0, 0, 0)
+from autoglm_throttle.resilience.window import NOTHING, Counts, CountWindow, TimeWindow, Window
 
 
 class Evidence:
     """The streak of failures and the window of results of one breaker."""
 
-    __slots__ = ("_consecutive", "_first_s", "_rules", "_window", "streak", "why")
+    __slots__ = ("_consecutive", "_first_s", "_rules", "_window", "figures", "streak")
 
     def __init__(self, rules: Rules) -> None:
         self.streak: int = 0
         """Failures in a row."""
-        self.why: str = ""
-        """The newest finding of `note` in figures."""
+        self.figures: str = ""
+        """The newest finding of `note`: how many of how many."""
         self._first_s = 0.0
         self._rules = rules
         self._consecutive = Trip.CONSECUTIVE in rules.trip
@@ -32,15 +30,14 @@ class Evidence:
 
     def counts(self, now: float) -> Counts:
         """Results in the window; zeros where no rule looks at it."""
-        return self._window.counts(now) if self._window is not None else _NOTHING
+        return NOTHING if self._window is None else self._window.counts(now)
 
-    def note(self, *, failed: bool, slow: bool, now: float) -> Event | None:
+    def note(self, failed: bool, slow: bool, now: float) -> Event | None:
         """Count one result.
 
         Returns:
-            The rule that is broken by now, if one is.
+            The rule by which the breaker opens now, if there is one.
         """
-        rules = self._rules
         if not failed:
             self.streak = 0
         elif self.streak and not self._outdated(now):
@@ -48,13 +45,10 @@ class Evidence:
         else:
             self.streak = 1
             self._first_s = now
-        if self._consecutive and self.streak >= rules.failures:
-            self.why = f"failures {self.streak}/{rules.failures}"
+        if self._consecutive and self.streak >= self._rules.failures:
+            self.figures = f"{self.streak}/{self._rules.failures}"
             return Event.FAILURES
-        if self._window is None:
-            return None
-        self._window.add(failed=failed, slow=slow, now=now)
-        return self._judged(self._window.counts(now))
+        return None if self._window is None else self._judged(self._window.add(failed, slow, now))
 
     def clear(self) -> None:
         """Forget all results."""
@@ -63,18 +57,19 @@ class Evidence:
             self._window.clear()
 
     def _outdated(self, now: float) -> bool:
-        within = self._rules.failure_window_s
-        return within is not None and now - self._first_s > within
+        within_s = self._rules.failure_window_s
+        return within_s is not None and now - self._first_s > within_s
 
     def _judged(self, counts: Counts) -> Event | None:
         rules = self._rules
-        if counts.calls < rules.min_calls:
+        calls, failures, slow = counts
+        if calls < rules.min_calls:
             return None
-        if Trip.FAILURE_RATE in rules.trip and counts.failures / counts.calls >= rules.failure_rate:
-            self.why = f"failure rate {counts.failures}/{counts.calls}"
+        if Trip.FAILURE_RATE in rules.trip and failures / calls >= rules.failure_rate:
+            self.figures = f"{failures}/{calls}"
             return Event.FAILURE_RATE
-        if Trip.SLOW_RATE in rules.trip and counts.slow / counts.calls >= rules.slow_rate:
-            self.why = f"slow rate {counts.slow}/{counts.calls}"
+        if Trip.SLOW_RATE in rules.trip and slow / calls >= rules.slow_rate:
+            self.figures = f"{slow}/{calls}"
             return Event.SLOW_RATE
         return None
 

@@ -1,4 +1,4 @@
-"""The newest results of a breaker, counted: the last so many calls, or those of the last so many seconds."""
+"""The newest results of a breaker, counted: of the last so many calls, or of the last so many seconds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 BUCKETS: Final = 10
-"""Parts of a window of time: a result counts for nine to ten tenths of it, and ten sums are kept, not each result."""
+"""Parts of a window of time: so many sums are kept and not each result, at the price of a blurred end."""
 
 
 class Counts(NamedTuple):
@@ -18,11 +18,14 @@ class Counts(NamedTuple):
     slow: int
 
 
+NOTHING: Final = Counts(0, 0, 0)
+
+
 class Window(Protocol):
     """What the rules of rates look at."""
 
-    def add(self, *, failed: bool, slow: bool, now: float) -> None:
-        """Count one result."""
+    def add(self, failed: bool, slow: bool, now: float) -> Counts:
+        """Count one result; what the window holds then."""
         ...
 
     def counts(self, now: float) -> Counts:
@@ -35,30 +38,31 @@ class Window(Protocol):
 
 
 class CountWindow:
-    """The last ``size`` results, in order of completion.
+    """The last ``size`` results, in the order in which the calls ended.
 
     Args:
         size: >= 1.
     """
 
-    __slots__ = ("_failures", "_results", "_size", "_slow")
+    __slots__ = ("_failures", "_results", "_slow")
 
     def __init__(self, size: int) -> None:
-        self._size = size
-        self._results: deque[tuple[bool, bool]] = deque()
+        self._results: deque[tuple[bool, bool]] = deque(maxlen=size)
         self._failures = self._slow = 0
 
-    def add(self, *, failed: bool, slow: bool, now: float) -> None:  # noqa: ARG002 - the same for both windows
-        """Count one result, and no longer the oldest if there are too many."""
-        if len(self._results) == self._size:
-            old_failed, old_slow = self._results.popleft()
+    def add(self, failed: bool, slow: bool, now: float) -> Counts:
+        """Count one result, and the oldest no longer if there are too many."""
+        results = self._results
+        if len(results) == results.maxlen:
+            old_failed, old_slow = results[0]
             self._failures -= old_failed
             self._slow -= old_slow
-        self._results.append((failed, slow))
+        results.append((failed, slow))
         self._failures += failed
         self._slow += slow
+        return self.counts(now)
 
-    def counts(self, now: float) -> Counts:  # noqa: ARG002 - the same for both windows
+    def counts(self, now: float) -> Counts:  # noqa: ARG002 - a window of time has to know it
         """What the window holds."""
         return Counts(len(self._results), self._failures, self._slow)
 
@@ -71,16 +75,16 @@ class CountWindow:
 @dataclass(slots=True)
 class _Bucket:
     start_s: float
-    calls: int = 0
-    failures: int = 0
-    slow: int = 0
+    calls: int
+    failures: int
+    slow: int
 
 
 class TimeWindow:
     """The results of the last ``length_s`` seconds, in at most `BUCKETS` sums.
 
-    A bucket begins with its first result, so no result depends on how the clock's zero lies. It takes results for a
-    tenth of the window and counts for the whole of it: each result counts for 0.9 to 1.0 of ``length_s``.
+    A sum begins with its first result, so it does not matter where the clock has its zero. It takes results
+    for a tenth of the window and counts for the whole of it: each result counts for nine to ten tenths.
 
     Args:
         length_s: > 0.
@@ -93,26 +97,28 @@ class TimeWindow:
         self._bucket_s = length_s / BUCKETS
         self._buckets: deque[_Bucket] = deque()
 
-    def add(self, *, failed: bool, slow: bool, now: float) -> None:
+    def add(self, failed: bool, slow: bool, now: float) -> Counts:
         """Count one result; a clock that went back reads as standing still."""
         buckets = self._buckets
         while buckets and now - buckets[0].start_s >= self._length_s:
             buckets.popleft()
         if not buckets or now - buckets[-1].start_s >= self._bucket_s:
-            buckets.append(_Bucket(now))
+            buckets.append(_Bucket(now, 0, 0, 0))
         newest = buckets[-1]
         newest.calls += 1
         newest.failures += failed
         newest.slow += slow
+        return self.counts(now)
 
     def counts(self, now: float) -> Counts:
         """What the window holds; free of effects."""
-        live = [bucket for bucket in self._buckets if now - bucket.start_s < self._length_s]
-        return Counts(
-            sum(bucket.calls for bucket in live),
-            sum(bucket.failures for bucket in live),
-            sum(bucket.slow for bucket in live),
-        )
+        calls = failures = slow = 0
+        for bucket in self._buckets:
+            if now - bucket.start_s < self._length_s:
+                calls += bucket.calls
+                failures += bucket.failures
+                slow += bucket.slow
+        return Counts(calls, failures, slow)
 
     def clear(self) -> None:
         """Forget all results."""

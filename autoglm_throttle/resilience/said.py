@@ -1,0 +1,47 @@
+"""How a breaker says what it is, in one line for logs and bug reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autoglm_throttle.model import BreakerView, State
+from autoglm_throttle.resilience.rules import Rules
+
+
+def said(view: BreakerView, rules: Rules, figures: str) -> str:
+    """Name, state and all figures that are not zero.
+
+    Args:
+        view: the breaker at one moment.
+        rules: its own.
+        figures: how many of how many the newest change was for; may be empty.
+    """
+    return f"{view.name!r} " + ", ".join(_parts(view, rules, figures))
+
+
+def _parts(view: BreakerView, rules: Rules, figures: str) -> Iterator[str]:
+    yield from _standing(view, rules, figures)
+    if view.streak:
+        yield f"streak {view.streak}/{rules.failures}"
+    if view.window_calls:
+        yield f"{view.window_failures} failed and {view.window_slow} slow of {view.window_calls}"
+    yield f"gen {view.generation}"
+    if view.rounds and view.machine is not State.CLOSED:
+        yield f"round {view.rounds}"
+    if view.stale_results:
+        yield f"{view.stale_results} stale"
+
+
+def _standing(view: BreakerView, rules: Rules, figures: str) -> Iterator[str]:
+    machine = view.machine
+    if machine is State.OPEN:
+        yield " ".join(filter(None, (machine, "by", view.cause, figures)))
+        yield f"{view.retry_after_s:.1f} s left" if view.retry_after_s else "due for a trial"
+    else:
+        yield str(machine)
+    if view.metrics_only:
+        yield "metrics only"
+    if machine is State.HALF_OPEN:
+        yield f"{view.trials} under way, {view.won}/{rules.need} won"
+    elif rules.max_in_flight:
+        yield f"{view.in_flight}/{rules.max_in_flight} in flight"
