@@ -1,0 +1,58 @@
+"""The table of sequences: what happens to a breaker, and what it answers."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+TABLE = Path(__file__).with_name("table.txt")
+
+_TIMES = re.compile(r" x(\d+)$")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row: a sequence of events, and the answers that it brings forth."""
+
+    part: str
+    """Whose words the events are made of."""
+    group: str
+    name: str
+    rules: str
+    events: str
+    answers: str
+
+    def __str__(self) -> str:
+        return self.name
+
+    def sequence(self) -> list[str]:
+        return split(self.events)
+
+    def expected(self) -> list[str]:
+        return split(self.answers)
+
+
+def split(text: str) -> list[str]:
+    """Words between commas, each as often as its ``x3`` says."""
+    words: list[str] = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        times = _TIMES.search(part)
+        words += [_TIMES.sub("", part)] * (int(times[1]) if times else 1)
+    return words
+
+
+def lines(part: str | None = None) -> list[Line]:
+    """All rows of the table, or those of one part, in its order."""
+    found: list[Line] = []
+    here = group = ""
+    for text in TABLE.read_text(encoding="utf-8").splitlines()[1:]:
+        if text.startswith("## "):
+            here, group = text[3:], ""
+        elif text.startswith("# "):
+            group = text[2:]
+        elif text:
+            cells = [cell.strip() for cell in text.split("|")]
+            name, rules, events, answers = cells
+            found.append(Line(here, group, name, rules, events, answers))
+    return [line for line in found if part in {None, line.part}]

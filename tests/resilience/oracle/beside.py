@@ -1,0 +1,147 @@
+"""A breaker, its twin and its oracle: what one is told, all are told, and their answers are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
+
+from autoglm_throttle.model import Outcome, State
+from autoglm_throttle.model.guard import BreakerView, Pass, Refusal, Transition
+from autoglm_throttle.resilience.breaker import Breaker
+from autoglm_throttle.resilience.rules import Rules
+from tests.resilience.oracle import recount
+from tests.resilience.oracle.log import Ended
+from tests.resilience.oracle.oracle import Leave, No, Oracle
+
+BIRTH_S = 1000.0
+APART_S = 2.0**20
+"""Between the clocks of the two breakers."""
+
+COUNTERS = {"calls", "refused", "would_refuse", "stale_results", "last_failure"}
+
+
+def bare(view: BreakerView) -> dict[str, Any]:
+    """A view without what only counts."""
+    return {f.name: getattr(view, f.name) for f in fields(view) if f.name not in COUNTERS}
+
+
+class Beside:
+    """Two breakers and an oracle. Each method is one thing that happens to all of them."""
+
+    def be_born(self, rules: Rules) -> None:
+        self.by, self.now = rules, BIRTH_S
+        self.breaker = Breaker("it", rules, self.now)
+        self.twin = Breaker("it", rules, self.now + APART_S)
+        self.oracle = Oracle(rules, self.now, self.breaker.generation)
+        self.serials: set[tuple[int, int]] = set()
+        self.voids: list[Pass] = []
+        self.open_trials: dict[Pass, float] = {}
+        self.newest: Pass | None = None
+        self.drained: list[Transition] = []
+        self.fence = 0
+        self.version = 0
+        self.known = -1
+        self.asked_lease_s: float | None = None
+        self.note = ""
+
+    def both(self, act: Callable[[Breaker, float], Any]) -> tuple[Any, Any]:
+        return act(self.breaker, self.now), act(self.twin, self.now + APART_S)
+
+    def ask_once(self, *, fast: bool = False) -> Pass | None:
+        foreseen = self.breaker.refuses(self.now)
+        if fast and self.breaker.fast is not None:
+            got = self.twin.fast
+            assert got == self.breaker.fast
+            for breaker in (self.breaker, self.twin):
+                breaker.calls += 1
+        else:
+            got, other = self.both(lambda breaker, now: breaker.allow(now))
+            assert got == other, "adding a constant to all times changes nothing, nor does looking"
+        expected = self.oracle.allow(self.now)
+        if isinstance(expected, No):
+            self.check_refusal(got, expected)
+            assert foreseen is not None
+            assert replace(foreseen, lease_wanted=False) == replace(got, lease_wanted=False)
+            return None
+        assert foreseen is None
+        assert isinstance(got, Pass)
+        self.take(got, expected)
+        return got
+
+    def take(self, got: Pass, expected: Leave) -> None:
+        if expected.void:
+            self.voids.append(got)
+            return
+        assert got.generation == self.oracle.generation
+        assert bool(got.serial) is expected.counted
+        assert not got.fence
+        self.hold(got)
+        self.oracle.gave(got, self.now)
+
+    def hold(self, got: Pass) -> None:
+        self.newest = got
+        if got.serial:
+            assert (got.generation, got.serial) not in self.serials, "a serial is given once"
+            self.serials.add((got.generation, got.serial))
+        if self.oracle.machine is State.HALF_OPEN:
+            lease_s, generation = self.by.lease_s, self.oracle.generation
+            self.open_trials = {
+                trial: since
+                for trial, since in self.open_trials.items()
+                if self.now - since < lease_s and trial.generation == generation
+            } | {got: self.now}
+            local = [trial for trial in self.open_trials if not trial.fence]
+            assert len(local) <= self.by.half_open_max, "no more trials than there are places"
+
+    def check_refusal(self, got: Any, expected: No) -> None:
+        assert isinstance(got, Refusal)
+        said = (got.name, got.state, got.cause, got.retry_after_s, got.last_failure)
+        assert said == ("it", expected.state, expected.cause, expected.retry_after_s, self.note)
+        if not expected.wants_lease:
+            assert not got.lease_wanted
+        elif self.asked_lease_s is not None and self.now == self.asked_lease_s:
+            assert not got.lease_wanted, "one caller in a while asks the fleet"
+        elif self.asked_lease_s is None or self.now > self.asked_lease_s:
+            assert got.lease_wanted
+        if got.lease_wanted:
+            self.asked_lease_s = self.now
+
+    def record(self, pass_: Pass, outcome: Outcome) -> None:
+        before = bare(self.breaker.view(self.now))
+        places, generation = self.oracle.places(), self.oracle.generation
+        nobodys = any(pass_ is void for void in self.voids)
+        self.both(lambda breaker, now: breaker.record(pass_, outcome, now))
+        self.open_trials.pop(pass_, None)
+        if not nobodys:
+            self.oracle.record(pass_, outcome, self.now)
+            self.follow_the_window()
+        foreign = pass_.generation != generation or (pass_.serial and pass_ not in places)
+        nothing = outcome is Outcome.NEUTRAL and not pass_.serial
+        if nobodys or foreign or nothing:
+            assert bare(self.breaker.view(self.now)) == before, "what counts for nothing changes nothing"
+
+    def follow_the_window(self) -> None:
+        """What the newest result does, by whichever of the allowed windows the breaker counts in."""
+        result = self.oracle.log[-1]
+        if not isinstance(result, Ended) or result.outcome is Outcome.NEUTRAL:
+            return
+        if self.oracle.machine is State.HALF_OPEN:
+            return
+        view = self.breaker.view(self.now)
+        cause = view.cause if view.machine is State.OPEN else None
+        assert cause in {self.oracle.trips(window) for window in self.oracle.windows(self.now)}
+        if cause is not None:
+            self.oracle.tripped(cause, self.now)
+
+    def ends(self) -> list[float]:
+        """When the open period, a lease, a step of a ramp, a streak or a place in a window ends."""
+        rules, oracle = self.by, self.oracle
+        ends = [since + rules.lease_s for since in oracle.places().values()]
+        if oracle.machine is State.OPEN:
+            ends.append(oracle.ends_s())
+        if oracle.machine is State.RAMPING:
+            ends.append(recount.step(oracle.log)[1] + rules.ramp_step_s)
+        for span_s in (rules.failure_window_s, rules.window_s, (rules.window_s or 0.0) * 0.9):
+            ends += [result.at + span_s for result in recount.results(oracle.log)[-4:] if span_s]
+        return ends

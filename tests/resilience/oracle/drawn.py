@@ -1,0 +1,45 @@
+"""Rules and times by chance. All times are eighths of a second, so that sums and differences are exact."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from autoglm_throttle.model import Mode, SlowIs, Trip
+from autoglm_throttle.resilience.rules import Rules
+
+TICK_S = 0.125
+
+RAMPS = ((), (), (0.125, 0.5), (0.25,), (0.5, 0.75), (0.375, 0.625))
+SPANS_S = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 30.0)
+STEPS_BACK_S = (0.125, 1.0, 5.0, 60.0)
+
+
+@st.composite
+def rules(draw: st.DrawFn) -> Rules:
+    """Any rules that the settings would let through."""
+    open_s = draw(st.sampled_from([0.5, 1.0, 4.0]))
+    window = draw(st.integers(1, 6))
+    return Rules(
+        failures=draw(st.integers(1, 4)),
+        open_s=open_s,
+        open_max_s=draw(st.sampled_from([None, None, open_s, open_s * 3])),
+        backoff=draw(st.sampled_from([1.0, 2.0, 3.0])),
+        half_open_max=draw(st.integers(1, 3)),
+        success_threshold=draw(st.sampled_from([None, None, 1, 2, 4])),
+        timeout_s=draw(st.sampled_from([None, 0.5])),
+        trial_lease_s=draw(st.sampled_from([None, 0.5, 2.0, 2.0])),
+        trip=draw(st.sets(st.sampled_from(list(Trip)), min_size=1).map(frozenset)),
+        failure_window_s=draw(st.sampled_from([None, None, 0.5, 2.0])),
+        window=window,
+        window_s=draw(st.sampled_from([None, None, 1.25, 2.5, 10.0])),
+        min_calls=draw(st.integers(1, window)),
+        failure_rate=draw(st.sampled_from([0.3, 0.5, 0.6, 1.0])),
+        slow_rate=draw(st.sampled_from([0.3, 0.5, 1.0])),
+        slow_is=draw(st.sampled_from(SlowIs)),
+        ramp=draw(st.sampled_from(RAMPS)),
+        ramp_step_s=draw(st.sampled_from([0.5, 1.0])),
+        max_in_flight=draw(st.sampled_from([0, 0, 0, 1, 3])),
+        mode=draw(
+            st.sampled_from([Mode.ENFORCE, Mode.ENFORCE, Mode.ENFORCE, Mode.METRICS_ONLY, Mode.DISABLED])
+        ),
+    )

@@ -1,0 +1,83 @@
+"""What a breaker has lived through, entry by entry: all that the oracle keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from autoglm_throttle.model import Cause, Outcome, State
+from autoglm_throttle.model.guard import Pass
+
+
+@dataclass(frozen=True)
+class Went:
+    """The breaker went to a state; a generation began."""
+
+    to: State
+    cause: Cause | None
+    at: float
+    wait_s: float | None = None
+    """How long to stay open this once; None: by the formula."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Somebody asked for leave to call: who holds a place for too long loses it."""
+
+    at: float
+
+
+@dataclass(frozen=True)
+class Deposited:
+    """A ramp took a call into account: this share of it may be admitted."""
+
+    share: Fraction
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """A ramp went to its next share."""
+
+    at: float
+
+
+@dataclass(frozen=True)
+class Gave:
+    """Leave was given."""
+
+    pass_: Pass
+    at: float
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A call whose result counts has come to its end."""
+
+    pass_: Pass
+    outcome: Outcome
+    at: float
+    latest: float
+    """The latest time that had been seen by then."""
+
+
+@dataclass(frozen=True)
+class Denied:
+    """Leave was refused, or would have been."""
+
+    cause: Cause
+    really: bool
+
+
+@dataclass(frozen=True)
+class Late:
+    """A result came that counts for nothing any more."""
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """The fleet said how many rounds it has counted."""
+
+    rounds: int
+
+
+Entry = Agreed | Went | Asked | Deposited | Stepped | Gave | Ended | Denied | Late

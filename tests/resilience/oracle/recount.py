@@ -1,0 +1,153 @@
+"""Every figure of a breaker, counted again from the log each time: slow, and nothing to get out of step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+
+from autoglm_throttle.model import Outcome, Pass, SlowIs, State, Trip
+from autoglm_throttle.resilience.rules import Rules
+from tests.resilience.oracle.log import (
+    Agreed,
+    Asked,
+    Denied,
+    Deposited,
+    Ended,
+    Entry,
+    Gave,
+    Late,
+    Stepped,
+    Went,
+)
+
+AGAIN = (State.HALF_OPEN, State.RAMPING)
+"""Who opens out of one of these has not been closed in between."""
+
+
+def newest(log: Sequence[Entry]) -> Went:
+    """Where the breaker is, and since when."""
+    return next(entry for entry in reversed(log) if isinstance(entry, Went))
+
+
+def generations(log: Sequence[Entry]) -> int:
+    """How often it went anywhere, its birth not counted."""
+    return sum(isinstance(entry, Went) for entry in log) - 1
+
+
+def lately(log: Sequence[Entry]) -> Sequence[Entry]:
+    """What came to pass in the present generation."""
+    last = max(index for index, entry in enumerate(log) if isinstance(entry, Went))
+    return log[last + 1 :]
+
+
+def rounds(log: Sequence[Entry]) -> int:
+    """Openings in a row without a closing in between, less one; the fleet counts better."""
+    counted, before = 0, State.CLOSED
+    for entry in log:
+        match entry:
+            case Agreed(agreed):
+                counted = agreed
+            case Went(to):
+                if to is State.OPEN and before is not State.OPEN:
+                    counted = counted + 1 if before in AGAIN else 0
+                before = to
+            case _:
+                pass
+    return counted
+
+
+def wait_s(log: Sequence[Entry], rules: Rules) -> float:
+    """How long the newest opening lasts: `min(open_s * backoff ** rounds, open_max_s)`."""
+    once = next(entry for entry in reversed(log) if isinstance(entry, Went) and entry.to is State.OPEN).wait_s
+    if once is not None:
+        return once
+    wait = Fraction(rules.open_s) * Fraction(rules.backoff) ** rounds(log)
+    return float(wait if rules.open_max_s is None else min(wait, Fraction(rules.open_max_s)))
+
+
+def held(log: Sequence[Entry], lease_s: float) -> dict[Pass, float]:
+    """Calls of the present generation that have a place of their own, each with the time of its leave."""
+    places: dict[Pass, float] = {}
+    for entry in lately(log):
+        match entry:
+            case Gave(pass_, at) if pass_.serial:
+                places[pass_] = at
+            case Asked(at):
+                places = {pass_: since for pass_, since in places.items() if at - since < lease_s}
+            case Ended(pass_):
+                places.pop(pass_, None)
+            case _:
+                pass
+    return places
+
+
+def results(log: Sequence[Entry]) -> list[Ended]:
+    """Those of the present generation that say something about the dependency."""
+    return [
+        entry for entry in lately(log) if isinstance(entry, Ended) and entry.outcome is not Outcome.NEUTRAL
+    ]
+
+
+def won(log: Sequence[Entry]) -> int:
+    return sum(entry.outcome is Outcome.SUCCESS for entry in results(log))
+
+
+def failed(result: Ended, rules: Rules) -> bool:
+    slow_fails = rules.slow_is is SlowIs.FAILURE
+    return result.outcome is Outcome.FAILURE or (slow_fails and result.outcome is Outcome.SLOW)
+
+
+def streak(log: Sequence[Entry], rules: Rules) -> int:
+    """Failures in a row, each new row begun where the first lies too far back."""
+    row: list[float] = []
+    for result in results(log):
+        if not failed(result, rules):
+            row = []
+        elif rules.failure_window_s is not None and row and result.at - row[0] > rules.failure_window_s:
+            row = [result.at]
+        else:
+            row.append(result.at)
+    return len(row)
+
+
+def credit(log: Sequence[Entry]) -> Fraction:
+    """What a ramp owes: the shares of all calls that asked, less those admitted."""
+    deposits = sum((entry.share for entry in lately(log) if isinstance(entry, Deposited)), Fraction(0))
+    return deposits - sum(isinstance(entry, Gave) for entry in lately(log))
+
+
+def step(log: Sequence[Entry]) -> tuple[int, float, bool]:
+    """Of a ramp: its number, when it began, and whether a call has succeeded in it."""
+    number, began, success = 0, newest(log).at, False
+    for entry in lately(log):
+        if isinstance(entry, Stepped):
+            number, began, success = number + 1, entry.at, False
+        elif isinstance(entry, Ended) and entry.outcome is Outcome.SUCCESS:
+            success = True
+    return number, began, success
+
+
+def windows(log: Sequence[Entry], rules: Rules, now: float, latest: float) -> Iterator[list[Ended]]:
+    """Every window that the rules allow: one, unless it is counted in buckets of time.
+
+    A result surely counts for nine tenths of ``window_s``, and surely not after the whole of it; what lies
+    between is a matter of where the buckets begin. Where the clock has stepped back, so is what lies between
+    the two times.
+    """
+    counted = results(log) if rules.trip - {Trip.CONSECUTIVE} else []
+    if rules.window_s is None:
+        yield counted[-rules.window :]
+        return
+    must = [index for index, result in enumerate(counted) if latest - result.at <= 0.9 * rules.window_s]
+    out = [index for index, result in enumerate(counted) if now - result.latest >= rules.window_s]
+    first, last = max(out, default=-1) + 1, min(must, default=len(counted))
+    for cut in range(first, last + 1):
+        yield counted[cut:]
+
+
+def denied(log: Sequence[Entry]) -> list[Denied]:
+    return [entry for entry in log if isinstance(entry, Denied)]
+
+
+def late(log: Sequence[Entry]) -> int:
+    return sum(isinstance(entry, Late) for entry in log)

@@ -1,0 +1,48 @@
+"""A breaker that only counts goes through what an enforcing one goes through, and refuses nobody."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.model import Mode, Outcome
+from autoglm_throttle.model.guard import BreakerView, Pass
+from autoglm_throttle.resilience.breaker import Breaker
+from autoglm_throttle.resilience.rules import Rules
+from tests.resilience.oracle import drawn
+
+ASKS = st.tuples(st.just("ask"), st.just(0.0))
+WAITS = st.tuples(st.just("wait"), st.sampled_from(drawn.SPANS_S))
+ENDS = st.tuples(st.sampled_from(Outcome), st.integers(0, 4).map(float))
+
+
+def shape(view: BreakerView) -> BreakerView:
+    """What the two must have in common."""
+    return replace(view, metrics_only=False, calls=0, refused={}, would_refuse=0)
+
+
+@given(rules=drawn.rules(), events=st.lists(st.one_of(ASKS, ASKS, ENDS, ENDS, WAITS), max_size=60))
+def test_the_shadow_is_the_breaker_itself(rules: Rules, events: list[tuple[str, float]]) -> None:
+    now, refused = 0.0, 0
+    shadow = Breaker("it", replace(rules, mode=Mode.METRICS_ONLY), now)
+    strict = Breaker("it", replace(rules, mode=Mode.ENFORCE), now)
+    calls: list[tuple[Pass, Pass | None]] = []
+    for what, figure in events:
+        if what == "wait":
+            now += figure
+        elif what == "ask":
+            assert shadow.refuses(now) is None
+            mine, other = shadow.allow(now), strict.allow(now)
+            assert isinstance(mine, Pass)
+            refused += not isinstance(other, Pass)
+            calls.insert(0, (mine, other if isinstance(other, Pass) else None))
+        elif calls:
+            mine, its = calls[int(figure) % len(calls)]
+            shadow.record(mine, Outcome(what), now)
+            if its is not None:
+                strict.record(its, Outcome(what), now)
+        assert shape(shadow.view(now)) == shape(strict.view(now))
+        assert shadow.would_refuse == refused
+        assert not shadow.view(now).refused
