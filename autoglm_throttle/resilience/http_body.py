@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from autoglm_throttle.model import Outcome, Pass
+from autoglm_throttle.model import Outcome, Pass, State, StreamSettle
 from autoglm_throttle.resilience.circuit import Circuit
-from autoglm_throttle.resilience.streams import Watch
 
 
 @dataclass(slots=True)
@@ -21,10 +20,11 @@ class Keep:
     parts: list[bytes] = field(default_factory=list)
 
 
-class BodyWatch(Watch):
+class BodyWatch:
     """The pass of one call from the answer's headers to the end of its body.
 
-    Only the dependency's time can be slow: what the reader takes between two parts does not count.
+    Only the dependency's time can be slow: what the reader takes between two parts does not count. A response
+    that is dropped unread gives its place back.
 
     Args:
         circuit: that let the call through.
@@ -34,17 +34,24 @@ class BodyWatch(Watch):
         keep: where a complete body goes; None: nowhere.
     """
 
-    __slots__ = ("_asked_s", "_got", "_keep", "_length", "_slow_call_s", "_spent_s")
+    __slots__ = (
+        *("_asked_s", "_begun_s", "_circuit", "_got", "_keep", "_length", "_pass", "_slow", "_slow_call_s"),
+        *("_spent_s", "_waiting"),
+    )
 
     def __init__(
         self, circuit: Circuit, pass_: Pass, begun_s: float, length: int | None, keep: Keep | None = None
     ) -> None:
-        super().__init__(circuit, pass_)
+        rules = circuit.rules
+        first = rules.first_item_s is not None or rules.stream_settle is StreamSettle.FIRST_ITEM
+        self._circuit = circuit
+        self._pass: Pass | None = pass_
         self._begun_s = begun_s
         self._length = length
         self._keep = keep
         self._got = 0
-        rules = circuit.rules
+        self._slow = False
+        self._waiting = first
         self._slow_call_s = rules.slow_call_s if rules.first_item_s is None else None
         self._asked_s = begun_s
         self._spent_s = 0.0
@@ -63,8 +70,7 @@ class BodyWatch(Watch):
         self._spend()
         if not part:
             return
-        if self.waiting:
-            self.first()
+        self._first()
         self._got += len(part)
         keep = self._keep
         if keep is None:
@@ -85,11 +91,9 @@ class BodyWatch(Watch):
     def ended(self) -> None:
         """The body is complete."""
         self._spend()
-        if self.waiting:
-            self.first()
-        if self._slow_call_s is not None and self._spent_s > self._slow_call_s:
-            self._slow = True
-        self.end()
+        self._first()
+        late = self._slow_call_s is not None and self._spent_s > self._slow_call_s
+        self._leave(Outcome.SLOW if late or self._slow else Outcome.SUCCESS)
         keep, self._keep = self._keep, None
         if keep is not None:
             keep.put(b"".join(keep.parts))
@@ -97,7 +101,9 @@ class BodyWatch(Watch):
     def broke(self, error: BaseException) -> None:
         """The body ended in an error, or its reader was cancelled."""
         self._keep = None
-        self.fail(error)
+        pass_, self._pass = self._pass, None
+        if pass_ is not None:
+            self._circuit.settle(pass_, error, raised=True)
 
     def left(self) -> None:
         """The reader wants no more of it. Who leaves after the last byte has missed nothing."""
@@ -106,6 +112,27 @@ class BodyWatch(Watch):
         else:
             self._keep = None
             self._leave(Outcome.NEUTRAL)
+
+    def _first(self) -> None:
+        """The first part, or the end of a body that has none: it may be all that a trial has to show."""
+        if not self._waiting:
+            return
+        self._waiting = False
+        circuit, rules = self._circuit, self._circuit.rules
+        limit_s = rules.first_item_s
+        self._slow = limit_s is not None and circuit.clock() - self._begun_s > limit_s
+        if rules.stream_settle is StreamSettle.FIRST_ITEM and self._is_trial():
+            self._leave(Outcome.SLOW if self._slow else Outcome.SUCCESS)
+
+    def _is_trial(self) -> bool:
+        pass_, core = self._pass, self._circuit.breaker
+        current = pass_ is not None and pass_.generation == core.generation
+        return current and self._circuit.state() is State.HALF_OPEN
+
+    def _leave(self, outcome: Outcome) -> None:
+        pass_, self._pass = self._pass, None
+        if pass_ is not None:
+            self._circuit.leave(pass_, outcome)
 
     def _spend(self) -> None:
         if self._slow_call_s is not None:

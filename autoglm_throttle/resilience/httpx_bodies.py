@@ -24,27 +24,30 @@ _ENCODED = frozenset({"content-encoding", "content-length", "transfer-encoding"}
 
 
 class Body(httpx.SyncByteStream):
-    """A body whose end is the outcome of its call."""
+    """A body whose end is the outcome of its call; read once."""
 
     def __init__(self, inner: httpx.SyncByteStream, watch: BodyWatch) -> None:
         self._inner = inner
+        self._parts: Iterator[bytes] = iter(())
         self._watch = watch
 
     def __iter__(self) -> Iterator[bytes]:
+        self._parts = iter(self._inner)
+        return self
+
+    def __next__(self) -> bytes:
         watch = self._watch
         watch.asking()
         try:
-            for part in self._inner:
-                watch.came(part)
-                yield part
-                watch.asking()
-        except GeneratorExit:
-            watch.left()
+            part = next(self._parts)
+        except StopIteration:
+            watch.ended()
             raise
         except BaseException as error:
             watch.broke(error)
             raise
-        watch.ended()
+        watch.came(part)
+        return part
 
     def close(self) -> None:
         """Read no further."""
@@ -57,35 +60,33 @@ class AsyncBody(httpx.AsyncByteStream):
 
     def __init__(self, inner: httpx.AsyncByteStream, watch: BodyWatch, call: HttpCall) -> None:
         self._inner = inner
+        self._next: Callable[[], Awaitable[bytes]]
         self._watch = watch
         self._call = call
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        watch, parts = self._watch, self._inner.__aiter__()
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        self._next = self._inner.__aiter__().__anext__
+        return self
+
+    async def __anext__(self) -> bytes:
+        watch, call = self._watch, self._call
+        limit_s = call.circuit.rules.stream_idle_s
         watch.asking()
         try:
-            while True:
-                try:
-                    part = await self._next(parts)
-                except StopAsyncIteration:
-                    break
-                watch.came(part)
-                yield part
-                watch.asking()
-        except GeneratorExit:
-            watch.left()
+            if limit_s is None:
+                part = await self._next()
+            else:
+                part = await in_time(
+                    limit_s, self._next, f"{call.circuit.name} has sent nothing", call.request
+                )
+        except StopAsyncIteration:
+            watch.ended()
             raise
         except BaseException as error:
             watch.broke(error)
             raise
-        watch.ended()
-
-    async def _next(self, parts: AsyncIterator[bytes]) -> bytes:
-        limit_s = self._call.circuit.rules.stream_idle_s
-        if limit_s is None:
-            return await parts.__anext__()
-        what = f"{self._call.circuit.name} has sent nothing"
-        return await in_time(limit_s, parts.__anext__, what, self._call.request)
+        watch.came(part)
+        return part
 
     async def aclose(self) -> None:
         """Read no further."""

@@ -1,0 +1,297 @@
+"""What a call through a guarded transport counts as, and what a refusal looks like to those who call."""
+
+from __future__ import annotations
+
+import anyio
+import httpx
+import pytest
+
+from autoglm_throttle.model import Cause, GuardRefused, On429, Outcome, Refusal, State, ThrottleError
+from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport, TransportRefused, origin
+from autoglm_throttle.resilience.judge import Judge
+from autoglm_throttle.resilience.rules import Rules
+from tests.resilience.httpx.guarded_calls import FACES, URL, Guarded, Parts, call, ok, raising, status
+
+SUCCESS, FAILURE, NEUTRAL = Outcome.SUCCESS, Outcome.FAILURE, Outcome.NEUTRAL
+REFUSAL = Refusal("other", State.OPEN, Cause.FAILURES, 3.0)
+
+pytestmark = [
+    pytest.mark.parametrize("face", FACES),
+    # Who leaves a stream early leaves generators of httpx behind, and trio says so; none is ours.
+    pytest.mark.filterwarnings("ignore:Async generator 'httpx:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore:Exception ignored in. <async_generator object (Bound|Response)"),
+]
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome"),
+    [
+        (200, SUCCESS),
+        (204, SUCCESS),
+        (301, SUCCESS),
+        (304, SUCCESS),
+        (400, SUCCESS),
+        (404, SUCCESS),
+        (429, NEUTRAL),
+        (500, FAILURE),
+        (501, SUCCESS),
+        (502, FAILURE),
+        (503, FAILURE),
+        (504, FAILURE),
+        (505, SUCCESS),
+    ],
+)
+def test_each_status(face: str, code: int, outcome: Outcome) -> None:
+    guarded = Guarded()
+    response = call(face, guarded, status(code))
+    assert (response.status_code, response.content) == (code, b"said")
+    assert guarded.outcomes == [outcome]
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (httpx.ConnectError("x"), FAILURE),
+        (httpx.ConnectTimeout("x"), FAILURE),
+        (httpx.ReadTimeout("x"), FAILURE),
+        (httpx.PoolTimeout("x"), FAILURE),
+        (httpx.RemoteProtocolError("x"), FAILURE),
+        (httpx.DecodingError("x"), FAILURE),
+        (OSError("x"), FAILURE),
+        (httpx.UnsupportedProtocol("x"), NEUTRAL),
+        (httpx.LocalProtocolError("x"), NEUTRAL),
+        (httpx.InvalidURL("x"), NEUTRAL),
+        (GuardRefused(REFUSAL), NEUTRAL),
+        (TransportRefused(REFUSAL, httpx.Request("GET", URL)), NEUTRAL),
+        (KeyboardInterrupt(), NEUTRAL),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else str(value),
+)
+def test_each_exception_comes_through_and_counts(face: str, error: BaseException, outcome: Outcome) -> None:
+    guarded = Guarded()
+    with pytest.raises(type(error)) as caught:
+        call(face, guarded, raising(error))
+    assert caught.value is error
+    assert guarded.outcomes == [outcome]
+
+
+def test_a_failing_status_counts_at_its_headers(face: str) -> None:
+    guarded = Guarded()
+    call(face, guarded, status(503), parts=0)
+    assert guarded.outcomes == [FAILURE]
+    assert guarded.view().last_failure == "HTTP 503"
+
+
+def test_a_good_status_counts_at_the_end_of_the_body(face: str) -> None:
+    guarded = Guarded()
+    seen: list[list[Outcome]] = []
+    body = Parts(b"a", lambda: seen.append(list(guarded.outcomes)), b"b")
+    call(face, guarded, lambda _: httpx.Response(200, stream=body))
+    assert (seen, guarded.outcomes) == ([[]], [SUCCESS])
+    assert body.closed == 1
+
+
+def test_a_body_that_breaks_is_a_failure(face: str) -> None:
+    guarded = Guarded()
+    body = Parts(b"a", httpx.RemoteProtocolError("cut"))
+    with pytest.raises(httpx.RemoteProtocolError):
+        call(face, guarded, lambda _: httpx.Response(200, stream=body))
+    assert guarded.outcomes == [FAILURE]
+    assert guarded.view().last_failure == "RemoteProtocolError: cut"
+    assert body.closed == 1
+
+
+@pytest.mark.parametrize("parts", [0, 1, 2])
+def test_who_leaves_early_counts_for_nothing(face: str, parts: int) -> None:
+    guarded = Guarded()
+    body = Parts(b"a", b"b", b"c")
+    call(face, guarded, lambda _: httpx.Response(200, stream=body), parts=parts)
+    assert guarded.outcomes == [NEUTRAL]
+    assert body.closed == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "code", "length", "parts", "outcome"),
+    [
+        ("GET", 200, "2", 2, SUCCESS),
+        ("GET", 200, "2", 1, NEUTRAL),
+        ("GET", 200, "0", 0, SUCCESS),
+        ("HEAD", 200, "2", 0, SUCCESS),
+        ("GET", 204, "", 0, SUCCESS),
+    ],
+)
+def test_who_leaves_after_the_last_byte_has_missed_nothing(
+    face: str, method: str, code: int, length: str, parts: int, outcome: Outcome
+) -> None:
+    guarded = Guarded()
+    headers = {"content-length": length} if length else {}
+    body = Parts(b"a", b"b")
+    call(face, guarded, lambda _: httpx.Response(code, headers=headers, stream=body), method, parts=parts)
+    assert guarded.outcomes == [outcome]
+
+
+def test_what_follows_a_switch_of_protocols_is_not_waited_for(face: str) -> None:
+    guarded = Guarded()
+    call(face, guarded, status(101), parts=0)
+    assert guarded.outcomes == [SUCCESS]
+
+
+def test_a_body_that_came_with_its_headers_is_complete(face: str) -> None:
+    guarded = Guarded()
+    response = call(face, guarded, lambda _: httpx.Response(200, text="here"))
+    assert response.text == "here"
+    assert guarded.outcomes == [SUCCESS]
+
+
+def test_the_users_own_word_comes_before_the_status(face: str) -> None:
+    def classify(seen: object) -> Outcome | None:
+        assert isinstance(seen, httpx.Response)
+        return {500: SUCCESS, 404: FAILURE, 503: NEUTRAL}.get(seen.status_code)
+
+    guarded = Guarded(judge=Judge(classify=classify))
+    for code in (500, 404, 503, 502, 200):
+        call(face, guarded, status(code))
+    assert guarded.outcomes == [SUCCESS, FAILURE, NEUTRAL, FAILURE, SUCCESS]
+
+
+def test_a_classifier_that_raises_costs_the_caller_nothing(
+    face: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def classify(_: object) -> Outcome:
+        raise LookupError
+
+    guarded = Guarded(judge=Judge(classify=classify))
+    assert call(face, guarded, ok).content == b"fine"
+    assert guarded.outcomes == [NEUTRAL]
+    assert "classify" in caplog.text
+
+
+def test_a_refusal_is_an_error_of_httpx_and_of_ours(face: str) -> None:
+    guarded = Guarded(Rules(failures=2))
+    calls: list[httpx.Request] = []
+
+    def failing(request: httpx.Request) -> httpx.Response:
+        calls.append(request)
+        return httpx.Response(500)
+
+    for _ in range(2):
+        call(face, guarded, failing)
+    with pytest.raises(httpx.HTTPError) as caught:
+        call(face, guarded, failing, url=URL + "?q=1")
+    refused = caught.value
+    assert isinstance(refused, TransportRefused)
+    assert isinstance(refused, httpx.TransportError)
+    assert isinstance(refused, ThrottleError)
+    assert refused.request.url == URL + "?q=1"
+    assert (refused.name, refused.refusal.cause, refused.retry_after_s) == ("dep", Cause.FAILURES, 10.0)
+    assert str(refused) == "dep is open (failures), try again in 10.0 s, last failure HTTP 500"
+    assert len(calls) == 2
+
+
+def test_the_trial_after_the_open_time_closes(face: str) -> None:
+    guarded = Guarded(Rules(failures=1))
+    call(face, guarded, status(500))
+    guarded.clock.advance(10.0)
+    assert call(face, guarded, ok).content == b"fine"
+    assert guarded.view().state is State.CLOSED
+
+
+@pytest.mark.parametrize(
+    ("headers", "wait_s"),
+    [
+        ({"retry_after": "7"}, 7.0),
+        ({"retry_after": "9999"}, 300.0),
+        (
+            {"retry_after": "Sun, 06 Nov 1994 08:50:07 GMT", "date": "Sun, 06 Nov 1994 08:49:37 GMT"},
+            30.0,
+        ),
+        ({}, 20.0),
+        ({"retry_after": "later"}, 20.0),
+    ],
+)
+def test_429_may_open_for_as_long_as_it_says(face: str, headers: dict[str, str], wait_s: float) -> None:
+    guarded = Guarded(Rules(on_429=On429.OPEN, open_s=20.0))
+    assert call(face, guarded, status(429, **headers)).status_code == 429
+    assert guarded.outcomes == [NEUTRAL]
+    assert guarded.view().retry_after_s == wait_s
+    with pytest.raises(TransportRefused) as caught:
+        call(face, guarded, ok)
+    assert caught.value.refusal.cause is Cause.RETRY_AFTER
+
+
+def test_429_opens_nothing_by_default_or_where_the_user_says_otherwise(face: str) -> None:
+    guarded = Guarded()
+    call(face, guarded, status(429, retry_after="7"))
+    assert guarded.view().state is State.CLOSED
+    judge = Judge(classify=lambda _: SUCCESS)
+    guarded = Guarded(Rules(on_429=On429.OPEN), judge=judge)
+    call(face, guarded, status(429, retry_after="7"))
+    assert guarded.view().state is State.CLOSED
+
+
+def test_each_hop_of_a_redirect_is_a_call_of_its_origin(face: str) -> None:
+    def handler(request: httpx.Request) -> httpx.Response:
+        if request.url.host == "a.test":
+            return httpx.Response(302, headers={"location": "https://b.test:8443/x"}, stream=Parts())
+        return httpx.Response(200, stream=Parts(b"there"))
+
+    guarded = Guarded()
+    response = call(face, guarded, handler, url="http://a.test:80/", name=None, follow_redirects=True)
+    assert response.content == b"there"
+    assert list(guarded.circuits) == ["http://a.test", "https://b.test:8443"]
+    assert guarded.outcomes == [SUCCESS, SUCCESS]
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("http://h.test/a?b", "http://h.test"),
+        ("http://h.test:80/", "http://h.test"),
+        ("https://h.test:443/", "https://h.test"),
+        ("https://h.test:80/", "https://h.test:80"),
+        ("http://user:secret@h.test/", "http://h.test"),
+        ("http://[::1]:8000/", "http://[::1]:8000"),
+        ("http://H.TEST/", "http://h.test"),
+    ],
+)
+def test_the_name_of_an_origin(face: str, url: str, name: str) -> None:
+    assert origin(httpx.URL(url)) == name
+
+
+def test_the_inner_transport_is_closed_with_its_guard(face: str) -> None:
+    closed: list[str] = []
+
+    class Inner(httpx.MockTransport):
+        def close(self) -> None:
+            closed.append("close")
+
+        async def aclose(self) -> None:
+            closed.append("close")
+
+    if face == "sync":
+        with httpx.Client(transport=GuardTransport(Guarded(), Inner(ok))):
+            pass
+        GuardTransport(Guarded(), Inner(ok)).close()
+    else:
+
+        async def closing() -> None:
+            async with httpx.AsyncClient(transport=AsyncGuardTransport(Guarded(), Inner(ok))):
+                pass
+            await AsyncGuardTransport(Guarded(), Inner(ok)).aclose()
+
+        anyio.run(closing, backend=face)
+    assert closed == ["close", "close"]
+
+
+def test_the_inner_transport_is_that_of_httpx_by_default(face: str) -> None:
+    if face == "sync":
+        with httpx.Client(transport=GuardTransport(Guarded())) as client, pytest.raises(httpx.ConnectError):
+            client.get("http://127.0.0.1:1/")
+        return
+
+    async def calling() -> None:
+        async with httpx.AsyncClient(transport=AsyncGuardTransport(Guarded())) as client:
+            with pytest.raises(httpx.ConnectError):
+                await client.get("http://127.0.0.1:1/")
+
+    anyio.run(calling, backend=face)

@@ -1,0 +1,127 @@
+"""Many callers at once, and callers that are cancelled."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import anyio
+import httpx
+import pytest
+
+from autoglm_throttle.model import Outcome, State
+from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport, TransportRefused
+from autoglm_throttle.resilience.rules import Rules
+from tests.loops import run
+from tests.resilience.httpx.breaking_server import breaking_server
+from tests.resilience.httpx.guarded_calls import URL, Guarded, Parts, call, ok, status
+
+WAIT_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with breaking_server() as url:
+        yield url
+
+
+@pytest.mark.parametrize("path", ["/silent", "/stalled"])
+def test_who_is_cancelled_counts_for_nothing(backend: str, path: str, server: str) -> None:
+    guarded = Guarded(Rules(failures=1))
+
+    async def cancelled() -> None:
+        async with httpx.AsyncClient(
+            transport=AsyncGuardTransport(guarded, httpx.AsyncHTTPTransport(verify=False), name="dep")
+        ) as client:
+            for _ in range(3):
+                with anyio.move_on_after(0.02) as scope:
+                    await client.get(server + path)
+                assert scope.cancelled_caught
+
+    run(backend, cancelled)
+    assert guarded.outcomes == [Outcome.NEUTRAL] * 3
+
+
+def test_a_cancelled_trial_leaves_its_place_to_the_next(backend: str) -> None:
+    guarded = Guarded(Rules(failures=1))
+    call("sync", guarded, status(500))
+    guarded.clock.advance(10.0)
+
+    async def trying() -> None:
+        async def hanging(_: httpx.Request) -> httpx.Response:
+            await anyio.sleep_forever()
+            raise AssertionError
+
+        transport = AsyncGuardTransport(guarded, httpx.MockTransport(hanging), name="dep")
+        async with httpx.AsyncClient(transport=transport) as client:
+            with anyio.move_on_after(0.0):
+                await client.get(URL)
+
+    run(backend, trying)
+    assert guarded.view().state is State.HALF_OPEN
+    assert call("sync", guarded, ok).content == b"fine"
+    assert guarded.view().state is State.CLOSED
+
+
+def test_one_trial_of_many_threads() -> None:
+    count = 32
+    guarded = Guarded(Rules(failures=1))
+    call("sync", guarded, status(500))
+    guarded.clock.advance(10.0)
+    refused = threading.Semaphore(0)
+    asked: list[httpx.Request] = []
+
+    def trial(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        for _ in range(count - 1):
+            assert refused.acquire(timeout=WAIT_S)
+        return httpx.Response(200, stream=Parts(b"fine"))
+
+    def calling(_: int) -> str:
+        try:
+            return client.get(URL).text
+        except TransportRefused:
+            refused.release()
+            return "refused"
+
+    transport = GuardTransport(guarded, httpx.MockTransport(trial), name="dep")
+    with httpx.Client(transport=transport) as client, ThreadPoolExecutor(count) as pool:
+        answers = sorted(pool.map(calling, range(count)))
+    assert answers == ["fine"] + ["refused"] * (count - 1)
+    assert len(asked) == 1
+    assert guarded.view().state is State.CLOSED
+
+
+def test_one_trial_of_many_tasks(backend: str) -> None:
+    count = 200
+    guarded = Guarded(Rules(failures=1))
+    call("sync", guarded, status(500))
+    guarded.clock.advance(10.0)
+    answers: list[str] = []
+    asked: list[httpx.Request] = []
+
+    async def herd() -> None:
+        done = anyio.Event()
+
+        async def trial(request: httpx.Request) -> httpx.Response:
+            asked.append(request)
+            await done.wait()
+            return httpx.Response(200, stream=Parts(b"fine"))
+
+        async def calling() -> None:
+            try:
+                answers.append((await client.get(URL)).text)
+            except TransportRefused:
+                answers.append("refused")
+            if len(answers) == count - 1:
+                done.set()
+
+        transport = AsyncGuardTransport(guarded, httpx.MockTransport(trial), name="dep")
+        async with httpx.AsyncClient(transport=transport) as client, anyio.create_task_group() as tasks:
+            for _ in range(count):
+                tasks.start_soon(calling)
+
+    run(backend, herd)
+    assert sorted(answers) == ["fine"] + ["refused"] * (count - 1)
+    assert len(asked) == 1
