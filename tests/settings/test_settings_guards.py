@@ -371,3 +371,22 @@ def test_a_guard_is_not_told_of_what_is_said_of_all() -> None:
 def test_doubts_name_file_and_line(file: Path) -> None:
     settings = read(file, f'[guards."{ORIGIN}"]\nmode = "disabled"\n')
     assert 'throttle.toml:2: guards."https://a.b:1".mode' in {p.variable for p in advice(settings)}
+
+
+def test_a_figure_that_is_wrong_by_itself_is_not_taken_for_that_of_all() -> None:
+    (problem,) = told_of_code(guards={"db": {"open_s": 400, "open_max_s": "never"}}, breaker_open_max_s=300)
+    assert problem.startswith("guards.db.open_max_s: must be a number")
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("vector-db_2", "vector-db_2"),
+        ("a.b", '"a.b"'),
+        ('say "hi"', '"say \\"hi\\""'),
+        ("back\\slash", '"back\\\\slash"'),
+        ("", '""'),
+    ],
+)
+def test_a_name_is_told_as_it_would_be_written_in_the_file(name: str, key: str) -> None:
+    assert spelled(name) == key
