@@ -6,6 +6,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+from anyio.lowlevel import checkpoint
+
 from autoglm_throttle.model import Criticality, FallbackContext, Level, Rung
 from autoglm_throttle.resilience.circuit import Circuit
 from autoglm_throttle.resilience.degradation import LadderRules
@@ -17,6 +20,7 @@ from autoglm_throttle.resilience.rules import Rules
 from autoglm_throttle.resilience.seldom import Seldom
 from autoglm_throttle.resilience.served import Served
 from autoglm_throttle.resilience.stale_cache import StaleCache
+from tests.loops import run
 
 LOADS = {Level.FULL: 0.1, Level.SHED: 0.85, Level.STALE: 0.92, Level.STATIC: 0.99}
 
@@ -94,3 +98,50 @@ def rungs(fallback: Fallback | None, counted: Callable[..., None], timeout_s: fl
 def context(error: BaseException | None = None, cause: str = "error") -> FallbackContext:
     """Why there is no answer."""
     return FallbackContext("related", cause, error, (1,), {"two": 2})
+
+
+FACES = ("sync", "asyncio", "trio")
+
+
+@pytest.fixture(params=FACES)
+def face(request: pytest.FixtureRequest) -> str:
+    """Each way in which a function is called."""
+    return str(request.param)
+
+
+class Failed(Exception):
+    """What a guarded function raises."""
+
+
+class Dependency:
+    """What is guarded: it answers with a new number, or as it is told."""
+
+    def __init__(self, face: str) -> None:
+        self.face = face
+        self.calls = 0
+        self.error: BaseException | None = None
+        self.value: Callable[[], Any] | None = None
+
+    def plain(self, *args: Any, **kwargs: Any) -> Any:
+        """The function."""
+        self.calls += 1
+        if self.error is not None:
+            raise self.error
+        return [self.calls] if self.value is None else self.value()
+
+    async def later(self, *args: Any, **kwargs: Any) -> Any:
+        """The coroutine function."""
+        await checkpoint()
+        return self.plain(*args, **kwargs)
+
+    def __call__(self, served: Served, *args: Any, **kwargs: Any) -> Any:
+        """Make one call through the feature."""
+        if self.face == "sync":
+            return served.call(self.plain, args, kwargs)
+        values: list[Any] = []
+
+        async def task() -> None:
+            values.append(await served.call_async(self.later, args, kwargs))
+
+        run(self.face, task)
+        return values[0]

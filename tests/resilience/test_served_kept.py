@@ -1,0 +1,310 @@
+"""What is kept of a feature's answers: which, under what, for how long, and whose copies."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.model import Criticality, GuardRefused, Level, Outcome
+from autoglm_throttle.resilience.feature import UNSET, Fallback
+from autoglm_throttle.resilience.judge import Judge
+from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.seldom import Seldom
+from autoglm_throttle.resilience.shelf import Shelf
+from autoglm_throttle.resilience.stale_cache import StaleCache
+from tests.resilience.degrading import Bench, Dependency, Failed, face
+
+__all__ = ["face"]
+
+
+def test_a_kept_answer_replaces_a_failure_until_it_is_too_old(face: str) -> None:
+    bench, dependency = Bench(Fallback(stale=True), rules=Rules(failures=100)), Dependency(face)
+    dependency(bench.served, "a")
+    dependency.error = Failed("x")
+    for age_s in (0.0, 30.0, 60.0):
+        bench.now = 100.0 + age_s
+        assert dependency(bench.served, "a") == [1]
+    bench.now = 160.5
+    with pytest.raises(Failed):
+        dependency(bench.served, "a")
+    assert bench.counted() == {("stale", "error"): 3}
+
+
+def test_a_feature_has_its_own_limit(face: str) -> None:
+    bench, dependency = Bench(Fallback(stale=True, max_stale_s=5.0)), Dependency(face)
+    dependency(bench.served)
+    dependency.error = Failed("x")
+    bench.now += 5.5
+    with pytest.raises(Failed):
+        dependency(bench.served)
+
+
+def test_an_answer_in_its_place_is_not_kept(face: str) -> None:
+    fallback = Fallback(stale=True, static="static")
+    bench, dependency = Bench(fallback, rules=Rules(failures=100)), Dependency(face)
+    dependency.error = Failed("x")
+    assert dependency(bench.served) == "static"
+    assert dependency(bench.served) == "static"
+    assert bench.counted() == {("static", "error"): 2}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "kept"),
+    [
+        (Outcome.SUCCESS, True),
+        (Outcome.SLOW, True),
+        (Outcome.NEUTRAL, False),
+        (Outcome.FAILURE, False),
+    ],
+)
+def test_only_success_is_kept_however_slow(face: str, outcome: Outcome, kept: bool) -> None:
+    judge = Judge(classify=lambda seen: outcome if isinstance(seen, list) else None)
+    bench, dependency = Bench(Fallback(stale=True), judge=judge), Dependency(face)
+    assert dependency(bench.served) == [1]
+    dependency.error = Failed("x")
+    if kept:
+        assert dependency(bench.served) == [1]
+    else:
+        with pytest.raises(Failed):
+            dependency(bench.served)
+
+
+def test_nobody_changes_what_is_kept_for_the_others(face: str) -> None:
+    bench, dependency = Bench(Fallback(stale=True), rules=Rules(failures=100)), Dependency(face)
+    dependency(bench.served).append("the first caller's")
+    dependency.error = Failed("x")
+    dependency(bench.served).append("the second caller's")
+    assert dependency(bench.served) == [1]
+
+
+def test_shared_values_are_not_copied(face: str) -> None:
+    bench, dependency = Bench(Fallback(stale=True, shared_value=True)), Dependency(face)
+    value = dependency(bench.served)
+    dependency.error = Failed("x")
+    assert dependency(bench.served) is value
+
+
+def test_what_cannot_be_copied_is_not_kept(face: str, caplog: pytest.LogCaptureFixture) -> None:
+    bench, dependency = Bench(Fallback(stale=True)), Dependency(face)
+    dependency.value = threading.Lock
+    assert type(dependency(bench.served)) is type(threading.Lock())
+    dependency.error = Failed("x")
+    with pytest.raises(Failed):
+        dependency(bench.served)
+    assert len(caplog.messages) == 1
+    assert "give shared_value=True" in caplog.messages[0]
+
+
+def test_calls_whose_arguments_cannot_be_told_apart_are_made_and_not_kept(
+    face: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench, dependency = Bench(Fallback(stale=True)), Dependency(face)
+    assert dependency(bench.served, ["unhashable"]) == [1]
+    assert dependency(bench.served, of={"unhashable": 1}) == [2]
+    bench.at(Level.STATIC)
+    assert dependency(bench.served, ["unhashable"]) == [3]
+    assert len(caplog.messages) == 1
+    assert "give key=" in caplog.messages[0]
+    dependency.error = Failed("x")
+    with pytest.raises(Failed):
+        dependency(bench.served, ["unhashable"])
+
+
+def test_a_key_says_which_arguments_matter(face: str) -> None:
+    fallback = Fallback(stale=True, key=lambda user, trace=None: user)
+    bench, dependency = Bench(fallback, rules=Rules(failures=100)), Dependency(face)
+    dependency(bench.served, "a", trace=["unhashable"])
+    dependency.error = Failed("x")
+    assert dependency(bench.served, "a", trace=["other"]) == [1]
+    with pytest.raises(Failed):
+        dependency(bench.served, "b")
+
+
+def test_a_key_of_none_keeps_nothing(face: str, caplog: pytest.LogCaptureFixture) -> None:
+    bench, dependency = Bench(Fallback(stale=True, key=lambda user: None)), Dependency(face)
+    dependency(bench.served, "a")
+    dependency.error = Failed("x")
+    with pytest.raises(Failed):
+        dependency(bench.served, "a")
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("key", [lambda: 1, lambda *_: 1 / 0, lambda *_: []])
+def test_a_key_that_cannot_be_made_stops_no_call(
+    face: str, key: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    bench, dependency = Bench(Fallback(stale=True, key=key)), Dependency(face)
+    assert dependency(bench.served, "a") == [1]
+    assert len(caplog.messages) == 1
+
+
+def test_the_cache_is_bounded(face: str) -> None:
+    bench, dependency = Bench(Fallback(stale=True), rules=Rules(failures=100)), Dependency(face)
+    for number in range(9):
+        dependency(bench.served, number)
+    dependency.error = Failed("x")
+    with pytest.raises(Failed):
+        dependency(bench.served, 0)
+    assert dependency(bench.served, 1) == [2]
+
+
+def test_a_feature_that_keeps_answers_needs_a_place_for_them() -> None:
+    bench = Bench(Fallback(stale=True))
+    with pytest.raises(ValueError, match="it needs a cache"):
+        type(bench.served)(
+            bench.circuit, bench.feature, bench.degradation, cache=None, counted=lambda *_: None
+        )
+
+
+def test_in_half_open_the_trial_renews_what_is_kept(face: str) -> None:
+    bench = Bench(Fallback(stale=True), rules=Rules(failures=1, open_s=10.0))
+    dependency = Dependency(face)
+    dependency(bench.served)
+    dependency.error = Failed("x")
+    assert dependency(bench.served) == [1]
+    dependency.error = None
+    bench.now += 5.0
+    assert dependency(bench.served) == [1]
+    assert dependency.calls == 2
+    bench.now += 5.0
+    assert dependency(bench.served) == [3]
+    dependency.error = Failed("x")
+    assert dependency(bench.served) == [3]
+    assert bench.counted() == {("stale", "error"): 2, ("stale", "failures"): 1}
+
+
+def test_a_shed_feature_is_answered_by_what_an_earlier_call_left(face: str) -> None:
+    bench, dependency = Bench(Fallback(stale=True), Criticality.NON_CORE), Dependency(face)
+    dependency(bench.served, "a")
+    bench.at(Level.STATIC)
+    assert dependency(bench.served, "a") == [1]
+    with pytest.raises(GuardRefused):
+        dependency(bench.served, "b")
+
+
+# The shelf by itself.
+
+
+def shelved(fallback: Fallback | None = None) -> Shelf:
+    """A shelf with a clock that stands still."""
+    log = Seldom("related", lambda: 0.0)
+    return Shelf(fallback or Fallback(stale=True), StaleCache(8), 60.0, lambda: 0.0, log)
+
+
+class Repository:
+    """Has a method."""
+
+    def find(self, number: int) -> int:
+        """Find something."""
+        return number
+
+
+def test_different_calls_have_different_keys() -> None:
+    shelf = shelved()
+    first, second = Repository(), Repository()
+    calls: list[tuple[Callable[..., object], tuple[Any, ...], dict[str, Any]]] = [
+        (len, (1,), {}),
+        (max, (1,), {}),
+        (len, (True,), {}),
+        (len, (1.0,), {}),
+        (len, (1, 2), {}),
+        (len, (), {"a": 1}),
+        (len, (), {"a": True}),
+        (len, (), {"b": 1}),
+        (len, (("a", 1),), {}),
+        (len, ((("a", 1),),), {}),
+        (len, (), {}),
+        (first.find, (1,), {}),
+        (second.find, (1,), {}),
+        (functools.partial(max, 1), (), {}),
+        (functools.partial(max, 1), (), {}),
+    ]
+    assert len({shelf.key(*call) for call in calls}) == len(calls)
+
+
+def test_the_same_call_has_the_same_key() -> None:
+    shelf = shelved()
+    assert shelf.key(len, (1,), {"a": 1, "b": 2}) == shelf.key(len, (1,), {"b": 2, "a": 1})
+    repository = Repository()
+    assert shelf.key(repository.find, (1,), {}) == shelf.key(repository.find, (1,), {})
+
+
+def test_two_functions_of_one_guard_do_not_mix_up_their_answers() -> None:
+    shelf = shelved(Fallback(stale=True, key=lambda user: user))
+    assert shelf.key(len, ("a",), {}) != shelf.key(max, ("a",), {})
+
+
+def test_the_garbage_collector_may_make_a_guarded_call_in_the_midst_of_one() -> None:
+    """A key whose comparison asks the shelf itself, as a finalizer might."""
+    shelf = shelved()
+    asked: list[object] = []
+
+    class Key:
+        def __hash__(self) -> int:
+            return 1
+
+        def __eq__(self, other: object) -> bool:
+            asked.append(shelf.find("x"))
+            shelf.keep("y", 2)
+            return True
+
+    shelf.keep("x", 1)
+    shelf.keep(Key(), 3)
+    entry = shelf.find(Key())
+    assert entry is not None
+    assert entry.value == 3
+    assert asked
+    assert not any(asked)
+    assert shelf.find("y") is None
+
+
+def test_a_fork_has_a_lock_of_its_own_and_what_was_kept() -> None:
+    bench, dependency = Bench(Fallback(stale=True)), Dependency("sync")
+    dependency(bench.served)
+    shelf = bench.served._shelf
+    assert shelf is not None
+    with shelf._lock:
+        shelf._inside = True
+        bench.served.forget()
+        dependency.error = Failed("x")
+        answers: list[object] = []
+        # another thread, as the lock lets its own thread in
+        child = threading.Thread(target=lambda: answers.append(dependency(bench.served)))
+        child.start()
+        child.join(10.0)
+    assert answers == [[1]]
+
+
+VALUES = st.recursive(
+    st.integers() | st.text(max_size=3), lambda inner: st.lists(inner, max_size=3), max_leaves=8
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), VALUES, st.booleans()), max_size=20))
+def test_whatever_callers_do_with_their_answers_each_is_what_the_last_call_gave(
+    calls: list[tuple[str, Any, bool]],
+) -> None:
+    bench, dependency = Bench(Fallback(stale=True), rules=Rules(failures=1000)), Dependency("sync")
+    last: dict[str, Any] = {}
+    for key, value, fails in calls:
+        dependency.error = Failed("x") if fails else None
+        dependency.value = functools.partial(copy.deepcopy, value)
+        try:
+            answer = dependency(bench.served, key)
+        except Failed:
+            assert fails
+            assert key not in last
+            continue
+        if not fails:
+            last[key] = copy.deepcopy(value)
+        assert answer == last[key]
+        if isinstance(answer, list):
+            answer.append("mine")
+    assert UNSET not in last.values()

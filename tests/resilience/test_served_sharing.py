@@ -1,0 +1,406 @@
+"""One live call for all who want the same: one pass, one outcome, and an answer for each."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import traceback
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from autoglm_throttle.model import Cause, GuardRefused, Level, Outcome, Refusal, State
+from autoglm_throttle.resilience import served
+from autoglm_throttle.resilience.calls import Attempt
+from autoglm_throttle.resilience.feature import Fallback
+from autoglm_throttle.resilience.judge import Judge
+from autoglm_throttle.resilience.rules import Rules
+from tests.loops import run
+from tests.resilience.degrading import Bench, Failed
+
+FOR_S = 10.0
+
+
+class Slow:
+    """A dependency that answers when it is let go."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.go = anyio.Event()
+        self.error: Exception | None = None
+        self.value: Callable[[], Any] = lambda: [self.calls]
+
+    async def __call__(self, *args: Any) -> Any:
+        self.calls += 1
+        await self.go.wait()
+        if self.error is not None:
+            raise self.error
+        return self.value()
+
+
+async def settle() -> None:
+    """Let the other tasks go as far as they can."""
+    for _ in range(20):
+        await checkpoint()
+
+
+class Crowd:
+    """Callers of one feature."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.slow = Slow()
+        self.answers: list[Any] = []
+
+    async def want(self, *args: Any) -> None:
+        """Call it; an error is an answer."""
+        try:
+            self.answers.append(await self.bench.served.call_async(self.slow, args, {}))
+        except Exception as error:  # noqa: BLE001 - it is looked at
+            self.answers.append(error)
+
+    async def come(self, number: int, meanwhile: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Have so many callers, and then the end of the call."""
+        async with anyio.create_task_group() as group:
+            for _ in range(number):
+                group.start_soon(self.want)
+            await settle()
+            if meanwhile is not None:
+                await meanwhile()
+            self.slow.go.set()
+
+
+ALWAYS = Fallback(stale=True, coalesce="always")
+
+
+def test_one_call_is_made_and_recorded_for_all_who_want_it(backend: str) -> None:
+    async def task() -> None:
+        crowd = Crowd(Bench(ALWAYS))
+        await crowd.come(10)
+        assert crowd.slow.calls == 1
+        assert crowd.answers == [[1]] * 10
+        assert len({id(answer) for answer in crowd.answers}) == 10
+        assert crowd.bench.circuit.view().calls == 1
+        assert crowd.bench.counted() == {}
+
+    run(backend, task)
+
+
+def test_calls_are_shared_from_the_level_stale_on(backend: str) -> None:
+    async def task() -> None:
+        for level, calls in ((Level.FULL, 4), (Level.SHED, 4), (Level.STALE, 1), (Level.STATIC, 1)):
+            crowd = Crowd(Bench(Fallback(stale=True)).at(level))
+            await crowd.come(4)
+            assert crowd.slow.calls == calls
+            assert len(crowd.answers) == 4
+
+    run(backend, task)
+
+
+def test_nothing_is_shared_without_a_key_or_without_keeping(backend: str) -> None:
+    async def task() -> None:
+        for fallback in (Fallback(stale=True, key=lambda: None), Fallback(dynamic=str), None):
+            crowd = Crowd(Bench(fallback).at(Level.STATIC))
+            await crowd.come(4)
+            assert crowd.slow.calls == 4
+
+    run(backend, task)
+
+
+def test_who_has_a_usable_answer_does_not_wait_for_a_newer_one(backend: str) -> None:
+    async def task() -> None:
+        crowd = Crowd(Bench(ALWAYS))
+        await crowd.come(1)
+        crowd.slow.go = anyio.Event()
+
+        async def meanwhile() -> None:
+            assert crowd.answers == [[1], [1], [1]]
+
+        await crowd.come(3, meanwhile)
+        assert crowd.answers == [[1], [1], [1], [2]]
+        assert crowd.bench.counted() == {("stale", "refresh"): 2}
+        crowd.bench.now += 61.0
+        crowd.answers.clear()
+        crowd.slow.go = anyio.Event()
+        await crowd.come(3)
+        assert crowd.answers == [[3]] * 3
+
+    run(backend, task)
+
+
+def test_a_failure_is_one_failure_and_each_has_an_answer_of_his_own(backend: str) -> None:
+    async def task() -> None:
+        told: list[Any] = []
+        bench = Bench(Fallback(stale=True, coalesce="always", dynamic=lambda why: told.append(why.cause)))
+        crowd = Crowd(bench)
+        crowd.slow.error = Failed("x")
+        await crowd.come(5)
+        assert crowd.slow.calls == 1
+        assert bench.circuit.view().streak == 1
+        assert told == ["error"] * 5
+        assert bench.counted() == {("dynamic", "error"): 5}
+
+    run(backend, task)
+
+
+def test_an_error_that_all_have_does_not_grow_with_each_of_them(backend: str) -> None:
+    async def task() -> None:
+        crowd = Crowd(Bench(ALWAYS))
+        crowd.slow.error = error = Failed("x")
+        lengths = []
+
+        async def want() -> None:
+            with pytest.raises(Failed) as caught:
+                await crowd.bench.served.call_async(crowd.slow, (), {})
+            assert caught.value is error
+            lengths.append(len(traceback.extract_tb(error.__traceback__)))
+
+        async with anyio.create_task_group() as group:
+            for _ in range(10):
+                group.start_soon(want)
+            await settle()
+            crowd.slow.go.set()
+        assert len(lengths) == 10
+        assert max(lengths) <= min(lengths) + 3
+
+    run(backend, task)
+
+
+def test_a_refusal_is_everybody_s(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A guard that asks its fleet first may refuse later than others begin to wait."""
+    refusal = Refusal("related", State.OPEN, Cause.REMOTE, 5.0)
+
+    async def refuse(*_: Any) -> Attempt:
+        await settle()
+        return Attempt(refusal=refusal)
+
+    monkeypatch.setattr(served, "attempt_async", refuse)
+
+    async def task() -> None:
+        crowd = Crowd(Bench(ALWAYS))
+        await crowd.come(4)
+        assert crowd.slow.calls == 0
+        assert all(isinstance(answer, GuardRefused) for answer in crowd.answers)
+        assert {answer.refusal for answer in crowd.answers} == {refusal}
+        assert len({id(answer) for answer in crowd.answers}) == 4
+
+    run(backend, task)
+
+
+def test_the_one_trial_is_the_refresh_of_all(backend: str) -> None:
+    async def task() -> None:
+        bench = Bench(ALWAYS, rules=Rules(failures=1, open_s=10.0))
+        crowd = Crowd(bench)
+        bench.circuit.opened_for(10.0)
+        bench.now += 10.0
+        await crowd.come(6)
+        assert crowd.slow.calls == 1
+        assert crowd.answers == [[1]] * 6
+        assert bench.circuit.state() is State.CLOSED
+
+    run(backend, task)
+
+
+def test_a_cancelled_leader_is_replaced_and_counts_as_nothing(backend: str) -> None:
+    async def task() -> None:
+        bench = Bench(ALWAYS, rules=Rules(half_open_max=1, open_s=10.0))
+        bench.circuit.opened_for(10.0)
+        bench.now += 10.0
+        crowd = Crowd(bench)
+        leader = anyio.CancelScope()
+
+        async def lead() -> None:
+            with leader:
+                await crowd.want()
+
+        async def replaced() -> None:
+            assert crowd.slow.calls == 1
+            leader.cancel()
+            await settle()
+            assert crowd.slow.calls == 2
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(lead)
+            await settle()
+            await crowd.come(3, replaced)
+        assert crowd.answers == [[2]] * 3
+        assert bench.circuit.state() is State.CLOSED
+
+    run(backend, task)
+
+
+def test_what_cannot_be_copied_is_not_shared(backend: str) -> None:
+    async def task() -> None:
+        crowd = Crowd(Bench(ALWAYS))
+        crowd.slow.value = threading.Lock
+        await crowd.come(3)
+        assert crowd.slow.calls == 3
+        assert len({id(answer) for answer in crowd.answers}) == 3
+
+    run(backend, task)
+
+
+def test_a_copy_that_fails_for_one_is_not_shared_with_him(backend: str) -> None:
+    class Once:
+        copies = 0
+
+        def __deepcopy__(self, _: object) -> Once:
+            Once.copies += 1
+            if Once.copies == 2:
+                raise RuntimeError("no more")
+            return Once()
+
+    async def task() -> None:
+        crowd = Crowd(Bench(ALWAYS))
+        crowd.slow.value = Once
+        await crowd.come(3)
+        assert crowd.slow.calls == 2
+        assert len(crowd.answers) == 3
+
+    run(backend, task)
+
+
+def always(outcome: Outcome, _: object) -> Outcome:
+    """A classifier that has one answer."""
+    return outcome
+
+
+def test_values_that_are_no_success_are_shared_but_not_kept(backend: str) -> None:
+    async def task() -> None:
+        for outcome in (Outcome.NEUTRAL, Outcome.FAILURE):
+            bench = Bench(ALWAYS, judge=Judge(classify=functools.partial(always, outcome)))
+            crowd = Crowd(bench)
+            await crowd.come(3)
+            assert crowd.slow.calls == 1
+            assert crowd.answers == [[1]] * 3
+            assert bench.circuit.view().streak == (1 if outcome is Outcome.FAILURE else 0)
+            await crowd.come(1)
+            assert crowd.answers[-1] == [2]
+
+    run(backend, task)
+
+
+def test_the_first_caller_may_change_his_answer_at_once(backend: str) -> None:
+    async def task() -> None:
+        crowd = Crowd(Bench(ALWAYS))
+
+        async def spoil() -> None:
+            answer = await crowd.bench.served.call_async(crowd.slow, (), {})
+            answer.append("mine")
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(spoil)
+            await settle()
+            await crowd.come(3)
+        assert crowd.answers == [[1]] * 3
+
+    run(backend, task)
+
+
+# Threads.
+
+
+class Worker:
+    """A plain dependency that answers when it is let go."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.begun = threading.Event()
+        self.go = threading.Event()
+        self.error: Exception | None = None
+        self.value: Callable[[], Any] = lambda: [self.calls]
+
+    def __call__(self) -> Any:
+        self.calls += 1
+        self.begun.set()
+        self.go.wait(FOR_S)
+        if self.error is not None:
+            raise self.error
+        return self.value()
+
+
+def crowd_of_threads(bench: Bench, worker: Worker, waiting: int) -> list[Any]:
+    """What one who calls and so many who wait for it are answered."""
+    answers: list[Any] = []
+
+    def want() -> None:
+        try:
+            answers.append(bench.served.call(worker, (), {}))
+        except Failed as error:
+            answers.append(error)
+
+    threads = [threading.Thread(target=want) for _ in range(waiting + 1)]
+    threads[0].start()
+    assert worker.begun.wait(FOR_S)
+    for thread in threads[1:]:
+        thread.start()
+    (flight,) = bench.served._flights._threads.values()
+    condition = flight.landed._cond  # type: ignore[attr-defined]
+    pause = threading.Event()
+    for _ in range(int(FOR_S / 0.001)):
+        if len(condition._waiters) == waiting:
+            break
+        pause.wait(0.001)
+    worker.go.set()
+    for thread in threads:
+        thread.join(FOR_S)
+    return answers
+
+
+def test_threads_share_one_call() -> None:
+    bench, worker = Bench(ALWAYS), Worker()
+    assert crowd_of_threads(bench, worker, 5) == [[1]] * 6
+    assert (worker.calls, bench.circuit.view().calls) == (1, 1)
+
+
+def test_threads_share_a_failure() -> None:
+    bench, worker = Bench(ALWAYS), Worker()
+    worker.error = Failed("x")
+    answers = crowd_of_threads(bench, worker, 3)
+    assert answers == [worker.error] * 4
+    assert (worker.calls, bench.circuit.view().streak) == (1, 1)
+
+
+def test_threads_do_not_share_what_cannot_be_copied() -> None:
+    bench, worker = Bench(ALWAYS), Worker()
+    worker.value = threading.Lock
+    assert len({id(answer) for answer in crowd_of_threads(bench, worker, 2)}) == 3
+    assert worker.calls == 3
+
+
+def test_a_thread_with_a_usable_answer_does_not_wait() -> None:
+    bench, worker = Bench(ALWAYS), Worker()
+    worker.go.set()
+    assert bench.served.call(worker, (), {}) == [1]
+    worker.go.clear()
+    worker.begun.clear()
+    refreshing = threading.Thread(target=bench.served.call, args=(worker, (), {}))
+    refreshing.start()
+    try:
+        assert worker.begun.wait(FOR_S)
+        assert bench.served.call(worker, (), {}) == [1]
+    finally:
+        worker.go.set()
+        refreshing.join(FOR_S)
+    assert bench.counted() == {("stale", "refresh"): 1}
+
+
+def test_an_awaitable_of_a_plain_function_is_neither_kept_nor_shared(
+    backend: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def inner() -> int:
+        await checkpoint()
+        return 7
+
+    async def task() -> None:
+        bench = Bench(ALWAYS)
+        for _ in range(2):
+            assert await bench.served.call(inner, (), {}) == 7
+        assert bench.circuit.view().calls == 2
+        assert bench.counted() == {}
+
+    run(backend, task)
+    assert caplog.messages == []
