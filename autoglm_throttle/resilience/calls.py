@@ -127,8 +127,8 @@ def guarded_function(circuit: Circuit, fn: Callable[..., Any]) -> Callable[..., 
 
 def guarded_coroutine(circuit: Circuit, fn: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
     """Decorate a coroutine function."""
-    core = circuit.breaker
-    usual = circuit.usual
+    core, clock = circuit.breaker, circuit.clock
+    usual, timed = circuit.usual, circuit.slow_s is not None
     unlimited = circuit.rules.timeout_s is None
 
     @wraps(fn)
@@ -138,14 +138,15 @@ def guarded_coroutine(circuit: Circuit, fn: Callable[..., Awaitable[Any]]) -> Ca
             circuit.keep_out()
             return await _asked_async(circuit, fn, args, kwargs)
         core.calls += 1
-        begun_s = 0.0 if usual else circuit.begin()
+        begun_s = clock() if timed else 0.0
         try:
             value = await (fn(*args, **kwargs) if unlimited else _in_time(circuit, fn, args, kwargs))
         except BaseException as error:
             circuit.settle(pass_, error, raised=True, elapsed_s=circuit.since(begun_s))
             raise
         if not (usual and core.clean and core.fast is pass_):
-            circuit.settle(pass_, value, raised=False, elapsed_s=circuit.since(begun_s))
+            elapsed_s = clock() - begun_s if timed else 0.0
+            circuit.settle(pass_, value, raised=False, elapsed_s=elapsed_s)
         return value
 
     return guarded

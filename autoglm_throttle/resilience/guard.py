@@ -20,8 +20,7 @@ R = TypeVar("R")
 
 _UNLIMITED: Final = (
     "guard {name!r} has a time limit, and nothing can interrupt a plain function: make it a coroutine "
-    "function, or give the client in it a limit of its own and set timeout_s and stream_idle_s of this guard "
-    "to None"
+    "function, or give the client in it a limit of its own, and this guard no timeout_s and stream_idle_s"
 )
 
 _SPENT: Final = Pass(generation=-2)
@@ -134,8 +133,8 @@ class Guard:
                 ends.
 
         Raises:
-            TypeError: the guard has a time limit that ``fn`` cannot be held to, since nothing can interrupt it,
-                or a fallback that ``fn`` cannot wait for.
+            TypeError: the guard has a time limit that ``fn`` cannot be held to, since nothing can interrupt
+                it, or a fallback that ``fn`` cannot wait for.
         """
         return decorated(self.circuit, fn)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from functools import partial, wraps
 from types import TracebackType
 from typing import Any
@@ -110,29 +110,29 @@ def guarded_generator(circuit: Circuit, fn: Callable[..., Any]) -> Callable[...,
 
     @wraps(fn)
     def guarded(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:  # noqa: ANN401
+        inner = fn(*args, **kwargs)
         circuit.keep_out()
         with Watch(circuit, circuit.admit()) as watch:
-            return (yield from _Steps(fn(*args, **kwargs), watch))
+            return (yield from _Steps(inner, watch))
 
     return guarded
 
 
 class _AsyncSteps:
-    """Takes the items of an inner generator one by one, and hands on what the consumer sends or throws."""
+    """Takes the items of an inner generator one by one, and hands on what the consumer sends or throws.
 
-    __slots__ = ("_circuit", "_inner", "_next", "item")
+    A block that closes the inner generator.
+    """
 
-    def __init__(self, circuit: Circuit) -> None:
-        self._circuit = circuit
-        self._inner: AsyncGenerator[Any, Any] | None = None
-        self._next: Callable[[], Any] | None = None
+    __slots__ = ("_idle_s", "_inner", "_name", "_next", "item")
+
+    def __init__(self, circuit: Circuit, inner: AsyncGenerator[Any, Any]) -> None:
+        self._idle_s = circuit.rules.stream_idle_s
+        self._name = circuit.name
+        self._inner = inner
+        self._next: Callable[[], Awaitable[Any]] = inner.__anext__
         self.item: Any = None
         """The newest one."""
-
-    def begin(self, inner: AsyncGenerator[Any, Any]) -> None:
-        """Take the items of this one."""
-        self._inner = inner
-        self._next = inner.__anext__
 
     async def more(self, watch: Watch) -> bool:
         """Wait for the next item.
@@ -143,14 +143,12 @@ class _AsyncSteps:
         Raises:
             TimeoutError: it is not there within ``stream_idle_s``.
         """
-        step, self._next = self._next, None
-        assert step is not None  # noqa: S101
-        idle_s = self._circuit.rules.stream_idle_s
+        step, self._next = self._next, self._inner.__anext__
         try:
-            if idle_s is None:
+            if self._idle_s is None:
                 self.item = await step()
             else:
-                self.item = await within(idle_s, step, f"{self._circuit.name} has sent nothing")
+                self.item = await within(self._idle_s, step, f"{self._name} has sent nothing")
         except StopAsyncIteration:
             return False
         if watch.waiting:
@@ -159,12 +157,11 @@ class _AsyncSteps:
 
     def sent(self, value: object) -> None:
         """Hand on what the consumer sent."""
-        assert self._inner is not None  # noqa: S101
-        self._next = self._inner.__anext__ if value is None else partial(self._inner.asend, value)
+        if value is not None:
+            self._next = partial(self._inner.asend, value)
 
     def thrown(self, error: BaseException) -> None:
         """Hand on what the consumer threw."""
-        assert self._inner is not None  # noqa: S101
         self._next = partial(self._inner.athrow, error)
 
     async def __aenter__(self) -> _AsyncSteps:
@@ -173,8 +170,7 @@ class _AsyncSteps:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._inner is not None:
-            await self._inner.aclose()
+        await self._inner.aclose()
 
 
 def guarded_async_generator(circuit: Circuit, fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -182,11 +178,11 @@ def guarded_async_generator(circuit: Circuit, fn: Callable[..., Any]) -> Callabl
 
     @wraps(fn)
     async def guarded(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:  # noqa: ANN401
+        inner = fn(*args, **kwargs)
         circuit.keep_out()
         pass_ = await circuit.admit_async()
-        async with _AsyncSteps(circuit) as steps:
+        async with _AsyncSteps(circuit, inner) as steps:
             with Watch(circuit, pass_) as watch:
-                steps.begin(fn(*args, **kwargs))
                 while await steps.more(watch):
                     try:
                         steps.sent((yield steps.item))
