@@ -92,7 +92,7 @@ class Breaker:
         self._decided_here = False
         self._lease_ask_s = lease_ask_s
         self._asked_s = -math.inf
-        self._refused: dict[Cause, int] = {}
+        self._refused = dict.fromkeys(Cause, 0)
         self._now = now
         self._begin(now)
 
@@ -119,7 +119,7 @@ class Breaker:
             self.would_refuse += 1
             self.calls += 1
             return UNRECORDED
-        self._refused[answer.cause] = self._refused.get(answer.cause, 0) + 1
+        self._refused[answer.cause] += 1
         return answer
 
     def refuses(self, now: float) -> Refusal | None:
@@ -196,7 +196,7 @@ class Breaker:
             retry_after_s=machine.retry_after_s(now),
             in_flight=trials + len(self._in_flight),
             calls=self.calls,
-            refused=dict(self._refused),
+            refused={cause: count for cause, count in self._refused.items() if count},
             would_refuse=self.would_refuse,
             stale_results=self.stale_results,
             classifier_errors=self.classifier_errors,

@@ -105,7 +105,9 @@ class Machine:
     def left_s(self, now: float) -> float:
         """What is left of the newest opening; not positive when it is over."""
         opened_s = self.opened_s
-        return 0.0 if opened_s is None else self.wait_s - max(0.0, now - opened_s)
+        if opened_s is None:
+            return 0.0
+        return self.wait_s - (now - opened_s) if now > opened_s else self.wait_s
 
     def seen(self, now: float) -> State:
         """What a caller would meet: an open breaker whose time is over reads half-open."""
