@@ -143,17 +143,20 @@ def test_who_leaves_early_counts_for_nothing(face: str, path: str, parts: int, s
 
 def test_a_response_that_is_dropped_unread_gives_its_place_back(face: str, server: str) -> None:
     guarded = patient(max_in_flight=1)
+    url = server + "/sized"
 
     def do(client: httpx.Client) -> None:
-        client.send(client.build_request("GET", server + "/sized"), stream=True)
+        client.send(client.build_request("GET", url), stream=True)
         gc.collect()
+        client.get(url)
 
     async def do_async(client: httpx.AsyncClient) -> None:
-        await client.send(client.build_request("GET", server + "/sized"), stream=True)
+        await client.send(client.build_request("GET", url), stream=True)
         gc.collect()
+        await client.get(url)
 
-    each(face, guarded, do, do_async, times=3)
-    assert guarded.outcomes == [NEUTRAL] * 3
+    each(face, guarded, do, do_async, times=1)
+    assert guarded.outcomes == [NEUTRAL, SUCCESS]
 
 
 @pytest.mark.parametrize(
