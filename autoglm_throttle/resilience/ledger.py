@@ -135,6 +135,12 @@ class Ledger:
             watch = self.watches.get(name)
             return (0, True) if watch is None else (watch.version, not watch.handing)
 
+    def own(self, name: str) -> int:
+        """The newest version that this process has made itself: what it says next, it says knowing that."""
+        with self.lock:
+            watch = self.watches.get(name)
+            return 0 if watch is None else watch.own
+
     def ticket(self, lease: Lease) -> tuple[str, float]:
         """The ticket of a trial that has ended, and when its lease ends; empty: none of this process."""
         with self.lock:
@@ -194,7 +200,7 @@ class Ledger:
         with self.lock:
             self.outbox.told(write)
             if ours:
-                self.note(write.name, remote)
+                self._made(write.name, remote)
                 return
         self.news(write.name, remote)
 
@@ -296,6 +302,12 @@ class Ledger:
         ticket, until_s = self.tickets.pop(lease.fence, ("", 0.0))
         if ticket:
             self.put(Finish(name, ticket, 0, Outcome.NEUTRAL, 0, 0.0, until_s))
+
+    def _made(self, name: str, remote: Remote | None) -> None:
+        watch = self.watches.get(name)
+        if watch is not None and remote is not None:
+            watch.note(remote, self.clock())
+            watch.own = remote.version
 
     def _latest(self, name: str) -> Remote | None:
         watch = self.watches.get(name)

@@ -228,8 +228,8 @@ class Teller:
         wire = self._wire
         match write:
             case Opening():
-                left_s = write.until_s - self._clock()
-                return wire.open(write.name, write.known, left_s, write.rounds, write.cause)
+                known, left_s = max(write.known, self._ledger.own(write.name)), write.until_s - self._clock()
+                return wire.open(write.name, known, left_s, write.rounds, write.cause)
             case Verb():
                 return wire.operate(write.name, write.known, write.state, again=write.again)
             case Finish():

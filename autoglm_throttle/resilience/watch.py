@@ -26,7 +26,7 @@ class Watch:
             breaker need not say so here.
     """
 
-    __slots__ = ("_changed", "_heard_s", "_news", "handing", "met", "name", "remote", "version")
+    __slots__ = ("_changed", "_heard_s", "_news", "handing", "met", "name", "own", "remote", "version")
 
     def __init__(self, name: str, changed: Callable[[Remote], None]) -> None:
         self.name: str = name
@@ -37,6 +37,8 @@ class Watch:
         """Know nothing, as in a forked process: what the parent's threads were about to hand over is lost."""
         self.version: int = 0
         """Of the newest state; also of one that this process has made itself."""
+        self.own: int = 0
+        """Of the newest that this process has made itself."""
         self.met: bool = False
         """Whether the store has answered yet, be it that it knows nothing."""
         self.handing: bool = False

@@ -1,0 +1,44 @@
+"""Fleets of stores that end with their test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from autoglm_throttle.doorbell import doorbell
+from autoglm_throttle.redis_client import RedisClients, RedisOptions
+from autoglm_throttle.resilience import push
+from autoglm_throttle.resilience.shared import TIMEOUT_S, RedisBreakerStore
+from autoglm_throttle.resilience.shared_wire import SharedRules
+from tests.resilience.shared.fleets import PATIENCE_S
+from tests.stores.polling import until
+
+Made = Callable[..., RedisBreakerStore]
+
+
+@pytest.fixture(autouse=True)
+def prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that listens looks more often whether it is to end: else each end takes a while."""
+    monkeypatch.setattr(push, "SLICE_S", 0.02)
+
+
+@pytest.fixture
+def made(redis_prefix: str) -> Iterator[Made]:
+    """Make stores, each as another process would, that listen; they are stopped after the test."""
+    stores: list[RedisBreakerStore] = []
+
+    def make(url: str, *, listens: bool = True, connect: Any = None, **rules: Any) -> RedisBreakerStore:
+        clients = RedisClients(RedisOptions(url))
+        where = SharedRules(redis_prefix, cluster=clients.cluster, **rules)
+        store = RedisBreakerStore(connect or (lambda: clients.sync(TIMEOUT_S)), doorbell, where)
+        stores.append(store)
+        if listens:
+            store.start()
+            until(lambda: store.listening, PATIENCE_S, "it listens")
+        return store
+
+    yield make
+    for store in stores:
+        store.stop()

@@ -1,0 +1,42 @@
+"""Stores of breakers on a real server, and breakers that write down what they are told."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+from autoglm_throttle.model import State
+from autoglm_throttle.resilience.store import Ask, Remote
+from tests.stores.polling import until
+
+PATIENCE_S = 10.0
+"""How long a thread may take on a busy machine before a test calls it dead."""
+SOON_S = 0.5
+"""For what takes a millisecond on an idle machine."""
+ONE = Ask(half_open_max=1, need=1, threshold=False, lease_s=0.5)
+"""One trial, whose success closes."""
+
+
+@dataclass
+class Diary:
+    """A breaker that only writes down what it is told, and when."""
+
+    states: list[Remote] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    threads: set[str] = field(default_factory=set)
+    told: threading.Event = field(default_factory=threading.Event)
+
+    def changed(self, remote: Remote) -> None:
+        self.states.append(remote)
+        self.times.append(time.monotonic())
+        self.threads.add(threading.current_thread().name)
+        self.told.set()
+
+    @property
+    def words(self) -> list[State]:
+        return [remote.state for remote in self.states]
+
+    def reads(self, *words: State) -> None:
+        """Wait until exactly these were told."""
+        until(lambda: self.words == list(words), PATIENCE_S, f"{list(words)}, but {self.words}")

@@ -1,0 +1,441 @@
+"""``breaker.lua`` on real servers: each command at an instant of ours, and any of them against a twin."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.model import Cause, Outcome, State
+from autoglm_throttle.resilience.outbox import Finish
+from autoglm_throttle.resilience.shared_wire import Reply, SharedRules, Wire, Words, reply, script, states
+from autoglm_throttle.resilience.store import Ask, Remote
+from tests.resilience.shared.fleets import ONE
+from tests.stores.server import RedisServer
+
+pytestmark = pytest.mark.server
+
+READS_TIME = "redis.call('TIME')"
+TIMED = script()[0].replace(READS_TIME, "{ table.remove(ARGV, 1), table.remove(ARGV, 1) }")
+"""The same with the clock as two more arguments."""
+START_S = 1_800_000_000.0
+NAME = "a"
+
+
+class Store:
+    """One breaker on a server, at times of ours."""
+
+    def __init__(self, client: redis.Redis, prefix: str) -> None:
+        self.client = client
+        self.wire = Wire(SharedRules(prefix), "me")
+        self.clock_s = START_S
+        self.known = 0
+
+    def call(self, words: Words) -> Reply:
+        keys, arguments = words
+        micros = round(self.clock_s * 1e6)
+        said = self.client.eval(TIMED, len(keys), *keys, *divmod(micros, 10**6), *arguments)
+        return reply(said)
+
+    def open(self, wait_s: float = 1.0, rounds: int = 0, known: int | None = None) -> Reply:
+        known = self.known if known is None else known
+        return self.keep(self.call(self.wire.open(NAME, known, wait_s, rounds, Cause.FAILURES)))
+
+    def acquire(self, ticket: str = "t", ask: Ask = ONE, known: int | None = None) -> Reply:
+        return self.keep(
+            self.call(self.wire.acquire(NAME, self.known if known is None else known, ask, ticket))
+        )
+
+    def finish(
+        self, outcome: Outcome, ticket: str = "t", *, need: int = 1, version: int | None = None
+    ) -> Reply:
+        version = self.known if version is None else version
+        return self.keep(self.call(self.wire.finish(Finish(NAME, ticket, version, outcome, need, 2.0, 0.0))))
+
+    def operate(self, state: State, *, again: bool = False, known: int | None = None) -> Reply:
+        known = self.known if known is None else known
+        return self.keep(self.call(self.wire.operate(NAME, known, state, again=again)))
+
+    def read(self, *names: str) -> dict[str, Remote | None]:
+        keys, _ = self.wire.read(names or [NAME])
+        micros = round(self.clock_s * 1e6)
+        said = self.client.eval(TIMED, len(keys), *keys, *divmod(micros, 10**6), "read")
+        return states(said, names or [NAME])
+
+    def keep(self, said: Reply) -> Reply:
+        if said.remote is not None:
+            self.known = max(self.known, said.remote.version)
+        return said
+
+    def word(self) -> State | None:
+        found = self.read()[NAME]
+        return None if found is None else found.state
+
+
+@pytest.fixture
+def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
+    with redis.Redis(port=redis_server.port, protocol=2) as made:
+        yield made
+
+
+@pytest.fixture
+def store(client: redis.Redis, redis_prefix: str) -> Store:
+    assert script()[0].count(READS_TIME) == 1
+    return Store(client, redis_prefix)
+
+
+def test_an_opening_is_known_for_as_long_as_it_lasts(store: Store) -> None:
+    assert store.word() is None
+    said = store.open(wait_s=2.0, rounds=3)
+    assert said.done
+    assert said.remote == Remote(round(START_S * 1e6), State.OPEN, 2.0, 3, Cause.FAILURES)
+    store.clock_s += 0.5
+    assert store.read() == {NAME: Remote(round(START_S * 1e6), State.OPEN, 1.5, 3, Cause.FAILURES)}
+    refused = store.acquire()
+    assert (refused.done, refused.remote) == (False, store.read()[NAME])
+
+
+def test_who_opens_without_knowing_of_another_opening_is_told_of_it(store: Store) -> None:
+    store.open(wait_s=2.0)
+    said = store.open(wait_s=9.0, known=0)
+    assert not said.done
+    assert said.remote is not None
+    assert said.remote.wait_s == 2.0
+
+
+def test_who_knows_of_it_opens_anew(store: Store) -> None:
+    first = store.open(wait_s=2.0)
+    again = store.open(wait_s=9.0)
+    assert again.done
+    assert first.remote is not None
+    assert again.remote is not None
+    assert again.remote.version > first.remote.version
+    assert again.remote.wait_s == 9.0
+
+
+def test_an_opening_beats_a_closing_that_its_process_did_not_know(store: Store) -> None:
+    store.open(wait_s=0.0)
+    store.clock_s += 1.0
+    store.acquire()
+    store.finish(Outcome.SUCCESS)
+    assert store.word() is State.CLOSED
+    assert store.open(known=1).done, "if both sides have moved, open wins"
+
+
+def test_an_opening_waits_for_a_trial_under_way_that_its_process_did_not_know(store: Store) -> None:
+    store.open(wait_s=0.0)
+    store.clock_s += 1.0
+    store.acquire()
+    said = store.open(known=1)
+    assert (said.done, said.remote and said.remote.state) == (False, State.HALF_OPEN)
+
+
+def test_one_trial_at_a_time_and_its_place_is_free_when_its_lease_is_over(store: Store) -> None:
+    store.open(wait_s=0.0)
+    first = store.acquire("1").lease()
+    assert first is not None
+    store.clock_s += ONE.lease_s - 1e-6
+    assert store.acquire("2").lease() is None
+    store.clock_s += 1e-6
+    second = store.acquire("2").lease()
+    assert second is not None
+    assert second.fence > first.fence
+    assert not store.finish(Outcome.SUCCESS, "1").done, "it has lost its place"
+    assert store.word() is State.HALF_OPEN
+
+
+def test_a_late_result_counts_if_nobody_has_asked_meanwhile(store: Store) -> None:
+    store.open(wait_s=0.0)
+    store.acquire()
+    store.clock_s += 10 * ONE.lease_s
+    assert store.finish(Outcome.SUCCESS).done
+    assert store.word() is State.CLOSED
+
+
+def test_who_is_refused_writes_nothing_and_renews_nothing(client: redis.Redis, store: Store) -> None:
+    store.open(wait_s=0.0)
+    store.acquire("1")
+    state, trials = store.wire.rules.keys(NAME)
+    for key in (state, trials):
+        client.pexpire(key, 60_000)
+    kept = client.hgetall(state), client.zrange(trials, 0, -1, withscores=True)
+    commands = client.info("commandstats")
+    for _ in range(200):
+        assert store.acquire("2").lease() is None
+    wrote = {"hset", "zadd", "zrem", "zremrangebyscore", "pexpire", "del", "publish"}
+    since = client.info("commandstats")
+    for command in wrote:
+        assert since.get(f"cmdstat_{command}") == commands.get(f"cmdstat_{command}"), command
+    assert (client.hgetall(state), client.zrange(trials, 0, -1, withscores=True)) == kept
+    assert client.pttl(state) <= 60_000
+    assert client.pttl(trials) <= 60_000
+
+
+@pytest.mark.parametrize("outcome", [Outcome.FAILURE, Outcome.SLOW])
+def test_a_trial_that_fails_opens_for_a_further_round(store: Store, outcome: Outcome) -> None:
+    store.open(wait_s=0.0, rounds=4)
+    store.acquire()
+    said = store.finish(outcome)
+    assert said.done
+    assert said.remote is not None
+    assert (said.remote.state, said.remote.wait_s, said.remote.rounds) == (State.OPEN, 2.0, 5)
+
+
+def test_a_trial_without_evidence_frees_its_place_at_once(store: Store) -> None:
+    store.open(wait_s=0.0)
+    store.acquire("1")
+    assert store.finish(Outcome.NEUTRAL, "1", version=0).done, "whatever is known of the version"
+    assert store.acquire("2").lease() is not None
+
+
+@pytest.mark.parametrize(("threshold", "places"), [(False, 3), (True, 4)])
+def test_a_round_admits_as_many_as_must_win_or_so_many_at_a_time(
+    store: Store, threshold: bool, places: int
+) -> None:
+    """Without a threshold three trials in all; with one three at a time, until three have won."""
+    ask = Ask(half_open_max=3, need=3, threshold=threshold, lease_s=5.0)
+    store.open(wait_s=0.0)
+    tickets = [str(number) for number in range(9)]
+    held = [ticket for ticket in tickets[:4] if store.acquire(ticket, ask).lease()]
+    assert len(held) == 3
+    assert store.finish(Outcome.SUCCESS, held[0], need=3).done
+    held += [ticket for ticket in tickets[4:6] if store.acquire(ticket, ask).lease()]
+    assert len(held) == places
+    store.finish(Outcome.SUCCESS, held[1], need=3)
+    said = store.finish(Outcome.SUCCESS, held[2], need=3)
+    assert said.remote is not None
+    assert said.remote.state is State.CLOSED
+
+
+def test_processes_that_want_fewer_trials_than_have_won_do_not_wait_for_ever(store: Store) -> None:
+    store.open(wait_s=0.0)
+    for ticket in ("1", "2"):
+        store.acquire(ticket, Ask(3, 3, False, 5.0))
+        store.finish(Outcome.SUCCESS, ticket, need=3)
+    said = store.acquire("3", ONE)
+    assert (said.lease(), said.remote and said.remote.state) == (None, State.CLOSED)
+
+
+def test_the_word_of_an_operator_stands_against_all_but_another(store: Store) -> None:
+    assert store.operate(State.FORCED_OPEN).done
+    assert not store.open().done
+    assert store.acquire().lease() is None
+    assert store.word() is State.FORCED_OPEN
+    assert store.operate(State.DISABLED, known=0).done, "also of one who has not heard of the last"
+    assert store.operate(State.CLOSED).done
+    found = store.read()[NAME]
+    assert found is not None
+    assert (found.state, found.cause) == (State.CLOSED, Cause.OPERATOR)
+
+
+def test_what_was_forgotten_is_told_again_only_if_nobody_has_said_anything_else(store: Store) -> None:
+    store.operate(State.FORCED_OPEN)
+    forced = store.known
+    store.operate(State.CLOSED)
+    assert not store.operate(State.FORCED_OPEN, again=True, known=forced).done
+    store.client.flushall()
+    assert store.operate(State.FORCED_OPEN, again=True, known=forced).done
+
+
+def test_a_lost_key_lets_one_trial_through_and_versions_rise_all_the_same(store: Store) -> None:
+    store.open(wait_s=9.0)
+    before = store.known
+    store.client.flushall()
+    store.clock_s -= 3600.0
+    lease = store.acquire().lease()
+    assert lease is not None
+    assert lease.version > before
+    assert store.acquire("2").lease() is None
+
+
+def test_a_clock_that_steps_back_holds_nobody_for_that_long(store: Store) -> None:
+    store.open(wait_s=1.0)
+    store.clock_s -= 3600.0
+    first = store.acquire("1")
+    assert first.lease() is not None, "it was open for longer than it was to be"
+    store.clock_s -= 3600.0
+    assert store.acquire("2").lease() is not None, "its lease is over"
+    before = store.known
+    assert store.finish(Outcome.FAILURE, "2").done
+    assert store.known > before
+
+
+def test_keys_live_an_hour_longer_than_what_they_say(client: redis.Redis, store: Store) -> None:
+    state, trials = store.wire.rules.keys(NAME)
+    store.open(wait_s=60.0)
+    assert 3_659_000 <= client.pttl(state) <= 3_660_000
+    store.clock_s += 61.0
+    store.acquire()
+    assert 3_601_000 <= client.pttl(state) <= 3_602_000
+    assert 1_900 <= client.pttl(trials) <= 2_000
+    store.finish(Outcome.SUCCESS)
+    assert 3_599_000 <= client.pttl(state) <= 3_600_000
+    assert not client.exists(trials)
+
+
+def test_what_an_operator_said_lives_for_as_long_as_somebody_reads_it(
+    client: redis.Redis, store: Store
+) -> None:
+    (state, _), month_ms = store.wire.rules.keys(NAME), 30 * 86_400_000
+    store.operate(State.DISABLED)
+    assert month_ms - 1000 <= client.pttl(state) <= month_ms
+    client.pexpire(state, 60_000)
+    store.read()
+    assert month_ms - 1000 <= client.pttl(state) <= month_ms
+    store.operate(State.CLOSED)
+    client.pexpire(state, 60_000)
+    store.read()
+    assert client.pttl(state) <= 60_000
+
+
+def test_a_foreign_value_hides_no_other_breaker(client: redis.Redis, store: Store) -> None:
+    client.sadd(store.wire.rules.keys("b")[0], "not ours")
+    store.open()
+    found = store.read(NAME, "b")
+    assert found["b"] is None
+    assert found[NAME] is not None
+
+
+def test_every_change_is_told_once(client: redis.Redis, store: Store) -> None:
+    with client.pubsub() as heard:  # type: ignore[no-untyped-call]  # redis-py's
+        heard.subscribe(store.wire.rules.channel)
+        assert (heard.get_message(timeout=5.0) or {})["type"] == "subscribe"
+        store.open(wait_s=0.5)
+        store.open(known=0)
+        store.acquire()
+        store.clock_s += 1.0
+        store.acquire()
+        store.finish(Outcome.SUCCESS)
+        store.operate(State.DISABLED)
+        told = [(heard.get_message(timeout=5.0) or {})["data"].decode().split() for _ in range(3)]
+        assert heard.get_message(timeout=0.02) is None
+    assert [words[2:4] for words in told] == [["open", "500000"], ["closed", "0"], ["disabled", "0"]]
+    assert {(words[0], words[-1]) for words in told} == {(NAME, "me")}
+
+
+@dataclass
+class Twin:
+    """The script in Python, without keys that expire."""
+
+    v: int = 0
+    state: str = ""
+    until: int = 0
+    wait: int = 0
+    rounds: int = 0
+    won: int = 0
+    fence: int = 0
+    trials: dict[str, int] = field(default_factory=dict)
+
+    def left(self, now: int) -> int:
+        left = self.until - now
+        return left if 0 <= left <= self.wait else 0
+
+    def go(self, now: int, known: int, state: str, wait: int, rounds: int) -> bool:
+        self.v = max(self.v + 1, known + 1, now)
+        self.state, self.until, self.wait, self.rounds, self.won = state, now + wait, wait, rounds, 0
+        self.trials = {}
+        return True
+
+    def open(self, now: int, known: int, wait: int, rounds: int) -> bool:
+        busy = self.state == "half_open" or (self.state == "open" and self.left(now) > 0)
+        if self.state in {"forced_open", "disabled"} or (self.v > known and busy):
+            return False
+        return self.go(now, known, "open", wait, rounds)
+
+    def acquire(self, now: int, known: int, ask: Ask, ticket: str) -> bool:
+        lease = round(ask.lease_s * 1e6)
+        if self.state in {"closed", "forced_open", "disabled"} or (
+            self.state == "open" and self.left(now) > 0
+        ):
+            return False
+        won = 0 if self.state == "open" else self.won
+        if self.v and won >= ask.need:
+            return self.go(now, known, "closed", 0, 0)
+        live = sum(now < end <= now + 4 * lease for end in self.trials.values())
+        if live + (0 if ask.threshold else won) >= ask.half_open_max:
+            return False
+        if not self.v:
+            self.v = max(1, known + 1, now)
+        self.state, self.until, self.wait, self.won = "half_open", now, 0, won
+        self.fence = max(self.fence + 1, now)
+        self.trials = {key: end for key, end in self.trials.items() if now < end <= now + 4 * lease}
+        self.trials[ticket] = now + lease
+        return True
+
+    def finish(self, now: int, known: int, outcome: Outcome, need: int, ticket: str) -> bool:
+        if outcome is Outcome.NEUTRAL:
+            self.trials.pop(ticket, None)
+            return True
+        if self.v != known or ticket not in self.trials:
+            return False
+        if outcome is not Outcome.SUCCESS:
+            return self.go(now, known, "open", 2_000_000, self.rounds + 1)
+        self.won += 1
+        if self.won >= need:
+            return self.go(now, known, "closed", 0, 0)
+        del self.trials[ticket]
+        return True
+
+    def operate(self, now: int, known: int, state: State, *, again: bool) -> bool:
+        if again and self.v > known:
+            return False
+        return self.go(now, known, state.value, 0, 0)
+
+
+ASKS = [ONE, Ask(2, 2, False, 1.0), Ask(1, 3, True, 0.3)]
+
+
+def step(chance: random.Random, store: Store, twin: Twin) -> tuple[Reply, bool]:
+    """The same command on both."""
+    now = round(store.clock_s * 1e6)
+    known = chance.choice([0, store.known, twin.v, twin.v])
+    ticket = str(chance.randrange(4))
+    ask = chance.choice(ASKS)
+    match chance.choice(["open", "acquire", "acquire", "acquire", "finish", "finish", "operate"]):
+        case "open":
+            wait_s, rounds = chance.choice([0.0, 0.2, 3.0]), chance.randrange(3)
+            return store.open(wait_s, rounds, known), twin.open(now, known, round(wait_s * 1e6), rounds)
+        case "acquire":
+            return store.acquire(ticket, ask, known), twin.acquire(now, known, ask, ticket)
+        case "finish":
+            outcome = chance.choice(list(Outcome))
+            said = store.finish(outcome, ticket, need=ask.need, version=known)
+            return said, twin.finish(now, known, outcome, ask.need, ticket)
+        case _:
+            again = chance.random() < 0.5
+            state = chance.choice([State.CLOSED, State.CLOSED, State.FORCED_OPEN, State.DISABLED])
+            return store.operate(state, again=again, known=known), twin.operate(
+                now, known, state, again=again
+            )
+
+
+@pytest.mark.parametrize("length", [60])
+def test_the_script_is_its_twin(client: redis.Redis, redis_prefix: str, length: int) -> None:
+    numbers = iter(range(10**6))
+
+    @given(st.integers(0, 2**32))
+    def same(seed: int) -> None:
+        chance = random.Random(seed)
+        store, twin = Store(client, f"{redis_prefix}{next(numbers)}"), Twin()
+        for _ in range(length):
+            store.clock_s += chance.choice([0.0, 1e-6, 0.1, 0.3, 1.0, -0.2, -100.0])
+            said, done = step(chance, store, twin)
+            now = round(store.clock_s * 1e6)
+            found = said.remote
+            assert said.done == done
+            if found is None:
+                assert twin.v == 0
+                continue
+            shown = twin.state if done or twin.state != "open" or twin.left(now) else found.state.value
+            assert (found.version, found.state.value, found.rounds) == (twin.v, shown, twin.rounds)
+            assert round(found.wait_s * 1e6) == (twin.left(now) if found.state is State.OPEN else 0)
+            kept: list[Any] = client.zrange(store.wire.rules.keys(NAME)[1], 0, -1)
+            assert {ticket.decode() for ticket in kept} == set(twin.trials)
+
+    same()

@@ -1,0 +1,129 @@
+"""Keys, arguments, replies and messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from redis.crc import key_slot
+
+from autoglm_throttle.model import Cause, Outcome, State
+from autoglm_throttle.resilience.outbox import Finish
+from autoglm_throttle.resilience.shared_wire import (
+    LONGEST_S,
+    ConfusedReply,
+    Message,
+    SharedRules,
+    Wire,
+    escaped,
+    message,
+    reply,
+    script,
+    states,
+)
+from autoglm_throttle.resilience.store import Ask, Lease, Remote
+
+WIRE = Wire(SharedRules("athr", "search"), "me")
+NAMES = st.text(st.characters(), max_size=20)
+"""Surrogates included, which no encoding knows."""
+
+
+@given(NAMES, NAMES)
+def test_two_names_never_share_a_key_and_both_keys_of_one_share_a_slot(one: str, other: str) -> None:
+    state, trials = WIRE.rules.keys(one)
+    assert state != trials
+    assert key_slot(state.encode()) == key_slot(trials.encode())
+    assert state.startswith("athr:search:{brk:")
+    assert state.count("{") == state.count("}") == 1
+    assert " " not in state
+    assert (WIRE.rules.keys(other)[0] == state) == (one == other)
+
+
+@given(NAMES, st.integers(1, 2**53), st.sampled_from(State), st.integers(0, 2**50), st.sampled_from(Cause))
+def test_a_message_is_what_was_told(name: str, version: int, state: State, left: int, cause: Cause) -> None:
+    said = message(f"{escaped(name)} {version} {state} {left} 3 {cause} somebody".encode())
+    if state is State.RAMPING:
+        assert said is None, "a ramp is each process's own"
+    else:
+        assert said == Message(name, Remote(version, state, left / 1e6, 3, cause), "somebody")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"", b"hello", b"a 1 open 0 0", b"a x open 0 0 trial me", b"a 1 ajar 0 0 trial me", b"\xff" * 9),
+        *(b"a 0 open 0 0 trial me", b"a 1 open 0 0 trial me more", b"a 1 open y 0 trial me", None, 7),
+        *(b"\xff\xfe 1 open 0 0 trial me", [b"a"]),
+    ],
+)
+def test_what_anybody_publishes_is_not_believed(data: Any) -> None:
+    assert message(data) is None
+
+
+def test_a_cause_of_a_later_version_does_not_hide_the_state() -> None:
+    assert message("a 1 open 0 0 moonlight me") == Message(
+        "a", Remote(1, State.OPEN, cause=Cause.REMOTE), "me"
+    )
+
+
+def test_every_number_is_a_whole_one() -> None:
+    keys, words = WIRE.open("a b", 7, 1.25, 2, Cause.FAILURES)
+    assert keys == ("athr:search:{brk:a%20b}:h", "athr:search:{brk:a%20b}:t")
+    assert words == ("open", "a%20b", "athr:search:brk:ev", "me", 7, 1_250_000, 2, "failures")
+    _, words = WIRE.acquire("a", 7, Ask(3, 2, True, 0.5), "me:1")
+    assert words[5:] == (3, 2, 1, 500_000, "me:1")
+    _, words = WIRE.finish(Finish("a", "me:1", 7, Outcome.SLOW, 2, 9.0, 0.0))
+    assert words[4:] == (7, "slow", 2, 9_000_000, "me:1")
+    _, words = WIRE.operate("a", 7, State.DISABLED, again=True)
+    assert words[5:] == ("disabled", 0)
+    assert WIRE.read(["a", "b"]) == (("athr:search:{brk:a}:h", "athr:search:{brk:b}:h"), ("read",))
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(-1.0, 0), (float("inf"), LONGEST_S * 1e6), (1e-9, 0)])
+def test_no_time_is_too_long_or_too_short(seconds: float, told: float) -> None:
+    assert WIRE.open("a", 0, seconds, 0, Cause.FAILURES)[1][5] == told
+    assert WIRE.acquire("a", 0, Ask(1, 1, False, seconds), "")[1][8] == max(told, 1)
+
+
+def test_a_reply_is_a_lease_only_if_one_was_given() -> None:
+    given = reply([1, 9, b"half_open", 0, 2, b"trial", 77])
+    assert given.lease() == Lease(77, 9, 2)
+    full = reply([0, 9, b"half_open", 0, 2, b"trial", 77])
+    assert full.lease() is None
+    assert full.remote == Remote(9, State.HALF_OPEN, 0.0, 2, Cause.TRIAL)
+    assert reply([1, 9, b"closed", 0, 0, b"trial", 77]).lease() is None
+    nothing = reply([0, 0, b"", 0, 0, b"", 0])
+    assert (nothing.remote, nothing.lease()) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [None, 1, b"OK", [], [1, 2, 3], [1, 9, b"ajar", 0, 2, b"trial", 77], [1, None, b"open", 0, 2, b"", 0]],
+)
+def test_what_is_no_reply_of_the_script_is_an_error(said: Any) -> None:
+    with pytest.raises(ConfusedReply, match="the script answered"):
+        reply(said)
+
+
+def test_states_are_read_one_by_one() -> None:
+    said = [9, b"open", 1_500_000, 2, b"failures", 0, b"", 0, 0, b"", 8, b"ajar", 0, 0, b""]
+    assert states(said, ["a", "b", "c"]) == {
+        "a": Remote(9, State.OPEN, 1.5, 2, Cause.FAILURES),
+        "b": None,
+        "c": None,
+    }
+    with pytest.raises(ConfusedReply):
+        states(said, ["a"])
+    with pytest.raises(ConfusedReply):
+        states(b"OK", [])
+
+
+def test_the_script_is_what_redis_6_takes() -> None:
+    text, digest = script()
+    assert len(digest) == 40
+    assert text.count("'TIME'") == 1
+    assert not text.startswith("#!")
+    assert "struct" not in text
+    assert "tostring" not in text
