@@ -7,7 +7,6 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
 from autoglm_throttle import journal
@@ -25,8 +24,8 @@ from autoglm_throttle.resilience.rules import Rules
 from autoglm_throttle.resilience.served import Served
 from autoglm_throttle.resilience.stale_cache import StaleCache
 from autoglm_throttle.settings import BreakerSettings, ConfigError, GuardPolicy, Problem, Settings
-from autoglm_throttle.settings.breaker_rules import contradictions
 from autoglm_throttle.settings.guard_policy import GuardName
+from autoglm_throttle.settings.guard_rules import breaker_of
 from autoglm_throttle.snapshot import GuardsView
 
 if TYPE_CHECKING:
@@ -37,7 +36,6 @@ _log = logging.getLogger("autoglm_throttle")
 Listener = Callable[[Transition], None]
 """Is told of each change of a breaker, once and in order. It should not block: calls wait for it."""
 
-_OF_A_GUARD: Final = tuple(field.name for field in fields(Rules))
 _NAME: Final = GuardName()
 _UNGUARDED: Final = Rules(mode=Mode.DISABLED)
 """Of calls under names for which there is no room: better without a breaker than without an answer."""
@@ -110,7 +108,7 @@ class Guards:
             ValueError: the name has a guard already.
         """
         feature = self._feature(name, criticality, fallback, shed_above)
-        rules = self._rules(name, breaker)
+        rules = Rules(**breaker_of(self._settings, name, breaker))
         judge = Judge(classify=classify, ignore=tuple(ignore), expected=tuple(expected))
         with self._lock:
             if name in self._circuits or name in self._dropped:
@@ -168,7 +166,9 @@ class Guards:
             circuit = self._circuits.get(name) or self._dropped.get(name)
             if circuit is not None:
                 return circuit
-            return self._add(self._feature(name, None, None, None), self._rules(name, None), Judge())
+            return self._add(
+                self._feature(name, None, None, None), Rules(**breaker_of(self._settings, name)), Judge()
+            )
 
     def _feature(
         self,
@@ -237,21 +237,6 @@ class Guards:
             self._full = True
             journal.guards_full(most).write()
         return False
-
-    def _rules(self, name: str, own: BreakerSettings | None) -> Rules:
-        """The figures of a guard: its own in code, then those of its table, then those of all.
-
-        Raises:
-            ConfigError: its own contradict each other or the others.
-        """
-        policy = self._settings.guards.get(name)
-        values = {key: getattr(self._settings, f"breaker_{key}") for key in _OF_A_GUARD}
-        given = {} if own is None else own.given()
-        values |= ({} if policy is None else policy.given()) | given
-        problems = contradictions(values, given)
-        if problems:
-            raise ConfigError(Problem(f"{name}.{p.variable}", p.message, p.hint) for p in problems)
-        return Rules(**values)
 
     def _count(self, name: str, rung: Rung, cause: str) -> None:
         with self._lock:
