@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 _UNLIMITED: Final = (
     "guard {name!r} has a time limit, and nothing can interrupt a plain function: make it a coroutine "
-    "function, or give the client in it a limit of its own, and this guard no timeout_s and stream_idle_s"
+    "function, or give the client in it a limit of its own, and this guard no timeout_s, no stream_idle_s"
 )
 
 _SPENT: Final = Pass(generation=-2)

@@ -1,0 +1,143 @@
+"""One guarded act through each of the faces, without an event loop: nothing here really waits."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any
+
+from autoglm_throttle.model import Outcome, SlowIs, Trip
+from autoglm_throttle.resilience.calls import attempt, attempt_async
+from autoglm_throttle.resilience.circuit import Circuit
+from autoglm_throttle.resilience.guard import Guard
+from autoglm_throttle.resilience.judge import Judge
+from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.testing import ManualClock
+
+Act = Callable[[], object]
+
+
+def drive(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine that never suspends."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value
+    coroutine.close()
+    raise AssertionError("it waits for something")
+
+
+def block(circuit: Circuit, act: Act) -> object:
+    with Guard(circuit):
+        return act()
+
+
+def async_block(circuit: Circuit, act: Act) -> object:
+    async def call() -> object:
+        async with Guard(circuit):
+            return act()
+
+    return drive(call())
+
+
+def function(circuit: Circuit, act: Act) -> object:
+    @Guard(circuit)
+    def call() -> object:
+        return act()
+
+    return call()
+
+
+def coroutine(circuit: Circuit, act: Act) -> object:
+    @Guard(circuit)
+    async def call() -> object:
+        return act()
+
+    return drive(call())
+
+
+def awaitable(circuit: Circuit, act: Act) -> object:
+    async def inner() -> object:
+        return act()
+
+    @Guard(circuit)
+    def call() -> Coroutine[Any, Any, object]:
+        return inner()
+
+    return drive(call())
+
+
+def generator(circuit: Circuit, act: Act) -> object:
+    @Guard(circuit)
+    def stream() -> Iterator[object]:
+        yield "first"
+        yield act()
+
+    return list(stream())[-1]
+
+
+def async_generator(circuit: Circuit, act: Act) -> object:
+    @Guard(circuit)
+    async def stream() -> AsyncIterator[object]:
+        yield "first"
+        yield act()
+
+    async def call() -> object:
+        return [item async for item in stream()][-1]
+
+    return drive(call())
+
+
+def tried(circuit: Circuit, act: Act) -> object:
+    attempted = attempt(circuit, act, (), {})
+    if attempted.error is not None:
+        raise attempted.error
+    return attempted.value
+
+
+def async_tried(circuit: Circuit, act: Act) -> object:
+    async def call() -> object:
+        return act()
+
+    attempted = drive(attempt_async(circuit, call, (), {}))
+    if attempted.error is not None:
+        raise attempted.error
+    return attempted.value
+
+
+FACES: dict[str, Callable[[Circuit, Act], object]] = {
+    face.__name__: face
+    for face in (
+        *(block, async_block, function, coroutine, awaitable, generator, async_generator),
+        *(tried, async_tried),
+    )
+}
+
+STREAMS = ("generator", "async_generator")
+"""They have no returned value, and slowness of their own."""
+
+BLOCKS = ("block", "async_block")
+"""They have no returned value."""
+
+
+def telling(judge: Judge | None = None, slow_call_s: float | None = None) -> Circuit:
+    """A closed circuit with one failure in mind, that shows what the next outcome is."""
+    rules = Rules(
+        failures=3,
+        trip=frozenset({Trip.CONSECUTIVE, Trip.SLOW_RATE}),
+        slow_is=SlowIs.SEPARATE,
+        slow_call_s=slow_call_s,
+    )
+    circuit = Circuit("told", rules, clock=ManualClock(), judge=judge)
+    entered = circuit.breaker.allow(circuit.clock())
+    circuit.breaker.record(entered, Outcome.FAILURE, circuit.clock())  # type: ignore[arg-type]
+    return circuit
+
+
+def told(circuit: Circuit) -> Outcome:
+    """The outcome of the one call since `telling`."""
+    view = circuit.view()
+    if view.window_slow:
+        return Outcome.SLOW
+    by_streak = {0: Outcome.SUCCESS, 1: Outcome.NEUTRAL, 2: Outcome.FAILURE}
+    assert view.calls == 2
+    return by_streak[view.streak]

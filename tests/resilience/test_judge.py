@@ -1,0 +1,277 @@
+"""What counts as what, row by row, and on every face."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from autoglm_throttle.model import Cause, GuardRefused, Outcome, Refusal, State
+from autoglm_throttle.resilience.judge import (
+    TEXT_AT_MOST,
+    Judge,
+    failure_text,
+    status_outcome,
+    timed,
+)
+from tests.resilience.faces import BLOCKS, FACES, STREAMS, telling, told
+
+SUCCESS, FAILURE, NEUTRAL, SLOW = Outcome.SUCCESS, Outcome.FAILURE, Outcome.NEUTRAL, Outcome.SLOW
+
+REFUSED = GuardRefused(Refusal("inner", State.OPEN, Cause.FAILURES, 3.0))
+
+USERS = Judge(ignore=(KeyError,), expected=(FileNotFoundError,))
+
+
+class Subclassed(httpx.InvalidURL):
+    """A subclass counts as what it is."""
+
+
+class InvalidURL(Exception):
+    """The name alone makes no mistake of the caller's."""
+
+
+class TransportRefused(GuardRefused, httpx.TransportError):
+    """As the transports raise it."""
+
+
+PLAIN_ROWS: list[tuple[BaseException, Outcome]] = [
+    (asyncio.CancelledError(), NEUTRAL),
+    (KeyboardInterrupt(), NEUTRAL),
+    (SystemExit(1), NEUTRAL),
+    (BaseExceptionGroup("cancelled", [asyncio.CancelledError(), ValueError()]), NEUTRAL),
+    (REFUSED, NEUTRAL),
+    (TransportRefused(REFUSED.refusal), NEUTRAL),
+    (KeyError("ignored"), NEUTRAL),
+    (FileNotFoundError("expected"), SUCCESS),
+    (ExceptionGroup("one fails", [KeyError(), OSError(), FileNotFoundError()]), FAILURE),
+    (ExceptionGroup("one is ignored", [FileNotFoundError(), KeyError()]), NEUTRAL),
+    (ExceptionGroup("all expected", [FileNotFoundError(), FileNotFoundError()]), SUCCESS),
+    (ExceptionGroup("deep", [ExceptionGroup("down", [FileNotFoundError(), OSError()])]), FAILURE),
+    (ExceptionGroup("refused", [REFUSED, FileNotFoundError()]), NEUTRAL),
+    (httpx.UnsupportedProtocol("gopher"), NEUTRAL),
+    (httpx.LocalProtocolError("of ours"), NEUTRAL),
+    (httpx.InvalidURL("no"), NEUTRAL),
+    (Subclassed("no"), NEUTRAL),
+    (httpx.CookieConflict("two"), NEUTRAL),
+    (httpx.StreamConsumed(), NEUTRAL),
+    (httpx.TooManyRedirects("round and round"), NEUTRAL),
+    (InvalidURL("another library's"), FAILURE),
+    (TimeoutError(), FAILURE),
+    (httpx.ConnectTimeout("slow"), FAILURE),
+    (httpx.RemoteProtocolError("theirs"), FAILURE),
+    (httpx.DecodingError("not gzip"), FAILURE),
+    (ValueError("any other"), FAILURE),
+]
+
+
+def name_of(value: object) -> str:
+    return type(value).__name__ if isinstance(value, BaseException) else str(value)
+
+
+@pytest.mark.parametrize(("error", "outcome"), PLAIN_ROWS, ids=name_of)
+def test_what_an_exception_counts_as(error: BaseException, outcome: Outcome) -> None:
+    assert USERS.judge(error, raised=True) is outcome
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize(("error", "outcome"), PLAIN_ROWS, ids=name_of)
+def test_what_an_exception_counts_as_on_each_face(face: str, error: BaseException, outcome: Outcome) -> None:
+    circuit = telling(USERS)
+
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        FACES[face](circuit, fail)
+    assert caught.value is error
+    assert told(circuit) is outcome
+
+
+def test_an_exception_is_what_it_is_before_the_users_word() -> None:
+    judge = Judge(classify=lambda _: FAILURE)
+    assert judge.judge(REFUSED, raised=True) is NEUTRAL
+    assert judge.judge(asyncio.CancelledError(), raised=True) is NEUTRAL
+
+
+def test_the_users_word_comes_before_the_lists_and_none_goes_on() -> None:
+    asked: list[object] = []
+
+    def classify(seen: object) -> Outcome | None:
+        asked.append(seen)
+        return SUCCESS if isinstance(seen, KeyError) else None
+
+    judge = Judge(classify=classify, ignore=(KeyError, LookupError))
+    known, other = KeyError(), LookupError()
+    assert judge.judge(known, raised=True) is SUCCESS
+    assert judge.judge(other, raised=True) is NEUTRAL
+    assert asked == [known, other]
+
+
+def test_the_users_word_is_asked_about_a_group_and_then_about_its_leaves() -> None:
+    leaf = OSError()
+    group = ExceptionGroup("all", [leaf])
+    asked: list[object] = []
+    assert Judge(classify=asked.append).judge(group, raised=True) is FAILURE
+    assert asked == [group, leaf]
+
+
+def test_a_slow_leaf_weighs_more_than_a_success_and_less_than_no_evidence() -> None:
+    words: dict[type[object], Outcome] = {KeyError: NEUTRAL, OSError: SLOW, ValueError: SUCCESS}
+    judge = Judge(classify=lambda seen: words.get(type(seen)))
+    assert judge.judge(ExceptionGroup("", [ValueError(), OSError()]), raised=True) is SLOW
+    assert judge.judge(ExceptionGroup("", [OSError(), KeyError()]), raised=True) is NEUTRAL
+
+
+WITH_VALUES = [face for face in FACES if face not in STREAMS and face not in BLOCKS]
+
+
+@pytest.mark.parametrize("face", WITH_VALUES)
+@pytest.mark.parametrize("outcome", Outcome)
+def test_the_users_word_on_a_returned_value(face: str, outcome: Outcome) -> None:
+    circuit = telling(Judge(classify=lambda seen: outcome if seen == "an answer" else None))
+    assert FACES[face](circuit, lambda: "an answer") == "an answer"
+    assert told(circuit) is outcome
+
+
+@pytest.mark.parametrize("face", WITH_VALUES)
+def test_an_exception_that_is_returned_is_a_value(face: str) -> None:
+    circuit = telling(USERS)
+    assert isinstance(FACES[face](circuit, OSError), OSError)
+    assert told(circuit) is SUCCESS
+
+
+@pytest.mark.parametrize("face", [*STREAMS, *BLOCKS])
+def test_where_there_is_no_value_nobody_is_asked_about_one(face: str) -> None:
+    asked: list[object] = []
+    circuit = telling(Judge(classify=asked.append))
+    FACES[face](circuit, lambda: "an answer")
+    assert asked == []
+    assert told(circuit) is SUCCESS
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize(("took_s", "outcome"), [(0.5, SUCCESS), (0.5000001, SLOW)])
+def test_a_success_that_took_too_long_is_slow(face: str, took_s: float, outcome: Outcome) -> None:
+    circuit = telling(slow_call_s=0.5)
+    FACES[face](circuit, lambda: circuit.clock.advance(took_s))  # type: ignore[attr-defined]
+    assert told(circuit) is (SUCCESS if face in STREAMS else outcome)
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_a_failure_is_never_slow(face: str) -> None:
+    circuit = telling(slow_call_s=0.5)
+
+    def fail() -> None:
+        circuit.clock.advance(9.0)  # type: ignore[attr-defined]
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        FACES[face](circuit, fail)
+    assert told(circuit) is FAILURE
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"), [(True, "not bool"), ("failure", "not str"), ("raises", "the user's own")]
+)
+@pytest.mark.parametrize("face", FACES)
+def test_a_classifier_that_fails_is_neutral_counted_and_said_once(
+    face: str, answer: object, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def classify(_: object) -> Outcome | None:
+        if answer == "raises":
+            raise RuntimeError("the user's own")
+        return answer  # type: ignore[return-value]
+
+    circuit = telling(Judge(classify=classify))
+    error = OSError("the dependency's")
+
+    def fail() -> None:
+        raise error
+
+    for _ in range(3):
+        with pytest.raises(OSError, match="the dependency's") as caught:
+            FACES[face](circuit, fail)
+        assert caught.value is error
+    assert circuit.view().streak == 1
+    assert circuit.view().classifier_errors == 3
+    assert len(caplog.records) == 1
+    assert words in caplog.text
+    circuit.clock.advance(10.0)  # type: ignore[attr-defined]
+    with pytest.raises(OSError, match="the dependency's"):
+        FACES[face](circuit, fail)
+    assert len(caplog.records) == 2
+
+
+@pytest.mark.parametrize("face", WITH_VALUES)
+def test_a_classifier_that_fails_on_a_value_leaves_the_caller_his_value(face: str) -> None:
+    def classify(_: object) -> Outcome:
+        raise RuntimeError
+
+    circuit = telling(Judge(classify=classify))
+    assert FACES[face](circuit, lambda: 7) == 7
+    assert told(circuit) is NEUTRAL
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_who_interrupts_a_classifier_still_frees_the_place(face: str) -> None:
+    def classify(_: object) -> Outcome:
+        raise KeyboardInterrupt
+
+    circuit = telling(Judge(classify=classify))
+
+    def fail() -> None:
+        raise OSError
+
+    with pytest.raises(KeyboardInterrupt):
+        FACES[face](circuit, fail)
+    assert told(circuit) is NEUTRAL
+
+
+def test_a_classifier_must_answer_at_once() -> None:
+    async def classify(_: object) -> Outcome | None:
+        return None
+
+    with pytest.raises(TypeError, match="plain function"):
+        Judge(classify=classify)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("status", range(100, 600))
+def test_what_a_status_counts_as(status: int) -> None:
+    expected = {500: FAILURE, 502: FAILURE, 503: FAILURE, 504: FAILURE, 429: NEUTRAL}
+    assert status_outcome(status) is expected.get(status, SUCCESS)
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_only_a_success_can_be_slow(outcome: Outcome) -> None:
+    assert timed(outcome, 2.0, 1.0) is (SLOW if outcome is SUCCESS else outcome)
+    assert timed(outcome, 2.0, None) is outcome
+    assert timed(outcome, 1.0, 1.0) is outcome
+
+
+def test_what_somebody_else_says_of_a_value_holds_where_the_user_is_silent() -> None:
+    silent, speaking = Judge(), Judge(classify=lambda _: SUCCESS)
+    assert silent.judge(503, raised=False, otherwise=FAILURE) is FAILURE
+    assert speaking.judge(503, raised=False, otherwise=FAILURE) is SUCCESS
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("failure", "text"),
+    [
+        (lambda: ValueError("no such index"), "ValueError: no such index"),
+        (ValueError, "ValueError"),
+        (lambda: ValueError("x" * 999), "ValueError: " + "x" * TEXT_AT_MOST),
+        (lambda: "HTTP 503", "HTTP 503"),
+        (lambda: "y" * 999, "y" * TEXT_AT_MOST),
+        (Unspeakable, "Unspeakable"),
+    ],
+)
+def test_a_failure_in_words(failure: Callable[[], BaseException | str], text: str) -> None:
+    assert failure_text(failure()) == text
