@@ -1,0 +1,127 @@
+"""The garbage collector, or a signal handler, may end a stream in the midst of anything the circuit does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from autoglm_throttle.model import BreakerView, Cause, Outcome, Pass, Refusal, State
+from autoglm_throttle.resilience import (
+    breaker,
+    circuit,
+    courier,
+    evidence,
+    locked,
+    places,
+    ramp,
+    trials,
+    window,
+)
+from autoglm_throttle.resilience.rules import Rules
+from tests.collecting import Collector
+from tests.resilience.tripping import Clocked, Told, half_open, passed
+
+WATCHED = {
+    str(module.__file__)
+    for module in (breaker, circuit, courier, evidence, locked, places, ramp, trials, window)
+}
+
+
+class Scene:
+    """A half-open circuit with one trial that nobody reads any more, one that goes on, and room for two."""
+
+    def __init__(self) -> None:
+        self.told = Told()
+        self.circuit: Clocked = half_open(Rules(failures=1, half_open_max=4), told=self.told)
+        self.forgotten = passed(self.circuit.enter())
+        self.running = passed(self.circuit.enter())
+
+    def collect(self) -> None:
+        self.circuit.leave(self.forgotten, Outcome.NEUTRAL)
+
+    def seen(self) -> tuple[BreakerView, list[object]]:
+        view = self.circuit.view()
+        return replace(view, stale_results=0), [(change.before, change.after) for change in self.told.changes]
+
+
+def enter(scene: Scene) -> None:
+    passed(scene.circuit.enter())
+
+
+def overfill(scene: Scene) -> None:
+    """One more than there is room for, if nobody leaves."""
+    for _ in range(2):
+        passed(scene.circuit.enter())
+
+
+def win(scene: Scene) -> None:
+    scene.circuit.leave(scene.running, Outcome.SUCCESS)
+
+
+def lose(scene: Scene) -> None:
+    scene.circuit.leave(scene.running, Outcome.FAILURE, "it fails")
+    scene.circuit.enter()
+
+
+def expire(scene: Scene) -> None:
+    scene.circuit.clock.advance(30.0)
+    scene.circuit.enter()
+
+
+def reset(scene: Scene) -> None:
+    scene.circuit.reset()
+
+
+def look(scene: Scene) -> None:
+    scene.circuit.view()
+    scene.circuit.state()
+    scene.circuit.refuses()
+
+
+ACTS: list[Callable[[Scene], None]] = [enter, overfill, win, lose, expire, reset, look]
+
+
+@pytest.mark.untraced
+@pytest.mark.parametrize("act", ACTS)
+def test_whatever_is_collected_counts_before_or_after_but_never_between(act: Callable[[Scene], None]) -> None:
+    orders = []
+    for first, then in ((Scene.collect, act), (act, Scene.collect)):
+        scene = Scene()
+        first(scene)
+        then(scene)
+        orders.append(scene.seen())
+    moment = 0
+    while True:
+        moment += 1
+        scene = Scene()
+        collector = Collector(scene.collect, moment, WATCHED)
+        collector.watch(partial(act, scene))
+        if collector.seen < moment:
+            break
+        assert scene.seen() in orders
+        assert scene.circuit.view().trials <= 4
+    assert moment > 5
+
+
+def ask(scene: Scene, answers: list[Pass | Refusal]) -> None:
+    answers.append(scene.circuit.enter())
+
+
+@pytest.mark.untraced
+@pytest.mark.parametrize("act", [win, lose, reset, expire])
+def test_who_asks_in_the_midst_of_a_change_is_refused_or_right(act: Callable[[Scene], None]) -> None:
+    busy = Refusal("db", State.HALF_OPEN, Cause.IN_FLIGHT, 0.0)
+    answers: list[Pass | Refusal] = []
+    moment = 0
+    while True:
+        moment += 1
+        scene = Scene()
+        collector = Collector(partial(ask, scene, answers), moment, WATCHED)
+        collector.watch(partial(act, scene))
+        if collector.seen < moment:
+            break
+        assert scene.circuit.view().trials <= 4
+    assert busy in answers

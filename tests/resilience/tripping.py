@@ -1,0 +1,69 @@
+"""Circuits in the states that tests begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from autoglm_throttle.model import Outcome, Pass, Refusal, State, Transition
+from autoglm_throttle.resilience.circuit import Circuit
+from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.testing import ManualClock
+
+
+class Told:
+    """What an observer was told."""
+
+    def __init__(self) -> None:
+        self.changes: list[Transition] = []
+
+    def __call__(self, changes: Sequence[Transition]) -> None:
+        self.changes.extend(changes)
+
+    @property
+    def states(self) -> list[State]:
+        """Those that were announced."""
+        return [change.after for change in self.changes]
+
+
+class Clocked(Circuit):
+    """A circuit on a clock that only the test moves."""
+
+    clock: ManualClock
+
+    def __init__(self, rules: Rules | None = None, **parts: Any) -> None:
+        super().__init__("db", rules or Rules(failures=1), clock=ManualClock(), **parts)
+
+
+def passed(answer: Pass | Refusal) -> Pass:
+    """The pass, which there must be."""
+    assert isinstance(answer, Pass), answer
+    return answer
+
+
+def refused(answer: Pass | Refusal) -> Refusal:
+    """The refusal, which there must be."""
+    assert isinstance(answer, Refusal), answer
+    return answer
+
+
+def fail(circuit: Circuit, times: int = 1) -> None:
+    """Let calls fail."""
+    for _ in range(times):
+        circuit.leave(passed(circuit.enter()), Outcome.FAILURE, "it fails")
+
+
+def opened(rules: Rules | None = None, **parts: Any) -> Clocked:
+    """A circuit that has opened at this moment."""
+    circuit = Clocked(rules, **parts)
+    fail(circuit, circuit.rules.failures)
+    assert circuit.state() is State.OPEN
+    return circuit
+
+
+def half_open(rules: Rules | None = None, **parts: Any) -> Clocked:
+    """A circuit whose open period has ended at this moment."""
+    circuit = opened(rules, **parts)
+    circuit.clock.advance(circuit.rules.open_s)
+    assert circuit.state() is State.HALF_OPEN
+    return circuit
