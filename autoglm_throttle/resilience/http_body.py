@@ -36,7 +36,7 @@ class BodyWatch:
 
     __slots__ = (
         *("_asked_s", "_begun_s", "_circuit", "_got", "_keep", "_length", "_pass", "_slow", "_slow_call_s"),
-        *("_spent_s", "_waiting"),
+        *("_spent_s", "_waiting", "outcome"),
     )
 
     def __init__(
@@ -49,6 +49,8 @@ class BodyWatch:
         self._begun_s = begun_s
         self._length = length
         self._keep = keep
+        self.outcome: Outcome = Outcome.NEUTRAL
+        """As it was recorded."""
         self._got = 0
         self._slow = False
         self._waiting = first
@@ -103,7 +105,7 @@ class BodyWatch:
         self._keep = None
         pass_, self._pass = self._pass, None
         if pass_ is not None:
-            self._circuit.settle(pass_, error, raised=True)
+            self.outcome = self._circuit.settle(pass_, error, raised=True)
 
     def left(self) -> None:
         """The reader wants no more of it. Who leaves after the last byte has missed nothing."""
@@ -132,6 +134,7 @@ class BodyWatch:
     def _leave(self, outcome: Outcome) -> None:
         pass_, self._pass = self._pass, None
         if pass_ is not None:
+            self.outcome = outcome
             self._circuit.leave(pass_, outcome)
 
     def _spend(self) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 from autoglm_throttle.model import On429, Outcome, Pass
 from autoglm_throttle.resilience.http_body import BodyWatch
 from autoglm_throttle.resilience.http_fields import body_bytes, retry_after_s
+from autoglm_throttle.resilience.http_served import Landing
+from autoglm_throttle.resilience.http_stale import Ask, kept
 from autoglm_throttle.resilience.judge import status_outcome
 
 if TYPE_CHECKING:
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     from autoglm_throttle.resilience.circuit import Circuit
     from autoglm_throttle.resilience.http_answer import Pairs
     from autoglm_throttle.resilience.http_served import HttpServed, Key
-    from autoglm_throttle.resilience.http_stale import Ask
 
 SWITCHING: Final = 101
 """What follows this status is no HTTP any more, so nothing is waited for."""
@@ -39,7 +40,7 @@ class HttpCall:
         key: the face's own key of what is kept.
     """
 
-    __slots__ = ("ask", "begun_s", "circuit", "outcome", "pass_", "request", "served")
+    __slots__ = ("ask", "begun_s", "circuit", "outcome", "pass_", "request", "served", "short", "watch")
 
     def __init__(
         self, circuit: Circuit, served: HttpServed | None, request: httpx.Request, key: Key | None
@@ -52,6 +53,10 @@ class HttpCall:
         self.begun_s: float = 0.0
         self.outcome: Outcome = Outcome.NEUTRAL
         """As far as it is known at the headers."""
+        self.watch: BodyWatch | None = None
+        """Of a body that is still to come."""
+        self.short: bool = False
+        """Whether its body may be kept, and is known to be short enough for that."""
         if served is not None:
             url = str(request.url).partition("#")[0]
             self.ask = served.asked(request.method, url, pairs(request.headers), request, key)
@@ -69,7 +74,7 @@ class HttpCall:
         """Go by the status; a good one still has its body to come.
 
         Returns:
-            What is to be told of the body; None: the outcome is known.
+            `watch`, which is to be told of the body; None: the outcome is known.
         """
         circuit, status = self.circuit, response.status_code
         self.outcome = circuit.outcome_of(response, raised=False, otherwise=status_outcome(status))
@@ -79,9 +84,28 @@ class HttpCall:
             keep = self.served.keep(self.ask, status, headers, self.begun_s)
         if self.outcome is Outcome.SUCCESS and status != SWITCHING:
             length = body_bytes(self.request.method, status, headers)
-            return BodyWatch(circuit, self.pass_, self.begun_s, length, keep)
+            self.short = keep is not None and length is not None and length <= keep.body_bytes
+            self.watch = BodyWatch(circuit, self.pass_, self.begun_s, length, keep)
+            return self.watch
         circuit.leave(self.pass_, self.outcome, f"HTTP {status}")
         if status == TOO_MANY and self.outcome is Outcome.NEUTRAL and circuit.rules.on_429 is On429.OPEN:
             wait_s = retry_after_s(headers, time.time())
             circuit.opened_for(circuit.rules.open_s if wait_s is None else wait_s)
         return None
+
+    def landed(self, ask: Ask, response: httpx.Response, body: bytes | None) -> Landing:
+        """What the call means to those who wait for it.
+
+        Args:
+            ask: of this call.
+            response: to this call.
+            body: whole, as it came over the wire; None: it is not to be shared.
+        """
+        shared = None if body is None else kept(ask, pairs(response.headers), body, self.begun_s)
+        return Landing(ask, response, shared, outcome=self.outcome)
+
+    def crashed(self, ask: Ask, error: Exception) -> Landing:
+        """The same of a call that has raised, at its headers or in its body."""
+        if self.watch is not None:
+            self.outcome = self.watch.outcome
+        return Landing(ask, None, None, error, self.outcome, error.__traceback__)

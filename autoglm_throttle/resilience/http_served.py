@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from functools import partial
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from autoglm_throttle.model import Cause, FallbackContext, GuardRefused, Level, Outcome, Refusal, Rung
+from autoglm_throttle.resilience.coalesce import Flights
 from autoglm_throttle.resilience.degradation import Choice
-from autoglm_throttle.resilience.fallback import ERROR, LOAD, Answer, Counted, Rungs
+from autoglm_throttle.resilience.fallback import ERROR, LOAD, REFRESH, Answer, Counted, Rungs
 from autoglm_throttle.resilience.feature import UNSET, Feature
-from autoglm_throttle.resilience.http_answer import Pairs
+from autoglm_throttle.resilience.http_answer import HttpAnswer, Pairs
 from autoglm_throttle.resilience.http_body import Keep
 from autoglm_throttle.resilience.http_cache import HttpCache
-from autoglm_throttle.resilience.http_stale import Ask, Kept, keeping
+from autoglm_throttle.resilience.http_stale import Ask, Kept, keeping, varies_by
 from autoglm_throttle.resilience.seldom import Seldom
 
 if TYPE_CHECKING:
@@ -23,6 +26,26 @@ if TYPE_CHECKING:
 
 Key = Callable[[Any], Hashable | None]
 """What stands for a request in place of its method and URL; None: keep nothing of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """What one live call means to all who waited for it."""
+
+    ask: Ask
+    response: object
+    """For the one who made the call alone; None: it has raised."""
+    kept: Kept | None = None
+    """For the others; None: there is nothing that may be shared."""
+    error: Exception | None = None
+    outcome: Outcome = Outcome.NEUTRAL
+    trace: TracebackType | None = None
+    """Of what was raised: each who raises it again begins with this one."""
+
+    def fits(self, ask: Ask) -> bool:
+        """Whether the answer is one to this request, too."""
+        names = None if self.kept is None else varies_by(self.kept.answer.headers)
+        return names is not None and ask.varied(names) == self.ask.varied(names)
 
 
 class HttpServed:
@@ -41,7 +64,7 @@ class HttpServed:
 
     __slots__ = (
         *("_cache", "_circuit", "_counted", "_degradation", "_inside", "_key", "_lock", "_log"),
-        *("_max_stale_s", "_rungs", "feature", "on_value"),
+        *("_always", "_max_stale_s", "_rungs", "feature", "flights", "on_value"),
     )
 
     def __init__(  # noqa: PLR0913 - its parts
@@ -60,6 +83,9 @@ class HttpServed:
         self.feature: Feature = feature
         self.on_value: bool = fallback is not None and fallback.on_value is not False
         """Whether a failing status is replaced, too."""
+        self.flights: Flights[Landing] = Flights()
+        """The live calls that others may wait for."""
+        self._always = fallback is not None and fallback.coalesce == "always"
         self._circuit = circuit
         self._degradation = degradation
         self._cache = cache if fallback is not None and fallback.stale else None
@@ -74,7 +100,8 @@ class HttpServed:
         return f"<HttpServed {self.feature.name!r} {self._degradation!r} {self._cache or 'keeps nothing'}>"
 
     def forget(self) -> None:
-        """In a fork: a new lock, as the parent's may have been taken; what is kept stays."""
+        """In a fork: a new lock, as the parent's may have been taken, and no calls; what is kept stays."""
+        self.flights.forget()
         # Re-entrant: the garbage collector may run under it, and a finalizer may make a guarded call.
         self._lock = threading.RLock()
         self._inside = False
@@ -107,6 +134,20 @@ class HttpServed:
         if self._degradation.level() is Level.FULL and self.feature.shed_above is None:
             return Choice.SERVE
         return self._degradation.choice(self.feature, self._find(ask) is not None)
+
+    def shares(self, ask: Ask | None) -> bool:
+        """Whether calls like this one wait for one that is under way."""
+        if ask is None or not ask.keepable:
+            return False
+        return self._always or self._degradation.level() >= Level.STALE
+
+    def refreshed(self, ask: Ask) -> HttpAnswer | None:
+        """What is kept, counted; for a call like one that is under way."""
+        found = self._find(ask)
+        if found is None:
+            return None
+        self._counted(self.feature.name, Rung.STALE, REFRESH)
+        return found.answering(self._circuit.clock(), REFRESH)
 
     def loaded(self, request: object) -> FallbackContext:
         """Why there is no answer: the load."""

@@ -135,15 +135,18 @@ class Kept:
         beyond = max_stale_s if self.beyond_s is None else self.beyond_s
         return self.age_s(now) <= self.lifetime_s + beyond
 
+    def aged(self, now: float) -> HttpAnswer:
+        """The answer with its true age in whole seconds."""
+        return self.answer.saying(("age", str(int(self.age_s(now)))))
+
     def answering(self, now: float, cause: str) -> HttpAnswer:
-        """The answer to be given, with its true age in whole seconds.
+        """The answer to be given in place of another, with its true age in whole seconds.
 
         Args:
             now: monotonic seconds.
             cause: why the dependency has not answered.
         """
-        aged = self.answer.saying(("age", str(int(self.age_s(now)))))
-        return degraded(aged, Rung.STALE, cause)
+        return degraded(self.aged(now), Rung.STALE, cause)
 
 
 def degraded(answer: HttpAnswer, rung: Rung, cause: str) -> HttpAnswer:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, cast
 
-from autoglm_throttle.model import GuardRefused, Pass, Refusal
+from autoglm_throttle.model import GuardRefused, Outcome, Pass, Refusal
 from autoglm_throttle.resilience.degradation import Choice
 from autoglm_throttle.resilience.http_call import HttpCall
 from autoglm_throttle.resilience.served import Served
@@ -19,13 +19,24 @@ try:
 except ImportError as error:
     raise ImportError(f"guarded transports need httpx: {how_to_install('httpx')}", name="httpx") from error
 
-from autoglm_throttle.resilience.httpx_bodies import AsyncBody, Body, Steps, given, in_time, read_already
+from autoglm_throttle.resilience.httpx_bodies import (
+    AsyncBody,
+    Body,
+    Steps,
+    given,
+    in_time,
+    made,
+    read_already,
+    read_in,
+    read_in_async,
+)
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from autoglm_throttle.resilience.guard import Guard
-    from autoglm_throttle.resilience.http_served import Key
+    from autoglm_throttle.resilience.http_served import HttpServed, Key, Landing
+    from autoglm_throttle.resilience.http_stale import Ask
 
 
 class Guards(Protocol):
@@ -47,6 +58,26 @@ class TransportRefused(GuardRefused, httpx.TransportError):
 def origin(url: httpx.URL) -> str:
     """Scheme, host and port, such as ``https://models.test:8443``; the port of the scheme is left out."""
     return f"{url.scheme}://{url.netloc.decode('ascii')}"
+
+
+def _mine(landing: Landing) -> httpx.Response:
+    """The response of the one who made the call, or what it has raised."""
+    if landing.error is not None:
+        raise landing.error
+    return cast("httpx.Response", landing.response)
+
+
+def _theirs(landing: Landing, call: HttpCall, ask: Ask) -> httpx.Response | None:
+    """What somebody else's call means to this one; None: no answer that it could have, too."""
+    error, kept = landing.error, landing.kept
+    if isinstance(error, TransportRefused):
+        raise TransportRefused(error.refusal, call.request)
+    call.outcome = landing.outcome
+    if error is not None:
+        raise error.with_traceback(landing.trace)
+    if kept is None or not landing.fits(ask):
+        return None
+    return made(kept.aged(call.circuit.clock()), call.request)
 
 
 class _Face:
@@ -109,8 +140,12 @@ class GuardTransport(_Face, httpx.BaseTransport):
                 return given(answer, loaded.cause, request)
             if choice is Choice.SHED:
                 raise TransportRefused(served.shed(), request)
+        return self._serve(call, served)
+
+    def _serve(self, call: HttpCall, served: HttpServed) -> httpx.Response:
+        request = call.request
         try:
-            response = self._make(call, call.circuit.enter())
+            response = self._live(call, served)
         except Exception as error:
             fault = served.fault(request, error, call.outcome)
             answer = None if fault is None else served.answer(fault, call.ask)
@@ -120,9 +155,32 @@ class GuardTransport(_Face, httpx.BaseTransport):
         fault = served.fault(request, None, call.outcome)
         answer = None if fault is None else served.answer(fault, call.ask)
         if fault is None or answer is None:
-            return response
-        response.close()
+            return response or self._make(call, call.circuit.enter())
+        if response is not None:
+            response.close()
         return given(answer, fault.cause, request)
+
+    def _live(self, call: HttpCall, served: HttpServed) -> httpx.Response | None:
+        """Make the call, or wait for one like it; None: that one had a failing status."""
+        ask = call.ask
+        if ask is None or not served.shares(ask):
+            return self._make(call, call.circuit.enter())
+        if served.flights.under_way(ask.own):
+            found = served.refreshed(ask)
+            if found is not None:
+                return made(found, call.request)
+        landing, ours = served.flights.share(ask.own, partial(self._land, call, ask))
+        response = _mine(landing) if ours else _theirs(landing, call, ask)
+        if response is None and call.outcome is not Outcome.FAILURE:
+            return self._make(call, call.circuit.enter())
+        return response
+
+    def _land(self, call: HttpCall, ask: Ask) -> Landing:
+        try:
+            response = self._make(call, call.circuit.enter())
+            return call.landed(ask, response, read_in(response) if call.short else None)
+        except Exception as error:  # noqa: BLE001 - it is told to all who wait
+            return call.crashed(ask, error)
 
     def _make(self, call: HttpCall, pass_: Pass | Refusal) -> httpx.Response:
         if isinstance(pass_, Refusal):
@@ -203,8 +261,12 @@ class AsyncGuardTransport(_Face, httpx.AsyncBaseTransport):
                 return given(answer, loaded.cause, request)
             if choice is Choice.SHED:
                 raise TransportRefused(served.shed(), request)
+        return await self._serve(call, served)
+
+    async def _serve(self, call: HttpCall, served: HttpServed) -> httpx.Response:
+        request = call.request
         try:
-            response = await self._make(call, await call.circuit.enter_async())
+            response = await self._live(call, served)
         except Exception as error:
             fault = served.fault(request, error, call.outcome)
             answer = None if fault is None else await served.answer_async(fault, call.ask)
@@ -214,9 +276,32 @@ class AsyncGuardTransport(_Face, httpx.AsyncBaseTransport):
         fault = served.fault(request, None, call.outcome)
         answer = None if fault is None else await served.answer_async(fault, call.ask)
         if fault is None or answer is None:
-            return response
-        await response.aclose()
+            return response or await self._make(call, await call.circuit.enter_async())
+        if response is not None:
+            await response.aclose()
         return given(answer, fault.cause, request)
+
+    async def _live(self, call: HttpCall, served: HttpServed) -> httpx.Response | None:
+        """Make the call, or wait for one like it; None: that one had a failing status."""
+        ask = call.ask
+        if ask is None or not served.shares(ask):
+            return await self._make(call, await call.circuit.enter_async())
+        if served.flights.under_way_async(ask.own):
+            found = served.refreshed(ask)
+            if found is not None:
+                return made(found, call.request)
+        landing, ours = await served.flights.share_async(ask.own, partial(self._land, call, ask))
+        response = _mine(landing) if ours else _theirs(landing, call, ask)
+        if response is None and call.outcome is not Outcome.FAILURE:
+            return await self._make(call, await call.circuit.enter_async())
+        return response
+
+    async def _land(self, call: HttpCall, ask: Ask) -> Landing:
+        try:
+            response = await self._make(call, await call.circuit.enter_async())
+            return call.landed(ask, response, await read_in_async(response) if call.short else None)
+        except Exception as error:  # noqa: BLE001 - it is told to all who wait
+            return call.crashed(ask, error)
 
     async def _make(self, call: HttpCall, pass_: Pass | Refusal) -> httpx.Response:
         if isinstance(pass_, Refusal):

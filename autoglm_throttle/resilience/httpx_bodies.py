@@ -114,8 +114,34 @@ async def in_time(limit_s: float, start: Callable[[], Awaitable[T]], what: str, 
 
 def read_already(response: httpx.Response, watch: BodyWatch) -> None:
     """Take note of a body that came with its headers, as from a transport that is no network's."""
+    watch.whole(_there(response))
+
+
+def _there(response: httpx.Response) -> bytes | None:
     stream = response.stream
-    watch.whole(b"".join(stream) if isinstance(stream, httpx.ByteStream) else None)
+    return b"".join(stream) if isinstance(stream, httpx.ByteStream) else None
+
+
+def read_in(response: httpx.Response) -> bytes | None:
+    """Read a short body to its end; None: it was read on the way. The response can be read once more."""
+    if not response.is_closed:
+        stream = cast("httpx.SyncByteStream", response.stream)
+        try:
+            response.stream = httpx.ByteStream(b"".join(stream))
+        finally:
+            stream.close()
+    return _there(response)
+
+
+async def read_in_async(response: httpx.Response) -> bytes | None:
+    """The same without blocking."""
+    if not response.is_closed:
+        stream = cast("httpx.AsyncByteStream", response.stream)
+        try:
+            response.stream = httpx.ByteStream(b"".join([part async for part in stream]))
+        finally:
+            await stream.aclose()
+    return _there(response)
 
 
 def given(answer: Answer, cause: str, request: httpx.Request) -> httpx.Response:
@@ -142,7 +168,11 @@ def given(answer: Answer, cause: str, request: httpx.Request) -> httpx.Response:
             f"the {answer.rung} fallback of an HTTP call must give an HttpAnswer or an httpx.Response, "
             f"not {type(value).__name__}"
         )
-    said = value if answer.rung is Rung.STALE else degraded(value, answer.rung, cause)
+    return made(value if answer.rung is Rung.STALE else degraded(value, answer.rung, cause), request)
+
+
+def made(said: HttpAnswer, request: httpx.Request) -> httpx.Response:
+    """The response that a whole answer makes."""
     return httpx.Response(
         said.status,
         headers=[(name.encode("latin-1"), text.encode("latin-1")) for name, text in said.headers],
