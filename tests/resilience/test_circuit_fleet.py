@@ -1,0 +1,375 @@
+"""A circuit in a fleet: what it asks the store, what it tells it, and what it does without it."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+
+import anyio
+import pytest
+
+from autoglm_throttle.model import Cause, GuardRefused, Outcome, Pass, Refusal, State
+from autoglm_throttle.resilience.guard import Guard
+from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.store import Ask, BreakerStore, Lease, Remote
+from tests.loops import run
+from tests.resilience.faces import drive
+from tests.resilience.fake_store import FakeStore
+from tests.resilience.tripping import Clocked, Told, fail, half_open, opened, passed, refused
+
+SUCCESS, FAILURE, NEUTRAL = Outcome.SUCCESS, Outcome.FAILURE, Outcome.NEUTRAL
+OPEN, HALF_OPEN, CLOSED = State.OPEN, State.HALF_OPEN, State.CLOSED
+
+Enter = Callable[[Clocked], Pass | Refusal]
+
+ENTERS: list[Enter] = [lambda circuit: circuit.enter(), lambda circuit: drive(circuit.enter_async())]
+
+
+@pytest.fixture(params=ENTERS, ids=["sync", "async"])
+def enter(request: pytest.FixtureRequest) -> Enter:
+    """The one and the other."""
+    found: Enter = request.param
+    return found
+
+
+def in_fleet(store: FakeStore, rules: Rules | None = None) -> Clocked:
+    """A circuit that has had the fleet's first word."""
+    circuit = Clocked(rules, store=store)
+    circuit.leave(passed(circuit.enter()), SUCCESS)
+    return circuit
+
+
+def to_half_open(store: FakeStore, rules: Rules | None = None) -> Clocked:
+    circuit = in_fleet(store, rules)
+    fail(circuit)
+    circuit.clock.advance(10.0)
+    store.said.clear()
+    return circuit
+
+
+def test_a_fake_store_is_a_store() -> None:
+    store: BreakerStore = FakeStore()
+    assert store.up
+
+
+# The first word
+
+
+def test_the_first_call_waits_for_the_first_word_of_the_fleet(enter: Enter) -> None:
+    store = FakeStore(Remote(7, OPEN, wait_s=4.0))
+    circuit = Clocked(store=store)
+    assert not circuit.direct
+    refusal = refused(enter(circuit))
+    assert (refusal.cause, refusal.retry_after_s) == (Cause.REMOTE, 4.0)
+    refused(enter(circuit))
+    assert store.questions == 1
+
+
+def test_a_fleet_without_a_word_lets_the_first_call_through(enter: Enter) -> None:
+    store = FakeStore(None)
+    circuit = Clocked(store=store)
+    passed(enter(circuit))
+    passed(enter(circuit))
+    assert store.questions == 1
+
+
+@pytest.mark.parametrize("kind", ["decorator", "block", "async block"])
+def test_no_face_takes_the_short_way_before_the_first_word(kind: str) -> None:
+    store = FakeStore(Remote(7, OPEN, wait_s=4.0))
+    circuit = Clocked(store=store)
+
+    @Guard(circuit)
+    def call() -> None:
+        raise AssertionError("nobody may call")
+
+    def block() -> None:
+        with Guard(circuit):
+            call()
+
+    async def async_block() -> None:
+        async with Guard(circuit):
+            call()
+
+    faces = {"decorator": call, "block": block, "async block": lambda: drive(async_block())}
+    with pytest.raises(GuardRefused, match=r"db is open \(remote\)"):
+        faces[kind]()
+
+
+def test_a_closed_circuit_asks_the_fleet_nothing() -> None:
+    store = FakeStore()
+    circuit = in_fleet(store)
+    store.questions, store.said = 0, []
+
+    @Guard(circuit)
+    async def call() -> int:
+        return 1
+
+    for _ in range(5):
+        assert drive(call()) == 1
+        with Guard(circuit):
+            pass
+        circuit.leave(passed(circuit.enter()), SUCCESS)
+    assert (store.questions, store.said) == (0, [])
+
+
+def test_who_is_cancelled_at_the_first_word_takes_nothing(backend: str) -> None:
+    store = FakeStore(None)
+    store.wait = anyio.sleep_forever
+    circuit = Clocked(store=store)
+
+    async def main() -> None:
+        with anyio.move_on_after(0) as scope:
+            await circuit.enter_async()
+        assert scope.cancelled_caught
+
+    run(backend, main)
+    assert circuit.view().calls == 0
+    passed(circuit.enter())
+
+
+# Trials
+
+
+def test_a_trial_needs_a_lease_and_its_success_closes_here_and_is_told(enter: Enter) -> None:
+    store = FakeStore()
+    circuit = to_half_open(store, Rules(failures=1, half_open_max=2, success_threshold=1, trial_lease_s=9.0))
+    store.replies = [Lease(5, version=3)]
+    trial = passed(enter(circuit))
+    assert trial.fence == 5
+    assert circuit.view().shared
+    assert store.asked == [Ask(half_open_max=2, need=1, threshold=True, lease_s=9.0)]
+    circuit.leave(trial, SUCCESS)
+    assert circuit.state() is CLOSED
+    assert store.said == [("finished", "db", 5, SUCCESS, 1, 10.0)]
+
+
+def test_a_failed_trial_is_told_as_such_and_not_as_an_opening(enter: Enter) -> None:
+    store = FakeStore()
+    circuit = to_half_open(store, Rules(failures=1, backoff=2.0))
+    store.replies = [Lease(5, version=3, rounds=1)]
+    circuit.leave(passed(enter(circuit)), FAILURE, "it fails")
+    assert circuit.state() is OPEN
+    assert store.said == [("finished", "db", 5, FAILURE, 1, 40.0)]
+
+
+def test_a_trial_without_evidence_gives_the_lease_back(enter: Enter) -> None:
+    store = FakeStore()
+    circuit = to_half_open(store)
+    store.replies = [Lease(5, version=3)]
+    circuit.leave(passed(enter(circuit)), NEUTRAL)
+    assert circuit.state() is HALF_OPEN
+    assert store.said == [("finished", "db", 5, NEUTRAL, 1, 10.0)]
+
+
+def test_a_trial_that_ends_late_is_the_fleets_to_judge() -> None:
+    store = FakeStore()
+    circuit = to_half_open(store)
+    store.replies = [Lease(5, version=3)]
+    trial = passed(circuit.enter())
+    circuit.force_open()
+    circuit.leave(trial, SUCCESS)
+    circuit.leave(trial, SUCCESS)
+    assert circuit.state() is State.FORCED_OPEN
+    assert store.said == [
+        ("operated", "db", State.FORCED_OPEN),
+        ("finished", "db", 5, SUCCESS, 1, 10.0),
+    ]
+
+
+def test_only_one_caller_at_a_time_asks_for_a_lease(enter: Enter) -> None:
+    store = FakeStore()
+    circuit = to_half_open(store)
+    store.replies = [Remote(3, HALF_OPEN)]
+    refused(enter(circuit))
+    for _ in range(5):
+        assert refused(enter(circuit)).cause is Cause.TRIAL
+    assert len(store.asked) == 1
+    circuit.clock.advance(0.0625)
+    store.replies = [Lease(6, version=3)]
+    assert passed(enter(circuit)).fence == 6
+
+
+@pytest.mark.parametrize(
+    ("remote", "state"),
+    [
+        (Remote(9, OPEN, wait_s=4.0), OPEN),
+        (Remote(9, HALF_OPEN), HALF_OPEN),
+        (Remote(9, State.FORCED_OPEN), State.FORCED_OPEN),
+    ],
+)
+def test_what_stands_against_a_lease_is_taken_over(enter: Enter, remote: Remote, state: State) -> None:
+    store = FakeStore()
+    circuit = to_half_open(store)
+    store.replies = [remote]
+    refused(enter(circuit))
+    assert circuit.state() is state
+    assert len(store.asked) == 1
+    assert store.said == []
+
+
+def test_who_asks_a_fleet_that_has_closed_is_let_through(enter: Enter) -> None:
+    store = FakeStore()
+    circuit = to_half_open(store)
+    store.replies = [Remote(9, CLOSED)]
+    assert passed(enter(circuit)) == Pass(circuit.breaker.generation)
+    assert circuit.state() is CLOSED
+
+
+def test_a_lease_that_comes_after_a_change_is_given_back(enter: Enter) -> None:
+    store = FakeStore()
+    circuit = to_half_open(store)
+    store.replies = [Lease(5, version=3)]
+    acquire = store.acquire
+
+    def late(name: str, ask: Ask) -> Lease | Remote | None:
+        circuit.force_open()
+        return acquire(name, ask)
+
+    store.acquire = late  # type: ignore[method-assign]
+    assert refused(enter(circuit)).state is State.FORCED_OPEN
+    assert ("finished", "db", 5, NEUTRAL, 1, 10.0) in store.said
+
+
+def test_who_is_cancelled_while_asking_leaves_room_for_the_next(backend: str) -> None:
+    store = FakeStore()
+    circuit = to_half_open(store)
+    store.wait = anyio.sleep_forever
+
+    async def main() -> None:
+        for face in (Guard(circuit).allow_async, Guard(circuit)(anyio.sleep_forever)):
+            with anyio.move_on_after(0) as scope:
+                await face()
+            assert scope.cancelled_caught
+            circuit.clock.advance(0.0625)
+
+    run(backend, main)
+    store.replies = [Lease(5, version=3)]
+    assert passed(circuit.enter()).fence == 5
+
+
+# Without the store
+
+
+def test_without_an_answer_local_rules_hold(enter: Enter) -> None:
+    store = FakeStore()
+    circuit = to_half_open(store)
+    store.replies = [None]
+    trial = passed(enter(circuit))
+    assert trial.fence == 0
+    assert not circuit.view().shared
+    refused(enter(circuit))
+    assert len(store.asked) == 1
+    circuit.leave(trial, SUCCESS)
+    assert circuit.state() is CLOSED
+
+
+def test_while_the_store_is_down_nobody_asks_it(enter: Enter) -> None:
+    store = FakeStore()
+    circuit = to_half_open(store)
+    store.up = False
+    passed(enter(circuit))
+    assert store.asked == []
+    circuit.reset()
+    fail(circuit)
+    circuit.clock.advance(10.0)
+    store.up = True
+    store.replies = [Lease(8, version=4)]
+    assert passed(enter(circuit)).fence == 8
+
+
+# News
+
+
+def test_an_opening_of_ours_is_told_once() -> None:
+    store = FakeStore()
+    circuit = in_fleet(store)
+    fail(circuit)
+    assert store.said == [("opened", "db", 10.0, 0, Cause.FAILURES)]
+
+
+def test_an_opening_that_the_dependency_wants_is_told() -> None:
+    store = FakeStore()
+    in_fleet(store).opened_for(42.0)
+    assert store.said == [("opened", "db", 42.0, 0, Cause.RETRY_AFTER)]
+
+
+@pytest.mark.parametrize("state", [OPEN, HALF_OPEN, State.FORCED_OPEN, State.DISABLED])
+def test_news_of_the_fleet_is_taken_over_and_not_told_back(state: State) -> None:
+    store, told = FakeStore(), Told()
+    circuit = Clocked(store=store, told=told)
+    store.push(Remote(4, state, wait_s=5.0))
+    assert circuit.view().machine is state
+    assert told.states == [state]
+    assert store.said == []
+
+
+def test_news_ends_a_quick_refusal() -> None:
+    store = FakeStore()
+    circuit = in_fleet(store)
+    fail(circuit)
+    refused(circuit.enter())
+    store.push(Remote(4, CLOSED))
+    circuit.keep_out()
+    passed(circuit.enter())
+
+
+@pytest.mark.parametrize(
+    ("verb", "state"),
+    [("force_open", State.FORCED_OPEN), ("disable", State.DISABLED), ("reset", CLOSED)],
+)
+def test_what_an_operator_decides_holds_in_the_fleet(verb: str, state: State) -> None:
+    store = FakeStore()
+    circuit = in_fleet(store)
+    for _ in range(2):
+        getattr(circuit, verb)()
+    assert store.said == [("operated", "db", state)] * 2
+
+
+def test_metrics_only_is_each_process_own() -> None:
+    store = FakeStore()
+    in_fleet(store).metrics_only()
+    assert store.said == []
+
+
+def test_a_store_that_raises_in_spite_of_its_promise_disturbs_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Faulty(FakeStore):
+        def opened(self, name: str, wait_s: float, rounds: int, cause: Cause) -> None:
+            raise RuntimeError("the store's own")
+
+    circuit = in_fleet(Faulty())
+    fail(circuit)
+    assert circuit.state() is OPEN
+    assert "the store's own" in caplog.text
+
+
+def test_the_store_keeps_no_circuit_alive() -> None:
+    store = FakeStore()
+    circuit = in_fleet(store)
+    there = weakref.ref(circuit)
+    del circuit
+    gc.collect()
+    assert there() is None
+    store.push(Remote(4, OPEN, wait_s=5.0))
+
+
+def test_a_fork_asks_for_the_first_word_again_and_drops_its_leases() -> None:
+    store = FakeStore()
+    circuit = to_half_open(store)
+    store.replies = [Lease(5, version=3)]
+    trial = passed(circuit.enter())
+    circuit.forget()
+    assert not circuit.direct
+    circuit.leave(trial, SUCCESS)
+    assert store.said == []
+    store.first = Remote(9, CLOSED)
+    passed(circuit.enter())
+
+
+def test_a_circuit_of_its_own_is_not_shared() -> None:
+    circuit = half_open()
+    assert not circuit.view().shared
+    assert passed(circuit.enter()).fence == 0
+    assert opened().store is None
