@@ -17,6 +17,7 @@
 -- v rises with every change, also after the key was lost and after a clock that stepped back.
 -- A refused `acquire` writes nothing: nothing lives longer because somebody asks for it.
 -- What is further ahead than it can have been set was set by a clock that was ahead: it counts as over.
+-- The first write of each command is one that a full memory refuses: later ones are not, and half would be done.
 local CLOSED, OPEN, HALF_OPEN = 'closed', 'open', 'half_open'
 local OPERATORS = { forced_open = true, disabled = true }
 local KEEP_MS = 3600000 -- an hour beyond its own end: nobody has called for so long
@@ -117,9 +118,9 @@ local function acquire()
     renumber()
   end
   is.fence, is.cause = math.max(is.fence + 1, now), 'trial'
+  redis.call('ZADD', KEYS[2], text(now + lease), ARGV[10])
   redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', text(now))
   redis.call('ZREMRANGEBYSCORE', KEYS[2], '(' .. text(now + 4 * lease), '+inf')
-  redis.call('ZADD', KEYS[2], text(now + lease), ARGV[10])
   redis.call('PEXPIRE', KEYS[2], text(4 * math.ceil(lease / 1000)))
   keep()
   redis.call('PEXPIRE', KEYS[1], text(KEEP_MS + 4 * math.ceil(lease / 1000)))

@@ -17,12 +17,8 @@ RIGHTS: Final = f"{SCRIPT_RIGHTS} subscribe ping"
 """All that shared breakers need."""
 
 _FORBIDDEN: Final = (
-    "NOPERM",
-    "NOAUTH",
-    "WRONGPASS",
-    "can't run this command",
-    "can't access",
-    "No permissions",
+    *("NOPERM", "NOAUTH", "WRONGPASS", "No permissions", "ACL failure"),
+    *("can't run this command", "can't access"),
 )
 """Before Redis 7 an error inside a script comes wrapped into another one: only its text tells it."""
 

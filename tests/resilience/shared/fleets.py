@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 
 from autoglm_throttle.model import State
+from autoglm_throttle.resilience.shared import RedisBreakerStore
 from autoglm_throttle.resilience.store import Ask, Remote
 from tests.stores.polling import until
 
@@ -40,3 +41,16 @@ class Diary:
     def reads(self, *words: State) -> None:
         """Wait until exactly these were told."""
         until(lambda: self.words == list(words), PATIENCE_S, f"{list(words)}, but {self.words}")
+
+
+_KEPT: list[Diary] = []
+"""A store keeps no breaker alive."""
+
+
+def watched(store: RedisBreakerStore, name: str = "a") -> Diary:
+    """A breaker of that process, whose first state is known."""
+    diary = Diary()
+    _KEPT.append(diary)
+    store.watch(name, diary.changed)
+    store.known(name)
+    return diary

@@ -19,20 +19,13 @@ from autoglm_throttle.resilience.shared_wire import escaped
 from autoglm_throttle.resilience.store import Ask, BreakerStore, Lease, Remote
 from tests.loops import run
 from tests.resilience.shared.conftest import Made
-from tests.resilience.shared.fleets import ONE, PATIENCE_S, SOON_S, Diary
+from tests.resilience.shared.fleets import ONE, PATIENCE_S, SOON_S, Diary, watched
 from tests.stores.polling import until
 from tests.stores.server import RedisServer
 
 pytestmark = pytest.mark.server
 
 NAMES = ["vector-db", "https://api.example:8443/v1 {x}", "über\nnacht", "}{", ""]
-
-
-def watched(store: RedisBreakerStore, name: str = "a") -> Diary:
-    diary = Diary()
-    store.watch(name, diary.changed)
-    store.known(name)
-    return diary
 
 
 def lease_of(store: RedisBreakerStore, name: str = "a", ask: Ask = ONE) -> Lease:
@@ -382,7 +375,8 @@ def test_a_breaker_that_is_gone_is_read_no_more(
 ) -> None:
     monkeypatch.setattr(teller, "READ_S", 0.05)
     store = made(redis_url)
-    diary, kept = watched(store), watched(store, "b")
+    diary, kept = Diary(), watched(store, "b")
+    store.watch("a", diary.changed)
     assert set(store._ledger.watches) == {"a", "b"}
     del diary
     gc.collect()
