@@ -91,7 +91,11 @@ def test_no_face_takes_the_short_way_before_the_first_word(kind: str) -> None:
         async with Guard(circuit):
             call()
 
-    faces = {"decorator": call, "block": block, "async block": lambda: drive(async_block())}
+    faces: dict[str, Callable[[], object]] = {
+        "decorator": call,
+        "block": block,
+        "async block": lambda: drive(async_block()),
+    }
     with pytest.raises(GuardRefused, match=r"db is open \(remote\)"):
         faces[kind]()
 
