@@ -48,8 +48,16 @@ def fastapi() -> None:
     assert import_module("fastapi").Depends(limit)
 
 
+def httpx() -> None:
+    """The transports are made of its own."""
+    face = import_module("autoglm_throttle.resilience.httpx")
+    throttle = Throttle(Settings(gpu="none"), sampling="manual")
+    assert import_module("httpx").Client(transport=face.GuardTransport(throttle))
+
+
 FEATURES: dict[str, Callable[[], None]] = {
     "fastapi": fastapi,
+    "httpx": httpx,
     "nvml": nvml,
     "prometheus": prometheus,
     "traffic": traffic,

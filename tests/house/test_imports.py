@@ -36,6 +36,7 @@ print((time.perf_counter() - before) / (before - begun))
 
 PACKAGES = {
     "fastapi": "fastapi",
+    "httpx": "httpx",
     "nvml": "pynvml",
     "prometheus": "prometheus_client",
     "traffic": "httptools",
