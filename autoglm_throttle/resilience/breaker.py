@@ -254,7 +254,6 @@ class Breaker:
         """
         if self.state(now) is not _HALF_OPEN:
             return self.allow(now)
-        self._now = now
         if self._machine.state is _OPEN:
             self._go(Event.WAITED, now, rounds=lease.rounds)
         self._known = max(self._known, lease.version)
@@ -372,7 +371,6 @@ class Breaker:
             self._figures = self._evidence.figures
 
     def _decide(self, event: Event, now: float) -> None:
-        self._now = now
         self._watching = event is Event.WATCH
         self._go(event, now, rounds=0)
         self._decided_here = self._machine.state in OPERATED

@@ -1,0 +1,237 @@
+"""A closed breaker: what it counts, what opens it, and what it costs nothing to ask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from autoglm_throttle.model import Cause, Outcome, SlowIs, State, Trip
+from autoglm_throttle.model.guard import Pass, Refusal, Transition
+from autoglm_throttle.resilience.breaker import Breaker
+from autoglm_throttle.resilience.refusals import refusal
+from tests.resilience.breaking import BEGAN, breaker, called, opened, taken
+
+OK, FAIL, SLOW, NEUTRAL = Outcome.SUCCESS, Outcome.FAILURE, Outcome.SLOW, Outcome.NEUTRAL
+RATES = frozenset({Trip.FAILURE_RATE, Trip.SLOW_RATE})
+
+
+def after(outcomes: list[Outcome], **rules: Any) -> Breaker:
+    core = breaker(**rules)
+    for outcome in outcomes:
+        called(core, outcome, BEGAN)
+    return core
+
+
+def test_as_many_failures_in_a_row_as_are_allowed_open_it() -> None:
+    core = after([FAIL] * 4)
+    assert core.state(BEGAN) is State.CLOSED
+    core.fail_note("TimeoutError: it took too long")
+    called(core, FAIL, BEGAN + 1)
+    assert core.drain() == [Transition("it", State.CLOSED, State.OPEN, Cause.FAILURES, BEGAN + 1, 1, 10.0, 0)]
+    last = "TimeoutError: it took too long"
+    assert core.allow(BEGAN + 3.5) == Refusal("it", State.OPEN, Cause.FAILURES, 7.5, last)
+    assert core.allow(BEGAN) == Refusal("it", State.OPEN, Cause.FAILURES, 10.0, last), (
+        "the clock stepped back"
+    )
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "slow_is", "streak"),
+    [
+        ([FAIL, FAIL], SlowIs.FAILURE, 2),
+        ([FAIL, NEUTRAL, FAIL], SlowIs.FAILURE, 2),
+        ([FAIL, OK, FAIL], SlowIs.FAILURE, 1),
+        ([FAIL, SLOW], SlowIs.FAILURE, 2),
+        ([FAIL, SLOW], SlowIs.SEPARATE, 0),
+        ([FAIL, FAIL], SlowIs.SEPARATE, 2),
+    ],
+)
+def test_a_streak(outcomes: list[Outcome], slow_is: SlowIs, streak: int) -> None:
+    core = after(outcomes, slow_is=slow_is)
+    view = core.view(BEGAN)
+    assert view.streak == streak
+    assert (view.window_calls, view.window_failures, view.window_slow) == (0, 0, 0)
+    assert core.clean is (streak == 0)
+
+
+@pytest.mark.parametrize(
+    ("waits", "streak"), [((10.0,), 2), ((10.125,), 1), ((6.0, 6.0), 1), ((5.0, 5.0), 3)]
+)
+def test_a_streak_that_began_too_long_ago_begins_anew(waits: tuple[float, ...], streak: int) -> None:
+    core, now = breaker(failure_window_s=10.0), BEGAN
+    called(core, FAIL, now)
+    for wait_s in waits:
+        now += wait_s
+        called(core, FAIL, now)
+    assert core.view(now).streak == streak
+
+
+def test_a_streak_without_a_window_lasts_for_ever() -> None:
+    core = breaker()
+    called(core, FAIL, BEGAN)
+    called(core, FAIL, BEGAN + 1e9)
+    assert core.view(BEGAN).streak == 2
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "rules", "cause"),
+    [
+        ([OK] * 5 + [FAIL] * 5, {"trip": {Trip.FAILURE_RATE}}, Cause.FAILURE_RATE),
+        ([OK] * 6 + [FAIL] * 4, {"trip": {Trip.FAILURE_RATE}}, None),
+        ([FAIL] * 9, {"trip": {Trip.FAILURE_RATE}}, None),
+        ([FAIL] * 9 + [OK], {"trip": {Trip.FAILURE_RATE}}, Cause.FAILURE_RATE),
+        ([FAIL] * 10, {"trip": {Trip.SLOW_RATE}}, None),
+        ([SLOW] * 5 + [OK] * 5, {"trip": {Trip.SLOW_RATE}}, Cause.SLOW_RATE),
+        ([SLOW] * 4 + [OK] * 6, {"trip": {Trip.SLOW_RATE}}, None),
+        ([SLOW] * 5 + [OK] * 5, {"trip": {Trip.FAILURE_RATE}}, Cause.FAILURE_RATE),
+        ([SLOW] * 9 + [OK], {"trip": {Trip.FAILURE_RATE}, "slow_is": SlowIs.SEPARATE}, None),
+        ([SLOW] * 5 + [OK] * 5, {"trip": RATES}, Cause.FAILURE_RATE),
+        ([SLOW] * 5 + [OK] * 5, {"trip": RATES, "slow_is": SlowIs.SEPARATE}, Cause.SLOW_RATE),
+        ([FAIL] * 5, {"trip": set(Trip)}, Cause.FAILURES),
+        ([FAIL] * 5, {"trip": RATES}, None),
+        ([FAIL] * 50, {"trip": set()}, None),
+        ([OK, FAIL, FAIL] * 3 + [OK], {"trip": {Trip.FAILURE_RATE}, "failure_rate": 0.6}, Cause.FAILURE_RATE),
+        ([OK, FAIL, FAIL] * 3 + [OK], {"trip": {Trip.FAILURE_RATE}, "failure_rate": 0.601}, None),
+    ],
+)
+def test_what_opens_it(outcomes: list[Outcome], rules: dict[str, Any], cause: Cause | None) -> None:
+    core = breaker(**rules | {"trip": frozenset(rules["trip"])})
+    for outcome in outcomes:
+        assert core.view(BEGAN).machine is State.CLOSED, "no earlier"
+        called(core, outcome, BEGAN)
+    assert core.view(BEGAN).cause is cause
+    assert (core.state(BEGAN) is State.OPEN) is (cause is not None)
+
+
+def test_the_window_that_is_told_is_the_one_that_counts() -> None:
+    rules = {"trip": RATES, "window": 3, "min_calls": 3, "slow_is": SlowIs.SEPARATE, "failure_rate": 1.0}
+    core = after([FAIL, OK, SLOW, OK], **rules)
+    view = core.view(BEGAN)
+    assert (view.window_calls, view.window_failures, view.window_slow) == (3, 0, 1)
+    core = after([FAIL, SLOW], trip=RATES, window_s=5.0)
+    assert [core.view(BEGAN + wait).window_calls for wait in (4.0, 5.0)] == [2, 0]
+    called(core, NEUTRAL, BEGAN)
+    assert core.view(BEGAN).window_calls == 2
+
+
+def test_an_opening_forgets_streak_and_window() -> None:
+    core = after([FAIL] * 5, trip=frozenset(Trip))
+    view = core.view(BEGAN)
+    assert (view.machine, view.streak, view.window_calls) == (State.OPEN, 0, 0)
+
+
+def test_the_shared_pass_is_there_while_there_is_nothing_to_ask() -> None:
+    core = breaker()
+    assert core.allow(BEGAN) is core.fast
+    assert core.calls == 1
+    seen = [(core.fast, core.clean)]
+    for outcome, times, now in ((FAIL, 4, BEGAN), (FAIL, 1, BEGAN), (OK, 1, BEGAN + 10)):
+        called(core, outcome, now, times)
+        seen.append((core.fast, core.clean))
+    assert seen == [(Pass(0), True), (Pass(0), False), (None, True), (Pass(3), True)]
+
+
+def test_a_success_is_never_without_effect_while_a_window_counts_it() -> None:
+    core = breaker(trip=frozenset({Trip.FAILURE_RATE}))
+    assert not core.clean
+    called(core, OK, BEGAN)
+    assert not core.clean
+
+
+def test_a_success_makes_it_clean_again() -> None:
+    core = after([FAIL, OK])
+    assert core.clean
+
+
+def test_a_result_of_an_earlier_generation_changes_nothing_but_a_count() -> None:
+    core = breaker(failures=1)
+    late = taken(core, BEGAN)
+    called(core, FAIL, BEGAN)
+    before = core.view(BEGAN + 3)
+    for outcome in Outcome:
+        core.record(late, outcome, BEGAN + 3)
+    view = core.view(BEGAN + 3)
+    assert view.stale_results == core.stale_results == 4
+    assert (view.state, view.retry_after_s, view.generation) == (State.OPEN, 7.0, before.generation)
+
+
+@pytest.mark.parametrize("foreign", [Pass(0, 7), Pass(1), Pass(17, 3)])
+def test_a_pass_that_this_breaker_never_gave_is_none(foreign: Pass) -> None:
+    core = breaker(failures=1)
+    core.record(foreign, FAIL, BEGAN)
+    assert (core.state(BEGAN), core.stale_results) == (State.CLOSED, 1)
+
+
+def test_an_open_breaker_has_given_no_pass() -> None:
+    core = opened()
+    core.record(Pass(core.generation), OK, BEGAN)
+    assert (core.state(BEGAN), core.stale_results) == (State.OPEN, 1)
+
+
+def test_refusals_are_counted_by_cause() -> None:
+    core = opened(half_open_max=1)
+    for now in (BEGAN + 1, BEGAN + 2, BEGAN + 10, BEGAN + 11):
+        core.allow(now)
+    assert core.view(BEGAN).refused == {Cause.FAILURES: 2, Cause.TRIAL: 1}
+    assert core.calls == 2, "the failure and the trial"
+
+
+def test_no_more_of_a_failure_is_kept_than_a_line() -> None:
+    core = breaker()
+    core.fail_note("E" * 500)
+    assert core.last_failure == core.view(BEGAN).last_failure == "E" * 200
+
+
+def test_calls_in_flight_are_bounded_and_each_has_its_own_pass() -> None:
+    core = breaker(max_in_flight=2, failures=1)
+    assert core.fast is None
+    first, second = taken(core, BEGAN), taken(core, BEGAN)
+    assert (first, second) == (Pass(0, 1), Pass(0, 2))
+    refused = Refusal("it", State.CLOSED, Cause.IN_FLIGHT, 0.0)
+    assert core.refuses(BEGAN) == refused
+    assert core.allow(BEGAN) == refused
+    assert (core.view(BEGAN).in_flight, core.view(BEGAN).trials) == (2, 0)
+    core.record(first, NEUTRAL, BEGAN)
+    assert core.refuses(BEGAN) is None
+    assert taken(core, BEGAN) == Pass(0, 3)
+    core.record(first, FAIL, BEGAN)
+    assert (core.stale_results, core.state(BEGAN)) == (1, State.CLOSED), "told twice"
+    core.record(second, FAIL, BEGAN)
+    assert core.state(BEGAN) is State.OPEN
+    assert core.view(BEGAN).in_flight == 0
+
+
+def test_a_call_that_never_ends_gives_its_place_in_flight_up() -> None:
+    core = breaker(max_in_flight=1, trial_lease_s=3.0)
+    hung = taken(core, BEGAN)
+    assert core.refuses(BEGAN + 2.875) is not None
+    assert core.refuses(BEGAN + 3) is None
+    assert core.view(BEGAN + 3).in_flight == 1, "until somebody asks"
+    assert taken(core, BEGAN + 3).serial == 2
+    core.record(hung, FAIL, BEGAN + 3)
+    assert (core.stale_results, core.view(BEGAN).streak) == (1, 0)
+    assert isinstance(core.allow(BEGAN + 5), Refusal), "the newer lease runs on"
+
+
+def test_the_default_lease_of_a_call_in_flight_is_that_of_a_trial() -> None:
+    core = breaker(max_in_flight=1, timeout_s=20.0)
+    taken(core, BEGAN)
+    assert core.refuses(BEGAN + 59) is not None
+    assert core.refuses(BEGAN + 60) is None
+
+
+def test_a_refusal_made_fast_is_a_refusal() -> None:
+    made = refusal("it", State.OPEN, Cause.FAILURES, 1.5, "E", True)
+    usual = Refusal("it", State.OPEN, Cause.FAILURES, 1.5, "E", True)
+    assert type(made) is Refusal
+    assert made == usual
+    assert hash(made) == hash(usual)
+    assert repr(made) == repr(usual)
+    assert refusal("it", State.OPEN, Cause.FAILURES, 1.5, "E") == Refusal(
+        "it", State.OPEN, Cause.FAILURES, 1.5, "E"
+    )
+    with pytest.raises(AttributeError):
+        made.name = "another"  # type: ignore[misc]
+    with pytest.raises(AttributeError):
+        del made.name

@@ -1,0 +1,183 @@
+"""What operators decide, what a dependency says of itself, and a breaker that only counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from autoglm_throttle.model import Cause, Mode, Outcome, State
+from autoglm_throttle.model.guard import Pass, Refusal, Transition
+from autoglm_throttle.resilience.breaker import UNRECORDED, Breaker
+from tests.resilience.breaking import BEGAN, breaker, called, opened, ramping, taken
+
+OK, FAIL, NEUTRAL = Outcome.SUCCESS, Outcome.FAILURE, Outcome.NEUTRAL
+DUE = BEGAN + 10
+Verb = Callable[[Breaker, float], None]
+VERBS: list[tuple[Verb, State]] = [
+    (Breaker.force_open, State.FORCED_OPEN),
+    (Breaker.disable, State.DISABLED),
+    (Breaker.metrics_only, State.CLOSED),
+    (Breaker.reset, State.CLOSED),
+]
+
+
+def test_forced_open_refuses_for_ever() -> None:
+    core = breaker(open_s=7.0)
+    core.force_open(BEGAN + 1)
+    refused = Refusal("it", State.FORCED_OPEN, Cause.OPERATOR, 7.0)
+    assert core.allow(BEGAN + 1e9) == core.refuses(BEGAN + 1e9) == refused
+    assert core.view(BEGAN).retry_after_s == 7.0
+    assert core.state(BEGAN + 1e9) is State.FORCED_OPEN
+    told = Transition("it", State.CLOSED, State.FORCED_OPEN, Cause.OPERATOR, BEGAN + 1, 1)
+    assert core.drain() == [told]
+
+
+def test_disabled_lets_all_through_and_counts_nothing() -> None:
+    core = breaker(failures=1)
+    core.disable(BEGAN)
+    for _ in range(9):
+        core.record(taken(core, BEGAN), FAIL, BEGAN)
+    assert core.refuses(BEGAN) is None
+    view = core.view(BEGAN)
+    assert (view.machine, view.streak, view.calls, view.stale_results) == (State.DISABLED, 0, 0, 0)
+    assert core.fast is None
+
+
+@pytest.mark.parametrize(("verb", "state"), VERBS)
+@pytest.mark.parametrize("before", [breaker, opened])
+def test_a_verb_makes_what_is_under_way_stale(
+    verb: Verb, state: State, before: Callable[[], Breaker]
+) -> None:
+    core = before()
+    called(core, NEUTRAL, DUE)
+    early, generation = taken(core, DUE), core.generation
+    verb(core, DUE)
+    assert (core.state(DUE), core.generation) == (state, generation + 1)
+    assert core.view(DUE).cause is Cause.OPERATOR
+    core.record(early, FAIL, DUE)
+    assert (core.stale_results, core.view(DUE).streak) == (1, 0)
+
+
+def test_a_reset_forgets_the_rounds_at_once() -> None:
+    core = opened(backoff=2.0)
+    called(core, FAIL, DUE)
+    core.reset(DUE)
+    assert core.view(DUE).rounds == 0
+    assert core.fast == Pass(4)
+
+
+@pytest.mark.parametrize("verb", [Breaker.force_open, Breaker.disable])
+def test_results_and_dependencies_do_not_move_what_an_operator_has_decided(verb: Verb) -> None:
+    core = breaker(failures=1)
+    verb(core, BEGAN)
+    state, generation = core.state(BEGAN), core.generation
+    core.record(Pass(generation), FAIL, BEGAN)
+    core.record(Pass(generation, 3), FAIL, BEGAN)
+    core.open_for(30.0, Cause.RETRY_AFTER, BEGAN)
+    assert (core.state(BEGAN), core.generation, core.stale_results) == (state, generation, 0)
+    core.reset(BEGAN)
+    assert core.state(BEGAN) is State.CLOSED
+
+
+def test_a_word_of_an_operator_ends_counting_only() -> None:
+    for verb, _ in VERBS:
+        core = breaker()
+        core.metrics_only(BEGAN)
+        assert core.view(BEGAN).metrics_only
+        verb(core, BEGAN)
+        assert core.view(BEGAN).metrics_only is (verb is Breaker.metrics_only)
+
+
+def test_counting_only_lets_through_whom_it_would_refuse() -> None:
+    core = breaker(failures=1, mode=Mode.METRICS_ONLY)
+    assert core.fast is None
+    assert taken(core, BEGAN) == Pass(0)
+    called(core, FAIL, BEGAN)
+    assert core.state(BEGAN) is State.OPEN
+    assert core.refuses(BEGAN) is None
+    for outcome in (OK, FAIL):
+        assert core.allow(BEGAN) is UNRECORDED
+        core.record(UNRECORDED, outcome, BEGAN)
+    view = core.view(BEGAN)
+    assert (view.would_refuse, view.refused, view.calls) == (2, {}, 4)
+    assert (view.stale_results, view.generation, view.machine) == (0, 1, State.OPEN)
+    called(core, OK, DUE)
+    assert core.state(DUE) is State.CLOSED
+    assert core.fast is None, "even closed every call is asked for"
+
+
+def test_counting_only_asks_no_fleet_for_its_trials() -> None:
+    core = opened(mode=Mode.METRICS_ONLY)
+    core.leased = True
+    assert taken(core, DUE).serial == 1
+    assert core.allow(DUE) is UNRECORDED
+
+
+@pytest.mark.parametrize(
+    ("mode", "state", "watching"),
+    [
+        (Mode.ENFORCE, State.CLOSED, False),
+        (Mode.METRICS_ONLY, State.CLOSED, True),
+        (Mode.DISABLED, State.DISABLED, False),
+    ],
+)
+def test_how_it_begins(mode: Mode, state: State, watching: bool) -> None:
+    core = breaker(mode=mode)
+    view = core.view(BEGAN)
+    assert (view.machine, view.metrics_only, view.cause, view.generation) == (state, watching, None, 0)
+    assert core.drain() == []
+    assert (core.fast is not None) is (mode is Mode.ENFORCE)
+
+
+@pytest.mark.parametrize(
+    ("asked_s", "open_max_s", "wait_s"),
+    [
+        (42.0, None, 42.0),
+        (301.0, None, 300.0),
+        (float("inf"), None, 300.0),
+        (400.0, 350.0, 350.0),
+        (42.0, 20.0, 20.0),
+        (-1.0, None, 0.0),
+        (float("nan"), None, 0.0),
+        (1e-3, None, 1e-3),
+    ],
+)
+def test_a_dependency_is_believed_within_reason(
+    asked_s: float, open_max_s: float | None, wait_s: float
+) -> None:
+    core = breaker(open_max_s=open_max_s, backoff=2.0)
+    core.open_for(asked_s, Cause.RETRY_AFTER, BEGAN)
+    (told,) = core.drain()
+    assert (told.after, told.cause, told.retry_after_s) == (State.OPEN, Cause.RETRY_AFTER, wait_s)
+    if wait_s:
+        assert core.allow(BEGAN) == Refusal("it", State.OPEN, Cause.RETRY_AFTER, wait_s)
+    called(core, FAIL, BEGAN + wait_s)
+    assert core.view(BEGAN).retry_after_s == (20.0 if open_max_s is None else min(20.0, open_max_s))
+
+
+def test_the_later_of_two_moments_counts() -> None:
+    core = opened()
+    core.open_for(6.0, Cause.RETRY_AFTER, BEGAN + 4)
+    assert (core.generation, core.view(BEGAN + 4).cause) == (1, Cause.FAILURES), (
+        "it is open until then anyway"
+    )
+    core.open_for(6.125, Cause.RETRY_AFTER, BEGAN + 4)
+    assert core.allow(BEGAN + 4) == Refusal("it", State.OPEN, Cause.RETRY_AFTER, 6.125)
+    assert core.drain() == [], "open it was"
+    core.open_for(3.0, Cause.RETRY_AFTER, BEGAN + 40)
+    assert core.view(BEGAN + 40).retry_after_s == 3.0
+
+
+def test_a_dependency_that_asks_for_time_keeps_the_rounds_going() -> None:
+    core = opened(backoff=2.0)
+    taken(core, DUE)
+    core.open_for(1.0, Cause.RETRY_AFTER, DUE)
+    assert core.view(DUE).rounds == 1
+    core.open_for(2.0, Cause.RETRY_AFTER, DUE)
+    assert core.view(DUE).rounds == 1
+    called(core, FAIL, DUE + 2)
+    assert core.view(DUE + 2).retry_after_s == 40.0
+    core = ramping(ramp=(0.5,))
+    core.open_for(5.0, Cause.RETRY_AFTER, DUE)
+    assert (core.state(DUE), core.view(DUE).rounds) == (State.OPEN, 1)

@@ -1,0 +1,243 @@
+"""What holds of a breaker whatever comes in whatever order. Times are eighths of a second: sums are exact."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.model import BreakerView, Cause, Mode, Outcome, SlowIs, State, Trip
+from autoglm_throttle.model.guard import Pass, Refusal, Transition
+from autoglm_throttle.resilience.breaker import UNRECORDED, Breaker
+from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.transitions import OPERATED
+
+START_S = 1000.0
+LEASE_S = 4.0
+
+rules = st.builds(
+    Rules,
+    failures=st.integers(1, 3),
+    open_s=st.sampled_from([1.0, 3.0]),
+    backoff=st.sampled_from([1.0, 2.0]),
+    open_max_s=st.sampled_from([None, 5.0]),
+    half_open_max=st.integers(1, 3),
+    success_threshold=st.sampled_from([None, None, 2]),
+    trial_lease_s=st.just(LEASE_S),
+    trip=st.sets(st.sampled_from(Trip), min_size=1).map(frozenset),
+    window=st.just(4),
+    window_s=st.sampled_from([None, 5.0]),
+    min_calls=st.just(2),
+    slow_is=st.sampled_from(SlowIs),
+    ramp=st.sampled_from([(), (0.25, 0.5)]),
+    ramp_step_s=st.just(1.0),
+    max_in_flight=st.sampled_from([0, 0, 3]),
+)
+acts = st.lists(
+    st.one_of(
+        st.tuples(st.just("call"), st.sampled_from(Outcome)),
+        st.tuples(st.just("call"), st.sampled_from([Outcome.SUCCESS, Outcome.FAILURE])),
+        st.tuples(st.just("ask"), st.none()),
+        st.tuples(st.just("end"), st.tuples(st.integers(0, 20), st.sampled_from(Outcome))),
+        st.tuples(st.just("wait"), st.sampled_from([0.125, 1.0, 1.0, 3.0, 4.0, -0.5])),
+        st.tuples(st.just("open_for"), st.sampled_from([0.5, 6.0])),
+        st.tuples(st.just("reset"), st.none()),
+    ),
+    max_size=50,
+)
+verbs = st.lists(
+    st.one_of(
+        acts, st.sampled_from(["force_open", "disable", "metrics_only"]).map(lambda verb: [(verb, None)])
+    ),
+    max_size=4,
+).map(lambda parts: [act for part in parts for act in part])
+
+
+@dataclass
+class Life:
+    """A breaker, its clock, and the passes that it has given."""
+
+    core: Breaker
+    now: float
+    passes: list[Pass]
+    watch: Callable[[Life], None]
+
+    def live(self, some: list[tuple[str, Any]]) -> Life:
+        for act in some:
+            self.do(*act)
+            self.watch(self)
+        return self
+
+    def do(self, act: str, value: Any) -> None:
+        core = self.core
+        if act == "wait":
+            self.now += value
+        elif act == "open_for":
+            core.open_for(value, Cause.RETRY_AFTER, self.now)
+        elif act == "end":
+            which, outcome = value
+            if which < len(self.passes):
+                core.record(self.passes[-1 - which], outcome, self.now)
+        elif act in {"ask", "call"}:
+            answer = core.allow(self.now)
+            if isinstance(answer, Pass):
+                self.passes.append(answer)
+                if act == "call":
+                    core.record(answer, value, self.now)
+        else:
+            getattr(core, act)(self.now)
+
+
+def life(some: Rules, start_s: float = START_S, watch: Callable[[Life], None] = lambda _: None) -> Life:
+    return Life(Breaker("it", some, start_s), start_s, [], watch)
+
+
+def without_counts(view: BreakerView) -> BreakerView:
+    return replace(view, calls=0, refused={}, would_refuse=0, stale_results=0)
+
+
+@given(some=rules, way=acts)
+def test_an_open_breaker_refuses_until_its_time_and_then_lets_so_many_in(
+    some: Rules, way: list[tuple[str, Any]]
+) -> None:
+    def check(it: Life) -> None:
+        view = it.core.view(it.now)
+        if view.state is State.OPEN:
+            core, end = copy.deepcopy(it.core), it.now + view.retry_after_s
+            assert isinstance(core.allow(math.nextafter(end, 0.0)), Refusal)
+            answers = [core.allow(end) for _ in range(5)]
+            assert [isinstance(answer, Pass) for answer in answers].count(True) == some.half_open_max
+
+    life(some, watch=check).live(way)
+
+
+@given(some=rules, way=acts)
+def test_there_are_never_more_trials_than_places(some: Rules, way: list[tuple[str, Any]]) -> None:
+    def check(it: Life) -> None:
+        view = it.core.view(it.now)
+        assert view.trials <= some.half_open_max
+        assert view.won < some.need or not view.won
+        if some.success_threshold is None:
+            assert view.trials + view.won <= some.half_open_max
+
+    life(some, watch=check).live(way)
+
+
+@given(some=rules, way=verbs, outcome=st.sampled_from(Outcome))
+def test_a_result_that_is_nobodys_changes_nothing(
+    some: Rules, way: list[tuple[str, Any]], outcome: Outcome
+) -> None:
+    it = life(some).live(way)
+    before = without_counts(it.core.view(it.now))
+    it.core.record(Pass(it.core.generation + 1), outcome, it.now)
+    for old in it.passes:
+        if old.generation != it.core.generation:
+            it.core.record(old, outcome, it.now)
+    it.core.record(Pass(it.core.generation), Outcome.NEUTRAL, it.now)
+    assert without_counts(it.core.view(it.now)) == before
+
+
+@given(some=rules, way=verbs)
+def test_sooner_or_later_a_call_is_let_in(some: Rules, way: list[tuple[str, Any]]) -> None:
+    it = life(some)
+    latest = START_S
+    for act in way:
+        it.do(*act)
+        latest = max(latest, it.now)
+    if it.core.state(it.now) in OPERATED:
+        return
+    later = latest + it.core.view(it.now).retry_after_s + LEASE_S
+    asks = math.ceil(1 / min(some.ramp, default=1.0))
+    assert any(isinstance(it.core.allow(later), Pass) for _ in range(asks))
+
+
+@given(some=rules, way=verbs)
+def test_what_is_told_is_a_chain_and_each_generation_is_one_more(
+    some: Rules, way: list[tuple[str, Any]]
+) -> None:
+    told: list[Transition] = []
+    generations = [0]
+
+    def check(it: Life) -> None:
+        told.extend(it.core.drain())
+        assert 0 <= it.core.generation - generations[-1] <= 2, "a call begins its trial and ends it"
+        generations.append(it.core.generation)
+
+    it = life(some, watch=check).live(way)
+    states = [State.CLOSED, *(step.after for step in told)]
+    assert [step.before for step in told] == states[:-1]
+    assert it.core.view(it.now).machine is states[-1]
+    assert all(step.before is not step.after for step in told)
+    assert [step.generation for step in told] == sorted({step.generation for step in told})
+
+
+@given(some=rules, way=verbs)
+def test_looking_changes_nothing_and_neither_does_the_zero_of_the_clock(
+    some: Rules, way: list[tuple[str, Any]]
+) -> None:
+    def look(it: Life) -> None:
+        core, now = it.core, it.now
+        assert core.view(now) == core.view(now)
+        assert repr(core).startswith("<Breaker 'it' ")
+        foreseen = core.refuses(now)
+        answer = copy.deepcopy(core).allow(now)
+        assert foreseen == (answer if isinstance(answer, Refusal) else None)
+        assert core.state(now) is core.view(now).state
+
+    apart = 2.0**20
+    looked = life(some, watch=look).live(way)
+    other = life(some, START_S + apart).live(way)
+    seen, unseen = looked.core.view(looked.now), other.core.view(other.now)
+    if unseen.opened_s is not None:
+        unseen = replace(unseen, opened_s=unseen.opened_s - apart)
+    assert seen == unseen
+    assert [replace(step, at_s=step.at_s + apart) for step in looked.core.drain()] == other.core.drain()
+
+
+@given(some=rules, way=acts.map(lambda way: [act for act in way if act[0] != "reset"]))
+def test_counting_only_goes_where_an_enforcing_one_goes_and_refuses_nobody(
+    some: Rules, way: list[tuple[str, Any]]
+) -> None:
+    enforcing = life(some)
+    counting = life(replace(some, mode=Mode.METRICS_ONLY))
+    refusals = 0
+    for act in way:
+        if act[0] == "end":
+            continue
+        counting.do(*act)
+        refusals += bool(act[0] in {"ask", "call"} and counting.passes[-1] is UNRECORDED)
+        enforcing.do(*act)
+        mine, other = counting.core.view(counting.now), enforcing.core.view(enforcing.now)
+        assert mine.would_refuse == sum(other.refused.values()) == refusals
+        assert without_counts(replace(mine, metrics_only=False)) == without_counts(other)
+    assert counting.core.view(counting.now).refused == {}
+    assert counting.core.drain() == enforcing.core.drain()
+
+
+@given(some=rules, way=acts.map(lambda way: [act for act in way if act[0] != "reset"]))
+def test_disabled_counts_nothing(some: Rules, way: list[tuple[str, Any]]) -> None:
+    it = life(replace(some, mode=Mode.DISABLED))
+    before = it.core.view(it.now)
+    it.live(way)
+    assert it.core.view(it.now) == before
+
+
+@given(some=rules, way=acts)
+def test_the_short_way_is_the_long_way(some: Rules, way: list[tuple[str, Any]]) -> None:
+    def check(it: Life) -> None:
+        core = it.core
+        if core.fast is not None:
+            later = copy.deepcopy(core)
+            assert later.allow(it.now) == core.fast
+            assert later.view(it.now) == replace(core.view(it.now), calls=core.calls + 1)
+            if core.clean:
+                later.record(core.fast, Outcome.SUCCESS, it.now)
+                assert later.view(it.now) == replace(core.view(it.now), calls=core.calls + 1)
+                assert later.clean
+
+    life(some, watch=check).live(way)

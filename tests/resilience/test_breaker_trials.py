@@ -1,0 +1,201 @@
+"""What comes after an opening: the wait, the trials, and closing in steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoglm_throttle.model import Cause, Outcome, SlowIs, State
+from autoglm_throttle.model.guard import Pass, Refusal, Transition
+from tests.resilience.breaking import BEGAN, called, opened, ramping, taken
+
+OK, FAIL, SLOW, NEUTRAL = Outcome.SUCCESS, Outcome.FAILURE, Outcome.SLOW, Outcome.NEUTRAL
+DUE = BEGAN + 10
+NO_TRIAL = Refusal("it", State.HALF_OPEN, Cause.TRIAL, 0.0)
+
+
+def test_it_refuses_until_the_last_moment_and_then_lets_one_in() -> None:
+    core = opened()
+    refused = core.allow(DUE - 0.125)
+    assert refused == core.refuses(DUE - 0.125) == Refusal("it", State.OPEN, Cause.FAILURES, 0.125)
+    assert core.refuses(DUE) is None
+    assert core.state(DUE) is State.HALF_OPEN
+    assert core.drain() == [], "nobody has asked"
+    assert core.allow(DUE) == Pass(2, 1)
+    assert core.allow(DUE) == core.refuses(DUE) == NO_TRIAL
+    assert core.drain() == [Transition("it", State.OPEN, State.HALF_OPEN, Cause.TRIAL, DUE, 2, 0.0, 0)]
+    view = core.view(DUE)
+    assert (view.trials, view.in_flight, view.won, view.cause) == (1, 1, 0, Cause.TRIAL)
+
+
+@pytest.mark.parametrize("outcome", [FAIL, SLOW])
+@pytest.mark.parametrize("slow_is", SlowIs)
+def test_a_trial_that_fails_or_is_slow_opens_it_for_the_full_period(
+    outcome: Outcome, slow_is: SlowIs
+) -> None:
+    core = opened(slow_is=slow_is, backoff=2.0)
+    called(core, outcome, DUE + 3)
+    assert core.allow(DUE + 3) == Refusal("it", State.OPEN, Cause.TRIAL, 20.0)
+    view = core.view(DUE + 3)
+    assert (view.rounds, view.opened_s, view.trials) == (1, DUE + 3, 0)
+
+
+def test_a_trial_that_succeeds_closes_it() -> None:
+    core = opened()
+    called(core, OK, DUE)
+    assert [(told.after, told.cause) for told in core.drain()] == [
+        (State.HALF_OPEN, Cause.TRIAL),
+        (State.CLOSED, Cause.TRIAL),
+    ]
+    assert core.view(DUE).opened_s is None
+
+
+def test_a_trial_without_evidence_gives_its_place_back() -> None:
+    core = opened()
+    called(core, NEUTRAL, DUE, times=20)
+    view = core.view(DUE)
+    assert (view.machine, view.trials, view.won, view.stale_results) == (State.HALF_OPEN, 0, 0, 0)
+
+
+def test_as_many_trials_as_are_allowed_and_none_again_after_a_success() -> None:
+    core = opened(half_open_max=3)
+    first, *_ = (taken(core, DUE) for _ in range(3))
+    assert core.allow(DUE) == NO_TRIAL
+    core.record(first, OK, DUE)
+    view = core.view(DUE)
+    assert (view.won, view.trials) == (1, 2)
+    assert core.allow(DUE) == NO_TRIAL
+    core.record(first, OK, DUE)
+    assert (core.view(DUE).won, core.stale_results) == (1, 1), "told twice"
+
+
+def test_with_a_threshold_the_places_are_those_at_a_time() -> None:
+    core = opened(half_open_max=2, success_threshold=3)
+    for won in range(3):
+        assert core.view(DUE).won == won
+        called(core, OK, DUE)
+    assert core.state(DUE) is State.CLOSED
+
+
+def test_a_pass_without_a_place_decides_nothing() -> None:
+    core = opened()
+    taken(core, DUE)
+    core.record(Pass(core.generation), OK, DUE)
+    assert (core.state(DUE), core.stale_results) == (State.HALF_OPEN, 1)
+
+
+def test_a_hung_trial_costs_a_lease_and_no_more() -> None:
+    core = opened(trial_lease_s=30.0)
+    hung = taken(core, DUE)
+    assert core.allow(DUE + 29.875) == NO_TRIAL
+    assert core.refuses(DUE + 30) is None
+    assert core.view(DUE + 30).trials == 1, "until somebody asks"
+    other = taken(core, DUE + 30)
+    core.record(hung, FAIL, DUE + 31)
+    assert (core.state(DUE + 31), core.stale_results) == (State.HALF_OPEN, 1)
+    core.record(other, OK, DUE + 31)
+    assert core.state(DUE + 31) is State.CLOSED
+
+
+def test_a_late_trial_counts_while_nobody_has_asked() -> None:
+    core = opened(trial_lease_s=30.0)
+    late = taken(core, DUE)
+    core.record(late, OK, DUE + 500)
+    assert core.state(DUE + 500) is State.CLOSED
+
+
+@pytest.mark.parametrize(
+    ("rounds", "wait_s"), [(0, 10.0), (1, 20.0), (2, 40.0), (3, 50.0), (4, 50.0), (5, 50.0)]
+)
+def test_each_round_waits_longer(rounds: int, wait_s: float) -> None:
+    core, now = opened(backoff=2.0, open_max_s=50.0), BEGAN
+    for _ in range(rounds):
+        now += core.view(now).retry_after_s
+        called(core, FAIL, now)
+    view = core.view(now)
+    assert (view.rounds, view.retry_after_s) == (rounds, wait_s)
+
+
+def test_a_closing_ends_the_rounds() -> None:
+    core = opened(backoff=2.0)
+    called(core, FAIL, DUE)
+    called(core, OK, DUE + 20)
+    called(core, FAIL, DUE + 21)
+    assert core.view(DUE + 21).retry_after_s == 10.0
+
+
+def test_a_trial_that_a_later_generation_finds_is_stale() -> None:
+    core = opened(half_open_max=2)
+    first, second = taken(core, DUE), taken(core, DUE)
+    core.record(first, FAIL, DUE)
+    core.record(second, OK, DUE)
+    assert (core.state(DUE), core.stale_results) == (State.OPEN, 1)
+
+
+def test_a_bound_in_flight_does_not_bind_trials() -> None:
+    core = opened(half_open_max=3, max_in_flight=1)
+    assert [taken(core, DUE).serial for _ in range(3)] == [2, 3, 4]
+    assert core.view(DUE).in_flight == 3
+
+
+def test_a_ramp_begins_after_the_trials_and_goes_on_to_the_end() -> None:
+    core = opened(ramp=(0.25, 0.5), ramp_step_s=5.0)
+    called(core, OK, DUE)
+    refused = Refusal("it", State.RAMPING, Cause.RAMP, 0.0)
+    assert core.refuses(DUE) == refused
+    assert [core.allow(DUE) for _ in range(3)] == [refused] * 3
+    assert core.refuses(DUE) is None
+    shared = [core.fast]
+    called(core, OK, DUE)
+    assert [core.allow(DUE + 5), core.allow(DUE + 5)] == [refused, Pass(3)]
+    core.record(Pass(3), OK, DUE + 5)
+    assert core.refuses(DUE + 9.875) == refused
+    assert core.refuses(DUE + 10) is None
+    assert core.allow(DUE + 10) == Pass(4)
+    assert [(told.after, told.cause) for told in core.drain()] == [
+        (State.HALF_OPEN, Cause.TRIAL),
+        (State.RAMPING, Cause.TRIAL),
+        (State.CLOSED, Cause.RAMP),
+    ]
+    assert [*shared, core.fast] == [None, Pass(4)]
+
+
+@pytest.mark.parametrize("outcome", [SLOW, NEUTRAL])
+def test_only_a_success_ends_a_step(outcome: Outcome) -> None:
+    core = ramping(ramp=(0.5,), slow_is=SlowIs.SEPARATE)
+    core.allow(DUE)
+    called(core, outcome, DUE)
+    assert core.refuses(DUE + 100) is not None
+
+
+def test_an_opening_out_of_a_ramp_is_a_further_round() -> None:
+    core = ramping(ramp=(0.5,), backoff=2.0)
+    core.allow(DUE)
+    called(core, FAIL, DUE)
+    view = core.view(DUE)
+    assert (view.machine, view.cause, view.rounds, view.retry_after_s) == (
+        State.OPEN,
+        Cause.FAILURES,
+        1,
+        20.0,
+    )
+
+
+def test_the_ramp_begins_when_the_trial_succeeds() -> None:
+    core = opened(ramp=(0.5,), ramp_step_s=5.0)
+    called(core, OK, DUE + 90)
+    core.allow(DUE + 90)
+    called(core, OK, DUE + 90)
+    assert core.refuses(DUE + 94) is not None
+
+
+def test_calls_in_flight_are_bounded_on_a_ramp_and_the_ramp_waits_for_them() -> None:
+    core = ramping(ramp=(0.5,), max_in_flight=1, ramp_step_s=5.0)
+    assert core.allow(DUE) == Refusal("it", State.RAMPING, Cause.RAMP, 0.0)
+    called(core, OK, DUE)
+    core.allow(DUE)
+    held = taken(core, DUE)
+    assert core.refuses(DUE + 5) == Refusal("it", State.RAMPING, Cause.IN_FLIGHT, 0.0)
+    assert core.allow(DUE + 5) == Refusal("it", State.RAMPING, Cause.IN_FLIGHT, 0.0)
+    core.record(held, NEUTRAL, DUE + 5)
+    assert taken(core, DUE + 5) == Pass(4, held.serial + 1)
+    assert core.state(DUE + 5) is State.CLOSED

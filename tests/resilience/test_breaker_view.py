@@ -1,0 +1,172 @@
+"""Looking at a breaker: all there is to see, in a line and in full, without touching it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from autoglm_throttle.model import BreakerView, Cause, Mode, Outcome, SlowIs, State, Trip
+from autoglm_throttle.model.guard import Pass
+from autoglm_throttle.resilience.breaker import Breaker
+from autoglm_throttle.resilience.store import Remote
+from tests.resilience.breaking import BEGAN, breaker, called, opened, ramping, taken
+
+OK, FAIL, SLOW = Outcome.SUCCESS, Outcome.FAILURE, Outcome.SLOW
+DUE = BEGAN + 10
+RATES = frozenset({Trip.FAILURE_RATE, Trip.SLOW_RATE})
+
+
+def test_a_view_has_everything() -> None:
+    core = opened(half_open_max=2, backoff=2.0)
+    late = taken(core, DUE)
+    core.fail_note("E: e")
+    called(core, FAIL, DUE)
+    core.record(late, OK, DUE)
+    core.allow(DUE + 1)
+    core.classifier_errors = 4
+    core.leased = True
+    assert core.view(DUE + 5) == BreakerView(
+        name="it",
+        state=State.OPEN,
+        machine=State.OPEN,
+        metrics_only=False,
+        cause=Cause.TRIAL,
+        generation=3,
+        streak=0,
+        window_calls=0,
+        window_failures=0,
+        window_slow=0,
+        trials=0,
+        won=0,
+        rounds=1,
+        opened_s=DUE,
+        retry_after_s=15.0,
+        in_flight=0,
+        calls=3,
+        refused={Cause.TRIAL: 1},
+        would_refuse=0,
+        stale_results=1,
+        classifier_errors=4,
+        last_failure="E: e",
+        shared=True,
+    )
+    assert core.view(DUE + 20).state is State.HALF_OPEN
+    assert core.view(DUE + 20).machine is State.OPEN
+
+
+def window() -> Breaker:
+    core = breaker(trip=RATES, slow_is=SlowIs.SEPARATE)
+    called(core, FAIL, BEGAN)
+    called(core, SLOW, BEGAN)
+    called(core, FAIL, BEGAN, times=2)
+    return core
+
+
+def by_rate() -> Breaker:
+    core = breaker(trip=RATES)
+    called(core, OK, BEGAN, times=4)
+    called(core, FAIL, BEGAN, times=6)
+    return core
+
+
+def by_slowness() -> Breaker:
+    core = breaker(trip=RATES, slow_is=SlowIs.SEPARATE)
+    called(core, SLOW, BEGAN, times=10)
+    return core
+
+
+def due() -> Breaker:
+    core = opened()
+    core.record(Pass(0), OK, DUE)
+    return core
+
+
+def half_way() -> Breaker:
+    core = opened(half_open_max=3)
+    first, _ = taken(core, DUE), taken(core, DUE)
+    core.record(first, OK, DUE)
+    return core
+
+
+def crowded() -> Breaker:
+    core = breaker(max_in_flight=3)
+    taken(core, BEGAN)
+    return core
+
+
+def elsewhere() -> Breaker:
+    core = breaker()
+    core.adopt(Remote(1, State.OPEN, 7.25, rounds=1), BEGAN)
+    return core
+
+
+def after_stale_results() -> Breaker:
+    core = breaker(failures=1)
+    early = taken(core, BEGAN)
+    called(core, FAIL, BEGAN)
+    for _ in range(3):
+        core.record(early, OK, BEGAN + 2.75)
+    return core
+
+
+def closed_again() -> Breaker:
+    core = opened()
+    called(core, FAIL, DUE)
+    called(core, OK, DUE + 10)
+    return core
+
+
+def forced() -> Breaker:
+    core = breaker()
+    core.force_open(BEGAN)
+    return core
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (breaker, "'it' closed, gen 0"),
+        (lambda: breaker(mode=Mode.DISABLED), "'it' disabled, gen 0"),
+        (lambda: breaker(mode=Mode.METRICS_ONLY), "'it' closed, metrics only, gen 0"),
+        (forced, "'it' forced_open, gen 1"),
+        (window, "'it' closed, streak 2/5, 3 failed and 1 slow of 4, gen 0"),
+        (after_stale_results, "'it' open by failures 1/1, 7.2 s left, gen 1, 3 stale"),
+        (by_rate, "'it' open by failure_rate 6/10, 10.0 s left, gen 1"),
+        (by_slowness, "'it' open by slow_rate 10/10, 10.0 s left, gen 1"),
+        (elsewhere, "'it' open by remote, 7.2 s left, gen 1, round 1"),
+        (due, "'it' open by failures 1/1, due for a trial, gen 1, 1 stale"),
+        (half_way, "'it' half_open, 1 under way, 1/3 won, gen 2"),
+        (lambda: ramping(ramp=(0.5,)), "'it' ramping, gen 3"),
+        (crowded, "'it' closed, 1/3 in flight, gen 0"),
+        (closed_again, "'it' closed, gen 5"),
+    ],
+)
+def test_a_breaker_says_what_it_is(made: Callable[[], Breaker], said: str) -> None:
+    assert repr(made()) == f"<Breaker {said}>"
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda core, now: core.allow(now),
+        lambda core, now: core.record(Pass(0), OK, now),
+        lambda core, now: core.open_for(1.0, Cause.RETRY_AFTER, now),
+        lambda core, now: core.adopt(Remote(-1, State.CLOSED), now),
+        lambda core, now: core.forget(now),
+    ],
+    ids=["allow", "record", "open_for", "adopt", "forget"],
+)
+def test_the_line_is_of_the_time_of_the_newest_act(act: Callable[[Breaker, float], None]) -> None:
+    core = opened()
+    act(core, BEGAN + 4)
+    core.view(BEGAN + 9)
+    core.state(BEGAN + 9)
+    core.refuses(BEGAN + 9)
+    assert "6.0 s left" in repr(core)
+
+
+def test_the_first_line_is_of_its_beginning() -> None:
+    core = breaker()
+    core.adopt(Remote(1, State.OPEN, 5.0), BEGAN)
+    assert "5.0 s left" in repr(core)
