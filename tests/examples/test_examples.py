@@ -140,3 +140,31 @@ def test_what_the_head_says_to_run_is_there(path: Path) -> None:
                 assert hasattr(loaded(module.removeprefix("examples.")), name)
             elif word.startswith("examples/"):
                 assert (ROOT / word).exists()
+
+
+async def test_the_guarded_downstream_goes_on_without_its_recommender() -> None:
+    example = loaded("guarded_downstream")
+    throttle = throttle_for_tests()
+    stores = {"well": True}
+
+    def vectors(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json=["cat-0"]) if stores["well"] else httpx.Response(503)
+
+    async with client(example.create_app(throttle, httpx.MockTransport(vectors))) as caller:
+        before = await caller.get("/search/cats")
+        assert before.json() == {"found": ["cat-0"], "related": ["more cats"]}
+        assert "x-degraded" not in before.headers
+        assert (await caller.post("/trouble")).json() == "in trouble"
+        for _ in range(7):
+            during = await caller.get("/search/cats")
+            assert during.json() == before.json()
+        assert during.headers["x-degraded"].startswith("stale")
+        assert (await caller.get("/search/dogs")).json()["related"] == []
+        assert (await caller.get("/guards")).json() == {"vector-db": "closed", "related": "open"}
+        stores["well"] = False
+        for _ in range(3):
+            with pytest.raises(httpx.HTTPStatusError):
+                await caller.get("/search/cats")
+        refused = await caller.get("/search/cats")
+        assert_rejected(refused, "breaker")
+        assert 1 <= int(refused.headers["retry-after"]) <= 6
