@@ -78,7 +78,8 @@ class Guard:
         circuit = self.circuit
         core = circuit.breaker
         self._pass = _SPENT
-        if error is not None or circuit.slow_s is not None or not core.clean or core.fast is not pass_:
+        unsure = pass_ is None or core.fast is not pass_ or not core.clean
+        if unsure or error is not None or circuit.slow_s is not None:
             self._let_out(pass_, error)
 
     async def __aenter__(self) -> Guard:
@@ -105,7 +106,8 @@ class Guard:
         circuit = self.circuit
         core = circuit.breaker
         self._pass = _SPENT
-        if error is not None or circuit.slow_s is not None or not core.clean or core.fast is not pass_:
+        unsure = pass_ is None or core.fast is not pass_ or not core.clean
+        if unsure or error is not None or circuit.slow_s is not None:
             self._let_out(pass_, error)
 
     def _let_out(self, pass_: Pass | None, error: BaseException | None) -> None:
