@@ -202,12 +202,11 @@ class HttpServed:
         if not keeping(ask, status, headers):
             self._within(lambda: cache.outdated(ask, status, self._circuit.clock()))
             return None
-        return Keep(partial(self._put, ask, status, headers, asked_s), cache.body_bytes)
 
-    def _put(self, ask: Ask, status: int, headers: Pairs, asked_s: float, body: bytes) -> None:
-        cache = self._cache
-        if cache is not None:
+        def put(body: bytes) -> None:
             self._within(lambda: cache.put(ask, status, headers, body, asked_s))
+
+        return Keep(put, cache.body_bytes)
 
     def _kept(self, ask: Ask | None, cause: str) -> object:
         found = self._find(ask)

@@ -23,6 +23,7 @@ from autoglm_throttle.resilience.http_answer import HttpAnswer
 from autoglm_throttle.resilience.httpx import TransportRefused
 from autoglm_throttle.resilience.judge import Judge
 from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.served import Served
 from tests.resilience.httpx.guarded_calls import (
     FACES,
     URL,
@@ -381,3 +382,23 @@ def test_under_load_who_has_nothing_kept_is_served(face: str) -> None:
     guarded.loaded(0.97)
     assert said(call(face, guarded, answering())) == LIVE
     assert said(call(face, guarded, answering()))[2] == "stale; cause=load"
+
+
+def test_under_load_a_fallback_that_raises_leaves_the_call(face: str) -> None:
+    def dynamic(_: FallbackContext) -> HttpAnswer:
+        raise LookupError
+
+    guarded = Guarded(fallback=Fallback(dynamic=dynamic, under_load=True))
+    guarded.loaded(0.97)
+    assert said(call(face, guarded, answering())) == LIVE
+
+
+def test_a_feature_without_http_is_shed_and_has_no_fallback(face: str) -> None:
+    guarded = Guarded(fallback=Fallback(static=STATIC), criticality=OTHER)
+    served = guarded.guard("dep").circuit.served
+    assert isinstance(served, Served)
+    served.http = None
+    assert said(call(face, guarded, status(503))) == (503, b"said", None)
+    guarded.loaded(0.85)
+    with pytest.raises(TransportRefused):
+        call(face, guarded, ok)

@@ -139,6 +139,13 @@ def test_a_trial_has_its_first_part_at_the_end_of_an_empty_body(face: str) -> No
     assert guarded.view().state is State.CLOSED
 
 
+def test_what_breaks_after_that_counts_no_more(face: str) -> None:
+    guarded = half_open(face, Rules(failures=1, stream_settle=StreamSettle.FIRST_ITEM))
+    with pytest.raises(httpx.ReadError):
+        call(face, guarded, lambda _: httpx.Response(200, stream=Parts(b"a", httpx.ReadError("cut"))))
+    assert guarded.outcomes == [SUCCESS]
+
+
 def test_an_ordinary_call_counts_at_its_end_all_the_same(face: str) -> None:
     guarded = Guarded(Rules(stream_settle=StreamSettle.FIRST_ITEM, max_in_flight=5))
     body = Parts(b"a", httpx.ReadError("cut"))

@@ -1,0 +1,74 @@
+"""What a feature keeps for faces that know HTTP: across a fork, within itself, and in words."""
+
+from __future__ import annotations
+
+import httpx
+
+from autoglm_throttle.model import Level
+from autoglm_throttle.resilience.feature import Fallback
+from autoglm_throttle.resilience.http_served import HttpServed
+from autoglm_throttle.resilience.http_stale import Ask
+from autoglm_throttle.resilience.served import Served
+from tests.resilience.httpx.guarded_calls import URL, Guarded, call, status
+
+
+def served(guarded: Guarded) -> HttpServed:
+    found = guarded.guard("dep").circuit.served
+    assert isinstance(found, Served)
+    assert found.http is not None
+    return found.http
+
+
+def kept(guarded: Guarded) -> int:
+    return call("sync", guarded, status(503)).status_code
+
+
+def test_its_repr_shows_what_it_is_and_what_it_keeps() -> None:
+    guarded = Guarded(fallback=Fallback(stale=True))
+    call("sync", guarded, status(200))
+    shown = repr(served(guarded))
+    assert shown.startswith(f"<HttpServed 'dep' <Ladder {Level.FULL.label}")
+    assert shown.endswith("<HttpCache <StaleCache 1/8, oldest 0 s>>>")
+    assert repr(served(Guarded(fallback=Fallback(static=1)))).endswith("keeps nothing>")
+
+
+def test_after_a_fork_what_was_kept_is_there_and_nobody_holds_the_lock() -> None:
+    guarded = Guarded(fallback=Fallback(stale=True))
+    call("sync", guarded, status(200))
+    feature = served(guarded)
+    feature._lock.acquire()
+    feature._inside = True
+    lock = feature._lock
+    circuit = guarded.guard("dep").circuit
+    assert isinstance(circuit.served, Served)
+    circuit.served.forget()
+    assert feature._lock is not lock
+    assert kept(guarded) == 200
+
+
+def test_a_call_made_from_within_finds_nothing_and_waits_for_nobody() -> None:
+    """As a finalizer does that the garbage collector runs there."""
+    guarded = Guarded(fallback=Fallback(stale=True))
+    call("sync", guarded, status(200))
+    feature = served(guarded)
+    seen: list[object] = []
+    cache = feature._cache
+    assert cache is not None
+
+    class Within:
+        body_bytes = 1000
+
+        def get(self, *_: object) -> None:
+            seen.append(feature._find(Ask("GET", URL, ())))
+
+    feature._cache = Within()  # type: ignore[assignment]
+    feature._find(Ask("GET", URL, ()))
+    assert seen == [None]
+    feature._cache = cache
+    assert kept(guarded) == 200
+
+
+def test_a_request_has_a_part_in_what_is_kept_where_something_is() -> None:
+    request = httpx.Request("GET", URL)
+    assert served(Guarded(fallback=Fallback(static=1))).asked("GET", URL, (), request, None) is None
+    assert served(Guarded(fallback=Fallback(stale=True))).asked("GET", URL, (), request, None) is not None
