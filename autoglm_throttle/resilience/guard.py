@@ -30,7 +30,7 @@ _SPENT: Final = Pass(generation=-2)
 class Guard:
     """A handle on one guard; cheap to make, so make one for each block.
 
-    As a block (``with`` or ``async with``) it serves once, as a decorator or for bare calls any number of times.
+    As a block (``with`` or ``async with``) it serves once, as a decorator or by hand any number of times.
 
     Args:
         circuit: the guard's one breaker in this process.

@@ -1,0 +1,127 @@
+"""What answers in the place of a guarded function, and the attempts that it makes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+import pytest
+
+from autoglm_throttle.model import Outcome, Refusal, State
+from autoglm_throttle.resilience.calls import Attempt, attempt, attempt_async
+from autoglm_throttle.resilience.guard import Guard
+from tests.resilience.doubling import Slot, double, double_later
+from tests.resilience.faces import drive
+from tests.resilience.tripping import Clocked, half_open, opened
+
+
+class Substitute:
+    """Answers in the place of a dependency."""
+
+    def __init__(self) -> None:
+        self.fits: list[bool] = []
+        self.forgot = 0
+
+    def call(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return ("plain", fn(*args, **kwargs))
+
+    async def call_async(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        return ("async", await fn(*args, **kwargs))
+
+    def fit(self, *, asynchronous: bool) -> None:
+        self.fits.append(asynchronous)
+
+    def would_shed(self) -> Refusal | None:
+        return None
+
+    def forget(self) -> None:
+        self.forgot += 1
+
+
+@pytest.mark.parametrize("state", ["closed", "open"])
+@pytest.mark.parametrize("early", [True, False])
+def test_a_substitute_answers_whatever_the_state(state: str, early: bool) -> None:
+    circuit = Clocked() if state == "closed" else opened()
+    substitute, guard = Substitute(), Guard(circuit)
+    if early:
+        circuit.served = substitute
+    first, second = guard(double), guard(double_later)
+    circuit.served = substitute
+    assert first(3) == ("plain", 6)  # type: ignore[comparison-overlap]
+    assert drive(second(3)) == ("async", 6)
+    assert substitute.fits == ([False, True] if early else [])
+    assert circuit.view().refused == {}
+
+
+def test_what_would_be_shed_is_asked_of_the_substitute() -> None:
+    circuit = opened()
+    substitute = Substitute()
+    circuit.served = substitute
+    refusal = circuit.refuses()
+    assert refusal is not None
+    assert refusal.retry_after_s == 10.0
+    shed = Refusal("db", State.CLOSED, refusal.cause, 3.0)
+    substitute.would_shed = lambda: shed  # type: ignore[method-assign]
+    assert circuit.refuses() is shed
+    circuit.forget()
+    assert substitute.forgot == 1
+
+
+# One attempt as a value
+
+
+def attempted(function: Callable[[], object], circuit: Clocked, *, asynchronous: bool) -> Attempt:
+    async def call() -> object:
+        return function()
+
+    if asynchronous:
+        found: Attempt = drive(attempt_async(circuit, call, (), {}))
+        return found
+    return attempt(circuit, function, (), {})
+
+
+def fails() -> None:
+    raise OSError("the dependency's")
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_an_attempt_says_what_came_of_it(asynchronous: bool) -> None:
+    circuit = Clocked()
+    assert attempted(lambda: 7, circuit, asynchronous=asynchronous) == Attempt(7, None, Outcome.SUCCESS)
+    made = attempted(fails, circuit, asynchronous=asynchronous)
+    assert isinstance(made.error, OSError)
+    assert made.outcome is Outcome.FAILURE
+    made = attempted(fails, circuit, asynchronous=asynchronous)
+    assert (made.outcome, made.error) == (None, None)
+    assert made.refusal is not None
+    assert made.refusal.retry_after_s == 10.0
+
+
+def test_an_attempt_with_an_awaitable_is_open_until_that_ends() -> None:
+    circuit = half_open()
+    made = attempt(circuit, Slot, (), {})
+    assert made.outcome is Outcome.NEUTRAL
+    assert circuit.state() is State.HALF_OPEN
+    assert drive(made.value) == 7
+    assert circuit.state() is State.CLOSED
+
+
+def test_what_is_no_exception_passes_an_attempt() -> None:
+    circuit = half_open()
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    async def cancelled() -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(KeyboardInterrupt):
+        attempt(circuit, interrupted, (), {})
+    cancelling: Coroutine[Any, Any, Attempt] = attempt_async(circuit, cancelled, (), {})
+    with pytest.raises(asyncio.CancelledError):
+        drive(cancelling)
+    assert circuit.view().trials == 0
+    assert circuit.state() is State.HALF_OPEN

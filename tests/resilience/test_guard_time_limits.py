@@ -1,0 +1,107 @@
+"""Time limits inside the guard are failures, those outside are no evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from autoglm_throttle.model import Outcome, State
+from autoglm_throttle.resilience.calls import attempt_async
+from autoglm_throttle.resilience.guard import Guard
+from autoglm_throttle.resilience.rules import Rules
+from tests.loops import run
+from tests.resilience.doubling import count, count_later, double, double_later
+from tests.resilience.tripping import Clocked, half_open
+
+
+def limited(timeout_s: float) -> Clocked:
+    return Clocked(Rules(failures=1, timeout_s=timeout_s))
+
+
+def test_our_own_time_limit_is_a_failure(backend: str) -> None:
+    circuit = limited(0.001)
+
+    async def main() -> None:
+        with pytest.raises(TimeoutError, match=r"db has not answered within 0\.001 s"):
+            await Guard(circuit)(anyio.sleep_forever)()
+        made = await attempt_async(Clocked(Rules(timeout_s=0.001)), anyio.sleep_forever, (), {})
+        assert isinstance(made.error, TimeoutError)
+        assert made.outcome is Outcome.FAILURE
+
+    run(backend, main)
+    assert circuit.state() is State.OPEN
+
+
+def test_a_trial_has_the_same_time_limit(backend: str) -> None:
+    circuit = half_open(Rules(failures=1, timeout_s=0.001))
+
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            await Guard(circuit)(anyio.sleep_forever)()
+
+    run(backend, main)
+    assert circuit.state() is State.OPEN
+
+
+def test_who_is_in_time_notices_nothing(backend: str) -> None:
+    circuit = limited(60.0)
+
+    async def main() -> None:
+        assert await Guard(circuit)(double_later)(3) == 6
+
+    run(backend, main)
+    assert circuit.state() is State.CLOSED
+
+
+def test_a_time_limit_from_outside_is_no_evidence(backend: str) -> None:
+    circuit = limited(60.0)
+
+    async def main() -> None:
+        with anyio.move_on_after(0.001) as scope:
+            await Guard(circuit)(anyio.sleep_forever)()
+        assert scope.cancelled_caught
+
+    run(backend, main)
+    assert circuit.state() is State.CLOSED
+    assert circuit.view().streak == 0
+
+
+def test_a_time_limit_inside_a_block_is_a_failure_and_one_outside_is_not(backend: str) -> None:
+    inside, outside = Clocked(), Clocked()
+
+    async def limit_within() -> None:
+        async with Guard(inside):
+            with anyio.fail_after(0.001):
+                await anyio.sleep_forever()
+
+    async def limit_around() -> None:
+        with anyio.fail_after(0.001):
+            async with Guard(outside):
+                await anyio.sleep_forever()
+
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            await limit_within()
+        with pytest.raises(TimeoutError):
+            await limit_around()
+
+    run(backend, main)
+    assert (inside.state(), outside.state()) == (State.OPEN, State.CLOSED)
+
+
+@pytest.mark.parametrize("function", [double, count, abs])
+def test_a_time_limit_on_what_nothing_can_interrupt_is_refused(function: Callable[..., Any]) -> None:
+    with pytest.raises(TypeError, match="make it a coroutine function, or give the client in it a limit"):
+        Guard(limited(1.0))(function)
+
+
+def test_a_stream_that_nothing_can_interrupt_has_no_idle_limit() -> None:
+    guard = Guard(Clocked(Rules(stream_idle_s=1.0)))
+    with pytest.raises(TypeError, match="stream_idle_s"):
+        guard(count)
+    assert guard(double)(3) == 6
+    guard(count_later)
