@@ -17,7 +17,7 @@ def frame(phase: str, factor: float, limited: float, rejected: float) -> list[st
     classes = {priority: ClassFrame(100.0, 3, 5.0, limited, rejected, 0.1) for priority in Priority}
     table = TableFrame(((85.0, 0.7), (90.0, 0.4), (95.0, 0.0)), 0.4, "armed")
     gate = GateFrame(30, 30.0, 170.0)
-    shown = Frame(1.0, 60.0, phase, 9.0, 3, 91.0, 400.0, table, factor, "tier", 196.0, gate, classes)
+    shown = Frame(1.0, 60.0, phase, 9.0, 3, 91.0, 400.0, table, factor, "tier", 196.0, gate, classes, None)
     return draw(shown, color=True)
 
 

@@ -118,7 +118,7 @@ def test_a_configuration_file_is_right(block: Block, tmp_path: Path) -> None:
     path.write_text(block.text)
     environ = {f"{PREFIX}CONFIG_FILE": str(path), f"{PREFIX}KEY_SECRET": "a secret of 16 bytes or more"}
     settings = Settings.from_env(environ)
-    assert settings.routes or settings.plans
+    assert settings.routes or settings.plans or settings.guards
 
 
 def test_the_printed_recording_plays_and_every_column_is_named(
