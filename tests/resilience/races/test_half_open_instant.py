@@ -1,0 +1,161 @@
+"""At the instant when the open period ends: one trial of all that come, whoever they are, every time."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from autoglm_throttle.model import Cause, GuardRefused, Outcome, Pass, State
+from autoglm_throttle.resilience.guard import Guard
+from autoglm_throttle.resilience.rules import Rules
+from tests.loops import run
+from tests.resilience.tripping import Clocked, fail, half_open
+
+pytestmark = pytest.mark.untraced
+
+ROUNDS = 100
+TASKS = 1000
+THREADS = 64
+
+
+class Dependency:
+    """Counts who comes through."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.lock = threading.Lock()
+
+    async def call(self) -> None:
+        self.calls += 1
+        await anyio.lowlevel.checkpoint()
+
+    def call_at_once(self) -> None:
+        with self.lock:
+            self.calls += 1
+
+
+def trip_again(circuit: Clocked) -> None:
+    """Closed by the trial of the round before; open, and the time over."""
+    assert circuit.state() is State.CLOSED
+    fail(circuit)
+    circuit.clock.advance(10.0)
+
+
+async def ask(call: Callable[[], object], refused: list[int]) -> None:
+    try:
+        await call()  # type: ignore[misc]
+    except GuardRefused:
+        refused[0] += 1
+
+
+def test_one_of_a_thousand_tasks_in_each_of_a_hundred_rounds() -> None:
+    circuit, dependency = half_open(), Dependency()
+    guarded = Guard(circuit)(dependency.call)
+
+    async def main() -> None:
+        for number in range(1, ROUNDS + 1):
+            refused = [0]
+            await asyncio.gather(*(ask(guarded, refused) for _ in range(TASKS)))
+            assert (dependency.calls, refused[0]) == (number, TASKS - 1)
+            trip_again(circuit)
+
+    asyncio.run(main())
+    assert sum(circuit.view().refused.values()) == ROUNDS * (TASKS - 1)
+
+
+def test_one_of_a_thousand_trio_tasks() -> None:
+    circuit, dependency = half_open(), Dependency()
+    guarded = Guard(circuit)(dependency.call)
+
+    async def main() -> None:
+        for number in range(1, 6):
+            refused = [0]
+            async with anyio.create_task_group() as tasks:
+                for _ in range(TASKS):
+                    tasks.start_soon(ask, guarded, refused)
+            assert (dependency.calls, refused[0]) == (number, TASKS - 1)
+            trip_again(circuit)
+
+    run("trio", main)
+
+
+class Crowd:
+    """Threads that all ask at one instant, round after round; the trial of a round ends when all have asked.
+
+    Args:
+        circuit: closed.
+    """
+
+    def __init__(self, circuit: Clocked) -> None:
+        self.circuit = circuit
+        self.trials: list[Pass] = []
+        self.rounds: list[int] = []
+        """How many trials each round had."""
+        self.barrier = threading.Barrier(THREADS)
+
+    def rush(self) -> None:
+        for _ in range(ROUNDS):
+            if self.barrier.wait(60) == 0:
+                trip_again(self.circuit)
+            self.barrier.wait(60)
+            answer = Guard(self.circuit).allow()
+            if isinstance(answer, Pass):
+                self.trials.append(answer)
+            if self.barrier.wait(60) == 0:
+                self.end()
+            self.barrier.wait(60)
+
+    def end(self) -> None:
+        self.rounds.append(len(self.trials))
+        self.circuit.leave(self.trials.pop(), Outcome.SUCCESS)
+        self.trials.clear()
+
+
+@pytest.fixture
+def _hasty() -> Iterator[None]:
+    """Threads that are interrupted as often as can be."""
+    usual_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(usual_s)
+
+
+@pytest.mark.usefixtures("_hasty")
+def test_one_of_sixty_four_threads_in_each_of_a_hundred_rounds() -> None:
+    crowd = Crowd(Clocked())
+    with ThreadPoolExecutor(THREADS) as pool:
+        for done in [pool.submit(crowd.rush) for _ in range(THREADS)]:
+            done.result()
+    assert crowd.rounds == [1] * ROUNDS
+    assert crowd.circuit.view().refused == {Cause.TRIAL: ROUNDS * (THREADS - 1)}
+
+
+@pytest.mark.usefixtures("_hasty")
+@pytest.mark.parametrize("most", [1, 3])
+def test_threads_that_end_at_once_never_make_more_trials_than_a_round_has(most: int) -> None:
+    circuit, dependency = half_open(Rules(failures=1, half_open_max=most)), Dependency()
+    guarded = Guard(circuit)(dependency.call_at_once)
+    barrier = threading.Barrier(THREADS)
+    at_trials: list[int] = []
+
+    def rush() -> None:
+        barrier.wait(60)
+        for _ in range(20):
+            try:
+                guarded()
+            except GuardRefused:
+                at_trials.append(circuit.view().trials)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        for done in [pool.submit(rush) for _ in range(THREADS)]:
+            done.result()
+    assert circuit.state() is State.CLOSED
+    assert all(trials <= most for trials in at_trials)
+    assert dependency.calls == THREADS * 20 - len(at_trials)
