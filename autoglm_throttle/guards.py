@@ -163,12 +163,19 @@ class Guards:
 
     def _known(self, name: str) -> Circuit:
         with self._lock:
-            circuit = self._circuits.get(name) or self._dropped.get(name)
+            circuit = self._circuits.get(name) or self._back(name)
             if circuit is not None:
                 return circuit
             return self._add(
                 self._feature(name, None, None, None), Rules(**breaker_of(self._settings, name)), Judge()
             )
+
+    def _back(self, name: str) -> Circuit | None:
+        """One that was let go of and is held by somebody; kept again if there is room."""
+        circuit = self._dropped.get(name)
+        if circuit is not None and self._room():
+            self._circuits[name] = self._dropped.pop(name)
+        return circuit
 
     def _feature(
         self,

@@ -68,7 +68,7 @@ def test_the_picture_is_text_in_columns_with_a_title() -> None:
     assert [text.get("textLength") for text in root.iter(f"{SVG}text")] == [
         f"{draw_demo.WIDE * len(line):.1f}" for line in lines
     ]
-    assert {span.get("class") for span in root.iter(f"{SVG}tspan")} == {"c33"}
+    assert {span.get("class") for span in root.iter(f"{SVG}tspan")} == {"c32", "c33"}
 
 
 def test_a_run_is_played_on_a_terminal_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

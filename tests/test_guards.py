@@ -1,0 +1,356 @@
+"""The guards of a throttle: who has which figures, who is told, what is kept."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from autoglm_throttle import (
+    BreakerSettings,
+    ConfigError,
+    Criticality,
+    Fallback,
+    GuardPolicy,
+    GuardRefused,
+    Level,
+    Rung,
+    Settings,
+    State,
+    Throttle,
+    Transition,
+)
+from autoglm_throttle.model import Mode
+from autoglm_throttle.snapshot import GuardsView
+from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
+
+
+def fail(throttle: Throttle, name: str, times: int = 5) -> None:
+    for _ in range(times):
+        with pytest.raises(ConnectionError), throttle.guard(name):
+            raise ConnectionError("away")
+
+
+def seen(throttle: Throttle) -> GuardsView:
+    guards = throttle.snapshot().guards
+    assert guards is not None
+    return guards
+
+
+def loaded(throttle: ManualThrottle, pct: float, samples: int = 4) -> None:
+    throttle.gpu.utilization_pct = pct
+    for _ in range(samples):
+        throttle.clock.advance(1.0)
+        throttle.tick()
+
+
+@contextlib.contextmanager
+def held_elsewhere(*locks: Any) -> Iterator[None]:
+    """Locks that another thread holds, as it may when its process forks."""
+    held, enough = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with contextlib.ExitStack() as stack:
+            for lock in locks:
+                stack.enter_context(lock)
+            held.set()
+            enough.wait(10.0)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(10.0)
+    yield
+    enough.set()
+    thread.join()
+
+
+class TestFigures:
+    def test_five_failures_open_for_ten_seconds_and_one_trial_closes(self) -> None:
+        throttle = throttle_for_tests()
+        fail(throttle, "db", 4)
+        assert throttle.guard("db").state() is State.CLOSED
+        fail(throttle, "db", 1)
+        with pytest.raises(GuardRefused) as refused, throttle.guard("db"):
+            pytest.fail("let through")
+        assert (refused.value.name, refused.value.retry_after_s) == ("db", 10.0)
+        throttle.clock.advance(10.0)
+        with throttle.guard("db"):
+            assert throttle.guard("db").refuses() is not None
+        assert throttle.guard("db").state() is State.CLOSED
+
+    def test_code_wins_over_the_table_of_the_guard_and_that_over_the_settings_of_all(self) -> None:
+        throttle = throttle_for_tests(
+            breaker_failures=4,
+            breaker_open_s=7,
+            breaker_backoff=2,
+            guards=[GuardPolicy("db", failures=3, open_s=8)],
+        )
+        own = throttle.feature("db", breaker=BreakerSettings(failures=2)).rules
+        assert (own.failures, own.open_s, own.backoff) == (2, 8.0, 2.0)
+        other = throttle.guard("other").rules
+        assert (other.failures, other.open_s, other.backoff) == (4, 7.0, 2.0)
+
+    def test_what_the_table_says_of_the_feature_holds_where_code_says_nothing(self) -> None:
+        policy = GuardPolicy("related", criticality="non_core", shed_above=0.5)
+        throttle = throttle_for_tests(guards=[policy])
+        assert not throttle.degrades
+        throttle.guard("related")
+        assert throttle.degrades
+        loaded(throttle, 60.0)
+        assert not throttle.offers("related")
+        assert throttle.offers("another")
+
+    def test_a_contradiction_names_the_guard(self) -> None:
+        throttle = throttle_for_tests()
+        with pytest.raises(ConfigError, match=r"guards\.db\.open_max_s: must be at least BREAKER_OPEN_S"):
+            throttle.feature("db", breaker=BreakerSettings(open_max_s=5))
+
+    @pytest.mark.parametrize("name", ["", "a\nb", "x" * 201])
+    def test_a_name_that_cannot_be_one_is_an_error(self, name: str) -> None:
+        throttle = throttle_for_tests()
+        with pytest.raises(ConfigError, match="1 to 200 printable"):
+            throttle.guard(name)
+        with pytest.raises(ConfigError, match="1 to 200 printable"):
+            throttle.feature(name)
+
+    def test_an_impossible_feature_is_an_error_and_is_not_registered(self) -> None:
+        throttle = throttle_for_tests()
+        with pytest.raises(ValueError, match="shed_above"):
+            throttle.feature("db", criticality="core", shed_above=0.5)
+        throttle.feature("db")
+
+    def test_a_feature_comes_before_the_first_use_of_its_guard(self) -> None:
+        throttle = throttle_for_tests()
+        throttle.guard("db")
+        with pytest.raises(ValueError, match="register the feature before its first use"):
+            throttle.feature("db", fallback=Fallback(static=None))
+
+
+class TestRegistry:
+    def test_one_name_is_one_breaker(self) -> None:
+        throttle = throttle_for_tests()
+        assert throttle.guard("db").circuit is throttle.guard("db").circuit
+        assert throttle.guard("db").circuit is not throttle.guard("other").circuit
+
+    def test_64_threads_that_meet_make_one_breaker(self) -> None:
+        throttle = throttle_for_tests()
+        circuits: list[object] = []
+        barrier = threading.Barrier(64)
+
+        def ask() -> None:
+            barrier.wait()
+            circuits.append(throttle.guard("db").circuit)
+
+        threads = [threading.Thread(target=ask) for _ in range(64)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(set(map(id, circuits))) == 1
+
+    def test_the_oldest_idle_guard_makes_room(self) -> None:
+        throttle = throttle_for_tests(breaker_max_names=3)
+        fail(throttle, "a", 1)
+        throttle.feature("b", fallback=Fallback(static=1))
+        throttle.guard("c")
+        throttle.guard("d")
+        assert [breaker.name for breaker in seen(throttle).breakers] == ["a", "b", "d"]
+
+    def test_a_guard_that_is_held_is_the_same_when_it_is_asked_for_again(self) -> None:
+        throttle = throttle_for_tests(breaker_max_names=1)
+        held = throttle.guard("held")
+        throttle.guard("other")
+        assert throttle.guard("held").circuit is held.circuit
+        del held
+        gc.collect()
+        fresh = throttle.guard("held").circuit
+        assert fresh.view().calls == 0
+
+    def test_a_guard_that_comes_back_is_seen_again(self) -> None:
+        throttle = throttle_for_tests(breaker_max_names=1)
+        held = throttle.guard("held")
+        throttle.guard("other")
+        fail(throttle, "held")
+        assert throttle.guard("held").state() is State.OPEN
+        assert [breaker.name for breaker in seen(throttle).breakers] == ["held"]
+        assert held.state() is State.OPEN
+
+    def test_beyond_the_bound_calls_are_made_without_a_breaker_and_it_is_said_once(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        throttle = throttle_for_tests(breaker_max_names=2)
+        for name in ("a", "b"):
+            fail(throttle, name)
+        with caplog.at_level(logging.WARNING, "autoglm_throttle"):
+            for name in ("c", "d"):
+                fail(throttle, name, 10)
+                assert throttle.guard(name).state() is State.DISABLED
+        events = [getattr(record, "event", "") for record in caplog.records]
+        assert events.count("guards_full") == 1
+        assert len(seen(throttle).breakers) == 2
+
+    def test_a_throttle_without_guards_loads_and_tells_nothing_of_them(self) -> None:
+        throttle = throttle_for_tests()
+        assert throttle.snapshot().guards is None
+        assert not throttle.degrades
+
+
+class TestDegradation:
+    def test_over_80_percent_of_load_what_is_not_core_is_shed(self) -> None:
+        throttle = throttle_for_tests()
+        calls = []
+        throttle.feature("related", criticality=Criticality.NON_CORE, fallback=Fallback(static=["none"]))
+        throttle.feature("log", criticality=Criticality.NON_CORE)
+
+        @throttle.guard("related")
+        def related() -> list[str]:
+            calls.append(1)
+            return ["live"]
+
+        loaded(throttle, 80.0)
+        assert related() == ["live"]
+        loaded(throttle, 80.5, samples=2)
+        assert related() == ["live"]
+        loaded(throttle, 80.5, samples=1)
+        assert related() == ["none"]
+        with pytest.raises(GuardRefused) as refused, throttle.guard("log"):
+            pytest.fail("let through")
+        assert refused.value.retry_after_s == 3.0
+        with throttle.guard("core"):
+            pass
+        view = seen(throttle)
+        assert (view.level, len(calls)) == (Level.SHED, 2)
+        assert view.degraded["related", Rung.STATIC, "load"] == 1
+        loaded(throttle, 74.0)
+        assert related() == ["live"]
+        assert seen(throttle).level is Level.FULL
+
+    @pytest.mark.parametrize(
+        ("pct", "level"), [(80.0, Level.FULL), (90.0, Level.SHED), (95.0, Level.STALE), (95.1, Level.STATIC)]
+    )
+    def test_the_levels_lie_above_80_90_and_95_percent(self, pct: float, level: Level) -> None:
+        throttle = throttle_for_tests()
+        throttle.guard("any")
+        loaded(throttle, pct)
+        assert seen(throttle).level is level
+
+    def test_without_any_gpu_the_gate_tells_the_load(self) -> None:
+        clock = throttle_for_tests().clock
+        settings = Settings(gpu="none", policy="gate", inflight_max=4)
+        throttle = Throttle(settings, sampling="manual", clock=clock)
+        throttle.feature("related", criticality="non_core")
+        assert throttle.offers("related")
+        from autoglm_throttle import Demand, Permit, Priority
+
+        permits = [throttle.try_admit(Demand(Priority.HIGH)) for _ in range(4)]
+        assert all(isinstance(permit, Permit) for permit in permits)
+        for _ in range(4):
+            throttle.offers("related")
+            clock.advance(1.0)
+        assert not throttle.offers("related")
+
+    def test_each_step_is_a_line(self, caplog: pytest.LogCaptureFixture) -> None:
+        throttle = throttle_for_tests()
+        throttle.guard("any")
+        with caplog.at_level(logging.INFO, "autoglm_throttle"):
+            loaded(throttle, 92.0)
+            loaded(throttle, 10.0)
+        lines = [record for record in caplog.records if getattr(record, "event", "") == "degradation_changed"]
+        assert [(line.levelno, line.__dict__["level"]) for line in lines] == [
+            (logging.WARNING, "stale"),
+            (logging.INFO, "full"),
+        ]
+
+
+class TestTold:
+    def test_listeners_hear_of_each_change_in_order_and_one_that_fails_harms_nobody(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        throttle = throttle_for_tests()
+        heard: list[Transition] = []
+
+        def failing(_: Transition) -> None:
+            raise RuntimeError("a listener of the application")
+
+        throttle.listen(failing)
+        throttle.listen(heard.append)
+        fail(throttle, "db")
+        throttle.clock.advance(10.0)
+        with throttle.guard("db"):
+            pass
+        steps = [(change.before, change.after) for change in heard]
+        assert steps == [
+            (State.CLOSED, State.OPEN),
+            (State.OPEN, State.HALF_OPEN),
+            (State.HALF_OPEN, State.CLOSED),
+        ]
+        assert "a listener failed" in caplog.text
+
+    def test_changes_are_lines_and_counts(self, caplog: pytest.LogCaptureFixture) -> None:
+        throttle = throttle_for_tests()
+        with caplog.at_level(logging.INFO, "autoglm_throttle"):
+            fail(throttle, "db")
+        (line,) = (r for r in caplog.records if getattr(r, "event", "") == "breaker_changed")
+        keys = line.__dict__
+        assert (keys["breaker"], keys["state"], keys["state_before"]) == ("db", "open", "closed")
+        assert keys["retry_after_s"] == 10.0
+        assert seen(throttle).transitions == {("db", State.OPEN): 1}
+
+    def test_the_mode_of_the_settings_is_that_of_each_guard(self) -> None:
+        throttle = throttle_for_tests(breaker_mode=Mode.METRICS_ONLY)
+        fail(throttle, "db", 9)
+        (breaker,) = seen(throttle).breakers
+        assert (breaker.metrics_only, breaker.would_refuse, breaker.calls) == (True, 4, 9)
+
+
+class TestLife:
+    def test_guards_do_not_keep_a_throttle_alive(self) -> None:
+        import weakref
+
+        throttle = throttle_for_tests()
+        guard = throttle.guard("db")
+        gone = weakref.ref(throttle)
+        del throttle
+        gc.collect()
+        assert gone() is None
+        with guard:
+            pass
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+    def test_a_fork_begins_with_its_own_locks_and_counts(self) -> None:
+        throttle = throttle_for_tests()
+        throttle.feature("related", fallback=Fallback(static=1))
+        fail(throttle, "db")
+        throttle.clock.advance(10.0)
+        trial = throttle.guard("db").allow()
+        read, write = os.pipe()
+        with held_elsewhere(throttle._guards_lock, throttle.guard("db").circuit._locked._lock):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(10)
+                told = b"?"
+                try:
+                    told = _in_child(throttle)
+                finally:
+                    os.write(write, told)
+                    os._exit(0)
+        os.waitpid(child, 0)
+        os.close(write)
+        assert os.read(read, 100) == b"half_open True 0"
+        os.close(read)
+        throttle.guard("db").settle(trial)  # type: ignore[arg-type]
+        assert throttle.guard("db").state() is State.CLOSED
+
+
+def _in_child(throttle: ManualThrottle) -> bytes:
+    """Whether the child may make a trial of its own, and what it has counted."""
+    guard = throttle.guard("db")
+    free: Any = guard.refuses() is None
+    return f"{guard.state()} {free} {sum(seen(throttle).transitions.values())}".encode()
