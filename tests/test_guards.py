@@ -331,7 +331,10 @@ class TestLife:
         throttle.clock.advance(10.0)
         trial = throttle.guard("db").allow()
         read, write = os.pipe()
-        with held_elsewhere(throttle._guards_lock, throttle.guard("db").circuit._locked._lock):
+        guards = throttle._guards
+        assert guards is not None
+        locks = throttle._guards_lock, guards._lock, throttle.guard("db").circuit._locked._lock
+        with held_elsewhere(*locks):
             child = os.fork()
             if child == 0:
                 signal.alarm(10)
