@@ -1,7 +1,7 @@
-"""The tables of the README that hold figures, made from what the benchmarks and the demonstration kept.
+"""The tables in README.md and docs/ that hold figures, made from what the benchmarks and the demo kept.
 
 Run: ``python -m benchmarks.figures`` after ``python -m benchmarks.peers --write``, the same of ``serve``,
-``redis``, ``closed_loop`` or ``overload``, or ``python -m docs.draw_demo``. It measures nothing.
+``redis``, ``closed_loop``, ``overload`` or ``breaker``, or ``python -m docs.draw_demo``. It measures nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.breakers.part import breakers_part
 from benchmarks.harness import RESULTS, line
 from benchmarks.loop import table
 from benchmarks.overload import LAG_S
@@ -21,6 +22,7 @@ from benchmarks.shared.part import peers_part, redis_part
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
+DOWNSTREAM = ROOT / "docs" / "downstream.md"
 DEMO = ROOT / "docs" / "demo.txt"
 
 PEERS = {
@@ -234,12 +236,25 @@ def parts() -> Iterator[tuple[str, str]]:
             yield name.replace("_", "-"), made(json.loads(path.read_text()))
 
 
+def downstream_parts() -> Iterator[tuple[str, str]]:
+    """The same of the page on calls that leave the process."""
+    path = RESULTS / "breaker.json"
+    if path.exists():
+        yield "breakers", breakers_part(json.loads(path.read_text()))
+
+
+def pages() -> dict[Path, dict[str, str]]:
+    """File -> name of the part -> what belongs between its marks."""
+    return {README: dict(parts()), DOWNSTREAM: dict(downstream_parts())}
+
+
 def main() -> None:
-    """Bring the README up to date."""
-    text = README.read_text(encoding="utf-8")
-    for name, content in parts():
-        text = fill(text, name, content)
-    README.write_text(text, encoding="utf-8")
+    """Bring the pages up to date."""
+    for path, contents in pages().items():
+        text = path.read_text(encoding="utf-8")
+        for name, content in contents.items():
+            text = fill(text, name, content)
+        path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -86,8 +86,10 @@ def _asked(throttle: ManualThrottle, times: int) -> httpx.Response:
 def made() -> Mapping[Path, Mapping[str, str]]:
     """File -> name of the part -> what belongs between its marks."""
     answers = {"limited": refusal(limited()), "busy": refusal(busy())}
+    kept = figures.pages()
     return {
-        figures.README: {**dict(figures.parts()), "settings": settings_table(), **answers},
+        **kept,
+        figures.README: {**kept[figures.README], "settings": settings_table(), **answers},
         CLIENTS: {**answers, "rejected": refusal(rejected())},
     }
 

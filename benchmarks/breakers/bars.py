@@ -1,0 +1,89 @@
+"""What a run must show, each with what it did show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from benchmarks.breakers.contestants import CircuitBreaker, Interlock, Ours
+from benchmarks.shared.bars import CALM, Bar
+
+HEARD_MS = 50.0
+TOGETHER_S = 0.12
+CONTROL_S = 0.11
+"""What the threads may take without a breaker, or the machine is too busy to judge."""
+BARE_NS = 80.0
+"""The bounds in nanoseconds are of a machine where a bare await takes 61; elsewhere ratios alone hold."""
+
+ADDED_NS = (
+    ("coroutine", Ours.name, "decorator, over a bare await", 350.0),
+    ("coroutine", "slow_call_s", "the same with slow calls", 500.0),
+    ("coroutine", "listener", "the same with a listener", 500.0),
+    ("block", Ours.name, "async with, over a bare await", 700.0),
+    ("told", Ours.name, "refusal, and for how long, over a bare await", 830.0),
+)
+"""Form, row, what it is called, nanoseconds."""
+
+OVER = (
+    ("coroutine", CircuitBreaker.name, "closed call, decorator", 1.0),
+    ("coroutine", Interlock.name, "closed call, decorator", 0.12),
+    ("function", CircuitBreaker.name, "closed call of a plain function", 1.0),
+    ("refused", CircuitBreaker.name, "refusal", 1.0),
+    ("told", CircuitBreaker.name, "refusal, and for how long", 1.0),
+)
+"""Form, rival, what is compared, ours over it."""
+
+
+def bars(found: Mapping[str, Any]) -> Iterator[Bar]:
+    """The bars of every part that was measured."""
+    for part, judge in PARTS.items():
+        if part in found:
+            yield from judge(found[part])
+
+
+def _cost(found: Mapping[str, Any]) -> Iterator[Bar]:
+    for form, rival, what, bound in OVER:
+        calm = found[form]["spread"] <= CALM
+        yield Bar(f"{what}, over {rival}'s", found[form]["rows"][rival]["ours_over_it"], bound, calm=calm)
+    for form, row, what, bound in ADDED_NS:
+        calm = found[form]["spread"] <= CALM and found[form]["bare_ns"] <= BARE_NS
+        yield Bar(f"{what}, ns", found[form]["rows"][row]["ns"], bound, calm=calm)
+
+
+def _shared(found: Mapping[str, Any]) -> Iterator[Bar]:
+    ours = found["rows"][Ours.name]
+    yield Bar("shared and closed: us of a call", ours["us"], 2.0)
+    yield Bar("shared and closed: commands of a call", ours["commands"], 0)
+    yield Bar("shared and closed: errors", ours["errors"], 0)
+    yield Bar("Redis killed: a call over that", ours["lost_over_it"], 1.1, calm=found["spread"] <= CALM)
+    yield Bar("Redis killed: errors", ours["lost_errors"], 0)
+
+
+def _opening(found: Mapping[str, Any]) -> Iterator[Bar]:
+    for who in ("idle", "busy", "cold"):
+        yield Bar(f"opening known in another process, {who}: most ms", found[who]["max_ms"], HEARD_MS)
+    cold = found["cold"]
+    yield Bar("first calls of new processes, refused", cold["refused"] / cold["of"], 1.0, at_most=False)
+
+
+def _half_open(found: Mapping[str, Any]) -> Iterator[Bar]:
+    for who, seen in found[Ours.name].items():
+        text = f"admitted at half-open in {seen['of']} rounds, {who}"
+        yield Bar(f"{text}: most", seen["most"], 1)
+        yield Bar(f"{text}: fewest", seen["least"], 1, at_most=False)
+
+
+def _threads(found: Mapping[str, float]) -> Iterator[Bar]:
+    calm = found.get("bare", math.inf) <= CONTROL_S
+    yield Bar("8 threads x 100 ms through a closed breaker, s", found[Ours.name], TOGETHER_S, calm=calm)
+
+
+PARTS: Mapping[str, Callable[[Any], Iterator[Bar]]] = {
+    "cost": _cost,
+    "shared": _shared,
+    "opening": _opening,
+    "half_open": _half_open,
+    "threads": _threads,
+}
+"""Part of a record -> its bars."""

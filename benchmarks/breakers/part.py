@@ -1,0 +1,111 @@
+"""The part of the pages that tells what guards cost, made from what the benchmark kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from benchmarks.breakers.contestants import CONTESTANTS, Contestant, Ours
+from benchmarks.harness import line
+
+COLUMNS = (
+    "",
+    "a closed call: coroutine",
+    "plain function",
+    "`async with`",
+    "a refusal",
+    "a closed call, shared",
+    "let through half-open: of 1000 tasks",
+    "of 64 threads",
+    "8 threads × 100 ms",
+)
+COMPARED = ("coroutine", "told")
+"""Forms beside which is said how much of it ours is."""
+
+
+def breakers_part(kept: Mapping[str, Any]) -> str:
+    """A row for each, then every figure that only ours has in a sentence of its own."""
+    rows = "".join(_cells(*_row(kind, kept)) for kind in CONTESTANTS)
+    told = "".join(f"- {sentence}\n" for sentence in _sentences(kept))
+    return (
+        f"{_cells(*COLUMNS)}|{'---|' * len(COLUMNS)}\n{rows}"
+        "\nCalls and refusals: CPU time beyond a bare call; shared ones: time with the server on the same "
+        f"processors.\n\n{told}"
+        f"\n`benchmarks/breaker.py`, medians of {kept['rounds']} rounds, {kept['shared']['server']}: "
+        f"{line(kept)}.\n"
+    )
+
+
+def _row(kind: type[Contestant], kept: Mapping[str, Any]) -> Iterator[str]:
+    costs, race = kept["cost"], kept["half_open"][kind.name]
+    refused = "told" if kind.name in costs["told"]["rows"] else "refused"
+    yield f"{kind.package} {kept['versions'][kind.package]}"
+    for form in ("coroutine", "function", "block", refused):
+        yield _added(form, costs[form]["rows"].get(kind.name), kind)
+    yield _shared(kept["shared"]["rows"].get(kind.name))
+    for crowd in ("tasks", "threads"):
+        yield _range(race[crowd])
+    yield f"{kept['threads'][kind.name]:.2f} s"
+
+
+def _added(form: str, cost: Mapping[str, float] | None, kind: type[Contestant]) -> str:
+    if cost is None:
+        return "-"
+    beside = form in COMPARED and kind is not Ours
+    return f"{cost['ns']:,.0f} ns" + (f" (ours: {cost['ours_over_it']:.2f} of it)" if beside else "")
+
+
+def _shared(row: Mapping[str, float] | None) -> str:
+    if row is None:
+        return "-"
+    commands = f"{row['commands']:.0f} command{'s' * (round(row['commands']) != 1)}"
+    return f"{row['wall_us']:,.1f} µs, {commands}"
+
+
+def _range(seen: Mapping[str, int]) -> str:
+    return f"{seen['least']}" if seen["least"] == seen["most"] else f"{seen['least']} to {seen['most']}"
+
+
+def _sentences(kept: Mapping[str, Any]) -> Iterator[str]:
+    adds = {name: row["ns"] for name, row in kept["cost"]["coroutine"]["rows"].items()}
+    yield (
+        f"With `slow_call_s` ours adds {adds['slow_call_s']:.0f} ns to a closed call, "
+        f"with a listener {adds['listener']:.0f} ns, "
+        f"with a static fallback {adds['fallback'] / 1e3:.1f} µs, "
+        f"with answers that are kept {adds['stale'] / 1e3:.1f} µs."
+    )
+    race = kept["half_open"][Ours.name]
+    yield (
+        f"At half-open it lets one of 1000 tasks through in {_ones(race['tasks'])} rounds, "
+        f"one of 64 threads in {_ones(race['threads'])}, "
+        f"one of 100 tasks in two processes in {_ones(race['processes'])}."
+    )
+    idle, busy, cold = (kept["opening"][who] for who in ("idle", "busy", "cold"))
+    yield (
+        f"An opening is known in another process within {idle['median_ms']:.1f} ms, "
+        f"at most {idle['max_ms']:.1f}; where its main thread never rests, within {busy['median_ms']:.1f} ms, "
+        f"at most {busy['max_ms']:.1f}. Of {cold['of']} new processes {cold['refused']} "
+        f"were refused their very first call, after {cold['max_ms']:.0f} ms at most."
+    )
+    yield from _without_redis(kept["shared"]["rows"])
+
+
+def _ones(seen: Mapping[str, int]) -> str:
+    return (
+        f"{seen['of']} of {seen['of']}" if seen["least"] == seen["most"] == 1 else f"not all of {seen['of']}"
+    )
+
+
+def _without_redis(rows: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
+    told = ", ".join(
+        f"{kind.package} {rows[kind.name]['lost_wall_us']:,.1f} µs"
+        + f" and {rows[kind.name]['lost_errors']:.0%} errors".replace("%", " %")
+        * bool(rows[kind.name]["lost_errors"])
+        for kind in CONTESTANTS
+        if kind.name in rows
+    )
+    yield f"Redis killed, a closed call takes: {told}."
+
+
+def _cells(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |\n"
