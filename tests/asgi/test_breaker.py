@@ -1,0 +1,507 @@
+"""The breaker round an app: what opens it, what does not, and what clients are told then."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+from typing import Any
+
+import anyio
+import pytest
+from starlette.requests import ClientDisconnect
+from starlette.websockets import WebSocketDisconnect
+
+from autoglm_throttle import Priority, Reason, Throttle, ThrottleMiddleware
+from autoglm_throttle.model import Mode, Outcome, State
+from autoglm_throttle.settings import BreakerSettings
+from autoglm_throttle.testing import assert_rejected
+from tests.asgi.drive import Answer, http_scope, never, request, send_scope, websocket_scope
+from tests.asgi.guarding import (
+    FAILURES,
+    REFUSED,
+    Service,
+    answering,
+    breaking_off,
+    counted,
+    leaving,
+    limits,
+    outcomes,
+    plain,
+    with_fallback,
+)
+from tests.asgi.line import settled, taken, with_places
+
+BOOM = RuntimeError("boom")
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+async def test_statuses_of_a_failing_server_open_it(status: int) -> None:
+    service = Service()
+    await service.fails(status)
+    assert service.state() is State.OPEN
+    assert service.breaker.last_failure == f"status {status}"
+
+
+@pytest.mark.parametrize("status", [200, 204, 301, 400, 404, 422, 429, 501, 505, 507])
+async def test_other_statuses_do_not(status: int) -> None:
+    service = Service()
+    await service.fails(status)
+    assert service.state() is State.CLOSED
+    assert service.breaker.streak == 0
+
+
+async def test_429_is_no_evidence_and_ends_no_row_of_failures() -> None:
+    service = Service()
+    await service.fails(500, FAILURES - 1)
+    await service.ask(429)
+    assert service.breaker.streak == FAILURES - 1
+    await service.ask(404)
+    assert service.breaker.streak == 0
+
+
+@pytest.mark.parametrize(
+    "app", [BOOM, breaking_off(BOOM), breaking_off(None)], ids=["before", "in mid-body", "silently"]
+)
+async def test_what_does_not_come_to_its_end_opens_it(app: Any) -> None:
+    service = Service(answers=app)
+    for number in range(1, FAILURES + 1):
+        with suppress(RuntimeError):
+            await service.ask()
+        assert service.breaker.streak == number or service.state() is State.OPEN
+    assert service.state() is State.OPEN
+
+
+async def test_the_caller_whose_failure_opens_it_gets_his_own() -> None:
+    service = Service()
+    answers = [await service.ask(500) for _ in range(FAILURES)]
+    assert [(answer.status, answer.body) for answer in answers] == [(500, b"live")] * FAILURES
+
+
+async def test_open_it_answers_before_any_limit_is_asked() -> None:
+    service = Service(limits(user_limit=f"{FAILURES}/minute"))
+    await service.fails()
+    answer = await service.ask(200)
+    assert service.calls == FAILURES
+    assert_rejected([*answer.messages], "breaker")
+    assert json.loads(answer.body) == {
+        "type": "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+        "title": "Service Unavailable",
+        "status": 503,
+        "detail": "The service cannot answer this at present; try again in 10 s.",
+        "violated-policies": ["breaker"],
+        "reason": "breaker:app",
+        "retry_after_s": 10.0,
+    }
+    assert (answer.header("retry-after"), answer.header("retry-after-ms")) == ("10", "10000")
+    assert counted(service.throttle) == {("admitted", "ok"): FAILURES, ("rejected", "breaker"): 1}
+
+
+async def test_a_refusal_takes_nothing_and_counts_as_demand() -> None:
+    service = Service(limits(policy="adaptive"))
+    await service.fails()
+    before = service.throttle.snapshot()
+    await service.ask()
+    after = service.throttle.snapshot()
+    assert after.tokens == before.tokens
+    assert after.outcomes == before.outcomes
+    assert sum(after.active.values()) == 0
+
+
+async def test_retry_after_is_never_less_than_a_second() -> None:
+    service = Service()
+    await service.fails()
+    service.throttle.clock.advance(9.9)
+    answer = await service.ask()
+    assert (answer.header("retry-after"), answer.header("retry-after-ms")) == ("1", "1000")
+
+
+async def test_retry_after_has_the_usual_jitter() -> None:
+    service = Service(limits(retry_jitter=1.0))
+    await service.fails()
+    waits = {int((await service.ask()).header("retry-after-ms") or 0) for _ in range(50)}
+    assert len(waits) > 1
+    assert all(10_000 <= wait_ms <= 20_000 for wait_ms in waits)
+
+
+async def test_after_its_time_one_trial_passes_and_closes_it() -> None:
+    service = Service()
+    await service.fails()
+    service.throttle.clock.advance(10.0)
+    inside, release = anyio.Event(), anyio.Event()
+
+    async def slow(_scope: Any, _receive: Any, send: Any) -> None:
+        inside.set()
+        await release.wait()
+        await plain(send, 200, b"live")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(service.ask, slow)
+        await inside.wait()
+        others = [(await service.ask()).status for _ in range(20)]
+        release.set()
+    assert others == [503] * 20
+    assert service.state() is State.CLOSED
+    assert (await service.ask(200)).status == 200
+
+
+async def test_a_trial_that_fails_opens_it_again() -> None:
+    service = Service()
+    await service.fails()
+    service.throttle.clock.advance(10.0)
+    assert (await service.ask(500)).status == 500
+    assert (service.state(), service.breaker.retry_after_s) == (State.OPEN, 10.0)
+
+
+async def test_who_is_admitted_after_it_opened_is_refused_then() -> None:
+    """Between the look at the breaker and the pass there may be a wait in line."""
+    service = Service(with_places(1))
+    inside, release = anyio.Event(), anyio.Event()
+
+    async def slow(_scope: Any, _receive: Any, send: Any) -> None:
+        inside.set()
+        await release.wait()
+        await plain(send, 500, b"")
+
+    throttle = service.throttle
+    answers: list[Answer] = []
+
+    async def client() -> None:
+        answers.append(await service.ask())
+
+    async with anyio.create_task_group() as tasks:
+        service.answers = slow
+        tasks.start_soon(client)
+        await inside.wait()
+        tasks.start_soon(client)
+        await settled()
+        assert taken(throttle) == (1, 1, 1)
+        throttle.guard("app").force_open()
+        release.set()
+    assert [answer.status for answer in answers] == [500, 503]
+    assert service.calls == 1
+    assert outcomes(throttle) == {"failure": 1, "neutral": 1}
+    assert counted(throttle) == {("admitted", "ok"): 2}
+    assert json.loads(answers[1].body)["reason"] == "breaker:app"
+
+
+@pytest.mark.parametrize("left", [ClientDisconnect(), asyncio.CancelledError()])
+async def test_who_leaves_is_no_fault_of_the_app(left: BaseException) -> None:
+    service = Service()
+    await service.fails(500, FAILURES - 1)
+    with pytest.raises(type(left)):
+        await service.ask(left)
+    assert (service.state(), service.breaker.streak) == (State.CLOSED, FAILURES - 1)
+
+
+@pytest.mark.parametrize("ends", [None, BOOM], ids=["returns", "raises"])
+@pytest.mark.parametrize("after", [0, 1, 2])
+async def test_what_an_app_does_after_a_disconnect_is_no_evidence(after: int, ends: Exception | None) -> None:
+    async def app(_scope: Any, receive: Any, send: Any) -> None:
+        for message in [
+            {"type": "http.response.start", "status": 200, "headers": []},
+            {"type": "http.response.body", "body": b"part", "more_body": True},
+        ][:after]:
+            await send(message)
+        assert (await receive())["type"] == "http.disconnect"
+        if ends is not None:
+            raise ends
+
+    service = Service(answers=app)
+    for _ in range(FAILURES):
+        with suppress(RuntimeError):
+            await leaving(service.app, after=after)
+    assert (service.state(), service.breaker.streak) == (State.CLOSED, 0)
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), RuntimeError("closed")])
+@pytest.mark.parametrize("at", ["http.response.start", "http.response.body"])
+async def test_an_error_of_the_server_is_no_evidence(at: str, error: Exception) -> None:
+    service = Service(answers=breaking_off(BOOM))
+
+    async def send(message: Any) -> None:
+        if message["type"] == at:
+            raise error
+
+    for _ in range(FAILURES):
+        with pytest.raises(type(error)):
+            await service.app(http_scope(), never, send)
+    assert (service.state(), service.breaker.streak) == (State.CLOSED, 0)
+
+
+async def test_a_cancelled_trial_gives_its_place_back() -> None:
+    service = Service()
+    await service.fails()
+    service.throttle.clock.advance(10.0)
+
+    async def endless(_scope: Any, _receive: Any, _send: Any) -> None:
+        await anyio.sleep_forever()
+
+    with anyio.move_on_after(0.01):
+        await service.ask(endless)
+    assert service.state() is State.HALF_OPEN
+    assert (await service.ask(200)).status == 200
+    assert service.state() is State.CLOSED
+
+
+async def test_websockets_fail_by_raising() -> None:
+    async def app(_scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        raise BOOM
+
+    service = Service(answers=app)
+    for _ in range(FAILURES):
+        with pytest.raises(RuntimeError):
+            await send_scope(service.app, websocket_scope(), [{"type": "websocket.connect"}])
+    assert service.state() is State.OPEN
+    refused = await send_scope(service.app, websocket_scope(), [{"type": "websocket.connect"}])
+    assert refused.close_code == 1013
+    assert refused.messages[0]["reason"] == "breaker:app"
+    denied = await send_scope(service.app, websocket_scope(denial=True), [{"type": "websocket.connect"}])
+    assert denied.status == 503
+
+
+@pytest.mark.parametrize("error", [None, WebSocketDisconnect()])
+async def test_websockets_that_end_are_good_or_no_evidence(error: Exception | None) -> None:
+    async def app(_scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        assert (await receive())["type"] == "websocket.disconnect"
+        if error is not None:
+            raise error
+
+    service = Service(answers=500)
+    await service.fails(500, FAILURES - 1)
+    service.answers = app
+    with suppress(WebSocketDisconnect):
+        await send_scope(service.app, websocket_scope(), [{"type": "websocket.connect"}])
+    assert service.breaker.streak == (0 if error is None else FAILURES - 1)
+
+
+async def test_a_denied_websocket_is_judged_by_its_status() -> None:
+    async def app(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "websocket.http.response.start", "status": 500, "headers": []})
+        await send({"type": "websocket.http.response.body", "body": b""})
+
+    service = Service(answers=app)
+    for _ in range(FAILURES):
+        await send_scope(service.app, websocket_scope(denial=True), [{"type": "websocket.connect"}])
+    assert service.state() is State.OPEN
+
+
+async def test_exempt_requests_pass_an_open_breaker_and_say_nothing() -> None:
+    service = Service(limits(exempt_paths=("/health",)))
+    assert [(await service.ask(500, "/health")).status for _ in range(FAILURES)] == [500] * FAILURES
+    assert service.state() is State.CLOSED
+    await service.fails()
+    assert (await service.ask(200, "/health")).status == 200
+    assert (await service.ask(200, method="OPTIONS")).status == 200
+
+
+async def test_metrics_only_lets_all_in_and_counts() -> None:
+    service = with_fallback(breaker=BreakerSettings(mode=Mode.METRICS_ONLY))
+    await service.fails()
+    assert [(await service.ask(500)).status for _ in range(4)] == [500] * 4
+    assert service.breaker.would_refuse == 4
+    assert counted(service.throttle) == {("admitted", "ok"): FAILURES + 4}
+
+
+async def test_a_dry_run_lets_all_in_and_counts() -> None:
+    service = Service(limits(dry_run=True))
+    await service.fails()
+    assert [(await service.ask(500)).status for _ in range(4)] == [500] * 4
+    assert service.throttle.snapshot().would_refuse[Priority.MID, Reason.BREAKER] == 4
+    assert service.state() is State.OPEN
+    service.throttle.clock.advance(10.0)
+    await service.ask(200)
+    assert service.state() is State.CLOSED
+
+
+async def test_what_a_guard_inside_has_refused_is_answered_and_opens_nothing() -> None:
+    service = Service(answers=REFUSED)
+    for _ in range(2 * FAILURES):
+        answer = await service.ask()
+        assert answer.status == 503
+        assert json.loads(answer.body)["reason"] == "breaker:vectors"
+        assert b"secret" not in answer.body
+        assert answer.header("retry-after") == "8"
+    assert service.state() is State.CLOSED
+    assert outcomes(service.throttle) == {"neutral": 2 * FAILURES}
+
+
+async def test_that_is_answered_without_a_breaker_too() -> None:
+    throttle = limits()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        raise REFUSED
+
+    answer = await request(ThrottleMiddleware(app, throttle=throttle))
+    assert_rejected([*answer.messages], "breaker")
+    assert outcomes(throttle) == {"neutral": 1}
+    assert counted(throttle) == {("admitted", "ok"): 1}
+
+
+@pytest.mark.parametrize("breaker", [None, "app"])
+async def test_once_the_answer_has_begun_it_is_raised(breaker: str | None) -> None:
+    throttle = limits()
+    app = ThrottleMiddleware(breaking_off(REFUSED), throttle=throttle, breaker=breaker)
+    with pytest.raises(type(REFUSED)):
+        await request(app)
+    assert outcomes(throttle) == {"neutral": 1}
+
+
+async def test_limits_of_another_throttle_inside_open_nothing() -> None:
+    inner = limits(user_limit="1/minute", policy="tiers")
+    inner.gpu.utilization_pct = 99
+    inner.tick(3)
+    service = Service(answers=ThrottleMiddleware(never, throttle=inner))
+    assert [(await service.ask()).status for _ in range(FAILURES)] == [503] * FAILURES
+    assert service.state() is State.CLOSED
+
+
+async def test_one_breaker_inside_another_opens_alone() -> None:
+    inner = limits()
+    app = ThrottleMiddleware(answering(500), throttle=inner, breaker="inner")
+    throttle = limits(breaker_failures=2 * FAILURES)
+    service = Service(throttle, app)
+    for _ in range(FAILURES):
+        assert (await service.ask()).status == 500
+    for _ in range(5 * FAILURES):
+        assert json.loads((await service.ask()).body)["reason"] == "breaker:inner"
+    assert (service.state(), service.breaker.streak) == (State.CLOSED, FAILURES)
+
+
+async def test_one_throttle_may_guard_an_app_within_its_app() -> None:
+    throttle = limits()
+    part = ThrottleMiddleware(answering(500), throttle=throttle, breaker="part")
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await (part if scope["path"] == "/part" else answering(200))(scope, receive, send)
+
+    outer = ThrottleMiddleware(app, throttle=throttle)
+    assert [(await request(outer, "/part")).status for _ in range(FAILURES + 2)] == [500] * FAILURES + [
+        503
+    ] * 2
+    assert (await request(outer, "/")).status == 200
+    assert outcomes(throttle) == {"failure": FAILURES, "neutral": 2, "success": 1}
+
+
+async def test_a_slow_first_byte_is_slow() -> None:
+    service = with_fallback(breaker=BreakerSettings(slow_call_s=2.0))
+
+    async def slow(_scope: Any, _receive: Any, send: Any) -> None:
+        service.throttle.clock.advance(2.1)
+        await plain(send, 200, b"late")
+
+    await service.fails(slow)
+    assert service.state() is State.OPEN
+
+
+async def test_a_long_stream_that_began_in_time_is_not_slow() -> None:
+    service = with_fallback(breaker=BreakerSettings(slow_call_s=2.0))
+
+    async def stream(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"", "more_body": True})
+        service.throttle.clock.advance(1.0)
+        for _ in range(3):
+            await send({"type": "http.response.body", "body": b"part", "more_body": True})
+            service.throttle.clock.advance(5.0)
+        await send({"type": "http.response.body"})
+
+    await service.fails(stream)
+    assert service.breaker.streak == 0
+
+
+@pytest.mark.parametrize(("limit_s", "state"), [(1.5, State.OPEN), (2.5, State.CLOSED)])
+async def test_the_first_item_has_a_limit_of_its_own(limit_s: float, state: State) -> None:
+    service = with_fallback(breaker=BreakerSettings(slow_call_s=0.1, first_item_s=limit_s))
+
+    async def stream(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        service.throttle.clock.advance(2.0)
+        await send({"type": "http.response.body", "body": b"part", "more_body": True})
+        await send({"type": "http.response.body"})
+
+    await service.fails(stream)
+    assert service.state() is state
+
+
+async def test_the_trial_of_a_stream_may_succeed_with_its_first_item() -> None:
+    service = with_fallback(breaker=BreakerSettings(stream_settle="first_item"))
+    await service.fails()
+    service.throttle.clock.advance(10.0)
+    states = []
+
+    async def stream(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        states.append(service.state())
+        await send({"type": "http.response.body", "body": b"part", "more_body": True})
+        states.append(service.state())
+        await send({"type": "http.response.body"})
+
+    await service.ask(stream)
+    assert states == [State.HALF_OPEN, State.CLOSED]
+    await service.fails(breaking_off(BOOM))
+    assert service.state() is State.OPEN
+
+
+async def test_a_file_that_the_server_sends_is_an_answer() -> None:
+    async def file(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.pathsend", "path": "/file"})
+
+    async def copied(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.zerocopysend", "file": 3, "more_body": True})
+        await send({"type": "http.response.zerocopysend", "file": 3})
+
+    service = Service()
+    for app in (file, copied):
+        await service.fails(500, 1)
+        await service.ask(app)
+        assert service.breaker.streak == 0
+
+
+async def test_the_user_may_classify_a_status() -> None:
+    throttle = limits()
+    verdicts = {501: Outcome.FAILURE, 500: Outcome.NEUTRAL, 503: Outcome.SUCCESS}
+    throttle.feature("app", classify=lambda seen: verdicts.get(seen) if isinstance(seen, int) else None)
+    service = Service(throttle)
+    await service.fails(501, FAILURES - 1)
+    await service.ask(500)
+    assert service.breaker.streak == FAILURES - 1
+    await service.ask(503)
+    assert service.breaker.streak == 0
+    await service.fails(501)
+    assert service.state() is State.OPEN
+
+
+async def test_ignored_and_expected_exceptions() -> None:
+    throttle = limits()
+    throttle.feature("app", ignore=[KeyError], expected=[LookupError])
+    service = Service(throttle)
+    await service.fails(500, FAILURES - 1)
+    await service.fails(KeyError("key"), 1)
+    assert service.breaker.streak == FAILURES - 1
+    await service.fails(IndexError("index"), 1)
+    assert service.breaker.streak == 0
+
+
+def test_a_breaker_is_found_again_by_its_name() -> None:
+    throttle: Throttle = limits()
+    ThrottleMiddleware(never, throttle=throttle, breaker="app")
+    throttle.feature("app", ignore=[KeyError])  # after the middleware, before the first request
+    assert throttle.guard("app").state() is State.CLOSED
+
+
+async def test_a_middleware_can_be_inherited() -> None:
+    class Own(ThrottleMiddleware):
+        """What users make of it."""
+
+    service = Service()
+    app = Own(service.serve, throttle=service.throttle, breaker="app")
+    assert [(await request(app)).status for _ in range(2)] == [200, 200]
+    service.throttle.guard("app").force_open()
+    assert (await request(app)).status == 503

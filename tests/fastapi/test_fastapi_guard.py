@@ -1,0 +1,166 @@
+"""``guard_refused``: what a guard inside an app has refused is 503, wherever the middleware stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import Depends, FastAPI, WebSocket
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from autoglm_throttle import ThrottleMiddleware
+from autoglm_throttle.asgi.blame import SCOPE_KEY
+from autoglm_throttle.fastapi import guard_refused, limit
+from autoglm_throttle.model import GuardRefused, State
+from autoglm_throttle.resilience.feature import Fallback
+from autoglm_throttle.testing import ManualThrottle, assert_rejected, throttle_for_tests
+from tests.asgi.drive import connect
+from tests.asgi.guarding import FAILURES, REFUSED, SORRY, limits, outcomes
+from tests.fastapi.test_fastapi_limit import client
+
+
+def service(*, handled: bool = True) -> FastAPI:
+    app = FastAPI()
+    if handled:
+        app.add_exception_handler(GuardRefused, guard_refused)
+
+    @app.get("/answer")
+    async def answer() -> str:
+        raise REFUSED
+
+    @app.get("/thread")
+    def thread() -> str:
+        raise REFUSED
+
+    @app.get("/fails")
+    async def fails() -> str:
+        raise RuntimeError("boom")
+
+    @app.get("/ok")
+    async def ok() -> str:
+        return "ok"
+
+    @app.websocket("/ws")
+    async def socket(websocket: WebSocket) -> None:
+        await websocket.accept()
+        raise REFUSED
+
+    return app
+
+
+def added(throttle: ManualThrottle, app: FastAPI) -> Any:
+    app.add_middleware(ThrottleMiddleware, throttle=throttle, breaker="app")
+    return app
+
+
+def wrapped(throttle: ManualThrottle, app: FastAPI) -> Any:
+    return ThrottleMiddleware(app, throttle=throttle, breaker="app")
+
+
+def mounted(throttle: ManualThrottle, app: FastAPI) -> Any:
+    outer = Starlette(routes=[Mount("/", app)])
+    outer.add_middleware(ThrottleMiddleware, throttle=throttle, breaker="app")
+    return outer
+
+
+ATTACH = [added, wrapped, mounted]
+Attach = Callable[[ManualThrottle, FastAPI], Any]
+
+
+@pytest.mark.parametrize("path", ["/answer", "/thread"])
+@pytest.mark.parametrize("attach", ATTACH)
+async def test_a_refused_guard_is_503_and_opens_nothing(attach: Attach, path: str) -> None:
+    throttle = limits()
+    async with client(attach(throttle, service())) as caller:
+        for _ in range(2 * FAILURES):
+            answer = await caller.get(path)
+            assert_rejected(answer, "breaker")
+            assert answer.json()["reason"] == "breaker:vectors"
+            assert answer.headers["retry-after"] == "8"
+            assert answer.headers["content-type"] == "application/problem+json"
+            assert int(answer.headers["content-length"]) == len(answer.content)
+            assert "secret" not in answer.text
+    assert throttle.guard("app").view().streak == 0
+    assert outcomes(throttle) == {"neutral": 2 * FAILURES}
+
+
+async def test_an_app_that_adds_the_middleware_needs_no_handler() -> None:
+    throttle = limits()
+    async with client(added(throttle, service(handled=False))) as caller:
+        assert_rejected(await caller.get("/answer"), "breaker")
+
+
+@pytest.mark.parametrize("attach", ATTACH)
+async def test_other_failures_open_it(attach: Attach) -> None:
+    throttle = limits()
+    transport = httpx.ASGITransport(attach(throttle, service()), raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://service") as caller:
+        statuses = [(await caller.get("/fails")).status_code for _ in range(FAILURES)]
+        assert statuses == [500] * FAILURES
+        answer = await caller.get("/ok")
+    assert (answer.status_code, answer.json()["reason"]) == (503, "breaker:app")
+
+
+@pytest.mark.parametrize("attach", ATTACH)
+@pytest.mark.parametrize("path", ["/answer", "/fails"])
+async def test_a_fallback_answers_for_both(attach: Attach, path: str) -> None:
+    throttle = limits()
+    throttle.feature("app", fallback=Fallback(static=SORRY))
+    async with client(attach(throttle, service())) as caller:  # where exceptions of the app would be raised
+        answer = await caller.get(path)
+    assert (answer.status_code, answer.text) == (200, "sorry")
+    assert answer.headers["x-degraded"] == f"static; cause={'failures' if path == '/answer' else 'error'}"
+    assert throttle.guard("app").view().streak == (0 if path == "/answer" else 1)
+
+
+async def test_without_a_middleware_it_answers_all_the_same() -> None:
+    async with client(service()) as caller:
+        assert_rejected(await caller.get("/answer"), "breaker")
+
+
+@pytest.mark.parametrize("attach", ATTACH)
+async def test_websockets_are_closed(attach: Attach) -> None:
+    throttle = limits()
+    answer = await connect(attach(throttle, service()), "/ws")
+    assert answer.close_code == 1013
+    assert throttle.guard("app").state() is State.CLOSED
+    assert throttle.guard("app").view().streak == 0
+
+
+async def test_another_exception_is_none_of_its_business() -> None:
+    with pytest.raises(KeyError):
+        await guard_refused(None, KeyError("x"))  # type: ignore[arg-type]  # it is not looked at
+
+
+async def test_a_further_charge_that_our_load_refuses_opens_nothing() -> None:
+    throttle = limits()
+    busy = throttle_for_tests()
+    busy.gpu.utilization_pct = 99
+    busy.tick(3)
+    app = FastAPI()
+
+    @app.get("/dear", dependencies=[Depends(limit(cost=4, throttle=busy))])
+    async def dear() -> str:
+        return "dear"
+
+    async with client(ThrottleMiddleware(app, throttle=throttle, breaker="app")) as caller:
+        assert [(await caller.get("/dear")).status_code for _ in range(FAILURES)] == [503] * FAILURES
+    assert throttle.guard("app").view().streak == 0
+
+
+async def test_no_mark_is_left_where_no_breaker_listens() -> None:
+    seen: list[Any] = []
+    app = service()
+
+    @app.middleware("http")
+    async def look(request: Any, call_next: Any) -> Any:
+        answer = await call_next(request)
+        seen.append(request.scope.get(SCOPE_KEY))
+        return answer
+
+    async with client(app) as caller:
+        await caller.get("/answer")
+    assert seen == [None]
