@@ -126,7 +126,7 @@ def test_no_event_loop_waits_for_a_server_that_hangs(made: Made, own_server: Red
         began = time.monotonic()
         assert set(asyncio.run(asks())) == {None}
         assert time.monotonic() - began <= store.rules.deadline_s + SOON_S
-        assert len(ticks) >= 4
+        assert len(ticks) >= 3, "it went on meanwhile"
     finally:
         own_server.resume()
 

@@ -1,0 +1,98 @@
+"""One process of a fleet of breakers: ``python -m tests.resilience.shared.mate URL PREFIX TASK ...``.
+
+``race NAMES``: fifty tasks call each guard, from the moment its number is read until the next number is; each
+call that is let through is written as ``<number> <fence>``.
+``hold NAME``: write ``holding`` once it makes the trial, and make it for ever.
+``first NAME``: write what the first call of a fresh process got, and after how many seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import time
+
+from autoglm_throttle.doorbell import doorbell
+from autoglm_throttle.model import Pass, State
+from autoglm_throttle.redis_client import RedisClients, RedisOptions
+from autoglm_throttle.resilience.circuit import Circuit
+from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.shared import TIMEOUT_S, RedisBreakerStore
+from autoglm_throttle.resilience.shared_wire import SharedRules
+
+TASKS = 50
+LEASE_S = 0.5
+
+
+def store_at(url: str, prefix: str, deadline_s: float) -> RedisBreakerStore:
+    clients = RedisClients(RedisOptions(url))
+    return RedisBreakerStore(
+        lambda: clients.sync(TIMEOUT_S), doorbell, SharedRules(prefix, deadline_s=deadline_s)
+    )
+
+
+def circuit(store: RedisBreakerStore, name: str) -> Circuit:
+    return Circuit(name, Rules(failures=1, trial_lease_s=LEASE_S), store=store)
+
+
+def turns(turn: list[int], last: int) -> None:
+    for line in sys.stdin:
+        turn[0] = int(line)
+    turn[0] = last
+
+
+async def race(store: RedisBreakerStore, names: int) -> None:
+    circuits = [circuit(store, str(number)) for number in range(names)]
+    turn = [-1]
+
+    async def calls(number: int) -> None:
+        while turn[0] == number:
+            passed = await circuits[number].enter_async()
+            if isinstance(passed, Pass):
+                print(number, passed.fence, flush=True)
+            await asyncio.sleep(0.0005)
+
+    for one in circuits:
+        await store.known_async(one.name)
+    threading.Thread(target=turns, args=(turn, names), daemon=True).start()
+    print("ready", flush=True)
+    while (number := turn[0]) < names:
+        if number < 0 or circuits[number].state() is State.CLOSED:
+            await asyncio.sleep(0.0005)  # until it has heard of the opening
+        else:
+            await asyncio.gather(*(calls(number) for _ in range(TASKS)))
+
+
+def hold(store: RedisBreakerStore, name: str) -> None:
+    one = circuit(store, name)
+    while not isinstance(one.enter(), Pass):
+        time.sleep(0.005)
+    print("holding", flush=True)
+    threading.Event().wait()
+
+
+def first(store: RedisBreakerStore, name: str) -> None:
+    began = time.monotonic()
+    answer = circuit(store, name).enter()
+    print(type(answer).__name__, getattr(answer, "state", ""), f"{time.monotonic() - began:.4f}", flush=True)
+
+
+def main() -> None:
+    url, prefix, task, *rest = sys.argv[1:]
+    # Who is not answered in time goes by itself: of a race on a busy machine that would tell nothing.
+    store = store_at(url, prefix, 2.0 if task == "race" else SharedRules().deadline_s)
+    match task:
+        case "race":
+            asyncio.run(race(store, int(rest[0])))
+        case "hold":
+            hold(store, rest[0])
+        case "first":
+            first(store, rest[0])
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""Real processes: one trial for all of them, one that dies while it makes it, one that has just begun."""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from autoglm_throttle.model import Cause, State
+from autoglm_throttle.resilience.shared import RedisBreakerStore
+from autoglm_throttle.resilience.store import Ask, Lease
+from tests.resilience.shared import mate
+from tests.resilience.shared.conftest import Made
+from tests.resilience.shared.fleets import PATIENCE_S, watched
+from tests.stores.polling import until
+from tests.stores.server import RedisServer
+
+pytestmark = pytest.mark.server
+
+ROOT = Path(__file__).parents[3]
+ROUNDS = 100
+OPEN_S = 0.02
+TAIL_S = 0.015
+"""For so long all go on calling after the first was let through."""
+
+Begun = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def begun(own_server: RedisServer, redis_prefix: str) -> Iterator[Begun]:
+    """Start processes, which end with the test."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def begin(*task: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.resilience.shared.mate", own_server.url, redis_prefix, *task],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        processes.append(process)
+        return process
+
+    yield begin
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def opens(store: RedisBreakerStore, name: str) -> None:
+    """Open it, again if the machine was so busy that the open period was over before it could be told."""
+    while not store._ledger.own(name):
+        store.opened(name, OPEN_S, 0, Cause.FAILURES)
+        until(lambda: not store._ledger.busy(), PATIENCE_S, "all is told")
+
+
+def test_of_two_processes_with_fifty_tasks_each_one_makes_the_trial(
+    made: Made, begun: Begun, own_server: RedisServer
+) -> None:
+    store = made(own_server.url)
+    for number in range(ROUNDS):
+        store.watch(str(number), lambda remote: None)
+    pair = [begun("race", str(ROUNDS)) for _ in range(2)]
+    assert [line(process) for process in pair] == ["ready", "ready"]
+    let_through: dict[int, list[str]] = {}
+    heard = threading.Event()
+
+    def hears(process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for said in process.stdout:
+            number, fence = said.split()
+            let_through.setdefault(int(number), []).append(fence)
+            heard.set()
+
+    for process in pair:
+        threading.Thread(target=hears, args=(process,), daemon=True).start()
+    began = time.monotonic()
+    for number in range(ROUNDS):
+        heard.clear()
+        opens(store, str(number))
+        for process in pair:
+            assert process.stdin is not None
+            process.stdin.write(f"{number}\n")
+            process.stdin.flush()
+        assert heard.wait(PATIENCE_S), f"nobody in round {number}"
+        threading.Event().wait(TAIL_S)
+    print(f"{ROUNDS} rounds in {time.monotonic() - began:.1f} s")
+    assert {n: fences for n, fences in let_through.items() if len(fences) != 1} == {}
+    assert sorted(let_through) == list(range(ROUNDS))
+    assert ["0"] not in let_through.values(), "each by a lease of the fleet"
+
+
+def test_one_that_is_killed_while_it_makes_the_trial_holds_the_place_no_longer_than_its_lease(
+    made: Made, begun: Begun, own_server: RedisServer
+) -> None:
+    store = made(own_server.url)
+    watched(store)
+    ask = Ask(half_open_max=1, need=1, threshold=False, lease_s=mate.LEASE_S)
+    opens(store, "a")
+    holder = begun("hold", "a")
+    assert line(holder) == "holding"
+    os.kill(holder.pid, signal.SIGKILL)
+    killed_s = time.monotonic()
+    denied = 0
+    while not isinstance(store.acquire("a", ask), Lease):
+        denied += 1
+        assert time.monotonic() - killed_s < mate.LEASE_S + 1.0
+    took_s = time.monotonic() - killed_s
+    print(f"killed: the next trial after {took_s:.3f} s and {denied} denied")
+    assert denied >= 100
+    assert took_s <= mate.LEASE_S + 0.2
+
+
+def test_the_first_call_of_a_fresh_process_is_refused(
+    made: Made, begun: Begun, own_server: RedisServer
+) -> None:
+    store = made(own_server.url)
+    watched(store)
+    store.opened("a", 60.0, 0, Cause.FAILURES)
+    until(lambda: store._ledger.own("a"), PATIENCE_S, "it is told")
+    took = []
+    for _ in range(5):
+        kind, state, seconds = line(begun("first", "a")).split()
+        assert (kind, state) == ("Refusal", State.OPEN.value)
+        took.append(float(seconds))
+    print(f"fresh: median {statistics.median(took) * 1e3:.1f} ms, max {max(took) * 1e3:.1f} ms")
+    assert max(took) <= 0.05 + 0.05
