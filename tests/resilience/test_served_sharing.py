@@ -404,3 +404,22 @@ def test_an_awaitable_of_a_plain_function_is_neither_kept_nor_shared(
 
     run(backend, task)
     assert caplog.messages == []
+
+
+def test_a_fork_waits_for_none_of_the_parent_s_calls() -> None:
+    bench, worker = Bench(ALWAYS), Worker()
+
+    def parent() -> Any:
+        bench.served.forget()
+        worker.go.set()
+        answers: list[Any] = []
+        child = threading.Thread(target=lambda: answers.append(bench.served.call(parent, (), {})))
+        if worker.calls == 0:
+            worker.calls = 1
+            child.start()
+            child.join(FOR_S)
+            assert answers == ["child"]
+            return "parent"
+        return "child"
+
+    assert bench.served.call(parent, (), {}) == "parent"
