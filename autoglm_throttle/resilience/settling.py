@@ -9,10 +9,42 @@ from autoglm_throttle.model import Outcome, Pass
 from autoglm_throttle.resilience.circuit import Circuit
 
 
+class _Call:
+    """A call under way, to be settled once."""
+
+    __slots__ = ("_begun_s", "_circuit", "_pass")
+
+    def __init__(self, circuit: Circuit, pass_: Pass, begun_s: float) -> None:
+        self._circuit = circuit
+        self._pass: Pass | None = pass_
+        self._begun_s = begun_s
+
+    def settle(self, seen: object, *, raised: bool) -> None:
+        pass_, self._pass = self._pass, None
+        if pass_ is not None:
+            elapsed_s = self._circuit.since(self._begun_s)
+            self._circuit.settle(pass_, seen, raised=raised, elapsed_s=elapsed_s)
+
+    def drop(self) -> None:
+        pass_, self._pass = self._pass, None
+        if pass_ is not None:
+            self._circuit.leave(pass_, Outcome.NEUTRAL)
+
+
+async def _settled(call: _Call, inner: Awaitable[Any]) -> Any:  # noqa: ANN401
+    try:
+        value = await inner
+    except BaseException as error:
+        call.settle(error, raised=True)
+        raise
+    call.settle(value, raised=False)
+    return value
+
+
 class Settling(Coroutine[Any, Any, Any]):
     """Stands for an awaitable and settles the call when that ends; may be awaited or made a task.
 
-    Never awaited, it gives its place back when it is dropped, as no evidence.
+    Never awaited, or dropped before its end, it gives its place back, as no evidence.
 
     Args:
         circuit: of the guard.
@@ -21,33 +53,16 @@ class Settling(Coroutine[Any, Any, Any]):
         begun_s: from `Circuit.begin`.
     """
 
-    __slots__ = ("_begun_s", "_circuit", "_inner", "_pass", "_running")
+    __slots__ = ("_call", "_inner", "_running")
 
     def __init__(self, circuit: Circuit, pass_: Pass, inner: Awaitable[Any], begun_s: float) -> None:
-        self._circuit = circuit
-        self._pass: Pass | None = pass_
+        self._call = _Call(circuit, pass_, begun_s)
         self._inner = inner
-        self._begun_s = begun_s
         self._running: Coroutine[Any, Any, Any] | None = None
-
-    async def _run(self) -> Any:  # noqa: ANN401
-        try:
-            value = await self._inner
-        except BaseException as error:
-            self._settle(error, raised=True)
-            raise
-        self._settle(value, raised=False)
-        return value
-
-    def _settle(self, seen: object, *, raised: bool) -> None:
-        pass_, self._pass = self._pass, None
-        if pass_ is not None:
-            elapsed_s = self._circuit.since(self._begun_s)
-            self._circuit.settle(pass_, seen, raised=raised, elapsed_s=elapsed_s)
 
     def _started(self) -> Coroutine[Any, Any, Any]:
         if self._running is None:
-            self._running = self._run()
+            self._running = _settled(self._call, self._inner)
         return self._running
 
     def __await__(self) -> Generator[Any, Any, Any]:
@@ -65,12 +80,8 @@ class Settling(Coroutine[Any, Any, Any]):
         """End it where it stands."""
         if self._running is not None:
             self._running.close()
-        self._drop()
-
-    def _drop(self) -> None:
-        pass_, self._pass = self._pass, None
-        if pass_ is not None:
-            self._circuit.leave(pass_, Outcome.NEUTRAL)
+        self._call.drop()
 
     def __del__(self) -> None:
-        self._drop()
+        if self._running is None:
+            self._call.drop()

@@ -121,16 +121,18 @@ def guarded_generator(circuit: Circuit, fn: Callable[..., Any]) -> Callable[...,
 class _AsyncSteps:
     """Takes the items of an inner generator one by one, and hands on what the consumer sends or throws.
 
-    A block that closes the inner generator.
+    A block that closes the inner generator; but not where the whole task is destroyed while it waits for an
+    item: then nobody is left who could wait for that, and the inner one is destroyed with it.
     """
 
-    __slots__ = ("_idle_s", "_inner", "_name", "_next", "item")
+    __slots__ = ("_adrift", "_idle_s", "_inner", "_name", "_next", "item")
 
     def __init__(self, circuit: Circuit, inner: AsyncGenerator[Any, Any]) -> None:
         self._idle_s = circuit.rules.stream_idle_s
         self._name = circuit.name
         self._inner = inner
         self._next: Callable[[], Awaitable[Any]] = inner.__anext__
+        self._adrift = False
         self.item: Any = None
         """The newest one."""
 
@@ -151,6 +153,9 @@ class _AsyncSteps:
                 self.item = await within(self._idle_s, step, f"{self._name} has sent nothing")
         except StopAsyncIteration:
             return False
+        except GeneratorExit:
+            self._adrift = True
+            raise
         if watch.waiting:
             watch.first()
         return True
@@ -170,7 +175,8 @@ class _AsyncSteps:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._inner.aclose()
+        if not self._adrift:
+            await self._inner.aclose()
 
 
 def guarded_async_generator(circuit: Circuit, fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -102,15 +102,15 @@ class Crowd:
 
     def rush(self) -> None:
         for _ in range(ROUNDS):
-            if self.barrier.wait(60) == 0:
+            if self.barrier.wait(20) == 0:
                 trip_again(self.circuit)
-            self.barrier.wait(60)
+            self.barrier.wait(20)
             answer = Guard(self.circuit).allow()
             if isinstance(answer, Pass):
                 self.trials.append(answer)
-            if self.barrier.wait(60) == 0:
+            if self.barrier.wait(20) == 0:
                 self.end()
-            self.barrier.wait(60)
+            self.barrier.wait(20)
 
     def end(self) -> None:
         self.rounds.append(len(self.trials))
@@ -122,7 +122,7 @@ class Crowd:
 def _hasty() -> Iterator[None]:
     """Threads that are interrupted as often as can be."""
     usual_s = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
+    sys.setswitchinterval(1e-5)
     yield
     sys.setswitchinterval(usual_s)
 
@@ -146,7 +146,7 @@ def test_threads_that_end_at_once_never_make_more_trials_than_a_round_has(most: 
     at_trials: list[int] = []
 
     def rush() -> None:
-        barrier.wait(60)
+        barrier.wait(20)
         for _ in range(20):
             try:
                 guarded()
