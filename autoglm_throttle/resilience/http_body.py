@@ -50,7 +50,7 @@ class BodyWatch:
         self._length = length
         self._keep = keep
         self.outcome: Outcome = Outcome.NEUTRAL
-        """As it was recorded."""
+        """Of a body that broke."""
         self._got = 0
         self._slow = False
         self._waiting = first
@@ -127,14 +127,12 @@ class BodyWatch:
             self._leave(Outcome.SLOW if self._slow else Outcome.SUCCESS)
 
     def _is_trial(self) -> bool:
-        pass_, core = self._pass, self._circuit.breaker
-        current = pass_ is not None and pass_.generation == core.generation
-        return current and self._circuit.state() is State.HALF_OPEN
+        pass_ = self._pass
+        return pass_ is not None and pass_.serial > 0 and self._circuit.state() is State.HALF_OPEN
 
     def _leave(self, outcome: Outcome) -> None:
         pass_, self._pass = self._pass, None
         if pass_ is not None:
-            self.outcome = outcome
             self._circuit.leave(pass_, outcome)
 
     def _spend(self) -> None:

@@ -88,7 +88,7 @@ class HttpCall:
             self.watch = BodyWatch(circuit, self.pass_, self.begun_s, length, keep)
             return self.watch
         circuit.leave(self.pass_, self.outcome, f"HTTP {status}")
-        if status == TOO_MANY and self.outcome is Outcome.NEUTRAL and circuit.rules.on_429 is On429.OPEN:
+        if status == TOO_MANY and circuit.rules.on_429 is On429.OPEN:
             wait_s = retry_after_s(headers, time.time())
             circuit.opened_for(circuit.rules.open_s if wait_s is None else wait_s)
         return None

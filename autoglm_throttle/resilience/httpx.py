@@ -70,8 +70,6 @@ def _mine(landing: Landing) -> httpx.Response:
 def _theirs(landing: Landing, call: HttpCall, ask: Ask) -> httpx.Response | None:
     """What somebody else's call means to this one; None: no answer that it could have, too."""
     error, kept = landing.error, landing.kept
-    if isinstance(error, TransportRefused):
-        raise TransportRefused(error.refusal, call.request)
     call.outcome = landing.outcome
     if error is not None:
         raise error.with_traceback(landing.trace)

@@ -246,6 +246,9 @@ def test_a_body_that_broke_or_was_left_is_not_kept(face: str) -> None:
     guarded = Guarded(fallback=STALE)
     with pytest.raises(httpx.ReadError):
         call(face, guarded, lambda _: httpx.Response(200, stream=Parts(b"li", CUT)))
+    headers = {"content-length": "2"}
+    with pytest.raises(httpx.ReadError):
+        call(face, guarded, lambda _: httpx.Response(200, headers=headers, stream=Parts(b"li", CUT)))
     call(face, guarded, answering(), parts=1)
     assert call(face, guarded, status(503)).status_code == 503
 

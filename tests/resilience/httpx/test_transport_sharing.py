@@ -24,7 +24,6 @@ faces = pytest.mark.parametrize("face", FACES)
 
 ALWAYS = Fallback(stale=True, coalesce="always")
 REFUSAL = Refusal("behind", State.OPEN, Cause.FAILURES, 3.0)
-Noting = Callable[[httpx.HTTPError], None]
 WAIT_S = 20.0
 MANY = 5
 
@@ -50,9 +49,7 @@ def sized(body: bytes = b"live", **headers: str) -> Callable[[], httpx.Response]
     )
 
 
-async def together(
-    guarded: Guarded, upstream: Upstream, headers: list[dict[str, str]], noting: Noting
-) -> list[str]:
+async def together(guarded: Guarded, upstream: Upstream, headers: list[dict[str, str]]) -> list[str]:
     """What so many requests get that are under way at once: text, or the name of what was raised."""
     transport = AsyncGuardTransport(guarded, httpx.MockTransport(upstream), name="dep")
     answers = [""] * len(headers)
@@ -64,7 +61,6 @@ async def together(
                 answers[number] = response.text + response.headers.get("x-degraded", "")
             except httpx.HTTPError as error:
                 answers[number] = type(error).__name__
-                noting(error)
 
         async with anyio.create_task_group() as tasks:
             for number in range(len(headers)):
@@ -75,7 +71,7 @@ async def together(
 
 
 def in_threads(
-    guarded: Guarded, make: Callable[[], httpx.Response], headers: list[dict[str, str]], noting: Noting
+    guarded: Guarded, make: Callable[[], httpx.Response], headers: list[dict[str, str]]
 ) -> tuple[list[str], int]:
     """The same with a thread for each; the calls end when nobody is on the way any more."""
     asked: list[httpx.Request] = []
@@ -92,7 +88,6 @@ def in_threads(
             response = client.get(URL, headers=own)
             done.append(response.text + response.headers.get("x-degraded", ""))
         except httpx.HTTPError as error:
-            noting(error)
             done.append(type(error).__name__)
 
     transport = GuardTransport(guarded, httpx.MockTransport(upstream), name="dep")
@@ -124,18 +119,17 @@ def gathered(
     guarded: Guarded,
     make: Callable[[], httpx.Response],
     headers: list[dict[str, str]] | None = None,
-    noting: Noting = lambda _: None,
 ) -> tuple[list[str], int]:
     """The answers, and how many calls were made for them."""
     wanted = headers or [{}] * MANY
     if face == "sync":
-        return in_threads(guarded, make, wanted, noting)
+        return in_threads(guarded, make, wanted)
     found: list[list[str]] = []
     made: list[int] = []
 
     async def task() -> None:
         upstream = Upstream(make)
-        found.append(await together(guarded, upstream, wanted, noting))
+        found.append(await together(guarded, upstream, wanted))
         made.append(len(upstream.asked))
 
     run(face, task)
@@ -250,14 +244,7 @@ def test_a_refusal_of_a_guard_behind_is_that_of_all(face: str) -> None:
     def refusing() -> httpx.Response:
         raise TransportRefused(REFUSAL, httpx.Request("GET", "http://behind.test/"))
 
-    requests: list[httpx.Request] = []
-
-    def noting(error: httpx.HTTPError) -> None:
-        requests.append(error.request)
-
-    answers, made = gathered(face, guarded, refusing, noting=noting)
-    assert (answers, made) == (["TransportRefused"] * MANY, 1)
-    assert len({id(request) for request in requests}) == MANY
+    assert gathered(face, guarded, refusing) == (["TransportRefused"] * MANY, 1)
     assert guarded.outcomes == [Outcome.NEUTRAL]
 
 

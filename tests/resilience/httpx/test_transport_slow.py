@@ -115,6 +115,13 @@ def read_slowly_async(face: str, guarded: Guarded, handler: Handler) -> None:
     anyio.run(reading, backend=face)
 
 
+def test_an_empty_part_is_not_the_first(face: str) -> None:
+    guarded = Guarded(Rules(first_item_s=2.0))
+    body = Parts(b"", lambda: guarded.clock.advance(3.0), b"part")
+    call(face, guarded, lambda _: httpx.Response(200, stream=body))
+    assert guarded.outcomes == [SLOW]
+
+
 def half_open(face: str, rules: Rules) -> Guarded:
     guarded = Guarded(rules)
     call(face, guarded, status(500))
