@@ -21,6 +21,7 @@ from autoglm_throttle.limiting.shared.store import VALUES, Charge, Trouble
 from autoglm_throttle.limiting.shared.wire import Ask, WindowWire, script
 from autoglm_throttle.model import UserLimit
 from autoglm_throttle.redis_client import RedisClients, RedisOptions
+from autoglm_throttle.resilience import scripts as breakers
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.quantity import plain
 from autoglm_throttle.settings.redis_url import RedisUrl, Topology, parse_redis_url
@@ -227,13 +228,9 @@ def _allowed(node: _Node, settings: Settings, wire: WindowWire) -> Findings:
 
 def _rights(node: _Node, settings: Settings) -> Findings:
     """Which commands its user may not run that are needed."""
-    needed = RIGHTS.split()
-    if settings.fleet:
-        needed += redis_fleet.RIGHTS.split()
-    if settings.fleet_gpu:
-        needed += gpu_fleet.RIGHTS.split()
-    found = refused(node.ask, dict.fromkeys(needed), node.asked.keys[0])
-    if found is None and not (settings.fleet or settings.fleet_gpu):
+    more = _of_fleets(settings)
+    found = refused(node.ask, dict.fromkeys([*RIGHTS.split(), *more]), node.asked.keys[0])
+    if found is None and not more:
         return []  # counting tells whether they are there
     if found is None:
         hint = "grant +multi +discard to have them looked at one by one"
@@ -244,13 +241,24 @@ def _rights(node: _Node, settings: Settings) -> Findings:
         hint = "ACL SETUSER its name " + " ".join(f"+{command}" for command in found.commands)
         text = f"its user may not run {', '.join(found.commands)}"
         findings.append(node.finding("rights", Level.FAIL, text, hint, list(found.commands)))
-    if found.keys:
-        text = f"its user may not touch the keys below {settings.redis_prefix}"
-        hint = f"ACL SETUSER its name ~{settings.redis_prefix}:*"
-        findings.append(node.finding("rights", Level.FAIL, text, hint, ["keys"]))
+    for what, verb, sign in (("keys", "touch", "~"), ("channels", "use", "&")):
+        if getattr(found, what):
+            text = f"its user may not {verb} the {what} below {settings.redis_prefix}"
+            hint = f"ACL SETUSER its name {sign}{settings.redis_prefix}:*"
+            findings.append(node.finding("rights", Level.FAIL, text, hint, [what]))
     if not findings:
         findings.append(node.finding("rights", Level.OK, "its user may do all that is needed", value=[]))
     return findings
+
+
+def _of_fleets(settings: Settings) -> list[str]:
+    """Commands that are needed for more than user limits."""
+    needed = (
+        (settings.fleet, redis_fleet.RIGHTS),
+        (settings.fleet_gpu, gpu_fleet.RIGHTS),
+        (settings.breaker_shared, breakers.RIGHTS),
+    )
+    return [command for asked, rights in needed if asked for command in rights.split()]
 
 
 def _counts(node: _Node, wire: WindowWire) -> Finding:

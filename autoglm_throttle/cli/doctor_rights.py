@@ -33,8 +33,14 @@ ARGUMENTS: Final[dict[str, tuple[object, ...]]] = {
     "zadd": (0, 0),
     "zcard": (),
     "zremrangebyscore": (0, 0),
+    "zcount": (0, 0),
+    "zrem": (0,),
+    "zscore": (0,),
+    "hmget": (0,),
+    "publish": (0,),
+    "subscribe": (),
 }
-"""Command -> what stands after its key: as much as the server wants before it looks at rights."""
+"""Command -> what stands after its key or channel: as much as the server wants before it looks at rights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,8 @@ class Refused:
     commands: tuple[str, ...]
     keys: bool
     """Whether the keys below the prefix are closed to the user."""
+    channels: bool = False
+    """The same of the channels."""
 
 
 def refused(ask: Ask, commands: Iterable[str], key: str) -> Refused | None:
@@ -58,24 +66,26 @@ def refused(ask: Ask, commands: Iterable[str], key: str) -> Refused | None:
     except NoPermissionError:
         return None
     missing: list[str] = []
-    keys = False
+    keys = channels = False
     for command in commands:
         try:
             ask(*_call(command, key))
         except NoPermissionError as error:
             if "command" in str(error):
                 missing.append(command)
+            elif "channel" in str(error):
+                channels = True
             else:
                 keys = True
         except ResponseError:
             pass  # of another kind, such as a full memory: counting tells
     ask("DISCARD")
-    return Refused(tuple(missing), keys)
+    return Refused(tuple(missing), keys, channels)
 
 
 def _call(command: str, key: str) -> Sequence[object]:
-    if command == "time":
-        return ("TIME",)
+    if command in ("time", "ping"):
+        return (command.upper(),)
     if command == "eval":
         return ("EVAL", "return 0", 1, key)
     if command == "evalsha":

@@ -13,6 +13,7 @@ from autoglm_throttle.cli.doctor_rights import ARGUMENTS, refused
 from autoglm_throttle.gpu import fleet as gpu_fleet
 from autoglm_throttle.limiting.shared import redis_fleet
 from autoglm_throttle.limiting.shared.redis_script import CLUSTER_RIGHTS, RIGHTS
+from autoglm_throttle.resilience import scripts as breakers
 from tests.cli.findings import PASSWORD, WELL, Doctor, by_item, not_well
 from tests.stores.server import RedisServer
 
@@ -39,7 +40,8 @@ def test_the_guide_names_all_rights() -> None:
     )
     fleet = {*redis_fleet.RIGHTS.split(), *gpu_fleet.RIGHTS.split()}
     assert sorted(line.split()) == sorted(f"+{command}" for command in fleet - set(RIGHTS.split()))
-    assert {*RIGHTS.split(), *fleet} - {"eval", "evalsha", "time"} == set(ARGUMENTS)
+    every = {*RIGHTS.split(), *fleet, *breakers.RIGHTS.split()}
+    assert every - {"eval", "evalsha", "time", "ping"} == set(ARGUMENTS)
 
 
 def test_the_commands_of_each_script_are_the_rights_it_needs() -> None:
@@ -47,6 +49,7 @@ def test_the_commands_of_each_script_are_the_rights_it_needs() -> None:
         "sliding_window.lua": RIGHTS,
         "fleet.lua": redis_fleet.RIGHTS,
         "fleet_gpu.lua": gpu_fleet.RIGHTS,
+        "breaker.lua": breakers.SCRIPT_RIGHTS,
     }
     for path in Path(autoglm_throttle.__file__).parent.glob("**/*.lua"):
         used = {word.lower() for word in re.findall(r"(?:call|try)\('([A-Z]+)'", path.read_text())}
@@ -54,21 +57,36 @@ def test_the_commands_of_each_script_are_the_rights_it_needs() -> None:
     assert needed == {}
 
 
-FLEETS = [("FLEET", redis_fleet.RIGHTS), ("FLEET_GPU", gpu_fleet.RIGHTS)]
+FLEETS = [
+    ("FLEET", redis_fleet.RIGHTS),
+    ("FLEET_GPU", gpu_fleet.RIGHTS),
+    ("BREAKER_SHARED", breakers.RIGHTS),
+]
 
 
 @pytest.mark.parametrize(("setting", "needed"), FLEETS, ids=[setting for setting, _ in FLEETS])
 def test_a_fleet_needs_more(doctor: Doctor, redis_server: RedisServer, setting: str, needed: str) -> None:
     more = [command for command in needed.split() if command not in RIGHTS.split()]
-    url = allow(redis_server, *guide(), "+info", "+multi", "+discard")
+    usual = (*guide(), "resetchannels", "&athr:*", "+info", "+multi", "+discard")
+    url = allow(redis_server, *usual)
     assert doctor(REDIS_URL=url, REDIS_PREFIX="athr")[0] == 0
     status, findings = doctor(REDIS_URL=url, REDIS_PREFIX="athr", **{setting: "true"})
     assert (status, by_item(findings)["rights"]["value"]) == (1, more)
-    allow(redis_server, *guide(), "+info", "+multi", "+discard", *(f"+{command}" for command in more))
+    allow(redis_server, *usual, *(f"+{command}" for command in more))
     assert doctor(REDIS_URL=url, REDIS_PREFIX="athr", **{setting: "true"})[0] == 0
-    allow(redis_server, *guide(), "+info", "+multi", "+discard", *(f"+{command}" for command in more[1:]))
+    allow(redis_server, *usual, *(f"+{command}" for command in more[1:]))
     status, findings = doctor(REDIS_URL=url, REDIS_PREFIX="athr", **{setting: "true"})
     assert (status, by_item(findings)["rights"]["value"]) == (1, more[:1])
+
+
+def test_channels_that_are_closed_to_the_user(doctor: Doctor, redis_server: RedisServer) -> None:
+    more = [f"+{command}" for command in breakers.RIGHTS.split()]
+    url = allow(redis_server, *guide(), "resetchannels", "&other:*", "+info", "+multi", "+discard", *more)
+    assert doctor(REDIS_URL=url, REDIS_PREFIX="athr")[0] == 0
+    status, findings = doctor(REDIS_URL=url, REDIS_PREFIX="athr", BREAKER_SHARED="true")
+    rights = by_item(findings)["rights"]
+    assert (status, rights["value"]) == (1, ["channels"])
+    assert rights["hint"].endswith(" &athr:*")
 
 
 def test_the_user_of_the_guide_can_count(doctor: Doctor, redis_server: RedisServer) -> None:
