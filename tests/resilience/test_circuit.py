@@ -14,6 +14,7 @@ import pytest
 
 from autoglm_throttle.model import Cause, GuardRefused, Mode, Outcome, Refusal, State, Transition
 from autoglm_throttle.resilience.circuit import Circuit
+from autoglm_throttle.resilience.judge import Judge
 from autoglm_throttle.resilience.rules import Rules
 from autoglm_throttle.resilience.shut import ShutOut
 from tests.resilience.tripping import Clocked, Told, fail, half_open, opened, passed, refused
@@ -353,3 +354,9 @@ def test_a_real_clock_is_the_default() -> None:
     circuit = Circuit("db", Rules(failures=1))
     fail(circuit)
     assert 9.0 < refused(circuit.enter()).retry_after_s <= 10.0
+
+
+def test_what_a_face_knows_of_a_value_holds_where_nobody_else_speaks() -> None:
+    assert Clocked().outcome_of(503, raised=False, otherwise=FAILURE) is FAILURE
+    speaking = Clocked(judge=Judge(classify=lambda _: SUCCESS))
+    assert speaking.outcome_of(503, raised=False, otherwise=FAILURE) is SUCCESS

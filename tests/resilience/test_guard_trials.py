@@ -1,0 +1,104 @@
+"""A trial, and its three ends, on every face."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from autoglm_throttle.model import GuardRefused, State
+from autoglm_throttle.resilience.rules import Rules
+from tests.resilience.faces import FACES, Act
+from tests.resilience.tripping import Clocked, half_open
+
+
+def answers() -> str:
+    return "an answer"
+
+
+def breaks() -> None:
+    raise ConnectionError
+
+
+def is_cancelled() -> None:
+    raise asyncio.CancelledError
+
+
+ENDS: dict[Act, tuple[type[BaseException] | None, State]] = {
+    answers: (None, State.CLOSED),
+    breaks: (ConnectionError, State.OPEN),
+    is_cancelled: (asyncio.CancelledError, State.HALF_OPEN),
+}
+
+
+def call(circuit: Clocked, face: str, act: Act) -> type[BaseException] | None:
+    try:
+        FACES[face](circuit, act)
+    except BaseException as error:  # noqa: BLE001 - whatever the face lets out
+        return type(error)
+    return None
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("act", ENDS)
+def test_each_end_of_a_trial(face: str, act: Act) -> None:
+    raised, state = ENDS[act]
+    circuit = half_open()
+    assert call(circuit, face, act) is raised
+    assert circuit.state() is state
+    assert circuit.view().trials == 0
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_while_a_trial_is_under_way_others_are_refused(face: str) -> None:
+    circuit = half_open()
+    others: list[type[BaseException] | None] = []
+
+    def meanwhile() -> None:
+        others.append(call(circuit, "block", answers))
+        others.append(call(circuit, "coroutine", answers))
+
+    assert call(circuit, face, meanwhile) is None
+    assert others == [GuardRefused, GuardRefused]
+    assert circuit.state() is State.CLOSED
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_a_slow_trial_has_failed(face: str) -> None:
+    circuit = half_open(Rules(failures=1, slow_call_s=0.5))
+    assert call(circuit, face, lambda: circuit.clock.advance(0.6)) is None
+    stream = "generator" in face
+    assert circuit.state() is (State.CLOSED if stream else State.OPEN)
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_a_call_from_before_the_opening_changes_nothing_after_it(face: str) -> None:
+    circuit = Clocked()
+
+    def outlived() -> None:
+        assert call(circuit, "function", breaks) is ConnectionError
+        circuit.clock.advance(4.0)
+
+    assert call(circuit, face, outlived) is None
+    assert circuit.state() is State.OPEN
+    assert circuit.view().retry_after_s == 6.0
+    assert circuit.view().stale_results == 1
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_a_disabled_guard_lets_all_through_and_counts_nothing(face: str) -> None:
+    circuit = half_open()
+    circuit.disable()
+    for _ in range(3):
+        assert call(circuit, face, breaks) is ConnectionError
+    assert circuit.state() is State.DISABLED
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_metrics_only_refuses_nobody(face: str) -> None:
+    circuit = Clocked()
+    circuit.metrics_only()
+    for _ in range(3):
+        assert call(circuit, face, breaks) is ConnectionError
+    assert circuit.view().would_refuse == 2
+    assert circuit.view().state is State.OPEN
