@@ -13,7 +13,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 TESTS ?=
-BENCHMARKS ?= decision peers serve waiting closed_loop
+BENCHMARKS ?= decision peers serve waiting breaker closed_loop
 
 BIN := $(VENV)/bin
 ENVIRONMENT := @$(PYTHON) .ci/environment.py "$(VENV)"

@@ -19,7 +19,7 @@ COLUMNS = (
     "of 64 threads",
     "8 threads × 100 ms",
 )
-COMPARED = ("coroutine", "told")
+COMPARED = ("coroutine", "refused", "told")
 """Forms beside which is said how much of it ours is."""
 
 
@@ -29,8 +29,8 @@ def breakers_part(kept: Mapping[str, Any]) -> str:
     told = "".join(f"- {sentence}\n" for sentence in _sentences(kept))
     return (
         f"{_cells(*COLUMNS)}|{'---|' * len(COLUMNS)}\n{rows}"
-        "\nCalls and refusals: CPU time beyond a bare call; shared ones: time with the server on the same "
-        f"processors.\n\n{told}"
+        "\nCalls and refusals: CPU time beyond a bare call, for how long one is refused included where it is "
+        f"told; shared: time with the server on the same processors.\n\n{told}"
         f"\n`benchmarks/breaker.py`, medians of {kept['rounds']} rounds, {kept['shared']['server']}: "
         f"{line(kept)}.\n"
     )
@@ -83,9 +83,10 @@ def _sentences(kept: Mapping[str, Any]) -> Iterator[str]:
     idle, busy, cold = (kept["opening"][who] for who in ("idle", "busy", "cold"))
     yield (
         f"An opening is known in another process within {idle['median_ms']:.1f} ms, "
-        f"at most {idle['max_ms']:.1f}; where its main thread never rests, within {busy['median_ms']:.1f} ms, "
-        f"at most {busy['max_ms']:.1f}. Of {cold['of']} new processes {cold['refused']} "
-        f"were refused their very first call, after {cold['max_ms']:.0f} ms at most."
+        f"at most {idle['max_ms']:.1f}; where its main thread never rests, "
+        f"within {busy['median_ms']:.1f} ms, at most {busy['max_ms']:.1f}. "
+        f"Of {cold['of']} new processes {cold['refused']} were refused their very first call, "
+        f"after {cold['max_ms']:.0f} ms at most."
     )
     yield from _without_redis(kept["shared"]["rows"])
 
