@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from autoglm_throttle.model import Cause, Outcome, State
+from autoglm_throttle.resilience import shared
 from autoglm_throttle.resilience.store import Ask, Lease, Remote
 from tests.resilience.shared.conftest import Made
 from tests.resilience.shared.fleets import PATIENCE_S, watched
@@ -60,6 +61,19 @@ def test_a_child_knows_the_state_hears_and_is_heard(made: Made, redis_url: str) 
     elsewhere.reads(State.DISABLED)
     diary.reads(State.OPEN, State.DISABLED)
     assert (store.failures, store._push.failures) == (0, 0), "its connections are untouched"
+
+
+def test_what_a_child_does_first_can_be_seen_without_one(made: Made, redis_url: str) -> None:
+    store = made(redis_url)
+    diary = watched(store)
+    store.opened("a", 60.0, 0, Cause.FAILURES)
+    until(lambda: store._ledger.own("a"), PATIENCE_S, "it is told")
+    store.stop(PATIENCE_S)
+    store._pid = 0
+    shared._after_fork_in_child()
+    assert (store.running, store.listening, store._ledger.position("a")) == (False, False, (0, True))
+    assert store.known("a") is not None
+    diary.reads(State.OPEN)
 
 
 def test_a_trial_of_the_parent_is_none_of_the_childs(made: Made, redis_url: str) -> None:

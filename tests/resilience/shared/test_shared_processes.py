@@ -133,7 +133,7 @@ def test_the_first_call_of_a_fresh_process_is_refused(
     store.opened("a", 60.0, 0, Cause.FAILURES)
     until(lambda: store._ledger.own("a"), PATIENCE_S, "it is told")
     took = []
-    for _ in range(5):
+    for _ in range(3):
         kind, state, seconds = line(begun("first", "a")).split()
         assert (kind, state) == ("Refusal", State.OPEN.value)
         took.append(float(seconds))
