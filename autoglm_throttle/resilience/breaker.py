@@ -86,7 +86,6 @@ class Breaker:
         self._in_flight = Places(rules.lease_s)
         self._bounded = rules.max_in_flight > 0
         self._watching = rules.mode is Mode.METRICS_ONLY
-        self._figures = ""
         self._serial = 0
         self._known = -1
         self._decided_here = False
@@ -94,7 +93,7 @@ class Breaker:
         self._asked_s = -math.inf
         self._refused = dict.fromkeys(Cause, 0)
         self._now = now
-        self._begin(now)
+        self._begin()
 
     @property
     def generation(self) -> int:
@@ -130,7 +129,7 @@ class Breaker:
         if state is _HALF_OPEN:
             return self._trial_refused(now)
         if state is _CLOSED or state is _RAMPING:
-            if self._full(now):
+            if self._bounded and self._in_flight.held(now) >= self.rules.max_in_flight:
                 return refusal(self.name, state, Cause.IN_FLIGHT, 0.0, self.last_failure)
             if state is _CLOSED or self._ramp.admits(now):
                 return None
@@ -311,7 +310,7 @@ class Breaker:
 
     def _let_in(self, now: float) -> Pass | Refusal:
         self._in_flight.expire(now)
-        if self._full(now):
+        if self._bounded and len(self._in_flight) >= self.rules.max_in_flight:
             return refusal(self.name, self._machine.state, Cause.IN_FLIGHT, 0.0, self.last_failure)
         if self._machine.state is _RAMPING:
             if self._ramp.ends(now):
@@ -323,9 +322,6 @@ class Breaker:
         self._serial += 1
         self._in_flight.take(self._serial, now)
         return Pass(self._machine.generation, self._serial)
-
-    def _full(self, now: float) -> bool:
-        return self._bounded and self._in_flight.held(now) >= self.rules.max_in_flight
 
     def _try(self, now: float) -> Pass | Refusal:
         self._trials.expire(now)
@@ -385,14 +381,14 @@ class Breaker:
         rounds: int | None = None,
     ) -> None:
         if self._machine.go(event, now, wait_s=wait_s, cause=cause, rounds=rounds):
-            self._figures = ""
-            self._begin(now)
+            self._ramp.start(now)
+            self._begin()
 
-    def _begin(self, now: float) -> None:
+    def _begin(self) -> None:
+        self._figures = ""
         self._evidence.clear()
         self._trials.clear()
         self._in_flight.clear()
-        self._ramp.start(now)
         self.clean = self._evidence.settled
         self._share()
 

@@ -14,14 +14,15 @@ class Evidence:
     __slots__ = ("_consecutive", "_first_s", "_rules", "_window", "figures", "streak")
 
     def __init__(self, rules: Rules) -> None:
-        self.streak: int = 0
+        self.streak: int
         """Failures in a row."""
-        self.figures: str = ""
-        """The newest finding of `note`: how many of how many."""
-        self._first_s = 0.0
+        self.figures: str
+        """Of the newest rule that `note` has named: how many of how many."""
+        self._first_s: float
         self._rules = rules
         self._consecutive = Trip.CONSECUTIVE in rules.trip
         self._window = _window_for(rules)
+        self.clear()
 
     @property
     def settled(self) -> bool:

@@ -42,7 +42,7 @@ class Machine:
         self.generation: int = 0
         self.opened_s: float | None = None
         """Of the newest opening; None: never opened, or closed since."""
-        self.wait_s: float = 0.0
+        self.wait_s: float
         """How long the newest opening lasts."""
         self.rounds: int = 0
         """Openings in a row without a closing between them, less one."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 
 class Places:
     """Places by serial number, each with the moment at which it was taken.
@@ -15,7 +17,7 @@ class Places:
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
         self._taken: dict[int, float] = {}
-        self._first_s = 0.0
+        self._first_s = math.inf
         """No place was taken before: while this lease runs they all do, and nobody has to search."""
 
     def __len__(self) -> int:
@@ -23,8 +25,7 @@ class Places:
 
     def take(self, serial: int, now: float) -> None:
         """Give the call ``serial`` a place."""
-        if not self._taken or now < self._first_s:
-            self._first_s = now
+        self._first_s = min(self._first_s, now)
         self._taken[serial] = now
 
     def leave(self, serial: int) -> bool:
@@ -39,14 +40,13 @@ class Places:
         """Take their places away from the calls whose lease is over."""
         if now - self._first_s >= self._lease_s:
             self._taken = {serial: at for serial, at in self._taken.items() if now - at < self._lease_s}
-            self._first_s = min(self._taken.values(), default=now)
+            self._first_s = min(self._taken.values(), default=math.inf)
 
     def held(self, now: float) -> int:
         """How many leases are not over; free of effects."""
-        if now - self._first_s >= self._lease_s:
-            return sum(now - at < self._lease_s for at in self._taken.values())
-        return len(self._taken)
+        return sum(now - at < self._lease_s for at in self._taken.values())
 
     def clear(self) -> None:
         """Free all places."""
         self._taken.clear()
+        self._first_s = math.inf

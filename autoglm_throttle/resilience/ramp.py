@@ -9,7 +9,7 @@ _WHOLE: Final = 1.0 - 1e-9
 
 
 class Ramp:
-    """The shares of one ramp, and how far it has come.
+    """The shares of one ramp, and how far it has come since its newest `start`.
 
     A step is over when it has lasted ``step_s`` and a call of it has succeeded.
 
@@ -23,7 +23,10 @@ class Ramp:
     def __init__(self, shares: tuple[float, ...], step_s: float) -> None:
         self._shares = shares
         self._step_s = step_s
-        self.start(0.0)
+        self._step: int
+        self._since_s: float
+        self._has_success: bool
+        self._credit: float
 
     @property
     def share(self) -> float:

@@ -35,7 +35,7 @@ def _parts(view: BreakerView, rules: Rules, figures: str) -> Iterator[str]:
 def _standing(view: BreakerView, rules: Rules, figures: str) -> Iterator[str]:
     machine = view.machine
     if machine is State.OPEN:
-        yield " ".join(filter(None, (machine, "by", view.cause, figures)))
+        yield f"{machine} by {view.cause} {figures}".rstrip()
         yield f"{view.retry_after_s:.1f} s left" if view.retry_after_s else "due for a trial"
     else:
         yield str(machine)

@@ -50,7 +50,7 @@ class CountWindow:
         self._results: deque[tuple[bool, bool]] = deque(maxlen=size)
         self._failures = self._slow = 0
 
-    def add(self, failed: bool, slow: bool, now: float) -> Counts:
+    def add(self, failed: bool, slow: bool, now: float) -> Counts:  # noqa: ARG002 - as `counts`
         """Count one result, and the oldest no longer if there are too many."""
         results = self._results
         if len(results) == results.maxlen:
@@ -60,7 +60,7 @@ class CountWindow:
         results.append((failed, slow))
         self._failures += failed
         self._slow += slow
-        return self.counts(now)
+        return Counts(len(results), self._failures, self._slow)
 
     def counts(self, now: float) -> Counts:  # noqa: ARG002 - a window of time has to know it
         """What the window holds."""

@@ -29,8 +29,8 @@ def test_of_the_callers_one_at_a_time_asks_the_fleet() -> None:
     core = leased()
     assert core.refuses(DUE) == ASK
     assert core.state(DUE) is State.HALF_OPEN
-    answers = [core.allow(DUE + eighths / 128) for eighths in (0, 1, 6, 7, 8)]
-    assert answers == [ASK, WAIT, WAIT, ASK, WAIT]
+    answers = [core.allow(DUE + ticks / 128) for ticks in (0, 0, 1, 6, 7, 8)]
+    assert answers == [ASK, WAIT, WAIT, WAIT, ASK, WAIT]
     assert core.refuses(DUE + 8 / 128) == WAIT
     assert core.allow(DUE - 5) == ASK, "the clock stepped back"
     assert [told.after for told in core.drain()] == [State.HALF_OPEN]
@@ -67,9 +67,18 @@ def test_a_grant_to_an_open_breaker_whose_time_is_over_begins_the_trials() -> No
     core = leased(backoff=2.0)
     assert core.grant(Lease(7, 3, rounds=2), DUE) == Pass(2, 1, 7)
     (told,) = core.drain()
-    assert (told.after, told.cause, told.rounds) == (State.HALF_OPEN, Cause.TRIAL, 2)
+    assert (told.after, told.cause, told.at_s, told.rounds) == (State.HALF_OPEN, Cause.TRIAL, DUE, 2)
     assert core.grant(Lease(8, 3, rounds=0), DUE) == Pass(2, 2, 8), "the fleet knows how many there may be"
     assert core.view(DUE).rounds == 2
+
+
+def test_how_many_have_succeeded_in_a_round_is_the_fleets_to_say() -> None:
+    core = leased(half_open_max=2)
+    trial = core.grant(Lease(7, 3), DUE)
+    assert isinstance(trial, Pass)
+    core.record(trial, OK, DUE)
+    core.grant(Lease(8, 3), DUE)
+    assert core.allow(DUE) == ASK
 
 
 def test_a_grant_frees_the_places_of_trials_that_hang() -> None:

@@ -59,6 +59,13 @@ def test_a_verb_makes_what_is_under_way_stale(
     assert (core.stale_results, core.view(DUE).streak) == (1, 0)
 
 
+@pytest.mark.parametrize(("verb", "state"), VERBS)
+def test_a_verb_is_told(verb: Verb, state: State) -> None:
+    core = opened()
+    verb(core, BEGAN + 3)
+    assert core.drain() == [Transition("it", State.OPEN, state, Cause.OPERATOR, BEGAN + 3, 2)]
+
+
 def test_a_reset_forgets_the_rounds_at_once() -> None:
     core = opened(backoff=2.0)
     called(core, FAIL, DUE)
@@ -179,5 +186,6 @@ def test_a_dependency_that_asks_for_time_keeps_the_rounds_going() -> None:
     called(core, FAIL, DUE + 2)
     assert core.view(DUE + 2).retry_after_s == 40.0
     core = ramping(ramp=(0.5,))
-    core.open_for(5.0, Cause.RETRY_AFTER, DUE)
-    assert (core.state(DUE), core.view(DUE).rounds) == (State.OPEN, 1)
+    core.open_for(5.0, Cause.SLOW_RATE, DUE)
+    view = core.view(DUE)
+    assert (view.state, view.rounds, view.cause) == (State.OPEN, 1, Cause.SLOW_RATE)

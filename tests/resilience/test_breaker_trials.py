@@ -80,7 +80,8 @@ def test_a_pass_without_a_place_decides_nothing() -> None:
     core = opened()
     taken(core, DUE)
     core.record(Pass(core.generation), OK, DUE)
-    assert (core.state(DUE), core.stale_results) == (State.HALF_OPEN, 1)
+    core.record(Pass(core.generation), FAIL, DUE)
+    assert (core.state(DUE), core.stale_results) == (State.HALF_OPEN, 2)
 
 
 def test_a_hung_trial_costs_a_lease_and_no_more() -> None:
@@ -151,10 +152,10 @@ def test_a_ramp_begins_after_the_trials_and_goes_on_to_the_end() -> None:
     assert core.refuses(DUE + 9.875) == refused
     assert core.refuses(DUE + 10) is None
     assert core.allow(DUE + 10) == Pass(4)
-    assert [(told.after, told.cause) for told in core.drain()] == [
-        (State.HALF_OPEN, Cause.TRIAL),
-        (State.RAMPING, Cause.TRIAL),
-        (State.CLOSED, Cause.RAMP),
+    assert [(told.after, told.cause, told.at_s) for told in core.drain()] == [
+        (State.HALF_OPEN, Cause.TRIAL, DUE),
+        (State.RAMPING, Cause.TRIAL, DUE),
+        (State.CLOSED, Cause.RAMP, DUE + 10),
     ]
     assert [*shared, core.fast] == [None, Pass(4)]
 

@@ -55,6 +55,27 @@ def test_a_view_has_everything() -> None:
     assert core.view(DUE + 20).machine is State.OPEN
 
 
+def test_a_new_breaker_has_counted_nothing() -> None:
+    assert breaker().view(BEGAN) == BreakerView(
+        name="it",
+        state=State.CLOSED,
+        machine=State.CLOSED,
+        metrics_only=False,
+        cause=None,
+        generation=0,
+        streak=0,
+        window_calls=0,
+        window_failures=0,
+        window_slow=0,
+        trials=0,
+        won=0,
+        rounds=0,
+        opened_s=None,
+        retry_after_s=0.0,
+        in_flight=0,
+    )
+
+
 def window() -> Breaker:
     core = breaker(trip=RATES, slow_is=SlowIs.SEPARATE)
     called(core, FAIL, BEGAN)

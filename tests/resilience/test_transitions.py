@@ -210,6 +210,10 @@ def test_the_page_is_up_to_date() -> None:
     )
 
 
+def test_the_page_is_made_from_the_table() -> None:
+    assert states_page() == PAGE.read_text("utf-8")
+
+
 def test_the_page_names_every_state_and_every_row_once() -> None:
     page = states_page()
     assert list(MEANINGS) == list(State)

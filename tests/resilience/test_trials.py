@@ -38,6 +38,30 @@ def test_places_beside_a_list_of_them(some: list[tuple[str, int, int]]) -> None:
         assert places.held(now) == sum(now - at < LEASE_S for at in kept.values())
 
 
+def test_while_no_lease_can_be_over_nobody_searches() -> None:
+    places = Places(LEASE_S)
+    for serial, now in enumerate((10.0, 8.0, 9.0)):
+        places.take(serial, now)
+    found = places._taken
+    places.expire(9.875)
+    assert places._taken is found
+    places.expire(10.0)
+    assert (len(places), places.leave(1)) == (2, False)
+    found = places._taken
+    places.expire(10.875)
+    assert places._taken is found, "the oldest that is left is of 9.0"
+    places.expire(30.0)
+    places.take(7, 40.0)
+    found = places._taken
+    places.expire(41.0)
+    assert places._taken is found, "and of those that are gone nothing is left"
+    places.clear()
+    places.take(8, 50.0)
+    found = places._taken
+    places.expire(51.0)
+    assert places._taken is found
+
+
 def test_looking_takes_no_place_away() -> None:
     places = Places(LEASE_S)
     places.take(1, 0.0)
@@ -122,6 +146,13 @@ def test_a_share_of_one_in_so_many_admits_one_in_so_many(every: int) -> None:
     ramp = Ramp((1 / every,), 5.0)
     ramp.start(0.0)
     assert [ramp.ask(0.0) for _ in range(4 * every)] == ([False] * (every - 1) + [True]) * 4
+
+
+def test_a_share_that_is_as_good_as_all_admits_all() -> None:
+    ramp = Ramp((1.0 - 1e-9,), 5.0)
+    ramp.start(0.0)
+    assert ramp.admits(0.0)
+    assert ramp.ask(0.0)
 
 
 def test_a_share_is_never_rounded_up() -> None:
