@@ -34,7 +34,7 @@ class Beside:
         self.breaker = Breaker("it", rules, self.now)
         self.twin = Breaker("it", rules, self.now + APART_S)
         self.oracle = Oracle(rules, self.now, self.breaker.generation)
-        self.serials: set[tuple[int, int]] = set()
+        self.serial = 0
         self.voids: list[Pass] = []
         self.open_trials: dict[Pass, float] = {}
         self.newest: Pass | None = None
@@ -82,8 +82,8 @@ class Beside:
     def hold(self, got: Pass) -> None:
         self.newest = got
         if got.serial:
-            assert (got.generation, got.serial) not in self.serials, "a serial is given once"
-            self.serials.add((got.generation, got.serial))
+            assert got.serial > self.serial, "a serial is given once"
+            self.serial = got.serial
         if self.oracle.machine is State.HALF_OPEN:
             lease_s, generation = self.by.lease_s, self.oracle.generation
             self.open_trials = {
