@@ -65,9 +65,7 @@ class AppGuard:
     def refusal(self) -> Refusal | None:
         """What the breaker would refuse a request with now; free of effects."""
         circuit = self.circuit
-        if circuit.shed is None and circuit.breaker.fast is not None:
-            return None
-        return circuit.refuses()
+        return None if circuit.breaker.fast is not None else circuit.refuses()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""
@@ -75,7 +73,7 @@ class AppGuard:
         if permit is None or scope["type"] not in {"http", "websocket"}:  # no request, or an exempt one
             await self.app(scope, receive, send)
             return
-        fallbacks = self.fallbacks if scope["type"] == "http" else None
+        fallbacks = self.fallbacks
         deputy = Deputy(fallbacks, permit, scope) if fallbacks is not None else None
         pass_ = await self._ask()
         if isinstance(pass_, Refusal):

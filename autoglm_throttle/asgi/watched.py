@@ -101,15 +101,13 @@ class Watched:
         """Tell the breaker how the request ended, unless it was told before."""
         if not self.settled:
             self.settled = True
-            self.outcome = _NEUTRAL if self._blame.ours else outcome
+            self.outcome = _NEUTRAL if self._blame.ours or self.client_left else outcome
             self._circuit.leave(self._pass, self.outcome, why)
 
     def raised(self, error: BaseException) -> Outcome:
         """Settle for what the app has raised; returns what that says about it. Never raises."""
-        if self.client_left or isinstance(error, (*CLIENT_LEFT, Refused)):
-            outcome = _NEUTRAL
-        else:
-            outcome = self._circuit.outcome_of(error, raised=True)
+        neutral = self.client_left or isinstance(error, (*CLIENT_LEFT, Refused))
+        outcome = _NEUTRAL if neutral else self._circuit.outcome_of(error, raised=True)
         self.settle(outcome, error)
         return outcome
 
@@ -117,8 +115,6 @@ class Watched:
         """Settle for an app that has returned without an end of its answer, which only a client excuses."""
         if websocket:
             self.settle(_SUCCESS)
-        elif self.client_left:
-            self.settle(_NEUTRAL)
         else:
             self.settle(_FAILURE, "the app returned before the end of its answer")
         return self.outcome or _NEUTRAL

@@ -75,6 +75,7 @@ async def test_what_does_not_come_to_its_end_opens_it(app: Any) -> None:
 async def test_the_caller_whose_failure_opens_it_gets_his_own() -> None:
     service = Service()
     answers = [await service.ask(500) for _ in range(FAILURES)]
+    assert service.breaker.calls == FAILURES
     assert [(answer.status, answer.body) for answer in answers] == [(500, b"live")] * FAILURES
 
 
@@ -229,6 +230,20 @@ async def test_an_error_of_the_server_is_no_evidence(at: str, error: Exception) 
     assert (service.state(), service.breaker.streak) == (State.CLOSED, 0)
 
 
+async def test_an_error_page_for_a_client_that_has_gone_is_no_evidence() -> None:
+    """As Starlette makes one when a client leaves in the midst of its upload."""
+
+    async def app(_scope: Any, receive: Any, send: Any) -> None:
+        assert (await receive())["type"] == "http.disconnect"
+        await plain(send, 500, b"")
+        raise ClientDisconnect
+
+    service = Service(answers=app)
+    with pytest.raises(ClientDisconnect):
+        await leaving(service.app)
+    assert service.breaker.last_failure == ""
+
+
 async def test_a_cancelled_trial_gives_its_place_back() -> None:
     service = Service()
     await service.fails()
@@ -276,6 +291,7 @@ async def test_websockets_that_end_are_good_or_no_evidence(error: Exception | No
     service.answers = app
     with suppress(WebSocketDisconnect):
         await send_scope(service.app, websocket_scope(), [{"type": "websocket.connect"}])
+    assert service.state() is State.CLOSED
     assert service.breaker.streak == (0 if error is None else FAILURES - 1)
 
 
@@ -395,6 +411,20 @@ async def test_a_slow_first_byte_is_slow() -> None:
         await plain(send, 200, b"late")
 
     await service.fails(slow)
+    assert service.state() is State.OPEN
+
+
+async def test_an_empty_part_is_no_first_byte() -> None:
+    service = with_fallback(breaker=BreakerSettings(slow_call_s=2.0))
+
+    async def stream(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"", "more_body": True})
+        service.throttle.clock.advance(3.0)
+        await send({"type": "http.response.body", "body": b"part", "more_body": True})
+        await send({"type": "http.response.body"})
+
+    await service.fails(stream)
     assert service.state() is State.OPEN
 
 

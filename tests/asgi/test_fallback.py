@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 from dataclasses import replace
@@ -11,10 +12,12 @@ import anyio
 import pytest
 
 from autoglm_throttle import Priority, Reason, ThrottleMiddleware
-from autoglm_throttle.model import FallbackContext, Refused, State
+from autoglm_throttle.asgi.blame import excuse
+from autoglm_throttle.model import FallbackContext, Outcome, Refused, State
 from autoglm_throttle.model.decision import Decision
 from autoglm_throttle.resilience.feature import Fallback
 from autoglm_throttle.resilience.http_answer import HttpAnswer
+from autoglm_throttle.resilience.http_body import Keep
 from autoglm_throttle.testing import ManualThrottle
 from tests.asgi.drive import never, request, send_scope, websocket_scope
 from tests.asgi.guarding import (
@@ -120,10 +123,21 @@ async def test_nobody_answers_a_client_that_has_gone() -> None:
         await receive()
         raise BOOM
 
-    service = static(settings={})
+    service = static()
     service.answers = app
     with pytest.raises(RuntimeError):
         await leaving(service.app)
+    assert degraded(service.throttle) == {}
+
+
+async def test_nor_one_that_has_gone_when_a_guard_refuses() -> None:
+    async def app(_scope: Any, receive: Any, _send: Any) -> None:
+        await receive()
+        raise REFUSED
+
+    service = static()
+    service.answers = app
+    await leaving(service.app)
     assert degraded(service.throttle) == {}
 
 
@@ -172,6 +186,22 @@ async def test_a_further_charge_that_is_refused(reason: Reason, status: int) -> 
     assert answer.status == status
     assert service.breaker.streak == 0
     assert answer.header("x-degraded") == ("static; cause=load" if status == 200 else None)
+
+
+async def test_a_further_charge_is_not_replaced_by_what_costs_too_much_then() -> None:
+    service = with_fallback(dynamic=lambda _: SORRY)
+    answer = await service.ask(Refused(Decision(False, Reason.GPU, "gpu:x", "gpu", retry_after_s=1.0)))
+    assert answer.status == 503
+
+
+async def test_a_refusal_that_must_stand_is_not_replaced() -> None:
+    async def app(scope: Any, _receive: Any, send: Any) -> None:
+        excuse(scope)
+        await plain(send, 503, b"closed")
+
+    service = static()
+    assert (await service.ask(app)).body == b"closed"
+    assert service.breaker.streak == 0
 
 
 async def test_a_refusal_for_our_load_is_replaced() -> None:
@@ -423,6 +453,35 @@ async def test_one_answer_does_not_stand_in_for_another(other: dict[str, Any]) -
     await service.ask(200)
     assert (await service.ask(500)).status == 200
     assert (await service.ask(500, **other)).status == 500
+
+
+async def test_what_the_user_calls_no_success_is_not_kept() -> None:
+    throttle = limits()
+    throttle.feature(
+        "app", fallback=Fallback(stale=True), classify=lambda seen: Outcome.NEUTRAL if seen == 200 else None
+    )
+    service = Service(throttle)
+    await service.ask(200)
+    assert (await service.ask(500)).status == 500
+
+
+async def test_a_body_too_large_to_keep_is_not_held_either() -> None:
+    def keeps() -> int:
+        return sum(isinstance(one, Keep) for one in gc.get_objects())
+
+    gc.collect()
+    held, before = [], keeps()
+
+    async def stream(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(2):
+            await send({"type": "http.response.body", "body": b"x" * 600, "more_body": True})
+            held.append(keeps() - before)
+        await send({"type": "http.response.body"})
+
+    service = stale(settings={"degrade_cache_body_bytes": 1000})
+    await service.ask(stream)
+    assert held == [1, 0]
 
 
 async def test_streams_and_iterators_are_kept_as_they_were_sent() -> None:
