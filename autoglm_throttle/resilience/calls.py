@@ -12,6 +12,7 @@ from autoglm_throttle.resilience.circuit import Circuit
 from autoglm_throttle.resilience.settling import Settling
 
 _NEUTRAL: Final = Outcome.NEUTRAL
+_SUCCESS: Final = Outcome.SUCCESS
 
 Args = tuple[Any, ...]
 Kwargs = Mapping[str, Any]
@@ -35,9 +36,15 @@ def attempt(circuit: Circuit, fn: Callable[..., Any], args: Args, kwargs: Kwargs
     Where the value is an awaitable, nothing is known yet: it settles when it ends, and is neutral until then.
     What is no `Exception` is raised past the caller, after it was recorded as neutral.
     """
-    pass_ = circuit.enter()
-    if isinstance(pass_, Refusal):
-        return Attempt(refusal=pass_)
+    core = circuit.breaker
+    pass_ = core.fast if circuit.met else None
+    if pass_ is None:
+        asked = circuit.enter()
+        if isinstance(asked, Refusal):
+            return Attempt(refusal=asked)
+        pass_ = asked
+    else:
+        core.calls += 1
     begun_s = circuit.begin()
     try:
         value = fn(*args, **kwargs)
@@ -49,6 +56,8 @@ def attempt(circuit: Circuit, fn: Callable[..., Any], args: Args, kwargs: Kwargs
         raise
     if hasattr(type(value), "__await__"):
         return Attempt(value=Settling(circuit, pass_, value, begun_s), outcome=_NEUTRAL)
+    if circuit.usual and core.clean and core.fast is pass_:
+        return Attempt(value=value, outcome=_SUCCESS)
     elapsed_s = circuit.since(begun_s)
     return Attempt(value=value, outcome=circuit.settle(pass_, value, raised=False, elapsed_s=elapsed_s))
 
@@ -57,18 +66,27 @@ async def attempt_async(
     circuit: Circuit, fn: Callable[..., Awaitable[Any]], args: Args, kwargs: Kwargs
 ) -> Attempt:
     """The same for a coroutine function, under the time limit of the guard."""
-    pass_ = await circuit.enter_async()
-    if isinstance(pass_, Refusal):
-        return Attempt(refusal=pass_)
+    core = circuit.breaker
+    pass_ = core.fast if circuit.met else None
+    if pass_ is None:
+        asked = await circuit.enter_async()
+        if isinstance(asked, Refusal):
+            return Attempt(refusal=asked)
+        pass_ = asked
+    else:
+        core.calls += 1
+    unlimited = circuit.rules.timeout_s is None
     begun_s = circuit.begin()
     try:
-        value = await _in_time(circuit, fn, args, kwargs)
+        value = await (fn(*args, **kwargs) if unlimited else _in_time(circuit, fn, args, kwargs))
     except Exception as error:  # noqa: BLE001 - whatever it is, it is judged and handed on
         elapsed_s = circuit.since(begun_s)
         return Attempt(error=error, outcome=circuit.settle(pass_, error, raised=True, elapsed_s=elapsed_s))
     except BaseException:
         circuit.leave(pass_, _NEUTRAL)
         raise
+    if circuit.usual and core.clean and core.fast is pass_:
+        return Attempt(value=value, outcome=_SUCCESS)
     elapsed_s = circuit.since(begun_s)
     return Attempt(value=value, outcome=circuit.settle(pass_, value, raised=False, elapsed_s=elapsed_s))
 
@@ -107,6 +125,9 @@ def guarded_function(circuit: Circuit, fn: Callable[..., Any]) -> Callable[..., 
     def guarded(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         pass_ = core.fast
         if pass_ is None or not circuit.direct:
+            served = circuit.served
+            if served is not None:
+                return served.call(fn, args, kwargs)
             circuit.keep_out()
             return _asked(circuit, fn, args, kwargs)
         core.calls += 1
@@ -135,6 +156,9 @@ def guarded_coroutine(circuit: Circuit, fn: Callable[..., Awaitable[Any]]) -> Ca
     async def guarded(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         pass_ = core.fast
         if pass_ is None or not circuit.direct:
+            served = circuit.served
+            if served is not None:
+                return await served.call_async(fn, args, kwargs)
             circuit.keep_out()
             return await _asked_async(circuit, fn, args, kwargs)
         core.calls += 1
@@ -153,8 +177,6 @@ def guarded_coroutine(circuit: Circuit, fn: Callable[..., Awaitable[Any]]) -> Ca
 
 
 def _asked(circuit: Circuit, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:  # noqa: ANN401
-    if circuit.served is not None:
-        return circuit.served.call(fn, args, kwargs)
     pass_ = circuit.admit()
     if isinstance(pass_, Refusal):
         raise GuardRefused(pass_)
@@ -173,8 +195,6 @@ def _asked(circuit: Circuit, fn: Callable[..., Any], args: Args, kwargs: Kwargs)
 async def _asked_async(
     circuit: Circuit, fn: Callable[..., Awaitable[Any]], args: Args, kwargs: Kwargs
 ) -> Any:  # noqa: ANN401
-    if circuit.served is not None:
-        return await circuit.served.call_async(fn, args, kwargs)
     pass_ = await circuit.admit_async()
     if isinstance(pass_, Refusal):
         raise GuardRefused(pass_)

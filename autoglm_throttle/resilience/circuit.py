@@ -50,7 +50,7 @@ class Circuit:
 
     __slots__ = (
         *("__weakref__", "_faults", "_locked", "_served", "_shed", "breaker", "clock", "direct", "judge"),
-        *("name", "rules", "slow_s", "store", "usual"),
+        *("met", "name", "rules", "slow_s", "store", "usual"),
     )
 
     def __init__(
@@ -73,9 +73,11 @@ class Circuit:
         """Whether a value is a success without a further look."""
         self.store: BreakerStore | None = store
         self.breaker: Breaker = Breaker(name, rules, clock())
+        self.met: bool = False
+        """Whether no first word of the fleet is awaited: then `enter` would answer with ``breaker.fast``."""
         self.direct: bool = False
-        """Whether a call has to do with the breaker alone: nobody else may shed or answer it, and no first
-        word of the fleet is awaited. Then ``breaker.fast`` may be used without asking."""
+        """Whether a call has to do with the breaker alone: it is `met`, and nobody else may shed or answer
+        it. Then ``breaker.fast`` may be used without asking."""
         self._served: Serving | None = None
         self._shed: Callable[[], Refusal | None] | None = None
         self._faults = Seldom(name, clock)
@@ -283,8 +285,8 @@ class Circuit:
 
     def _aim(self) -> None:
         fleet = self._locked.fleet
-        cold = fleet is not None and fleet.cold
-        self.direct = self._served is None and self._shed is None and not cold
+        self.met = fleet is None or not fleet.cold
+        self.direct = self._served is None and self._shed is None and self.met
 
     # The fleet
 

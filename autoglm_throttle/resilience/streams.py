@@ -54,8 +54,8 @@ class Watch:
         self.waiting = False
         circuit, limit_s = self._circuit, self._circuit.rules.first_item_s
         self._slow = limit_s is not None and circuit.clock() - self._begun_s > limit_s
-        if circuit.rules.stream_settle is StreamSettle.FIRST_ITEM and self._is_trial():
-            self.end()
+        if circuit.rules.stream_settle is StreamSettle.FIRST_ITEM and circuit.state() is State.HALF_OPEN:
+            self.end()  # a trial; or a stream from before the opening, which counts no more
 
     def end(self) -> None:
         """Note that the stream came to its end."""
@@ -75,11 +75,6 @@ class Watch:
         pass_, self._pass = self._pass, None
         if pass_ is not None:
             self._circuit.leave(pass_, outcome)
-
-    def _is_trial(self) -> bool:
-        pass_, core = self._pass, self._circuit.breaker
-        current = pass_ is not None and pass_.generation == core.generation
-        return current and self._circuit.state() is State.HALF_OPEN
 
 
 class _Steps(Generator[Any, Any, Any]):

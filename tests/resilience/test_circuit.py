@@ -14,9 +14,12 @@ import pytest
 
 from autoglm_throttle.model import Cause, GuardRefused, Mode, Outcome, Refusal, State, Transition
 from autoglm_throttle.resilience.circuit import Circuit
+from autoglm_throttle.resilience.courier import Courier
 from autoglm_throttle.resilience.judge import Judge
 from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.seldom import Seldom
 from autoglm_throttle.resilience.shut import ShutOut
+from autoglm_throttle.testing import ManualClock
 from tests.resilience.tripping import Clocked, Told, fail, half_open, opened, passed, refused
 
 SUCCESS, FAILURE, NEUTRAL = Outcome.SUCCESS, Outcome.FAILURE, Outcome.NEUTRAL
@@ -159,6 +162,7 @@ def test_changes_are_told_in_order_and_once() -> None:
     told = Told()
     circuit = half_open(told=told)
     passed(circuit.enter())
+    assert told.states == [State.OPEN, State.HALF_OPEN]
     circuit.reset()
     circuit.reset()
     assert told.states == [State.OPEN, State.HALF_OPEN, State.CLOSED]
@@ -216,6 +220,36 @@ def test_one_thread_delivers_for_all_and_in_order() -> None:
     go_on.set()
     first.join(10)
     assert told.states == [State.OPEN, State.CLOSED, State.FORCED_OPEN]
+
+
+class Turn:
+    """A lock before whose release somebody else brings a message, and goes on since it is taken."""
+
+    def __init__(self, courier: Courier, told: list[str]) -> None:
+        self.courier = courier
+        self.told = told
+        self.taken = False
+
+    def acquire(self, *, blocking: bool) -> bool:
+        assert not blocking
+        free, self.taken = not self.taken, True
+        return free
+
+    def release(self) -> None:
+        if self.told == ["first"]:
+            self.courier.take(lambda: self.told.append("second"))
+            self.courier.deliver()
+            assert self.told == ["first"]
+        self.taken = False
+
+
+def test_who_delivers_looks_again_before_it_leaves() -> None:
+    courier = Courier(Seldom("db", ManualClock()))
+    told: list[str] = []
+    courier._turn = Turn(courier, told)  # type: ignore[assignment]
+    courier.take(lambda: told.append("first"))
+    courier.deliver()
+    assert told == ["first", "second"]
 
 
 def test_no_observer_is_called_under_the_lock() -> None:
