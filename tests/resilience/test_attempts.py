@@ -1,0 +1,72 @@
+"""Attempts take the breaker's short way where there is nothing to ask, and no shorter one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from autoglm_throttle.model import Cause, Outcome, State
+from autoglm_throttle.resilience.calls import Attempt, attempt, attempt_async
+from autoglm_throttle.resilience.circuit import Circuit
+from autoglm_throttle.resilience.judge import Judge
+from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.store import Remote
+from tests.resilience.faces import drive
+from tests.resilience.fake_store import FakeStore
+from tests.resilience.tripping import Clocked
+
+Try = Callable[[Circuit], Attempt]
+
+
+async def _answer() -> int:
+    return 7
+
+
+TRIES: list[Try] = [
+    lambda circuit: attempt(circuit, lambda: 7, (), {}),
+    lambda circuit: drive(attempt_async(circuit, _answer, (), {})),
+]
+
+
+@pytest.fixture(params=TRIES, ids=["sync", "async"])
+def tried(request: pytest.FixtureRequest) -> Try:
+    """The one and the other."""
+    found: Try = request.param
+    return found
+
+
+def test_each_is_counted_and_gives_its_value(tried: Try) -> None:
+    circuit = Clocked()
+    for number in (1, 2):
+        made = tried(circuit)
+        assert (made.value, made.outcome) == (7, Outcome.SUCCESS)
+        assert circuit.view().calls == number
+
+
+def test_none_is_made_before_the_first_word_of_the_fleet(tried: Try) -> None:
+    store = FakeStore(Remote(7, State.OPEN, wait_s=4.0))
+    refusal = tried(Clocked(store=store)).refusal
+    assert refusal is not None
+    assert refusal.cause is Cause.REMOTE
+    assert store.questions == 1
+
+
+def test_after_the_first_word_nobody_is_asked(tried: Try) -> None:
+    store = FakeStore(None)
+    circuit = Clocked(store=store)
+    assert [tried(circuit).value for _ in range(3)] == [7, 7, 7]
+    assert store.questions == 1
+
+
+def test_a_success_ends_a_streak_of_failures(tried: Try) -> None:
+    circuit = Clocked(Rules(failures=2))
+    circuit.leave(circuit.breaker.fast or pytest.fail("closed"), Outcome.FAILURE)
+    tried(circuit)
+    assert circuit.view().streak == 0
+
+
+def test_a_value_that_is_judged_is_never_taken_for_a_success(tried: Try) -> None:
+    circuit = Clocked(judge=Judge(classify=lambda _: Outcome.FAILURE))
+    assert tried(circuit).outcome is Outcome.FAILURE
+    assert circuit.state() is State.OPEN
