@@ -269,8 +269,6 @@ class Ledger:
         with self.lock:
             back = self.absence.answered()
             since_s = self.absence.since_s
-            if back:
-                self.unread = dict.fromkeys(self.watches)
         if back and self._told_away:
             _log.warning("the store of the breakers answers again after %.1f s", self.clock() - since_s)
         return back

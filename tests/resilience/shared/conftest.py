@@ -26,12 +26,15 @@ def prompt(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def made(redis_prefix: str) -> Iterator[Made]:
-    """Make stores, each as another process would, that listen; they are stopped after the test."""
+    """Make stores, each as another process would, that listen; they are stopped after the test.
+
+    Their deadline is a long one, or on a busy machine half of the answers would come too late.
+    """
     stores: list[RedisBreakerStore] = []
 
     def make(url: str, *, listens: bool = True, connect: Any = None, **rules: Any) -> RedisBreakerStore:
         clients = RedisClients(RedisOptions(url))
-        where = SharedRules(redis_prefix, cluster=clients.cluster, **rules)
+        where = SharedRules(redis_prefix, cluster=clients.cluster, **{"deadline_s": PATIENCE_S / 4, **rules})
         store = RedisBreakerStore(connect or (lambda: clients.sync(TIMEOUT_S)), doorbell, where)
         stores.append(store)
         if listens:

@@ -243,7 +243,7 @@ PATIENT = Ask(half_open_max=1, need=1, threshold=False, lease_s=60.0)
 
 
 def test_a_lease_that_comes_too_late_goes_back(made: Made, redis_url: str) -> None:
-    here, there = made(redis_url), made(redis_url)
+    here, there = made(redis_url, deadline_s=0.05), made(redis_url)
     watched(here)
     goes_on = held_up(here)
     began = time.monotonic()
@@ -299,7 +299,7 @@ def test_a_lease_for_a_thread_that_is_interrupted_goes_back(
 
 
 def test_an_event_loop_that_stands_still_misses_no_answer(made: Made, redis_url: str) -> None:
-    store = made(redis_url)
+    store = made(redis_url, deadline_s=0.2)
     watched(store)
 
     async def task() -> object:
@@ -355,6 +355,8 @@ def test_a_message_that_is_lost_is_made_up_for(
 def test_nothing_falls_between_subscription_and_reading(
     made: Made, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for name in ("READ_S", "DEAF_READ_S"):
+        monkeypatch.setattr(teller, name, 3600.0)
     here, there = made(redis_url), made(redis_url, listens=False)
     watched(here)
     ready = threading.Event()
@@ -468,7 +470,7 @@ def test_what_is_to_be_told_is_told_before_the_end(made: Made, redis_url: str) -
 
 
 def test_who_waits_at_the_end_waits_no_more(made: Made, redis_url: str) -> None:
-    store = made(redis_url, deadline_s=PATIENCE_S)
+    store = made(redis_url, deadline_s=PATIENCE_S * 2)
     goes_on = held_up(store)
     answers: list[object] = []
     asks: Callable[[], None] = lambda: answers.append(store.acquire("a", ONE))  # noqa: E731
