@@ -24,6 +24,9 @@ OWN_MISTAKES: Final = frozenset(
 )
 """Exceptions of httpx that are the caller's doing. Known by name, since httpx need not be installed."""
 
+STATUS_ERRORS: Final = frozenset({("httpx", "HTTPStatusError"), ("requests", "HTTPError")})
+"""What ``raise_for_status`` raises: it stands for an answer, so the status tells what it says."""
+
 FAILING_STATUSES: Final = frozenset({500, 502, 503, 504})
 """RFC 5861 section 4: the answers that count as errors. 501 and 505 say what a server cannot do at all."""
 
@@ -84,7 +87,7 @@ class Judge:
             return Outcome.SUCCESS
         if isinstance(error, ExceptionGroup):
             return min((self._of_error(leaf) for leaf in error.exceptions), key=_WEIGHT.index)
-        return Outcome.NEUTRAL if _own_mistake(type(error)) else Outcome.FAILURE
+        return _usual(error)
 
     def _classified(self, seen: object) -> Outcome | None:
         if self.classify is None:
@@ -95,11 +98,28 @@ class Judge:
         raise TypeError(f"classify must answer with an Outcome or None, not {type(answer).__name__}")
 
 
+def _usual(error: Exception) -> Outcome:
+    if _own_mistake(type(error)):
+        return Outcome.NEUTRAL
+    status = _status_of(error)
+    return Outcome.FAILURE if status is None else status_outcome(status)
+
+
 def _own_mistake(kind: type[BaseException]) -> bool:
     return any(
         base.__name__ in OWN_MISTAKES and base.__module__.partition(".")[0] == "httpx"
         for base in kind.__mro__
     )
+
+
+def _status_of(error: Exception) -> int | None:
+    """The status of the answer that an exception stands for; None: it stands for none."""
+    if not any(
+        (kind.__module__.partition(".")[0], kind.__name__) in STATUS_ERRORS for kind in type(error).__mro__
+    ):
+        return None
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    return status if isinstance(status, int) else None
 
 
 def failure_text(failure: BaseException | str) -> str:

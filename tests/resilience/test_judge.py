@@ -37,6 +37,27 @@ class TransportRefused(GuardRefused, httpx.TransportError):
     """As the transports raise it."""
 
 
+def answered(status: int) -> httpx.HTTPStatusError:
+    """As ``raise_for_status`` raises it."""
+    request = httpx.Request("GET", "http://db")
+    return httpx.HTTPStatusError("", request=request, response=httpx.Response(status, request=request))
+
+
+class HTTPError(OSError):
+    """As requests has it, whose response may be missing."""
+
+    __module__ = "requests.exceptions"
+
+    def __init__(self, response: object = None) -> None:
+        self.response = response
+
+
+class HTTPStatusError(Exception):
+    """The name alone stands for no answer."""
+
+    response = httpx.Response(404)
+
+
 PLAIN_ROWS: list[tuple[BaseException, Outcome]] = [
     (asyncio.CancelledError(), NEUTRAL),
     (KeyboardInterrupt(), NEUTRAL),
@@ -44,6 +65,13 @@ PLAIN_ROWS: list[tuple[BaseException, Outcome]] = [
     (BaseExceptionGroup("cancelled", [asyncio.CancelledError(), ValueError()]), NEUTRAL),
     (REFUSED, NEUTRAL),
     (TransportRefused(REFUSED.refusal), NEUTRAL),
+    (answered(404), SUCCESS),
+    (answered(429), NEUTRAL),
+    (answered(503), FAILURE),
+    (HTTPError(httpx.Response(422)), SUCCESS),
+    (HTTPError(httpx.Response(500)), FAILURE),
+    (HTTPError(), FAILURE),
+    (HTTPStatusError(), FAILURE),
     (KeyError("ignored"), NEUTRAL),
     (FileNotFoundError("expected"), SUCCESS),
     (ExceptionGroup("one fails", [KeyError(), OSError(), FileNotFoundError()]), FAILURE),
