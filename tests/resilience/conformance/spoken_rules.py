@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 from autoglm_throttle.model import Mode, On429, SlowIs, StreamSettle, Trip
@@ -18,9 +19,19 @@ _WORDS: dict[str, Callable[[str], Any]] = {
     "stream_settle": StreamSettle,
     **dict.fromkeys(_COUNTS, int),
 }
+_NAMES = {field.name for field in fields(Rules)}
+
+
+def _pairs(text: str) -> dict[str, str]:
+    return {name: value for name, _, value in (word.partition("=") for word in text.split())}
 
 
 def rules(text: str) -> Rules:
     """The rules that a row says, all others as they are by default."""
-    pairs = (word.partition("=") for word in text.split())
-    return Rules(**{name: _WORDS.get(name, float)(value) for name, _, value in pairs})
+    said = {name: value for name, value in _pairs(text).items() if name in _NAMES}
+    return Rules(**{name: _WORDS.get(name, float)(value) for name, value in said.items()})
+
+
+def others(text: str) -> dict[str, str]:
+    """What a row says of the guard beside its rules: ``classify``, ``fallback`` and the like."""
+    return {name: value for name, value in _pairs(text).items() if name not in _NAMES}

@@ -1,0 +1,89 @@
+"""The words of the table for features with a fallback: every call says what its caller got."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from autoglm_throttle.model import Criticality, FallbackContext, GuardRefused, Level
+from autoglm_throttle.resilience.feature import Fallback
+from autoglm_throttle.resilience.rules import Rules
+from tests.resilience.conformance.calls import error, judge
+from tests.resilience.conformance.spoken import Stage, Words, refusal
+from tests.resilience.degrading import LOADS, Bench, Dependency
+
+
+class Worse(Exception):
+    """What a fallback raises."""
+
+
+def computed(context: FallbackContext) -> str:
+    return f"dynamic({context.cause})"
+
+
+def raising(context: FallbackContext) -> str:
+    raise Worse
+
+
+def fallback(said: dict[str, str]) -> Fallback | None:
+    """The rungs that a row names."""
+    rungs = said.get("fallback", "").split("+")
+    given: dict[str, Any] = {
+        "static": {"static": "static"},
+        "dynamic": {"dynamic": computed},
+        "raises": {"dynamic": raising},
+        "cheap": {"dynamic": computed, "under_load": True},
+        "stale": {"stale": True},
+        "on_value": {"on_value": True},
+        "": {},
+    }
+    chosen = {name: value for rung in rungs for name, value in given[rung].items()}
+    return Fallback(**chosen) if chosen else None
+
+
+class Fallbacks(Stage):
+    """One feature of a service, and one way of calling it."""
+
+    def __init__(self, rules: Rules, said: dict[str, str], face: str) -> None:
+        super().__init__()
+        self.bench = Bench(
+            fallback(said), Criticality(said.get("criticality", "core")), rules=rules, judge=judge(said)
+        )
+        self.dependency = Dependency(face)
+
+    def words(self) -> Words:
+        return {
+            r"returns": lambda: self.call(None, "live"),
+            r"returns nothing": lambda: self.call(None, []),
+            r"raises (\S+)": lambda names: self.call(error(names), None),
+            r"load (\w+)": lambda level: self.load(Level[level.upper()]),
+            r"state": lambda: str(self.bench.circuit.state()),
+            r"calls": lambda: f"calls {self.dependency.calls}",
+            r"degraded": self.degraded,
+        }
+
+    def wait(self, span_s: str) -> None:
+        self.bench.now += float(span_s)
+
+    def load(self, level: Level) -> None:
+        self.bench.load = LOADS[level]
+        for _ in range(3):
+            self.bench.now += 1.0
+            self.bench.degradation.level()
+
+    def call(self, raised: BaseException | None, value: object) -> str:
+        self.dependency.error, self.dependency.value = raised, lambda: value
+        try:
+            got = self.dependency(self.bench.served, "a question")
+        except GuardRefused as refused:
+            return refusal(refused.refusal)
+        except (asyncio.CancelledError, KeyboardInterrupt) as gone:
+            return type(gone).__name__
+        except Exception as caught:  # noqa: BLE001 - it is the answer
+            cause = caught.__cause__
+            return type(caught).__name__ + (f" from {type(cause).__name__}" if cause else "")
+        return str(got)
+
+    def degraded(self) -> str:
+        counts = [f"{rung}({cause})={count}" for (rung, cause), count in self.bench.counted().items()]
+        return " ".join(["degraded", *(sorted(counts) or ["nothing"])])

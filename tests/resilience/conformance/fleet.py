@@ -1,0 +1,115 @@
+"""The words of the table for the breaker of a fleet: one process, and what the store says to it."""
+
+from __future__ import annotations
+
+from autoglm_throttle.model import Cause, Pass, Refusal, State
+from autoglm_throttle.resilience.circuit import Circuit
+from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.store import Lease, Remote
+from tests.resilience.conformance.spoken import OUTCOMES, Stage, Words, refusal
+from tests.resilience.fake_store import FakeStore
+
+STATES = {
+    "opens": State.OPEN,
+    "tries": State.HALF_OPEN,
+    "closes": State.CLOSED,
+    "forces open": State.FORCED_OPEN,
+    "disables": State.DISABLED,
+    "resets": State.CLOSED,
+}
+BY_OPERATORS = ("forces open", "disables", "resets")
+
+
+class Fleet(Stage):
+    """One process of a fleet; what the store answers is said in the row."""
+
+    def __init__(self, rules: Rules) -> None:
+        super().__init__()
+        self.store = FakeStore()
+        self.version = 0
+        self.fence = 0
+        self.circuit = Circuit("it", rules, clock=self.clock, store=self.store)
+        self.calls: dict[str, Pass] = {}
+
+    def words(self) -> Words:
+        circuit = self.circuit
+        return {
+            r"stored ([\w ]+?)(?: ([\d.]+))?": self.stored,
+            r"another (opens|tries|closes|forces open|disables|resets)(?: ([\d.]+))?": self.push,
+            r"the same news again": self.again,
+            r"older news: opens ([\d.]+)": self.old,
+            r"the store gives its lease": self.gives,
+            r"the store has no lease left": lambda: self.replies(self.remote("tries", None)),
+            r"the store says open for ([\d.]+)": lambda s: self.replies(self.remote("opens", s)),
+            r"the store does not answer": lambda: self.replies(None),
+            r"the store is away": lambda: self.up(False),
+            r"the store is back": lambda: self.up(True),
+            r"(ok|fail|slow|neutral)": self.call,
+            r"ask ?(\w*)": self.ask,
+            r"(\w+) (ok|fail|slow|neutral)": self.end,
+            r"force open": circuit.force_open,
+            r"reset": circuit.reset,
+            r"state": lambda: str(circuit.state()),
+            r"stale": lambda: f"stale {circuit.view().stale_results}",
+            r"questions": lambda: f"questions {self.store.questions}",
+            r"said": self.said,
+        }
+
+    def remote(self, word: str, wait_s: str | None) -> Remote:
+        self.version += 1
+        cause = Cause.OPERATOR if word in BY_OPERATORS else Cause.FAILURES
+        return Remote(self.version, STATES[word], float(wait_s or 0.0), 0, cause)
+
+    def stored(self, word: str, wait_s: str | None) -> None:
+        self.store.first = self.remote(word, wait_s)
+
+    def push(self, word: str, wait_s: str | None) -> None:
+        self.news = self.remote(word, wait_s)
+        self.store.push(self.news)
+
+    def again(self) -> None:
+        self.store.push(self.news)
+
+    def old(self, wait_s: str) -> None:
+        self.store.push(Remote(self.version - 1, State.OPEN, float(wait_s)))
+
+    def gives(self) -> None:
+        self.fence += 1
+        self.replies(Lease(self.fence, self.version))
+
+    def replies(self, reply: Lease | Remote | None) -> None:
+        self.store.replies.append(reply)
+
+    def up(self, up: bool) -> None:
+        self.store.up = up
+
+    def ask(self, name: str) -> str:
+        got = self.circuit.enter()
+        if isinstance(got, Refusal):
+            return refusal(got)
+        self.calls[name] = got
+        if got.serial:
+            return "trial of the fleet" if got.fence else "trial"
+        return "pass"
+
+    def call(self, outcome: str) -> None:
+        got = self.circuit.enter()
+        assert isinstance(got, Pass), f"{outcome}: the call was refused"
+        self.circuit.leave(got, OUTCOMES[outcome])
+
+    def end(self, name: str, outcome: str) -> None:
+        self.circuit.leave(self.calls[name], OUTCOMES[outcome])
+
+    def said(self) -> str:
+        """What the process has told the store since it was last looked at."""
+        words = []
+        for kind, _, *figures in self.store.said:
+            match kind:
+                case "opened":
+                    words.append(f"opened for {figures[0]:g}")
+                case "finished":
+                    words.append(f"trial {figures[0]} {figures[1]}")
+                case _:
+                    words.append(f"operated {figures[0]}")
+        self.store.said.clear()
+        return " ".join(["said", *(words or ["nothing"])])

@@ -1,0 +1,65 @@
+"""What all parts of the table have in common: words are patterns, each with what it makes happen."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from autoglm_throttle.model import Outcome, Refusal, Transition
+
+OUTCOMES = {
+    "ok": Outcome.SUCCESS,
+    "fail": Outcome.FAILURE,
+    "slow": Outcome.SLOW,
+    "neutral": Outcome.NEUTRAL,
+}
+
+Words = Mapping[str, Callable[..., str | None]]
+
+
+class Stage:
+    """Where the events of a row happen. Its clock is moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def words(self) -> Words:
+        """What can be said here: a pattern, and what is called with its groups and may bring an answer."""
+        raise NotImplementedError
+
+    def plays(self, events: list[str]) -> list[str]:
+        """Let all events happen; the answers."""
+        answers = [self.does(event) for event in events]
+        return [answer for answer in answers if answer is not None]
+
+    def does(self, event: str) -> str | None:
+        """Let one event happen; its answer, if it brings one."""
+        usual: Words = {r"wait ([\d.]+)": self.wait, r"step back ([\d.]+)": self.step_back}
+        for pattern, act in {**usual, **self.words()}.items():
+            match = re.fullmatch(pattern, event)
+            if match:
+                return act(*match.groups())
+        raise LookupError(f"no such word: {event}")
+
+    def clock(self) -> float:
+        return self.now
+
+    def wait(self, span_s: str) -> None:
+        self.now = round(self.now + float(span_s), 6)
+
+    def step_back(self, span_s: str) -> None:
+        self.now = round(self.now - float(span_s), 6)
+
+
+def seconds(value: float) -> str:
+    """As the table writes them: what a float adds far behind the point is no matter."""
+    return f"{value:.6g}"
+
+
+def refusal(refused: Refusal) -> str:
+    return f"refused {seconds(refused.retry_after_s)} {refused.cause}"
+
+
+def told(transitions: list[Transition]) -> str:
+    steps = [f"{step.before}>{step.after}({step.cause})" for step in transitions]
+    return " ".join(["told", *(steps or ["nothing"])])
