@@ -44,6 +44,8 @@ class Places:
 
     def held(self, now: float) -> int:
         """How many leases are not over; free of effects."""
+        if now - self._first_s < self._lease_s:
+            return len(self._taken)
         return sum(now - at < self._lease_s for at in self._taken.values())
 
     def clear(self) -> None:
