@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 import httpx
 
-from autoglm_throttle.model import Rung
 from autoglm_throttle.resilience.calls import within
 from autoglm_throttle.resilience.http_answer import HttpAnswer
 from autoglm_throttle.resilience.http_call import HttpCall, pairs
@@ -168,7 +167,7 @@ def given(answer: Answer, cause: str, request: httpx.Request) -> httpx.Response:
             f"the {answer.rung} fallback of an HTTP call must give an HttpAnswer or an httpx.Response, "
             f"not {type(value).__name__}"
         )
-    return made(value if answer.rung is Rung.STALE else degraded(value, answer.rung, cause), request)
+    return made(degraded(value, answer.rung, cause), request)
 
 
 def made(said: HttpAnswer, request: httpx.Request) -> httpx.Response:

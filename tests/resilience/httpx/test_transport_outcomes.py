@@ -188,6 +188,22 @@ def test_a_refusal_is_an_error_of_httpx_and_of_ours(face: str) -> None:
     assert len(calls) == 2
 
 
+def test_a_refusal_names_its_request_without_a_client_too(face: str) -> None:
+    guarded = Guarded()
+    guarded.guard("dep").circuit.force_open()
+    request = httpx.Request("GET", URL)
+
+    async def asking() -> None:
+        await AsyncGuardTransport(guarded, httpx.MockTransport(ok), name="dep").handle_async_request(request)
+
+    with pytest.raises(TransportRefused) as caught:
+        if face == "sync":
+            GuardTransport(guarded, httpx.MockTransport(ok), name="dep").handle_request(request)
+        else:
+            anyio.run(asking, backend=face)
+    assert caught.value.request is request
+
+
 def test_the_trial_after_the_open_time_closes(face: str) -> None:
     guarded = Guarded(Rules(failures=1))
     call(face, guarded, status(500))
