@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +14,12 @@ from tests.resilience.conformance.fleet import Fleet
 from tests.resilience.conformance.http import Http
 from tests.resilience.conformance.lines import Line, lines
 from tests.resilience.conformance.machine import Machine
+from tests.resilience.conformance.page import page
 from tests.resilience.conformance.spoken import Stage
 from tests.resilience.conformance.spoken_rules import others, rules
 from tests.resilience.conformance.streams import Streams
+
+PAGE = Path(__file__).parents[3] / "docs" / "breaker-conformance.md"
 
 BLOCKS = ("block", "async_block")
 FUNCTIONS = ("function", "coroutine", "awaitable")
@@ -49,6 +53,11 @@ CASES = [
 @pytest.mark.parametrize(("line", "form"), CASES)
 def test_a_row(line: Line, form: str) -> None:
     assert STAGES[line.part](line, form).plays(line.sequence()) == line.expected()
+
+
+def test_the_page_is_made_from_the_table() -> None:
+    told = "run: python -m tests.resilience.conformance > docs/breaker-conformance.md"
+    assert PAGE.read_text(encoding="utf-8") == page(), told
 
 
 def test_each_row_has_a_name_of_its_own() -> None:
