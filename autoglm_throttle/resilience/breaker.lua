@@ -67,10 +67,10 @@ local function reply(done)
   return { done, is.v, is.state, is.left, is.rounds, is.cause, is.fence }
 end
 
-local function keep()
+local function keep(lasts_us)
   redis.call('HSET', KEYS[1], 'v', text(is.v), 'state', is.state, 'until', text(now + is.left), 'wait',
     text(is.left), 'rounds', text(is.rounds), 'won', text(is.won), 'fence', text(is.fence), 'cause', is.cause)
-  redis.call('PEXPIRE', KEYS[1], text(OPERATORS[is.state] and KEEP_OPERATORS_MS or KEEP_MS + is.left / 1000))
+  redis.call('PEXPIRE', KEYS[1], text(OPERATORS[is.state] and KEEP_OPERATORS_MS or KEEP_MS + math.ceil(lasts_us / 1000)))
 end
 
 local function renumber()
@@ -80,7 +80,7 @@ end
 local function go(state, left, rounds, cause)
   renumber()
   is.state, is.left, is.rounds, is.won, is.cause = state, left, rounds, 0, cause
-  keep()
+  keep(left)
   redis.call('DEL', KEYS[2])
   local told = { name, text(is.v), is.state, text(is.left), text(is.rounds), is.cause, who }
   redis.call('PUBLISH', channel, table.concat(told, ' '))
@@ -122,8 +122,7 @@ local function acquire()
   redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', text(now))
   redis.call('ZREMRANGEBYSCORE', KEYS[2], '(' .. text(now + 4 * lease), '+inf')
   redis.call('PEXPIRE', KEYS[2], text(4 * math.ceil(lease / 1000)))
-  keep()
-  redis.call('PEXPIRE', KEYS[1], text(KEEP_MS + 4 * math.ceil(lease / 1000)))
+  keep(4 * lease)
   return reply(1)
 end
 
