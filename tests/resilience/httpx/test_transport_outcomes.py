@@ -193,14 +193,15 @@ def test_a_refusal_names_its_request_without_a_client_too(face: str) -> None:
     guarded.guard("dep").circuit.force_open()
     request = httpx.Request("GET", URL)
 
-    async def asking() -> None:
-        await AsyncGuardTransport(guarded, httpx.MockTransport(ok), name="dep").handle_async_request(request)
-
-    with pytest.raises(TransportRefused) as caught:
+    def asking() -> None:
         if face == "sync":
             GuardTransport(guarded, httpx.MockTransport(ok), name="dep").handle_request(request)
-        else:
-            anyio.run(asking, backend=face)
+            return
+        transport = AsyncGuardTransport(guarded, httpx.MockTransport(ok), name="dep")
+        anyio.run(transport.handle_async_request, request, backend=face)
+
+    with pytest.raises(TransportRefused) as caught:
+        asking()
     assert caught.value.request is request
 
 
