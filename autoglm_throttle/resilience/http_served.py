@@ -42,10 +42,13 @@ class Landing:
     trace: TracebackType | None = None
     """Of what was raised: each who raises it again begins with this one."""
 
-    def fits(self, ask: Ask) -> bool:
-        """Whether the answer is one to this request, too."""
-        names = None if self.kept is None else varies_by(self.kept.answer.headers)
-        return names is not None and ask.varied(names) == self.ask.varied(names)
+    def fitting(self, ask: Ask) -> Kept | None:
+        """The answer, if it is one to this request, too."""
+        kept = self.kept
+        if kept is None:
+            return None
+        names = varies_by(kept.answer.headers) or ()
+        return kept if ask.varied(names) == self.ask.varied(names) else None
 
 
 class HttpServed:

@@ -69,13 +69,11 @@ def _mine(landing: Landing) -> httpx.Response:
 
 def _theirs(landing: Landing, call: HttpCall, ask: Ask) -> httpx.Response | None:
     """What somebody else's call means to this one; None: no answer that it could have, too."""
-    error, kept = landing.error, landing.kept
+    error, kept = landing.error, landing.fitting(ask)
     call.outcome = landing.outcome
     if error is not None:
         raise error.with_traceback(landing.trace)
-    if kept is None or not landing.fits(ask):
-        return None
-    return made(kept.aged(call.circuit.clock()), call.request)
+    return None if kept is None else made(kept.aged(call.circuit.clock()), call.request)
 
 
 class _Face:
