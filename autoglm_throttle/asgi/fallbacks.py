@@ -45,8 +45,7 @@ class Fallbacks:
 
     def choice(self, scope: Scope) -> Choice:
         """What the ladder says about a request."""
-        choice = self.served.choice(self.ask(scope))
-        return choice if scope["type"] == "http" or choice is Choice.SHED else Choice.SERVE
+        return self.served.choice(self.ask(scope))
 
     async def answer(
         self,
@@ -94,7 +93,7 @@ def _url(scope: Scope, headers: Pairs) -> str:
 
 def _sized(answer: HttpAnswer, rung: Rung, cause: str) -> HttpAnswer:
     """With its length, which a server needs to keep the connection, and what it is."""
-    if rung is Rung.STALE:  # says all that itself
+    if rung is Rung.STALE:  # it says all that itself, and of a HEAD no length that is not the app's
         return answer
     length = "content-length", str(len(answer.body))
     sized = any(name.lower() == length[0] for name, _ in answer.headers)

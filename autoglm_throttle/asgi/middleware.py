@@ -115,16 +115,19 @@ class ThrottleMiddleware:
         self.app = guard = AppGuard(self.app, self.throttle, name, self._answer)
         self._guard = Guarded(self.throttle, guard, self._callers.demand, self._answer)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: C901, PLR0912 - a call costs 1 %
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: C901, PLR0912, PLR0915 - a call costs 1 %
         """Handle one connection."""
         if not self._limits(scope):
             await self._free(scope, receive, send)
             return
         throttle, guard = self.throttle, self._guard
-        if guard is not None and await guard.deals_with(scope, send):
-            return
         inbox = None
-        demand = (self._callers if guard is None else guard).demand(scope)
+        if guard is None:
+            demand = self._callers.demand(scope)
+        elif await guard.deals_with(scope, send):
+            return
+        else:
+            demand = guard.demand(scope)
         if throttle.leased:
             await throttle.cover(demand)
         permit: Permit | Ticket | Rejection | None = throttle.try_admit(demand)

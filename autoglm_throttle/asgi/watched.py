@@ -73,10 +73,10 @@ class Watched:
             self.client_left = True
         return message
 
-    async def send(self, message: Message) -> None:
+    def send(self, message: Message) -> Awaitable[None]:
         """Pass a message on, and note what it says."""
         self.note(message)
-        await self.pass_on(message)
+        return self.pass_on(message)
 
     async def pass_on(self, message: Message) -> None:
         """Send a message; where the server fails to, there is nobody to send it to any more."""

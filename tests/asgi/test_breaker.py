@@ -277,6 +277,14 @@ async def test_websockets_fail_by_raising() -> None:
     assert denied.status == 503
 
 
+async def test_the_reason_of_a_close_frame_is_never_too_long() -> None:
+    throttle = limits()
+    app = ThrottleMiddleware(never, throttle=throttle, breaker="ü" * 150)
+    throttle.guard("ü" * 150).force_open()
+    answer = await send_scope(app, websocket_scope(), [{"type": "websocket.connect"}])
+    assert answer.messages[0]["reason"] == "breaker:" + "ü" * 57
+
+
 @pytest.mark.parametrize("error", [None, WebSocketDisconnect()])
 async def test_websockets_that_end_are_good_or_no_evidence(error: Exception | None) -> None:
     async def app(_scope: Any, receive: Any, send: Any) -> None:

@@ -214,6 +214,15 @@ async def test_a_refusal_for_our_load_is_replaced() -> None:
     assert service.throttle.snapshot().requests[Priority.MID, "rejected", Reason.GPU] == 0
 
 
+async def test_it_is_not_replaced_by_what_costs_too_much_then() -> None:
+    service = with_fallback(dynamic=lambda _: SORRY)
+    shut(service.throttle)
+    assert (await service.ask()).status == 503
+    cheap = with_fallback(dynamic=lambda _: SORRY, under_load=True)
+    shut(cheap.throttle)
+    assert (await cheap.ask()).header("x-degraded") == "dynamic; cause=load"
+
+
 async def test_a_refusal_in_line_is_replaced() -> None:
     service = static(settings={**ROOMY, **FULL})
     inside, release = anyio.Event(), anyio.Event()
@@ -382,6 +391,13 @@ async def test_a_stale_answer_stands_in_with_its_age() -> None:
     assert (await service.ask(500)).status == 500, "too old"
 
 
+async def test_of_a_head_request_no_length_is_invented() -> None:
+    service = stale()
+    await service.ask(answering(200, b"", x_a="1"), method="HEAD")
+    answer = await service.ask(500, method="HEAD")
+    assert (answer.status, answer.header("x-a"), answer.header("content-length")) == (200, "1", None)
+
+
 async def test_the_order_is_stale_then_static() -> None:
     service = with_fallback(stale=True, static=SORRY)
     assert (await service.ask(500)).body == b"sorry"
@@ -528,10 +544,23 @@ async def test_refusals_of_another_throttle_inside_are_replaced_where_they_are_l
     shut(busy)
     service = static()
     assert (await service.ask(ThrottleMiddleware(never, throttle=busy))).body == b"sorry"
+
+    async def lost(_scope: Any, _receive: Any, _send: Any) -> None:
+        raise Refused(Decision(False, Reason.STORE, "store:timeout", "store", retry_after_s=1.0))
+
+    assert (await service.ask(ThrottleMiddleware(lost, throttle=limits()))).status == 503
     strict = limits(user_limit="1/minute")
     inner = ThrottleMiddleware(answering(200), throttle=strict)
     assert [(await service.ask(inner)).status for _ in range(2)] == [200, 429]
     assert service.state() is State.CLOSED
+
+
+async def test_so_is_what_a_guard_inside_has_refused() -> None:
+    async def app(_scope: Any, _receive: Any, _send: Any) -> None:
+        raise REFUSED
+
+    answer = await static().ask(ThrottleMiddleware(app, throttle=limits()))
+    assert answer.header("x-degraded") == "static; cause=failures"
 
 
 async def test_who_is_admitted_after_it_opened_is_answered_by_the_fallback() -> None:

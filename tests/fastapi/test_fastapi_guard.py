@@ -14,7 +14,7 @@ from starlette.routing import Mount
 from autoglm_throttle import ThrottleMiddleware
 from autoglm_throttle.asgi.blame import SCOPE_KEY
 from autoglm_throttle.fastapi import guard_refused, limit
-from autoglm_throttle.model import GuardRefused, State
+from autoglm_throttle.model import GuardRefused
 from autoglm_throttle.resilience.feature import Fallback
 from autoglm_throttle.testing import ManualThrottle, assert_rejected, throttle_for_tests
 from tests.asgi.drive import connect
@@ -83,7 +83,7 @@ async def test_a_refused_guard_is_503_and_opens_nothing(attach: Attach, path: st
             assert answer.headers["content-type"] == "application/problem+json"
             assert int(answer.headers["content-length"]) == len(answer.content)
             assert "secret" not in answer.text
-    assert throttle.guard("app").view().streak == 0
+    assert throttle.guard("app").view().last_failure == ""
     assert outcomes(throttle) == {"neutral": 2 * FAILURES}
 
 
@@ -126,8 +126,7 @@ async def test_websockets_are_closed(attach: Attach) -> None:
     throttle = limits()
     answer = await connect(attach(throttle, service()), "/ws")
     assert answer.close_code == 1013
-    assert throttle.guard("app").state() is State.CLOSED
-    assert throttle.guard("app").view().streak == 0
+    assert throttle.guard("app").view().last_failure == ""
 
 
 async def test_another_exception_is_none_of_its_business() -> None:
@@ -148,7 +147,7 @@ async def test_a_further_charge_that_our_load_refuses_opens_nothing() -> None:
 
     async with client(ThrottleMiddleware(app, throttle=throttle, breaker="app")) as caller:
         assert [(await caller.get("/dear")).status_code for _ in range(FAILURES)] == [503] * FAILURES
-    assert throttle.guard("app").view().streak == 0
+    assert throttle.guard("app").view().last_failure == ""
 
 
 async def test_no_mark_is_left_where_no_breaker_listens() -> None:
