@@ -145,6 +145,11 @@ class Guards:
             store_up=None if self._store is None else self._store.up,
         )
 
+    def start(self) -> None:
+        """Listen to the fleet again."""
+        if self._store is not None:
+            self._store.start()
+
     def stop(self) -> None:
         """Let the store's threads end; the next trial starts them again."""
         if self._store is not None:

@@ -171,6 +171,8 @@ class Throttle(Admission, Guardian):
             self._upkeep.greet()
         if self._fleet is not None:
             self._fleet.start()
+        if self._guards is not None:
+            self._guards.start()
         lookout = self._lookout
         if not self._manual:
             lookout.start()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
@@ -84,7 +83,7 @@ class Circuit:
         self._locked = LockedBreaker(self.breaker, clock, store, told, self._faults)
         self._aim()
         if store is not None:
-            store.watch(name, _adopter(self))
+            store.watch(name, self.adopt)  # held weakly
 
     def __repr__(self) -> str:
         return f"<Circuit {self.breaker!r}>"
@@ -310,16 +309,5 @@ class Circuit:
             return self._locked.grant(reply)
         if reply is not None:
             self.adopt(reply)
-        return self._locked.ask(leased=reply is not None)
-
-
-def _adopter(circuit: Circuit) -> Callable[[Remote], None]:
-    """What the store calls; it keeps no circuit alive that nobody else wants."""
-    wanted = weakref.ref(circuit)
-
-    def adopt(remote: Remote) -> None:
-        there = wanted()
-        if there is not None:
-            there.adopt(remote)
-
-    return adopt
+        store = self.store
+        return self._locked.ask(leased=store is not None and store.up)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -25,22 +26,26 @@ class FakeStore:
         self.first = first
         self.replies: list[Lease | Remote | None] = []
         """To those who ask for a trial, in turn."""
+        self.falls: bool = True
+        """Whether one silence is enough to take it for lost; of the real one it takes three."""
         self.asked: list[Ask] = []
         self.questions: int = 0
         """Of all kinds: each would be a round trip."""
         self.said: list[tuple[Any, ...]] = []
         """What circuits told it."""
-        self.watchers: dict[str, Callable[[Remote], None]] = {}
+        self.watchers: dict[str, weakref.WeakMethod[Callable[[Remote], None]]] = {}
         self.wait: Callable[[], Awaitable[None]] = _at_once
         """Before each answer to a coroutine."""
 
     def watch(self, name: str, changed: Callable[[Remote], None]) -> None:
-        self.watchers[name] = changed
+        self.watchers[name] = weakref.WeakMethod(changed)
 
     def push(self, remote: Remote) -> None:
         """Bring news, as the store's thread does."""
-        for changed in self.watchers.values():
-            changed(remote)
+        for held in self.watchers.values():
+            changed = held()
+            if changed is not None:
+                changed(remote)
 
     def known(self, name: str) -> Remote | None:
         self.questions += 1
@@ -53,7 +58,9 @@ class FakeStore:
     def acquire(self, name: str, ask: Ask) -> Lease | Remote | None:
         self.questions += 1
         self.asked.append(ask)
-        return self.replies.pop(0)
+        reply = self.replies.pop(0)
+        self.up = self.up and not (reply is None and self.falls)
+        return reply
 
     async def acquire_async(self, name: str, ask: Ask) -> Lease | Remote | None:
         await self.wait()

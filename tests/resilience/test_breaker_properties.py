@@ -108,7 +108,8 @@ def test_an_open_breaker_refuses_until_its_time_and_then_lets_so_many_in(
     def check(it: Life) -> None:
         view = it.core.view(it.now)
         if view.state is State.OPEN:
-            core, end = copy.deepcopy(it.core), it.now + view.retry_after_s
+            assert view.opened_s is not None
+            core, end = copy.deepcopy(it.core), max(it.now, view.opened_s) + view.retry_after_s
             assert isinstance(core.allow(math.nextafter(end, 0.0)), Refusal)
             answers = [core.allow(end) for _ in range(5)]
             assert [isinstance(answer, Pass) for answer in answers].count(True) == some.half_open_max

@@ -268,6 +268,18 @@ def test_without_an_answer_local_rules_hold(enter: Enter) -> None:
     assert circuit.state() is CLOSED
 
 
+def test_one_answer_that_stays_away_makes_no_trial_beside_that_of_the_fleet(enter: Enter) -> None:
+    store = FakeStore()
+    store.falls = False
+    circuit = to_half_open(store)
+    store.replies = [None]
+    assert refused(enter(circuit)).retry_after_s == 0.0
+    assert circuit.view().trials == 0
+    circuit.clock.advance(0.06)
+    store.replies = [Lease(8, version=4)]
+    assert passed(enter(circuit)).fence == 8
+
+
 def test_while_the_store_is_down_nobody_asks_it(enter: Enter) -> None:
     store = FakeStore()
     circuit = to_half_open(store)

@@ -179,7 +179,7 @@ class Oracle:
         if pass_.generation != self.generation or self.machine is State.OPEN:
             return False
         placed = self.machine is State.HALF_OPEN or self.rules.max_in_flight > 0
-        return not placed or pass_ in self.places()
+        return pass_ in self.places() if placed else not pass_.serial
 
     def _judge(self, outcome: Outcome, now: float) -> None:
         if self.machine is not State.HALF_OPEN:
