@@ -24,20 +24,29 @@ AGAIN = (State.HALF_OPEN, State.RAMPING)
 """Who opens out of one of these has not been closed in between."""
 
 
+def _begun(log: Sequence[Entry]) -> int:
+    """Where the present generation begins."""
+    index = len(log) - 1
+    while type(log[index]) is not Went:
+        index -= 1
+    return index
+
+
 def newest(log: Sequence[Entry]) -> Went:
     """Where the breaker is, and since when."""
-    return next(entry for entry in reversed(log) if isinstance(entry, Went))
+    went = log[_begun(log)]
+    assert isinstance(went, Went)
+    return went
 
 
 def generations(log: Sequence[Entry]) -> int:
     """How often it went anywhere, its birth not counted."""
-    return sum(isinstance(entry, Went) for entry in log) - 1
+    return [type(entry) for entry in log].count(Went) - 1
 
 
 def lately(log: Sequence[Entry]) -> Sequence[Entry]:
     """What came to pass in the present generation."""
-    last = max(index for index, entry in enumerate(log) if isinstance(entry, Went))
-    return log[last + 1 :]
+    return log[_begun(log) + 1 :]
 
 
 def rounds(log: Sequence[Entry]) -> int:
@@ -150,4 +159,4 @@ def denied(log: Sequence[Entry]) -> list[Denied]:
 
 
 def late(log: Sequence[Entry]) -> int:
-    return sum(isinstance(entry, Late) for entry in log)
+    return [type(entry) for entry in log].count(Late)

@@ -58,7 +58,7 @@ ALWAYS = (
     "drain",
 )
 THEN = {
-    State.CLOSED: ("trouble", "trouble", "trouble", "results_come", "results_come", "results_come"),
+    State.CLOSED: ("trouble", "trouble", "trouble", *["results_come"] * 4, "wait_until_an_end"),
     State.OPEN: ("sit_it_out", "sit_it_out", "sit_it_out", "sit_it_out"),
     State.HALF_OPEN: ("ask", "ask", "recovery", "recovery", "settle_newest"),
     State.RAMPING: ("ask", "results_come", *["climb"] * 6),
@@ -355,7 +355,9 @@ def nonzero(counts: Mapping[Cause, int]) -> dict[Cause, int]:
 
 
 TestBreaker = BreakerMachine.TestCase
-TestBreaker.settings = settings(stateful_step_count=50, report_multiple_bugs=False)
+TestBreaker.settings = settings(
+    max_examples=2 * settings().max_examples, stateful_step_count=50, report_multiple_bugs=False
+)
 
 
 def test_the_modes_of_a_start() -> None:
