@@ -45,22 +45,20 @@ class AppGuard:
 
     @property
     def circuit(self) -> Circuit:
-        """The guard's; asked for with the first request, as its feature may be told after the middleware."""
-        if self._circuit is None:
-            self._circuit = self._throttle.guard(self._name).circuit
-        return self._circuit
+        """The guard's."""
+        return self._circuit or self._begin()
 
     @property
     def fallbacks(self) -> Fallbacks | None:
         """What answers in the app's place; None for an app that is core and has no fallback."""
-        served = self.circuit.served
-        http = served.http if isinstance(served, Served) else None
-        if http is None:
-            return None
-        if self._fallbacks is None:
-            kind, _, header = self._throttle.settings.identity.partition(":")
-            self._fallbacks = Fallbacks(http, header.lower() if kind == "header" else "")
+        if self._circuit is None:
+            self._begin()
         return self._fallbacks
+
+    @property
+    def quiet(self) -> bool:
+        """Whether a request is let through as things are, and nobody could answer it but the app."""
+        return self.circuit.breaker.fast is not None and self._fallbacks is None
 
     def refusal(self) -> Refusal | None:
         """What the breaker would refuse a request with now; free of effects."""
@@ -75,7 +73,7 @@ class AppGuard:
             return
         fallbacks = self.fallbacks
         deputy = Deputy(fallbacks, permit, scope) if fallbacks is not None else None
-        pass_ = await self._ask()
+        pass_ = self._fast() or await self.circuit.enter_async()
         if isinstance(pass_, Refusal):
             await self._refused(pass_, deputy, scope, receive, send)
             return
@@ -93,12 +91,23 @@ class AppGuard:
             if ended is Outcome.FAILURE and deputy is not None:
                 await deputy.stands_in_for(None, ended)
 
-    async def _ask(self) -> Pass | Refusal:
+    def _begin(self) -> Circuit:
+        """Ask for the guard with the first request, as its feature may be told after the middleware."""
+        circuit = self._throttle.guard(self._name).circuit
+        served = circuit.served
+        if isinstance(served, Served) and served.http is not None:
+            kind, _, header = self._throttle.settings.identity.partition(":")
+            self._fallbacks = Fallbacks(served.http, header.lower() if kind == "header" else "")
+        self._circuit = circuit
+        return circuit
+
+    def _fast(self) -> Pass | None:
+        """The pass that a closed breaker has for all, where no fleet has a say."""
         circuit = self.circuit
         core = circuit.breaker
-        pass_ = core.fast if circuit.store is None else None
-        if pass_ is None:
-            return await circuit.enter_async()
+        pass_ = core.fast
+        if pass_ is None or circuit.store is not None:
+            return None
         core.calls += 1
         return pass_
 

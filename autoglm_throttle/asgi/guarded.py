@@ -57,6 +57,11 @@ class Guarded:
         demand = self._demand(scope)
         return demand if self._app.fallbacks is None else Provisional.of(demand)
 
+    @property
+    def quiet(self) -> bool:
+        """Whether `deals_with` has nothing to do, which need not be awaited then."""
+        return self._app.quiet
+
     async def deals_with(self, scope: Scope, send: Send) -> bool:
         """Answer or refuse a request that the limits need not see; False: they must."""
         fallbacks = self._app.fallbacks

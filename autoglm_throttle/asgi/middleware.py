@@ -124,7 +124,7 @@ class ThrottleMiddleware:
         inbox = None
         if guard is None:
             demand = self._callers.demand(scope)
-        elif await guard.deals_with(scope, send):
+        elif not guard.quiet and await guard.deals_with(scope, send):
             return
         else:
             demand = guard.demand(scope)

@@ -98,8 +98,8 @@ async def test_open_it_answers_before_any_limit_is_asked() -> None:
     assert counted(service.throttle) == {("admitted", "ok"): FAILURES, ("rejected", "breaker"): 1}
 
 
-async def test_a_refusal_takes_nothing_and_counts_as_demand() -> None:
-    service = Service(limits(policy="adaptive"))
+async def test_a_refusal_takes_nothing() -> None:
+    service = Service()
     await service.fails()
     before = service.throttle.snapshot()
     await service.ask()
@@ -107,6 +107,18 @@ async def test_a_refusal_takes_nothing_and_counts_as_demand() -> None:
     assert after.tokens == before.tokens
     assert after.outcomes == before.outcomes
     assert sum(after.active.values()) == 0
+
+
+async def test_a_refusal_is_demand_all_the_same() -> None:
+    throttle = with_places(10)
+    service = Service(throttle)
+    throttle.guard("app").force_open()
+    for _ in range(20):
+        await service.ask()
+        throttle.tick()
+    gate = throttle.snapshot().gate
+    assert gate is not None
+    assert gate.demand_rps[Priority.MID] > 0.5
 
 
 async def test_retry_after_is_never_less_than_a_second() -> None:
