@@ -160,13 +160,7 @@ class Throttle(Admission, Guardian):
         """Start reading the GPUs; returns at once. Idempotent, and good again after `stop` and in a fork."""
         if not self._configured:
             self._configured = True
-            values = {name: self.settings.text_of(name) for name in SETTINGS}
-            chosen = [name for name in SETTINGS if self.settings.source_of(name) is not Source.DEFAULT]
-            journal.configured(values, chosen).write()
-            for problem in at_start(self.settings):
-                journal.configured_oddly(problem).write()
-            if self._upkeep is not None:
-                self._upkeep.introduce()
+            self._introduce()
         if self._upkeep is not None:
             self._upkeep.greet()
         if self._fleet is not None:
@@ -184,6 +178,16 @@ class Throttle(Admission, Guardian):
             self._listening = listens
             self._adopt(self._controller.regime(now, self._fill()), now)
         self._speak()
+
+    def _introduce(self) -> None:
+        """Say once what is in force."""
+        values = {name: self.settings.text_of(name) for name in SETTINGS}
+        chosen = [name for name in SETTINGS if self.settings.source_of(name) is not Source.DEFAULT]
+        journal.configured(values, chosen).write()
+        for problem in at_start(self.settings):
+            journal.configured_oddly(problem).write()
+        if self._upkeep is not None:
+            self._upkeep.introduce()
 
     def stop(self) -> None:
         """Stop reading the GPUs. The next request starts it again. Idempotent."""

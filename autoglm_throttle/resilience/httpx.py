@@ -16,8 +16,8 @@ from autoglm_throttle.settings.installing import how_to_install
 
 try:
     import httpx
-except ImportError as error:
-    raise ImportError(f"guarded transports need httpx: {how_to_install('httpx')}", name="httpx") from error
+except ImportError:
+    raise ImportError(f"guarded transports need httpx: {how_to_install('httpx')}", name="httpx") from None
 
 from autoglm_throttle.resilience.httpx_bodies import (
     AsyncBody,

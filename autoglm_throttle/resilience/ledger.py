@@ -50,9 +50,8 @@ class Ledger:
 
     def forget(self) -> None:
         """In a forked process: new locks, and nothing of what the parent was about to do."""
-        self.lock = (
-            threading.RLock()
-        )  # re-entrant: a finalizer may settle a trial in the midst of another call
+        self.lock: threading.RLock = threading.RLock()
+        """Re-entrant: a finalizer may settle a trial in the midst of another call."""
         self.closed: bool = False
         """Whether the thread is to end."""
         self.absence: Absence = Absence()

@@ -40,9 +40,8 @@ class ShutOut(GuardRefused):
         retry_after_s: seconds left of it.
     """
 
-    def __init__(
-        self, known: Refusal, retry_after_s: float
-    ) -> None:  # args are kept by BaseException.__new__
+    def __init__(self, known: Refusal, retry_after_s: float) -> None:
+        # BaseException.__new__ has kept the arguments
         self._known = known
         self._retry_after_s = retry_after_s
 
@@ -54,5 +53,5 @@ class ShutOut(GuardRefused):
     def __getattr__(self, name: str) -> Refusal:
         if name != "refusal":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        self.refusal = replace(self._known, retry_after_s=self._retry_after_s)
+        self.refusal: Refusal = replace(self._known, retry_after_s=self._retry_after_s)
         return self.refusal
