@@ -97,7 +97,8 @@ class AppGuard:
         served = circuit.served
         if isinstance(served, Served) and served.http is not None:
             kind, _, header = self._throttle.settings.identity.partition(":")
-            self._fallbacks = Fallbacks(served.http, header.lower() if kind == "header" else "")
+            secret = header.lower() if kind == "header" else ""
+            self._fallbacks = Fallbacks(served.http, secret, circuit.clock)
         self._circuit = circuit
         return circuit
 

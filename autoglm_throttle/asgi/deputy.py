@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from autoglm_throttle.asgi.blame import blame_of
 from autoglm_throttle.asgi.fallbacks import Fallbacks, Scope, text_of
-from autoglm_throttle.journal import LOGGER
 from autoglm_throttle.model import GuardRefused, Outcome, Refused
 from autoglm_throttle.permit import Permit
 from autoglm_throttle.resilience.degradation import Choice
@@ -72,8 +71,7 @@ class Deputy:
             if late or not cause or not await self._replace(cause, error, outcome or Outcome.FAILURE):
                 return False
         if error is not None and outcome is Outcome.FAILURE:
-            name = self._fallbacks.name
-            LOGGER.error("the app behind %s has failed; a fallback has answered", name, exc_info=error)
+            self._fallbacks.log.say("app", "the app has failed, and a fallback has answered", error)
         return True
 
     async def _send(self, message: Message) -> None:

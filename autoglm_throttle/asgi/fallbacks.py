@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, MutableMapping
 from typing import Any
 
-from autoglm_throttle.journal import LOGGER
-from autoglm_throttle.model import FallbackContext, Rung
+from autoglm_throttle.model import Clock, FallbackContext, Rung
 from autoglm_throttle.resilience.degradation import Choice
 from autoglm_throttle.resilience.http_answer import HttpAnswer, Pairs
 from autoglm_throttle.resilience.http_served import HttpServed
 from autoglm_throttle.resilience.http_stale import Ask, degraded
+from autoglm_throttle.resilience.seldom import Seldom
 
 Scope = MutableMapping[str, Any]
 
@@ -22,11 +22,14 @@ class Fallbacks:
         served: the feature and its ladder, its rungs and what is kept.
         secret: lower-case name of the header that tells callers apart beside Authorization and Cookie, with
             which nothing is kept unless the feature has a key of its own; empty: there is none.
+        clock: monotonic seconds.
     """
 
-    def __init__(self, served: HttpServed, secret: str) -> None:
+    def __init__(self, served: HttpServed, secret: str, clock: Clock) -> None:
         self.served: HttpServed = served
         self.name: str = served.feature.name
+        self.log: Seldom = Seldom(self.name, clock)
+        """Tells what a fallback would otherwise hide, of a failing app a line now and then."""
         self._secret = secret
         fallback = served.feature.fallback
         self._keyed = fallback is not None and fallback.key is not None
@@ -75,7 +78,7 @@ class Fallbacks:
         if isinstance(found.value, HttpAnswer):
             return _sized(found.value, found.rung, cause)
         kind = type(found.value).__name__
-        LOGGER.error("the %s fallback of %s must give an HttpAnswer, not %s", found.rung, self.name, kind)
+        self.log.say("kind", f"the {found.rung} fallback must give an HttpAnswer, not {kind}")
         return None
 
 

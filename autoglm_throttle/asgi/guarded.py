@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from autoglm_throttle.asgi.answers import refused_by
 from autoglm_throttle.asgi.app_guard import AppGuard
 from autoglm_throttle.asgi.deputy import give
+from autoglm_throttle.asgi.hinted import MARKER
 from autoglm_throttle.model import Decision, Demand, GuardRefused, Reason
 from autoglm_throttle.permit import Provisional, Rejection
 from autoglm_throttle.resilience.degradation import Choice
@@ -71,9 +72,9 @@ class Guarded:
         refusal = self._app.refusal()
         if refusal is None:
             return False
-        demand, decision = self._demand(scope), refused_by(refusal)
+        decision = refused_by(refusal)
         if self._dry_run:
-            self._throttle.turn_away(demand, decision)
+            self._turn_away(scope, decision)
             return False
         answer: HttpAnswer | None = None
         try:
@@ -81,7 +82,7 @@ class Guarded:
                 why = refusal.cause.value, GuardRefused(refusal)
                 answer = await fallbacks.answer(scope, why, fallbacks.ask(scope), choice)
         finally:
-            self._throttle.turn_away(demand, decision, degraded=answer is not None)
+            self._turn_away(scope, decision, degraded=answer is not None)
         if answer is not None:
             await give(answer, scope, send)
         else:
@@ -106,10 +107,16 @@ class Guarded:
         """Answer what the service has no load to spare for."""
         answer = await fallbacks.answer(scope, (LOAD, None), fallbacks.ask(scope), choice)
         if answer is not None:
-            self._throttle.turn_away(self._demand(scope), SPARED, degraded=True)
+            self._turn_away(scope, SPARED, degraded=True)
             await give(answer, scope, send)
         elif choice is Choice.SHED:
             decision = refused_by(fallbacks.served.shed())
-            self._throttle.turn_away(self._demand(scope), decision)
+            self._turn_away(scope, decision)
             await self._answer(scope, send, decision, LOAD)
         return answer is not None or choice is Choice.SHED
+
+    def _turn_away(self, scope: Scope, decision: Decision, *, degraded: bool = False) -> None:
+        """Count what was decided here, and leave word of it for those further out."""
+        rejection = self._throttle.turn_away(self._demand(scope), decision, degraded=degraded)
+        if rejection is not None:
+            scope.setdefault(MARKER, {})[self._throttle] = rejection

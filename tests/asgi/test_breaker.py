@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.websockets import WebSocketDisconnect
 
 from autoglm_throttle import Priority, Reason, Throttle, ThrottleMiddleware
+from autoglm_throttle.asgi import MARKER
 from autoglm_throttle.model import Mode, Outcome, State
 from autoglm_throttle.settings import BreakerSettings
 from autoglm_throttle.testing import assert_rejected
@@ -107,6 +108,14 @@ async def test_a_refusal_takes_nothing() -> None:
     assert after.tokens == before.tokens
     assert after.outcomes == before.outcomes
     assert sum(after.active.values()) == 0
+
+
+async def test_those_further_out_find_the_refusal() -> None:
+    service = Service()
+    service.throttle.guard("app").force_open()
+    scope = http_scope()
+    await send_scope(service.app, scope)
+    assert scope[MARKER][service.throttle].decision.reason is Reason.BREAKER
 
 
 async def test_a_refusal_is_demand_all_the_same() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import logging
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +17,7 @@ from autoglm_throttle.model.decision import Decision
 from autoglm_throttle.resilience.feature import Fallback
 from autoglm_throttle.resilience.http_answer import HttpAnswer
 from autoglm_throttle.resilience.http_body import Keep
+from autoglm_throttle.settings import BreakerSettings
 from autoglm_throttle.testing import ManualThrottle
 from tests.asgi.drive import never, request, send_scope, websocket_scope
 from tests.asgi.guarding import (
@@ -142,10 +142,14 @@ async def test_nor_one_that_has_gone_when_a_guard_refuses() -> None:
 
 
 async def test_what_the_app_has_raised_is_logged_then(caplog: pytest.LogCaptureFixture) -> None:
-    await static().ask(BOOM)
-    (line,) = [one for one in caplog.records if one.levelno == logging.ERROR]
+    service = static(breaker=BreakerSettings(failures=100))
+    await service.fails(BOOM, 50)
+    (line,) = [one for one in caplog.records if "has failed" in one.message]
     assert line.exc_info is not None
     assert line.exc_info[1] is BOOM
+    service.throttle.clock.advance(10.0)
+    await service.ask(BOOM)
+    assert "49 more" in caplog.text
 
 
 async def test_an_open_breaker_answers_before_the_limits() -> None:
@@ -534,7 +538,7 @@ async def test_a_change_makes_forget() -> None:
 async def test_a_broken_scope_is_not_kept_and_not_lost() -> None:
     service = stale(settings={"user_limit": "off"})
     answer = await send_scope(
-        service.app, {"type": "http", "method": "GET", "path": "/", "headers": [(1, 2)], "client": None}
+        service.app, {"type": "http", "method": "GET", "path": "/", "headers": None, "client": None}
     )
     assert answer.status == 200
 
