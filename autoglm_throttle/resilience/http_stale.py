@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from autoglm_throttle.model import Rung
 from autoglm_throttle.resilience.http_answer import HttpAnswer, Pairs, sendable
 from autoglm_throttle.resilience.http_fields import age_s, directives, joined, members, moment, seconds
+from autoglm_throttle.resilience.http_personal import addressing, personal
 
 METHODS = frozenset({"GET", "HEAD"})
 
@@ -70,21 +71,24 @@ class Ask:
     @property
     def own(self) -> Hashable:
         """What stands for the request before the fields that its answers vary by."""
-        return (self.method, self.key is None, self.url if self.key is None else self.key)
+        if self.key is not None:
+            return (self.method, self.key)
+        return (self.method, self.url, addressing(self.headers))
 
     @property
     def keepable(self) -> bool:
         """Whether an answer to it may be kept, or given from what was kept.
 
-        A request with credentials has an answer for one user, and one with a body an answer to that body,
-        unless the user's own key tells them apart.
+        A request with any field that could tell who asks may have an answer for one user, and one with a body
+        has an answer to that body, unless the user's own key tells them apart.
         """
         headers = self.headers
         if self.method not in METHODS or directives(headers).keys() & {"no-store", "no-cache"}:
             return False
-        personal = joined(headers, "authorization") or joined(headers, "cookie")
+        if self.key is not None:
+            return True
         body = joined(headers, "transfer-encoding") or joined(headers, "content-length") or "0"
-        return self.key is not None or not (personal or body != "0")
+        return body == "0" and not personal(headers)
 
     def varied(self, names: Sequence[str]) -> Hashable:
         """The key of the answer to exactly this request.

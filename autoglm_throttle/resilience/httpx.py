@@ -103,8 +103,8 @@ class GuardTransport(_Face, httpx.BaseTransport):
         inner: makes the calls; by default ``httpx.HTTPTransport()``. It is closed with this one.
         name: of the guard; by default each origin has its own, named like ``https://models.test:8443``.
         key: makes of a request what its answer is kept under, in place of method and URL, for fallbacks with
-            ``stale``; None as its result: keep nothing. Requests with credentials or a body are kept only
-            with such a key, which must tell users and bodies apart.
+            ``stale``; None as its result: keep nothing. Requests with a body, or with any field that could
+            tell who asks, are kept only with such a key, which must tell users and bodies apart.
     """
 
     def __init__(

@@ -41,7 +41,10 @@ def control(text: str) -> tuple[tuple[str, str], ...]:
         (ask("OPTIONS"), False),
         (ask(Authorization="Bearer x"), False),
         (ask(cookie="a=b"), False),
-        (ask(key="mine", Authorization="Bearer x", cookie="a=b"), True),
+        (ask(X_Api_Key="x"), False),
+        (ask(X_Nobody_Knows="x"), False),
+        (ask(accept="a", X_Forwarded_For="192.0.2.1", X_Forwarded_Host="a.test"), True),
+        (ask(key="mine", Authorization="Bearer x", cookie="a=b", X_Api_Key="x"), True),
         (ask("POST", key="mine"), False),
         (ask(content_length="2"), False),
         (ask(content_length="0"), True),
@@ -217,6 +220,12 @@ def test_a_key_tells_apart_what_the_answer_varies_by() -> None:
 def test_the_users_key_stands_for_method_and_url() -> None:
     assert ask(key="mine").own == Ask("GET", "http://other.test/", (), "mine").own
     assert ask(key=URL).own != ask().own
+    assert ask(key=(URL, ())).own != ask().own
+
+
+def test_a_host_told_by_a_proxy_tells_requests_apart() -> None:
+    assert ask(X_Forwarded_Host="evil.test").own != ask().own
+    assert ask(X_Forwarded_Host="a.test").own == ask(x_forwarded_host="a.test", accept="b").own
 
 
 lists = st.lists(

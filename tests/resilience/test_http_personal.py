@@ -1,0 +1,96 @@
+"""Which requests may be one user's own, by the fields they carry."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.resilience.http_answer import Pairs
+from autoglm_throttle.resilience.http_personal import ADDRESSING, HARMLESS, addressing, personal
+
+BROWSER = (
+    ("Host", "shop.test"),
+    ("User-Agent", "Mozilla/5.0"),
+    ("Accept", "text/html"),
+    ("Accept-Language", "de"),
+    ("Accept-Encoding", "gzip, br, zstd"),
+    ("DNT", "1"),
+    ("Sec-GPC", "1"),
+    ("Connection", "keep-alive"),
+    ("Referer", "https://shop.test/"),
+    ("Origin", "https://shop.test"),
+    ("Upgrade-Insecure-Requests", "1"),
+    ("Sec-Fetch-Dest", "document"),
+    ("Sec-Fetch-Mode", "navigate"),
+    ("Sec-CH-UA-Platform", '"Linux"'),
+    ("If-None-Match", '"a"'),
+    ("If-Modified-Since", "Sun, 06 Nov 1994 08:49:37 GMT"),
+    ("Priority", "u=0, i"),
+    ("Pragma", "no-cache"),
+    ("Cache-Control", "max-age=0"),
+    ("TE", "trailers"),
+)
+PROXY = (
+    ("X-Forwarded-For", "192.0.2.1"),
+    ("X-Forwarded-Host", "shop.test"),
+    ("X-Forwarded-Proto", "https"),
+    ("X-Real-IP", "192.0.2.1"),
+    ("X-Request-ID", "1"),
+    ("traceparent", "00-1-1-01"),
+    ("Via", "1.1 edge"),
+)
+
+
+@pytest.mark.parametrize("headers", [(), BROWSER, PROXY, (("CONTENT-TYPE", "application/json"),)])
+def test_what_programs_browsers_and_proxies_send_names_nobody(headers: Pairs) -> None:
+    assert not personal(headers)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Authorization",
+        "Cookie",
+        "Cookie2",
+        "Proxy-Authorization",
+        "X-Api-Key",
+        "api-key",
+        "apikey",
+        "X-Auth-Token",
+        "X-Goog-Api-Key",
+        "X-Amz-Security-Token",
+        "X-CSRF-Token",
+        "X-User",
+        "X-Tenant-ID",
+        "X-Forwarded-User",
+        "X-Forwarded-Email",
+        "X-Forwarded-Client-Cert",
+        "X-Forwarded-Access-Token",
+        "Forwarded",
+        "From",
+        "baggage",
+        "Sec-WebSocket-Key",
+        "Private-Token",
+        "CF-Access-Jwt-Assertion",
+    ],
+)
+def test_what_could_tell_who_asks(name: str) -> None:
+    assert personal(((name, "x"),))
+    assert personal((*BROWSER, (name, ""), *PROXY))
+
+
+@given(st.text("abcxyz-", min_size=1).filter(lambda name: name not in HARMLESS))
+def test_a_field_that_nobody_knows_is_personal(name: str) -> None:
+    assert personal((("accept", "a"), (name, "x")))
+
+
+def test_a_host_told_by_a_proxy_is_a_part_of_what_is_asked_for() -> None:
+    assert addressing(BROWSER) == ()
+    assert addressing(PROXY) == (("x-forwarded-host", "shop.test"), ("x-forwarded-proto", "https"))
+    assert addressing(tuple(reversed(PROXY))) == addressing(PROXY)
+
+
+def test_the_lists_are_apart_and_in_lower_case() -> None:
+    assert not HARMLESS & ADDRESSING
+    assert all(name == name.lower() for name in HARMLESS | ADDRESSING)
