@@ -135,9 +135,11 @@ class Beside:
             self.oracle.tripped(cause, self.now)
 
     def ends(self) -> list[float]:
-        """When the open period, a lease, a step of a ramp, a streak or a place in a window ends."""
+        """When the open period, a trial's lease, a step of a ramp, a streak or a place in a window ends."""
         rules, oracle = self.by, self.oracle
-        ends = [since + rules.lease_s for since in oracle.places().values()]
+        ends: list[float] = []
+        if oracle.machine is State.HALF_OPEN:
+            ends += [since + rules.lease_s for since in oracle.places().values()]
         if oracle.machine is State.OPEN:
             ends.append(oracle.ends_s())
         if oracle.machine is State.RAMPING:

@@ -12,10 +12,12 @@ from autoglm_throttle.resilience.rules import Rules
 TICK_S = 0.125
 
 TRIPS = (
-    *[frozenset({Trip.CONSECUTIVE})] * 3,
+    *[frozenset({Trip.CONSECUTIVE})] * 4,
+    *[frozenset({Trip.FAILURE_RATE})] * 2,
     *(frozenset(trips) for size in (1, 2, 3) for trips in combinations(Trip, size)),
 )
-"""Every combination, and the default more often."""
+"""Every combination, those that see one rule alone more often."""
+MODES = (*[Mode.ENFORCE] * 6, Mode.METRICS_ONLY, Mode.DISABLED)
 RAMPS = ((), (), (0.125, 0.5), (0.25,), (0.5, 0.75), (0.375, 0.625))
 SPANS_S = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 30.0)
 STEPS_BACK_S = (0.125, 1.0, 5.0, 60.0)
@@ -40,13 +42,11 @@ def rules(draw: st.DrawFn) -> Rules:
         window=window,
         window_s=draw(st.sampled_from([None, None, 1.25, 2.5, 10.0])),
         min_calls=draw(st.integers(1, window)),
-        failure_rate=draw(st.sampled_from([0.3, 0.5, 0.6, 1.0])),
-        slow_rate=draw(st.sampled_from([0.3, 0.5, 1.0])),
+        failure_rate=draw(st.sampled_from([0.5, 0.5, 1.0, 0.3])),
+        slow_rate=draw(st.sampled_from([0.5, 0.5, 1.0, 0.3])),
         slow_is=draw(st.sampled_from(SlowIs)),
         ramp=draw(st.sampled_from(RAMPS)),
         ramp_step_s=draw(st.sampled_from([0.5, 1.0])),
-        max_in_flight=draw(st.sampled_from([0, 0, 0, 1, 3])),
-        mode=draw(
-            st.sampled_from([Mode.ENFORCE, Mode.ENFORCE, Mode.ENFORCE, Mode.METRICS_ONLY, Mode.DISABLED])
-        ),
+        max_in_flight=draw(st.sampled_from([0, 0, 0, 0, 1, 3])),
+        mode=draw(st.sampled_from(MODES)),
     )

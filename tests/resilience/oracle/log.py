@@ -22,7 +22,7 @@ class Went:
 
 @dataclass(frozen=True)
 class Asked:
-    """Somebody asked for leave to call: who holds a place for too long loses it."""
+    """Somebody asked for leave to call: a trial that has held its place for too long loses it."""
 
     at: float
 

@@ -75,13 +75,17 @@ def wait_s(log: Sequence[Entry], rules: Rules) -> float:
 
 
 def held(log: Sequence[Entry], lease_s: float) -> dict[Pass, float]:
-    """Calls of the present generation that have a place of their own, each with the time of its leave."""
+    """Calls of the present generation that have a place of their own, each with the time of its leave.
+
+    Trials alone have a lease: who makes one holds it no longer than that once somebody asks.
+    """
+    trying = newest(log).to is State.HALF_OPEN
     places: dict[Pass, float] = {}
     for entry in lately(log):
         match entry:
             case Gave(pass_, at) if pass_.serial:
                 places[pass_] = at
-            case Asked(at):
+            case Asked(at) if trying:
                 places = {pass_: since for pass_, since in places.items() if at - since < lease_s}
             case Ended(pass_):
                 places.pop(pass_, None)

@@ -162,7 +162,7 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
         self.ask(data)
 
     def sit_a_lease_out(self, data: st.DataObject) -> None:
-        """And see what the late result does, before or after somebody else has asked."""
+        """And see what a late result does, before or after somebody else has asked; no call but a trial is late."""
         slowest, since = min(self.oracle.places().items(), key=lambda place: place[1])
         self.now = max(self.now, since + self.by.lease_s + data.draw(st.sampled_from(TICKS_S), "off"))
         if data.draw(st.booleans(), "somebody asks"):
@@ -246,8 +246,14 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
             self.the_brink()
 
     def life_goes_on(self) -> None:
-        """After the longest wait and the longest lease a call is let through, in a ramp one of so many."""
+        """After the longest wait and the longest lease a call is let through, in a ramp one of so many.
+
+        Where calls that are no trials hold all places, one of them has to end first.
+        """
         later = copy.deepcopy(self.breaker)
+        if self.oracle.machine in {State.CLOSED, State.RAMPING}:
+            for held in self.oracle.places():
+                later.record(held, Outcome.NEUTRAL, self.now)
         wait_s = self.oracle.rest_s(self.now) if self.oracle.machine is State.OPEN else 0.0
         now = max(self.now, self.oracle.latest) + max(wait_s, 0.0) + self.by.lease_s
         asks = math.ceil(1 / min(self.by.ramp, default=1.0))
