@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from autoglm_throttle.resilience.judge import Classify
 
 
+Exceptions = type[BaseException] | Collection[type[BaseException]]
+
+
 class Guardian:
     """Guards by name. Whoever inherits has settings, a clock and a Regime."""
 
@@ -28,7 +31,7 @@ class Guardian:
         self.degrades: bool = False
         """Whether any guard may answer from elsewhere, or be shed."""
         self._guards: Guards | None = None
-        self._guards_lock = threading.Lock()
+        self._guards_lock = threading.RLock()
 
     def guard(self, name: str) -> Guard:
         """What stands before calls to one dependency: ``async with throttle.guard("vector-db"):``.
@@ -56,8 +59,8 @@ class Guardian:
         breaker: BreakerSettings | None = None,
         shed_above: float | None = None,
         classify: Classify | None = None,
-        ignore: Collection[type[BaseException]] = (),
-        expected: Collection[type[BaseException]] = (),
+        ignore: Exceptions = (),
+        expected: Exceptions = (),
     ) -> Guard:
         """Say once what is guarded under a name, and what answers in its place; before its first use.
 
@@ -71,12 +74,13 @@ class Guardian:
             shed_above: load, 0.01..1, above which the feature is shed, instead of ``DEGRADE_SHED_AT``; only
                 for one that is not core.
             classify: given the value or the exception of a call, says its Outcome, or None for the usual.
-            ignore: exceptions that say nothing about the dependency.
+            ignore: exceptions that say nothing about the dependency: a class or several.
             expected: exceptions that are successes: what was asked for is not there.
 
         Raises:
             ConfigError: an argument is not allowed, or contradicts another or the settings.
             ValueError: the guard is in use already.
+            TypeError: ``classify``, ``ignore``, ``expected`` or ``fallback`` is not what it should be.
         """
         return self._guarding().feature(
             name,
@@ -103,29 +107,33 @@ class Guardian:
 
     def _forget_guards(self) -> None:
         """In a forked process."""
-        self._guards_lock = threading.Lock()
+        self._guards_lock = threading.RLock()
         if self._guards is not None:
             self._guards.forget()
 
     def _guarding(self) -> Guards:
-        with self._guards_lock:
+        from autoglm_throttle.guards import Guards  # with all that guards: not for an import alone
+
+        with self._guards_lock:  # re-entrant: a finalizer may run here, and ask for a guard, too
             if self._guards is None:
-                from autoglm_throttle.guards import Guards  # with all that guards: not for an import alone
-
-                myself = weakref.ref(self)
-
-                def load() -> float | None:
-                    throttle = myself()
-                    return None if throttle is None else throttle.regime().load
-
-                def degrades() -> None:
-                    throttle = myself()
-                    if throttle is not None:
-                        throttle.degrades = True
-
-                store = assembly.breaker_store(self.settings, self._clock)
-                self._guards = guards = Guards(self.settings, load, self._clock, degrades, store)
-                if store is not None:
-                    weakref.finalize(self, store.stop, 0.0).atexit = False
-                return guards
+                guards = self._made(Guards)
+                if self._guards is None:
+                    self._guards = guards
             return self._guards
+
+    def _made(self, kind: type[Guards]) -> Guards:
+        myself = weakref.ref(self)
+
+        def load() -> float | None:
+            throttle = myself()
+            return None if throttle is None or throttle.settings.dry_run else throttle.regime().load
+
+        def degrades() -> None:
+            throttle = myself()
+            if throttle is not None:
+                throttle.degrades = True
+
+        store = assembly.breaker_store(self.settings, self._clock)
+        if store is not None:
+            weakref.finalize(self, store.stop, 0.0).atexit = False
+        return kind(self.settings, load, self._clock, degrades, store)

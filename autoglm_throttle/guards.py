@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from autoglm_throttle import journal
@@ -24,8 +25,10 @@ from autoglm_throttle.resilience.rules import Rules
 from autoglm_throttle.resilience.served import Served
 from autoglm_throttle.resilience.stale_cache import StaleCache
 from autoglm_throttle.settings import BreakerSettings, ConfigError, GuardPolicy, Problem, Settings
+from autoglm_throttle.settings.form import Choice, FormError
 from autoglm_throttle.settings.guard_policy import GuardName
 from autoglm_throttle.settings.guard_rules import breaker_of
+from autoglm_throttle.settings.problem import spelled
 from autoglm_throttle.snapshot import GuardsView
 
 if TYPE_CHECKING:
@@ -33,12 +36,19 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("autoglm_throttle")
 
+Exceptions = type[BaseException] | Collection[type[BaseException]]
+
 Listener = Callable[[Transition], None]
 """Is told of each change of a breaker, once and in order. It should not block: calls wait for it."""
 
 _NAME: Final = GuardName()
-_UNGUARDED: Final = Rules(mode=Mode.DISABLED)
-"""Of calls under names for which there is no room: better without a breaker than without an answer."""
+_CRITICALITY: Final = Choice(Criticality)
+
+LOOKED_AT: Final = 8
+"""Guards that are looked at to make room for one more: some 100 us."""
+
+OTHERS: Final = "_others"
+"""Stands for guards that are not kept any more, or never were."""
 
 
 class Guards:
@@ -68,7 +78,10 @@ class Guards:
         self._circuits: dict[str, Circuit] = {}
         self._dropped: weakref.WeakValueDictionary[str, Circuit] = weakref.WeakValueDictionary()
         """Not kept here any more, and perhaps held by somebody: a name must never have two breakers."""
-        self._features: dict[str, Feature] = {}
+        self._registered: set[str] = set()
+        """By code: these are never let go of."""
+        self._unguarded = Circuit(OTHERS, Rules(mode=Mode.DISABLED), clock=clock)
+        """Of calls for whose guards there is no room: better without a breaker than without an answer."""
         self._degraded: Counter[tuple[str, Rung, str]] = Counter()
         self._transitions: Counter[tuple[str, State]] = Counter()
         self._listeners: list[Listener] = []
@@ -98,8 +111,8 @@ class Guards:
         breaker: BreakerSettings | None = None,
         shed_above: float | None = None,
         classify: Classify | None = None,
-        ignore: Collection[type[BaseException]] = (),
-        expected: Collection[type[BaseException]] = (),
+        ignore: Exceptions = (),
+        expected: Exceptions = (),
     ) -> Guard:
         """Register what is guarded under a name, before the first ``guard(name)``.
 
@@ -109,12 +122,14 @@ class Guards:
         """
         feature = self._feature(name, criticality, fallback, shed_above)
         rules = Rules(**breaker_of(self._settings, name, breaker))
-        judge = Judge(classify=classify, ignore=tuple(ignore), expected=tuple(expected))
+        judge = Judge(classify=classify, ignore=_several(ignore), expected=_several(expected))
         with self._lock:
             if name in self._circuits or name in self._dropped:
                 raise ValueError(
                     f"the guard {name!r} is there already: register the feature before its first use"
                 )
+            self._room()
+            self._registered.add(name)
             return Guard(self._add(feature, rules, judge))
 
     def offers(self, name: str) -> bool:
@@ -171,9 +186,9 @@ class Guards:
             circuit = self._circuits.get(name) or self._back(name)
             if circuit is not None:
                 return circuit
-            return self._add(
-                self._feature(name, None, None, None), Rules(**breaker_of(self._settings, name)), Judge()
-            )
+            feature = self._feature(name, None, None, None)
+            rules = Rules(**breaker_of(self._settings, name))
+            return self._add(feature, rules, Judge()) if self._room() else self._unguarded
 
     def _back(self, name: str) -> Circuit | None:
         """One that was let go of and is held by somebody; kept again if there is room."""
@@ -190,18 +205,24 @@ class Guards:
         shed_above: float | None,
     ) -> Feature:
         policy = self._settings.guards.get(_checked(name))
+        if fallback is not None and not isinstance(fallback, Fallback):
+            raise TypeError(f"fallback must be a Fallback, not {fallback!r}")
         level = criticality if criticality is not None else _of(policy, "criticality")
-        return Feature(
-            name,
-            criticality=Criticality.CORE if level is None else Criticality(level),
-            fallback=fallback,
-            shed_above=shed_above if shed_above is not None else _of(policy, "shed_above"),
-        )
+        try:
+            return Feature(
+                name,
+                criticality=Criticality.CORE if level is None else _CRITICALITY.parse(level),
+                fallback=fallback,
+                shed_above=shed_above if shed_above is not None else _of(policy, "shed_above"),
+            )
+        except FormError as error:
+            problem = Problem(f"guards.{spelled(name)}.criticality", *_CRITICALITY.complaint(level, error))
+            raise ConfigError([problem]) from None
+        except ValueError as error:
+            raise ConfigError([Problem(f"guards.{spelled(name)}", str(error))]) from None
 
     def _add(self, feature: Feature, rules: Rules, judge: Judge) -> Circuit:
         name = feature.name
-        if not self._room():
-            return Circuit(name, _UNGUARDED, clock=self._clock, judge=judge)
         circuit = Circuit(name, rules, clock=self._clock, judge=judge, store=self._store, told=self._changed)
         if feature.fallback is not None or feature.criticality is not Criticality.CORE:
             self._serve(circuit, feature)
@@ -237,18 +258,38 @@ class Guards:
         self._degrades()
 
     def _room(self) -> bool:
-        """Whether there is room for one more, made by letting go of one that would be missed by nobody."""
+        """Whether there is room for one more, made by letting go of one that would hardly be missed.
+
+        That is a closed one without calls under way; one without failures in mind rather than one with
+        some. Few are looked at each time, in turn: who asks for a new name must not wait for a thousand.
+        """
         most = self._settings.breaker_max_names
         if len(self._circuits) < most:
             return True
-        for name, circuit in self._circuits.items():
-            if circuit.served is None and circuit.idle:
-                self._dropped[name] = self._circuits.pop(name)
+        closed = None
+        for name in list(islice(self._circuits, LOOKED_AT)):
+            circuit = self._circuits.pop(name)
+            view = circuit.view()
+            leaves = name not in self._registered and view.machine is State.CLOSED and not view.in_flight
+            if leaves and circuit.idle:
+                self._drop(name, circuit)
                 return True
+            self._circuits[name] = circuit
+            closed = name if leaves and closed is None else closed
+        if closed is not None:
+            self._drop(closed, self._circuits.pop(closed))
+            return True
         if not self._full:
             self._full = True
             journal.guards_full(most).write()
         return False
+
+    def _drop(self, name: str, circuit: Circuit) -> None:
+        self._dropped[name] = circuit
+        for state in State:
+            count = self._transitions.pop((name, state), 0)
+            if count:
+                self._transitions[OTHERS, state] += count
 
     def _count(self, name: str, rung: Rung, cause: str) -> None:
         with self._lock:
@@ -278,6 +319,10 @@ def _checked(name: str) -> str:
         return _NAME.parse(name)
     except ValueError as error:
         raise ConfigError([Problem("guard", *_NAME.complaint(name, error))]) from None
+
+
+def _several(kinds: Exceptions) -> tuple[type[BaseException], ...]:
+    return (kinds,) if isinstance(kinds, type) else tuple(kinds)
 
 
 def _of(policy: GuardPolicy | None, key: str) -> Any:  # noqa: ANN401 - read by the form of the key

@@ -15,19 +15,24 @@ import pytest
 
 from autoglm_throttle import (
     BreakerSettings,
+    BreakerView,
     ConfigError,
     Criticality,
     Fallback,
     GuardPolicy,
     GuardRefused,
     Level,
+    Pass,
+    Refusal,
     Rung,
     Settings,
     State,
     Throttle,
     Transition,
 )
+from autoglm_throttle.guards import Guards
 from autoglm_throttle.model import Mode
+from autoglm_throttle.resilience.circuit import Circuit
 from autoglm_throttle.snapshot import GuardsView
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
 
@@ -69,6 +74,19 @@ def held_elsewhere(*locks: Any) -> Iterator[None]:
     yield
     enough.set()
     thread.join()
+
+
+def names(throttle: Throttle) -> set[str]:
+    return {breaker.name for breaker in seen(throttle).breakers}
+
+
+def failing() -> str:
+    raise ConnectionError("away")
+
+
+def passed(answer: Pass | Refusal) -> Pass:
+    assert isinstance(answer, Pass)
+    return answer
 
 
 class TestFigures:
@@ -122,8 +140,13 @@ class TestFigures:
 
     def test_an_impossible_feature_is_an_error_and_is_not_registered(self) -> None:
         throttle = throttle_for_tests()
-        with pytest.raises(ValueError, match="shed_above"):
+        with pytest.raises(ConfigError, match=r"guards\.db: .*shed_above"):
             throttle.feature("db", criticality="core", shed_above=0.5)
+        with pytest.raises(ConfigError, match=r"guards\.db\.criticality: must be one of core, non_core"):
+            throttle.feature("db", criticality="nope")
+        nothing: Any = []
+        with pytest.raises(TypeError, match="fallback must be a Fallback"):
+            throttle.feature("db", fallback=nothing)
         throttle.feature("db")
 
     def test_a_feature_comes_before_the_first_use_of_its_guard(self) -> None:
@@ -155,13 +178,50 @@ class TestRegistry:
             thread.join()
         assert len(set(map(id, circuits))) == 1
 
-    def test_the_oldest_idle_guard_makes_room(self) -> None:
-        throttle = throttle_for_tests(breaker_max_names=3)
-        fail(throttle, "a", 1)
-        throttle.feature("b", fallback=Fallback(static=1))
-        throttle.guard("c")
-        throttle.guard("d")
-        assert [breaker.name for breaker in seen(throttle).breakers] == ["a", "b", "d"]
+    def test_the_oldest_idle_guard_makes_room_then_one_that_is_closed(self) -> None:
+        throttle = throttle_for_tests(breaker_max_names=4)
+        fail(throttle, "failed once", 1)
+        fail(throttle, "open")
+        throttle.feature("feature", fallback=Fallback(static=1))
+        throttle.guard("idle")
+        throttle.guard("new")
+        assert names(throttle) == {"failed once", "open", "feature", "new"}
+        fail(throttle, "new", 1)
+        throttle.guard("newer")
+        assert names(throttle) == {"open", "feature", "new", "newer"}
+
+    def test_a_feature_is_guarded_whatever_else_there_is(self) -> None:
+        throttle = throttle_for_tests(breaker_max_names=1)
+        fail(throttle, "open")
+        related = throttle.feature("related", fallback=Fallback(static="kept"))(failing)
+        assert related() == "kept"
+        assert names(throttle) == {"open", "related"}
+
+    def test_what_was_counted_of_a_guard_that_went_is_counted_of_all_others(self) -> None:
+        throttle = throttle_for_tests(breaker_max_names=2)
+        for number in range(20):
+            fail(throttle, f"host {number}")
+            throttle.guard(f"host {number}").reset()
+        changes = seen(throttle).transitions
+        assert {name for name, _ in changes} == {"_others", "host 18", "host 19"}
+        assert sum(n for (_, state), n in changes.items() if state is State.OPEN) == 20
+
+    def test_who_asks_for_a_new_name_does_not_wait_for_all_the_others(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        throttle = throttle_for_tests(breaker_max_names=100)
+        for number in range(100):
+            fail(throttle, f"host {number}")
+        looks = []
+        view = Circuit.view
+
+        def looked(circuit: Circuit) -> BreakerView:
+            looks.append(circuit.name)
+            return view(circuit)
+
+        monkeypatch.setattr(Circuit, "view", looked)
+        throttle.guard("new")
+        assert 0 < len(looks) <= 16
 
     def test_a_guard_that_is_held_is_the_same_when_it_is_asked_for_again(self) -> None:
         throttle = throttle_for_tests(breaker_max_names=1)
@@ -268,6 +328,13 @@ class TestDegradation:
             (logging.INFO, "full"),
         ]
 
+    def test_a_dry_run_sheds_nothing(self) -> None:
+        throttle = throttle_for_tests(dry_run=True)
+        throttle.feature("related", criticality="non_core")
+        loaded(throttle, 99.0)
+        assert throttle.offers("related")
+        assert seen(throttle).level is Level.FULL
+
 
 class TestTold:
     def test_listeners_hear_of_each_change_in_order_and_one_that_fails_harms_nobody(
@@ -310,6 +377,27 @@ class TestTold:
         assert (breaker.metrics_only, breaker.would_refuse, breaker.calls) == (True, 4, 9)
 
 
+class TestSettled:
+    def test_a_word_that_is_no_outcome_is_an_error_and_gives_the_place_back(self) -> None:
+        throttle = throttle_for_tests(breaker_half_open_max=1)
+        fail(throttle, "db", 4)
+        guard = throttle.guard("db")
+        wrong: Any = "broken"
+        with pytest.raises(ValueError, match="broken"):
+            guard.settle(passed(guard.allow()), wrong)
+        word: Any = "failure"
+        guard.settle(passed(guard.allow()), word)
+        assert guard.state() is State.OPEN
+
+    def test_one_exception_class_need_not_be_in_a_list(self) -> None:
+        throttle = throttle_for_tests()
+        related = throttle.feature("db", ignore=ConnectionError)(failing)
+        for _ in range(9):
+            with pytest.raises(ConnectionError):
+                related()
+        assert throttle.guard("db").state() is State.CLOSED
+
+
 class TestLife:
     def test_guards_do_not_keep_a_throttle_alive(self) -> None:
         import weakref
@@ -322,6 +410,22 @@ class TestLife:
         assert gone() is None
         with guard:
             pass
+
+    def test_a_finalizer_may_ask_for_a_guard_while_the_first_is_made(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        throttle = throttle_for_tests()
+        made = Guards.__init__
+
+        def collecting(self: Guards, *args: Any) -> None:
+            if not asked:
+                asked.append(1)
+                asked.append(throttle.guard("db"))
+            made(self, *args)
+
+        asked: list[object] = []
+        monkeypatch.setattr(Guards, "__init__", collecting)
+        assert throttle.guard("db").circuit is getattr(asked[1], "circuit", None)
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
     def test_a_fork_begins_with_its_own_locks_and_counts(self) -> None:

@@ -48,8 +48,8 @@ class Circuit:
     """
 
     __slots__ = (
-        *("__weakref__", "_faults", "_locked", "_served", "_shed", "breaker", "clock", "direct", "judge"),
-        *("met", "name", "rules", "slow_s", "store", "usual"),
+        *("__weakref__", "faults", "_locked", "_served", "_shed", "breaker", "clock", "direct", "judge"),
+        *("met", "name", "rules", "slow_s", "store", "untimed", "usual"),
     )
 
     def __init__(
@@ -66,6 +66,8 @@ class Circuit:
         self.rules: Rules = rules
         self.slow_s: float | None = rules.slow_call_s
         """Seconds from which a call is slow; None: no clock is read for it."""
+        self.untimed: bool = rules.slow_call_s is None and rules.timeout_s is None
+        """Whether a block has to do with no clock."""
         self.clock: Clock = clock
         self.judge: Judge = judge or Judge()
         self.usual: bool = rules.slow_call_s is None and self.judge.classify is None
@@ -79,8 +81,9 @@ class Circuit:
         it. Then ``breaker.fast`` may be used without asking."""
         self._served: Serving | None = None
         self._shed: Callable[[], Refusal | None] | None = None
-        self._faults = Seldom(name, clock)
-        self._locked = LockedBreaker(self.breaker, clock, store, told, self._faults)
+        self.faults: Seldom = Seldom(name, clock)
+        """Logs what is odd, each kind now and then."""
+        self._locked = LockedBreaker(self.breaker, clock, store, told, self.faults)
         self._aim()
         if store is not None:
             store.watch(name, self.adopt)  # held weakly
@@ -219,7 +222,7 @@ class Circuit:
             return self.judge.judge(seen, raised=raised, otherwise=otherwise)
         except Exception as error:  # noqa: BLE001 - the user's own, and no concern of his caller
             self._locked.fault()
-            self._faults.say("classify", _FAULTY, error)
+            self.faults.say("classify", _FAULTY, error)
             return Outcome.NEUTRAL
 
     def opened_for(self, retry_after_s: float) -> None:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
 from autoglm_throttle.model import BreakerView, GuardRefused, Outcome, Pass, Refusal, State
 from autoglm_throttle.resilience.calls import guarded_coroutine, guarded_function
@@ -14,6 +14,9 @@ from autoglm_throttle.resilience.circuit import Circuit
 from autoglm_throttle.resilience.judge import timed
 from autoglm_throttle.resilience.rules import Rules
 from autoglm_throttle.resilience.streams import guarded_async_generator, guarded_generator
+
+if TYPE_CHECKING:
+    from anyio import CancelScope
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,13 +39,14 @@ class Guard:
         circuit: the guard's one breaker in this process.
     """
 
-    __slots__ = ("_begun_s", "_pass", "circuit")
+    __slots__ = ("_begun_s", "_limit", "_pass", "circuit")
 
     _begun_s: float
 
     def __init__(self, circuit: Circuit) -> None:
         self.circuit: Circuit = circuit
         self._pass: Pass | None = None
+        self._limit: CancelScope | None = None
 
     @property
     def name(self) -> str:
@@ -67,8 +71,10 @@ class Guard:
         else:
             core.calls += 1
         self._pass = pass_
-        if circuit.slow_s is not None:
+        if not circuit.untimed:
             self._begun_s = circuit.clock()
+            if circuit.rules.timeout_s is not None:
+                circuit.faults.say("block", "timeout_s cannot end a plain block: set a time-out inside it")
         return self
 
     def __exit__(
@@ -79,7 +85,7 @@ class Guard:
         core = circuit.breaker
         self._pass = _SPENT
         unsure = pass_ is None or core.fast is not pass_ or not core.clean
-        if unsure or error is not None or circuit.slow_s is not None:
+        if unsure or error is not None or not circuit.untimed:
             self._let_out(pass_, error)
 
     async def __aenter__(self) -> Guard:
@@ -95,8 +101,9 @@ class Guard:
         else:
             core.calls += 1
         self._pass = pass_
-        if circuit.slow_s is not None:
+        if not circuit.untimed:
             self._begun_s = circuit.clock()
+            self._limit = _limit(circuit.rules.timeout_s)
         return self
 
     async def __aexit__(
@@ -107,8 +114,24 @@ class Guard:
         core = circuit.breaker
         self._pass = _SPENT
         unsure = pass_ is None or core.fast is not pass_ or not core.clean
-        if unsure or error is not None or circuit.slow_s is not None:
-            self._let_out(pass_, error)
+        if unsure or error is not None or not circuit.untimed:
+            ended = error
+            if self._limit is not None and pass_ is not None:
+                ended = self._in_time(self._limit, pass_, error)
+            self._let_out(pass_, ended)
+            if ended is not None and ended is not error:
+                raise ended from error
+
+    def _in_time(self, limit: CancelScope, pass_: Pass, error: BaseException | None) -> BaseException | None:
+        """How the block has ended, its time limit considered."""
+        try:
+            limit.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
+        except BaseException:
+            self.circuit.leave(pass_, Outcome.NEUTRAL)
+            raise
+        if not limit.cancelled_caught:
+            return error
+        return TimeoutError(f"{self.name} has not answered within {self.rules.timeout_s:g} s")
 
     def _let_out(self, pass_: Pass | None, error: BaseException | None) -> None:
         if pass_ is None or pass_ is _SPENT:
@@ -141,7 +164,13 @@ class Guard:
         return decorated(self.circuit, fn)
 
     def allow(self) -> Pass | Refusal:
-        """Ask for one call by hand; a Pass must be settled once."""
+        """Ask for one call by hand; a Pass must be settled once, so in a ``finally``.
+
+        One that never is holds its place: that of a trial until its lease is over, and with
+        ``max_in_flight`` any other until the state changes, since a call may take as long as it likes.
+        ``view().in_flight`` shows how many are held. A block or a decorated function gives its place back
+        whatever happens.
+        """
         return self.circuit.admit()
 
     async def allow_async(self) -> Pass | Refusal:
@@ -157,7 +186,15 @@ class Guard:
             pass_: from `allow`.
             outcome: how it ended.
             error: what was raised, or the failure in words, for ``last_failure``.
+
+        Raises:
+            ValueError: there is no such outcome; the call then counts as neutral.
         """
+        try:
+            outcome = Outcome(outcome)
+        except ValueError:
+            self.circuit.leave(pass_, Outcome.NEUTRAL)
+            raise
         self.circuit.leave(pass_, outcome, error)
 
     def refuses(self) -> Refusal | None:
@@ -190,6 +227,15 @@ class Guard:
 
     def __repr__(self) -> str:
         return f"<Guard {self.name!r} {self.circuit.breaker!r}>"
+
+
+def _limit(limit_s: float | None) -> CancelScope | None:
+    """The running time limit of a block; None: it has none."""
+    if limit_s is None:
+        return None
+    import anyio
+
+    return anyio.move_on_after(limit_s).__enter__()
 
 
 def _passed(pass_: Pass | Refusal) -> Pass:

@@ -24,9 +24,6 @@ OWN_MISTAKES: Final = frozenset(
 )
 """Exceptions of httpx that are the caller's doing. Known by name, since httpx need not be installed."""
 
-STATUS_ERRORS: Final = frozenset({("httpx", "HTTPStatusError"), ("requests", "HTTPError")})
-"""What ``raise_for_status`` raises: it stands for an answer, so the status tells what it says."""
-
 FAILING_STATUSES: Final = frozenset({500, 502, 503, 504})
 """RFC 5861 section 4: the answers that count as errors. 501 and 505 say what a server cannot do at all."""
 
@@ -47,7 +44,7 @@ class Judge:
         expected: exceptions that are as good as an answer, such as "not found".
 
     Raises:
-        TypeError: ``classify`` is a coroutine function.
+        TypeError: ``classify`` is a coroutine function, or what should be an exception class is none.
     """
 
     classify: Classify | None = None
@@ -57,6 +54,10 @@ class Judge:
     def __post_init__(self) -> None:
         if inspect.iscoroutinefunction(self.classify):
             raise TypeError("classify must answer at once: give it a plain function, no coroutine function")
+        for name, kinds in (("ignore", self.ignore), ("expected", self.expected)):
+            for kind in kinds:
+                if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+                    raise TypeError(f"{name} must hold exception classes, not {kind!r}")
 
     def judge(self, seen: object, *, raised: bool, otherwise: Outcome = Outcome.SUCCESS) -> Outcome:
         """What one result says.
@@ -113,13 +114,20 @@ def _own_mistake(kind: type[BaseException]) -> bool:
 
 
 def _status_of(error: Exception) -> int | None:
-    """The status of the answer that an exception stands for; None: it stands for none."""
-    if not any(
-        (kind.__module__.partition(".")[0], kind.__name__) in STATUS_ERRORS for kind in type(error).__mro__
-    ):
+    """The status of the HTTP answer that an exception stands for; None: it stands for none.
+
+    As clients tell it: ``status_code`` (openai, starlette), ``status`` (aiohttp), or that of their
+    ``response`` (httpx, requests).
+    """
+    try:
+        places = (error, "status_code"), (error, "status"), (getattr(error, "response", None), "status_code")
+        for holder, name in places:
+            status = getattr(holder, name, None)
+            if isinstance(status, int) and 400 <= status <= 599:
+                return int(status)
+    except Exception:  # noqa: BLE001 - of whoever wrote the exception
         return None
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    return status if isinstance(status, int) else None
+    return None
 
 
 def failure_text(failure: BaseException | str) -> str:

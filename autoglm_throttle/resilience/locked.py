@@ -209,11 +209,14 @@ class LockedBreaker:
             self.fleet.ended(pass_.fence, outcome)
 
     def _spread(self, *, ours: bool) -> None:
-        """Have the changes told to the observers; and openings that are this process's own to its fleet."""
+        """Have the changes told to the observers; and openings that are this process's own to its fleet.
+
+        What a breaker that only counts would do is nobody else's business.
+        """
         changes = self._core.drain()
         if changes and self._told is not None:
             self._courier.take(partial(self._told, changes))
-        if ours and self.fleet is not None:
+        if ours and self.fleet is not None and not self._core.view(self._clock()).metrics_only:
             self.fleet.opened(changes)
 
     def _grant(self, lease: Lease, answers: list[Pass | Refusal]) -> None:

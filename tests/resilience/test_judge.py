@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import httpx
 import pytest
@@ -46,16 +47,23 @@ def answered(status: int) -> httpx.HTTPStatusError:
 class HTTPError(OSError):
     """As requests has it, whose response may be missing."""
 
-    __module__ = "requests.exceptions"
-
     def __init__(self, response: object = None) -> None:
         self.response = response
 
 
-class HTTPStatusError(Exception):
-    """The name alone stands for no answer."""
+class OfAnSdk(Exception):
+    """As clients of models and of aiohttp tell their status."""
 
-    response = httpx.Response(404)
+    def __init__(self, **told: object) -> None:
+        self.__dict__.update(told)
+
+
+class Opaque(Exception):
+    """Somebody else's, whose attributes cannot be read."""
+
+    @property
+    def status(self) -> int:
+        raise RuntimeError("not now")
 
 
 PLAIN_ROWS: list[tuple[BaseException, Outcome]] = [
@@ -71,7 +79,12 @@ PLAIN_ROWS: list[tuple[BaseException, Outcome]] = [
     (HTTPError(httpx.Response(422)), SUCCESS),
     (HTTPError(httpx.Response(500)), FAILURE),
     (HTTPError(), FAILURE),
-    (HTTPStatusError(), FAILURE),
+    (OfAnSdk(status_code=400), SUCCESS),
+    (OfAnSdk(status=404), SUCCESS),
+    (OfAnSdk(status=502), FAILURE),
+    (OfAnSdk(status_code=200), FAILURE),
+    (OfAnSdk(status="404"), FAILURE),
+    (Opaque(), FAILURE),
     (KeyError("ignored"), NEUTRAL),
     (FileNotFoundError("expected"), SUCCESS),
     (ExceptionGroup("one fails", [KeyError(), OSError(), FileNotFoundError()]), FAILURE),
@@ -303,3 +316,10 @@ class Unspeakable(Exception):
 )
 def test_a_failure_in_words(failure: Callable[[], BaseException | str], text: str) -> None:
     assert failure_text(failure()) == text
+
+
+@pytest.mark.parametrize("name", ["ignore", "expected"])
+def test_what_is_no_exception_class_is_an_error(name: str) -> None:
+    kinds: dict[str, Any] = {name: ("ValueError",)}
+    with pytest.raises(TypeError, match=f"{name} must hold exception classes, not 'ValueError'"):
+        Judge(**kinds)
