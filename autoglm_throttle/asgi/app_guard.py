@@ -96,9 +96,7 @@ class AppGuard:
         circuit = self._throttle.guard(self._name).circuit
         served = circuit.served
         if isinstance(served, Served) and served.http is not None:
-            kind, _, header = self._throttle.settings.identity.partition(":")
-            secret = header.lower() if kind == "header" else ""
-            self._fallbacks = Fallbacks(served.http, secret, circuit.clock)
+            self._fallbacks = Fallbacks(served.http, circuit.clock)
         self._circuit = circuit
         return circuit
 

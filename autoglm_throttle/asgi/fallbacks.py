@@ -20,19 +20,14 @@ class Fallbacks:
 
     Args:
         served: the feature and its ladder, its rungs and what is kept.
-        secret: lower-case name of the header that tells callers apart beside Authorization and Cookie, with
-            which nothing is kept unless the feature has a key of its own; empty: there is none.
         clock: monotonic seconds.
     """
 
-    def __init__(self, served: HttpServed, secret: str, clock: Clock) -> None:
+    def __init__(self, served: HttpServed, clock: Clock) -> None:
         self.served: HttpServed = served
         self.name: str = served.feature.name
         self.log: Seldom = Seldom(self.name, clock)
         """Tells what a fallback would otherwise hide, of a failing app a line now and then."""
-        self._secret = secret
-        fallback = served.feature.fallback
-        self._keyed = fallback is not None and fallback.key is not None
 
     def ask(self, scope: Scope) -> Ask | None:
         """What is asked for, as far as it matters to what is kept; None: not at all, as of a broken scope."""
@@ -40,8 +35,6 @@ class Fallbacks:
             return None
         try:
             headers = text_of(scope["headers"])
-            if not self._keyed and any(name.lower() == self._secret for name, _ in headers):
-                return None
             return self.served.asked(scope["method"], _url(scope, headers), headers, scope, None)
         except Exception:  # noqa: BLE001 - a scope may hold anything
             return None
