@@ -17,15 +17,11 @@ from autoglm_throttle import (
     BreakerSettings,
     BreakerView,
     ConfigError,
-    Criticality,
     Fallback,
     GuardPolicy,
     GuardRefused,
-    Level,
     Pass,
     Refusal,
-    Rung,
-    Settings,
     State,
     Throttle,
     Transition,
@@ -260,80 +256,6 @@ class TestRegistry:
         throttle = throttle_for_tests()
         assert throttle.snapshot().guards is None
         assert not throttle.degrades
-
-
-class TestDegradation:
-    def test_over_80_percent_of_load_what_is_not_core_is_shed(self) -> None:
-        throttle = throttle_for_tests()
-        calls = []
-        throttle.feature("related", criticality=Criticality.NON_CORE, fallback=Fallback(static=["none"]))
-        throttle.feature("log", criticality=Criticality.NON_CORE)
-
-        @throttle.guard("related")
-        def related() -> list[str]:
-            calls.append(1)
-            return ["live"]
-
-        loaded(throttle, 80.0)
-        assert related() == ["live"]
-        loaded(throttle, 80.5, samples=2)
-        assert related() == ["live"]
-        loaded(throttle, 80.5, samples=1)
-        assert related() == ["none"]
-        with pytest.raises(GuardRefused) as refused, throttle.guard("log"):
-            pytest.fail("let through")
-        assert refused.value.retry_after_s == 3.0
-        with throttle.guard("core"):
-            pass
-        view = seen(throttle)
-        assert (view.level, len(calls)) == (Level.SHED, 2)
-        assert view.degraded["related", Rung.STATIC, "load"] == 1
-        loaded(throttle, 74.0)
-        assert related() == ["live"]
-        assert seen(throttle).level is Level.FULL
-
-    @pytest.mark.parametrize(
-        ("pct", "level"), [(80.0, Level.FULL), (90.0, Level.SHED), (95.0, Level.STALE), (95.1, Level.STATIC)]
-    )
-    def test_the_levels_lie_above_80_90_and_95_percent(self, pct: float, level: Level) -> None:
-        throttle = throttle_for_tests()
-        throttle.guard("any")
-        loaded(throttle, pct)
-        assert seen(throttle).level is level
-
-    def test_without_any_gpu_the_gate_tells_the_load(self) -> None:
-        clock = throttle_for_tests().clock
-        settings = Settings(gpu="none", policy="gate", inflight_max=4)
-        throttle = Throttle(settings, sampling="manual", clock=clock)
-        throttle.feature("related", criticality="non_core")
-        assert throttle.offers("related")
-        from autoglm_throttle import Demand, Permit, Priority
-
-        permits = [throttle.try_admit(Demand(Priority.HIGH)) for _ in range(4)]
-        assert all(isinstance(permit, Permit) for permit in permits)
-        for _ in range(4):
-            throttle.offers("related")
-            clock.advance(1.0)
-        assert not throttle.offers("related")
-
-    def test_each_step_is_a_line(self, caplog: pytest.LogCaptureFixture) -> None:
-        throttle = throttle_for_tests()
-        throttle.guard("any")
-        with caplog.at_level(logging.INFO, "autoglm_throttle"):
-            loaded(throttle, 92.0)
-            loaded(throttle, 10.0)
-        lines = [record for record in caplog.records if getattr(record, "event", "") == "degradation_changed"]
-        assert [(line.levelno, line.__dict__["level"]) for line in lines] == [
-            (logging.WARNING, "stale"),
-            (logging.INFO, "full"),
-        ]
-
-    def test_a_dry_run_sheds_nothing(self) -> None:
-        throttle = throttle_for_tests(dry_run=True)
-        throttle.feature("related", criticality="non_core")
-        loaded(throttle, 99.0)
-        assert throttle.offers("related")
-        assert seen(throttle).level is Level.FULL
 
 
 class TestTold:
