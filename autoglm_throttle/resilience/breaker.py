@@ -3,7 +3,8 @@
 The moves stand in `transitions`; what opens a closed breaker in `evidence`; who may call meanwhile in
 `trials` and `ramp`. Each change of state begins a new generation, and a result of an earlier one counts no
 more: no late answer closes, opens or prolongs anything. A trial has a lease, so one that hangs costs a wait
-and never the breaker. A clock that steps back reads as standing still.
+and never the breaker. Any other call has none: with ``max_in_flight`` it keeps its place until its result is
+told, however late, and that counts. A clock that steps back reads as standing still.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from typing import Final
 from autoglm_throttle.model import BreakerView, Cause, Mode, Outcome, Pass, Refusal, SlowIs, State, Transition
 from autoglm_throttle.resilience.evidence import Evidence
 from autoglm_throttle.resilience.machine import Machine
-from autoglm_throttle.resilience.places import Places
 from autoglm_throttle.resilience.ramp import Ramp
 from autoglm_throttle.resilience.refusals import refusal
 from autoglm_throttle.resilience.rules import Rules
@@ -83,7 +83,7 @@ class Breaker:
         self._trials = Trials(rules)
         self._evidence = Evidence(rules)
         self._ramp = Ramp(rules.ramp, rules.ramp_step_s)
-        self._in_flight = Places(rules.lease_s)
+        self._in_flight: set[int] = set()
         self._bounded = rules.max_in_flight > 0
         self._watching = rules.mode is Mode.METRICS_ONLY
         self._serial = 0
@@ -129,7 +129,7 @@ class Breaker:
         if state is _HALF_OPEN:
             return self._trial_refused(now)
         if state is _CLOSED or state is _RAMPING:
-            if self._bounded and self._in_flight.held(now) >= self.rules.max_in_flight:
+            if self._bounded and len(self._in_flight) >= self.rules.max_in_flight:
                 return refusal(self.name, state, Cause.IN_FLIGHT, 0.0, self.last_failure)
             if state is _CLOSED or self._ramp.admits(now):
                 return None
@@ -139,8 +139,8 @@ class Breaker:
     def record(self, pass_: Pass, outcome: Outcome, now: float) -> None:
         """Say how a call has ended.
 
-        A pass that counts no more, because the state has changed, its place was given away or its result was
-        told before, changes nothing but ``stale_results``.
+        A pass that counts no more, because the state has changed, a trial's place was given away or the
+        result was told before, changes nothing but ``stale_results``.
         """
         self._now = now
         machine = self._machine
@@ -153,7 +153,10 @@ class Breaker:
             else:
                 self.stale_results += 1
         elif state is _CLOSED or state is _RAMPING:
-            if self._in_flight.leave(pass_.serial) if self._bounded else not pass_.serial:
+            if not self._bounded and not pass_.serial:
+                self._weigh(outcome, now)
+            elif pass_.serial in self._in_flight:
+                self._in_flight.remove(pass_.serial)
                 self._weigh(outcome, now)
             else:
                 self.stale_results += 1
@@ -309,7 +312,6 @@ class Breaker:
         return self._shared if state is State.DISABLED else self._kept_out(now)
 
     def _let_in(self, now: float) -> Pass | Refusal:
-        self._in_flight.expire(now)
         if self._bounded and len(self._in_flight) >= self.rules.max_in_flight:
             return refusal(self.name, self._machine.state, Cause.IN_FLIGHT, 0.0, self.last_failure)
         if self._machine.state is _RAMPING:
@@ -320,7 +322,7 @@ class Breaker:
         if not self._bounded:
             return self._shared
         self._serial += 1
-        self._in_flight.take(self._serial, now)
+        self._in_flight.add(self._serial)
         return Pass(self._machine.generation, self._serial)
 
     def _try(self, now: float) -> Pass | Refusal:

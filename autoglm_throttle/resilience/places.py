@@ -1,4 +1,4 @@
-"""Calls under way that each hold a place, but only for a time: one that never ends gives its place up."""
+"""Trials under way that each hold a place, but only for a time: one that never ends gives its place up."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Places:
         return len(self._taken)
 
     def take(self, serial: int, now: float) -> None:
-        """Give the call ``serial`` a place."""
+        """Give the trial ``serial`` a place."""
         self._first_s = min(self._first_s, now)
         self._taken[serial] = now
 
     def leave(self, serial: int) -> bool:
-        """Free the place of a call.
+        """Free the place of a trial.
 
         Returns:
             Whether it still had one.
@@ -37,7 +37,7 @@ class Places:
         return self._taken.pop(serial, None) is not None
 
     def expire(self, now: float) -> None:
-        """Take their places away from the calls whose lease is over."""
+        """Take their places away from the trials whose lease is over."""
         if now - self._first_s >= self._lease_s:
             self._taken = {serial: at for serial, at in self._taken.items() if now - at < self._lease_s}
             self._first_s = min(self._taken.values(), default=math.inf)

@@ -204,23 +204,44 @@ def test_calls_in_flight_are_bounded_and_each_has_its_own_pass() -> None:
     assert core.view(BEGAN).in_flight == 0
 
 
-def test_a_call_that_never_ends_gives_its_place_in_flight_up() -> None:
+def test_a_call_keeps_its_place_however_long_it_takes() -> None:
     core = breaker(max_in_flight=1, trial_lease_s=3.0)
     hung = taken(core, BEGAN)
-    assert core.refuses(BEGAN + 2.875) is not None
-    assert core.refuses(BEGAN + 3) is None
-    assert core.view(BEGAN + 3).in_flight == 1, "until somebody asks"
-    assert taken(core, BEGAN + 3).serial == 2
-    core.record(hung, FAIL, BEGAN + 3)
-    assert (core.stale_results, core.view(BEGAN).streak) == (1, 0)
-    assert isinstance(core.allow(BEGAN + 5), Refusal), "the newer lease runs on"
+    for later in (3, 30, 1e6):
+        assert core.refuses(BEGAN + later) == Refusal("it", State.CLOSED, Cause.IN_FLIGHT, 0.0)
+        assert core.allow(BEGAN + later) == Refusal("it", State.CLOSED, Cause.IN_FLIGHT, 0.0)
+        assert core.view(BEGAN + later).in_flight == 1
+    core.record(hung, FAIL, BEGAN + 1e6)
+    assert (core.stale_results, core.view(BEGAN).streak, core.view(BEGAN).in_flight) == (0, 1, 0)
+    assert taken(core, BEGAN + 1e6).serial == 2
 
 
-def test_the_default_lease_of_a_call_in_flight_is_that_of_a_trial() -> None:
-    core = breaker(max_in_flight=1, timeout_s=20.0)
-    taken(core, BEGAN)
-    assert core.refuses(BEGAN + 59) is not None
-    assert core.refuses(BEGAN + 60) is None
+def test_a_dependency_that_hangs_opens_a_bounded_breaker() -> None:
+    """Calls that end at their own limit of 60 s, two at a time, with traffic all the while."""
+    core = breaker(max_in_flight=2, failures=5)
+    under_way: list[tuple[float, Pass]] = []
+    now, failed = BEGAN, 0
+    while core.state(now) is State.CLOSED and now < BEGAN + 1000:
+        while under_way and now - under_way[0][0] >= 60:
+            core.record(under_way.pop(0)[1], FAIL, now)
+            failed += 1
+        answer = core.allow(now)
+        if isinstance(answer, Pass):
+            under_way.append((now, answer))
+        assert len(under_way) <= 2
+        now += 1
+    assert (failed, core.stale_results) == (5, 0)
+    assert core.state(now) is State.OPEN
+
+
+def test_the_place_of_a_call_that_is_never_told_comes_free_with_the_next_state() -> None:
+    core = breaker(max_in_flight=1)
+    dropped = taken(core, BEGAN)
+    core.reset(BEGAN + 1)
+    assert core.view(BEGAN + 1).in_flight == 0
+    assert taken(core, BEGAN + 1).serial == 2
+    core.record(dropped, FAIL, BEGAN + 2)
+    assert (core.stale_results, core.view(BEGAN + 2).in_flight) == (1, 1)
 
 
 def test_a_refusal_made_fast_is_a_refusal() -> None:

@@ -129,6 +129,35 @@ def test_there_are_never_more_trials_than_places(some: Rules, way: list[tuple[st
     life(some, watch=check).live(way)
 
 
+@given(
+    way=st.lists(
+        st.one_of(
+            st.tuples(st.just("ask"), st.integers(0, 600)),
+            st.tuples(st.sampled_from(Outcome), st.integers(0, 3)),
+        ),
+        max_size=40,
+    )
+)
+def test_a_call_that_is_no_trial_holds_its_place_until_its_result_counts_once(
+    way: list[tuple[str | Outcome, int]],
+) -> None:
+    core = Breaker("it", Rules(max_in_flight=3, failures=10**6, trial_lease_s=LEASE_S), START_S)
+    held: list[Pass] = []
+    now = START_S
+    for what, figure in way:
+        if not isinstance(what, Outcome):
+            now += figure
+            foreseen, answer = core.refuses(now), core.allow(now)
+            assert isinstance(answer, Refusal) == isinstance(foreseen, Refusal) == (len(held) == 3)
+            held += [answer] if isinstance(answer, Pass) else []
+        elif figure < len(held):
+            ended, late = held.pop(figure), core.stale_results
+            for times in (0, 1):
+                core.record(ended, what, now)
+                assert core.stale_results == late + times
+        assert core.view(now).in_flight == len(held)
+
+
 @given(some=rules, way=verbs, outcome=st.sampled_from(Outcome))
 def test_a_result_that_is_nobodys_changes_nothing(
     some: Rules, way: list[tuple[str, Any]], outcome: Outcome
@@ -152,6 +181,9 @@ def test_sooner_or_later_a_call_is_let_in(some: Rules, way: list[tuple[str, Any]
         latest = max(latest, it.now)
     if it.core.state(it.now) in OPERATED:
         return
+    if it.core.state(it.now) in {State.CLOSED, State.RAMPING}:  # but calls that hold all places must end
+        for pass_ in it.passes:
+            it.core.record(pass_, Outcome.NEUTRAL, it.now)
     later = latest + it.core.view(it.now).retry_after_s + LEASE_S
     asks = math.ceil(1 / min(some.ramp, default=1.0))
     assert any(isinstance(it.core.allow(later), Pass) for _ in range(asks))
