@@ -162,7 +162,7 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
         self.ask(data)
 
     def sit_a_lease_out(self, data: st.DataObject) -> None:
-        """And see what a late result does, before or after somebody else has asked; none but trials are late."""
+        """And see what a late result does, before or after somebody else has asked; only trials are late."""
         slowest, since = min(self.oracle.places().items(), key=lambda place: place[1])
         self.now = max(self.now, since + self.by.lease_s + data.draw(st.sampled_from(TICKS_S), "off"))
         if data.draw(st.booleans(), "somebody asks"):
