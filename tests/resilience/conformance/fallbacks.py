@@ -7,6 +7,7 @@ from typing import Any
 
 from autoglm_throttle.model import Criticality, FallbackContext, GuardRefused, Level
 from autoglm_throttle.resilience.feature import Fallback
+from autoglm_throttle.resilience.guard import Guard
 from autoglm_throttle.resilience.rules import Rules
 from tests.resilience.conformance.calls import error, judge
 from tests.resilience.conformance.spoken import Stage, Words, refusal
@@ -49,6 +50,7 @@ class Fallbacks(Stage):
         self.bench = Bench(
             fallback(said), Criticality(said.get("criticality", "core")), rules=rules, judge=judge(said)
         )
+        self.bench.circuit.served, self.bench.circuit.shed = self.bench.served, self.bench.served.shed
         self.dependency = Dependency(face)
 
     def words(self) -> Words:
@@ -56,6 +58,7 @@ class Fallbacks(Stage):
             r"returns": lambda: self.call(None, "live"),
             r"returns nothing": lambda: self.call(None, []),
             r"raises (\S+)": lambda names: self.call(error(names), None),
+            r"block": self.block,
             r"load (\w+)": lambda level: self.load(Level[level.upper()]),
             r"state": lambda: str(self.bench.circuit.state()),
             r"calls": lambda: f"calls {self.dependency.calls}",
@@ -71,6 +74,13 @@ class Fallbacks(Stage):
             self.bench.now += 1.0
             self.bench.degradation.level()
 
+    def block(self) -> str:
+        try:
+            with Guard(self.bench.circuit):
+                return "let through"
+        except GuardRefused as refused:
+            return refusal(refused.refusal)
+
     def call(self, raised: BaseException | None, value: object) -> str:
         self.dependency.error, self.dependency.value = raised, lambda: value
         try:
@@ -80,8 +90,8 @@ class Fallbacks(Stage):
         except (asyncio.CancelledError, KeyboardInterrupt) as gone:
             return type(gone).__name__
         except Exception as caught:  # noqa: BLE001 - it is the answer
-            cause = caught.__cause__
-            return type(caught).__name__ + (f" from {type(cause).__name__}" if cause else "")
+            worse = any("Worse" in note for note in getattr(caught, "__notes__", ()))
+            return type(caught).__name__ + (" noting Worse" if worse else "")
         return str(got)
 
     def degraded(self) -> str:

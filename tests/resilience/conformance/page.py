@@ -57,10 +57,10 @@ whole stream that breaks after its first item.
     "fallbacks": """\
 ## Fallbacks
 
-Every call says what its caller gets: `live` is the dependency's own answer, `A from B` an exception and
-its cause. The rungs of the fallback are said of the feature, and so is `criticality`. `calls` are those
-that the dependency has seen, `degraded` the answers given in its place, by rung and cause. In plain
-functions and in coroutine functions, under asyncio and trio.
+Every call says what its caller gets: `live` is the dependency's own answer, and an exception may have a
+note of what a fallback has raised. The rungs of the fallback are said of the feature, and so is
+`criticality`. `calls` are those that the dependency has seen, `degraded` the answers given in its
+place, by rung and cause. In plain functions and in coroutine functions, under asyncio and trio.
 """,
     "http": """\
 ## HTTP
