@@ -97,7 +97,7 @@ GUARD_METRICS: Final[tuple[MetricSpec, ...]] = (
         "counter",
         ("guard", "rung", "cause"),
         "Answers that the dependency has not given: stale, dynamic, static, or shed with none; by what "
-        "kept it from giving one: the cause of a refusal, error, load, or refresh while another call is made.",
+        "kept it from giving one: the cause of a refusal, error, load, or refresh while a call is made.",
         _of(_degraded),
     ),
     MetricSpec(
