@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from autoglm_throttle.model import GuardRefused, Outcome, Refusal
 from autoglm_throttle.resilience.circuit import Circuit
-from autoglm_throttle.resilience.settling import Settling
+from autoglm_throttle.resilience.settling import settling
 
 _NEUTRAL: Final = Outcome.NEUTRAL
 _SUCCESS: Final = Outcome.SUCCESS
@@ -55,7 +55,7 @@ def attempt(circuit: Circuit, fn: Callable[..., Any], args: Args, kwargs: Kwargs
         circuit.leave(pass_, _NEUTRAL)
         raise
     if hasattr(type(value), "__await__"):
-        return Attempt(value=Settling(circuit, pass_, value, begun_s), outcome=_NEUTRAL)
+        return Attempt(value=settling(circuit, pass_, value, begun_s), outcome=_NEUTRAL)
     if circuit.usual and core.clean and core.fast is pass_:
         return Attempt(value=value, outcome=_SUCCESS)
     elapsed_s = circuit.since(begun_s)
@@ -138,7 +138,7 @@ def guarded_function(circuit: Circuit, fn: Callable[..., Any]) -> Callable[..., 
             circuit.settle(pass_, error, raised=True, elapsed_s=circuit.since(begun_s))
             raise
         if hasattr(type(value), "__await__"):
-            return Settling(circuit, pass_, value, begun_s)
+            return settling(circuit, pass_, value, begun_s)
         if not (usual and core.clean and core.fast is pass_):
             circuit.settle(pass_, value, raised=False, elapsed_s=circuit.since(begun_s))
         return value
@@ -187,7 +187,7 @@ def _asked(circuit: Circuit, fn: Callable[..., Any], args: Args, kwargs: Kwargs)
         circuit.settle(pass_, error, raised=True, elapsed_s=circuit.since(begun_s))
         raise
     if hasattr(type(value), "__await__"):
-        return Settling(circuit, pass_, value, begun_s)
+        return settling(circuit, pass_, value, begun_s)
     circuit.settle(pass_, value, raised=False, elapsed_s=circuit.since(begun_s))
     return value
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +31,12 @@ Counted = Callable[[str, Rung, str], None]
 Kept = Callable[[], object]
 """Gives what is kept of this call, or `UNSET`."""
 
+_NOTE_CHARS: Final = 500
+"""Characters of a note about a fallback that has raised: enough for one line of a log."""
+
+Check = Callable[[object, Rung], None]
+"""Raises for a value that the face cannot give to its caller; is never asked about `UNSET`."""
+
 _AT_LOAD: Final = (Rung.DYNAMIC, Rung.STATIC, Rung.STALE)
 
 _ORDER: Final[Mapping[Choice, tuple[Rung, ...]]] = {
@@ -47,6 +54,10 @@ def nothing() -> object:
     return UNSET
 
 
+def anything(value: object, rung: Rung) -> None:
+    """Take any value."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """A degraded answer."""
@@ -58,8 +69,9 @@ class Answer:
 class Rungs:
     """The fallback of one feature, for every face.
 
-    Each answer is counted. A rung that raises is logged and the next one is tried; only what is no
-    `Exception`, a cancellation above all, passes through at once.
+    Each answer is counted. A rung that raises, or whose value does not fit, is logged and the next one is
+    tried; the error that it stands in for has a note of it. Only what is no `Exception`, a cancellation above
+    all, passes through at once.
 
     Args:
         feature: whose fallback it is; without one there are no answers.
@@ -82,7 +94,11 @@ class Rungs:
         """Whether the dynamic fallback can only be used by asynchronous faces."""
 
     def answer(
-        self, context: FallbackContext, kept: Kept = nothing, choice: Choice = Choice.SERVE
+        self,
+        context: FallbackContext,
+        kept: Kept = nothing,
+        choice: Choice = Choice.SERVE,
+        check: Check = anything,
     ) -> Answer | None:
         """Answer without the call.
 
@@ -90,51 +106,46 @@ class Rungs:
             context: why, and what is told to the dynamic fallback.
             kept: gives what is kept of this call.
             choice: what the ladder says; ``SERVE`` after a refusal or a failure.
+            check: of each value before it counts as an answer; a rung whose value it raises for has raised.
 
         Returns:
             The answer of the first rung that has one; None if there is none: what the context says, and what
             would be without a fallback, stands.
-
-        Raises:
-            Exception: the last rung that was tried has raised it; from the context's error. Without such an
-                error, None is returned instead.
         """
-        fault: Exception | None = None
-        try:
-            for rung in self._orders[choice]:
-                try:
-                    value = self._value(rung, context, kept)
-                    if rung is Rung.DYNAMIC:
-                        _refuse_awaitable(value)
-                except Exception as error:  # noqa: BLE001 - whatever the user's fallback raises
-                    fault = self._noted(rung, error)
-                else:
-                    if value is not UNSET:
-                        return self._answered(rung, value, context)
-            _give_up(fault, context.error)
-        finally:
-            del fault  # its traceback knows this frame
+        for rung in self._orders[choice]:
+            try:
+                value = self._value(rung, context, kept)
+                if rung is Rung.DYNAMIC:
+                    _refuse_awaitable(value)
+                if value is not UNSET:
+                    check(value, rung)
+            except Exception as error:  # noqa: BLE001 - whatever the user's fallback raises
+                self._failed(rung, error, context.error)
+            else:
+                if value is not UNSET:
+                    return self._answered(rung, value, context)
         return None
 
     async def answer_async(
-        self, context: FallbackContext, kept: Kept = nothing, choice: Choice = Choice.SERVE
+        self,
+        context: FallbackContext,
+        kept: Kept = nothing,
+        choice: Choice = Choice.SERVE,
+        check: Check = anything,
     ) -> Answer | None:
         """Answer without the call, as `answer` does; waits for an asynchronous dynamic fallback."""
-        fault: Exception | None = None
-        try:
-            for rung in self._orders[choice]:
-                try:
-                    value = self._value(rung, context, kept)
-                    if rung is Rung.DYNAMIC and inspect.isawaitable(value):
-                        value = await self._limited(value)
-                except Exception as error:  # noqa: BLE001 - whatever the user's fallback raises
-                    fault = self._noted(rung, error)
-                else:
-                    if value is not UNSET:
-                        return self._answered(rung, value, context)
-            _give_up(fault, context.error)
-        finally:
-            del fault  # its traceback knows this frame
+        for rung in self._orders[choice]:
+            try:
+                value = self._value(rung, context, kept)
+                if rung is Rung.DYNAMIC and inspect.isawaitable(value):
+                    value = await self._limited(value)
+                if value is not UNSET:
+                    check(value, rung)
+            except Exception as error:  # noqa: BLE001 - whatever the user's fallback raises
+                self._failed(rung, error, context.error)
+            else:
+                if value is not UNSET:
+                    return self._answered(rung, value, context)
         return None
 
     def _value(self, rung: Rung, context: FallbackContext, kept: Kept) -> object:
@@ -155,9 +166,14 @@ class Rungs:
         self._counted(self._name, rung, context.cause)
         return Answer(value, rung)
 
-    def _noted(self, rung: Rung, error: Exception) -> Exception:
+    def _failed(self, rung: Rung, error: Exception, original: BaseException | None) -> None:
         self._log.say(rung.value, f"the {rung} fallback has raised {type(error).__name__}", error)
-        return error
+        if original is None or error is original:
+            return
+        what = f"the {rung} fallback of {self._name!r} has raised "
+        with suppress(Exception):  # whatever the user's classes raise
+            if not any(note.startswith(what) for note in getattr(original, "__notes__", ())):
+                original.add_note(f"{what}{error!r}"[:_NOTE_CHARS])
 
 
 def _there(order: tuple[Rung, ...], fallback: Fallback | None, choice: Choice) -> tuple[Rung, ...]:
@@ -176,12 +192,3 @@ def _refuse_awaitable(value: object) -> None:
         if inspect.iscoroutine(value):
             value.close()
         raise TypeError("the dynamic fallback of a synchronous call must not be asynchronous")
-
-
-def _give_up(fault: Exception | None, error: BaseException | None) -> None:
-    if fault is None or error is None or fault is error:
-        return
-    try:
-        raise fault from error
-    finally:
-        del fault, error

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from autoglm_throttle.model import Cause, FallbackContext, GuardRefused, Level, Outcome, Refusal, Rung
 from autoglm_throttle.resilience.calls import Attempt, attempt, attempt_async
-from autoglm_throttle.resilience.coalesce import Flights
+from autoglm_throttle.resilience.coalesce import Flights, own
 from autoglm_throttle.resilience.degradation import Choice
 from autoglm_throttle.resilience.fallback import ERROR, LOAD, REFRESH, Answer, Counted, Rungs
 from autoglm_throttle.resilience.feature import UNSET, Feature
 from autoglm_throttle.resilience.seldom import Seldom
+from autoglm_throttle.resilience.settling import Settling
 from autoglm_throttle.resilience.shelf import Shelf
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class Served:
         self._on_value = fallback is not None and bool(fallback.on_value)
         self._always = fallback is not None and fallback.coalesce == "always"
         self._rungs = Rungs(feature, counted, fallback_timeout_s, log)
-        self._flights: Flights[_Landing] = Flights()
+        self._flights: Flights[_Landing] = Flights(_for_all)
         self._shelf: Shelf | None = None
         if fallback is not None and fallback.stale:
             if cache is None:
@@ -109,9 +110,10 @@ class Served:
             Its value, or that of a fallback.
 
         Raises:
-            TypeError: the dynamic fallback is a coroutine function.
+            TypeError: the dynamic fallback is a coroutine function; or there is a fallback, and the function
+                has returned an awaitable, in whose place only a coroutine function's could be given.
             GuardRefused: the call was not made, and there is no other answer.
-            Exception: the function's own, or that of the last fallback, from the function's.
+            Exception: the function's own.
         """
         self.fit(asynchronous=False)
         key = None if self._shelf is None else self._shelf.key(fn, args, kwargs)
@@ -127,6 +129,8 @@ class Served:
             made = self._attempt(key, fn, args, kwargs)
         if made.error is None and made.outcome in _KEPT:
             return made.value
+        if isinstance(made.value, Settling):
+            self._fit_awaitable(fn, made.value)
         fault = self._fault(made, args, kwargs)
         try:
             if fault is not None:
@@ -145,7 +149,7 @@ class Served:
 
         Raises:
             GuardRefused: the call was not made, and there is no other answer.
-            Exception: the function's own, or that of the last fallback, from the function's.
+            Exception: the function's own.
         """
         key = None if self._shelf is None else self._shelf.key(fn, args, kwargs)
         choice = self._choice(key)
@@ -181,6 +185,16 @@ class Served:
                 f"the dynamic fallback of {self.feature.name!r} is a coroutine function: give a plain one, "
                 "or guard coroutine functions only"
             )
+
+    def _fit_awaitable(self, fn: Callable[..., Any], value: Settling) -> None:
+        if self.feature.fallback is None:
+            return
+        value.close()
+        raise TypeError(
+            f"{getattr(fn, '__qualname__', type(fn).__name__)} has returned an awaitable, and the fallback "
+            f"of {self.feature.name!r} answers with values: make it a coroutine function (async def), or "
+            "guard it under another name"
+        )
 
     def shed(self) -> Refusal | None:
         """The refusal of a call that is shed, counted; for faces that know no fallback."""
@@ -257,7 +271,7 @@ class Served:
             if found is not None:
                 return found
         call: Callable[[], Awaitable[_Landing]] = partial(self._live_async, key, fn, args, kwargs)
-        landing, ours = await self._flights.share_async(key, call)
+        landing, ours = await self._flights.share_async(key, call, self._circuit.rules.timeout_s)
         if ours:
             return landing.attempt
         return self._joined(landing) or await attempt_async(self._circuit, fn, args, kwargs)
@@ -277,7 +291,7 @@ class Served:
         shelf = self._shelf
         if made.error is not None or made.refusal is not None or shelf is None:
             return _Landing(made, UNSET, None if made.error is None else made.error.__traceback__)
-        if hasattr(type(made.value), "__await__"):  # it has no end yet
+        if isinstance(made.value, Settling):  # it has no end yet
             return _Landing(made, UNSET, None)
         copy = shelf.copied(made.value)
         if copy is not UNSET and made.outcome in _KEPT:
@@ -297,10 +311,15 @@ class Served:
         if made.refusal is not None:
             return made
         if made.error is not None:
-            return Attempt(None, made.error.with_traceback(landing.trace), made.outcome, None)
+            return Attempt(None, own(made.error, landing.trace), made.outcome, None)
         shelf = self._shelf
         value = UNSET if shelf is None or landing.copy is UNSET else shelf.copied(landing.copy)
         return None if value is UNSET else Attempt(value, None, made.outcome, None)
+
+
+def _for_all(landing: _Landing) -> bool:
+    """Whether a call means anything to others: not if its caller's time was over, as theirs need not be."""
+    return not isinstance(landing.attempt.error, TimeoutError)
 
 
 def _ended(made: Attempt, fault: FallbackContext | None) -> Any:  # noqa: ANN401

@@ -44,7 +44,8 @@ async def _settled(call: _Call, inner: Awaitable[Any]) -> Any:  # noqa: ANN401
 class Settling(Coroutine[Any, Any, Any]):
     """Stands for an awaitable and settles the call when that ends; may be awaited or made a task.
 
-    Never awaited, or dropped before its end, it gives its place back, as no evidence.
+    What else the awaitable has, as the methods of a future, is found here, too. Never awaited, or dropped
+    before its end, it gives its place back, as no evidence.
 
     Args:
         circuit: of the guard.
@@ -59,6 +60,9 @@ class Settling(Coroutine[Any, Any, Any]):
         self._call = _Call(circuit, pass_, begun_s)
         self._inner = inner
         self._running: Coroutine[Any, Any, Any] | None = None
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        return getattr(object.__getattribute__(self, "_inner"), name)  # fails where a copy has none yet
 
     def _started(self) -> Coroutine[Any, Any, Any]:
         if self._running is None:
@@ -80,8 +84,30 @@ class Settling(Coroutine[Any, Any, Any]):
         """End it where it stands."""
         if self._running is not None:
             self._running.close()
+        elif isinstance(self._inner, Coroutine):
+            self._inner.close()
         self._call.drop()
 
     def __del__(self) -> None:
         if self._running is None:
             self._call.drop()
+
+
+class SettlingBlock(Settling):
+    """The same for what may be entered instead, as a request of aiohttp: it settles when it was entered."""
+
+    __slots__ = ()
+
+    async def __aenter__(self) -> Any:  # noqa: ANN401
+        enter = type(self._inner).__aenter__  # type: ignore[attr-defined]
+        return await _settled(self._call, enter(self._inner))
+
+    async def __aexit__(self, *error: object) -> Any:  # noqa: ANN401
+        leave = type(self._inner).__aexit__  # type: ignore[attr-defined]
+        return await leave(self._inner, *error)
+
+
+def settling(circuit: Circuit, pass_: Pass, inner: Awaitable[Any], begun_s: float) -> Settling:
+    """What stands for an awaitable; where that is an asynchronous context manager, it is one, too."""
+    kind = SettlingBlock if hasattr(type(inner), "__aenter__") else Settling
+    return kind(circuit, pass_, inner, begun_s)

@@ -65,8 +65,7 @@ class Shelf:
                 key: Hashable = None if own is None else (fn, own)
             else:
                 named = tuple(sorted(kwargs.items())) if kwargs else ()
-                kinds = tuple(map(type, (*args, *kwargs.values())))
-                key = (fn, args, named, kinds)
+                key = (fn, args, named, _kinds((*args, *(value for _, value in named))))
             hash(key)
         except Exception as error:  # noqa: BLE001 - whatever the user's function or arguments raise
             self._log.say("key", f"a call has no key, its answer is not kept, give key= ({error!r})")
@@ -109,3 +108,16 @@ class Shelf:
         """A copy of the answer under a key, or `UNSET`."""
         entry = None if key is None else self.find(key)
         return UNSET if entry is None else self.copied(entry.value)
+
+
+def _kinds(values: tuple[object, ...]) -> tuple[object, ...]:
+    """The types of values and of what is in them: what is equal, as 1, 1.0 and True, need not be the same."""
+    return tuple(map(_kind, values))
+
+
+def _kind(value: object) -> object:
+    if isinstance(value, tuple):
+        return type(value), _kinds(tuple(value))
+    if isinstance(value, frozenset):  # equal ones may be in any order, so each type stays with its value
+        return type(value), frozenset((item, _kind(item)) for item in value)
+    return type(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from typing import Any
@@ -15,6 +16,8 @@ import pytest
 from autoglm_throttle.model import State
 from autoglm_throttle.resilience.guard import Guard
 from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.settling import Settling
+from tests.loops import run
 from tests.resilience.doubling import Slot
 from tests.resilience.faces import drive
 from tests.resilience.tripping import Clocked, fail, half_open
@@ -119,3 +122,89 @@ def test_an_awaitable_settles_once() -> None:
     del call
     assert circuit.state() is State.CLOSED
     assert circuit.view().stale_results == 0
+
+
+class Request(Slot):
+    """What may be awaited, or entered, as a request of aiohttp."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.url = "http://models.test"
+        self.error = error
+        self.left: list[object] = []
+
+    async def __aenter__(self) -> int:
+        await anyio.lowlevel.checkpoint()
+        if self.error is not None:
+            raise self.error
+        return 7
+
+    async def __aexit__(self, *error: object) -> bool:
+        self.left.append(error[1])
+        return isinstance(error[1], KeyError)
+
+
+async def entered(call: Any, body: Exception | None = None) -> int:
+    """Enter it, and raise something in the block."""
+    async with call as found:
+        if body is not None:
+            raise body
+    return int(found)
+
+
+def test_what_may_be_entered_can_be_entered_and_settles_then(backend: str) -> None:
+    async def task() -> None:
+        circuit, request, error = half_open(), Request(), KeyError("the block's")
+        call = later(Guard(circuit), lambda: request)()
+        assert circuit.view().trials == 1
+        assert await entered(call, error) == 7
+        assert request.left == [error]
+        assert circuit.state() is State.CLOSED
+
+    run(backend, task)
+
+
+def test_what_cannot_be_entered_is_a_failure(backend: str) -> None:
+    async def task() -> None:
+        circuit = half_open()
+        with pytest.raises(OSError, match="away"):
+            await entered(later(Guard(circuit), lambda: Request(OSError("away")))())
+        assert circuit.state() is State.OPEN
+
+    run(backend, task)
+
+
+def test_what_may_be_entered_may_be_awaited_or_dropped_instead() -> None:
+    circuit = half_open()
+    call = later(Guard(circuit), Request)
+    call()
+    gc.collect()
+    assert circuit.view().trials == 0
+    assert drive(call()) == 7  # type: ignore[arg-type]
+    assert circuit.state() is State.CLOSED
+
+
+def test_an_awaitable_keeps_what_else_it_has() -> None:
+    call: Any = later(Guard(half_open()), Request)()
+    assert call.url == "http://models.test"
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = call.nothing
+    plain: Any = later(Guard(half_open()), Slot)()
+    assert not hasattr(plain, "__aenter__")
+
+
+def test_an_awaitable_that_was_not_made_yet_has_nothing() -> None:
+    class Unmade(Settling):
+        def __del__(self) -> None:
+            """It has no call to give back."""
+
+    with pytest.raises(AttributeError):
+        _ = Unmade.__new__(Unmade).url
+
+
+def test_a_coroutine_that_is_closed_before_it_began_is_closed_within() -> None:
+    circuit = half_open()
+    inner = broken()
+    call: Any = later(Guard(circuit), lambda: inner)()
+    call.close()
+    assert inspect.getcoroutinestate(inner) == inspect.CORO_CLOSED
+    assert circuit.view().trials == 0

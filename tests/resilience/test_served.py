@@ -192,14 +192,14 @@ def test_a_refused_call_without_an_answer_is_refused(face: str) -> None:
     assert bench.counted() == {}
 
 
-def test_a_refused_call_whose_fallback_raises_has_both_errors(face: str) -> None:
+def test_a_refused_call_whose_fallback_raises_is_refused_with_a_note(face: str) -> None:
     def broken(_: FallbackContext) -> object:
         raise Failed("fallback")
 
     bench, dependency = Bench(Fallback(dynamic=broken)).open(), Dependency(face)
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(GuardRefused) as caught:
         dependency(bench.served)
-    assert isinstance(caught.value.__cause__, GuardRefused)
+    assert caught.value.__notes__ == ["the dynamic fallback of 'related' has raised Failed('fallback')"]
 
 
 def test_a_refusal_of_a_guard_further_in_is_answered_and_counts_as_nothing(face: str) -> None:
@@ -244,15 +244,16 @@ def test_a_failure_without_an_answer_is_the_caller_s_own_with_its_traceback(face
         assert names[-1] == "plain"
 
 
-def test_a_failure_whose_fallback_raises_has_both_errors(face: str) -> None:
+def test_a_failure_whose_fallback_raises_is_the_caller_s_own_with_a_note(face: str) -> None:
     def broken(_: FallbackContext) -> object:
         raise KeyError("fallback")
 
     bench, dependency = Bench(Fallback(dynamic=broken)), Dependency(face)
     dependency.error = error = Failed("x")
-    with pytest.raises(KeyError) as caught:
+    with pytest.raises(Failed) as caught:
         dependency(bench.served)
-    assert caught.value.__cause__ is error
+    assert caught.value is error
+    assert error.__notes__ == ["the dynamic fallback of 'related' has raised KeyError('fallback')"]
     assert bench.circuit.view().streak == 1
 
 

@@ -236,6 +236,50 @@ def test_the_same_call_has_the_same_key() -> None:
     assert shelf.key(repository.find, (1,), {}) == shelf.key(repository.find, (1,), {})
 
 
+def test_keywords_have_their_own_types_in_whatever_order_they_came() -> None:
+    shelf = shelved(Fallback(stale=True))
+    assert shelf.key(len, (), {"a": 1, "b": True}) != shelf.key(len, (), {"b": 1, "a": True})
+    assert shelf.key(len, (), {"a": 1, "b": True}) == shelf.key(len, (), {"b": True, "a": 1})
+
+
+ALIKE = st.recursive(
+    st.sampled_from([1, 1.0, True]),
+    lambda inner: st.lists(inner, max_size=2).map(tuple) | st.frozensets(inner, max_size=2),
+    max_leaves=4,
+)
+
+
+def spelled(value: object) -> object:
+    """A value so that only the same of the same types is equal to it."""
+    if isinstance(value, tuple):
+        return ("tuple", *map(spelled, value))
+    if isinstance(value, frozenset):
+        return ("set", *sorted((spelled(item) for item in value), key=repr))
+    return repr(value)
+
+
+@given(st.lists(ALIKE, max_size=2), st.lists(ALIKE, max_size=2))
+def test_only_the_same_values_of_the_same_types_have_the_same_key(one: list[Any], two: list[Any]) -> None:
+    shelf = shelved(Fallback(stale=True))
+    named = [dict(zip("ab", values, strict=False)) for values in (one, two)]
+    same = spelled(tuple(one)) == spelled(tuple(two))
+    assert (shelf.key(len, tuple(one), {}) == shelf.key(len, tuple(two), {})) is same
+    assert (shelf.key(len, (), named[0]) == shelf.key(len, (), dict(reversed(named[1].items())))) is same
+
+
+def test_a_value_that_answers_for_another_type_is_told_apart(face: str) -> None:
+    bench, dependency = Bench(Fallback(stale=True), rules=Rules(failures=100)), Dependency(face)
+    dependency(bench.served, (1, 2))
+    dependency(bench.served, a=1, b=True)
+    dependency.error = Failed("x")
+    assert dependency(bench.served, (1, 2)) == [1]
+    assert dependency(bench.served, b=True, a=1) == [2]
+    with pytest.raises(Failed):
+        dependency(bench.served, (True, 2.0))
+    with pytest.raises(Failed):
+        dependency(bench.served, b=1, a=True)
+
+
 def test_two_functions_of_one_guard_do_not_mix_up_their_answers() -> None:
     shelf = shelved(Fallback(stale=True, key=lambda user: user))
     assert shelf.key(len, ("a",), {}) != shelf.key(max, ("a",), {})

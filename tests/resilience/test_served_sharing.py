@@ -15,7 +15,7 @@ from anyio.lowlevel import checkpoint
 from autoglm_throttle.model import Cause, GuardRefused, Level, Outcome, Refusal, State
 from autoglm_throttle.resilience import served
 from autoglm_throttle.resilience.calls import Attempt
-from autoglm_throttle.resilience.feature import Fallback
+from autoglm_throttle.resilience.feature import UNSET, Fallback
 from autoglm_throttle.resilience.judge import Judge
 from autoglm_throttle.resilience.rules import Rules
 from tests.loops import run
@@ -149,14 +149,15 @@ def test_a_failure_is_one_failure_and_each_has_an_answer_of_his_own(backend: str
 def test_an_error_that_all_have_does_not_grow_with_each_of_them(backend: str) -> None:
     async def task() -> None:
         crowd = Crowd(Bench(ALWAYS))
-        crowd.slow.error = error = Failed("x")
-        lengths = []
+        crowd.slow.error = Failed("x")
+        lengths: list[int] = []
+        errors: list[Failed] = []
 
         async def want() -> None:
             with pytest.raises(Failed) as caught:
                 await crowd.bench.served.call_async(crowd.slow, (), {})
-            assert caught.value is error
-            lengths.append(len(traceback.extract_tb(error.__traceback__)))
+            errors.append(caught.value)
+            lengths.append(len(traceback.extract_tb(caught.value.__traceback__)))
 
         async with anyio.create_task_group() as group:
             for _ in range(10):
@@ -165,6 +166,9 @@ def test_an_error_that_all_have_does_not_grow_with_each_of_them(backend: str) ->
             crowd.slow.go.set()
         assert len(lengths) == 10
         assert max(lengths) <= min(lengths) + 3
+        assert crowd.slow.calls == 1
+        assert errors[0] is crowd.slow.error
+        assert len({id(error) for error in errors}) == 10
 
     run(backend, task)
 
@@ -329,7 +333,7 @@ def crowd_of_threads(bench: Bench, worker: Worker, waiting: int) -> list[Any]:
     def want() -> None:
         try:
             answers.append(bench.served.call(worker, (), {}))
-        except Failed as error:
+        except (Failed, TypeError) as error:
             answers.append(error)
 
     threads = [threading.Thread(target=want) for _ in range(waiting + 1)]
@@ -360,7 +364,8 @@ def test_threads_share_a_failure() -> None:
     bench, worker = Bench(ALWAYS), Worker()
     worker.error = Failed("x")
     answers = crowd_of_threads(bench, worker, 3)
-    assert answers == [worker.error] * 4
+    assert [repr(answer) for answer in answers] == ["Failed('x')"] * 4
+    assert len({id(answer) for answer in answers}) == 4
     assert (worker.calls, bench.circuit.view().streak) == (1, 1)
 
 
@@ -388,22 +393,95 @@ def test_a_thread_with_a_usable_answer_does_not_wait() -> None:
     assert bench.counted() == {("stale", "refresh"): 1}
 
 
-def test_an_awaitable_of_a_plain_function_is_neither_kept_nor_shared(
-    backend: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def inner() -> int:
-        await checkpoint()
-        return 7
+async def later() -> int:
+    """What a plain function may return."""
+    await checkpoint()
+    return 7
 
+
+@pytest.mark.parametrize("fallback", [ALWAYS, Fallback(stale=True), Fallback(static=[])])
+def test_an_awaitable_of_a_plain_function_cannot_be_replaced(
+    fallback: Fallback, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench(fallback, rules=Rules(max_in_flight=1))
+    for _ in range(2):
+        with pytest.raises(TypeError, match=r"^later has returned an awaitable.*'related'.*async def"):
+            bench.served.call(later, (), {})
+        assert bench.circuit.view().in_flight == 0
+    assert (bench.circuit.view().streak, bench.counted(), caplog.messages) == (0, {}, [])
+
+
+def test_threads_share_no_awaitable() -> None:
+    bench, worker = Bench(ALWAYS), Worker()
+    worker.value = later
+    answers = crowd_of_threads(bench, worker, 2)
+    assert [str(answer).split()[1:5] for answer in answers] == [["has", "returned", "an", "awaitable,"]] * 3
+
+
+def test_without_a_fallback_an_awaitable_is_the_caller_s(backend: str) -> None:
     async def task() -> None:
-        bench = Bench(ALWAYS)
-        for _ in range(2):
-            assert await bench.served.call(inner, (), {}) == 7
-        assert bench.circuit.view().calls == 2
-        assert bench.counted() == {}
+        assert await Bench(None).served.call(later, (), {}) == 7
 
     run(backend, task)
-    assert caplog.messages == []
+
+
+# Time limits are one's own.
+
+
+def test_a_leader_whose_time_is_over_fails_nobody_else(backend: str) -> None:
+    async def task() -> None:
+        bench, timed = Bench(ALWAYS, rules=Rules(failures=100)), Slow()
+        timed.error = TimeoutError("mine")
+
+        async def limited() -> Any:
+            if timed.calls == 0:
+                return await timed()
+            await settle()
+            return [7]
+
+        answers: list[Any] = []
+
+        async def want() -> None:
+            try:
+                answers.append(await bench.served.call_async(limited, (), {}))
+            except TimeoutError as error:
+                answers.append(error)
+
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(want)
+            await settle()
+            timed.go.set()
+        assert answers[1:] == [[7], [7]]
+        assert answers[0] is timed.error
+        assert bench.circuit.view().calls == 2
+
+    run(backend, task)
+
+
+def test_one_who_waits_does_so_for_the_limit_at_most_and_then_calls(backend: str) -> None:
+    async def task() -> None:
+        bench = Bench(ALWAYS, rules=Rules(timeout_s=0.01))
+        slow, done = Slow(), anyio.Event()
+        slow.go.set()
+        late = served._Landing(Attempt(error=TimeoutError()), UNSET, None)
+        shelf = bench.served._shelf
+        assert shelf is not None
+        key = shelf.key(slow, (), {})
+        assert key is not None
+
+        async def hang() -> served._Landing:
+            await done.wait()
+            return late
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(bench.served._flights.share_async, key, hang)
+            await settle()
+            with anyio.fail_after(FOR_S):
+                assert await bench.served.call_async(slow, (), {}) == [1]
+            done.set()
+
+    run(backend, task)
 
 
 def test_a_fork_waits_for_none_of_the_parent_s_calls() -> None:
