@@ -13,6 +13,8 @@ from autoglm_throttle.resilience.http_stale import Ask, kept
 from autoglm_throttle.resilience.judge import status_outcome
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import httpx
 
     from autoglm_throttle.resilience.circuit import Circuit
@@ -102,10 +104,33 @@ class HttpCall:
             body: whole, as it came over the wire; None: it is not to be shared.
         """
         shared = None if body is None else kept(ask, pairs(response.headers), body, self.begun_s)
+        if shared is None and self.served is not None and self.outcome is not Outcome.FAILURE:
+            self.served.alone(ask)
         return Landing(ask, response, shared, outcome=self.outcome)
 
-    def crashed(self, ask: Ask, error: Exception) -> Landing:
-        """The same of a call that has raised, at its headers or in its body."""
+    def crashed(self, ask: Ask, error: Exception, *, late: bool) -> Landing:
+        """The same of a call that has raised, at its headers or in its body.
+
+        Args:
+            ask: of this call.
+            error: that it has raised.
+            late: whether that is the end of a time limit, which others share only if it is the guard's.
+        """
         if self.watch is not None:
             self.outcome = self.watch.outcome
-        return Landing(ask, None, None, error, self.outcome, error.__traceback__)
+        hurried = late and self._is_hurried()
+        return Landing(ask, None, None, error, self.outcome, hurried, error.__traceback__)
+
+    @property
+    def patience_s(self) -> float | None:
+        """How long to wait for somebody else's call: as long as for one's own to say anything; None: any."""
+        limits = (self._limits().get("read"), self.circuit.rules.timeout_s)
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    def _is_hurried(self) -> bool:
+        guards_s = self.circuit.rules.timeout_s
+        limits = [limit for limit in self._limits().values() if limit is not None]
+        return any(guards_s is None or limit < guards_s for limit in limits)
+
+    def _limits(self) -> Mapping[str, float | None]:
+        return self.request.extensions.get("timeout") or {}

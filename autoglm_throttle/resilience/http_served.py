@@ -7,25 +7,53 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from autoglm_throttle.model import Cause, FallbackContext, GuardRefused, Level, Outcome, Refusal, Rung
 from autoglm_throttle.resilience.coalesce import Flights
 from autoglm_throttle.resilience.degradation import Choice
-from autoglm_throttle.resilience.fallback import ERROR, LOAD, REFRESH, Answer, Counted, Rungs
+from autoglm_throttle.resilience.fallback import ERROR, LOAD, REFRESH, Answer, Check, Counted, Rungs
 from autoglm_throttle.resilience.feature import UNSET, Feature
 from autoglm_throttle.resilience.http_answer import HttpAnswer, Pairs
 from autoglm_throttle.resilience.http_body import Keep
 from autoglm_throttle.resilience.http_cache import HttpCache
 from autoglm_throttle.resilience.http_stale import Ask, Kept, keeping, varies_by
 from autoglm_throttle.resilience.seldom import Seldom
+from autoglm_throttle.resilience.stale_cache import StaleCache
 
 if TYPE_CHECKING:
     from autoglm_throttle.resilience.circuit import Circuit
     from autoglm_throttle.resilience.ladder_watch import Degradation
 
+T = TypeVar("T")
+
 Key = Callable[[Any], Hashable | None]
 """What stands for a request in place of its method and URL; None: keep nothing of it."""
+
+
+ALONE_S: Final = 10.0
+"""Seconds for which nobody waits for a call like one whose answer could not be shared.
+
+Waiting in vain doubles the time of a call. Once in 10 s, as long as a breaker stays open by default, that is
+little, and answers that have become ones to be shared are soon found to be.
+"""
+
+ALONE_ENTRIES: Final = 256
+"""Requests of which that is remembered; beyond them some wait in vain once more."""
+
+
+def whole(value: object, rung: Rung) -> None:
+    """Take an `HttpAnswer`, which every face for HTTP can give.
+
+    Args:
+        value: of a fallback.
+        rung: whose it is.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if not isinstance(value, HttpAnswer):
+        raise TypeError(f"the {rung} fallback of HTTP must give an HttpAnswer, not {type(value).__name__}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +67,8 @@ class Landing:
     """For the others; None: there is nothing that may be shared."""
     error: Exception | None = None
     outcome: Outcome = Outcome.NEUTRAL
+    hurried: bool = False
+    """Whether the caller's own time was over: the others have their own."""
     trace: TracebackType | None = None
     """Of what was raised: each who raises it again begins with this one."""
 
@@ -67,7 +97,7 @@ class HttpServed:
 
     __slots__ = (
         *("_cache", "_circuit", "_counted", "_degradation", "_inside", "_key", "_lock", "_log"),
-        *("_always", "_max_stale_s", "_rungs", "feature", "flights", "on_value"),
+        *("_alone", "_always", "_max_stale_s", "_rungs", "feature", "flights", "on_value"),
     )
 
     def __init__(  # noqa: PLR0913 - its parts
@@ -86,8 +116,9 @@ class HttpServed:
         self.feature: Feature = feature
         self.on_value: bool = fallback is not None and fallback.on_value is not False
         """Whether a failing status is replaced, too."""
-        self.flights: Flights[Landing] = Flights()
+        self.flights: Flights[Landing] = Flights(lambda landing: not landing.hurried)
         """The live calls that others may wait for."""
+        self._alone: StaleCache[None] = StaleCache(ALONE_ENTRIES)
         self._always = fallback is not None and fallback.coalesce == "always"
         self._circuit = circuit
         self._degradation = degradation
@@ -140,9 +171,16 @@ class HttpServed:
 
     def shares(self, ask: Ask | None) -> bool:
         """Whether calls like this one wait for one that is under way."""
-        if ask is None or not ask.keepable:
+        if ask is None or not (self._always or self._degradation.level() >= Level.STALE):
             return False
-        return self._always or self._degradation.level() >= Level.STALE
+        return ask.keepable and not self._is_alone(ask)
+
+    def alone(self, ask: Ask) -> None:
+        """The answer to a call could not be shared: for a while nobody waits for one like it."""
+        self._within(lambda: self._alone.put(ask.own, None, self._circuit.clock()))
+
+    def _is_alone(self, ask: Ask) -> bool:
+        return self._within(lambda: self._alone.get(ask.own, self._circuit.clock(), ALONE_S)) is not None
 
     def refreshed(self, ask: Ask) -> HttpAnswer | None:
         """What is kept, counted; for a call like one that is under way."""
@@ -173,16 +211,33 @@ class HttpServed:
         return FallbackContext(self.feature.name, cause, error, (request,))
 
     def answer(
-        self, context: FallbackContext, ask: Ask | None, choice: Choice = Choice.SERVE
+        self,
+        context: FallbackContext,
+        ask: Ask | None,
+        choice: Choice = Choice.SERVE,
+        check: Check = whole,
     ) -> Answer | None:
-        """Answer without the call, as `Rungs.answer` does."""
-        return self._rungs.answer(context, partial(self._kept, ask, context.cause), choice)
+        """Answer without the call, as `Rungs.answer` does.
+
+        Args:
+            context: why, and what is told to a dynamic fallback.
+            ask: what is asked for.
+            choice: what the ladder says; ``SERVE`` after a refusal or a failure.
+            check: of what the face can answer with.
+        """
+        kept = partial(self._kept, ask, context.cause)
+        return self._rungs.answer(context, kept, choice, check)
 
     async def answer_async(
-        self, context: FallbackContext, ask: Ask | None, choice: Choice = Choice.SERVE
+        self,
+        context: FallbackContext,
+        ask: Ask | None,
+        choice: Choice = Choice.SERVE,
+        check: Check = whole,
     ) -> Answer | None:
         """Answer without the call, as `Rungs.answer_async` does."""
-        return await self._rungs.answer_async(context, partial(self._kept, ask, context.cause), choice)
+        kept = partial(self._kept, ask, context.cause)
+        return await self._rungs.answer_async(context, kept, choice, check)
 
     def shed(self) -> Refusal:
         """The refusal of a call that is shed, counted."""
@@ -221,8 +276,8 @@ class HttpServed:
             return None
         return self._within(lambda: cache.get(ask, self._circuit.clock(), self._max_stale_s))
 
-    def _within(self, deed: Callable[[], Kept | None]) -> Kept | None:
-        """Do something to the cache under the lock; nothing, if this thread is at it already."""
+    def _within(self, deed: Callable[[], T]) -> T | None:
+        """Do something to a cache under the lock; nothing, if this thread is at it already."""
         with self._lock:
             if self._inside:
                 return None

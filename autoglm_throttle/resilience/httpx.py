@@ -6,12 +6,14 @@ Each hop of a redirect is a call of its own. Retries belong outside the client: 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, cast
+from hashlib import sha256
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from autoglm_throttle.model import GuardRefused, Outcome, Pass, Refusal
 from autoglm_throttle.resilience.degradation import Choice
 from autoglm_throttle.resilience.http_call import HttpCall
 from autoglm_throttle.resilience.served import Served
+from autoglm_throttle.settings.guard_policy import NAME_CHARACTERS
 from autoglm_throttle.settings.installing import how_to_install
 
 try:
@@ -23,6 +25,8 @@ from autoglm_throttle.resilience.httpx_bodies import (
     AsyncBody,
     Body,
     Steps,
+    closed,
+    fit,
     given,
     in_time,
     made,
@@ -37,6 +41,10 @@ if TYPE_CHECKING:
     from autoglm_throttle.resilience.guard import Guard
     from autoglm_throttle.resilience.http_served import HttpServed, Key, Landing
     from autoglm_throttle.resilience.http_stale import Ask
+
+
+CHECKSUM_CHARACTERS: Final = 16
+"""64 bits: among a thousand names two are alike once in 10^13."""
 
 
 class Guards(Protocol):
@@ -56,8 +64,15 @@ class TransportRefused(GuardRefused, httpx.TransportError):
 
 
 def origin(url: httpx.URL) -> str:
-    """Scheme, host and port, such as ``https://models.test:8443``; the port of the scheme is left out."""
-    return f"{url.scheme}://{url.netloc.decode('ascii')}"
+    """Scheme, host and port, such as ``https://models.test:8443``; the port of the scheme is left out.
+
+    A host may have 253 characters, more than the name of a guard: what is too long ends in its own checksum.
+    """
+    name = f"{url.scheme}://{url.netloc.decode('ascii')}"
+    if len(name) <= NAME_CHARACTERS:
+        return name
+    checksum = sha256(name.encode()).hexdigest()[:CHECKSUM_CHARACTERS]
+    return f"{name[: NAME_CHARACTERS - CHECKSUM_CHARACTERS - 1]}~{checksum}"
 
 
 def _mine(landing: Landing) -> httpx.Response:
@@ -131,7 +146,7 @@ class GuardTransport(_Face, httpx.BaseTransport):
         choice = served.choice(call.ask)
         if choice is not Choice.SERVE:
             loaded = served.loaded(request)
-            answer = served.answer(loaded, call.ask, choice)
+            answer = served.answer(loaded, call.ask, choice, fit)
             if answer is not None:
                 return given(answer, loaded.cause, request)
             if choice is Choice.SHED:
@@ -144,12 +159,17 @@ class GuardTransport(_Face, httpx.BaseTransport):
             response = self._live(call, served)
         except Exception as error:
             fault = served.fault(request, error, call.outcome)
-            answer = None if fault is None else served.answer(fault, call.ask)
+            answer = None if fault is None else served.answer(fault, call.ask, check=fit)
             if fault is None or answer is None:
                 raise
             return given(answer, fault.cause, request)
         fault = served.fault(request, None, call.outcome)
-        answer = None if fault is None else served.answer(fault, call.ask)
+        try:
+            answer = None if fault is None else served.answer(fault, call.ask, check=fit)
+        except BaseException:
+            if response is not None:
+                response.close()
+            raise
         if fault is None or answer is None:
             return response or self._make(call, call.circuit.enter())
         if response is not None:
@@ -165,7 +185,7 @@ class GuardTransport(_Face, httpx.BaseTransport):
             found = served.refreshed(ask)
             if found is not None:
                 return made(found, call.request)
-        landing, ours = served.flights.share(ask.own, partial(self._land, call, ask))
+        landing, ours = served.flights.share(ask.own, partial(self._land, call, ask), call.patience_s)
         response = _mine(landing) if ours else _theirs(landing, call, ask)
         if response is None and call.outcome is not Outcome.FAILURE:
             return self._make(call, call.circuit.enter())
@@ -176,7 +196,7 @@ class GuardTransport(_Face, httpx.BaseTransport):
             response = self._make(call, call.circuit.enter())
             return call.landed(ask, response, read_in(response) if call.short else None)
         except Exception as error:  # noqa: BLE001 - it is told to all who wait
-            return call.crashed(ask, error)
+            return call.crashed(ask, error, late=isinstance(error, httpx.TimeoutException))
 
     def _make(self, call: HttpCall, pass_: Pass | Refusal) -> httpx.Response:
         if isinstance(pass_, Refusal):
@@ -252,7 +272,7 @@ class AsyncGuardTransport(_Face, httpx.AsyncBaseTransport):
         choice = served.choice(call.ask)
         if choice is not Choice.SERVE:
             loaded = served.loaded(request)
-            answer = await served.answer_async(loaded, call.ask, choice)
+            answer = await served.answer_async(loaded, call.ask, choice, fit)
             if answer is not None:
                 return given(answer, loaded.cause, request)
             if choice is Choice.SHED:
@@ -265,16 +285,21 @@ class AsyncGuardTransport(_Face, httpx.AsyncBaseTransport):
             response = await self._live(call, served)
         except Exception as error:
             fault = served.fault(request, error, call.outcome)
-            answer = None if fault is None else await served.answer_async(fault, call.ask)
+            answer = None if fault is None else await served.answer_async(fault, call.ask, check=fit)
             if fault is None or answer is None:
                 raise
             return given(answer, fault.cause, request)
         fault = served.fault(request, None, call.outcome)
-        answer = None if fault is None else await served.answer_async(fault, call.ask)
+        try:
+            answer = None if fault is None else await served.answer_async(fault, call.ask, check=fit)
+        except BaseException:
+            if response is not None:
+                await closed(response)
+            raise
         if fault is None or answer is None:
             return response or await self._make(call, await call.circuit.enter_async())
         if response is not None:
-            await response.aclose()
+            await closed(response)
         return given(answer, fault.cause, request)
 
     async def _live(self, call: HttpCall, served: HttpServed) -> httpx.Response | None:
@@ -286,7 +311,9 @@ class AsyncGuardTransport(_Face, httpx.AsyncBaseTransport):
             found = served.refreshed(ask)
             if found is not None:
                 return made(found, call.request)
-        landing, ours = await served.flights.share_async(ask.own, partial(self._land, call, ask))
+        landing, ours = await served.flights.share_async(
+            ask.own, partial(self._land, call, ask), call.patience_s
+        )
         response = _mine(landing) if ours else _theirs(landing, call, ask)
         if response is None and call.outcome is not Outcome.FAILURE:
             return await self._make(call, await call.circuit.enter_async())
@@ -297,7 +324,7 @@ class AsyncGuardTransport(_Face, httpx.AsyncBaseTransport):
             response = await self._make(call, await call.circuit.enter_async())
             return call.landed(ask, response, await read_in_async(response) if call.short else None)
         except Exception as error:  # noqa: BLE001 - it is told to all who wait
-            return call.crashed(ask, error)
+            return call.crashed(ask, error, late=isinstance(error, httpx.TimeoutException))
 
     async def _make(self, call: HttpCall, pass_: Pass | Refusal) -> httpx.Response:
         if isinstance(pass_, Refusal):

@@ -13,6 +13,7 @@ from autoglm_throttle.resilience.http_call import HttpCall, pairs
 from autoglm_throttle.resilience.http_stale import DEGRADED, degraded
 
 if TYPE_CHECKING:
+    from autoglm_throttle.model import Rung
     from autoglm_throttle.resilience.fallback import Answer
     from autoglm_throttle.resilience.http_body import BodyWatch
 
@@ -143,16 +144,36 @@ async def read_in_async(response: httpx.Response) -> bytes | None:
     return _there(response)
 
 
+async def closed(response: httpx.Response) -> None:
+    """Close a response, even while the caller is being cancelled: its connection goes back to the pool."""
+    import anyio
+
+    with anyio.CancelScope(shield=True):
+        await response.aclose()
+
+
+def fit(value: object, rung: Rung) -> None:
+    """Take an `HttpAnswer`, or an ``httpx.Response``.
+
+    Args:
+        value: of a fallback.
+        rung: whose it is.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if not isinstance(value, HttpAnswer | httpx.Response):
+        kind = type(value).__name__
+        raise TypeError(f"the {rung} fallback of HTTP must give an HttpAnswer or a Response, not {kind}")
+
+
 def given(answer: Answer, cause: str, request: httpx.Request) -> httpx.Response:
     """The response that a fallback's answer makes.
 
     Args:
-        answer: an `HttpAnswer`, or an ``httpx.Response``, whose body may still be unread.
+        answer: whose value is `fit`; the body of a response may still be unread.
         cause: why the dependency has not answered.
         request: of the call.
-
-    Raises:
-        TypeError: the fallback has given something else.
     """
     value = answer.value
     if isinstance(value, httpx.Response):
@@ -162,11 +183,6 @@ def given(answer: Answer, cause: str, request: httpx.Request) -> httpx.Response:
         fields = [pair for pair in pairs(value.headers) if pair[0].lower() not in _ENCODED]
         length = ("content-length", str(len(value.content)))
         value = HttpAnswer(value.status_code, [*fields, length], value.content)
-    if not isinstance(value, HttpAnswer):
-        raise TypeError(
-            f"the {answer.rung} fallback of an HTTP call must give an HttpAnswer or an httpx.Response, "
-            f"not {type(value).__name__}"
-        )
     return made(degraded(value, answer.rung, cause), request)
 
 

@@ -17,6 +17,8 @@ class Entry(Generic[T]):
     value: T
     stored_s: float
     """Monotonic seconds at which it came; giving it out changes nothing about it."""
+    weight: int = 0
+    """What it takes of the room, in the unit of the cache."""
 
     def age_s(self, now: float) -> float:
         """Seconds since it came, at least 0."""
@@ -24,26 +26,31 @@ class Entry(Generic[T]):
 
 
 class StaleCache(Generic[T]):
-    """A bounded number of answers; the one that was used longest ago goes first.
+    """A bounded number of answers of a bounded weight; the one that was used longest ago goes first.
 
     It keeps the values as they are: whoever puts them in or takes them out sees to copies. It has no lock:
     users in several threads bring their own.
 
     Args:
         entries: most answers kept; each holds its key and its value.
+        room: most that they weigh together, in the unit of `put`, but for a single one that is heavier;
+            None: any.
 
     Raises:
         ValueError: ``entries`` is below 1.
     """
 
-    __slots__ = ("_entries", "_kept", "_now_s")
+    __slots__ = ("_entries", "_kept", "_now_s", "_room", "weight")
 
-    def __init__(self, entries: int) -> None:
+    def __init__(self, entries: int, room: int | None = None) -> None:
         if entries < 1:
             raise ValueError(f"entries must be at least 1, is {entries!r}")
         self._entries = entries
         self._kept: OrderedDict[Hashable, Entry[T]] = OrderedDict()
         self._now_s = 0.0
+        self._room = room
+        self.weight: int = 0
+        """Of all that is kept."""
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -68,15 +75,26 @@ class StaleCache(Generic[T]):
         if entry is None:
             return None
         if entry.age_s(now) > max_stale_s:
-            del self._kept[key]
+            self.weight -= self._kept.pop(key).weight
             return None
         self._kept.move_to_end(key)
         return entry
 
-    def put(self, key: Hashable, value: T, now: float) -> None:
-        """Keep an answer, in place of an older one with the same key."""
+    def put(self, key: Hashable, value: T, now: float, weight: int = 0) -> None:
+        """Keep an answer, in place of an older one with the same key.
+
+        Args:
+            key: what it is found by.
+            value: of the answer.
+            now: monotonic seconds.
+            weight: what it takes of the room, at least 0.
+        """
         self._now_s = now
-        self._kept[key] = Entry(value, now)
-        self._kept.move_to_end(key)
-        if len(self._kept) > self._entries:
-            self._kept.popitem(last=False)
+        older = self._kept.pop(key, None)
+        self.weight += weight - (0 if older is None else older.weight)
+        self._kept[key] = Entry(value, now, weight)
+        while len(self._kept) > self._entries or (len(self._kept) > 1 and self._is_full()):
+            self.weight -= self._kept.popitem(last=False)[1].weight
+
+    def _is_full(self) -> bool:
+        return self._room is not None and self.weight > self._room

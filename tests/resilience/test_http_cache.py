@@ -41,7 +41,6 @@ def test_one_that_is_too_old_for_one_caller_is_kept_for_another() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        ask("HEAD"),
         ask(url=URL + "?q=2"),
         ask(key="mine"),
         ask(cookie="a=b"),
@@ -55,6 +54,59 @@ def test_it_stands_in_for_that_request_alone(other: Ask) -> None:
     kept = cache()
     kept.put(ask(), 200, (), b"one", 0.0)
     assert kept.get(other, 0.0, 60.0) is None
+
+
+def test_what_answers_get_answers_head() -> None:
+    kept = cache()
+    kept.put(ask(accept="a"), 200, (("vary", "accept"),), b"one", 0.0)
+    found = kept.get(ask("HEAD", accept="a"), 60.0, 60.0)
+    assert found is not None
+    assert dict(found.answer.headers)["content-length"] == "3"
+    assert kept.get(ask("HEAD", accept="b"), 0.0, 60.0) is None
+    assert kept.get(ask("HEAD", accept="a"), 60.5, 60.0) is None
+    assert kept.get(ask("POST", accept="a"), 0.0, 60.0) is None
+
+
+def test_what_answered_head_itself_comes_first_and_never_answers_get() -> None:
+    kept = cache()
+    kept.put(ask("HEAD"), 200, (("a", "head"),), b"", 0.0)
+    assert kept.get(ask(), 0.0, 60.0) is None
+    kept.put(ask(), 200, (("a", "get"),), b"one", 50.0)
+    for now, whose in ((60.0, "head"), (60.5, "get")):
+        found = kept.get(ask("HEAD"), now, 60.0)
+        assert found is not None
+        assert dict(found.answer.headers)["a"] == whose
+
+
+def test_the_bytes_that_are_kept_are_bounded() -> None:
+    """Bodies, fields, URLs; what was used longest ago goes first; what is too long for all stays alone."""
+    urls = [URL + str(number) for number in range(3)]
+    kept = HttpCache(8, 1000, kept_bytes=2 * (100 + len(urls[0]) + len("content-length100")))
+    for url in urls[:2]:
+        kept.put(ask(url=url), 200, (), b"x" * 100, 0.0)
+    assert len(kept) == 2
+    kept.get(ask(url=urls[0]), 0.0, 60.0)
+    kept.put(ask(url=urls[2]), 200, (), b"x" * 100, 0.0)
+    assert [kept.get(ask(url=url), 0.0, 60.0) is not None for url in urls] == [True, False, True]
+    kept.put(ask(url=urls[2]), 200, (("a", "b"),), b"x" * 100, 0.0)
+    assert [kept.get(ask(url=url), 0.0, 60.0) is not None for url in urls] == [False, False, True]
+    kept.put(ask(url=urls[1]), 200, (), b"x" * 1000, 0.0)
+    assert [kept.get(ask(url=url), 0.0, 60.0) is not None for url in urls] == [False, True, False]
+
+
+def test_marks_of_variants_have_a_weight_too() -> None:
+    kept = HttpCache(8, 1000, kept_bytes=500)
+    for number in range(8):
+        kept.put(ask(url=URL + "x" * 200 + str(number)), 200, (("vary", "accept"),), b"", 0.0)
+    assert len(kept) == 2
+
+
+def test_by_default_64_mib_are_kept_of_one_feature() -> None:
+    kept = HttpCache(1024, 1 << 20)
+    body = bytes(1 << 20)
+    for number in range(70):
+        kept.put(ask(url=URL + str(number)), 200, (), body, 0.0)
+    assert len(kept) == 63
 
 
 def test_the_users_key_keeps_head_and_get_apart() -> None:

@@ -82,6 +82,39 @@ def test_the_repr_says_how_full_and_how_old_it_is() -> None:
     assert repr(cache) == "<StaleCache 2/1024, oldest 48 s>"
 
 
+def test_a_heavier_answer_takes_more_of_the_room() -> None:
+    cache: StaleCache[str] = StaleCache(9, room=10)
+    cache.put("a", "one", 0.0, weight=4)
+    cache.put("b", "two", 0.0, weight=6)
+    assert (len(cache), cache.weight) == (2, 10)
+    cache.put("b", "three", 0.0, weight=7)
+    assert (len(cache), cache.weight) == (1, 7)
+    cache.put("c", "four", 0.0, weight=11)
+    assert (len(cache), cache.weight) == (1, 11)
+    assert cache.get("c", 1.0, 0.0) is None
+    assert (len(cache), cache.weight) == (0, 0)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abcde"), st.integers(0, 9), st.booleans()), max_size=40),
+    st.integers(1, 4),
+    st.integers(0, 20),
+)
+def test_its_weight_is_that_of_what_it_keeps(
+    deeds: list[tuple[str, int, bool]], entries: int, room: int
+) -> None:
+    cache: StaleCache[int] = StaleCache(entries, room)
+    for now, (key, weight, puts) in enumerate(deeds):
+        if puts:
+            cache.put(key, weight, float(now), weight)
+        else:
+            cache.get(key, float(now), 5.0)
+        kept = [entry.value for entry in cache._kept.values()]
+        assert cache.weight == sum(kept)
+        assert cache.weight <= room or len(kept) == 1
+        assert len(kept) <= entries
+
+
 DEEDS = st.lists(
     st.tuples(
         st.sampled_from(["put", "get"]), st.sampled_from("abcde"), st.sampled_from([0.0, 0.5, 1.0, 4.0])

@@ -148,11 +148,18 @@ def test_other_requests_have_no_part_in_it(face: str) -> None:
         {"headers": {"accept": "a", "cookie": "a=b"}},
         {"headers": {"accept": "a", "x-api-key": "bob"}},
         {"headers": {"accept": "a"}, "content": b"asked"},
-        {"method": "HEAD", "headers": {"accept": "a"}},
         {"method": "POST", "headers": {"accept": "a"}},
     ):
         assert call(face, guarded, status(503), **options).status_code == 503, options
     assert call(face, guarded, status(503), headers={"accept": "a"}).status_code == 200
+
+
+def test_what_answered_get_answers_head_without_its_body(face: str) -> None:
+    guarded = Guarded(fallback=STALE)
+    call(face, guarded, answering(etag='"a"'))
+    response = call(face, guarded, status(503), "HEAD")
+    assert said(response) == (200, b"", "stale; cause=error")
+    assert (response.headers["etag"], response.headers["content-length"]) == ('"a"', "4")
 
 
 def test_a_fragment_is_no_part_of_a_request(face: str) -> None:
@@ -308,29 +315,9 @@ def test_a_static_response_of_httpx_serves_many_times(face: str) -> None:
         assert said(call(face, guarded, status(503))) == (200, b"unpacked", "static; cause=error")
 
 
-def test_a_fallback_of_another_kind_is_told_what_it_should_give(face: str) -> None:
-    guarded = Guarded(fallback=Fallback(static={"a": 1}))
-    with pytest.raises(TypeError, match=r"static fallback of an HTTP .* not dict"):
-        call(face, guarded, status(503))
-
-
 def test_an_answer_to_head_has_no_body(face: str) -> None:
     guarded = Guarded(fallback=Fallback(static=STATIC))
     assert call(face, guarded, status(503), "HEAD").content == b""
-
-
-def test_a_rung_that_raises_is_passed_over(face: str, caplog: pytest.LogCaptureFixture) -> None:
-    def dynamic(_: FallbackContext) -> HttpAnswer:
-        raise LookupError("nothing there")
-
-    guarded = Guarded(fallback=Fallback(dynamic=dynamic, static=STATIC))
-    assert call(face, guarded, raising(CUT)).content == b"static"
-    guarded = Guarded(fallback=Fallback(dynamic=dynamic))
-    with pytest.raises(LookupError) as caught:
-        call(face, guarded, raising(CUT))
-    assert caught.value.__cause__ is CUT
-    assert call(face, guarded, status(503)).status_code == 503
-    assert "dynamic fallback has raised LookupError" in caplog.text
 
 
 CORE, OTHER = Criticality.CORE, Criticality.NON_CORE

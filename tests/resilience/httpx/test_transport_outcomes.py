@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 import anyio
 import httpx
 import pytest
@@ -10,6 +12,7 @@ from autoglm_throttle.model import Cause, GuardRefused, On429, Outcome, Refusal,
 from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport, TransportRefused, origin
 from autoglm_throttle.resilience.judge import Judge
 from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.settings.guard_policy import GuardName
 from tests.resilience.httpx.guarded_calls import FACES, URL, Guarded, Parts, call, ok, raising, status
 
 SUCCESS, FAILURE, NEUTRAL = Outcome.SUCCESS, Outcome.FAILURE, Outcome.NEUTRAL
@@ -273,6 +276,20 @@ def test_each_hop_of_a_redirect_is_a_call_of_its_origin(face: str) -> None:
 )
 def test_the_name_of_an_origin(face: str, url: str, name: str) -> None:
     assert origin(httpx.URL(url)) == name
+
+
+def test_a_host_too_long_for_a_name_has_a_shorter_one_of_its_own(face: str) -> None:
+    """Hosts have up to 253 characters; two that begin alike stay two, and 200 characters stay as they are."""
+    hosts = [f"{'a' * 60}.{'b' * 60}.{'c' * 60}.{last}.test" for last in ("d" * 60, "d" * 59 + "e")]
+    names = [origin(httpx.URL(f"https://{host}:8443")) for host in hosts]
+    assert [name[:183] for name in names] == [f"https://{host}"[:183] for host in hosts]
+    assert [(len(name), len(GuardName().parse(name))) for name in names] == [(200, 200)] * 2
+    assert names[0] != names[1]
+    assert names[0] == origin(httpx.URL(f"https://{hosts[0]}:8443/other"))
+    whole = f"http://{'a' * 60}.{'b' * 60}.{'c' * 60}.{'d' * 10}"
+    assert origin(httpx.URL(whole)) == whole
+    assert origin(httpx.URL(whole + "d")).endswith(f"~{sha256((whole + 'd').encode()).hexdigest()[:16]}")
+    assert len(whole) == 200
 
 
 def test_the_inner_transport_is_closed_with_its_guard(face: str) -> None:

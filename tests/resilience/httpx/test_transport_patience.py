@@ -1,0 +1,186 @@
+"""Those who wait for one call keep their own time limits, and do not wait where waiting has been in vain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+import anyio.lowlevel
+import httpx
+import pytest
+
+from autoglm_throttle.model import Outcome
+from autoglm_throttle.resilience.feature import Fallback
+from autoglm_throttle.resilience.http_served import ALONE_S
+from autoglm_throttle.resilience.http_stale import Ask
+from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport
+from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.served import Served
+from tests.loops import run
+from tests.resilience.httpx.guarded_calls import FACES, URL, Guarded, Parts, call
+from tests.resilience.httpx.test_transport_sharing import sized
+
+ALWAYS = Fallback(stale=True, coalesce="always")
+SHORT_S = 0.01
+LONG_S = 20.0
+
+
+class Dependency:
+    """Hangs at its first call until that is given up, by the limit of its request, and answers the others."""
+
+    def __init__(self, calls: list[int]) -> None:
+        self.calls = calls
+        self.go = anyio.Event()
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.calls.append(len(self.calls))
+        if len(self.calls) > 1:
+            await anyio.lowlevel.checkpoint()
+            return sized()()
+        with anyio.move_on_after(request.extensions["timeout"]["read"]):
+            await self.go.wait()
+            return sized(b"late")()
+        raise httpx.ReadTimeout("no answer", request=request)
+
+
+async def one(
+    client: httpx.AsyncClient,
+    answers: list[str],
+    timeout_s: float | None,
+    dependency: Dependency | None = None,
+) -> None:
+    try:
+        answers.append((await client.get(URL, timeout=timeout_s)).text)
+    except httpx.ReadTimeout:
+        answers.append("timeout")
+    if dependency is not None:
+        dependency.go.set()
+
+
+def test_who_is_in_a_hurry_does_not_wait_for_who_is_not(backend: str) -> None:
+    """The first waits for ever; the second gives up waiting, and makes a call of its own."""
+    answers: list[str] = []
+    calls: list[int] = []
+
+    async def task() -> None:
+        dependency = Dependency(calls)
+        transport = AsyncGuardTransport(Guarded(fallback=ALWAYS), httpx.MockTransport(dependency), name="dep")
+        async with httpx.AsyncClient(transport=transport) as client, anyio.create_task_group() as tasks:
+            tasks.start_soon(one, client, answers, None)
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(one, client, answers, SHORT_S, dependency)
+
+    run(backend, task)
+    assert answers == ["live", "late"]
+    assert len(calls) == 2
+
+
+def test_the_guards_own_limit_is_one_to_waiting(backend: str) -> None:
+    """It stops the first one, whose time-out is that of all: it would be for each of them."""
+    guarded = Guarded(Rules(timeout_s=SHORT_S), ALWAYS)
+    answers: list[str] = []
+    calls: list[int] = []
+
+    async def task() -> None:
+        dependency = Dependency(calls)
+        transport = AsyncGuardTransport(guarded, httpx.MockTransport(dependency), name="dep")
+        async with httpx.AsyncClient(transport=transport) as client, anyio.create_task_group() as tasks:
+            tasks.start_soon(one, client, answers, None)
+            await anyio.wait_all_tasks_blocked()
+            assert transport._call(httpx.Request("GET", URL)).patience_s == SHORT_S
+
+    run(backend, task)
+    assert answers == ["timeout"]
+
+
+def test_who_is_not_in_a_hurry_has_not_the_time_out_of_who_is(backend: str) -> None:
+    answers: list[str] = []
+    calls: list[int] = []
+    guarded = Guarded(fallback=ALWAYS)
+
+    async def task() -> None:
+        dependency = Dependency(calls)
+        transport = AsyncGuardTransport(guarded, httpx.MockTransport(dependency), name="dep")
+        async with httpx.AsyncClient(transport=transport) as client, anyio.create_task_group() as tasks:
+            tasks.start_soon(one, client, answers, SHORT_S)
+            await anyio.wait_all_tasks_blocked()
+            for _ in range(3):
+                tasks.start_soon(one, client, answers, LONG_S)
+
+    run(backend, task)
+    assert sorted(answers) == ["live"] * 3 + ["timeout"]
+    assert len(calls) == 2
+    assert guarded.outcomes == [Outcome.FAILURE, Outcome.SUCCESS]
+
+
+@pytest.mark.parametrize(
+    ("guard_s", "own", "hurried"),
+    [
+        (None, {}, False),
+        (None, {"read": None}, False),
+        (None, {"connect": 1.0}, True),
+        (2.0, {"read": 1.0}, True),
+        (2.0, {"read": 2.0, "pool": None}, False),
+        (2.0, {}, False),
+    ],
+)
+@pytest.mark.parametrize("late", [True, False])
+def test_whose_limit_it_was(
+    guard_s: float | None, own: dict[str, float | None], hurried: bool, late: bool
+) -> None:
+    """A time-out is the caller's own if his limit was the shorter one; no other error is."""
+    transport = GuardTransport(
+        Guarded(Rules(timeout_s=guard_s), ALWAYS), httpx.MockTransport(lambda _: sized()()), name="dep"
+    )
+    made = transport._call(httpx.Request("GET", URL, extensions={"timeout": own}))
+    assert made.ask is not None
+    landing = made.crashed(made.ask, httpx.ReadTimeout("late"), late=late)
+    assert landing.hurried is (hurried and late)
+
+
+@pytest.mark.parametrize(
+    ("guard_s", "own", "patience_s"),
+    [
+        (None, {}, None),
+        (None, {"read": None, "connect": 1.0}, None),
+        (None, {"read": 3.0}, 3.0),
+        (2.0, {"read": 3.0}, 2.0),
+        (2.0, {"read": 1.0}, 1.0),
+        (2.0, {}, 2.0),
+    ],
+)
+def test_how_long_one_waits_for_another(
+    guard_s: float | None, own: dict[str, float | None], patience_s: float | None
+) -> None:
+    transport = GuardTransport(Guarded(Rules(timeout_s=guard_s), ALWAYS), name="dep")
+    request = httpx.Request("GET", URL, extensions={"timeout": own})
+    assert transport._call(request).patience_s == patience_s
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize(
+    ("answer", "waits"),
+    [
+        (lambda: httpx.Response(200, stream=Parts(b"of no known length")), False),
+        (lambda: httpx.Response(200, headers={"cache-control": "private"}, content=b"mine"), False),
+        (lambda: httpx.Response(404), False),
+        (lambda: httpx.Response(503), True),
+        (sized(), True),
+    ],
+)
+def test_after_an_answer_for_one_alone_nobody_waits_for_a_while(
+    face: str, answer: Callable[[], httpx.Response], waits: bool
+) -> None:
+    guarded = Guarded(Rules(failures=100), ALWAYS)
+    call(face, guarded, lambda _: answer())
+    circuit = guarded.guard("dep").circuit
+    assert isinstance(circuit.served, Served)
+    served = circuit.served.http
+    assert served is not None
+    mine, other = Ask("GET", URL, ()), Ask("GET", URL + "?q=2", ())
+    assert served.shares(mine) is waits
+    assert served.shares(other)
+    guarded.clock.advance(ALONE_S)
+    assert served.shares(mine) is waits
+    guarded.clock.advance(0.25)
+    assert served.shares(mine)
