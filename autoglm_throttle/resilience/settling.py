@@ -30,6 +30,10 @@ class _Call:
         if pass_ is not None:
             self._circuit.leave(pass_, Outcome.NEUTRAL)
 
+    def __del__(self) -> None:
+        """Whoever held it has dropped it: what was never begun, too."""
+        self.drop()
+
 
 async def _settled(call: _Call, inner: Awaitable[Any]) -> Any:  # noqa: ANN401
     try:
@@ -78,7 +82,11 @@ class Settling(Coroutine[Any, Any, Any]):
 
     def throw(self, *error: Any) -> Any:  # noqa: ANN401
         """Raise something where it waits, as a cancellation does."""
-        return self._started().throw(*error)
+        try:
+            return self._started().throw(*error)
+        except BaseException:
+            self._call.drop()  # it may not have been begun, and then nothing in it hears of this
+            raise
 
     def close(self) -> None:
         """End it where it stands."""
@@ -87,10 +95,6 @@ class Settling(Coroutine[Any, Any, Any]):
         elif isinstance(self._inner, Coroutine):
             self._inner.close()
         self._call.drop()
-
-    def __del__(self) -> None:
-        if self._running is None:
-            self._call.drop()
 
 
 class SettlingBlock(Settling):

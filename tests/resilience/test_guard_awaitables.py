@@ -208,3 +208,23 @@ def test_a_coroutine_that_is_closed_before_it_began_is_closed_within() -> None:
     call.close()
     assert inspect.getcoroutinestate(inner) == inspect.CORO_CLOSED
     assert circuit.view().trials == 0
+
+
+async def test_a_task_that_is_cancelled_before_it_begins_gives_its_place_back() -> None:
+    circuit = Clocked(Rules(max_in_flight=3))
+    ends = asyncio.Event()
+    task = asyncio.create_task(Guard(circuit)(ends.wait)())
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert circuit.view().in_flight == 0
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+async def test_what_is_asked_for_and_never_awaited_gives_its_place_back() -> None:
+    circuit = Clocked(Rules(max_in_flight=3))
+    never = Guard(circuit)(lambda: asyncio.sleep(1.0))().__await__()
+    assert circuit.view().in_flight == 1
+    del never
+    gc.collect()
+    assert circuit.view().in_flight == 0
