@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import httpx
+import pytest
 
-from autoglm_throttle.model import Level
+from autoglm_throttle.model import FallbackContext, Level
 from autoglm_throttle.resilience.feature import Fallback
+from autoglm_throttle.resilience.http_answer import HttpAnswer
 from autoglm_throttle.resilience.http_served import HttpServed
 from autoglm_throttle.resilience.http_stale import Ask
 from autoglm_throttle.resilience.served import Served
@@ -66,6 +68,19 @@ def test_a_call_made_from_within_finds_nothing_and_waits_for_nobody() -> None:
     assert seen == [None]
     feature._cache = cache
     assert kept(guarded) == 200
+
+
+def test_other_faces_than_transports_answer_with_whole_answers_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    guarded = Guarded(fallback=Fallback(static=httpx.Response(200)))
+    context = FallbackContext("dep", "error", None, ())
+    assert served(guarded).answer(context, None) is None
+    assert guarded.counted == []
+    assert "static fallback of HTTP must give an HttpAnswer, not Response" in caplog.text
+    answer = served(Guarded(fallback=Fallback(static=HttpAnswer()))).answer(context, None)
+    assert answer is not None
+    assert answer.value == HttpAnswer()
 
 
 def test_a_request_has_a_part_in_what_is_kept_where_something_is() -> None:

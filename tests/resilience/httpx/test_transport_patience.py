@@ -68,7 +68,8 @@ def test_who_is_in_a_hurry_does_not_wait_for_who_is_not(backend: str) -> None:
         async with httpx.AsyncClient(transport=transport) as client, anyio.create_task_group() as tasks:
             tasks.start_soon(one, client, answers, None)
             await anyio.wait_all_tasks_blocked()
-            tasks.start_soon(one, client, answers, SHORT_S, dependency)
+            with anyio.fail_after(LONG_S):
+                await one(client, answers, SHORT_S, dependency)
 
     run(backend, task)
     assert answers == ["live", "late"]
