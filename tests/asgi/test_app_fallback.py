@@ -15,8 +15,8 @@ from autoglm_throttle.asgi.blame import excuse
 from autoglm_throttle.model import FallbackContext, Outcome, Refused, State
 from autoglm_throttle.model.decision import Decision
 from autoglm_throttle.resilience.feature import Fallback
-from autoglm_throttle.resilience.http_answer import HttpAnswer
-from autoglm_throttle.resilience.http_body import Keep
+from autoglm_throttle.resilience.http.answer import HttpAnswer
+from autoglm_throttle.resilience.http.body import Keep
 from autoglm_throttle.settings import BreakerSettings
 from autoglm_throttle.testing import ManualThrottle
 from tests.asgi.drive import never, request, send_scope, websocket_scope
@@ -464,7 +464,7 @@ async def test_a_key_that_fails_keeps_nothing() -> None:
         {"headers": {"host": "other"}},
         {"scheme": "https"},
         {"raw_path": b"/%2F"},
-        {"method": "HEAD"},
+        {"method": "POST"},
     ],
     ids=str,
 )
@@ -473,6 +473,14 @@ async def test_one_answer_does_not_stand_in_for_another(other: dict[str, Any]) -
     await service.ask(200)
     assert (await service.ask(500)).status == 200
     assert (await service.ask(500, **other)).status == 500
+
+
+async def test_what_answered_get_answers_head_without_its_body() -> None:
+    service = stale()
+    body = (await service.ask(answering(200, b"whole"))).body
+    answer = await service.ask(500, method="HEAD")
+    assert (body, answer.status, answer.body) == (b"whole", 200, b"")
+    assert answer.header("content-length") == "5"
 
 
 async def test_what_the_user_calls_no_success_is_not_kept() -> None:
