@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from autoglm_throttle.control.quota import Quota
     from autoglm_throttle.limiting.shared.redis_fleet import Fleet
     from autoglm_throttle.redis_client import RedisClients
-    from autoglm_throttle.resilience.shared import RedisBreakerStore
+    from autoglm_throttle.resilience.shared.redis_store import RedisBreakerStore
 
 WITH_GATE = frozenset({Policy.ADAPTIVE, Policy.GATE})
 
@@ -196,8 +196,8 @@ def breaker_store(settings: Settings, clock: Clock) -> RedisBreakerStore | None:
     """The state of breakers that all processes share; None where each goes by itself."""
     if not settings.breaker_shared:
         return None
-    from autoglm_throttle.resilience.shared import TIMEOUT_S, RedisBreakerStore
-    from autoglm_throttle.resilience.shared_wire import SharedRules
+    from autoglm_throttle.resilience.shared.redis_store import TIMEOUT_S, RedisBreakerStore
+    from autoglm_throttle.resilience.shared.wire import SharedRules
 
     clients = redis_clients(settings)
     rules = SharedRules(

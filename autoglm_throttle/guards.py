@@ -16,8 +16,8 @@ from autoglm_throttle.resilience.circuit import Circuit
 from autoglm_throttle.resilience.degradation import LadderRules
 from autoglm_throttle.resilience.feature import Fallback, Feature
 from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.resilience.http_cache import HttpCache
-from autoglm_throttle.resilience.http_served import HttpServed
+from autoglm_throttle.resilience.http.cache import HttpCache
+from autoglm_throttle.resilience.http.served import HttpServed
 from autoglm_throttle.resilience.judge import Classify, Judge
 from autoglm_throttle.resilience.ladder_watch import Degradation
 from autoglm_throttle.resilience.notes import note
@@ -32,7 +32,7 @@ from autoglm_throttle.settings.problem import spelled
 from autoglm_throttle.snapshot import GuardsView
 
 if TYPE_CHECKING:
-    from autoglm_throttle.resilience.shared import RedisBreakerStore
+    from autoglm_throttle.resilience.shared.redis_store import RedisBreakerStore
 
 _log = logging.getLogger("autoglm_throttle")
 

@@ -16,8 +16,8 @@ from autoglm_throttle.snapshot import REPLACEABLE
 
 if TYPE_CHECKING:
     from autoglm_throttle.asgi.watched import Watched
-    from autoglm_throttle.resilience.http_answer import HttpAnswer
-    from autoglm_throttle.resilience.http_body import Keep
+    from autoglm_throttle.resilience.http.answer import HttpAnswer
+    from autoglm_throttle.resilience.http.body import Keep
 
 Message = dict[str, Any]
 Send = Callable[[Message], Awaitable[None]]

@@ -7,9 +7,9 @@ from typing import Any
 
 from autoglm_throttle.model import Clock, FallbackContext, Rung
 from autoglm_throttle.resilience.degradation import Choice
-from autoglm_throttle.resilience.http_answer import HttpAnswer, Pairs
-from autoglm_throttle.resilience.http_served import HttpServed
-from autoglm_throttle.resilience.http_stale import Ask, degraded
+from autoglm_throttle.resilience.http.answer import HttpAnswer, Pairs
+from autoglm_throttle.resilience.http.served import HttpServed
+from autoglm_throttle.resilience.http.stale import Ask, degraded
 from autoglm_throttle.resilience.seldom import Seldom
 
 Scope = MutableMapping[str, Any]

@@ -17,7 +17,7 @@ from autoglm_throttle.snapshot import REPLACEABLE
 
 if TYPE_CHECKING:
     from autoglm_throttle.asgi.fallbacks import Fallbacks
-    from autoglm_throttle.resilience.http_answer import HttpAnswer
+    from autoglm_throttle.resilience.http.answer import HttpAnswer
     from autoglm_throttle.throttle import Throttle
 
 Scope = MutableMapping[str, Any]

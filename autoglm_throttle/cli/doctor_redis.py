@@ -21,7 +21,7 @@ from autoglm_throttle.limiting.shared.store import VALUES, Charge, Trouble
 from autoglm_throttle.limiting.shared.wire import Ask, WindowWire, script
 from autoglm_throttle.model import UserLimit
 from autoglm_throttle.redis_client import RedisClients, RedisOptions
-from autoglm_throttle.resilience import scripts as breakers
+from autoglm_throttle.resilience.shared import scripts as breakers
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.quantity import plain
 from autoglm_throttle.settings.redis_url import RedisUrl, Topology, parse_redis_url

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from autoglm_throttle.model import GuardRefused, Outcome, Pass, Refusal
 from autoglm_throttle.resilience.degradation import Choice
-from autoglm_throttle.resilience.http_call import HttpCall
+from autoglm_throttle.resilience.http.call import HttpCall
 from autoglm_throttle.resilience.served import Served
 from autoglm_throttle.settings.guard_policy import NAME_CHARACTERS
 from autoglm_throttle.settings.installing import how_to_install
@@ -21,7 +21,7 @@ try:
 except ImportError:
     raise ImportError(f"guarded transports need httpx: {how_to_install('httpx')}", name="httpx") from None
 
-from autoglm_throttle.resilience.httpx_bodies import (
+from autoglm_throttle.resilience.http.bodies import (
     AsyncBody,
     Body,
     Steps,
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from autoglm_throttle.resilience.guard import Guard
-    from autoglm_throttle.resilience.http_served import HttpServed, Key, Landing
-    from autoglm_throttle.resilience.http_stale import Ask
+    from autoglm_throttle.resilience.http.served import HttpServed, Key, Landing
+    from autoglm_throttle.resilience.http.stale import Ask
 
 
 CHECKSUM_CHARACTERS: Final = 16

@@ -20,7 +20,7 @@ from autoglm_throttle.resilience.shelf import Shelf
 
 if TYPE_CHECKING:
     from autoglm_throttle.resilience.circuit import Circuit
-    from autoglm_throttle.resilience.http_served import HttpServed
+    from autoglm_throttle.resilience.http.served import HttpServed
     from autoglm_throttle.resilience.ladder_watch import Degradation
     from autoglm_throttle.resilience.stale_cache import StaleCache
 

@@ -11,7 +11,7 @@ from autoglm_throttle import Priority, ThrottleMiddleware
 from autoglm_throttle.model import BreakerView, GuardRefused, Refusal, State
 from autoglm_throttle.model.breaker import Cause
 from autoglm_throttle.resilience.feature import Fallback
-from autoglm_throttle.resilience.http_answer import HttpAnswer
+from autoglm_throttle.resilience.http.answer import HttpAnswer
 from autoglm_throttle.settings import BreakerSettings
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
 from tests.asgi.drive import Answer, App, Message, http_scope, request, send_scope

@@ -13,7 +13,7 @@ from autoglm_throttle.cli.doctor_rights import ARGUMENTS, refused
 from autoglm_throttle.gpu import fleet as gpu_fleet
 from autoglm_throttle.limiting.shared import redis_fleet
 from autoglm_throttle.limiting.shared.redis_script import CLUSTER_RIGHTS, RIGHTS
-from autoglm_throttle.resilience import scripts as breakers
+from autoglm_throttle.resilience.shared import scripts as breakers
 from tests.cli.findings import PASSWORD, WELL, Doctor, by_item, not_well
 from tests.stores.server import RedisServer
 

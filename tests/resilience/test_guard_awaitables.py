@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial
 from typing import Any
 
@@ -213,7 +213,11 @@ def test_a_coroutine_that_is_closed_before_it_began_is_closed_within() -> None:
 async def test_a_task_that_is_cancelled_before_it_begins_gives_its_place_back() -> None:
     circuit = Clocked(Rules(max_in_flight=3))
     ends = asyncio.Event()
-    task = asyncio.create_task(Guard(circuit)(ends.wait)())
+
+    def later() -> Coroutine[Any, Any, bool]:
+        return ends.wait()
+
+    task = asyncio.create_task(Guard(circuit)(later)())
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -13,8 +13,8 @@ from autoglm_throttle.resilience.circuit import Circuit
 from autoglm_throttle.resilience.degradation import LadderRules
 from autoglm_throttle.resilience.feature import Fallback, Feature
 from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.resilience.http_cache import HttpCache
-from autoglm_throttle.resilience.http_served import HttpServed
+from autoglm_throttle.resilience.http.cache import HttpCache
+from autoglm_throttle.resilience.http.served import HttpServed
 from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport
 from autoglm_throttle.resilience.judge import Judge
 from autoglm_throttle.resilience.ladder_watch import Degradation

@@ -7,9 +7,9 @@ import pytest
 
 from autoglm_throttle.model import FallbackContext, Level
 from autoglm_throttle.resilience.feature import Fallback
-from autoglm_throttle.resilience.http_answer import HttpAnswer
-from autoglm_throttle.resilience.http_served import HttpServed
-from autoglm_throttle.resilience.http_stale import Ask
+from autoglm_throttle.resilience.http.answer import HttpAnswer
+from autoglm_throttle.resilience.http.served import HttpServed
+from autoglm_throttle.resilience.http.stale import Ask
 from autoglm_throttle.resilience.served import Served
 from tests.resilience.httpx.guarded_calls import URL, Guarded, call, status
 

@@ -19,7 +19,7 @@ from autoglm_throttle.model import (
     State,
 )
 from autoglm_throttle.resilience.feature import Fallback
-from autoglm_throttle.resilience.http_answer import HttpAnswer
+from autoglm_throttle.resilience.http.answer import HttpAnswer
 from autoglm_throttle.resilience.httpx import TransportRefused
 from autoglm_throttle.resilience.judge import Judge
 from autoglm_throttle.resilience.rules import Rules

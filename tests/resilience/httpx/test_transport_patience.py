@@ -11,8 +11,8 @@ import pytest
 
 from autoglm_throttle.model import Outcome
 from autoglm_throttle.resilience.feature import Fallback
-from autoglm_throttle.resilience.http_served import ALONE_S
-from autoglm_throttle.resilience.http_stale import Ask
+from autoglm_throttle.resilience.http.served import ALONE_S
+from autoglm_throttle.resilience.http.stale import Ask
 from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport
 from autoglm_throttle.resilience.rules import Rules
 from autoglm_throttle.resilience.served import Served

@@ -13,7 +13,7 @@ import pytest
 
 from autoglm_throttle.model import Cause, Outcome, Refusal, Rung, State
 from autoglm_throttle.resilience.feature import Fallback
-from autoglm_throttle.resilience.http_answer import HttpAnswer
+from autoglm_throttle.resilience.http.answer import HttpAnswer
 from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport, TransportRefused
 from autoglm_throttle.resilience.rules import Rules
 from autoglm_throttle.resilience.served import Served

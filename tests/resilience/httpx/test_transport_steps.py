@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from autoglm_throttle.resilience.httpx_bodies import Steps
+from autoglm_throttle.resilience.http.bodies import Steps
 from autoglm_throttle.resilience.rules import Rules
 from tests.resilience.httpx.guarded_calls import URL, Guarded, Parts, call
 

@@ -9,9 +9,9 @@ import pytest
 
 from autoglm_throttle.doorbell import doorbell
 from autoglm_throttle.redis_client import RedisClients, RedisOptions
-from autoglm_throttle.resilience import push
-from autoglm_throttle.resilience.shared import TIMEOUT_S, RedisBreakerStore
-from autoglm_throttle.resilience.shared_wire import SharedRules
+from autoglm_throttle.resilience.shared import push
+from autoglm_throttle.resilience.shared.redis_store import TIMEOUT_S, RedisBreakerStore
+from autoglm_throttle.resilience.shared.wire import SharedRules
 from tests.resilience.shared.fleets import PATIENCE_S
 from tests.stores.polling import until
 

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 
 from autoglm_throttle.model import State
-from autoglm_throttle.resilience.shared import RedisBreakerStore
+from autoglm_throttle.resilience.shared.redis_store import RedisBreakerStore
 from autoglm_throttle.resilience.store import Ask, Remote
 from tests.stores.polling import until
 

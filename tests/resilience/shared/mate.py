@@ -19,8 +19,8 @@ from autoglm_throttle.model import Pass, State
 from autoglm_throttle.redis_client import RedisClients, RedisOptions
 from autoglm_throttle.resilience.circuit import Circuit
 from autoglm_throttle.resilience.rules import Rules
-from autoglm_throttle.resilience.shared import TIMEOUT_S, RedisBreakerStore
-from autoglm_throttle.resilience.shared_wire import SharedRules
+from autoglm_throttle.resilience.shared.redis_store import TIMEOUT_S, RedisBreakerStore
+from autoglm_throttle.resilience.shared.wire import SharedRules
 
 TASKS = 50
 LEASE_S = 0.5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoglm_throttle.resilience.absence import FAILURES, JITTER, LONGEST_S, Absence
+from autoglm_throttle.resilience.shared.absence import FAILURES, JITTER, LONGEST_S, Absence
 
 
 def plain() -> Absence:

@@ -13,9 +13,9 @@ import anyio
 import pytest
 
 from autoglm_throttle.model import Cause, Outcome, State
-from autoglm_throttle.resilience import push, teller
-from autoglm_throttle.resilience.shared import RedisBreakerStore
-from autoglm_throttle.resilience.shared_wire import escaped
+from autoglm_throttle.resilience.shared import push, teller
+from autoglm_throttle.resilience.shared.redis_store import RedisBreakerStore
+from autoglm_throttle.resilience.shared.wire import escaped
 from autoglm_throttle.resilience.store import Ask, BreakerStore, Lease, Remote
 from tests.loops import run
 from tests.resilience.shared.conftest import Made
@@ -291,7 +291,7 @@ def test_a_lease_for_a_thread_that_is_interrupted_goes_back(
     watched(here)
     goes_on = held_up(here)
     with monkeypatch.context() as patch:
-        patch.setattr("autoglm_throttle.resilience.shared.threading", Threading)
+        patch.setattr("autoglm_throttle.resilience.shared.redis_store.threading", Threading)
         with pytest.raises(KeyboardInterrupt):
             here.acquire("a", PATIENT)
     goes_on.set()

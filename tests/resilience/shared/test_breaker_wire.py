@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from redis.crc import key_slot
 
 from autoglm_throttle.model import Cause, Outcome, State
-from autoglm_throttle.resilience.outbox import Finish
-from autoglm_throttle.resilience.shared_wire import (
+from autoglm_throttle.resilience.shared.outbox import Finish
+from autoglm_throttle.resilience.shared.wire import (
     LONGEST_S,
     ConfusedReply,
     Message,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoglm_throttle.model import Cause, Outcome, State
-from autoglm_throttle.resilience.outbox import MOST, Finish, Opening, Outbox, Verb
+from autoglm_throttle.resilience.shared.outbox import MOST, Finish, Opening, Outbox, Verb
 
 
 def opening(name: str, until_s: float = 10.0, known: int = 0) -> Opening:

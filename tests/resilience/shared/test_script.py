@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.model import Cause, Outcome, State
-from autoglm_throttle.resilience.outbox import Finish
-from autoglm_throttle.resilience.shared_wire import Reply, SharedRules, Wire, Words, reply, script, states
+from autoglm_throttle.resilience.shared.outbox import Finish
+from autoglm_throttle.resilience.shared.wire import Reply, SharedRules, Wire, Words, reply, script, states
 from autoglm_throttle.resilience.store import Ask, Remote
 from tests.resilience.shared.fleets import ONE
 from tests.stores.server import RedisServer

@@ -8,10 +8,10 @@ import time
 import pytest
 
 from autoglm_throttle.model import Outcome, Pass, Refusal, State
-from autoglm_throttle.resilience import teller
 from autoglm_throttle.resilience.circuit import Circuit
 from autoglm_throttle.resilience.rules import Rules
-from autoglm_throttle.resilience.shared import RedisBreakerStore
+from autoglm_throttle.resilience.shared import teller
+from autoglm_throttle.resilience.shared.redis_store import RedisBreakerStore
 from tests.resilience.shared.conftest import Made
 from tests.resilience.shared.fleets import PATIENCE_S
 from tests.stores.polling import until

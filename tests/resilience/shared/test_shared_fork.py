@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from autoglm_throttle.model import Cause, Outcome, State
-from autoglm_throttle.resilience import shared
+from autoglm_throttle.resilience.shared import redis_store
 from autoglm_throttle.resilience.store import Ask, Lease, Remote
 from tests.resilience.shared.conftest import Made
 from tests.resilience.shared.fleets import PATIENCE_S, watched
@@ -70,7 +70,7 @@ def test_what_a_child_does_first_can_be_seen_without_one(made: Made, redis_url: 
     until(lambda: store._ledger.own("a"), PATIENCE_S, "it is told")
     store.stop(PATIENCE_S)
     store._pid = 0
-    shared._after_fork_in_child()
+    redis_store._after_fork_in_child()
     assert (store.running, store.listening, store._ledger.position("a")) == (False, False, (0, True))
     assert store.known("a") is not None
     diary.reads(State.OPEN)

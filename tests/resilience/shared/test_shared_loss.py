@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.model import Cause, Outcome, State
-from autoglm_throttle.resilience import absence, push, teller
-from autoglm_throttle.resilience.scripts import RIGHTS
-from autoglm_throttle.resilience.shared import RedisBreakerStore
+from autoglm_throttle.resilience.shared import absence, push, teller
+from autoglm_throttle.resilience.shared.redis_store import RedisBreakerStore
+from autoglm_throttle.resilience.shared.scripts import RIGHTS
 from autoglm_throttle.resilience.store import Ask, Lease, Remote
 from tests.resilience.shared.conftest import Made
 from tests.resilience.shared.fleets import ONE, PATIENCE_S, SOON_S, watched

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from autoglm_throttle.model import Cause, State
-from autoglm_throttle.resilience.shared import RedisBreakerStore
+from autoglm_throttle.resilience.shared.redis_store import RedisBreakerStore
 from autoglm_throttle.resilience.store import Ask, Lease
 from tests.resilience.shared import mate
 from tests.resilience.shared.conftest import Made

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.model import Cause, State
-from autoglm_throttle.resilience.outbox import Opening, Verb
+from autoglm_throttle.resilience.shared.outbox import Opening, Verb
+from autoglm_throttle.resilience.shared.watch import Watch
 from autoglm_throttle.resilience.store import Remote
-from autoglm_throttle.resilience.watch import Watch
 from tests.resilience.shared.fleets import Diary
 
 OPEN = Remote(5, State.OPEN, wait_s=2.0, rounds=1, cause=Cause.FAILURES)

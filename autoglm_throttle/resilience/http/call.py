@@ -6,10 +6,10 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.model import On429, Outcome, Pass
-from autoglm_throttle.resilience.http_body import BodyWatch
-from autoglm_throttle.resilience.http_fields import body_bytes, retry_after_s
-from autoglm_throttle.resilience.http_served import Landing
-from autoglm_throttle.resilience.http_stale import Ask, kept
+from autoglm_throttle.resilience.http.body import BodyWatch
+from autoglm_throttle.resilience.http.fields import body_bytes, retry_after_s
+from autoglm_throttle.resilience.http.served import Landing
+from autoglm_throttle.resilience.http.stale import Ask, kept
 from autoglm_throttle.resilience.judge import status_outcome
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import httpx
 
     from autoglm_throttle.resilience.circuit import Circuit
-    from autoglm_throttle.resilience.http_answer import Pairs
-    from autoglm_throttle.resilience.http_served import HttpServed, Key
+    from autoglm_throttle.resilience.http.answer import Pairs
+    from autoglm_throttle.resilience.http.served import HttpServed, Key
 
 SWITCHING: Final = 101
 """What follows this status is no HTTP any more, so nothing is waited for."""

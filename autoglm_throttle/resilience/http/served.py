@@ -14,10 +14,10 @@ from autoglm_throttle.resilience.coalesce import Flights
 from autoglm_throttle.resilience.degradation import Choice
 from autoglm_throttle.resilience.fallback import ERROR, LOAD, REFRESH, Answer, Check, Counted, Rungs
 from autoglm_throttle.resilience.feature import UNSET, Feature
-from autoglm_throttle.resilience.http_answer import HttpAnswer, Pairs
-from autoglm_throttle.resilience.http_body import Keep
-from autoglm_throttle.resilience.http_cache import HttpCache
-from autoglm_throttle.resilience.http_stale import Ask, Kept, keeping, varies_by
+from autoglm_throttle.resilience.http.answer import HttpAnswer, Pairs
+from autoglm_throttle.resilience.http.body import Keep
+from autoglm_throttle.resilience.http.cache import HttpCache
+from autoglm_throttle.resilience.http.stale import Ask, Kept, keeping, varies_by
 from autoglm_throttle.resilience.seldom import Seldom
 from autoglm_throttle.resilience.stale_cache import StaleCache
 

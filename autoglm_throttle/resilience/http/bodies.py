@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import httpx
 
 from autoglm_throttle.resilience.calls import within
-from autoglm_throttle.resilience.http_answer import HttpAnswer
-from autoglm_throttle.resilience.http_call import HttpCall, pairs
-from autoglm_throttle.resilience.http_stale import DEGRADED, degraded
+from autoglm_throttle.resilience.http.answer import HttpAnswer
+from autoglm_throttle.resilience.http.call import HttpCall, pairs
+from autoglm_throttle.resilience.http.stale import DEGRADED, degraded
 
 if TYPE_CHECKING:
     from autoglm_throttle.model import Rung
     from autoglm_throttle.resilience.fallback import Answer
-    from autoglm_throttle.resilience.http_body import BodyWatch
+    from autoglm_throttle.resilience.http.body import BodyWatch
 
 T = TypeVar("T")
 

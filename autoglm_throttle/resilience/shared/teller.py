@@ -11,14 +11,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.model import Outcome
-from autoglm_throttle.resilience.outbox import Finish, Opening, Verb, Write
-from autoglm_throttle.resilience.scripts import Scripts, explained, final
-from autoglm_throttle.resilience.shared_wire import Reply, SharedRules, Wire, Words, reply, states
+from autoglm_throttle.resilience.shared.outbox import Finish, Opening, Verb, Write
+from autoglm_throttle.resilience.shared.scripts import Scripts, explained, final
+from autoglm_throttle.resilience.shared.wire import Reply, SharedRules, Wire, Words, reply, states
 
 if TYPE_CHECKING:
     from autoglm_throttle.model import Clock
-    from autoglm_throttle.resilience.ledger import Ledger
-    from autoglm_throttle.resilience.question import Question
+    from autoglm_throttle.resilience.shared.ledger import Ledger
+    from autoglm_throttle.resilience.shared.question import Question
     from autoglm_throttle.resilience.store import Lease, Remote
 
 THREAD: Final = "autoglm-throttle-breakers"

@@ -19,9 +19,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from autoglm_throttle.model import Rung
-from autoglm_throttle.resilience.http_answer import HttpAnswer, Pairs, sendable
-from autoglm_throttle.resilience.http_fields import age_s, directives, joined, members, moment, seconds
-from autoglm_throttle.resilience.http_personal import addressing, personal
+from autoglm_throttle.resilience.http.answer import HttpAnswer, Pairs, sendable
+from autoglm_throttle.resilience.http.fields import age_s, directives, joined, members, moment, seconds
+from autoglm_throttle.resilience.http.personal import addressing, personal
 
 METHODS = frozenset({"GET", "HEAD"})
 

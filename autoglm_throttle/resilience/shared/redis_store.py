@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from autoglm_throttle.model import Cause, Outcome, State
-from autoglm_throttle.resilience.ledger import Ledger
-from autoglm_throttle.resilience.outbox import Finish, Opening, Verb
-from autoglm_throttle.resilience.push import Push
-from autoglm_throttle.resilience.question import Bell, Question
-from autoglm_throttle.resilience.scripts import Scripts, SyncClient
-from autoglm_throttle.resilience.shared_wire import SharedRules, message
+from autoglm_throttle.resilience.shared.ledger import Ledger
+from autoglm_throttle.resilience.shared.outbox import Finish, Opening, Verb
+from autoglm_throttle.resilience.shared.push import Push
+from autoglm_throttle.resilience.shared.question import Bell, Question
+from autoglm_throttle.resilience.shared.scripts import Scripts, SyncClient
+from autoglm_throttle.resilience.shared.teller import Teller
+from autoglm_throttle.resilience.shared.wire import SharedRules, message
 from autoglm_throttle.resilience.store import Ask, Lease, Remote
-from autoglm_throttle.resilience.teller import Teller
 
 if TYPE_CHECKING:
     from autoglm_throttle.model import Clock

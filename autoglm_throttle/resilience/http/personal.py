@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from autoglm_throttle.resilience.http_answer import Pairs
+from autoglm_throttle.resilience.http.answer import Pairs
 
 _ANSWER: Final = frozenset(
     {

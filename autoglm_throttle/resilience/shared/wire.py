@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import quote, unquote
 
 from autoglm_throttle.model import Cause, State
-from autoglm_throttle.resilience.outbox import Finish
+from autoglm_throttle.resilience.shared.outbox import Finish
 from autoglm_throttle.resilience.store import Ask, Lease, Remote
 
 Words: TypeAlias = tuple[tuple[str, ...], tuple[str | int, ...]]

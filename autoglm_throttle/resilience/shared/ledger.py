@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.model import Outcome
-from autoglm_throttle.resilience.absence import Absence
-from autoglm_throttle.resilience.outbox import Finish, Outbox, Write
-from autoglm_throttle.resilience.question import Question
+from autoglm_throttle.resilience.shared.absence import Absence
+from autoglm_throttle.resilience.shared.outbox import Finish, Outbox, Write
+from autoglm_throttle.resilience.shared.question import Question
+from autoglm_throttle.resilience.shared.watch import Watch
 from autoglm_throttle.resilience.store import Ask, Lease, Remote
-from autoglm_throttle.resilience.watch import Watch
 
 if TYPE_CHECKING:
     from autoglm_throttle.model import Clock

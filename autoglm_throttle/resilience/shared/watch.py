@@ -8,7 +8,7 @@ from dataclasses import replace
 from inspect import ismethod
 
 from autoglm_throttle.model import State
-from autoglm_throttle.resilience.outbox import Opening, Verb, Write
+from autoglm_throttle.resilience.shared.outbox import Opening, Verb, Write
 from autoglm_throttle.resilience.store import Remote
 
 OPERATORS = (State.FORCED_OPEN, State.DISABLED)

@@ -6,8 +6,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from autoglm_throttle.resilience.http_answer import Pairs
-from autoglm_throttle.resilience.http_stale import METHODS, Ask, Kept, keeping, kept, outdates, varies_by
+from autoglm_throttle.resilience.http.answer import Pairs
+from autoglm_throttle.resilience.http.stale import METHODS, Ask, Kept, keeping, kept, outdates, varies_by
 from autoglm_throttle.resilience.stale_cache import StaleCache
 
 KEPT_BYTES: Final = 64 * 1024 * 1024

@@ -1,0 +1,1 @@
+"""Breakers that the processes of a fleet share, in a Redis."""
