@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from autoglm_throttle.resilience.http_answer import HttpAnswer
+from autoglm_throttle.resilience.http.answer import HttpAnswer
 
 
 def test_an_answer_of_nothing_is_an_empty_200() -> None:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.resilience.http_cache import HttpCache
-from autoglm_throttle.resilience.http_stale import Ask, Kept
+from autoglm_throttle.resilience.http.cache import HttpCache
+from autoglm_throttle.resilience.http.stale import Ask, Kept
 
 URL = "http://vectors.test/near"
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.resilience.http_fields import (
+from autoglm_throttle.resilience.http.fields import (
     SECONDS_AT_MOST,
     age_s,
     body_bytes,

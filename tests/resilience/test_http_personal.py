@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.resilience.http_answer import Pairs
-from autoglm_throttle.resilience.http_personal import ADDRESSING, HARMLESS, addressing, personal
+from autoglm_throttle.resilience.http.answer import Pairs
+from autoglm_throttle.resilience.http.personal import ADDRESSING, HARMLESS, addressing, personal
 
 BROWSER = (
     ("Host", "shop.test"),

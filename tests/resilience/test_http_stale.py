@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.model import Rung
-from autoglm_throttle.resilience.http_answer import HttpAnswer
-from autoglm_throttle.resilience.http_stale import (
+from autoglm_throttle.resilience.http.answer import HttpAnswer
+from autoglm_throttle.resilience.http.stale import (
     Ask,
     Kept,
     beyond_s,
