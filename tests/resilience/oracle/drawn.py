@@ -23,9 +23,45 @@ SPANS_S = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 30.0)
 STEPS_BACK_S = (0.125, 1.0, 5.0, 60.0)
 
 
+def plain() -> st.SearchStrategy[Rules]:
+    """As most users have them."""
+    return st.builds(
+        Rules,
+        failures=st.integers(2, 4),
+        open_s=st.just(1.0),
+        backoff=st.sampled_from([1.0, 2.0]),
+        half_open_max=st.integers(1, 2),
+        trial_lease_s=st.just(2.0),
+    )
+
+
+def ramping() -> st.SearchStrategy[Rules]:
+    """With several steps of a ramp, and easily opened."""
+    return st.builds(
+        Rules,
+        failures=st.just(1),
+        open_s=st.just(1.0),
+        ramp=st.sampled_from([ramp for ramp in RAMPS if len(ramp) > 1]),
+        ramp_step_s=st.sampled_from([0.5, 1.0]),
+        max_in_flight=st.sampled_from([0, 3]),
+    )
+
+
+def windowed() -> st.SearchStrategy[Rules]:
+    """By rates alone."""
+    return st.builds(
+        Rules,
+        trip=st.sampled_from([frozenset({Trip.FAILURE_RATE}), frozenset({Trip.SLOW_RATE})]),
+        window=st.just(4),
+        window_s=st.sampled_from([None, 1.25, 2.5]),
+        min_calls=st.integers(2, 4),
+        slow_is=st.sampled_from(SlowIs),
+    )
+
+
 @st.composite
 def rules(draw: st.DrawFn) -> Rules:
-    """Any rules that the settings would let through."""
+    """Any that the settings would let through."""
     open_s = draw(st.sampled_from([0.5, 1.0, 4.0]))
     window = draw(st.integers(1, 6))
     return Rules(

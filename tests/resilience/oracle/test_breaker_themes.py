@@ -1,0 +1,48 @@
+"""The breaker beside its oracle, one part of it at work: what chance seldom gets to is met at once."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize
+
+from autoglm_throttle.model import State
+from autoglm_throttle.resilience.rules import Rules
+from tests.resilience.oracle import drawn
+from tests.resilience.oracle.test_breaker_machine import BreakerMachine, Guest
+
+SHORT = settings(
+    max_examples=settings().max_examples * 2 // 3, stateful_step_count=50, report_multiple_bugs=False
+)
+
+
+class RampMachine(BreakerMachine):
+    """On its way up, and nobody comes in between."""
+
+    @initialize(rules=drawn.ramping())
+    def begin(self, rules: Rules) -> None:
+        self.set_out(rules, set(), State.RAMPING)
+
+
+class WindowMachine(BreakerMachine):
+    """Closed, and judged by rates."""
+
+    @initialize(rules=drawn.windowed())
+    def begin(self, rules: Rules) -> None:
+        self.set_out(rules, set(), State.CLOSED)
+
+
+class OperatedMachine(BreakerMachine):
+    """Usual rules, and an operator, who may be the fleet's."""
+
+    @initialize(rules=drawn.plain(), fleet=st.booleans())
+    def begin(self, rules: Rules, fleet: bool) -> None:
+        self.set_out(rules, {Guest.OPERATOR, Guest.FLEET} if fleet else {Guest.OPERATOR}, State.OPEN)
+
+
+TestRamp = RampMachine.TestCase
+TestRamp.settings = SHORT
+TestWindow = WindowMachine.TestCase
+TestWindow.settings = SHORT
+TestOperated = OperatedMachine.TestCase
+TestOperated.settings = SHORT
