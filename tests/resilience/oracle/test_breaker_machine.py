@@ -62,13 +62,13 @@ THEN = {
     State.OPEN: ("sit_it_out", "sit_it_out", "sit_it_out", "sit_it_out"),
     State.HALF_OPEN: ("ask", "ask", "recovery", "recovery", "settle_newest"),
     State.RAMPING: ("ask", "results_come", *["climb"] * 6),
-    State.FORCED_OPEN: ("operate", "operate"),
-    State.DISABLED: ("operate", "operate"),
+    State.FORCED_OPEN: ("operate",),
+    State.DISABLED: ("operate",),
 }
 """What makes something of a state, so often that chance gets somewhere."""
 STARTS = (State.CLOSED, State.CLOSED, State.OPEN, State.RAMPING)
 GUESTS = {
-    Guest.FLEET: ("lease", "grant", "hear", "hear", "hear_old_news"),
+    Guest.FLEET: ("lease", "grant", "hear", "hear", "hear", "hear_old_news"),
     Guest.OPERATOR: ("operate", "open_for"),
     Guest.CLOCK: ("step_back", "step_back"),
 }
@@ -186,7 +186,9 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
 
     def operate(self, data: st.DataObject) -> None:
         verbs = ("force_open", "disable", "metrics_only", "reset", "reset", "reset")
-        verb = data.draw(st.sampled_from(verbs), "verb")
+        self.decide(data.draw(st.sampled_from(verbs), "verb"))
+
+    def decide(self, verb: str) -> None:
         self.both(lambda breaker, now: getattr(breaker, verb)(now))
         to = {"force_open": State.FORCED_OPEN, "disable": State.DISABLED}.get(verb, State.CLOSED)
         self.oracle.operate(to, self.now, metrics_only=verb == "metrics_only")

@@ -33,11 +33,12 @@ class WindowMachine(BreakerMachine):
 
 
 class OperatedMachine(BreakerMachine):
-    """Usual rules, and an operator, who may be the fleet's."""
+    """Usual rules, and whatever operators decide, here and elsewhere."""
 
-    @initialize(rules=drawn.plain(), fleet=st.booleans())
-    def begin(self, rules: Rules, fleet: bool) -> None:
-        self.set_out(rules, {Guest.OPERATOR, Guest.FLEET} if fleet else {Guest.OPERATOR}, State.OPEN)
+    @initialize(rules=drawn.plain(), verb=st.sampled_from(["force_open", "disable", "reset"]))
+    def begin(self, rules: Rules, verb: str) -> None:
+        self.set_out(rules, {Guest.OPERATOR, Guest.FLEET}, State.OPEN)
+        self.decide(verb)
 
 
 TestRamp = RampMachine.TestCase
