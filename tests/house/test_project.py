@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -114,3 +115,9 @@ def test_the_machines_entry_can_be_run() -> None:
     listed = subprocess.run(["bash", "-n", ".ci/run"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert listed.returncode == 0, listed.stderr
     assert (ROOT / ".ci" / "run").stat().st_mode & 0o100
+
+
+def test_no_module_of_the_tests_hides_one_of_python() -> None:
+    """Their folders are on the path of every process that a test starts."""
+    names = {path.stem for path in (ROOT / "tests").rglob("*.py")} - {"__main__"}
+    assert names.isdisjoint(sys.stdlib_module_names)

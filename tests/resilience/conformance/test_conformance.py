@@ -11,9 +11,9 @@ from tests.resilience import degrading, faces
 from tests.resilience.conformance.calls import Calls
 from tests.resilience.conformance.fallbacks import Fallbacks
 from tests.resilience.conformance.fleet import Fleet
-from tests.resilience.conformance.http import Http
 from tests.resilience.conformance.lines import Line, lines
 from tests.resilience.conformance.machine import Machine
+from tests.resilience.conformance.over_http import Http
 from tests.resilience.conformance.page import page
 from tests.resilience.conformance.spoken import Stage
 from tests.resilience.conformance.spoken_rules import others, rules
