@@ -66,7 +66,7 @@ class LabelMatchers(Form[str]):
     allowed = 'label matchers of PromQL such as cluster="a",Hostname=~"gpu-.*"'
     example = 'cluster="a"'
     _one = re.compile(
-        r"""\s*[a-zA-Z_][a-zA-Z0-9_]*\s*(?:=~|!~|!=|=)\s*("|')(?:(?!\1)[^\\]|\\.)*+\1\s*(?:,|\Z)"""
+        r"""\s*[a-zA-Z_][a-zA-Z0-9_]*\s*(?:=~|!~|!=|=)\s*("|')(?:(?!\1)[^\\]|\\.)*\1\s*(?:,|\Z)"""
     )
 
     def parse(self, raw: object) -> str:
