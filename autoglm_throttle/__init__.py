@@ -1,14 +1,15 @@
 """ASGI middleware that keeps a GPU service answering when demand is more than it can do."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
 from autoglm_throttle.asgi import EXPOSED_FIELDS, Caller, ThrottleMiddleware, exempt, mark
 from autoglm_throttle.limiting.gate import GateView, Ticket
 from autoglm_throttle.model import (
-    BreakerView,
     Cause,
     Criticality,
     Decision,
     Demand,
-    FallbackContext,
     GpuProvider,
     GpuSample,
     GuardRefused,
@@ -36,7 +37,6 @@ from autoglm_throttle.model import (
     WindowState,
 )
 from autoglm_throttle.permit import Permit, Rejection
-from autoglm_throttle.resilience.feature import Fallback
 from autoglm_throttle.settings import (
     BreakerSettings,
     ConfigError,
@@ -49,6 +49,11 @@ from autoglm_throttle.settings import (
 from autoglm_throttle.snapshot import Snapshot
 from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.version import __version__
+
+if TYPE_CHECKING:
+    from autoglm_throttle.model.breaker_view import BreakerView
+    from autoglm_throttle.model.fallback_context import FallbackContext
+    from autoglm_throttle.resilience.feature import Fallback
 
 __all__ = [
     "EXPOSED_FIELDS",
@@ -103,3 +108,16 @@ __all__ = [
     "exempt",
     "mark",
 ]
+
+_LATER: Final = {
+    "BreakerView": "model.breaker_view",
+    "Fallback": "resilience.feature",
+    "FallbackContext": "model.fallback_context",
+}
+"""Names that only guards need: an import of the package does without their modules."""
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)

@@ -8,10 +8,6 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autoglm_throttle.control.controller import ControlRules, Hysteresis
-from autoglm_throttle.control.pressure import Targets
-from autoglm_throttle.control.staleness import Staleness
-from autoglm_throttle.control.table import TierTable
 from autoglm_throttle.doorbell import doorbell
 from autoglm_throttle.identity import Identity
 from autoglm_throttle.limiting.cap import Cap
@@ -31,9 +27,9 @@ from autoglm_throttle.model import Clock, GpuProvider, Policy
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.caller_fields import HeaderStyle
 from autoglm_throttle.settings.gpu_items import ENGINES
-from autoglm_throttle.settings.rules import stale_after_s
 
 if TYPE_CHECKING:
+    from autoglm_throttle.control.controller import ControlRules
     from autoglm_throttle.control.quota import Quota
     from autoglm_throttle.limiting.shared.redis_fleet import Fleet
     from autoglm_throttle.redis_client import RedisClients
@@ -244,6 +240,8 @@ def shared_budget(settings: Settings, now: float) -> SharedBudget:
 
 def quota(settings: Settings) -> Quota | None:
     """Resource quotas; None where there are none."""
+    from autoglm_throttle.settings.rules import stale_after_s
+
     if not settings.quotas:
         return None
     from autoglm_throttle.control.quota import Quota, QuotaRules, RouteQuota
@@ -269,6 +267,11 @@ def quota(settings: Settings) -> Quota | None:
 
 def control_rules(settings: Settings) -> ControlRules:
     """What the controller goes by."""
+    from autoglm_throttle.control.controller import ControlRules, Hysteresis
+    from autoglm_throttle.control.pressure import Targets
+    from autoglm_throttle.control.staleness import Staleness
+    from autoglm_throttle.control.table import TierTable
+
     return ControlRules(
         policy=settings.policy,
         rates=_own_rates(settings),

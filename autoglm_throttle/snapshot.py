@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Literal
 from autoglm_throttle.limiting.gate import GateView
 from autoglm_throttle.limiting.shared.windows import StoreView
 from autoglm_throttle.model import (
-    BreakerView,
     Clock,
     GpuSample,
     GpuView,
@@ -27,6 +26,7 @@ from autoglm_throttle.model import (
 
 if TYPE_CHECKING:
     from autoglm_throttle.control.quota import QuotaView
+    from autoglm_throttle.model import BreakerView
 
 DecisionName = Literal["admitted", "limited", "rejected", "degraded", "exempt"]
 

@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from autoglm_throttle import assembly, journal
 from autoglm_throttle.admission import Admission
-from autoglm_throttle.control.choose import controller
-from autoglm_throttle.control.latency import P95, Reach
-from autoglm_throttle.control.nominal import fullness
 from autoglm_throttle.desk import Desk
 from autoglm_throttle.guardian import Guardian
 from autoglm_throttle.limiting.rate_refusal import Rated
@@ -31,7 +28,6 @@ from autoglm_throttle.model import (
     Work,
 )
 from autoglm_throttle.settings import SETTINGS, Settings, Source
-from autoglm_throttle.settings.remarks import at_start
 from autoglm_throttle.snapshot import DURATION_BUCKETS_S, FleetView, Rows, Snapshot, decision_name
 
 if TYPE_CHECKING:
@@ -63,6 +59,11 @@ class Throttle(Admission, Guardian):
         clock: Clock = time.monotonic,
         redis: Callable[[], Any] | None = None,
     ) -> None:
+        from autoglm_throttle.control.choose import (  # with all that decides: not for an import alone
+            controller,
+        )
+        from autoglm_throttle.control.latency import P95, Reach
+
         settings = settings if settings is not None else Settings()
         now = clock()
         self._controller = controller(assembly.control_rules(settings), now)
@@ -181,6 +182,8 @@ class Throttle(Admission, Guardian):
 
     def _introduce(self) -> None:
         """Say once what is in force."""
+        from autoglm_throttle.settings.remarks import at_start
+
         values = {name: self.settings.text_of(name) for name in SETTINGS}
         chosen = [name for name in SETTINGS if self.settings.source_of(name) is not Source.DEFAULT]
         journal.configured(values, chosen).write()
@@ -315,6 +318,8 @@ class Throttle(Admission, Guardian):
 
     def _load(self, view: GpuView) -> float | None:
         """The greatest of what the cards, the pressure and the gate tell; None: only the gate tells."""
+        from autoglm_throttle.control.nominal import fullness
+
         pct, pressure = view.utilization_pct, self._controller.pressure.value
         if pct is None and pressure is None:
             return None
@@ -384,7 +389,7 @@ class Throttle(Admission, Guardian):
         if self._quota is not None:
             self._quota.forget()
         self._forget_guards()
-        self._p95 = P95(DURATION_BUCKETS_S)
+        self._p95 = type(self._p95)(DURATION_BUCKETS_S)
         self._listening = False
         self._renew_at_s = -math.inf
 

@@ -7,7 +7,8 @@ import argparse
 from autoglm_throttle.cli.command import load
 from autoglm_throttle.cli.output import FINE, as_json, remark, write, write_json
 from autoglm_throttle.gpu.select import providers
-from autoglm_throttle.settings import SETTINGS, ConfigError, Problem, Settings, advice
+from autoglm_throttle.settings import SETTINGS, ConfigError, Problem, Settings
+from autoglm_throttle.settings.remarks import advice
 
 
 def run(args: argparse.Namespace) -> int:

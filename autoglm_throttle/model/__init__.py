@@ -5,6 +5,9 @@ Times ending in ``_s`` are monotonic seconds unless their name says ``wall``;
 ratios are floats 0..1, percent is said with ``_pct``.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
 from autoglm_throttle.model.breaker import (
     Cause,
     Criticality,
@@ -23,8 +26,6 @@ from autoglm_throttle.model.demand import Demand
 from autoglm_throttle.model.errors import ProviderMisconfigured, ProviderUnavailable, ThrottleError
 from autoglm_throttle.model.gpu import DeviceKey, GpuProvider, GpuSample, GpuView, ThrottleBit
 from autoglm_throttle.model.guard import (
-    BreakerView,
-    FallbackContext,
     GuardRefused,
     Pass,
     Refusal,
@@ -54,6 +55,10 @@ from autoglm_throttle.model.words import (
     WebSockets,
     Why,
 )
+
+if TYPE_CHECKING:
+    from autoglm_throttle.model.breaker_view import BreakerView
+    from autoglm_throttle.model.fallback_context import FallbackContext
 
 __all__ = [
     "EXACT_AT_MOST",
@@ -109,3 +114,12 @@ __all__ = [
     "WindowState",
     "Work",
 ]
+
+_LATER: Final = {"BreakerView": "breaker_view", "FallbackContext": "fallback_context"}
+"""Names that only guards need: an import of the package does without their modules."""
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)

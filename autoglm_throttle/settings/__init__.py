@@ -9,10 +9,8 @@ from autoglm_throttle.settings.fields import (
     UnknownNames,
 )
 from autoglm_throttle.settings.guard_policy import GuardPolicies, GuardPolicy
-from autoglm_throttle.settings.guard_rules import breaker_of
 from autoglm_throttle.settings.plan import Plan, Plans
 from autoglm_throttle.settings.problem import ConfigError, Problem
-from autoglm_throttle.settings.remarks import advice
 from autoglm_throttle.settings.route_policy import RoutePolicy, unreachable
 from autoglm_throttle.settings.settings import Settings
 from autoglm_throttle.settings.user_limits import parse_user_limits, user_limits_text
@@ -35,8 +33,6 @@ __all__ = [
     "Settings",
     "Source",
     "UnknownNames",
-    "advice",
-    "breaker_of",
     "parse_user_limits",
     "unreachable",
     "user_limits_text",

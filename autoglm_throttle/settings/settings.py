@@ -26,7 +26,6 @@ from autoglm_throttle.settings.guard_policy import (
 from autoglm_throttle.settings.plan import Plan, Plans, plan_from_table
 from autoglm_throttle.settings.problem import ConfigError, Problem, spelled
 from autoglm_throttle.settings.route_policy import RoutePolicy, route_from_table
-from autoglm_throttle.settings.rules import broken_rules, stale_at_least_s
 from autoglm_throttle.settings.tables import Tables
 
 _log = logging.getLogger("autoglm_throttle")
@@ -222,6 +221,11 @@ class Settings(Fields):
 
 
 def _checked(gathered: Gathered) -> dict[str, Any]:
+    from autoglm_throttle.settings.rules import (  # with all that contradicts: not for an import alone
+        broken_rules,
+        stale_at_least_s,
+    )
+
     given = gathered.values
     values, problems = read_all(FORMS, given)
     wrong = given.keys() - values.keys()

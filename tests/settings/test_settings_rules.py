@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from autoglm_throttle.model import Policy
-from autoglm_throttle.settings import SETTINGS, ConfigError, Plan, RoutePolicy, Settings, advice
-from autoglm_throttle.settings.remarks import OF_PRESSURE, READERS
+from autoglm_throttle.settings import SETTINGS, ConfigError, Plan, RoutePolicy, Settings
+from autoglm_throttle.settings.remarks import OF_PRESSURE, READERS, advice
 
 SECRET = "0123456789abcdef"
 MEMBER = "07f3a9c2d4e5b617"
