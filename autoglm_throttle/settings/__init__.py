@@ -1,5 +1,8 @@
 """Settings: environment, files and code become one frozen value, and every fault is said at once."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
 from autoglm_throttle.settings.breaker_settings import BreakerSettings
 from autoglm_throttle.settings.caller_fields import HeaderStyle, HeaderTrust
 from autoglm_throttle.settings.field import PREFIX, Setting, Source
@@ -14,6 +17,10 @@ from autoglm_throttle.settings.problem import ConfigError, Problem
 from autoglm_throttle.settings.route_policy import RoutePolicy, unreachable
 from autoglm_throttle.settings.settings import Settings
 from autoglm_throttle.settings.user_limits import parse_user_limits, user_limits_text
+
+if TYPE_CHECKING:
+    from autoglm_throttle.settings.guard_rules import breaker_of
+    from autoglm_throttle.settings.remarks import advice
 
 __all__ = [
     "PREFIX",
@@ -33,7 +40,18 @@ __all__ = [
     "Settings",
     "Source",
     "UnknownNames",
+    "advice",
+    "breaker_of",
     "parse_user_limits",
     "unreachable",
     "user_limits_text",
 ]
+
+_LATER: Final = {"advice": "remarks", "breaker_of": "guard_rules"}
+"""Names that an import of the package does without."""
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - a function
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)

@@ -95,7 +95,6 @@ class BreakerSettings:
     forms: ClassVar[Mapping[str, Form[Any]]] = BREAKER_FORMS
 
     def __post_init__(self) -> None:
-        from autoglm_throttle.settings.breaker_rules import contradictions
 
         raw = {field.name: getattr(self, field.name) for field in fields(self)}
         values, problems = read_all(self.forms, raw)

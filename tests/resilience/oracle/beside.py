@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
-from autoglm_throttle.model import Outcome, State
-from autoglm_throttle.model.guard import BreakerView, Pass, Refusal, Transition
+from autoglm_throttle.model import BreakerView, Outcome, Pass, Refusal, State, Transition
 from autoglm_throttle.resilience.breaker import Breaker
 from autoglm_throttle.resilience.rules import Rules
 from tests.resilience.oracle import recount

@@ -7,8 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.model import Mode, Outcome
-from autoglm_throttle.model.guard import BreakerView, Pass
+from autoglm_throttle.model import BreakerView, Mode, Outcome, Pass
 from autoglm_throttle.resilience.breaker import Breaker
 from autoglm_throttle.resilience.rules import Rules
 from tests.resilience.oracle import drawn
