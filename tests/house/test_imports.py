@@ -16,8 +16,8 @@ OPTIONAL = ("fastapi", "httptools", "httpx", "prometheus_client", "pynvml", "red
 DEPENDENCIES = ("anyio", "limits", "pydantic", "pydantic_settings", "starlette.requests", "starlette.routing")
 
 OWN_SHARE = 0.55
-"""What the package itself may add to the import of what it stands on; measured 0.37 to 0.49, 80 ms on a slow and
-busy core, most of it the classes of the settings."""
+"""What the package itself may add to the import of what it stands on; measured 0.37 to 0.49, 80 ms on a
+slow core, most of it the classes of the settings."""
 
 LOADED = """
 import json, sys
