@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from typing import Any
 
@@ -87,3 +88,15 @@ def test_an_identity_that_is_no_text_is_an_error(name: str) -> None:
     wrong: dict[str, Any] = {name: ["ann"]}
     with pytest.raises(TypeError, match="must be texts"):
         Demand(**wrong)
+
+
+@pytest.mark.parametrize(
+    "module", ["autoglm_throttle", "autoglm_throttle.model", "autoglm_throttle.settings"]
+)
+def test_names_that_come_later_are_there_and_no_others(module: str) -> None:
+    loaded = importlib.import_module(module)
+    for name in loaded._LATER:
+        assert name in loaded.__all__
+        assert getattr(loaded, name).__name__ == name
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        _ = loaded.Nothing
