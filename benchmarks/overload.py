@@ -21,11 +21,11 @@ from typing import Any
 
 from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Plan, Shape, plan
-from autoglm_throttle.traffic.books import Result
+from autoglm_throttle.traffic.result import Result
 from autoglm_throttle.traffic.demo.child import Child
 from autoglm_throttle.traffic.files import most_connections
 from autoglm_throttle.traffic.generator import Generator, Options
-from autoglm_throttle.traffic.wire import Target, encoder
+from autoglm_throttle.traffic.generator.wire import Target, encoder
 from benchmarks import harness
 from benchmarks.ledger import Ledger
 from benchmarks.overloaded import CONNECTIONS, CPU_PATH, ROWS

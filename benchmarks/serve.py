@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, plan
 from autoglm_throttle.traffic.generator import Generator, Options
-from autoglm_throttle.traffic.wire import Target
+from autoglm_throttle.traffic.generator.wire import Target
 from benchmarks import harness
 from benchmarks.shared.bars import Bar
 from tests.stores.server import RedisServer

@@ -1,15 +1,17 @@
-"""The books of a run: every planned request, by segment and priority, in exactly one place."""
+"""The books of a run: the sums of its sheet, by segment and priority."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import isnan
 
 from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.arrivals import Plan
 from autoglm_throttle.traffic.ending import Ending
 from autoglm_throttle.traffic.histogram import Histogram
+from autoglm_throttle.traffic.sheet import UNSENT, Sheet
 
 
 @dataclass(slots=True)
@@ -62,6 +64,24 @@ class Row:
         """Whether nothing was lost or counted twice."""
         return self.sent == sum(self.endings)
 
+    def enter(self, sheet: Sheet, index: int) -> None:
+        """Count one request of a sheet; one that is still open is counted as planned alone."""
+        self.planned += 1
+        number = sheet.endings[index]
+        if number >= UNSENT:
+            self.unsent += number == UNSENT
+            return
+        ending = Ending(number)
+        self.endings[ending] += 1
+        if ending.served:
+            self.response.record(sheet.response_s[index])
+            self.service.record(sheet.service_s[index])
+        elif ending.refused:
+            self.refusal.record(sheet.response_s[index])
+            self.reasons[sheet.stated[sheet.reasons[index]]] += 1
+            if not isnan(sheet.promised_s[index]):
+                self.promised.record(sheet.promised_s[index])
+
     def add(self, other: Row) -> None:
         """Add another row to this one."""
         self.planned += other.planned
@@ -83,65 +103,21 @@ class Row:
 
 
 class Books:
-    """One row per segment and priority of a plan."""
+    """One row per segment and priority of a plan.
 
-    def __init__(self, plan: Plan) -> None:
+    Args:
+        plan: what was to be sent.
+        sheet: what became of it.
+    """
+
+    def __init__(self, plan: Plan, sheet: Sheet) -> None:
         self.segments: tuple[str, ...] = plan.names
         self.rows: dict[tuple[int, Priority], Row] = {
-            key: Row(planned=count) for key, count in plan.planned().items()
+            (segment, priority): Row() for segment in range(len(plan.names)) for priority in Priority
         }
-        self._table = [[self.rows[segment, one] for one in Priority] for segment in range(len(plan.names))]
-        self._plan = plan
-        self._closed = bytearray(len(plan))
-
-    def close(self, index: int, ending: Ending) -> Row:
-        """Enter the ending of a planned request; the row it went into.
-
-        Raises:
-            RuntimeError: it ended before, which is a fault of the generator.
-        """
-        row = self._once(index)
-        row.endings[ending] += 1
-        return row
-
-    def leave_out(self, index: int) -> None:
-        """Enter that a planned request was never tried because the run was stopped.
-
-        Raises:
-            RuntimeError: it ended before.
-        """
-        self._once(index).unsent += 1
-
-    def is_closed(self, index: int) -> bool:
-        """Whether this request has ended."""
-        return self._closed[index] == 1
+        for index, (segment, priority) in enumerate(zip(plan.segments, plan.priorities, strict=True)):
+            self.rows[segment, Priority(priority)].enter(sheet, index)
 
     def total(self) -> Row:
         """The sum of all rows."""
         return Row.of(self.rows.values())
-
-    def _once(self, index: int) -> Row:
-        if self._closed[index]:
-            raise RuntimeError(f"request {index} ended twice")
-        self._closed[index] = 1
-        return self._table[self._plan.segments[index]][self._plan.priorities[index]]
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """A finished run."""
-
-    books: Books
-    lag: Histogram
-    """How late requests were launched: the generator's own fault, never the service's."""
-    elapsed_s: float
-    """From the first intended start to the end of the drain."""
-    resent: int
-    """Sent twice because the server had closed the idle connection meanwhile."""
-    aborted: bool
-    """Stopped before the end of the plan."""
-
-    @property
-    def balanced(self) -> bool:
-        """Whether every planned request is in exactly one place."""
-        return all(row.balanced for row in self.books.rows.values())

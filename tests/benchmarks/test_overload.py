@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.arrivals import Plan
-from autoglm_throttle.traffic.books import Books, Result
+from autoglm_throttle.traffic.result import Result
 from autoglm_throttle.traffic.ending import Ending
 from autoglm_throttle.traffic.histogram import Histogram
 from benchmarks import overload, overloaded

@@ -15,7 +15,7 @@ from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, plan
 from autoglm_throttle.traffic.demo.child import Child
 from autoglm_throttle.traffic.generator import Generator, Options
-from autoglm_throttle.traffic.wire import Target, encoder
+from autoglm_throttle.traffic.generator.wire import Target, encoder
 from benchmarks.ledger import Ledger
 from tests.servers.server import Server, ask
 from tests.servers.test_servers import UVICORN

@@ -19,7 +19,7 @@ from autoglm_throttle.observe import collector
 from autoglm_throttle.redis_client import require_redis
 from autoglm_throttle.settings.installing import how_to_install
 from autoglm_throttle.testing import throttle_for_tests
-from autoglm_throttle.traffic.connection import ParserLibrary
+from autoglm_throttle.traffic.generator.connection import ParserLibrary
 
 ROOT = Path(__file__).parents[2]
 EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.model import Policy, Priority
 from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, plan
-from autoglm_throttle.traffic.books import Books, Result
+from autoglm_throttle.traffic.result import Result
 from autoglm_throttle.traffic.demo import scenario, screen, story
 from autoglm_throttle.traffic.demo.tally import REMEMBERED, Lately
 from autoglm_throttle.traffic.demo.view import PLAIN_TURNS, View, fate

@@ -11,11 +11,11 @@ import pytest
 
 from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Plan, Shape, plan
-from autoglm_throttle.traffic.books import Books, Result
+from autoglm_throttle.traffic.result import Result
 from autoglm_throttle.traffic.ending import Ending, judge
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import Generator, Options
-from autoglm_throttle.traffic.wire import Target, encoder
+from autoglm_throttle.traffic.generator.wire import Target, encoder
 from tests.traffic.scripted_server import OK, ScriptedServer, Serve, always, once, request
 
 BRISK = Options(connections=1, timeout_s=5.0, drain_s=5.0)
@@ -97,7 +97,7 @@ async def test_answers_to_head_have_no_body_whatever_they_state() -> None:
 
 
 async def test_an_endless_answer_is_malformed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autoglm_throttle.traffic.connection.BODY_BYTES", 1000)
+    monkeypatch.setattr("autoglm_throttle.traffic.generator.connection.BODY_BYTES", 1000)
     serve = always(
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n",
         b"1f4\r\n" + b"x" * 500 + b"\r\n",

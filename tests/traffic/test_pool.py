@@ -9,9 +9,9 @@ from typing import cast
 import pytest
 
 from autoglm_throttle.traffic import files
-from autoglm_throttle.traffic.connection import Connection
+from autoglm_throttle.traffic.generator.connection import Connection
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.pool import Pool
+from autoglm_throttle.traffic.generator.pool import Pool
 
 
 class Line:
@@ -41,7 +41,7 @@ def pool(monkeypatch: pytest.MonkeyPatch, refusals: int, size: int = 1, more: in
         made.opened(line())
 
     monkeypatch.setattr(made, "_connect", connect)
-    monkeypatch.setattr("autoglm_throttle.traffic.pool.BACKOFF_FIRST_S", 0.0)
+    monkeypatch.setattr("autoglm_throttle.traffic.generator.pool.BACKOFF_FIRST_S", 0.0)
     return made
 
 

@@ -13,7 +13,6 @@ from typing import Any, TextIO
 from autoglm_throttle.model import Policy
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.traffic.arrivals import duration
-from autoglm_throttle.traffic.books import Result
 from autoglm_throttle.traffic.demo import screen, story
 from autoglm_throttle.traffic.demo.child import Child
 from autoglm_throttle.traffic.demo.scenario import (
@@ -31,7 +30,8 @@ from autoglm_throttle.traffic.demo.tally import Lately
 from autoglm_throttle.traffic.demo.view import TURN_S, View, frame
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import Generator, Options
-from autoglm_throttle.traffic.wire import Target, encoder
+from autoglm_throttle.traffic.generator.wire import Target, encoder
+from autoglm_throttle.traffic.result import Result
 
 SERVER = "autoglm_throttle.traffic.demo.server"
 OPENED = 100

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from autoglm_throttle.traffic.connection import Connection
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.files import allow_connections
+from autoglm_throttle.traffic.generator.connection import Connection
 
 BACKOFF_FIRST_S = 0.010
 BACKOFF_MAX_S = 1.0

@@ -11,15 +11,16 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import nan
 
-from autoglm_throttle.traffic.arrivals import Plan
-from autoglm_throttle.traffic.books import Books, Result
-from autoglm_throttle.traffic.connection import IDLE, Connection, ParserLibrary
 from autoglm_throttle.traffic.ending import Ending
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.histogram import Histogram
-from autoglm_throttle.traffic.pool import Pool
-from autoglm_throttle.traffic.wire import Encode, Target
+from autoglm_throttle.traffic.generator.connection import IDLE, Connection, ParserLibrary
+from autoglm_throttle.traffic.generator.pool import Pool
+from autoglm_throttle.traffic.generator.wire import Encode, Target, encoder
+from autoglm_throttle.traffic.load import Load
+from autoglm_throttle.traffic.result import Effort, Result
+from autoglm_throttle.traffic.sheet import Sheet
 
 TICK_S = 0.001
 """As in wrk2: finer than any latency that matters, and the core stays free for the work."""
@@ -58,12 +59,11 @@ class Options:
 
 
 class Generator:
-    """One run of one plan; use it once.
+    """One run of one load; use it once.
 
     Args:
-        plan: what to send, and when.
+        load: what to send, and when.
         target: where to.
-        encode: the bytes of each request.
         options: how.
         observer: told of each ending as it happens.
 
@@ -73,24 +73,23 @@ class Generator:
 
     def __init__(
         self,
-        plan: Plan,
+        load: Load,
         target: Target,
-        encode: Encode,
         options: Options | None = None,
         observer: Observer | None = None,
     ) -> None:
-        self.books: Books = Books(plan)
+        self.sheet: Sheet = Sheet(len(load.plan))
         chosen = options or Options()
         self.options: Options = chosen
-        self._plan = plan
-        self._encode = encode
+        self._load = load
+        self._offsets = load.plan.offsets
+        self._encode: Encode = encoder(load, target)
         self._observer = observer
         self._library = ParserLibrary()
-        self._only_head = target.method == "HEAD"
+        self._only_head = all(request.method == "HEAD" for request in load.requests)
         self._pool = Pool(
             target.host, target.port, chosen.connections, chosen.more_connections, self._connection
         )
-        self._lag = Histogram()
         self._start_s = 0.0
         self._next = 0
         self._in_flight = 0
@@ -133,16 +132,17 @@ class Generator:
             await self._over
         finally:
             self._pool.shut()
-        return Result(self.books, self._lag, self.elapsed_s, self._resent, self._stopped)
+        effort = Effort(elapsed_s=self.elapsed_s, resent=self._resent, connections=self.options.connections)
+        return Result(self._load, self.sheet, effort, aborted=self._stopped)
 
     def stop(self) -> None:
         """The first call ends the sending and lets the answers come in; the second ends the run at once."""
         if self._stopped:
             self._drained_s = self.elapsed_s
         self._stopped = True
-        for index in range(self._next, len(self._plan)):
-            self.books.leave_out(index)
-        self._next = len(self._plan)
+        for index in range(self._next, len(self._offsets)):
+            self.sheet.leave_out(index)
+        self._next = len(self._offsets)
 
     def opened(self, connection: Connection) -> None:
         """A connection can take its first request: one that must be sent again, if there is any."""
@@ -153,17 +153,13 @@ class Generator:
         """An answer is whole."""
         index = connection.index
         now = time.monotonic()
-        row = self.books.close(index, ending)
-        response_s = now - self._start_s - self._plan.offsets[index]
-        if ending.served:
-            row.response.record(response_s)
-            row.service.record(now - connection.sent_s)
-        elif ending.refused:
-            row.refusal.record(response_s)
-            row.reasons[connection.reason] += 1
-            promised_s = connection.promised_s
-            if promised_s is not None:
-                row.promised.record(promised_s)
+        response_s = now - self._start_s - self._offsets[index]
+        sheet = self.sheet
+        sheet.close(index, ending, response_s)
+        sheet.service_s[index] = now - connection.sent_s
+        sheet.statuses[index] = connection.status
+        if ending.refused:
+            sheet.refused(index, connection.reason, connection.promised_s)
         self._settle(index, ending, response_s)
         connection.index = IDLE
         if connection.reusable:
@@ -192,7 +188,7 @@ class Generator:
         if self._over is None or self._over.done():
             return
         elapsed_s = self.elapsed_s
-        offsets = self._plan.offsets
+        offsets = self._offsets
         while self._next < len(offsets) and offsets[self._next] <= elapsed_s:
             index = self._next
             self._next += 1
@@ -205,9 +201,9 @@ class Generator:
             asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
     def _launch(self, index: int) -> None:
-        self._lag.record(self.elapsed_s - self._plan.offsets[index])
+        self.sheet.lag_s[index] = self.elapsed_s - self._offsets[index]
         if self._in_flight >= self.options.max_inflight:
-            self.books.close(index, Ending.DROPPED)
+            self.sheet.close(index, Ending.DROPPED, nan)
             self._observe(index, Ending.DROPPED, 0.0)
             return
         self._in_flight += 1
@@ -226,7 +222,7 @@ class Generator:
         for line in (first, self._waiting):
             while line:
                 index = line.popleft()
-                if not self.books.is_closed(index):
+                if not self.sheet.is_closed(index):
                     self._send(connection, index)
                     return
         self._pool.give_back(connection)
@@ -236,8 +232,8 @@ class Generator:
         oldest_s = elapsed_s - self.options.timeout_s
         while self._launched:
             index = self._launched[0]
-            if not self.books.is_closed(index):
-                if self._plan.offsets[index] > oldest_s:
+            if not self.sheet.is_closed(index):
+                if self._offsets[index] > oldest_s:
                     return
                 self._give_up(index, Ending.TIMEOUT)
             self._launched.popleft()
@@ -248,7 +244,7 @@ class Generator:
             self._drained_s = elapsed_s + self.options.drain_s
         if self._in_flight and elapsed_s >= self._drained_s:
             for index in list(self._launched):
-                if not self.books.is_closed(index):
+                if not self.sheet.is_closed(index):
                     self._give_up(index, Ending.UNANSWERED)
         return not self._in_flight
 
@@ -259,8 +255,9 @@ class Generator:
         self._fail(index, ending)
 
     def _fail(self, index: int, ending: Ending) -> None:
-        self.books.close(index, ending)
-        self._settle(index, ending, self.elapsed_s - self._plan.offsets[index])
+        response_s = self.elapsed_s - self._offsets[index]
+        self.sheet.close(index, ending, response_s)
+        self._settle(index, ending, response_s)
 
     def _settle(self, index: int, ending: Ending, response_s: float) -> None:
         self._in_flight -= 1

@@ -1,0 +1,59 @@
+"""Who sends: the mix of priorities and the callers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from autoglm_throttle.model import Priority
+from autoglm_throttle.traffic.arrivals.shape import number
+from autoglm_throttle.traffic.errors import TrafficError
+
+MIX = {Priority.HIGH: 10.0, Priority.MID: 30.0, Priority.LOW: 60.0}
+"""Percent of all requests: little that matters most, much that matters least; our decision."""
+
+
+def parse_mix(text: str) -> dict[Priority, float]:
+    """Read ``high=10,mid=30,low=60``; priorities left out get nothing.
+
+    Raises:
+        TrafficError: an unknown priority, or shares that do not add up to 100 %.
+    """
+    mix: dict[Priority, float] = {}
+    for word in text.split(","):
+        name, _, share = word.partition("=")
+        try:
+            mix[Priority[name.strip().upper()]] = number(share)
+        except KeyError:
+            raise TrafficError(f"unknown priority {name.strip()!r}: high, mid or low") from None
+    _check_mix(mix)
+    return mix
+
+
+def _check_mix(mix: Mapping[Priority, float]) -> None:
+    if any(not 0.0 <= share <= 100.0 for share in mix.values()) or not math.isclose(sum(mix.values()), 100.0):
+        raise TrafficError("the shares of a mix must be 0..100 and add up to 100 percent")
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """Who sends: the mix of priorities and the callers.
+
+    Raises:
+        TrafficError: a mix that does not add up, no client, or a negative or infinite skew.
+    """
+
+    mix: Mapping[Priority, float] = field(default_factory=MIX.copy)
+    """Percent by priority."""
+    clients: int = 1
+    """Different callers, 1..65 536."""
+    skew: float = 0.0
+    """Zipf exponent: 0 gives all clients the same share, 1 gives client n the n-th part of the first's."""
+
+    def __post_init__(self) -> None:
+        _check_mix(self.mix)
+        if not 1 <= self.clients <= 65_536:
+            raise TrafficError(f"clients must be 1..65536, not {self.clients}")
+        if not 0.0 <= self.skew < math.inf:
+            raise TrafficError(f"skew must be a finite number of at least 0, not {self.skew!r}")

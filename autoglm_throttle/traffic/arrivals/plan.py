@@ -1,0 +1,43 @@
+"""The plan: what is to be sent, when, as whom. Computed before the first request leaves."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+
+from autoglm_throttle.model import Priority
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Intended requests, in order of time. Requests are known by their index."""
+
+    offsets: array[float]
+    """Seconds from the start of the run (typecode ``d``)."""
+    priorities: bytes
+    """One ``Priority`` value per request."""
+    segments: array[int]
+    """Index of the segment each request belongs to (``H``)."""
+    clients: array[int]
+    """Who sends it: 0 .. number of clients - 1 (``I``)."""
+    kinds: array[int]
+    """What it looks like: an index into the requests of its `Load` (``I``)."""
+    names: tuple[str, ...]
+    """One per segment, for people."""
+    ends_s: tuple[float, ...]
+    """When each segment ends, in seconds from the start; the last one is the length of the plan."""
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @property
+    def duration_s(self) -> float:
+        """Length of the plan, from its start to the end of the last segment."""
+        return self.ends_s[-1]
+
+    def planned(self) -> dict[tuple[int, Priority], int]:
+        """Requests by (segment, priority); zeros included."""
+        counts = {(segment, priority): 0 for segment in range(len(self.names)) for priority in Priority}
+        for segment, priority in zip(self.segments, self.priorities, strict=True):
+            counts[segment, Priority(priority)] += 1
+        return counts
