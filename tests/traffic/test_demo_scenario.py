@@ -78,7 +78,8 @@ def test_a_trace_becomes_requests_with_its_tokens(tmp_path: Path) -> None:
     path = written(tmp_path / "t.csv", ["2024-01-01 00:00:00,7,0", "2024-01-01 00:00:10,9,5", *synthetic(1)])
     whole = scenario.traced(path, 20.0, None)
     assert list(whole.plan.offsets)[:2] == [0.0, 0.5]
-    assert whole.bodies[:2] == (b'{"context_tokens": 7, "tokens": 1}', b'{"context_tokens": 9, "tokens": 5}')
+    bodies = [whole.load.requests[kind].body for kind in whole.plan.kinds]
+    assert bodies[:2] == [b'{"context_tokens": 7, "tokens": 1}', b'{"context_tokens": 9, "tokens": 5}']
     assert len(scenario.traced(path, 20.0, 0.6).plan) == 2
     with pytest.raises(TrafficError):
         scenario.traced(tmp_path / "none.csv", 20.0, None)

@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.model import Policy, Priority
-from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, plan
-from autoglm_throttle.traffic.result import Result
+from autoglm_throttle.traffic import sheet
+from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Level, Shape, plan
 from autoglm_throttle.traffic.demo import scenario, screen, story
 from autoglm_throttle.traffic.demo.tally import REMEMBERED, Lately
 from autoglm_throttle.traffic.demo.view import PLAIN_TURNS, View, fate
 from autoglm_throttle.traffic.ending import Ending
-from autoglm_throttle.traffic.histogram import Histogram
+from autoglm_throttle.traffic.load import Load
+from autoglm_throttle.traffic.result import Effort, Result
 
 TIERS = ((85.0, 0.7), (90.0, 0.4), (95.0, 0.0))
 
@@ -214,15 +215,13 @@ def test_lately_forgets_and_keeps_the_priorities_apart() -> None:
 
 def played(endings: dict[str, list[Ending]], *, aborted: bool = False) -> Result:
     """A result in which the requests of each phase ended as listed, the rest with OK."""
-    levels = ",".join("10" for _ in scenario.PHASES)
-    made = plan(Shape.parse(f"step:{levels}:1"), Arrivals.UNIFORM, Crowd())
-    object.__setattr__(made, "names", tuple(name for name, _, _ in scenario.PHASES))
-    books = Books(made)
+    made = plan(Shape([Level(10.0, 1.0, name) for name, _, _ in scenario.PHASES]), Arrivals.UNIFORM, Crowd())
+    entered = sheet.Sheet(len(made))
     todo = {name: list(listed) for name, listed in endings.items()}
-    for index in range(len(made)):
-        listed = todo.get(made.names[made.segments[index]], [])
-        books.close(index, listed.pop() if listed else Ending.OK)
-    return Result(books, Histogram(), 4.0, 0, aborted)
+    for index, segment in enumerate(made.segments):
+        listed = todo.get(made.names[segment], [])
+        entered.close(index, listed.pop() if listed else Ending.OK, 0.01)
+    return Result(Load(made), entered, Effort(elapsed_s=6.0), aborted)
 
 
 GUARDED = {
@@ -283,7 +282,7 @@ def test_what_became_of_the_downstream_is_told() -> None:
 
 def test_lost_requests_and_a_dead_service_are_problems() -> None:
     result = played(ORDERLY)
-    result.books.rows[0, Priority.LOW].planned += 1
+    result.sheet.endings[0] = sheet.OPEN
     found = story.problems(result, story.Watched(died=True, downstream=GUARDED), phased=True)
     assert [text.split()[0] for text in found] == ["the", "the"]
     assert "do not balance" in found[1]
@@ -337,13 +336,13 @@ def test_the_sentence_tells_of_the_line() -> None:
 def test_the_table_shows_phases_priorities_and_reasons() -> None:
     result = played(ORDERLY)
     segment = result.books.segments.index("5x")
-    result.books.rows[segment, Priority.LOW].reasons.update({"gpu:stop": 2, "queue:slow": 4, "": 1})
+    result.books.rows[segment, Priority.LOW].reasons.update({"gpu:stop": 3, "queue:slow": 4})
     lines = screen.table(result.books)
     assert lines[0].split() == [
         *("phase", "priority", "sent", "admitted", "limited", "rejected", "failed", "p95", "why", "refused")
     ]
     low = next(line for line in lines if line.startswith("5x") and "low" in line)
-    assert low.endswith("queue:slow 4, gpu:stop 2, not said 1")
+    assert low.endswith("queue:slow 4, gpu:stop 3, not said 2")
     assert lines[-1].split()[:6] == ["all", "60", "56", "1", "3", "0"]
 
 

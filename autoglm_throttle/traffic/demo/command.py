@@ -29,8 +29,7 @@ from autoglm_throttle.traffic.demo.store import DemoStore
 from autoglm_throttle.traffic.demo.tally import Lately
 from autoglm_throttle.traffic.demo.view import TURN_S, View, frame
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.generator import Generator, Options
-from autoglm_throttle.traffic.generator.wire import Target, encoder
+from autoglm_throttle.traffic.generator import Generator, Options, Target
 from autoglm_throttle.traffic.result import Result
 
 SERVER = "autoglm_throttle.traffic.demo.server"
@@ -120,8 +119,7 @@ async def _play(scenario: Scenario, child: Child, out: TextIO) -> tuple[Result, 
     await child.ask(STATE_PATH)
     target = Target(port=child.port, identity_header=IDENTITY_HEADER)
     lately = Lately(scenario.plan.priorities)
-    encode = encoder(scenario.plan, target, scenario.bodies)
-    generator = Generator(scenario.plan, target, encode, OPTIONS, lately.note)
+    generator = Generator(scenario.load, target, OPTIONS, lately.note)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, generator.stop)

@@ -9,7 +9,8 @@ limit, and what is left still overloads the card, at five times the more.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from array import array
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from autoglm_throttle.model import Policy
 from autoglm_throttle.settings import PREFIX
 from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Level, Plan, Shape, plan, replay
 from autoglm_throttle.traffic.files import most_connections
+from autoglm_throttle.traffic.load import Load, Request
 from autoglm_throttle.traffic.simulate import BatchSpec, LlmSpec, SimSpec
 from autoglm_throttle.traffic.trace import load_azure_llm
 
@@ -68,13 +70,16 @@ CROWD = Crowd(clients=8, skew=0.8)
 class Scenario:
     """A load and what it is played against."""
 
-    plan: Plan
-    bodies: tuple[bytes, ...]
-    """Of the requests, in turn."""
+    load: Load
     speed: float | None
     """Of a trace; None: the phases."""
     length_s: float
     title: str
+
+    @property
+    def plan(self) -> Plan:
+        """What is sent when."""
+        return self.load.plan
 
 
 def phases(seconds: float) -> Scenario:
@@ -86,7 +91,7 @@ def phases(seconds: float) -> Scenario:
     shape = Shape(levels)
     loads = ", ".join(f"{load:g}x" for _, load, _ in PHASES)
     title = f"a card that does {CAPACITY_RPS:g} requests/s, loaded to {loads} of that"
-    return Scenario(plan(shape, Arrivals.UNIFORM, CROWD), (b"{}",), None, shape.duration_s, title)
+    return Scenario(Load(plan(shape, Arrivals.UNIFORM, CROWD)), None, shape.duration_s, title)
 
 
 def traced(path: Path, speed: float, seconds: float | None) -> Scenario:
@@ -101,12 +106,15 @@ def traced(path: Path, speed: float, seconds: float | None) -> Scenario:
     until_s = trace.duration_s if seconds is None else seconds * speed
     items = list(takewhile(lambda item: item.t_s <= until_s, trace.items))
     made = replay((item.t_s for item in items), CROWD, speed=speed)
-    bodies = tuple(
+    bodies = [
         json.dumps({"context_tokens": item.context_tokens, "tokens": max(1, item.generated_tokens)}).encode()
         for item in items
-    )
+    ]
+    numbers = {body: number for number, body in enumerate(dict.fromkeys(bodies))}
+    made = replace(made, kinds=array("I", (numbers[body] for body in bodies)))
+    load = Load(made, [Request(body=body) for body in numbers])
     title = f"{len(items)} requests of {path.name}, {speed:g} times as fast, on a card {speed:g} times faster"
-    return Scenario(made, bodies, speed, made.offsets[-1], title)
+    return Scenario(load, speed, made.offsets[-1], title)
 
 
 def card(speed: float | None) -> SimSpec:

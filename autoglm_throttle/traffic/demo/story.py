@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autoglm_throttle.model import Priority
+from autoglm_throttle.traffic.books import Row
 from autoglm_throttle.traffic.demo import screen
 from autoglm_throttle.traffic.demo.scenario import OVERLOADED
 from autoglm_throttle.traffic.ending import Ending
-from autoglm_throttle.traffic.result import Result, Row
+from autoglm_throttle.traffic.result import Result
 
 MEANINGS = (
     "rate: the whole class was above its own nominal rate (429)",
