@@ -8,16 +8,20 @@ so differences are taken between whole numbers of 100 ns.
 from __future__ import annotations
 
 import gzip
+import json
 import re
 import zlib
+from array import array
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from io import TextIOWrapper
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
+from autoglm_throttle.traffic.arrivals import Crowd, replay
 from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.load import Load, Request
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
 TICKS_PER_S = 10_000_000
@@ -74,6 +78,38 @@ def load_azure_llm(path: Path) -> Trace:
                 return _read(lines, path.name)
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as problem:
         raise TrafficError(f"{path}: cannot be read: {problem}") from problem
+
+
+def load_of(
+    trace: Trace, crowd: Crowd, *, speed: float = 1.0, seed: int = 0, target: str = "/v1/predict"
+) -> Load:
+    """The load that a trace stands for: its times, and its token numbers as bodies for the simulated service.
+
+    A trace has no callers and no priorities, so the crowd's are drawn. Requests with the same token numbers
+    share one body. A request without an answer in the trace is asked for one token, the least there is.
+
+    Args:
+        trace: when, and how many tokens.
+        crowd: who.
+        speed: 2 plays twice as fast.
+        seed: of the draws.
+        target: path of a service that understands ``context_tokens`` and ``tokens``.
+
+    Raises:
+        TrafficError: a speed that is not a finite number above 0, or a target that is no path.
+    """
+    made = replay((item.t_s for item in trace.items), crowd, speed=speed, seed=seed)
+    numbers: dict[tuple[int, int], int] = {}
+    kinds = array("I")
+    for item in trace.items:
+        tokens = (item.context_tokens, max(1, item.generated_tokens))
+        kinds.append(numbers.setdefault(tokens, len(numbers)))
+    requests = [Request(target=target, body=_body(*tokens)) for tokens in numbers]
+    return Load(replace(made, kinds=kinds), requests)
+
+
+def _body(context_tokens: int, tokens: int) -> bytes:
+    return json.dumps({"context_tokens": context_tokens, "tokens": tokens}).encode()
 
 
 def _read(lines: Iterable[str], name: str) -> Trace:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import gzip
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from autoglm_throttle.traffic.arrivals import Crowd
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.trace import HEADER, TraceItem, load_azure_llm
+from autoglm_throttle.traffic.trace import HEADER, Trace, TraceItem, load_azure_llm, load_of
 
 
 def synthetic(lines: int = 200) -> list[str]:
@@ -147,3 +149,27 @@ def test_files_that_are_something_else_are_refused(tmp_path: Path) -> None:
     (tmp_path / "latin.csv").write_bytes(b"\xff\xfe")
     with pytest.raises(TrafficError, match="cannot be read"):
         load_azure_llm(tmp_path / "latin.csv")
+
+
+def test_a_trace_becomes_a_load_of_its_times_and_tokens() -> None:
+    trace = Trace((TraceItem(0.0, 5, 7), TraceItem(1.5, 9, 0), TraceItem(3.0, 5, 7)), 0)
+    load = load_of(trace, Crowd(clients=3), speed=3.0, seed=4, target="/v1/generate?x=1")
+    assert list(load.plan.offsets) == [0.0, 0.5, 1.0]
+    bodies = [json.loads(load.requests[kind].body) for kind in load.plan.kinds]
+    assert bodies == [
+        {"context_tokens": 5, "tokens": 7},
+        {"context_tokens": 9, "tokens": 1},
+        {"context_tokens": 5, "tokens": 7},
+    ]
+    assert len(load.requests) == 2
+    assert {request.target for request in load.requests} == {"/v1/generate?x=1"}
+    assert {request.label for request in load.requests} == {"POST /v1/generate"}
+
+
+def test_a_load_of_a_trace_is_the_same_for_the_same_seed_and_refuses_a_bad_speed(tmp_path: Path) -> None:
+    trace = load_azure_llm(written(tmp_path / "t.csv", synthetic()))
+    crowd = Crowd(clients=50, skew=1.0)
+    assert load_of(trace, crowd, seed=1) == load_of(trace, crowd, seed=1)
+    assert load_of(trace, crowd, seed=1).plan.clients != load_of(trace, crowd, seed=2).plan.clients
+    with pytest.raises(TrafficError, match="speed"):
+        load_of(trace, crowd, speed=0.0)
