@@ -1,0 +1,209 @@
+"""An event loop without waiting: when nothing is ready, the clock moves to the next timer.
+
+What would need the world outside (threads, sockets, subprocesses, signals) is refused, since virtual time
+cannot wait for it. A refusal ends the loop too, so that no handler of errors can hide it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import threading
+from collections.abc import Callable, Mapping
+from contextvars import Context
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVarTuple, Unpack
+
+import anyio.to_thread
+
+from autoglm_throttle.traffic.inproc.clock import MovableClock
+
+if TYPE_CHECKING:
+    from _typeshed import FileDescriptorLike
+
+THREADS: Final = (
+    "threads do not run in virtual time: make the endpoint, dependency or background task 'async def', "
+    "or measure it over HTTP"
+)
+SOCKETS: Final = (
+    "sockets do not run in virtual time: replace the client or the store by a double, or measure over HTTP"
+)
+OUTSIDE: Final = "nothing outside the loop runs in virtual time: measure over HTTP"
+
+REFUSED: Final[Mapping[str, str]] = {
+    "run_in_executor": THREADS,
+    "getaddrinfo": SOCKETS,
+    "getnameinfo": SOCKETS,
+    "create_connection": SOCKETS,
+    "create_server": SOCKETS,
+    "create_datagram_endpoint": SOCKETS,
+    "create_unix_connection": SOCKETS,
+    "create_unix_server": SOCKETS,
+    "connect_accepted_socket": SOCKETS,
+    "start_tls": SOCKETS,
+    "sendfile": SOCKETS,
+    "sock_accept": SOCKETS,
+    "sock_connect": SOCKETS,
+    "sock_recv": SOCKETS,
+    "sock_recv_into": SOCKETS,
+    "sock_recvfrom": SOCKETS,
+    "sock_recvfrom_into": SOCKETS,
+    "sock_sendall": SOCKETS,
+    "sock_sendfile": SOCKETS,
+    "sock_sendto": SOCKETS,
+    "add_reader": OUTSIDE,
+    "add_writer": OUTSIDE,
+    "connect_read_pipe": OUTSIDE,
+    "connect_write_pipe": OUTSIDE,
+    "subprocess_exec": OUTSIDE,
+    "subprocess_shell": OUTSIDE,
+    "add_signal_handler": OUTSIDE,
+}
+"""Methods of the loop that cannot be, and what to do instead."""
+
+SHOWN = 10
+"""Of the pending tasks, how many a message names."""
+
+_Ts = TypeVarTuple("_Ts")
+
+
+class NotVirtual(RuntimeError):
+    """Something asked for what virtual time cannot give; the text says what, and what to do instead."""
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An asyncio loop whose time is a clock that it moves itself.
+
+    Timeouts, sleeps, streams and task groups of asyncio and anyio work as ever. Everything runs in one
+    order: that of the timers, and of the calls that set them.
+
+    Args:
+        clock: its time; None: a new `VirtualClock`.
+
+    Raises:
+        NotVirtual: from the methods in `REFUSED`, from `call_soon_threadsafe` of another thread, and
+            after either from the loop itself.
+        RuntimeError: from the loop itself when nothing is ready and no timer is set: nothing can ever
+            happen again. It names the tasks that wait.
+    """
+
+    def __init__(self, clock: MovableClock | None = None) -> None:
+        if clock is None:
+            from autoglm_throttle.traffic.inproc.clock import VirtualClock
+
+            clock = VirtualClock()
+        self.clock: MovableClock = clock
+        self._home = threading.get_ident()
+        self._refusal = ""
+        super().__init__(_Standstill(self._wait))
+
+    def time(self) -> float:
+        """The clock."""
+        return self.clock()
+
+    def run_forever(self) -> None:
+        """Run until it is stopped; sync functions of anyio and Starlette are refused from here on."""
+        self._home = threading.get_ident()
+        self.call_soon(self._bar_threads)
+        super().run_forever()
+
+    def call_soon_threadsafe(
+        self,
+        callback: Callable[[Unpack[_Ts]], object],
+        *args: Unpack[_Ts],
+        context: Context | None = None,
+    ) -> asyncio.Handle:
+        """As `call_soon`, and for the loop's own thread alone."""
+        if threading.get_ident() != self._home:
+            self._refuse(f"a call from the thread {threading.current_thread().name!r}: {THREADS}")
+        return self.call_soon(callback, *args, context=context)
+
+    def every(self, interval_s: float, callback: Callable[[], object]) -> Callable[[], None]:
+        """Call something again and again, the first time after one interval.
+
+        The times do not drift. A loop with such a timer never stands still.
+
+        Args:
+            interval_s: seconds between two calls, above 0.
+            callback: what to call.
+
+        Returns:
+            A function that ends it.
+
+        Raises:
+            ValueError: ``interval_s`` is not above 0.
+        """
+        if not interval_s > 0.0:
+            raise ValueError(f"interval_s must be above 0, not {interval_s!r}")
+        begun_s, calls, ended = self.time(), 0, False
+
+        def ring() -> None:
+            nonlocal calls
+            if not ended:
+                calls += 1
+                self.call_at(begun_s + (calls + 1) * interval_s, ring)
+                callback()
+
+        def end() -> None:
+            nonlocal ended
+            ended = True
+
+        self.call_at(begun_s + interval_s, ring)
+        return end
+
+    def _bar_threads(self) -> None:
+        """Sync endpoints go through anyio's threads, and those through its limiter of this loop."""
+
+        async def refuse() -> NoReturn:
+            self._refuse(THREADS)
+
+        limiter = anyio.to_thread.current_default_thread_limiter()
+        setattr(limiter, "acquire", refuse)  # noqa: B010 - a method of this one object
+
+    def _refuse(self, text: str) -> NoReturn:
+        self._refusal = text
+        raise NotVirtual(text)
+
+    def _wait(self, timeout_s: float | None) -> None:
+        if self._refusal:
+            text, self._refusal = self._refusal, ""
+            raise NotVirtual(text)
+        if timeout_s is None:
+            raise RuntimeError(f"nothing is ready and no timer is set; {_pending(self)}")
+        if timeout_s > 0.0:
+            self.clock.advance(timeout_s)
+
+
+class _Standstill(selectors.SelectSelector):
+    """Stands where the loop would wait for its files."""
+
+    def __init__(self, wait: Callable[[float | None], None]) -> None:
+        super().__init__()
+        self._wait = wait
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Let the time pass; no file is ever ready."""
+        self._wait(timeout)
+        return []
+
+
+def _pending(loop: VirtualLoop) -> str:
+    tasks = sorted(f"{task.get_name()} ({_what(task)})" for task in asyncio.all_tasks(loop))
+    more = f" and {len(tasks) - SHOWN} more" if len(tasks) > SHOWN else ""
+    return f"these tasks wait for ever: {', '.join(tasks[:SHOWN])}{more}" if tasks else "no task waits"
+
+
+def _what(task: asyncio.Task[Any]) -> str:
+    return str(getattr(task.get_coro(), "__qualname__", "a coroutine"))
+
+
+def _refusing(name: str, why: str) -> Callable[..., NoReturn]:
+    def method(self: VirtualLoop, *_: object, **__: object) -> NoReturn:
+        self._refuse(f"{name} was called: {why}")
+
+    method.__name__ = name
+    method.__doc__ = f"Refused: {why}."
+    return method
+
+
+for _name, _why in REFUSED.items():
+    setattr(VirtualLoop, _name, _refusing(_name, _why))
