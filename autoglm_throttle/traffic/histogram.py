@@ -7,36 +7,60 @@ A percentile is the upper edge of its bucket.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 DIGITS = 8
 """Significant binary digits: the error is below 1/128, finer than two runs ever agree."""
 
+_SHIFTS = [max(0, length - DIGITS) for length in range(64)]
+"""By bit length: how many digits to drop."""
+
 
 class Histogram:
     """Counts durations."""
 
-    __slots__ = ("_counts", "_largest_s")
+    __slots__ = ("_counts", "_largest_s", "_sum_us")
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
         self._largest_s = 0.0
+        self._sum_us = 0
 
     def record(self, duration_s: float) -> None:
         """Count one duration in seconds; a negative one counts as 0."""
         micros = int(duration_s * 1e6) if duration_s > 0.0 else 0
+        self._sum_us += micros
         surplus = micros.bit_length() - DIGITS
         if surplus > 0:
             micros = (micros >> surplus) << surplus
         self._counts[micros] += 1
         self._largest_s = max(self._largest_s, duration_s)
 
+    def record_all(self, durations_s: Sequence[float]) -> None:
+        """Count many durations in seconds at once, each as `record` does; a third of the work.
+
+        Args:
+            durations_s: below 2**63 us, no NaN.
+        """
+        if not durations_s:
+            return
+        micros = [int(duration_s * 1e6) for duration_s in durations_s]
+        if min(durations_s) < 0.0:
+            micros = [max(0, value) for value in micros]
+        shifts = _SHIFTS
+        self._sum_us += sum(micros)
+        self._counts.update([value >> (by := shifts[value.bit_length()]) << by for value in micros])
+        longest_s = max(durations_s)
+        self._largest_s = max(self._largest_s, longest_s)
+
     def merge(self, other: Histogram) -> None:
         """Add everything another histogram counted."""
         self._counts.update(other._counts)
         self._largest_s = max(self._largest_s, other._largest_s)
+        self._sum_us += other._sum_us
 
     @property
     def count(self) -> int:
@@ -48,6 +72,11 @@ class Histogram:
         """The longest duration, exact; 0 if there is none."""
         return self._largest_s
 
+    @property
+    def mean_s(self) -> float | None:
+        """The mean duration, at most one microsecond below the truth; None without any record."""
+        return self._sum_us / self.count / 1e6 if self._counts else None
+
     def percentile(self, share: float) -> float | None:
         """The duration in seconds that at least this share of all recorded ones did not exceed.
 
@@ -57,13 +86,20 @@ class Histogram:
         Returns:
             At least the true value, at most 1/128 and one microsecond above it; None without any record.
         """
-        total = self.count
-        if not total:
-            return None
-        wanted = max(1, math.ceil(share * total))
+        return self.percentiles((share,))[0]
+
+    def percentiles(self, shares: Iterable[float]) -> list[float | None]:
+        """Several percentiles at the price of one, in the order of the shares."""
         rising = self.pairs()
-        seen = accumulate(count for _, count in rising)
-        edge = next(edge for (edge, _), so_far in zip(rising, seen, strict=True) if so_far >= wanted)
+        if not rising:
+            return [None for _ in shares]
+        seen = list(accumulate(count for _, count in rising))
+        return [
+            self._edge_s(rising[bisect_left(seen, max(1, math.ceil(share * seen[-1])))][0])
+            for share in shares
+        ]
+
+    def _edge_s(self, edge: int) -> float:
         width = 1 << max(0, edge.bit_length() - DIGITS)
         return min((edge + width) / 1e6, self._largest_s)
 
@@ -77,6 +113,15 @@ class Histogram:
         whole = cls()
         for part in parts:
             whole.merge(part)
+        return whole
+
+    @classmethod
+    def restored(cls, pairs: Iterable[tuple[int, int]], max_s: float) -> Histogram:
+        """A histogram from its pairs and its longest duration; its mean is that of the lower edges."""
+        whole = cls()
+        whole._counts.update(dict(pairs))
+        whole._largest_s = max_s
+        whole._sum_us = sum(edge * count for edge, count in whole._counts.items())
         return whole
 
     def __repr__(self) -> str:

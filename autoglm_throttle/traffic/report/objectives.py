@@ -1,0 +1,201 @@
+"""Objectives: what a run must reach, as people write it, and whether it did."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import ge, gt, le, lt
+from typing import Literal
+
+from autoglm_throttle.model import Priority
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.report import times
+from autoglm_throttle.traffic.report.schema import Judged, SegmentPart, Tally, Times
+
+Unit = Literal["s", "ratio", "rps"]
+Measure = Callable[[Tally], float | None]
+
+METRICS: Mapping[str, tuple[Unit, Measure]] = {
+    "error": ("ratio", lambda tally: tally["error_ratio"]),
+    "limited": ("ratio", lambda tally: tally["limited_ratio"]),
+    "rejected": ("ratio", lambda tally: tally["rejected_ratio"]),
+    "dropped": ("ratio", lambda tally: tally["dropped_ratio"]),
+    "done": ("ratio", lambda tally: tally["done_ratio"]),
+    "goodput": ("ratio", lambda tally: tally["goodput"]["ratio"]),
+    "goodput.rps": ("rps", lambda tally: tally["goodput"]["rps"]),
+    "rps": ("rps", lambda tally: tally["rps"]),
+}
+"""What can be judged beside durations: unit and where it stands."""
+
+DURATIONS: Mapping[str, Callable[[Tally], Times]] = {
+    "": lambda tally: tally["response"],
+    "service.": lambda tally: tally["service"],
+    "first_byte.": lambda tally: tally["first_byte"],
+    "refusal.": lambda tally: tally["refusal"],
+}
+"""Prefixes of ``mean``, ``max`` and ``p99``."""
+
+UNITS: Mapping[Unit, Mapping[str, float]] = {
+    "s": {"us": 1e-6, "ms": 1e-3, "s": 1.0},
+    "ratio": {"%": 0.01, "": 1.0},
+    "rps": {"/s": 1.0, "": 1.0},
+}
+"""By unit: the suffixes that may be written, and what they stand for."""
+
+OPERATORS: Mapping[str, Callable[[float, float], bool]] = {"<=": le, ">=": ge, "<": lt, ">": gt}
+
+GRAMMAR = (
+    "metric[.priority][@segment] op value; metrics: mean, max, p50 .. p99.9 (also service., first_byte.,"
+    " refusal.), error, limited, rejected, dropped, done, goodput, goodput.rps, rps; op: < <= > >=;"
+    " units: us ms s % /s"
+)
+
+_TERM = re.compile(
+    r"(?P<metric>[a-z0-9_.]+?)(?:\.(?P<priority>high|mid|low))?(?:@(?P<segment>[^<>=]+?))?"
+    r"\s*(?P<op><=|>=|<|>)\s*(?P<number>\d+(?:\.\d+)?|\.\d+)\s*(?P<suffix>us|ms|s|%|/s|)"
+)
+_DURATION = re.compile(r"(service\.|first_byte\.|refusal\.|)(mean|max|p(\d{1,2}(?:\.\d{1,3})?))")
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One objective."""
+
+    text: str
+    """As it was written, without blanks around it."""
+    unit: Unit
+    measure: Measure
+    """Takes its value from a tally."""
+    operator: str
+    bound: float
+    """In seconds, as a ratio, or per second."""
+    priority: Priority | None = None
+    segment: str | None = None
+    """The name of a segment, or its number from 1; a name that occurs several times means all of these."""
+
+    @classmethod
+    def parse(cls, text: str) -> Term:
+        """Read ``p99.high@peak<500ms``.
+
+        Raises:
+            TrafficError: another form, an unknown metric, or a unit that is not the metric's.
+        """
+        found = _TERM.fullmatch(text)
+        if found is None:
+            raise TrafficError(f"{text!r} is no objective: {GRAMMAR}")
+        unit, measure = _metric(found["metric"], text)
+        stated = found["priority"]
+        return cls(
+            text=text,
+            unit=unit,
+            measure=measure,
+            operator=found["op"],
+            bound=_bound(unit, found["number"], found["suffix"], text),
+            priority=Priority[stated.upper()] if stated else None,
+            segment=found["segment"],
+        )
+
+    def holds(self, value: float | None) -> bool:
+        """Whether a value reaches the objective; a missing one never does."""
+        return value is not None and OPERATORS[self.operator](value, self.bound)
+
+    def judged(self, tally: Tally | None) -> Judged:
+        """The objective with its value; None stands for a segment that the run did not have."""
+        value = None if tally is None else self.measure(tally)
+        return {"term": self.text, "value": value, "unit": self.unit, "holds": self.holds(value)}
+
+    def means(self, number: int, name: str) -> bool:
+        """Whether it is about this segment, by name or by number from 0."""
+        return self.segment in {name, str(number + 1)}
+
+
+@dataclass(frozen=True, slots=True)
+class Objectives:
+    """All that a run must reach; none at all is reached by every run."""
+
+    terms: tuple[Term, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Objectives:
+        """Read ``p99<500ms,error<0.5%,goodput.high>0.99,rps>=10000/s``; an empty text has no objective.
+
+        Raises:
+            TrafficError: what is wrong with each term that is wrong.
+        """
+        terms: list[Term] = []
+        faults: list[str] = []
+        for word in text.split(",") if text.strip() else ():
+            try:
+                terms.append(Term.parse(word.strip()))
+            except TrafficError as fault:
+                faults.append(str(fault))
+        if faults:
+            raise TrafficError("; ".join(faults))
+        return cls(tuple(terms))
+
+    def check(self, segments: Sequence[str]) -> None:
+        """Make sure before a run that every named segment will exist.
+
+        Args:
+            segments: the names in the plan, in order.
+
+        Raises:
+            TrafficError: the terms that name another one.
+        """
+        missing = [
+            term.text
+            for term in self.terms
+            if term.segment and not any(term.means(number, name) for number, name in enumerate(segments))
+        ]
+        if missing:
+            known = ", ".join(f"{number} ({name})" for number, name in enumerate(segments, 1))
+            raise TrafficError(f"no such segment: {', '.join(missing)}; there are {known}")
+
+    def judge(
+        self, totals: Tally, priorities: Mapping[str, Tally], segments: Sequence[SegmentPart]
+    ) -> list[Judged]:
+        """Each objective with its value; one about a repeated segment is judged once for each."""
+        return [
+            term.judged(tally)
+            for term in self.terms
+            for tally in _tallies(term, totals, priorities, segments)
+        ]
+
+
+def _metric(name: str, text: str) -> tuple[Unit, Measure]:
+    known = METRICS.get(name)
+    if known is not None:
+        return known
+    found = _DURATION.fullmatch(name)
+    share = float(found[3] or 50.0) / 100.0 if found else 0.0
+    if found is None or not share:
+        raise TrafficError(f"unknown metric {name!r} in {text!r}: {GRAMMAR}")
+    take = DURATIONS[found[1]]
+    if found[2] == "mean":
+        return "s", lambda tally: take(tally)["mean_s"]
+    if found[2] == "max":
+        return "s", lambda tally: take(tally)["max_s"]
+    return "s", lambda tally: times.percentile(take(tally), share)
+
+
+def _bound(unit: Unit, number: str, suffix: str, text: str) -> float:
+    scale = UNITS[unit].get(suffix)
+    if scale is None:
+        known = ", ".join(name or "none" for name in UNITS[unit])
+        raise TrafficError(f"the unit in {text!r} must be one of: {known}")
+    bound = float(number) * scale
+    if unit == "ratio" and bound > 1.0:
+        raise TrafficError(f"the share in {text!r} is above 1, which is 100%")
+    return bound
+
+
+def _tallies(
+    term: Term, totals: Tally, priorities: Mapping[str, Tally], segments: Sequence[SegmentPart]
+) -> list[Tally | None]:
+    if term.segment is None:
+        return [totals if term.priority is None else priorities[term.priority.label]]
+    meant = [part for number, part in enumerate(segments) if term.means(number, part["name"])]
+    if term.priority is None:
+        return [part["tally"] for part in meant] or [None]
+    return [part["priorities"][term.priority.label] for part in meant] or [None]
