@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from itertools import pairwise
+from itertools import count, pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +18,7 @@ from autoglm_throttle.traffic.arrivals import (
     Level,
     Plan,
     Shape,
+    draw,
     duration,
     parse_mix,
     plan,
@@ -25,12 +26,15 @@ from autoglm_throttle.traffic.arrivals import (
 )
 from autoglm_throttle.traffic.errors import TrafficError
 
+rates = st.floats(min_value=0.5, max_value=200.0)
 levels = st.lists(
-    st.builds(Level, st.floats(min_value=0.5, max_value=200.0), st.floats(min_value=0.1, max_value=5.0)),
+    st.builds(
+        Level, rates, st.floats(min_value=0.1, max_value=5.0), end_rps=st.none() | st.just(0.0) | rates
+    ),
     min_size=1,
     max_size=5,
 )
-arrivals = st.sampled_from(Arrivals)
+arrivals = st.sampled_from([Arrivals.UNIFORM, Arrivals.POISSON, Arrivals.gamma(0.25), Arrivals.gamma(4.0)])
 seeds = st.integers(min_value=0, max_value=2**32)
 
 
@@ -54,16 +58,18 @@ def test_a_plan_is_sorted_inside_its_shape_and_a_function_of_its_inputs(
 def test_uniform_arrivals_fill_each_segment_to_within_one(chosen: list[Level], seed: int) -> None:
     made = plan(Shape(chosen), Arrivals.UNIFORM, Crowd(), seed)
     for segment, level in enumerate(chosen):
-        assert abs(of_segment(made, segment) - level.rate_rps * level.duration_s) <= 1.0
+        assert abs(of_segment(made, segment) - level.requests) <= 1.0
 
 
 @settings(max_examples=40)
-@given(levels, seeds)
-def test_poisson_arrivals_fill_each_segment_to_within_five_sigma(chosen: list[Level], seed: int) -> None:
-    made = plan(Shape(chosen), Arrivals.POISSON, Crowd(), seed)
+@given(levels, st.sampled_from([0.5, 1.0, 4.0]), seeds)
+def test_random_arrivals_fill_each_segment_to_within_five_sigma(
+    chosen: list[Level], k: float, seed: int
+) -> None:
+    made = plan(Shape(chosen), Arrivals.gamma(k), Crowd(), seed)
     for segment, level in enumerate(chosen):
-        expected = level.rate_rps * level.duration_s
-        assert abs(of_segment(made, segment) - expected) <= 5.0 * math.sqrt(expected) + 5.0
+        sigma = math.sqrt(level.requests / k)
+        assert abs(of_segment(made, segment) - level.requests) <= 5.0 * sigma + 5.0 / min(1.0, k)
 
 
 @given(levels, arrivals, seeds)
@@ -83,8 +89,9 @@ def test_changing_the_mix_or_the_clients_moves_no_arrival(
     chosen: list[Level], process: Arrivals, seed: int
 ) -> None:
     one = plan(Shape(chosen), process, Crowd(), seed)
-    other = plan(Shape(chosen), process, Crowd({Priority.HIGH: 100.0}, clients=7, skew=1.0), seed)
+    other = plan(Shape(chosen), process, Crowd({Priority.HIGH: 100.0}, 7, 1.0, kinds=(1.0, 2.0)), seed)
     assert one.offsets == other.offsets
+    assert one.segments == other.segments
     assert set(other.priorities) <= {Priority.HIGH}
 
 
@@ -96,13 +103,22 @@ def test_the_rate_changes_exactly_where_the_shape_says() -> None:
     assert made.offsets[11] == pytest.approx(1.01)
 
 
-def test_squared_variation_of_poisson_gaps_is_one_and_of_uniform_ones_nothing() -> None:
-    for process, wanted in ((Arrivals.POISSON, 1.0), (Arrivals.UNIFORM, 0.0)):
-        offsets = plan(Shape.parse("fixed:1000:20"), process, Crowd(), 1).offsets
-        gaps = [later - earlier for earlier, later in pairwise(offsets)]
-        mean = sum(gaps) / len(gaps)
-        variation = sum((gap - mean) ** 2 for gap in gaps) / len(gaps) / mean**2
-        assert variation == pytest.approx(wanted, abs=0.06)
+@pytest.mark.parametrize(
+    ("process", "wanted"),
+    [
+        (Arrivals.UNIFORM, 0.0),
+        (Arrivals.POISSON, 1.0),
+        (Arrivals.gamma(0.5), 2.0),
+        (Arrivals.gamma(4.0), 0.25),
+    ],
+)
+def test_the_squared_variation_of_gaps_is_the_inverse_of_k(process: Arrivals, wanted: float) -> None:
+    offsets = plan(Shape.parse("fixed:1000:20"), process, Crowd(), 1).offsets
+    gaps = [later - earlier for earlier, later in pairwise(offsets)]
+    mean = sum(gaps) / len(gaps)
+    assert mean == pytest.approx(0.001, rel=0.05)
+    variation = sum((gap - mean) ** 2 for gap in gaps) / len(gaps) / mean**2
+    assert variation == pytest.approx(wanted, rel=0.06, abs=1e-9)
 
 
 def test_the_mix_is_kept_in_the_long_run() -> None:
@@ -115,6 +131,24 @@ def test_skewed_clients_follow_zipf() -> None:
     made = plan(Shape.parse("fixed:1000:20"), Arrivals.UNIFORM, Crowd(clients=4, skew=1.0))
     counts = [list(made.clients).count(client) for client in range(4)]
     assert [count / counts[0] for count in counts] == pytest.approx([1.0, 1 / 2, 1 / 3, 1 / 4], abs=0.03)
+
+
+def test_changing_one_part_of_the_crowd_leaves_the_others() -> None:
+    shape = Shape.parse("fixed:100:5")
+    one = plan(shape, Arrivals.POISSON, Crowd(clients=5), 3)
+    mixed = plan(shape, Arrivals.POISSON, Crowd({Priority.LOW: 100.0}, clients=5, kinds=(1.0, 1.0)), 3)
+    crowded = plan(shape, Arrivals.POISSON, Crowd(clients=9, kinds=(1.0, 1.0)), 3)
+    assert one.clients == mixed.clients
+    assert mixed.kinds == crowded.kinds
+    assert one.priorities == crowded.priorities
+
+
+def test_kinds_are_drawn_by_their_shares() -> None:
+    made = plan(Shape.parse("fixed:1000:20"), Arrivals.UNIFORM, Crowd(kinds=(1.0, 4.0, 5.0)))
+    assert [made.kinds.count(kind) / len(made) for kind in range(3)] == pytest.approx(
+        [0.1, 0.4, 0.5], abs=0.015
+    )
+    assert set(plan(Shape.parse("fixed:10:1"), Arrivals.UNIFORM, Crowd()).kinds) == {0}
 
 
 @pytest.mark.parametrize(
@@ -148,8 +182,12 @@ def test_shapes_are_read(text: str, expected: list[tuple[float, float]]) -> None
         "step:1:2:1:1",
         "step:1:2:2.5:1",
         "step:1:2:99999:1",
-        "ramp:1:2:3",
+        "ramp:1:2",
+        "ramp:0:0:1",
+        "ramp:-1:2:3",
+        "ramp:1:inf:3",
         "fixed:1000000:60",
+        "fixed:1e300:1e300",
     ],
 )
 def test_what_is_no_shape_is_refused(text: str) -> None:
@@ -157,9 +195,17 @@ def test_what_is_no_shape_is_refused(text: str) -> None:
         Shape.parse(text)
 
 
-def test_a_shape_needs_a_level() -> None:
-    with pytest.raises(TrafficError, match="at least one"):
-        Shape([])
+def test_a_shape_needs_a_level_and_not_too_many() -> None:
+    for chosen in ([], [Level(1.0, 1.0)] * 65_536):
+        with pytest.raises(TrafficError, match="at least one"):
+            Shape(chosen)
+    assert Shape([Level(1.0, 1e-3)] * 65_535).duration_s == pytest.approx(65.535)
+
+
+def test_a_plan_holds_fifty_million_requests_and_no_more() -> None:
+    assert Shape.parse("fixed:500000:100").requests == 50_000_000
+    with pytest.raises(TrafficError, match="50000000"):
+        Shape.parse("fixed:500001:100")
 
 
 def test_durations_have_units() -> None:
@@ -174,8 +220,20 @@ def test_a_mix_is_read_and_checked() -> None:
             parse_mix(text)
 
 
-@pytest.mark.parametrize("fault", [{"clients": 0}, {"clients": 65_537}, {"skew": -1.0}, {"skew": math.inf}])
-def test_an_impossible_crowd_is_refused(fault: dict[str, float]) -> None:
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"clients": 0},
+        {"clients": 65_537},
+        {"skew": -1.0},
+        {"skew": math.inf},
+        {"kinds": ()},
+        {"kinds": (1.0, 0.0)},
+        {"kinds": (math.inf,)},
+        {"kinds": (math.nan,)},
+    ],
+)
+def test_an_impossible_crowd_is_refused(fault: dict[str, object]) -> None:
     with pytest.raises(TrafficError):
         Crowd(**fault)  # type: ignore[arg-type]
 
@@ -190,6 +248,20 @@ def test_a_replay_keeps_every_gap_divided_by_the_speed(times: list[float], seed:
 
 
 def test_an_impossible_replay_is_refused() -> None:
-    for times, speed in (([], 1.0), ([2.0, 1.0], 1.0), ([1.0], 0.0), ([1.0], math.nan)):
+    impossible: tuple[tuple[list[float], float], ...] = (
+        ([], 1.0),
+        ([2.0, 1.0], 1.0),
+        ([1.0], 0.0),
+        ([1.0], math.nan),
+        ([0.0, math.inf], 1.0),
+    )
+    for times, speed in impossible:
         with pytest.raises(TrafficError):
             replay(times, Crowd(), speed=speed)
+
+
+def test_an_endless_trace_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draw, "MAX_PLANNED", 100)
+    assert len(replay(map(float, range(100)), Crowd())) == 100
+    with pytest.raises(TrafficError, match="no more than 100"):
+        replay(map(float, count()), Crowd())

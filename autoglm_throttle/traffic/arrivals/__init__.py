@@ -1,11 +1,17 @@
 """Arrivals: shapes of load, arrival processes, who sends, and the plan they make. Pure."""
 
 from autoglm_throttle.traffic.arrivals.crowd import MIX, Crowd, parse_mix
-from autoglm_throttle.traffic.arrivals.draw import Arrivals, plan, replay
+from autoglm_throttle.traffic.arrivals.draw import plan, replay
+from autoglm_throttle.traffic.arrivals.offered import GRAMMAR, TraceShape, parse_shape
 from autoglm_throttle.traffic.arrivals.plan import Plan
-from autoglm_throttle.traffic.arrivals.shape import MAX_PLANNED, Level, Shape, duration
+from autoglm_throttle.traffic.arrivals.process import Arrivals
+from autoglm_throttle.traffic.arrivals.shape import MAX_PLANNED, Level, Shape
+from autoglm_throttle.traffic.arrivals.timetable import timetable
+from autoglm_throttle.traffic.arrivals.users import Users
+from autoglm_throttle.traffic.arrivals.words import duration, number
 
 __all__ = [
+    "GRAMMAR",
     "MAX_PLANNED",
     "MIX",
     "Arrivals",
@@ -13,8 +19,13 @@ __all__ = [
     "Level",
     "Plan",
     "Shape",
+    "TraceShape",
+    "Users",
     "duration",
+    "number",
     "parse_mix",
+    "parse_shape",
     "plan",
     "replay",
+    "timetable",
 ]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.arrivals.shape import number
+from autoglm_throttle.traffic.arrivals.words import number
 from autoglm_throttle.traffic.errors import TrafficError
 
 MIX = {Priority.HIGH: 10.0, Priority.MID: 30.0, Priority.LOW: 60.0}
@@ -41,7 +41,8 @@ class Crowd:
     """Who sends: the mix of priorities and the callers.
 
     Raises:
-        TrafficError: a mix that does not add up, no client, or a negative or infinite skew.
+        TrafficError: a mix that does not add up, no client, a negative or infinite skew, or kinds whose
+            shares are not finite numbers above 0.
     """
 
     mix: Mapping[Priority, float] = field(default_factory=MIX.copy)
@@ -50,6 +51,8 @@ class Crowd:
     """Different callers, 1..65 536."""
     skew: float = 0.0
     """Zipf exponent: 0 gives all clients the same share, 1 gives client n the n-th part of the first's."""
+    kinds: tuple[float, ...] = (1.0,)
+    """Shares of the requests of the load, in their order; only their proportions matter."""
 
     def __post_init__(self) -> None:
         _check_mix(self.mix)
@@ -57,3 +60,5 @@ class Crowd:
             raise TrafficError(f"clients must be 1..65536, not {self.clients}")
         if not 0.0 <= self.skew < math.inf:
             raise TrafficError(f"skew must be a finite number of at least 0, not {self.skew!r}")
+        if not all(share > 0.0 for share in self.kinds) or not 0.0 < sum(self.kinds) < math.inf:
+            raise TrafficError(f"the shares of kinds must be finite numbers above 0, not {self.kinds!r}")

@@ -8,19 +8,83 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from autoglm_throttle.traffic.arrivals.words import duration, number, whole
 from autoglm_throttle.traffic.errors import TrafficError
 
 MAX_PLANNED = 50_000_000
-"""Requests; a plan stays in memory at about 15 bytes a request."""
+"""Requests; a plan stays in memory at about 19 bytes a request."""
+
+MAX_LEVELS = 65_535
+"""A plan keeps the number of a request's segment in two bytes."""
+
+MAX_STEPS = 10_000
+"""Of a shape that is written with a number of steps; more is a slip of the pen."""
+
+FORMS = (
+    "fixed:RATE:SECONDS, step:R1,R2,...:SECONDS, step:FROM:TO:STEPS:SECONDS, spike:BASE:PEAK:BASE_S:PEAK_S, "
+    "ramp:FROM:TO:SECONDS"
+)
+"""What `Shape.parse` reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One rate held for a time."""
+    """One rate held for a time, or a rate that grows or falls linearly.
+
+    Raises:
+        TrafficError: a duration or a rate that is not a finite number above 0; of a ramp one end may be 0.
+    """
 
     rate_rps: float
+    """At its start."""
     duration_s: float
     name: str = ""
+    """For people; empty: the rate."""
+    end_rps: float | None = None
+    """At its end; None: as at its start."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.duration_s < math.inf:
+            raise TrafficError(f"a duration must be a finite number above 0, not {self.duration_s!r}")
+        for rate_rps in (self.rate_rps, self.last_rps):
+            if not 0.0 <= rate_rps < math.inf or self.rate_rps + self.last_rps == 0.0:
+                raise TrafficError(f"a rate must be a finite number above 0, not {rate_rps!r}")
+
+    @property
+    def last_rps(self) -> float:
+        """The rate at its end."""
+        return self.rate_rps if self.end_rps is None else self.end_rps
+
+    @property
+    def requests(self) -> float:
+        """Expected while it lasts."""
+        return 0.5 * (self.rate_rps + self.last_rps) * self.duration_s
+
+    @property
+    def label(self) -> str:
+        """What plans and reports call it."""
+        if self.name or self.last_rps == self.rate_rps:
+            return self.name or f"{self.rate_rps:g}/s"
+        return f"{self.rate_rps:g}-{self.last_rps:g}/s"
+
+    def when(self, mass: float) -> float:
+        """Seconds from its start until so many requests were to come.
+
+        The rate is integrated from its smaller end, so no two close numbers are ever subtracted.
+
+        Args:
+            mass: 0 to ``requests``.
+        """
+        rise = (self.last_rps - self.rate_rps) / self.duration_s
+        if rise > 0.0:
+            return _reached(self.rate_rps, rise, mass)
+        return self.duration_s - _reached(self.last_rps, -rise, self.requests - mass)
+
+
+def _reached(rate_rps: float, rise: float, mass: float) -> float:
+    """The time at which a rate that begins so and grows by ``rise`` per second has integrated to ``mass``."""
+    root = math.sqrt(rate_rps * rate_rps + 2.0 * rise * max(0.0, mass))
+    return 2.0 * mass / (rate_rps + root) if root > 0.0 else 0.0
 
 
 class Shape:
@@ -30,21 +94,16 @@ class Shape:
         levels: in order of time; each becomes one segment of the plan and of the result.
 
     Raises:
-        TrafficError: no level, a rate or a duration that is not a finite number above 0,
-            or more requests than a plan can hold.
+        TrafficError: no level, or more levels or requests than a plan can hold.
     """
 
     def __init__(self, levels: Sequence[Level]) -> None:
-        if not levels:
-            raise TrafficError("a shape needs at least one level")
-        for level in levels:
-            for what, amount in (("rate", level.rate_rps), ("duration", level.duration_s)):
-                if not 0.0 < amount < math.inf:
-                    raise TrafficError(f"a {what} must be a finite number above 0, not {amount!r}")
+        if not 1 <= len(levels) <= MAX_LEVELS:
+            raise TrafficError(f"a shape needs at least one level and no more than {MAX_LEVELS}")
         self.levels: tuple[Level, ...] = tuple(levels)
         self._ends_s = list(accumulate(level.duration_s for level in levels))
-        self._masses = list(accumulate(level.rate_rps * level.duration_s for level in levels))
-        if self._masses[-1] > MAX_PLANNED:
+        self._masses = list(accumulate(level.requests for level in levels))
+        if not self.requests <= MAX_PLANNED:
             raise TrafficError(f"{self.requests:.0f} requests, but a plan can hold only {MAX_PLANNED}")
 
     @property
@@ -64,17 +123,17 @@ class Shape:
             mass: 0 up to, and without, ``requests``.
         """
         index = bisect_right(self._masses, mass)
-        level = self.levels[index]
-        end_s = self._ends_s[index]
-        offset_s = end_s - (self._masses[index] - mass) / level.rate_rps
+        level, end_s = self.levels[index], self._ends_s[index]
+        offset_s = end_s - level.duration_s + level.when(level.requests - (self._masses[index] - mass))
         return index, min(max(offset_s, end_s - level.duration_s), end_s)
 
     @classmethod
     def parse(cls, text: str) -> Shape:
         """Read a shape as people write it.
 
-        Known are ``fixed:RATE:SECONDS``, ``step:R1,R2:SECONDS``, ``step:FROM:TO:STEPS:SECONDS`` and
-        ``spike:BASE:PEAK:BASE_S:PEAK_S``. Rates are requests/s; durations may end in ``ms``, ``s`` or ``m``.
+        Known are ``fixed:RATE:SECONDS``, ``step:R1,R2:SECONDS``, ``step:FROM:TO:STEPS:SECONDS``,
+        ``spike:BASE:PEAK:BASE_S:PEAK_S`` and ``ramp:FROM:TO:SECONDS``. Rates are requests/s; durations may
+        end in ``ms``, ``s`` or ``m``.
 
         Raises:
             TrafficError: the text is none of these.
@@ -82,38 +141,8 @@ class Shape:
         kind, *words = text.strip().split(":")
         reader = _READERS.get((kind, len(words)))
         if reader is None:
-            raise TrafficError(f"unknown shape {text!r}: {GRAMMAR}")
+            raise TrafficError(f"unknown shape {text!r}: expected {FORMS}")
         return cls(reader(words))
-
-
-GRAMMAR = (
-    "expected fixed:RATE:SECONDS, step:R1,R2,...:SECONDS, step:FROM:TO:STEPS:SECONDS "
-    "or spike:BASE:PEAK:BASE_S:PEAK_S"
-)
-
-
-def number(word: str) -> float:
-    """A plain number.
-
-    Raises:
-        TrafficError: not a number.
-    """
-    try:
-        return float(word)
-    except ValueError:
-        raise TrafficError(f"{word!r} is not a number") from None
-
-
-def duration(word: str) -> float:
-    """Seconds from ``250ms``, ``20s``, ``2m`` or a plain number.
-
-    Raises:
-        TrafficError: not a duration.
-    """
-    for unit, seconds in (("ms", 1e-3), ("s", 1.0), ("m", 60.0)):
-        if word.endswith(unit):
-            return number(word.removesuffix(unit)) * seconds
-    return number(word)
 
 
 def _fixed(words: Sequence[str]) -> list[Level]:
@@ -126,11 +155,9 @@ def _listed(words: Sequence[str]) -> list[Level]:
 
 def _stepped(words: Sequence[str]) -> list[Level]:
     first, last = number(words[0]), number(words[1])
-    steps = number(words[2])
-    if not 2 <= steps <= 10_000 or steps != int(steps):
-        raise TrafficError(f"steps must be a whole number from 2 to 10000, not {words[2]!r}")
+    steps = whole("steps", words[2], 2, MAX_STEPS)
     rise = (last - first) / (steps - 1)
-    return [Level(first + rise * step, duration(words[3])) for step in range(int(steps))]
+    return [Level(first + rise * step, duration(words[3])) for step in range(steps)]
 
 
 def _spike(words: Sequence[str]) -> list[Level]:
@@ -138,4 +165,14 @@ def _spike(words: Sequence[str]) -> list[Level]:
     return [base, Level(number(words[1]), duration(words[3]), "peak"), base]
 
 
-_READERS = {("fixed", 2): _fixed, ("step", 2): _listed, ("step", 4): _stepped, ("spike", 4): _spike}
+def _ramp(words: Sequence[str]) -> list[Level]:
+    return [Level(number(words[0]), duration(words[2]), end_rps=number(words[1]))]
+
+
+_READERS = {
+    ("fixed", 2): _fixed,
+    ("step", 2): _listed,
+    ("step", 4): _stepped,
+    ("spike", 4): _spike,
+    ("ramp", 3): _ramp,
+}

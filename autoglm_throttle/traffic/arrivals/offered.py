@@ -1,0 +1,48 @@
+"""What is offered, as one word of a command line: a shape, users, or the times of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from autoglm_throttle.traffic.arrivals.shape import FORMS, Shape
+from autoglm_throttle.traffic.arrivals.users import USERS_FORMS, Users
+from autoglm_throttle.traffic.errors import TrafficError
+
+GRAMMAR = f"{FORMS}, {USERS_FORMS} or trace:PATH; rates are requests/s, durations take ms, s or m"
+"""All that `parse_shape` reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceShape:
+    """The times of a recording or a trace file.
+
+    Raises:
+        TrafficError: an empty path.
+    """
+
+    path: str
+
+    def __post_init__(self) -> None:
+        if not self.path:
+            raise TrafficError("trace: needs the path of a recording or of a trace file")
+
+
+def parse_shape(text: str) -> Shape | Users | TraceShape:
+    """Read whatever can be offered.
+
+    Raises:
+        TrafficError: nothing known, and the text names all that is; or a number that cannot be.
+    """
+    kind, _, rest = text.strip().partition(":")
+    reader = _READERS.get(kind)
+    if reader is None:
+        raise TrafficError(f"unknown shape {text!r}: expected {GRAMMAR}")
+    return TraceShape(rest) if reader is TraceShape else reader(text)
+
+
+_READERS: dict[str, Callable[[str], Shape | Users | TraceShape]] = {
+    **dict.fromkeys(("fixed", "step", "spike", "ramp"), Shape.parse),
+    "users": Users.parse,
+    "trace": TraceShape,
+}

@@ -1,0 +1,80 @@
+"""Users who wait for their answers: a closed loop, which offers less when the service slows down."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autoglm_throttle.traffic.arrivals.shape import MAX_STEPS
+from autoglm_throttle.traffic.arrivals.words import duration, whole
+from autoglm_throttle.traffic.errors import TrafficError
+
+THINK_S = 0.1
+"""Between an answer and the user's next request; the figure that the founding load tests used."""
+
+MAX_USERS = 65_536
+"""Each holds a connection of its own, and a host has no more ports than these."""
+
+USERS_FORMS = "users:N:SECONDS[:THINK], users:FROM:TO:STEPS:SECONDS"
+"""What `Users.parse` reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Users:
+    """So many users, for so long, step after step.
+
+    Raises:
+        TrafficError: no step, users that are not 1..65 536, a duration that is not a finite number above 0,
+            or a think time that is not a finite number of at least 0.
+    """
+
+    steps: tuple[tuple[int, float], ...]
+    """Users and seconds."""
+    think_s: float = THINK_S
+
+    def __post_init__(self) -> None:
+        if not self.steps:
+            raise TrafficError("users need at least one step")
+        for users, duration_s in self.steps:
+            if not 1 <= users <= MAX_USERS:
+                raise TrafficError(f"users must be 1..{MAX_USERS}, not {users}")
+            if not 0.0 < duration_s < math.inf:
+                raise TrafficError(f"a duration must be a finite number above 0, not {duration_s!r}")
+        if not 0.0 <= self.think_s < math.inf:
+            raise TrafficError(f"a think time must be a finite number of at least 0, not {self.think_s!r}")
+
+    @property
+    def duration_s(self) -> float:
+        """Length of all steps."""
+        return sum(duration_s for _, duration_s in self.steps)
+
+    @property
+    def most(self) -> int:
+        """The most users there are at once."""
+        return max(users for users, _ in self.steps)
+
+    @classmethod
+    def parse(cls, text: str) -> Users:
+        """Read ``users:N:SECONDS[:THINK]`` or ``users:FROM:TO:STEPS:SECONDS``.
+
+        Raises:
+            TrafficError: the text is neither.
+        """
+        kind, *words = text.strip().split(":")
+        if kind != "users" or not 2 <= len(words) <= 4:
+            raise TrafficError(f"unknown shape {text!r}: expected {USERS_FORMS}")
+        if len(words) == 4:
+            return cls(_stepped(words))
+        think_s = duration(words[2]) if len(words) == 3 else THINK_S
+        return cls(((_users(words[0]), duration(words[1])),), think_s)
+
+
+def _users(word: str) -> int:
+    return whole("users", word, 1, MAX_USERS)
+
+
+def _stepped(words: Sequence[str]) -> tuple[tuple[int, float], ...]:
+    first, last, steps = _users(words[0]), _users(words[1]), whole("steps", words[2], 2, MAX_STEPS)
+    rise, duration_s = (last - first) / (steps - 1), duration(words[3])
+    return tuple((round(first + rise * step), duration_s) for step in range(steps))
