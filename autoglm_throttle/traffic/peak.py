@@ -1,0 +1,157 @@
+"""The search for the greatest rate that a service bears: bisection over trials. Pure.
+
+Rates lie on a geometric scale, because what matters is how far off the answer is in percent. A trial that
+fails is believed; one in which the generator or the machine could not keep up says nothing about the service
+and is made again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from autoglm_throttle.traffic.errors import TrafficError
+
+TOLERANCE: Final = 0.02
+"""The search ends when what holds and what fails are nearer: two trials at one rate differ by as much."""
+
+TRIES: Final = 3
+"""Trials at one rate before it is said that the generator cannot make it."""
+
+DIGITS: Final = 3
+"""Of the rates that are tried: finer than the tolerance, and readable."""
+
+
+class Verdict(StrEnum):
+    """What a trial says."""
+
+    HOLDS = "holds"
+    """All objectives hold."""
+    FAILS = "fails"
+    INVALID = "not valid"
+    """The generator could not do it: nothing is known of the service."""
+    ABORTED = "aborted"
+    """Somebody stopped it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One trial."""
+
+    rate_rps: float
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """What a search has found."""
+
+    trials: tuple[Trial, ...]
+    """In their order."""
+
+    @property
+    def holds_rps(self) -> float | None:
+        """The greatest rate at which all objectives held, below all that failed; None: at none."""
+        fails_rps = self.fails_rps
+        held = [trial.rate_rps for trial in self.trials if trial.verdict is Verdict.HOLDS]
+        return max((rate for rate in held if fails_rps is None or rate < fails_rps), default=None)
+
+    @property
+    def fails_rps(self) -> float | None:
+        """The least rate at which an objective failed; None: at none."""
+        failed = (trial.rate_rps for trial in self.trials if trial.verdict is Verdict.FAILS)
+        return min(failed, default=None)
+
+    @property
+    def verdict(self) -> Verdict:
+        """HOLDS: a rate is known at which they hold; FAILS: even the least does not hold."""
+        last = self.trials[-1].verdict
+        if last in (Verdict.INVALID, Verdict.ABORTED):
+            return last
+        return Verdict.FAILS if self.holds_rps is None else Verdict.HOLDS
+
+    @property
+    def text(self) -> str:
+        """The answer in one sentence."""
+        holds_rps, fails_rps = self.holds_rps, self.fails_rps
+        if self.verdict is Verdict.ABORTED:
+            return f"stopped before the end; {_known(holds_rps, fails_rps)}"
+        if self.verdict is Verdict.INVALID:
+            rate = f"{self.trials[-1].rate_rps:g}/s"
+            return f"the generator could not make {rate} in {TRIES} tries; {_known(holds_rps, fails_rps)}"
+        if holds_rps is None:
+            return f"the objectives do not hold even at {fails_rps:g}/s"
+        if fails_rps is None:
+            return f"the objectives hold at {holds_rps:g}/s, the most that was to be tried"
+        return f"the objectives hold at {holds_rps:g}/s and fail at {fails_rps:g}/s"
+
+
+def _known(holds_rps: float | None, fails_rps: float | None) -> str:
+    if holds_rps is None and fails_rps is None:
+        return "nothing is known of the service"
+    parts = [f"hold at {holds_rps:g}/s"] if holds_rps is not None else []
+    parts += [f"fail at {fails_rps:g}/s"] if fails_rps is not None else []
+    return f"the objectives {' and '.join(parts)}"
+
+
+def find_peak(
+    trial: Callable[[float], Verdict], low_rps: float, high_rps: float, *, tolerance: float = TOLERANCE
+) -> Peak:
+    """Search the greatest rate at which a trial holds.
+
+    Args:
+        trial: makes one trial at a rate in requests/s.
+        low_rps: the least rate; tried first.
+        high_rps: the greatest; tried second.
+        tolerance: ratio, above 0: the search ends when the rate that fails is no more than that above the
+            one that holds.
+
+    Raises:
+        TrafficError: bounds that are not finite, rising and above 0, or no tolerance.
+    """
+    if not 0.0 < low_rps < high_rps < math.inf:
+        raise TrafficError(f"the bounds must rise and be above 0, not {low_rps:g} and {high_rps:g}")
+    if not tolerance > 0.0:
+        raise TrafficError(f"the tolerance must be above 0, not {tolerance:g}")
+    trials: list[Trial] = []
+    with contextlib.suppress(_NothingSaid):
+        _bisect(lambda rate_rps: _holds(trial, rate_rps, trials), low_rps, high_rps, tolerance)
+    return Peak(tuple(trials))
+
+
+class _NothingSaid(Exception):
+    """No trial at a rate said anything of the service."""
+
+
+def _bisect(holds: Callable[[float], bool], low_rps: float, high_rps: float, tolerance: float) -> None:
+    if not holds(low_rps) or holds(high_rps):
+        return
+    while high_rps > low_rps * (1.0 + tolerance):
+        middle_rps = rounded(math.sqrt(low_rps * high_rps))
+        if not low_rps < middle_rps < high_rps:
+            return
+        if holds(middle_rps):
+            low_rps = middle_rps
+        else:
+            high_rps = middle_rps
+
+
+def _holds(trial: Callable[[float], Verdict], rate_rps: float, trials: list[Trial]) -> bool:
+    """Make trials at a rate until one says something, and note each."""
+    for _ in range(TRIES):
+        verdict = trial(rate_rps)
+        trials.append(Trial(rate_rps, verdict))
+        if verdict in (Verdict.HOLDS, Verdict.FAILS):
+            return verdict is Verdict.HOLDS
+        if verdict is Verdict.ABORTED:
+            break
+    raise _NothingSaid
+
+
+def rounded(rate_rps: float) -> float:
+    """A rate with three digits: 1234 is 1230."""
+    return float(f"{rate_rps:.{DIGITS}g}")

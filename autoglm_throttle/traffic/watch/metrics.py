@@ -1,0 +1,99 @@
+"""What a service with this library tells of itself at ``/metrics``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from autoglm_throttle.gpu.exposition import Malformed, Series, parse
+from autoglm_throttle.gpu.fetch import Deadline, Page, fetch
+from autoglm_throttle.model import ProviderUnavailable
+from autoglm_throttle.settings.gpu_items import ScrapeUrl, parse_items
+from autoglm_throttle.traffic.errors import TrafficError
+
+TIMEOUT_S: Final = 2.0
+"""A service under load may answer late; what it says after two seconds is of another second."""
+
+PREFIX: Final = "autoglm_throttle_"
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+NUMBERS: Final[tuple[tuple[str, str, Callable[[list[float]], float]], ...]] = (
+    ("factor_ratio", "factor_ratio", min),
+    ("inflight", "inflight_requests", sum),
+    ("waiting", "queued_requests", sum),
+    ("gpu_utilization_ratio", "gpu_utilization_ratio", _mean),
+    ("gpu_power_w", "gpu_power_watts", sum),
+)
+"""Number of the report, name of the metric, and how its series become one."""
+
+_USED: Final = PREFIX + "gpu_memory_used_bytes"
+_TOTAL: Final = PREFIX + "gpu_memory_total_bytes"
+_WANTED: Final = (*(PREFIX + metric for _, metric, _ in NUMBERS), _USED, _TOTAL)
+
+
+class MetricsLook:
+    """Reads the page of metrics of a service.
+
+    Args:
+        url: of the page; without a path ``/metrics``.
+        clock: monotonic seconds.
+
+    Raises:
+        TrafficError: no URL.
+    """
+
+    def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._url = _parse(url)
+        self.name: str = f"metrics of {self._url.place}"
+        self._clock = clock
+
+    def look(self, now: float) -> dict[str, float]:  # noqa: ARG002 - what it tells is of the moment it answers
+        """The numbers of the page.
+
+        Raises:
+            ProviderUnavailable: it cannot be read.
+        """
+        query = f"?{self._url.query}" if self._url.query else ""
+        page = fetch(self._url, (self._url.path or "/metrics") + query, Deadline(TIMEOUT_S, self._clock))
+        try:
+            series = parse(_ours(page))
+        except Malformed as error:
+            raise ProviderUnavailable(str(error)) from None
+        seen = numbers(series)
+        if not seen:
+            raise ProviderUnavailable("tells nothing of this library")
+        return seen
+
+
+def _parse(url: str) -> ScrapeUrl:
+    try:
+        (item,) = parse_items([f"dcgm:{url}"])
+    except ValueError as error:
+        raise TrafficError(str(error).partition(": ")[2]) from None
+    if item.url is None:  # pragma: no cover - a scraped kind has one
+        raise TrafficError("not a URL")
+    return item.url
+
+
+def _ours(page: Page) -> str:
+    """The lines that are wanted: there may be thousands of others, and parsing holds up the generator."""
+    whole = page.body.decode("utf-8", "replace").split("\n")[:-1]
+    return "".join(f"{line}\n" for line in whole if line.startswith(_WANTED))
+
+
+def numbers(series: Iterable[Series]) -> dict[str, float]:
+    """The numbers of the report that these series tell; what is NaN is left out."""
+    found: dict[str, list[float]] = {}
+    for one in series:
+        if one.value == one.value:
+            found.setdefault(one.name, []).append(one.value)
+    seen = {name: join(found[PREFIX + metric]) for name, metric, join in NUMBERS if PREFIX + metric in found}
+    total = sum(found.get(_TOTAL, ()))
+    if total > 0.0 and _USED in found:
+        seen["gpu_memory_ratio"] = sum(found[_USED]) / total
+    return seen

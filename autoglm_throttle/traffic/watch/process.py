@@ -1,0 +1,203 @@
+"""CPU and memory of a service: a process and those it has started, such as the workers of a server.
+
+Linux tells them in ``/proc``; elsewhere, as on macOS, ``ps`` does.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.watch.watch import Gone
+
+PROC: Final = Path("/proc")
+FAMILY_LOOKS: Final = 10
+"""Looks between two searches for new children: on a host with thousands of processes a search takes tens of
+milliseconds, and servers start their workers at the beginning."""
+
+PS_TIMEOUT_S: Final = 2.0
+
+
+class Usage(NamedTuple):
+    """What one process has used up, and holds."""
+
+    pid: int
+    parent: int
+    born: str
+    """When it began, as the system writes it: another process may get the number of one that ended."""
+    cpu_s: float
+    rss_bytes: int
+
+
+Table = Mapping[int, Usage]
+"""Processes by number."""
+
+Read = Callable[[frozenset[int] | None], Table]
+"""Reads these processes, or all; those that are not there are left out."""
+
+
+def of_stat(text: str, tick_hz: int, page_bytes: int) -> Usage | None:
+    """Read a line of ``/proc/PID/stat``; None for a process that has ended and only waits to be noticed.
+
+    Args:
+        text: the line. Its second field is a name in brackets that may hold blanks and brackets itself.
+        tick_hz: units of its times in a second.
+        page_bytes: its unit of memory.
+
+    Raises:
+        ValueError: it is no such line.
+    """
+    head, _, tail = text.rpartition(")")
+    fields = tail.split()
+    if len(fields) < 22:
+        raise ValueError("not a line of stat")
+    if fields[0] in "ZXx":
+        return None
+    cpu_s = (int(fields[11]) + int(fields[12])) / tick_hz
+    return Usage(int(head.split()[0]), int(fields[1]), fields[19], cpu_s, int(fields[21]) * page_bytes)
+
+
+def of_ps(text: str) -> dict[int, Usage]:
+    """Read what ``ps -o pid=,ppid=,rss=,time=,stat=`` writes; memory there is in KiB.
+
+    Raises:
+        ValueError: a line is no such line.
+    """
+    rows = (line.split() for line in text.splitlines() if line.strip())
+    found = (
+        Usage(int(pid), int(parent), "", _clock_s(time), int(rss) * 1024)
+        for pid, parent, rss, time, state in rows
+        if not state.startswith("Z")
+    )
+    return {usage.pid: usage for usage in found}
+
+
+def _clock_s(text: str) -> float:
+    """Seconds of ``1-02:03:04``, ``02:03:04`` or, on macOS, ``3:04.52``."""
+    days, _, rest = text.rpartition("-")
+    first, *others = rest.split(":")
+    seconds = float(first) + float(days or 0) * 24.0  # days stand before hours alone
+    for part in others:
+        seconds = seconds * 60.0 + float(part)
+    return seconds
+
+
+def read_proc(pids: frozenset[int] | None) -> dict[int, Usage]:
+    """Read processes from ``/proc``.
+
+    Args:
+        pids: which; None: all.
+    """
+    tick_hz, page_bytes = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+    wanted: Iterable[int] = pids if pids is not None else _everybody()
+    table = {}
+    for pid in wanted:
+        try:
+            text = (PROC / str(pid) / "stat").read_text("utf-8", "replace")
+        except OSError:
+            continue
+        usage = of_stat(text, tick_hz, page_bytes)
+        if usage is not None:
+            table[pid] = usage
+    return table
+
+
+def _everybody() -> list[int]:
+    return [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()]
+
+
+def read_ps(pids: frozenset[int] | None) -> dict[int, Usage]:
+    """Read processes from ``ps``.
+
+    Args:
+        pids: which; None: all.
+
+    Raises:
+        OSError: there is no ``ps``.
+        subprocess.TimeoutExpired: it hangs.
+    """
+    which = ["-A"] if pids is None else ["-p", ",".join(map(str, sorted(pids)))]
+    command = ["ps", *which, "-o", "pid=,ppid=,rss=,time=,stat="]
+    done = subprocess.run(  # noqa: S603 - fixed words and numbers
+        command, capture_output=True, text=True, check=False, timeout=PS_TIMEOUT_S
+    )
+    return of_ps(done.stdout)
+
+
+class ProcessLook:
+    """Looks at a process and all that descend from it.
+
+    Args:
+        pid: the process; of a server with workers the one that started them.
+        read: how; None: as the system offers.
+
+    Raises:
+        TrafficError: there is no such process.
+    """
+
+    def __init__(self, pid: int, read: Read | None = None) -> None:
+        self.name: str = f"process {pid}"
+        self._pid = pid
+        self._read = read or (read_proc if (PROC / "self" / "stat").exists() else read_ps)
+        self._looks = 0
+        self._family: frozenset[int] = frozenset((pid,))
+        self._before: Table = self._look()
+        self._before_s: float | None = None
+        if pid not in self._before:
+            raise TrafficError(f"there is no process {pid} to watch")
+
+    def look(self, now: float) -> dict[str, float]:
+        """What it uses: ``rss_bytes`` and, from the second look on, ``cpu_share`` in cores.
+
+        Args:
+            now: seconds, monotonic.
+
+        Raises:
+            Gone: the process has ended.
+        """
+        table = self._look()
+        mine = table.get(self._pid)
+        if mine is None or mine.born != self._before[self._pid].born:
+            raise Gone(f"process {self._pid} has ended")
+        seen = {"rss_bytes": float(sum(usage.rss_bytes for usage in table.values()))}
+        if self._before_s is not None and now > self._before_s:
+            used_s = sum(self._used_s(usage) for usage in table.values())
+            seen["cpu_share"] = used_s / (now - self._before_s)
+        self._before, self._before_s = table, now
+        return seen
+
+    def _used_s(self, usage: Usage) -> float:
+        """What a process has used since the last look; one that was not there then has used it all since."""
+        before = self._before.get(usage.pid)
+        if before is None or before.born != usage.born:
+            return usage.cpu_s
+        return max(0.0, usage.cpu_s - before.cpu_s)
+
+    def _look(self) -> Table:
+        if self._looks % FAMILY_LOOKS == 0:
+            everybody = self._read(None)
+            self._family = descendants(everybody, self._pid)
+            table: Table = {pid: everybody[pid] for pid in self._family}
+        else:
+            table = self._read(self._family)
+        self._looks += 1
+        return table
+
+
+def descendants(table: Table, pid: int) -> frozenset[int]:
+    """A process of a table and all that descend from it; none if it is not there."""
+    children: dict[int, list[int]] = {}
+    for usage in table.values():
+        children.setdefault(usage.parent, []).append(usage.pid)
+    found: set[int] = set()
+    line = [pid] if pid in table else []
+    while line:
+        one = line.pop()
+        if one not in found:
+            found.add(one)
+            line += children.get(one, ())
+    return frozenset(found)

@@ -1,0 +1,125 @@
+"""Looks at a service once a second, away from the generator's event loop."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+EVERY_S: Final = 1.0
+"""Between two looks: the grid of the report."""
+
+JOIN_S: Final = 0.5
+"""How long the end of a look is waited for; one that hangs is left to itself."""
+
+
+class Gone(Exception):
+    """What was looked at is not there any more, and will not come back."""
+
+
+class Look(Protocol):
+    """One thing that can be looked at."""
+
+    name: str
+    """For people."""
+
+    def look(self, now: float) -> dict[str, float]:
+        """What is seen; blocks for 2 s at most.
+
+        Args:
+            now: seconds, monotonic.
+
+        Raises:
+            Gone: it is not there any more.
+            Exception: nothing can be seen this time.
+        """
+
+
+class Watch:
+    """Looks at things, each on a thread of its own, so that one that hangs delays no other.
+
+    Nothing that happens to them ends a run: what cannot be seen is missing, and `faults` say why. Use it with
+    ``with``.
+
+    Args:
+        looks: what to look at.
+        every_s: between two looks.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self, looks: Sequence[Look], *, every_s: float = EVERY_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._looks = looks
+        self._every_s = every_s
+        self._clock = clock
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._seen: list[tuple[float, dict[str, float]]] = []
+        self._faults: dict[str, str] = {}
+        self._missed: dict[str, int] = {}
+        self._threads: list[threading.Thread] = []
+
+    def __enter__(self) -> Watch:
+        """Begin to look."""
+        for look in self._looks:
+            thread = threading.Thread(
+                target=self._watch, args=(look,), name=f"watch {look.name}", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop looking."""
+        self._over.set()
+        for thread in self._threads:
+            thread.join(JOIN_S)
+
+    @property
+    def faults(self) -> list[str]:
+        """What could not be seen, and why: one sentence for each thing."""
+        with self._lock:
+            return [
+                f"{text} ({self._missed[name]} looks in vain)" if self._missed.get(name, 0) > 1 else text
+                for name, text in self._faults.items()
+            ]
+
+    def seen(self, start_s: float, end_s: float) -> tuple[dict[str, float], ...]:
+        """What was seen of everything, second by second: ``t_s`` and the numbers.
+
+        Args:
+            start_s: when the run began, by the clock.
+            end_s: when it ended.
+        """
+        rows: dict[int, dict[str, float]] = {}
+        with self._lock:
+            seen = sorted(self._seen, key=lambda one: one[0])
+        for at_s, numbers in seen:
+            if start_s <= at_s <= end_s:
+                second = math.floor((at_s - start_s) / self._every_s)
+                rows.setdefault(second, {"t_s": round(at_s - start_s, 3)}).update(numbers)
+        return tuple(rows[second] for second in sorted(rows))
+
+    def _watch(self, look: Look) -> None:
+        next_s = self._clock()
+        while not self._over.wait(max(0.0, next_s - self._clock())):
+            now = self._clock()
+            next_s = max(next_s + self._every_s, now)
+            try:
+                numbers = look.look(now)
+            except Gone as error:
+                self._note(look, str(error))
+                return
+            except Exception as error:  # noqa: BLE001 - whatever it is, the run goes on
+                self._note(look, f"{look.name} {error}")
+            else:
+                with self._lock:
+                    self._seen.append((now, numbers))
+
+    def _note(self, look: Look, text: str) -> None:
+        with self._lock:
+            self._faults[look.name] = text
+            self._missed[look.name] = self._missed.get(look.name, 0) + 1

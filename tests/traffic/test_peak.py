@@ -1,0 +1,109 @@
+"""The search for the greatest rate."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.peak import TOLERANCE, TRIES, Peak, Trial, Verdict, find_peak
+
+HOLDS, FAILS, INVALID, ABORTED = Verdict.HOLDS, Verdict.FAILS, Verdict.INVALID, Verdict.ABORTED
+
+
+@given(
+    low=st.floats(1.0, 1000.0),
+    times=st.floats(1.05, 1000.0),
+    share=st.floats(0.0, 1.0),
+)
+def test_a_capacity_between_the_bounds_is_found(low: float, times: float, share: float) -> None:
+    capacity = low * times**share
+    peak = find_peak(lambda rate: HOLDS if rate <= capacity else FAILS, low, low * times)
+    assert peak.verdict is HOLDS
+    assert peak.holds_rps is not None
+    assert peak.holds_rps <= capacity
+    assert all(low <= trial.rate_rps <= low * times for trial in peak.trials)
+    rates = [trial.rate_rps for trial in peak.trials]
+    assert len(set(rates)) == len(rates) <= 2 + math.ceil(math.log2(math.log(times) / math.log(1.01)) + 2)
+    if capacity < low * times:
+        assert peak.fails_rps is not None
+        # A rate has three digits: what is left may be one step of the last of them.
+        assert (
+            peak.fails_rps <= peak.holds_rps * (1.0 + TOLERANCE) or peak.fails_rps <= peak.holds_rps * 1.0101
+        )
+        assert peak.fails_rps > capacity
+    else:
+        assert peak.fails_rps is None
+
+
+def test_the_tolerance_decides_how_long_it_takes() -> None:
+    def trial(rate: float) -> Verdict:
+        return HOLDS if rate <= 640 else FAILS
+
+    fine, coarse = find_peak(trial, 100, 5000), find_peak(trial, 100, 5000, tolerance=0.5)
+    assert len(coarse.trials) < len(fine.trials)
+    assert fine.text == f"the objectives hold at {fine.holds_rps:g}/s and fail at {fine.fails_rps:g}/s"
+
+
+def test_even_the_least_rate_may_fail() -> None:
+    peak = find_peak(lambda rate: FAILS, 10, 1000)
+    assert peak.trials == (Trial(10, FAILS),)
+    assert (peak.verdict, peak.holds_rps) == (FAILS, None)
+    assert peak.text == "the objectives do not hold even at 10/s"
+
+
+def test_the_greatest_rate_may_hold() -> None:
+    peak = find_peak(lambda rate: HOLDS, 10, 1000)
+    assert [trial.rate_rps for trial in peak.trials] == [10, 1000]
+    assert (peak.verdict, peak.holds_rps, peak.fails_rps) == (HOLDS, 1000, None)
+    assert peak.text == "the objectives hold at 1000/s, the most that was to be tried"
+
+
+def test_a_trial_that_says_nothing_is_made_again() -> None:
+    said = iter([INVALID, HOLDS, INVALID, INVALID, HOLDS])
+    peak = find_peak(lambda rate: next(said), 10, 1000)
+    assert [trial.rate_rps for trial in peak.trials] == [10, 10, 1000, 1000, 1000]
+    assert peak.verdict is HOLDS
+
+
+@pytest.mark.parametrize(
+    ("before", "known"),
+    [
+        ([], "nothing is known of the service"),
+        ([HOLDS], "the objectives hold at 10/s"),
+        ([HOLDS, FAILS], "the objectives hold at 10/s and fail at 1000/s"),
+    ],
+)
+def test_a_generator_that_cannot_ends_the_search(before: list[Verdict], known: str) -> None:
+    said = iter([*before, *[INVALID] * TRIES])
+    peak = find_peak(lambda rate: next(said), 10, 1000)
+    assert peak.verdict is INVALID
+    rate = (10, 1000, 100)[len(before)]
+    assert peak.text == f"the generator could not make {rate}/s in {TRIES} tries; {known}"
+    assert next(said, None) is None
+
+
+def test_who_stops_a_trial_stops_the_search() -> None:
+    said = iter([HOLDS, FAILS, ABORTED])
+    peak = find_peak(lambda rate: next(said), 10, 1000)
+    assert peak.verdict is ABORTED
+    assert peak.text == "stopped before the end; the objectives hold at 10/s and fail at 1000/s"
+
+
+def test_a_rate_that_held_above_one_that_failed_is_not_the_answer() -> None:
+    peak = Peak((Trial(10, HOLDS), Trial(50, FAILS), Trial(100, HOLDS)))
+    assert peak.holds_rps == 10
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (2, 1), (1, 1), (-1, 1), (1, math.inf), (math.nan, 1)])
+def test_bounds_must_rise(low: float, high: float) -> None:
+    with pytest.raises(TrafficError, match="bounds"):
+        find_peak(lambda rate: HOLDS, low, high)
+
+
+def test_there_must_be_a_tolerance() -> None:
+    with pytest.raises(TrafficError, match="tolerance"):
+        find_peak(lambda rate: HOLDS, 1, 2, tolerance=0)
