@@ -11,7 +11,7 @@ import math
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, islice, pairwise
+from itertools import accumulate, islice, pairwise, repeat
 from random import Random
 
 from autoglm_throttle.traffic.arrivals.crowd import Crowd
@@ -85,7 +85,8 @@ def _peopled(
 
 
 def _draw(stream: Random, weights: Sequence[float], count: int) -> Iterator[int]:
-    edges = list(accumulate(weights))
-    last = max(rank for rank, weight in enumerate(weights) if weight > 0.0)
-    for _ in range(count):
-        yield min(bisect_right(edges, stream.random() * edges[-1]), last)
+    if len(weights) == 1:
+        return repeat(0, count)
+    edges, one = list(accumulate(weights)), stream.random
+    total, last = edges[-1], max(rank for rank, weight in enumerate(weights) if weight > 0.0)
+    return (min(bisect_right(edges, one() * total), last) for _ in range(count))
