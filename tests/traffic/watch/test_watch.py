@@ -19,7 +19,7 @@ from autoglm_throttle.gpu.exposition import Series
 from autoglm_throttle.model import ProviderUnavailable
 from autoglm_throttle.observe.metrics import METRICS
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.watch import Gone, MetricsLook, ProcessLook, Watch
+from autoglm_throttle.traffic.watch import Gone, Look, MetricsLook, ProcessLook, Watch
 from autoglm_throttle.traffic.watch import metrics as metrics_page
 from autoglm_throttle.traffic.watch.process import (
     FAMILY_LOOKS,
@@ -56,7 +56,7 @@ def test_no_line_of_stat(text: str) -> None:
 def test_what_ps_writes() -> None:
     found = of_ps("  77     1  2048   0:03.52 S\n 78 77 1024 1-02:03:04 R+\n 79 77 0 00:00:00 Z+\n\n")
     assert found == {
-        77: Usage(77, 1, "", pytest.approx(3.52), 2048 * 1024),
+        77: Usage(77, 1, "", 3.52, 2048 * 1024),
         78: Usage(78, 77, "", 93_784.0, 1024 * 1024),
     }
 
@@ -148,7 +148,7 @@ def test_workers_that_come_and_go() -> None:
     last = look.look(float(FAMILY_LOOKS))
     assert last == {"rss_bytes": 200.0, "cpu_share": 0.25 + 1.75}
     assert [pids is None for pids in seen] == [True, *[False] * (FAMILY_LOOKS - 1), True]
-    assert seen[1] == {7, 8}
+    assert seen[1] == frozenset((7, 8))
 
 
 @given(st.dictionaries(st.integers(1, 30), st.integers(0, 30)))
@@ -310,7 +310,11 @@ def test_a_url_where_nobody_listens_and_one_that_hangs_delay_nothing() -> None:
         with socket.create_server(("127.0.0.1", 0)) as closed:
             dead = closed.getsockname()[1]
         well = Scripted("a", 1.0, 1.0, 1.0)
-        looks = [MetricsLook(f"http://127.0.0.1:{port}"), MetricsLook(f"http://127.0.0.1:{dead}"), well]
+        looks: list[Look] = [
+            MetricsLook(f"http://127.0.0.1:{port}"),
+            MetricsLook(f"http://127.0.0.1:{dead}"),
+            well,
+        ]
         begun_s = time.monotonic()
         with Watch(looks, every_s=0.01) as watch:
             assert well.ended.wait(WAIT_S)
