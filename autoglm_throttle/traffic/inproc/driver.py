@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import Random
 from typing import TypedDict, Unpack
 
 from starlette.types import ASGIApp
 
+from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.inproc.clock import MovableClock
+from autoglm_throttle.traffic.inproc.exchange import Exchange
+from autoglm_throttle.traffic.inproc.lifespan import Lifespan
+from autoglm_throttle.traffic.inproc.loop import NotVirtual, VirtualLoop
+from autoglm_throttle.traffic.inproc.scopes import Scopes
 from autoglm_throttle.traffic.load import Load
-from autoglm_throttle.traffic.result import Result
+from autoglm_throttle.traffic.refusal import promised_s, reason
+from autoglm_throttle.traffic.result import Effort, Result
+from autoglm_throttle.traffic.sheet import Sheet
+
+logger = logging.getLogger(__name__)
+
+PATIENCE_S = (0.001, 10.0)
+"""When an impatient client leaves, log-uniform: from before an answer can be there to after most are."""
+
+LEFTOVER_S = 30.0
+"""How long work of clients that are gone may go on after the last ending; then it is cancelled."""
+
+WATCH_S = 1.0
+"""Between two looks."""
+
+SOON_S = 1e-6
+"""A timer may ring so much early: asyncio rounds by the resolution of the machine's clock."""
 
 Watch = Callable[[float], Mapping[str, float] | None]
 """Called once a virtual second with the seconds since the start, from 0 on; what it gives is kept in
@@ -20,15 +47,16 @@ class Manner(TypedDict, total=False):
     """How clients behave."""
 
     abort: float
-    """Share of the requests whose client loses patience and leaves at a random time; 0."""
+    """Share of the requests whose client is impatient and leaves at a random time of `PATIENCE_S`, unless it
+    has its answer by then; such a request ends as ``connection``. Default 0."""
     seed: int
-    """Of who leaves when; 0."""
+    """Of who leaves when. Default 0."""
     timeout_s: float
-    """From the intended start to the last byte of the answer; 30 s, as over HTTP."""
+    """From the intended start to the last byte of the answer. Default 30 s, as over HTTP."""
     priority_header: str
-    """Carries the priority; ``x-priority``."""
+    """Carries the priority; empty: none. Default ``x-priority``."""
     identity_header: str
-    """Carries the client's text; ``x-client``. Empty: none."""
+    """Carries the client's text; empty: none. Default ``x-client``."""
 
 
 def run_inprocess(
@@ -39,5 +67,180 @@ def run_inprocess(
     watch: Watch | None = None,
     **manner: Unpack[Manner],
 ) -> Result:
-    """Play a load on an application: same classes, sheet and report as over HTTP, in virtual time."""
-    raise NotImplementedError
+    """Play a load on an application: same endings, sheet and report as over HTTP, in virtual time.
+
+    Give the clock to everything that asks for the time, such as ``Throttle(clock=...)`` and
+    ``SimGpu(clock=...)``. The application is started and shut down as a server does it.
+
+    Args:
+        app: the application, with whatever stands round it.
+        load: what to send, and when.
+        clock: the time, which this moves; None: a new one.
+        watch: called once a virtual second.
+        **manner: how clients behave: fields of `Manner`.
+
+    Raises:
+        NotVirtual: the application uses threads (sync endpoints do), sockets or processes.
+        TrafficError: it does not start, or a field of ``manner`` cannot be.
+        RuntimeError: it waits for something that can never happen.
+    """
+    clients = _Clients(**manner)
+    with asyncio.Runner(loop_factory=lambda: VirtualLoop(clock)) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, VirtualLoop)  # noqa: S101 - for the type checker
+        return runner.run(_Drive(app, load, clients, loop).run(watch))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Clients:
+    abort: float = 0.0
+    seed: int = 0
+    timeout_s: float = 30.0
+    priority_header: str = "x-priority"
+    identity_header: str = "x-client"
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.abort <= 1.0:
+            raise TrafficError(f"abort must be from 0 to 1, not {self.abort!r}")
+        if not 0.0 < self.timeout_s < math.inf:
+            raise TrafficError(f"timeout_s must be a finite number above 0, not {self.timeout_s!r}")
+
+
+class _Drive:
+    """One run of one load."""
+
+    def __init__(self, app: ASGIApp, load: Load, clients: _Clients, loop: VirtualLoop) -> None:
+        self._app = app
+        self._load = load
+        self._clients = clients
+        self._loop = loop
+        self._offsets = load.plan.offsets
+        self._sheet = Sheet(len(load.plan))
+        self._impatience = Random(f"autoglm-throttle aborts {clients.seed}")
+        self._start_s = 0.0
+        self._next = self._oldest = self._done = 0
+        self._timing = False
+        self._open: dict[int, Exchange] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._sent_s: dict[int, float] = {}
+        self._over: asyncio.Future[None] = loop.create_future()
+        self._watched: list[dict[str, float]] = []
+        self._raised = False
+
+    async def run(self, watch: Watch | None) -> Result:
+        """Start the application, send everything, shut down."""
+        lifespan = Lifespan(self._app)
+        await lifespan.start()
+        clients = self._clients
+        self._scopes = Scopes(self._load, clients.priority_header, clients.identity_header, lifespan.state)
+        self._start_s = self._loop.time()
+        stop = self._look(watch)
+        if len(self._sheet):
+            self._loop.call_at(self._start_s + self._offsets[0], self._launch)
+            await self._over
+        elapsed_s = self._loop.time() - self._start_s
+        await self._clear()
+        stop()
+        await lifespan.stop()
+        effort = Effort(elapsed_s=elapsed_s, loop="virtual")
+        return Result(self._load, self._sheet, effort, watched=tuple(self._watched))
+
+    def spoke(self, index: int) -> None:
+        """The first byte of an answer's body is there."""
+        self._sheet.first_byte_s[index] = self._loop.time() - self._start_s - self._offsets[index]
+
+    def ended(self, exchange: Exchange, ending: Ending) -> None:
+        """A request is over for its client."""
+        index, sheet, now = exchange.index, self._sheet, self._loop.time()
+        response_s = now - self._start_s - self._offsets[index]
+        sheet.close(index, ending, response_s)
+        sheet.service_s[index] = now - self._sent_s.pop(index)
+        if ending < Ending.CONNECTION:
+            sheet.statuses[index] = exchange.status
+            if exchange.refusal is None:
+                sheet.first_byte_s[index] = response_s
+        if ending.refused:
+            sheet.refused(index, reason(exchange.refusal or b""), promised_s(exchange.retry_after))
+        del self._open[index]
+        self._done += 1
+        if self._done == len(sheet):
+            self._over.set_result(None)
+
+    def _look(self, watch: Watch | None) -> Callable[[], None]:
+        if watch is None:
+            return lambda: None
+
+        def look() -> None:
+            t_s = round(self._loop.time() - self._start_s, 6)
+            seen = watch(t_s)
+            if seen is not None:
+                self._watched.append({"t_s": t_s, **seen})
+
+        look()
+        return self._loop.every(WATCH_S, look)
+
+    def _launch(self) -> None:
+        """Send all that is due, and set the timer to the next."""
+        due_s = self._loop.time() + SOON_S
+        while self._next < len(self._offsets):
+            intended_s = self._start_s + self._offsets[self._next]
+            if intended_s > due_s:
+                self._loop.call_at(intended_s, self._launch)
+                return
+            self._send(self._next)
+            self._next += 1
+
+    def _send(self, index: int) -> None:
+        loop, now = self._loop, self._loop.time()
+        self._sheet.lag_s[index] = max(0.0, now - self._start_s - self._offsets[index])
+        self._sent_s[index] = now
+        body = self._load.requests[self._load.plan.kinds[index]].body
+        exchange = self._open[index] = Exchange(self, index, body)
+        self._tasks[index] = loop.create_task(self._serve(exchange))
+        if self._impatience.random() < self._clients.abort:
+            first_s, last_s = PATIENCE_S
+            patience_s = first_s * (last_s / first_s) ** self._impatience.random()
+            loop.call_later(patience_s, exchange.leave)
+        if not self._timing:
+            self._timing = True
+            loop.call_later(self._clients.timeout_s, self._expire)
+
+    async def _serve(self, exchange: Exchange) -> None:
+        index = exchange.index
+        try:
+            await self._app(self._scopes.scope(index), exchange.receive, exchange.send)
+        except NotVirtual:
+            pass  # the loop itself is about to end with it
+        except Exception as error:  # noqa: BLE001 - as a server does
+            self._tell(error)
+        finally:
+            exchange.returned()
+            del self._tasks[index]
+
+    def _tell(self, error: Exception) -> None:
+        """Log the first exception of a run: thousands of the same would hide it."""
+        if not self._raised:
+            self._raised = True
+            logger.error("the application raised; later exceptions of this run are not told", exc_info=error)
+
+    def _expire(self) -> None:
+        """Time out what is due: the timeout is the same for all, so the order of launch is that of expiry."""
+        due_s = self._loop.time() + SOON_S
+        while self._oldest < self._next:
+            if not self._sheet.is_closed(self._oldest):
+                expires_s = self._start_s + self._offsets[self._oldest] + self._clients.timeout_s
+                if expires_s > due_s:
+                    self._loop.call_at(expires_s, self._expire)
+                    return
+                self._open[self._oldest].end(Ending.TIMEOUT)
+            self._oldest += 1
+        self._timing = False
+
+    async def _clear(self) -> None:
+        """Let the work of clients that left come to its end, and cancel what does not."""
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=LEFTOVER_S)
+        leftover = list(self._tasks.values())
+        for task in leftover:
+            task.cancel()
+        await asyncio.gather(*leftover, return_exceptions=True)

@@ -94,6 +94,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.clock: MovableClock = clock
         self._home = threading.get_ident()
         self._refusal = ""
+        self._barred = False
         super().__init__(_Standstill(self._wait))
 
     def time(self) -> float:
@@ -103,7 +104,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def run_forever(self) -> None:
         """Run until it is stopped; sync functions of anyio and Starlette are refused from here on."""
         self._home = threading.get_ident()
-        self.call_soon(self._bar_threads)
+        if not self._barred:
+            self._barred = True
+            self._barring = self.create_task(self._bar_threads())
         super().run_forever()
 
     def call_soon_threadsafe(
@@ -150,8 +153,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.call_at(begun_s + interval_s, ring)
         return end
 
-    def _bar_threads(self) -> None:
-        """Sync endpoints go through anyio's threads, and those through its limiter of this loop."""
+    async def _bar_threads(self) -> None:
+        """Sync endpoints go through anyio's threads, and those through its limiter of this loop.
+
+        In a task, as anyio wants; a function that is bound for a thread yields once before it asks for one.
+        """
 
         async def refuse() -> NoReturn:
             self._refuse(THREADS)

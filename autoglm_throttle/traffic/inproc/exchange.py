@@ -1,0 +1,129 @@
+"""One HTTP exchange in process: the ASGI application on one side, a client on the other."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from starlette.types import Message
+
+from autoglm_throttle.traffic.ending import Ending, judge
+from autoglm_throttle.traffic.refusal import REFUSAL_BYTES
+
+
+class Owner(Protocol):
+    """Whom an exchange tells what becomes of it."""
+
+    def spoke(self, index: int) -> None:
+        """The first byte of the answer's body is there."""
+
+    def ended(self, exchange: Exchange, ending: Ending) -> None:
+        """The client has its answer, or left without one."""
+
+
+class Exchange:
+    """What ``receive`` and ``send`` of one request do.
+
+    As behind a server, a client that left is told to ``receive`` and nothing that is sent to it then
+    is an error.
+
+    Args:
+        owner: whom to tell.
+        index: of the request.
+        body: of the request.
+    """
+
+    __slots__ = (
+        "_asked",
+        "_body",
+        "_gone",
+        "_over",
+        "_owner",
+        "degraded",
+        "index",
+        "refusal",
+        "retry_after",
+        "status",
+    )
+
+    def __init__(self, owner: Owner, index: int, body: bytes) -> None:
+        self._owner = owner
+        self._body = body
+        self._asked = False
+        self._over = False
+        self._gone: asyncio.Future[None] | None = None
+        self.index: int = index
+        self.status: int = 0
+        """0 until the answer starts."""
+        self.retry_after: bytes | None = None
+        self.degraded: bool = False
+        self.refusal: bytes | None = None
+        """The start of the answer's body, for reading why it refuses; None before its first byte."""
+
+    async def receive(self) -> Message:
+        """ASGI: the whole request at first, then nothing until the exchange is over."""
+        if not self._asked:
+            self._asked = True
+            return {"type": "http.request", "body": self._body, "more_body": False}
+        if not self._over:
+            if self._gone is None:
+                self._gone = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._gone)
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        """ASGI: a part of the answer.
+
+        Raises:
+            RuntimeError: it is not the part that comes next.
+        """
+        kind = message["type"]
+        if self._over:
+            return
+        if kind == "http.response.start" and not self.status:
+            self._start(message)
+        elif kind == "http.response.body" and self.status:
+            self._part(message.get("body", b""))
+            if not message.get("more_body", False):
+                self.end(judge(self.status, retry_after=self.retry_after is not None, degraded=self.degraded))
+        else:
+            raise RuntimeError(f"{kind} cannot come {'after the start' if self.status else 'first'}")
+
+    def end(self, ending: Ending) -> None:
+        """The client turns away; the first call counts."""
+        if self._over:
+            return
+        self._over = True
+        if self._gone is not None and not self._gone.done():
+            self._gone.set_result(None)
+        self._owner.ended(self, ending)
+
+    def leave(self) -> None:
+        """The client loses patience: for it the connection ended before the answer."""
+        self.end(Ending.CONNECTION)
+
+    def returned(self) -> None:
+        """The application is through, by returning or by an exception: what a server would make of it."""
+        if self.status:
+            self.end(Ending.CONNECTION)
+        elif not self._over:
+            self.status = 500
+            self.end(Ending.SERVER_ERROR)
+
+    def _start(self, message: Message) -> None:
+        self.status = message["status"]
+        for name, value in message.get("headers", ()):
+            field = name.lower()
+            if field == b"retry-after":
+                self.retry_after = value
+            elif field == b"x-degraded":
+                self.degraded = True
+
+    def _part(self, body: bytes) -> None:
+        if not body:
+            return
+        if self.refusal is None:
+            self.refusal = b""
+            self._owner.spoke(self.index)
+        if self.status >= 400 and len(self.refusal) < REFUSAL_BYTES:
+            self.refusal += body
