@@ -115,6 +115,7 @@ class _Drive:
         self._clients = clients
         self._loop = loop
         self._offsets = load.plan.offsets
+        self._labels = [request.label for request in load.requests]
         self._sheet = Sheet(len(load.plan))
         self._impatience = Random(f"autoglm-throttle aborts {clients.seed}")
         self._start_s = 0.0
@@ -194,9 +195,9 @@ class _Drive:
         loop, now = self._loop, self._loop.time()
         self._sheet.lag_s[index] = max(0.0, now - self._start_s - self._offsets[index])
         self._sent_s[index] = now
-        body = self._load.requests[self._load.plan.kinds[index]].body
-        exchange = self._open[index] = Exchange(self, index, body)
-        self._tasks[index] = loop.create_task(self._serve(exchange))
+        kind = self._load.plan.kinds[index]
+        exchange = self._open[index] = Exchange(self, index, self._load.requests[kind].body)
+        self._tasks[index] = loop.create_task(self._serve(exchange), name=self._labels[kind])
         if self._impatience.random() < self._clients.abort:
             first_s, last_s = PATIENCE_S
             patience_s = first_s * (last_s / first_s) ** self._impatience.random()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 from starlette.types import ASGIApp, Message
@@ -55,9 +56,6 @@ class Lifespan:
 
     async def _live(self) -> None:
         scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": self.state}
-        try:
+        with suppress(Exception):  # the specification's way to say that there is no lifespan
             await self._app(scope, self._inbox.get, self._said.put)
-        except Exception:  # noqa: BLE001 - the specification's way to say that there is no lifespan
-            pass
-        finally:
-            self._said.put_nowait(None)
+        self._said.put_nowait(None)

@@ -11,14 +11,11 @@ import selectors
 import threading
 from collections.abc import Callable, Mapping
 from contextvars import Context
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVarTuple, Unpack
+from typing import Any, Final, NoReturn, TypeVarTuple, Unpack
 
 import anyio.to_thread
 
-from autoglm_throttle.traffic.inproc.clock import MovableClock
-
-if TYPE_CHECKING:
-    from _typeshed import FileDescriptorLike
+from autoglm_throttle.traffic.inproc.clock import MovableClock, VirtualClock
 
 THREADS: Final = (
     "threads do not run in virtual time: make the endpoint, dependency or background task 'async def', "
@@ -87,14 +84,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """
 
     def __init__(self, clock: MovableClock | None = None) -> None:
-        if clock is None:
-            from autoglm_throttle.traffic.inproc.clock import VirtualClock
-
-            clock = VirtualClock()
-        self.clock: MovableClock = clock
+        self.clock: MovableClock = VirtualClock() if clock is None else clock
         self._home = threading.get_ident()
         self._refusal = ""
-        self._barred = False
+        self._barring: asyncio.Task[None] | None = None
         super().__init__(_Standstill(self._wait))
 
     def time(self) -> float:
@@ -104,15 +97,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def run_forever(self) -> None:
         """Run until it is stopped; sync functions of anyio and Starlette are refused from here on."""
         self._home = threading.get_ident()
-        if not self._barred:
-            self._barred = True
+        if self._barring is None:
             self._barring = self.create_task(self._bar_threads())
         super().run_forever()
 
     def call_soon_threadsafe(
         self,
         callback: Callable[[Unpack[_Ts]], object],
-        *args: Unpack[_Ts],
+        *args: *_Ts,
         context: Context | None = None,
     ) -> asyncio.Handle:
         """As `call_soon`, and for the loop's own thread alone."""
@@ -159,15 +151,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         In a task, as anyio wants; a function that is bound for a thread yields once before it asks for one.
         """
 
-        async def refuse() -> NoReturn:
+        async def acquire(*_: object) -> NoReturn:
             self._refuse(THREADS)
 
         limiter = anyio.to_thread.current_default_thread_limiter()
-        setattr(limiter, "acquire", refuse)  # noqa: B010 - a method of this one object
+        barred = type("Barred", (type(limiter),), {"__slots__": (), "acquire": acquire})
+        limiter.__class__ = barred  # this one object; its slots leave no room for a method of its own
 
     def _refuse(self, text: str) -> NoReturn:
-        self._refusal = text
-        raise NotVirtual(text)
+        task = asyncio.current_task(self) if threading.get_ident() == self._home else None
+        self._refusal = f"{task.get_name()}: {text}" if task is not None else text
+        raise NotVirtual(self._refusal)
 
     def _wait(self, timeout_s: float | None) -> None:
         if self._refusal:
