@@ -1,0 +1,223 @@
+"""One recorded request, and the line of JSON that keeps it.
+
+A line is read with distrust: whatever stands in it, an `Entry` holds one method, one request target and
+header fields that can be sent as they are.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from json.encoder import encode_basestring_ascii
+from typing import Any, Final
+
+from autoglm_throttle.traffic.errors import TrafficError
+
+VERSION: Final = 1
+"""Of the format; a reader refuses any other."""
+
+LINE_AT_MOST: Final = 1024 * 1024
+"""Bytes of one line. The longest that a recorder writes holds a body of 64 KiB and the headers that a
+server takes, about 200 KiB."""
+
+BODY_AT_MOST: Final = 64 * 1024
+"""Bytes of a body that is kept whole."""
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_TARGET = re.compile(r"[\x21-\x7e]+")
+_VALUE = re.compile(r"[\t\x20-\x7e]*")
+_WORD = re.compile(r"[\x20-\x7e]{0,200}")
+_SHA256 = re.compile(r"(?:[0-9a-f]{64})?")
+
+_text: Callable[[str], str] = encode_basestring_ascii
+_json = json.JSONEncoder(separators=(",", ":")).encode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One recorded request.
+
+    Raises:
+        TrafficError: text that is no HTTP/1.1 request line or field, or a number out of range.
+    """
+
+    t_s: float
+    """When it arrived: seconds since the recording began, 6 digits."""
+    id: int
+    """Serial number in order of arrival; those that were sampled out leave gaps."""
+    method: str
+    target: str
+    """Path and query, printable ASCII; what was masked is ``*``."""
+    headers: tuple[tuple[str, str], ...] = ()
+    """Lower-case names, in the order they were sent."""
+    body_len: int = 0
+    """Bytes that were read, or that Content-Length announced where the app did not read them all."""
+    body_sha256: str = ""
+    """Hex digits; empty where it was not asked for, there was no body, or not all of it was read."""
+    body: bytes | None = None
+    """The body itself; None where it was not kept."""
+    client: str = ""
+    """16 hex digits that stand for who asked."""
+    priority: str = ""
+    """``high``, ``mid`` or ``low`` as the throttle saw it; empty where none looked."""
+    decision: str = ""
+    """``admitted``, ``limited``, ``rejected`` or ``exempt``; empty where no throttle looked."""
+    reason: str = ""
+    """Of the decision, such as ``gpu``."""
+    status: int = 0
+    """Of the answer; 0: there was none, or the client left before its end."""
+    ms: float = 0.0
+    """Milliseconds from arrival to the end, 3 digits."""
+    ttfb_ms: float | None = None
+    """Milliseconds to the first byte of the answer's body, or to its end if it had none."""
+
+    def __post_init__(self) -> None:
+        _check_text(self)
+        for name, value in self.headers:
+            _check_field(name, value)
+        if not all(0.0 <= number < math.inf for number in (self.t_s, self.ms, self.ttfb_ms or 0.0)):
+            raise TrafficError("t, ms and ttfb_ms must be finite and not negative")
+        if not (0 <= self.status <= 999 and self.id >= 0 and self.body_len >= 0):
+            raise TrafficError("status, id or body_len is out of range")
+
+    def to_line(self) -> str:
+        """The line of the file, without its end."""
+        return line(
+            self.t_s,
+            self.id,
+            (self.method, self.target, self.headers),
+            (self.body_len, self.body_sha256, self.body),
+            (self.client, self.priority, self.decision, self.reason),
+            (self.status, self.ms, self.ttfb_ms),
+        )
+
+    @classmethod
+    def from_line(cls, text: str | bytes) -> Entry:
+        """Read a line back.
+
+        Raises:
+            TrafficError: it is no JSON object, of another version, or not what an entry can be. The text
+                never quotes the line.
+        """
+        found = parsed(text)
+        if found.get("v") != VERSION:
+            raise TrafficError(f"its version is not {VERSION}")
+        try:
+            return _entry(found)
+        except (TypeError, ValueError, OverflowError):
+            raise TrafficError("not an entry: its parts do not fit") from None
+
+
+Asked = tuple[str, str, Sequence[tuple[str, str]]]
+"""Method, target, headers."""
+
+Body = tuple[int, str, bytes | None]
+"""Length, SHA-256, the body itself."""
+
+Judged = tuple[str, str, str, str]
+"""Client, priority, decision, reason."""
+
+Answered = tuple[int, float, float | None]
+"""Status, ms, ttfb_ms."""
+
+
+def line(t_s: float, serial: int, asked: Asked, body: Body, judged: Judged, answered: Answered) -> str:
+    """The line of an entry that was never made: a recorder writes thousands in a second."""
+    method, target, headers = asked
+    length, sha256, kept = body
+    client, priority, decision, reason = judged
+    status, ms, ttfb_ms = answered
+    bodies = f',"body_sha256":"{sha256}"' if sha256 else ""
+    if kept is not None:
+        bodies += f',"body_b64":"{base64.b64encode(kept).decode()}"'
+    first = "null" if ttfb_ms is None else repr(round(ttfb_ms, 3))
+    return (
+        f'{{"v":{VERSION},"t":{round(t_s, 6)!r},"id":{serial},"method":{_text(method)},'
+        f'"target":{_text(target)},"headers":{_json(headers)},"body_len":{length}{bodies},'
+        f'"client":{_text(client)},"priority":"{priority}","decision":"{decision}","reason":{_text(reason)},'
+        f'"status":{status},"ms":{round(ms, 3)!r},"ttfb_ms":{first}}}'
+    )
+
+
+def parsed(text: str | bytes) -> dict[str, Any]:
+    """The JSON object of a line.
+
+    Raises:
+        TrafficError: it is none, or deeper or longer than any line of a recording.
+    """
+    if len(text) > LINE_AT_MOST:
+        raise TrafficError(f"longer than {LINE_AT_MOST} bytes")
+    try:
+        found = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        raise TrafficError("not JSON") from None
+    if not isinstance(found, dict):
+        raise TrafficError("not a JSON object")
+    return found
+
+
+def _no_constant(_: str) -> None:
+    raise ValueError("NaN and Infinity are not JSON")
+
+
+def _entry(found: dict[str, Any]) -> Entry:
+    ttfb_ms = found.get("ttfb_ms")
+    encoded = found.get("body_b64")
+    return Entry(
+        t_s=_number(found.get("t")),
+        id=_whole(found.get("id", 0)),
+        method=_str(found.get("method")),
+        target=_str(found.get("target")),
+        headers=tuple((_str(name).lower(), _str(value)) for name, value in found.get("headers", ())),
+        body_len=_whole(found.get("body_len", 0)),
+        body_sha256=_str(found.get("body_sha256", "")),
+        body=None if encoded is None else base64.b64decode(_str(encoded), validate=True),
+        client=_str(found.get("client", "")),
+        priority=_str(found.get("priority", "")),
+        decision=_str(found.get("decision", "")),
+        reason=_str(found.get("reason", "")),
+        status=_whole(found.get("status", 0)),
+        ms=_number(found.get("ms", 0.0)),
+        ttfb_ms=None if ttfb_ms is None else _number(ttfb_ms),
+    )
+
+
+def _check_text(entry: Entry) -> None:
+    if not _TOKEN.fullmatch(entry.method):
+        raise TrafficError("the method is no HTTP token")
+    if not _TARGET.fullmatch(entry.target):
+        raise TrafficError("the target must be printable ASCII without blanks")
+    for word in (entry.client, entry.priority, entry.decision, entry.reason):
+        if not _WORD.fullmatch(word):
+            raise TrafficError("client, priority, decision and reason must be short printable ASCII")
+    if not _SHA256.fullmatch(entry.body_sha256):
+        raise TrafficError("body_sha256 must have 64 hex digits")
+
+
+def _check_field(name: str, value: str) -> None:
+    if not _TOKEN.fullmatch(name) or name != name.lower():
+        raise TrafficError("a header name is no lower-case HTTP token")
+    if not _VALUE.fullmatch(value):
+        raise TrafficError("the value of a header must be printable ASCII")
+
+
+def _str(found: object) -> str:
+    if not isinstance(found, str):
+        raise TrafficError("a text is missing or of another type")
+    return found
+
+
+def _whole(found: object) -> int:
+    if not isinstance(found, int) or isinstance(found, bool):
+        raise TrafficError("a whole number is of another type")
+    return found
+
+
+def _number(found: object) -> float:
+    if not isinstance(found, (int, float)) or isinstance(found, bool):
+        raise TrafficError("a number is missing or of another type")
+    return float(found)

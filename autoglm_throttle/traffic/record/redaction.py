@@ -1,0 +1,205 @@
+"""What a recording may hold: an allow-list, applied before anything is kept.
+
+Of a request remain its method, its path, the shape of its query, and the header fields that were allowed
+by name. Everything else, whatever it may be, is not written: a list of what is secret is never complete.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+from urllib.parse import quote, unquote, unquote_to_bytes
+
+from autoglm_throttle.model import Priority
+from autoglm_throttle.traffic.errors import TrafficError
+
+ALLOWED: Final = ("content-type", "content-length", "accept", "user-agent")
+"""Header fields that are kept besides the priority."""
+
+NEVER: Final = frozenset(
+    {
+        "authorization",
+        "proxy-authorization",
+        "cookie",
+        "set-cookie",
+        "x-api-key",
+        "forwarded",
+        "x-forwarded-for",
+        "x-real-ip",
+    }
+)
+"""Header fields that cannot be allowed: they say who asks, or prove it."""
+
+MASK: Final = "*"
+"""What stands for everything that was left out."""
+
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
+_UNSAFE = re.compile(rb"[^\t\x20-\x7e]")
+_LOOSE = re.compile(rb"[^\x21-\x7e]")
+_PARTS = re.compile(rb"[&;]")
+"""What ends a query parameter; some servers still take the semicolon for one."""
+
+_PATTERN = re.compile(r"/[\x21-\x7e]*")
+
+
+class Redaction:
+    """The allow-list of one recording.
+
+    Args:
+        allow_headers: header fields to keep besides ``ALLOWED``.
+        keep_query: query parameters to keep, name and value; of all others only that they were there.
+        mask_paths: patterns as routes have them: ``/users/{id}`` masks the second segment of every path
+            that begins so, and ``*`` as the last segment all that follows.
+        priority_header: where the priority stands; only a known one is kept as it is.
+        identity_headers: fields that cannot be allowed besides ``NEVER``.
+
+    Raises:
+        TrafficError: a field that must not be allowed, or what is no name or no pattern.
+    """
+
+    def __init__(
+        self,
+        *,
+        allow_headers: Iterable[str] = (),
+        keep_query: Iterable[str] = (),
+        mask_paths: Iterable[str] = (),
+        priority_header: str = "x-priority",
+        identity_headers: Iterable[str] = (),
+    ) -> None:
+        wanted = [*ALLOWED, priority_header, *allow_headers]
+        names = tuple(dict.fromkeys(name.strip().lower() for name in wanted))
+        _check_headers(names, NEVER.union(name.strip().lower() for name in identity_headers))
+        self.headers: tuple[str, ...] = names
+        """Names of the header fields that are kept."""
+        self.query: tuple[str, ...] = tuple(dict.fromkeys(keep_query))
+        """Names of the query parameters that are kept."""
+        self.paths: tuple[str, ...] = tuple(dict.fromkeys(mask_paths))
+        """Patterns of the paths that are masked."""
+        self._priority = priority_header.strip().lower().encode()
+        self._kept = {name.encode(): name for name in names}
+        self._query = frozenset(self.query)
+        self._patterns = [_segments_of(pattern) for pattern in self.paths]
+
+    def fields(self, headers: Iterable[Sequence[bytes]]) -> list[tuple[str, str]]:
+        """The header fields that may be kept, in their order.
+
+        Args:
+            headers: pairs of name and value, as ASGI has them.
+        """
+        kept = self._kept
+        found = []
+        for name, value in headers:
+            known = kept.get(name) or kept.get(name.lower())
+            if known is not None:
+                found.append((known, self._value(name, value)))
+        return found
+
+    def target(self, path: str, raw_path: bytes = b"", query: bytes = b"", root_path: str = "") -> str:
+        """Path and query as they may be kept.
+
+        Args:
+            path: decoded, as ASGI has it.
+            raw_path: as it was sent, without the query; empty where the server does not tell.
+            query: as it was sent.
+            root_path: where the app is mounted; patterns may begin before or after it.
+        """
+        raw_path = raw_path.partition(b"?")[0]  # some servers leave the query in it
+        kept = self._masked(path, raw_path, root_path) if self._patterns else None
+        if kept is None:
+            kept = (
+                _printable(raw_path) if raw_path else quote(path.encode("utf-8", "surrogatepass"), safe=_SAFE)
+            )
+        return f"{kept or '/'}?{self._query_text(query)}" if query else kept or "/"
+
+    def target_of(self, target: str) -> str:
+        """The same for a request target as it stands in another file; scheme and host are cut off."""
+        rest = re.sub(r"\A[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*", "", target).partition("#")[0]
+        path, _, query = rest.partition("?")
+        raw_path, raw_query = (part.encode("utf-8", "surrogatepass") for part in (path, query))
+        return self.target(unquote(path), raw_path, raw_query)
+
+    def described(self) -> dict[str, Any]:
+        """For the first line of the file."""
+        return {"headers": list(self.headers), "query": list(self.query), "paths": list(self.paths)}
+
+    def _value(self, name: bytes, value: bytes) -> str:
+        text = _UNSAFE.sub(b"?", value).decode("ascii")
+        if name.lower() == self._priority and not Priority.knows(text):
+            return MASK
+        return text
+
+    def _query_text(self, query: bytes) -> str:
+        return "&".join(map(self._parameter, _PARTS.split(query)))
+
+    def _parameter(self, part: bytes) -> str:
+        name, equals, _ = part.partition(b"=")
+        if self._query and unquote_to_bytes(name).decode("latin-1") in self._query:
+            return _printable(part)
+        return f"{MASK}={MASK}" if equals else MASK if name else ""
+
+    def _masked(self, path: str, raw_path: bytes, root_path: str) -> str | None:
+        """The path with its secret segments masked; None if no pattern fits."""
+        roots = {"", root_path.rstrip("/")} if root_path and path.startswith(root_path) else {""}
+        segments = [part for part in path.split("/") if part]
+        hidden: set[int] = set()
+        cut = len(segments)
+        for root in roots:
+            skipped = len([part for part in root.split("/") if part])
+            for pattern in self._patterns:
+                places, rest = _fit(pattern, segments[skipped:])
+                hidden.update(place + skipped for place in places)
+                cut = cut if rest is None else min(cut, rest + skipped)
+        if hidden and b"%2f" in raw_path.lower():  # which segment is which depends on who decodes it
+            cut = min(cut, *hidden)
+        if not hidden and cut == len(segments):
+            return None
+        kept = [MASK if place in hidden else _quoted(part) for place, part in enumerate(segments[:cut])]
+        slash = "/" if cut == len(segments) and path.endswith("/") else ""
+        return "/" + "/".join([*kept, MASK] if cut < len(segments) else kept) + slash
+
+
+_SAFE: Final = "/!$&'()*+,;=:@~-._"
+
+
+def _quoted(segment: str) -> str:
+    return quote(segment.encode("utf-8", "surrogatepass"), safe=_SAFE)
+
+
+def _printable(raw: bytes) -> str:
+    """The same bytes, with those that would break a request line percent-encoded."""
+    return _LOOSE.sub(lambda found: b"%%%02X" % found[0][0], raw).decode("ascii")
+
+
+def _fit(pattern: list[str], segments: list[str]) -> tuple[set[int], int | None]:
+    """Places to mask and where all the rest begins, of a path that begins as the pattern says.
+
+    Letters of either case fit: masking too much is the lesser fault.
+    """
+    rest = pattern[-1] == "*"
+    fixed = pattern[:-1] if rest else pattern
+    if len(segments) < len(fixed):
+        return set(), None
+    hidden = set()
+    for place, (wanted, found) in enumerate(zip(fixed, segments, strict=False)):
+        if wanted.startswith("{"):
+            hidden.add(place)
+        elif wanted.casefold() != found.casefold():
+            return set(), None
+    return hidden, len(fixed) if rest else None
+
+
+def _segments_of(pattern: str) -> list[str]:
+    segments = pattern.strip("/").split("/")
+    masks = [(part.startswith("{") and part.endswith("}")) or part == "*" for part in segments]
+    if not _PATTERN.fullmatch(pattern) or not any(masks) or "*" in segments[:-1]:
+        raise TrafficError(f"{pattern!a} masks nothing; write /users/{{id}} or /reset/*")
+    return segments
+
+
+def _check_headers(names: Iterable[str], never: frozenset[str]) -> None:
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise TrafficError(f"{name!a} is no header name")
+        if name in never:
+            raise TrafficError(f"the header {name} says who asks and can never be recorded")
