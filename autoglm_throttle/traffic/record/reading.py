@@ -46,10 +46,7 @@ class Faults:
     def add(self, number: int, what: str) -> None:
         """Note one."""
         self.count += 1
-        if len(self.told) < LAST_S: Final = 1e9
-"""No recording lasts 30 years; a later line is not believed when the others are put in order."""
-
-FAULTS_SHOWN:
+        if len(self.told) < FAULTS_SHOWN:
             self.told.append(f"line {number}: {what}")
 
     def __iter__(self) -> Iterator[str]:
