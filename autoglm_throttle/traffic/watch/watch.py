@@ -16,7 +16,7 @@ JOIN_S: Final = 0.5
 
 
 class Gone(Exception):
-    """What was looked at is not there any more, and will not come back."""
+    """What was looked at is not there, and will not come back; without a text nobody need be told."""
 
 
 class Look(Protocol):
@@ -111,7 +111,8 @@ class Watch:
             try:
                 numbers = look.look(now)
             except Gone as error:
-                self._note(look, str(error))
+                if str(error):
+                    self._note(look, str(error))
                 return
             except Exception as error:  # noqa: BLE001 - whatever it is, the run goes on
                 self._note(look, f"{look.name} {error}")

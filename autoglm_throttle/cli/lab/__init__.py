@@ -1,0 +1,1 @@
+"""The commands of the load lab: ``load``, ``replay`` and ``record``."""

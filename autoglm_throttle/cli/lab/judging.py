@@ -1,0 +1,95 @@
+"""What a run must reach, and where its report goes: the options that ``load`` and ``replay`` share."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from autoglm_throttle.cli.lab.faults import Faults
+from autoglm_throttle.cli.lab.option import Option
+from autoglm_throttle.cli.lab.sending import time_s
+from autoglm_throttle.model import Priority
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.report import LIMITS_S, Objectives
+
+_USUAL: Final = ",".join(f"{priority.label}={limit_s:g}s" for priority, limit_s in LIMITS_S.items())
+
+OPTIONS: Final = (
+    Option("--slo", "TERMS", "objectives, such as 'p99<500ms,error<0.5%%,goodput.high>0.99,rps>=100/s'"),
+    Option("--within", "LIMITS", f"an answer later than this is no goodput (default: {_USUAL})"),
+    Option("--title", "TEXT", "of the report (default: the command)"),
+    Option("--json", "FILE", "write the report as JSON"),
+    Option("--html", "FILE", "write the report as one HTML page with plots"),
+    Option("--format", "text|json", "of what is printed at the end (default: text)"),
+    Option("--quiet", None, "show no progress"),
+    Option("--dry-run", None, "print what would be sent, and send nothing"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judging:
+    """How a run is judged and told."""
+
+    objectives: Objectives
+    limits_s: Mapping[Priority, float]
+    title: str | None
+    json: Path | None
+    html: Path | None
+    as_json: bool
+    """Whether the report itself goes to standard output."""
+    quiet: bool
+    dry_run: bool
+
+
+def read(args: argparse.Namespace, faults: Faults) -> Judging:
+    """What a command line says of it."""
+    return Judging(
+        objectives=faults.read("--slo", Objectives.parse, args.slo, Objectives()),
+        limits_s=faults.read("--within", _limits, args.within, LIMITS_S),
+        title=args.title,
+        json=faults.read("--json", writable, args.json, None),
+        html=faults.read("--html", writable, args.html, None),
+        as_json=faults.read("--format", _is_json, args.format, other=False),
+        quiet=args.quiet,
+        dry_run=args.dry_run,
+    )
+
+
+def _limits(text: str) -> Mapping[Priority, float]:
+    """Read ``high=200ms,low=5s``, or one limit for all; those left out keep theirs."""
+    if "=" not in text:
+        return dict.fromkeys(Priority, time_s(text))
+    limits = dict(LIMITS_S)
+    for word in text.split(","):
+        name, _, limit = word.partition("=")
+        try:
+            limits[Priority[name.strip().upper()]] = time_s(limit.strip())
+        except KeyError:
+            raise TrafficError(f"unknown priority {name.strip()!r}: high, mid or low") from None
+    return limits
+
+
+def _is_json(word: str) -> bool:
+    if word not in ("text", "json"):
+        raise TrafficError(f"{word!r} is neither text nor json")
+    return word == "json"
+
+
+def writable(text: str) -> Path:
+    """A file that can be written once the run is over: it would be a pity to learn it only then.
+
+    Raises:
+        TrafficError: it cannot.
+    """
+    path = Path(text)
+    if path.is_dir():
+        raise TrafficError(f"{path} is a folder")
+    if not path.parent.is_dir():
+        raise TrafficError(f"there is no folder {path.parent}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise TrafficError(f"{path} cannot be written")
+    return path

@@ -1,0 +1,179 @@
+"""What ``load`` is asked to do: one value, or every fault at once."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import Final
+
+from autoglm_throttle.cli.lab import judging, requested, sending, watching
+from autoglm_throttle.cli.lab.faults import Faults
+from autoglm_throttle.cli.lab.judging import Judging
+from autoglm_throttle.cli.lab.option import Option, add_options, command
+from autoglm_throttle.cli.lab.requested import Drawn, above_zero
+from autoglm_throttle.cli.lab.sending import Sending, cut_url, time_s
+from autoglm_throttle.traffic.arrivals import (
+    Arrivals,
+    Crowd,
+    Shape,
+    TraceShape,
+    Users,
+    parse_mix,
+    parse_shape,
+)
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.watch import Look
+
+TRIAL_S: Final = 10.0
+"""Of each trial of a search: long enough for queues to fill up, and ten trials take two minutes."""
+
+OFFERED: Final = (
+    Option("--shape", "SHAPE", "how much, for how long; see below"),
+    Option("--arrivals", "PROCESS", "uniform, poisson or gamma:K, K below 1 in bursts (default: uniform)"),
+    Option("--mix", "SHARES", "percent of the priorities (default: high=10,mid=30,low=60)"),
+    Option("--clients", "N", "different callers (default: 1); see --identity-header"),
+    Option("--skew", "S", "Zipf exponent of the callers' shares; 0: all alike (default: 0)"),
+    Option("--seed", "N", "of all draws (default: 0)"),
+    Option("--speed", "X", "how many times faster a trace is played (default: 1)"),
+    Option("--rate", "R", "the mean rate at which a trace is played, in requests/s"),
+    Option(
+        "--find-peak",
+        "LOW:HIGH[:TIME]",
+        f"instead of a shape: search the greatest rate that holds --slo, TIME a trial (default: {TRIAL_S:g}s)",
+    ),
+)
+
+OPTIONS: Final = (
+    *OFFERED,
+    *requested.OPTIONS,
+    *sending.FIELDS,
+    *sending.EFFORT,
+    *judging.OPTIONS,
+    *watching.OPTIONS,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A search for the greatest rate."""
+
+    low_rps: float
+    high_rps: float
+    trial_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A load, as it was asked for."""
+
+    shape: Shape | Users | TraceShape | None
+    """None: the search makes its own."""
+    shape_text: str
+    arrivals: Arrivals
+    crowd: Crowd
+    seed: int
+    speed: float
+    rate_rps: float | None
+    search: Search | None
+    drawn: Drawn
+    path: str
+    """Of the URL; what a trace asks for."""
+    sending: Sending
+    judging: Judging
+    looks: tuple[Look, ...]
+    command: str
+    """As it may be shown."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    add_options(parser, "what is offered", OFFERED)
+    add_options(parser, "what is requested", requested.OPTIONS)
+    add_options(parser, "where, and with which fields", sending.FIELDS)
+    add_options(parser, "how it is sent", sending.EFFORT)
+    add_options(parser, "how it is judged and told", judging.OPTIONS)
+    add_options(parser, "what is watched meanwhile, once a second", watching.OPTIONS)
+
+
+def read(args: argparse.Namespace, url: str) -> Asked:
+    """Read a command line.
+
+    Raises:
+        Unusable: with every fault that can be seen before anything is sent.
+    """
+    faults = Faults()
+    place, path = cut_url(url)
+    named = bool(args.route) or args.requests is not None
+    drawn = requested.read(args, path, faults)
+    shape = faults.read("--shape", parse_shape, args.shape, None)
+    search = faults.read("--find-peak", _search, args.find_peak, None)
+    crowd = _crowd(args, drawn, faults)
+    asked = Asked(
+        shape=shape,
+        shape_text=args.shape or args.find_peak or "",
+        arrivals=faults.read("--arrivals", Arrivals.parse, args.arrivals, Arrivals.UNIFORM),
+        crowd=crowd,
+        seed=faults.read("--seed", _seed, args.seed, 0),
+        speed=faults.read("--speed", above_zero, args.speed, 1.0),
+        rate_rps=faults.read("--rate", above_zero, args.rate, None),
+        search=search,
+        drawn=drawn,
+        path=path,
+        sending=sending.read(args, url if named else place, faults),
+        judging=judging.read(args, faults),
+        looks=watching.read(args, faults),
+        command=command(["load", url], OPTIONS, args),
+    )
+    _together(args, asked, faults)
+    faults.end()
+    return asked
+
+
+def _crowd(args: argparse.Namespace, drawn: Drawn, faults: Faults) -> Crowd:
+    usual = Crowd(kinds=drawn.shares)
+    mix = faults.read("--mix", parse_mix, args.mix, dict(usual.mix))
+    clients = faults.read(
+        "--clients", lambda text: Crowd(clients=sending.whole(1)(text)).clients, args.clients, 1
+    )
+    skew = faults.read("--skew", lambda text: Crowd(skew=float(text)).skew, args.skew, 0.0)
+    return Crowd(mix, clients, skew, drawn.shares)
+
+
+def _seed(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise TrafficError(f"{text!r} is not a whole number") from None
+
+
+def _search(text: str) -> Search:
+    words = text.split(":")
+    if not 2 <= len(words) <= 3:
+        raise TrafficError(f"{text!r} is not LOW:HIGH[:TIME], such as 100:5000:10s")
+    low_rps, high_rps = above_zero(words[0]), above_zero(words[1])
+    if low_rps >= high_rps:
+        raise TrafficError(f"{words[0]} is not below {words[1]}")
+    return Search(low_rps, high_rps, time_s(words[2]) if len(words) == 3 else TRIAL_S)
+
+
+def _together(args: argparse.Namespace, asked: Asked, faults: Faults) -> None:
+    """What fits each option but not all of them."""
+    searched, shaped = args.find_peak is not None, args.shape is not None
+    unreadable = shaped and asked.shape is None
+    traced = isinstance(asked.shape, TraceShape) or unreadable
+    aims = bool(asked.judging.objectives.terms) or args.slo is not None
+    for holds, option, fault in (
+        (not shaped and not searched, "--shape", "say how much, such as fixed:100:10s, or use --find-peak"),
+        (shaped and searched, "--find-peak", "makes its own shapes: leave --shape out"),
+        (searched and not aims, "--find-peak", "needs --slo: what the service must reach"),
+        (args.speed is not None and not traced, "--speed", "is for trace:PATH alone"),
+        (args.rate is not None and not traced, "--rate", "is for trace:PATH alone"),
+        (args.speed is not None and args.rate is not None, "--rate", "sets the speed: leave --speed out"),
+        (
+            args.arrivals is not None and isinstance(asked.shape, Users | TraceShape),
+            "--arrivals",
+            "users come when their answers let them, and a trace has its own times: leave it out",
+        ),
+    ):
+        if holds:
+            faults.note(option, fault)

@@ -1,0 +1,78 @@
+"""One option of a command: all are texts to argparse, so that their faults can be told together."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from autoglm_throttle.settings.masked import masked_url
+
+HIDDEN = "***"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A row of a table of options."""
+
+    name: str
+    """With its dashes."""
+    metavar: str | None
+    """What follows it; None: nothing, it is a switch."""
+    help: str
+    many: bool = False
+    """Whether it may be given several times."""
+    secret: bool = False
+    """Whether its text may hold one: it is not repeated in reports."""
+
+    @property
+    def dest(self) -> str:
+        """Its attribute."""
+        return self.name.lstrip("-").replace("-", "_")
+
+    def add(self, group: argparse._ArgumentGroup) -> None:
+        """Add it to a group of a parser."""
+        if self.metavar is None:
+            group.add_argument(self.name, dest=self.dest, action="store_true", help=self.help)
+        elif self.many:
+            group.add_argument(
+                self.name, dest=self.dest, action="append", default=[], metavar=self.metavar, help=self.help
+            )
+        else:
+            group.add_argument(self.name, dest=self.dest, metavar=self.metavar, help=self.help)
+
+    def words(self, args: argparse.Namespace) -> list[str]:
+        """How it was given, without secrets; nothing if it was not."""
+        value = getattr(args, self.dest)
+        if self.metavar is None:
+            return [self.name] if value else []
+        texts = value if self.many else [] if value is None else [value]
+        return [word for text in texts for word in (self.name, self._shown(text))]
+
+    def _shown(self, text: str) -> str:
+        if not self.secret:
+            return text
+        name, colon, _ = text.partition(":")
+        if "://" in text:
+            return masked_url(text)
+        return f"{name}: {HIDDEN}" if colon and name.replace("-", "").isalnum() else HIDDEN
+
+
+def add_options(parser: argparse.ArgumentParser, title: str, options: Iterable[Option]) -> None:
+    """Add a group of options."""
+    group = parser.add_argument_group(title)
+    for option in options:
+        option.add(group)
+
+
+def command(words: Iterable[str], options: Iterable[Option], args: argparse.Namespace) -> str:
+    """The command as it may be shown and typed again: without secrets.
+
+    Args:
+        words: its name and what is not an option.
+        options: those it knows, in the order to show them.
+        args: what was given.
+    """
+    given = [word for option in options for word in option.words(args)]
+    return shlex.join(["autoglm-throttle", *words, *given])

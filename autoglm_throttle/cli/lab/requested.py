@@ -1,0 +1,229 @@
+"""What the requests of a load look like: by options, or by a file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from autoglm_throttle.cli.lab.faults import Faults
+from autoglm_throttle.cli.lab.option import Option
+from autoglm_throttle.traffic.arrivals import number
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.load import Request
+
+WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
+"""Methods that send no body unless one is given."""
+
+BODY: Final = b"{}"
+"""What the others send: an empty JSON object."""
+
+JSON: Final = (("content-type", "application/json"),)
+
+FIELDS: Final = ("method", "target", "headers", "body", "share", "cost", "name")
+"""What a request of a file may state."""
+
+OPTIONS: Final = (
+    Option("--method", "METHOD", "default: POST"),
+    Option("--body", "TEXT", "what POST, PUT and PATCH send (default: {})", secret=True),
+    Option("--body-file", "FILE", "the same, from a file"),
+    Option(
+        "--route",
+        "'METHOD PATH=SHARE'",
+        "one of several routes below URL and its share of the requests, such as 'POST /v1/x=70'",
+        many=True,
+    ),
+    Option(
+        "--cost",
+        "N",
+        "units of work of each request, or of a route: 'POST /v1/x=4' (default: 1); see --cost-header",
+        many=True,
+    ),
+    Option(
+        "--requests",
+        "FILE",
+        f"requests to draw from, as JSON lines or TOML ([[requests]]), with any of {', '.join(FIELDS)}",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The requests, and how often each is drawn."""
+
+    requests: tuple[Request, ...]
+    shares: tuple[float, ...]
+
+
+ONE: Final = Drawn((Request(target="/"),), (1.0,))
+"""Stands for requests that could not be read."""
+
+
+def read(args: argparse.Namespace, path: str, faults: Faults) -> Drawn:
+    """The requests that a command line asks for.
+
+    Args:
+        args: what was given.
+        path: path and query of the URL; what is requested where no route and no file is named.
+        faults: takes what is wrong.
+    """
+    if args.requests is not None:
+        for option in ("route", "body", "body_file", "method", "cost"):
+            if getattr(args, option):
+                faults.note(
+                    "--requests", f"states all there is to a request: leave --{option.replace('_', '-')} out"
+                )
+        return faults.read("--requests", _file, args.requests, ONE)
+    if args.body is not None and args.body_file is not None:
+        faults.note("--body-file", "leave it or --body out")
+    body = faults.read("--body-file", _bytes, args.body_file, None)
+    body = faults.read("--body", str.encode, args.body, body)
+    method = args.method or "POST"
+    routes = [faults.read("--route", lambda text: _route(text, method), text, None) for text in args.route]
+    known = [route for route in routes if route is not None] if args.route else [(method, path, 1.0)]
+    made = [
+        (faults.make("--route", partial(_request, method, target, body), ONE.requests[0]), share)
+        for method, target, share in known
+    ]
+    if not made:
+        return ONE
+    requests = _priced([request for request, _ in made], args.cost, faults)
+    return Drawn(tuple(requests), tuple(share for _, share in made))
+
+
+def _bytes(path: str) -> bytes | None:
+    return Path(path).read_bytes()
+
+
+def _request(method: str, target: str, body: bytes | None) -> Request:
+    if body is None:
+        body = b"" if method in WITHOUT_BODY else BODY
+    return Request(method=method, target=target, body=body, headers=JSON if body else ())
+
+
+def _route(text: str, method: str) -> tuple[str, str, float] | None:
+    """Read ``POST /v1/x=70``, ``/v1/x=70`` or ``/v1/x``."""
+    place, equals, share = text.rpartition("=")
+    if not equals:
+        place, share = text, "1"
+    words = place.split()
+    if not 1 <= len(words) <= 2 or not words[-1].startswith("/"):
+        raise TrafficError(f"{text!r} is not METHOD PATH=SHARE, such as 'POST /v1/x=70'")
+    return (words[0] if len(words) == 2 else method), words[-1], above_zero(share)
+
+
+def above_zero(word: str) -> float:
+    """A finite number above 0.
+
+    Raises:
+        TrafficError: another number, or none.
+    """
+    value = number(word)
+    if not 0.0 < value < float("inf"):
+        raise TrafficError(f"{word!r} must be a finite number above 0")
+    return value
+
+
+def _priced(requests: Sequence[Request], costs: Iterable[str], faults: Faults) -> list[Request]:
+    """The requests with their costs: one for all, or by route."""
+    priced = list(requests)
+    for text in costs:
+        place, _, cost = text.rpartition("=")
+        units = faults.read("--cost", above_zero, cost, 1.0)
+        words = place.split()
+        method = words[0] if len(words) == 2 else None
+        meant = [
+            index
+            for index, request in enumerate(priced)
+            if not words or (request.target == words[-1] and method in (None, request.method))
+        ]
+        if not meant:
+            faults.note("--cost", f"there is no route {place!r}")
+        for index in meant:
+            priced[index] = replace(priced[index], cost=units)
+    return priced
+
+
+def _file(path: str) -> Drawn:
+    raw = Path(path).read_text("utf-8")
+    rows = _toml(raw) if path.endswith(".toml") else _lines(raw)
+    found: list[tuple[Request, float]] = []
+    faults: list[str] = []
+    for place, row in rows:
+        try:
+            found.append(_row(row))
+        except TrafficError as error:
+            faults.append(f"{place}: {error}")
+    if faults or not found:
+        raise TrafficError(f"{path}: {'; '.join(faults) or 'holds no request'}")
+    return Drawn(tuple(request for request, _ in found), tuple(share for _, share in found))
+
+
+def _toml(raw: str) -> list[tuple[str, object]]:
+    try:
+        document = tomllib.loads(raw)
+    except tomllib.TOMLDecodeError as error:
+        raise TrafficError(f"not TOML: {error}") from None
+    rows = document.get("requests")
+    if not isinstance(rows, list) or set(document) != {"requests"}:
+        raise TrafficError("a TOML file of requests holds [[requests]] and nothing else")
+    return [(f"request {count}", row) for count, row in enumerate(rows, 1)]
+
+
+def _lines(raw: str) -> list[tuple[str, object]]:
+    rows: list[tuple[str, object]] = []
+    for count, line in enumerate(raw.split("\n"), 1):
+        if line.strip():
+            try:
+                rows.append((f"line {count}", json.loads(line)))
+            except (ValueError, RecursionError):
+                rows.append((f"line {count}", None))
+    return rows
+
+
+def _row(row: object) -> tuple[Request, float]:
+    """A request of a file, and its share."""
+    if not isinstance(row, dict):
+        raise TrafficError("not an object")
+    unknown = [name for name in row if name not in FIELDS]
+    if unknown:
+        raise TrafficError(f"unknown {', '.join(unknown)}: known are {', '.join(FIELDS)}")
+    method, target, name = _text(row, "method", "POST"), _text(row, "target", "/"), _text(row, "name", "")
+    body = _body(row["body"]) if "body" in row else b"" if method in WITHOUT_BODY else BODY
+    headers = _headers(row["headers"]) if "headers" in row else JSON if body else ()
+    if not target.startswith("/"):
+        raise TrafficError(f"target {target!r} does not begin with a slash")
+    request = Request(
+        method=method, target=target, headers=headers, body=body, cost=_number(row, "cost"), name=name
+    )
+    return request, _number(row, "share")
+
+
+def _text(row: Mapping[str, Any], field: str, other: str) -> str:
+    value = row.get(field, other)
+    if not isinstance(value, str):
+        raise TrafficError(f"{field} is not a text")
+    return value
+
+
+def _number(row: Mapping[str, Any], field: str) -> float:
+    value = row.get(field, 1.0)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value < float("inf"):
+        raise TrafficError(f"{field} is not a finite number above 0")
+    return float(value)
+
+
+def _body(value: object) -> bytes:
+    """A text as it is; anything else as JSON."""
+    return (value if isinstance(value, str) else json.dumps(value)).encode()
+
+
+def _headers(value: object) -> tuple[tuple[str, str], ...]:
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise TrafficError("headers is not an object of texts")
+    return tuple((name.lower(), text) for name, text in value.items())

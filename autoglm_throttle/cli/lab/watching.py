@@ -1,0 +1,38 @@
+"""What is watched of the service while it is under load: the options that ``load`` and ``replay`` share."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Final
+
+from autoglm_throttle.cli.lab.faults import Faults
+from autoglm_throttle.cli.lab.option import Option
+from autoglm_throttle.cli.lab.sending import whole
+from autoglm_throttle.traffic.watch import Look, MetricsLook, ProcessLook
+
+OPTIONS: Final = (
+    Option(
+        "--watch",
+        "PID",
+        "CPU and memory of this process and its children; without --metrics this machine's GPUs, too",
+    ),
+    Option(
+        "--metrics",
+        "URL",
+        "metrics of a service with this library: its factor, requests inside and waiting, GPUs",
+        secret=True,
+    ),
+)
+
+
+def read(args: argparse.Namespace, faults: Faults) -> tuple[Look, ...]:
+    """What a command line says of it."""
+    looks: list[Look | None] = [
+        faults.read("--watch", lambda text: ProcessLook(whole(1)(text)), args.watch, None),
+        faults.read("--metrics", MetricsLook, args.metrics, None),
+    ]
+    if args.watch is not None and args.metrics is None:
+        from autoglm_throttle.cli.lab.local_gpus import LocalGpus
+
+        looks.append(LocalGpus())
+    return tuple(look for look in looks if look is not None)
