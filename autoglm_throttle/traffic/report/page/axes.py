@@ -1,0 +1,74 @@
+"""Axes: where a number stands between 0 and 1, and which numbers are named."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200)
+"""Steps of time that people count in."""
+
+DAY_S = 86400
+
+Tick = tuple[float, str]
+"""Where it stands, 0..1, and what it says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis."""
+
+    place: Callable[[float], float]
+    """From a number to 0..1."""
+    ticks: tuple[Tick, ...]
+
+
+def linear(most: float, says: Callable[[float], str], *, ticks: int = 4) -> Axis:
+    """From 0 to a round number that is at least this one.
+
+    Args:
+        most: the greatest number to be shown; 0 or more.
+        says: how numbers are written.
+        ticks: about how many are named.
+    """
+    step = _round(most / ticks) if most > 0.0 else 1.0 / ticks
+    steps = max(1, math.ceil(most / step - 1e-9))
+    top = steps * step
+    return Axis(
+        lambda number: number / top, tuple((turn / steps, says(turn * step)) for turn in range(steps + 1))
+    )
+
+
+def logarithmic(numbers: Sequence[float], says: Callable[[float], str]) -> Axis:
+    """Over whole powers of ten, around these numbers.
+
+    Args:
+        numbers: what is to be shown, above 0; without any, one decade below 1.
+        says: how numbers are written.
+    """
+    low = math.floor(math.log10(min(numbers, default=0.1)) + 1e-9)
+    high = max(low + 1, math.ceil(math.log10(max(numbers, default=1.0)) - 1e-9))
+    decades = high - low
+    return Axis(
+        lambda number: (math.log10(max(number, 10.0**low)) - low) / decades,
+        tuple((turn / decades, says(10.0 ** (low + turn))) for turn in range(decades + 1)),
+    )
+
+
+def time(length_s: float, says: Callable[[float], str], *, ticks: int = 6) -> Axis:
+    """From 0 to exactly this many seconds, above 0, with at most so many steps."""
+    fitting = (step for step in STEPS_S if length_s / step <= ticks)
+    step_s = next(fitting, DAY_S * math.ceil(length_s / DAY_S / ticks))
+    named = range(int(length_s / step_s + 1e-9) + 1)
+    return Axis(
+        lambda at_s: at_s / length_s, tuple((turn * step_s / length_s, says(turn * step_s)) for turn in named)
+    )
+
+
+def _round(rough: float) -> float:
+    """The first of 1, 2, 2.5, 5 and 10 times a power of ten that is not below."""
+    power = 10.0 ** math.floor(math.log10(rough))
+    return next(
+        (digit * power for digit in (1.0, 2.0, 2.5, 5.0) if rough <= digit * power * (1 + 1e-9)), 10.0 * power
+    )

@@ -1,0 +1,64 @@
+"""The report as one HTML page: no script, nothing from outside, readable in light and dark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autoglm_throttle.traffic.report.page import details, latencies, requests, verdict, watched
+from autoglm_throttle.traffic.report.page.markup import Markup, join, tag
+from autoglm_throttle.traffic.report.page.plot import figure
+from autoglm_throttle.traffic.report.page.style import STYLE
+from autoglm_throttle.traffic.report.page.tables import shown
+from autoglm_throttle.traffic.report.page.timeline import Timeline
+from autoglm_throttle.traffic.report.schema import Document
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+"""What the page may load: its own style."""
+
+
+def render(document: Document) -> str:
+    """The page of a report: a function of the report and nothing else."""
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", document["title"]),
+        tag("style", Markup(STYLE)),
+    )
+    return f"<!DOCTYPE html>\n{tag('html', head, tag('body', tag('main', *_body(document))), lang='en')}\n"
+
+
+def _body(document: Document) -> Iterator[Markup]:
+    load = document["load"]
+    yield tag(
+        "header", tag("h1", document["title"]), tag("p", f"{load['shape']}, {load['arrivals']} arrivals")
+    )
+    yield verdict.section(document)
+    if document["totals"]["planned"]:
+        yield from _plots(document)
+    yield tag("h2", "In numbers")
+    yield from (shown(table) for table in details.tables(document))
+    yield tag("h2", "How it was measured")
+    yield details.facts(document)
+
+
+def _plots(document: Document) -> Iterator[Markup]:
+    line = Timeline.of(document)
+    if line.note:
+        yield tag("p", line.note, class_="note")
+    yield figure(requests.offered(document, line))
+    yield _side_by_side([figure(plot) for plot in requests.by_priority(document, line)], "three")
+    yield figure(latencies.over_time(document, line))
+    pairs = [
+        latencies.by_priority(document, line),
+        latencies.distribution(document),
+        *watched.plots(document, line),
+        requests.in_flight(document, line),
+        latencies.lag(document, line),
+    ]
+    yield _side_by_side([figure(plot) for plot in pairs], "two")
+
+
+def _side_by_side(figures: list[Markup], look: str) -> Markup:
+    return tag("div", join(*figures), class_=f"grid {look}")

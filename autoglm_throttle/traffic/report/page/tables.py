@@ -1,0 +1,38 @@
+"""Tables: the numbers behind a plot, and those that are read as numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autoglm_throttle.traffic.report.page.markup import Markup, tag
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table whose first column names the rows."""
+
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    strong: frozenset[int] = frozenset()
+    """Numbers of the rows that sum others up."""
+
+
+def shown(table: Table) -> Markup:
+    """A table that scrolls by itself where the screen is narrow."""
+    head = tag("tr", *(tag("th", name, scope="col") for name in table.head))
+    rows = (_row(cells, strong=number in table.strong) for number, cells in enumerate(table.rows))
+    body = tag("table", tag("caption", table.caption), tag("thead", head), tag("tbody", *rows))
+    return tag("div", body, class_="scroll", role="region", aria_label=table.caption, tabindex="0")
+
+
+def folded(table: Table) -> Markup:
+    """A table that is out of the way until somebody wants it."""
+    return tag("details", tag("summary", "Numbers"), shown(table))
+
+
+def _row(cells: Sequence[str], *, strong: bool) -> Markup:
+    first, *rest = cells
+    inside = [tag("th", first, scope="row"), *(tag("td", cell) for cell in rest)]
+    return tag("tr", *inside, class_="strong") if strong else tag("tr", *inside)

@@ -1,0 +1,80 @@
+"""The top of the page: what the run showed, and whether it may be believed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autoglm_throttle.traffic.report.page import units
+from autoglm_throttle.traffic.report.page.markup import Markup, join, tag
+from autoglm_throttle.traffic.report.page.tables import Table, shown
+from autoglm_throttle.traffic.report.schema import Document, Judged
+
+WORDS = {
+    0: ("good", "Passed"),
+    1: ("bad", "Failed"),
+    3: ("doubt", "Not valid"),
+    130: ("doubt", "Interrupted"),
+}
+"""Look and word of each exit status."""
+
+MEASURED = ("good", "Measured")
+"""Of a run that nobody asked anything of."""
+
+
+def section(document: Document) -> Markup:
+    """The verdict, the doubts, the objectives with the failed ones first, and the main figures."""
+    verdict = document["verdict"]
+    look, word = WORDS[verdict["status"]]
+    if verdict["status"] == 0 and not verdict["objectives"]:
+        look, word = MEASURED
+    text = verdict["text"].removeprefix(f"{word.lower()}: ")
+    said = tag("p", tag("strong", word, class_="word"), text, class_="said")
+    doubts = (tag("p", doubt, class_="doubts") for doubt in verdict["doubts"] if doubt not in text)
+    judged = _objectives(verdict["objectives"])
+    return join(
+        tag("section", said, *doubts, judged, class_=f"verdict {look}", aria_label="Verdict"),
+        tag("dl", *_figures(document), class_="figures"),
+    )
+
+
+def _objectives(objectives: list[Judged]) -> Markup:
+    if not objectives:
+        return Markup()
+    order = sorted(objectives, key=lambda one: one["holds"])
+    rows = [
+        (one["term"], units.value(one["value"], one["unit"]), "holds" if one["holds"] else "FAILED")
+        for one in order
+    ]
+    failed = frozenset(number for number, one in enumerate(order) if not one["holds"])
+    return shown(Table("Objectives", ("objective", "measured", "verdict"), rows, failed))
+
+
+def _figures(document: Document) -> Iterator[Markup]:
+    totals = document["totals"]
+    sent = totals["planned"] - totals["unsent"]
+    served = totals["classes"]["ok"] + totals["classes"]["degraded"]
+    refused = totals["classes"]["limited"] + totals["classes"]["rejected"]
+    duration_s = document["load"]["duration_s"]
+    told = (
+        ("Sent", units.count(sent), f"{units.rate(sent / duration_s if duration_s else None)} on average"),
+        ("Answered", units.share(totals["done_ratio"]), f"{units.rate(totals['rps'])}"),
+        (
+            "Served",
+            units.share(served / sent if sent else None),
+            f"{units.share(totals['goodput']['ratio'])} in time",
+        ),
+        ("Told to come back", units.share(refused / sent if sent else None), units.count(refused)),
+        ("Errors", units.share(totals["error_ratio"]), units.count(_errors(document))),
+        (
+            "p99 of the served",
+            units.seconds(totals["response"]["p99_s"]),
+            f"p50 {units.seconds(totals['response']['p50_s'])}",
+        ),
+    )
+    for name, figure, more in told:
+        yield tag("div", tag("dt", name), tag("dd", figure, class_="figure"), tag("dd", more))
+
+
+def _errors(document: Document) -> int:
+    orderly = ("ok", "degraded", "limited", "rejected")
+    return sum(number for name, number in document["totals"]["classes"].items() if name not in orderly)

@@ -1,0 +1,94 @@
+"""Plots of what was seen of the service while the load ran."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from autoglm_throttle.traffic.report.page import axes, units
+from autoglm_throttle.traffic.report.page.curves import line as drawn
+from autoglm_throttle.traffic.report.page.plot import Layer, Plot
+from autoglm_throttle.traffic.report.page.requests import bands
+from autoglm_throttle.traffic.report.page.tables import Table
+from autoglm_throttle.traffic.report.page.timeline import MOST, Timeline
+from autoglm_throttle.traffic.report.schema import Document
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Columns of one unit, which share a plot."""
+
+    title: str
+    columns: Mapping[str, str]
+    """Keys of what was watched, and what they are called."""
+    says: Callable[[float], str]
+    least: float = 0.0
+    """What the axis reaches at least."""
+
+
+def _watts(number: float) -> str:
+    return f"{number:,.0f} W"
+
+
+GROUPS = (
+    Group(
+        "Throttle and GPU",
+        {
+            "factor_ratio": "factor on the rates",
+            "gpu_utilization_ratio": "GPU utilization",
+            "gpu_memory_ratio": "GPU memory",
+        },
+        units.share,
+        1.0,
+    ),
+    Group("Inside the service", {"inflight": "in flight", "waiting": "waiting in line"}, units.count),
+    Group("GPU power", {"gpu_power_w": "power"}, _watts),
+    Group("CPU of the service", {"cpu_share": "of one core"}, units.share, 1.0),
+    Group("Memory of the service", {"rss_bytes": "resident"}, units.size),
+)
+"""In the order of the page."""
+
+
+def plots(document: Document, line: Timeline) -> list[Plot]:
+    """A plot for each group of which anything was seen."""
+    seen = document["watched"][:: -(-len(document["watched"]) // MOST) or 1]
+    return [
+        _plot(group, columns, seen, line)
+        for group in GROUPS
+        if (
+            columns := {key: name for key, name in group.columns.items() if any(key in look for look in seen)}
+        )
+    ]
+
+
+def _plot(group: Group, columns: Mapping[str, str], seen: list[dict[str, float]], line: Timeline) -> Plot:
+    # Answers come in after the last request was sent, and the service is watched until the end.
+    length_s = max(float(line.seconds), *(look["t_s"] for look in seen), 0.0)
+    numbers = [look[key] for look in seen for key in columns if key in look]
+    across = axes.time(length_s, units.clock)
+    up = axes.linear(max(group.least, *numbers, 0.0), group.says)
+    layers = []
+    for key, name in columns.items():
+        points = [(across.place(look["t_s"]), up.place(look[key])) if key in look else None for look in seen]
+        layers.append(Layer(drawn(points), "line", f"of-{key}", name))
+    rows = [
+        (f"{look['t_s']:.1f} s", *(group.says(look[key]) if key in look else units.NONE for key in columns))
+        for look in seen
+    ]
+    return Plot(
+        title=group.title,
+        summary=_summary(group, columns, seen),
+        across=across,
+        up=up,
+        layers=layers,
+        bands=bands(line, length_s),
+        table=Table(f"{group.title}, as it was watched", ("time", *columns.values()), rows),
+    )
+
+
+def _summary(group: Group, columns: Mapping[str, str], seen: list[dict[str, float]]) -> str:
+    told = []
+    for key, name in columns.items():
+        numbers = [look[key] for look in seen if key in look]
+        told.append(f"{name} {group.says(min(numbers))} to {group.says(max(numbers))}")
+    return f"{', '.join(told)}.".capitalize() if told[0][:3].islower() else f"{', '.join(told)}."

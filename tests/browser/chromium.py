@@ -1,0 +1,163 @@
+"""A headless Chromium, driven over its DevTools protocol.
+
+The browser has a profile of its own in a folder that the test throws away, a session of its own so that nothing
+of it outlives the test, and a deadline for every answer.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from websockets.sync.client import ClientConnection, connect
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+APPLICATIONS = (
+    "/Applications/Chromium.app/Contents/MacOS/Chromium",
+    "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
+)
+MISSING = "no browser here: neither Chromium nor Chrome was found"
+START_S, ANSWER_S = 30.0, 20.0
+SILENT = (
+    "--headless=new",
+    "--remote-debugging-port=0",
+    "--no-first-run",
+    "--no-default-browser-check",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-dev-shm-usage",
+    "--disable-gpu",
+    "--hide-scrollbars",
+)
+
+
+def program() -> str | None:
+    """Where the browser is."""
+    found = (shutil.which(name) for name in NAMES)
+    return next(filter(None, found), None) or next((path for path in APPLICATIONS if Path(path).exists()), None)
+
+
+class Chromium:
+    """A running browser with one page. Use it with ``with``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.said: list[str] = []
+        """Console messages, log entries and exceptions of the page."""
+        self.asked: list[str] = []
+        """URLs that the page wanted."""
+        self._folder = folder
+        self._number = 0
+        self._session: str | None = None
+        self._loaded = 0
+
+    def __enter__(self) -> Chromium:
+        path = program()
+        if path is None:
+            pytest.skip(MISSING)
+        command = [path, *SILENT, f"--user-data-dir={self._folder / 'profile'}", "about:blank"]
+        if os.geteuid() == 0:
+            command.insert(1, "--no-sandbox")
+        self._log = (self._folder / "browser.log").open("wb")
+        self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log, start_new_session=True)
+        try:
+            self._socket: ClientConnection = connect(self._address(), max_size=None, open_timeout=ANSWER_S)
+            target = self.call("Target.createTarget", url="about:blank")["targetId"]
+            session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+            self._session = session
+            for domain in ("Page", "Runtime", "Log", "Network", "Accessibility"):
+                self.call(f"{domain}.enable")
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+        self._end()
+
+    def call(self, method: str, **parameters: object) -> dict[str, Any]:
+        """Ask the browser for something."""
+        self._number += 1
+        message = {"id": self._number, "method": method, "params": parameters}
+        if self._session is not None:
+            message["sessionId"] = self._session
+        self._socket.send(json.dumps(message))
+        while True:
+            answer = self._hear()
+            if answer.get("id") == self._number:
+                assert "error" not in answer, (method, answer["error"])
+                return dict(answer["result"])
+
+    def open(self, path: Path, *, width: int = 1280, scheme: Literal["light", "dark"] = "light") -> None:
+        """Open a file and wait until it is loaded; what the page said and asked for is forgotten before."""
+        self.said.clear()
+        self.asked.clear()
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
+        )
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.call("Emulation.setEmulatedMedia", features=features)
+        before = self._loaded
+        failed = self.call("Page.navigate", url=path.as_uri()).get("errorText")
+        assert not failed, failed
+        while self._loaded == before:
+            self._hear()
+
+    def value(self, expression: str) -> Any:  # noqa: ANN401 - whatever the page says
+        """What an expression of JavaScript is worth in the page."""
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
+
+    def accessible(self, role: str) -> list[str]:
+        """The names of everything of a role that assistive technology is told of."""
+        nodes = self.call("Accessibility.getFullAXTree")["nodes"]
+        chosen = (node for node in nodes if not node["ignored"] and node["role"]["value"] == role)
+        return [node.get("name", {}).get("value", "") for node in chosen]
+
+    def draw(self, path: Path) -> None:
+        """Write a picture of the whole page."""
+        answer = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+        path.write_bytes(base64.b64decode(answer["data"]))
+
+    def _address(self) -> str:
+        """Where it listens, as it writes it into its profile."""
+        written = self._folder / "profile" / "DevToolsActivePort"
+        give_up_s = time.monotonic() + START_S
+        pause = threading.Event()
+        while time.monotonic() < give_up_s and self._process.poll() is None:
+            lines = written.read_text().splitlines() if written.exists() else []
+            if len(lines) == 2:
+                return f"ws://127.0.0.1:{lines[0]}{lines[1]}"
+            pause.wait(0.02)
+        said = (self._folder / "browser.log").read_text(errors="replace")[-2000:]
+        raise RuntimeError(f"the browser did not start:\n{said}")
+
+    def _hear(self) -> dict[str, Any]:
+        message: dict[str, Any] = json.loads(self._socket.recv(timeout=ANSWER_S))
+        event, told = message.get("method"), message.get("params", {})
+        if event == "Page.loadEventFired":
+            self._loaded += 1
+        elif event == "Network.requestWillBeSent":
+            self.asked.append(told["request"]["url"])
+        elif event == "Runtime.consoleAPICalled":
+            self.said.append(f"console: {told['args']}")
+        elif event == "Runtime.exceptionThrown":
+            self.said.append(f"exception: {told['exceptionDetails']}")
+        elif event == "Log.entryAdded":
+            self.said.append(f"log: {told['entry']['text']}")
+        return message
+
+    def _end(self) -> None:
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(ANSWER_S)
+        self._log.close()
