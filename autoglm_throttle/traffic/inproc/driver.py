@@ -127,6 +127,7 @@ class _Drive:
         self._over: asyncio.Future[None] = loop.create_future()
         self._watched: list[dict[str, float]] = []
         self._raised = False
+        self._fault: Exception | None = None
 
     async def run(self, watch: Watch | None) -> Result:
         """Start the application, send everything, shut down."""
@@ -142,6 +143,8 @@ class _Drive:
         elapsed_s = self._loop.time() - self._start_s
         await self._clear()
         stop()
+        if self._fault is not None:
+            raise self._fault
         await lifespan.stop()
         effort = Effort(elapsed_s=elapsed_s, loop="virtual")
         return Result(self._load, self._sheet, effort, watched=tuple(self._watched))
@@ -165,6 +168,10 @@ class _Drive:
         del self._open[index]
         self._done += 1
         if self._done == len(sheet):
+            self._finish()
+
+    def _finish(self) -> None:
+        if not self._over.done():
             self._over.set_result(None)
 
     def _look(self, watch: Watch | None) -> Callable[[], None]:
@@ -173,7 +180,12 @@ class _Drive:
 
         def look() -> None:
             t_s = round(self._loop.time() - self._start_s, 6)
-            seen = watch(t_s)
+            try:
+                seen = watch(t_s)
+            except Exception as error:  # noqa: BLE001 - a callback cannot raise it to anybody
+                self._fault = self._fault or error
+                self._finish()
+                return
             if seen is not None:
                 self._watched.append({"t_s": t_s, **seen})
 

@@ -73,7 +73,9 @@ class Scopes:
         if request.priority and self._priority_header:
             fields.append((self._priority_header, Priority(priority).label.encode("ascii")))
         if self._identity_header:
-            fields.append((self._identity_header, self._load.client(client).encode("ascii")))
+            fields.append(
+                (self._identity_header, self._load.client(client).encode("ascii", "backslashreplace"))
+            )
         if request.body or request.method not in ("GET", "HEAD"):
             fields.append((b"content-length", b"%d" % len(request.body)))
         return fields

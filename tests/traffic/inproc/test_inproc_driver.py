@@ -1,0 +1,409 @@
+"""A load on an application in process: every request ends in one way, at its time, as over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from array import array
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from math import isnan
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from autoglm_throttle.model import Priority
+from autoglm_throttle.testing import ManualClock
+from autoglm_throttle.traffic.arrivals import Plan
+from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.inproc import run_inprocess
+from autoglm_throttle.traffic.inproc.driver import LEFTOVER_S, PATIENCE_S
+from autoglm_throttle.traffic.load import Load, Request
+
+Behave = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+def a_load(
+    offsets: list[float],
+    *requests: Request,
+    kinds: list[int] | None = None,
+    clients: list[int] | None = None,
+    priorities: bytes | None = None,
+) -> Load:
+    count = len(offsets)
+    return Load(
+        Plan(
+            offsets=array("d", offsets),
+            priorities=priorities or bytes([Priority.MID] * count),
+            segments=array("H", [0] * count),
+            clients=array("I", clients or [0] * count),
+            kinds=array("I", kinds or [0] * count),
+            names=("all",),
+            ends_s=(max(offsets, default=0.0) + 1.0,),
+        ),
+        requests or (Request(),),
+    )
+
+
+def http(behave: Behave) -> ASGIApp:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise NotImplementedError
+        await behave(scope, receive, send)
+
+    return app
+
+
+async def answer(send: Send, status: int, body: bytes = b"", **headers: str) -> None:
+    fields = [(name.replace("_", "-").encode(), text.encode()) for name, text in headers.items()]
+    await send({"type": "http.response.start", "status": status, "headers": fields})
+    await send({"type": "http.response.body", "body": body})
+
+
+ANSWERS: list[tuple[int, bytes, dict[str, str], Ending, str, float | None]] = [
+    (200, b"fine", {}, Ending.OK, "", None),
+    (302, b"", {}, Ending.OK, "", None),
+    (200, b"old", {"X_Degraded": "stale"}, Ending.DEGRADED, "", None),
+    (429, b'{"reason": "user"}', {"retry_after": "7"}, Ending.LIMITED, "user", 7.0),
+    (429, b"no JSON", {}, Ending.LIMITED, "", None),
+    (503, b'{"reason": "gpu:utilization"}', {"Retry_After": "2"}, Ending.REJECTED, "gpu:utilization", 2.0),
+    (503, b"[" * 100_000, {"retry_after": "Wed, 21 Oct 2026 07:28:00 GMT"}, Ending.REJECTED, "", None),
+    (503, b'{"reason": 5}', {"retry_after": "1"}, Ending.REJECTED, "", 1.0),
+    (503, b"", {}, Ending.SERVER_ERROR, "", None),
+    (404, b"", {}, Ending.CLIENT_ERROR, "", None),
+    (500, b"", {}, Ending.SERVER_ERROR, "", None),
+]
+
+
+@pytest.mark.parametrize(("status", "body", "headers", "ending", "reason", "promised_s"), ANSWERS)
+def test_answers_are_judged_as_over_http(
+    status: int, body: bytes, headers: dict[str, str], ending: Ending, reason: str, promised_s: float | None
+) -> None:
+    async def behave(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await answer(send, status, body, **headers)
+
+    sheet = run_inprocess(http(behave), a_load([0.0])).sheet
+    assert (sheet.endings[0], sheet.statuses[0]) == (ending, status)
+    assert sheet.stated[sheet.reasons[0]] == reason
+    assert isnan(sheet.promised_s[0]) if promised_s is None else sheet.promised_s[0] == promised_s
+
+
+def test_times_are_those_of_the_clock() -> None:
+    async def behave(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await asyncio.sleep(0.5)
+        await send({"type": "http.response.start", "status": 200})
+        await asyncio.sleep(0.5)
+        await send({"type": "http.response.body", "body": b"a", "more_body": True})
+        await asyncio.sleep(1.0)
+        await send({"type": "http.response.body", "body": b"b"})
+        await asyncio.sleep(5.0)
+
+    clock = ManualClock()
+    result = run_inprocess(http(behave), a_load([0.0, 0.25, 4.0]), clock=clock)
+    sheet = result.sheet
+    assert list(sheet.response_s) == pytest.approx([2.0] * 3)
+    assert list(sheet.service_s) == pytest.approx([2.0] * 3)
+    assert list(sheet.first_byte_s) == pytest.approx([1.0] * 3)
+    assert list(sheet.lag_s) == pytest.approx([0.0] * 3, abs=1e-9)
+    assert result.effort.elapsed_s == pytest.approx(6.0)
+    assert (result.effort.loop, result.effort.cpu_share) == ("virtual", None)
+    assert clock() == pytest.approx(1000.0 + 4.0 + 2.0 + 5.0)
+
+
+def test_an_answer_without_a_body_has_its_first_byte_at_its_end() -> None:
+    async def behave(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await asyncio.sleep(0.5)
+        await answer(send, 204)
+
+    assert run_inprocess(http(behave), a_load([0.0])).sheet.first_byte_s[0] == pytest.approx(0.5)
+
+
+async def _raises(_scope: Scope, _receive: Receive, _send: Send) -> None:
+    raise ValueError("planted")
+
+
+async def _forgets(_scope: Scope, _receive: Receive, _send: Send) -> None:
+    pass
+
+
+async def _stops_midway(_scope: Scope, _receive: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 200})
+    await send({"type": "http.response.body", "body": b"a", "more_body": True})
+
+
+async def _raises_midway(scope: Scope, receive: Receive, send: Send) -> None:
+    await _stops_midway(scope, receive, send)
+    raise ValueError("planted")
+
+
+async def _raises_afterwards(_scope: Scope, _receive: Receive, send: Send) -> None:
+    await answer(send, 200)
+    raise ValueError("planted")
+
+
+async def _speaks_out_of_turn(_scope: Scope, _receive: Receive, send: Send) -> None:
+    await send({"type": "http.response.body", "body": b"a"})
+
+
+async def _starts_twice(_scope: Scope, _receive: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 200})
+    await send({"type": "http.response.start", "status": 200})
+
+
+async def _is_cancelled(_scope: Scope, _receive: Receive, _send: Send) -> None:
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize(
+    ("behave", "ending", "status", "told"),
+    [
+        (_raises, Ending.SERVER_ERROR, 500, "planted"),
+        (_forgets, Ending.SERVER_ERROR, 500, ""),
+        (_stops_midway, Ending.CONNECTION, 0, ""),
+        (_raises_midway, Ending.CONNECTION, 0, "planted"),
+        (_raises_afterwards, Ending.OK, 200, "planted"),
+        (_speaks_out_of_turn, Ending.SERVER_ERROR, 500, "http.response.body cannot come first"),
+        (_starts_twice, Ending.CONNECTION, 0, "http.response.start cannot come after the start"),
+        (_is_cancelled, Ending.SERVER_ERROR, 500, ""),
+    ],
+)
+def test_what_a_server_would_make_of_it(
+    behave: Behave, ending: Ending, status: int, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    sheet = run_inprocess(http(behave), a_load([0.0, 1.0])).sheet
+    assert set(sheet.endings) == {ending}
+    assert set(sheet.statuses) == {status}
+    errors = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(errors) == bool(told)
+    assert told in caplog.text
+
+
+def test_a_timeout_is_to_the_instant_and_told_to_the_application() -> None:
+    heard: list[tuple[str, float]] = []
+    clock = ManualClock()
+
+    async def behave(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/quick":
+            await answer(send, 200)
+            return
+        await receive()
+        heard.append(((await receive())["type"], clock()))
+        await answer(send, 200)
+
+    requests = (Request(target="/slow"), Request(target="/quick"))
+    load = a_load([0.0, 0.5, 1.0, 40.0], *requests, kinds=[0, 1, 0, 0])
+    sheet = run_inprocess(http(behave), load, clock=clock, timeout_s=3.0).sheet
+    assert list(sheet.endings) == [Ending.TIMEOUT, Ending.OK, Ending.TIMEOUT, Ending.TIMEOUT]
+    assert [sheet.response_s[index] for index in (0, 2, 3)] == pytest.approx([3.0] * 3)
+    assert {kind for kind, _ in heard} == {"http.disconnect"}
+    assert [at_s for _, at_s in heard] == pytest.approx([1003.0, 1004.0, 1043.0])
+    assert set(sheet.statuses) == {0, 200}
+
+
+def test_a_whole_answer_is_told_as_the_end_too() -> None:
+    heard = []
+
+    async def behave(_scope: Scope, receive: Receive, send: Send) -> None:
+        heard.append(await receive())
+        listening = asyncio.ensure_future(receive())
+        await asyncio.sleep(1.0)
+        assert not listening.done()
+        await answer(send, 200)
+        heard.append(await listening)
+        heard.append(await receive())
+
+    run_inprocess(http(behave), a_load([0.0]))
+    assert heard[0] == {"type": "http.request", "body": b"{}", "more_body": False}
+    assert [message["type"] for message in heard[1:]] == ["http.disconnect"] * 2
+
+
+def test_who_stops_listening_may_listen_again() -> None:
+    heard = []
+
+    async def behave(_scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(receive(), 1.0)
+        await answer(send, 200)
+        heard.append((await receive())["type"])
+
+    sheet = run_inprocess(http(behave), a_load([0.0])).sheet
+    assert heard == ["http.disconnect"]
+    assert sheet.response_s[0] == pytest.approx(1.0)
+
+
+async def _never(_scope: Scope, receive: Receive, _send: Send) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def test_impatient_clients_leave_at_the_same_times_for_the_same_seed() -> None:
+    load = a_load([0.01 * number for number in range(400)])
+
+    def left(seed: int, abort: float) -> list[float]:
+        sheet = run_inprocess(http(_never), load, abort=abort, seed=seed).sheet
+        return [
+            s
+            for s, ending in zip(sheet.response_s, sheet.endings, strict=True)
+            if ending == Ending.CONNECTION
+        ]
+
+    assert left(1, 0.5) == left(1, 0.5) != left(2, 0.5)
+    assert 150 < len(left(1, 0.5)) < 250
+    assert len(left(1, 1.0)) == 400
+    assert not left(1, 0.0)
+    assert all(PATIENCE_S[0] * 0.99 <= s <= PATIENCE_S[1] * 1.01 for s in left(1, 1.0))
+
+
+def test_who_has_an_answer_does_not_leave() -> None:
+    async def behave(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await answer(send, 200)
+
+    sheet = run_inprocess(http(behave), a_load([0.0] * 50), abort=1.0).sheet
+    assert set(sheet.endings) == {Ending.OK}
+
+
+def test_what_is_sent_to_a_client_that_left_is_no_error() -> None:
+    async def behave(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200})
+        await asyncio.sleep(PATIENCE_S[1] + 1.0)
+        await send({"type": "http.response.body", "body": b"late"})
+
+    sheet = run_inprocess(http(behave), a_load([0.0]), abort=1.0).sheet
+    assert (sheet.endings[0], sheet.statuses[0]) == (Ending.CONNECTION, 0)
+
+
+@pytest.mark.parametrize(("work_s", "finished"), [(LEFTOVER_S - 1.0, True), (LEFTOVER_S + 1.0, False)])
+def test_work_of_a_client_that_left_goes_on_for_a_while(work_s: float, *, finished: bool) -> None:
+    ends: list[str] = []
+
+    async def behave(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        try:
+            await asyncio.sleep(1.0 + work_s)
+            ends.append("finished")
+        except asyncio.CancelledError:
+            ends.append("cancelled")
+            raise
+
+    run_inprocess(http(behave), a_load([0.0]), timeout_s=1.0)
+    assert ends == ["finished" if finished else "cancelled"]
+
+
+def test_scopes_are_those_of_a_server() -> None:
+    scopes: list[Scope] = []
+
+    async def behave(scope: Scope, _receive: Receive, send: Send) -> None:
+        scopes.append(scope)
+        scope["headers"].append((b"planted", b"by the application"))
+        await answer(send, 200)
+
+    requests = (
+        Request(target="/v1/a%20b?x=%2F", headers=(("Content-Type", "text/plain"),), body=b"abc"),
+        Request(method="GET", target="/plain", body=b"", headers=(), priority=False),
+    )
+    load = a_load(
+        [0.0, 1.0, 2.0], *requests, kinds=[0, 1, 0], clients=[0, 65_535, 0], priorities=bytes([1, 2, 1])
+    )
+    run_inprocess(http(behave), load)
+    first, second, third = scopes
+    assert (first["method"], first["path"], first["raw_path"]) == ("POST", "/v1/a b", b"/v1/a%20b")
+    assert first["query_string"] == b"x=%2F"
+    assert first["headers"][:-1] == [
+        (b"host", b"localhost"),
+        (b"content-type", b"text/plain"),
+        (b"x-priority", Priority(1).label.encode()),
+        (b"x-client", b"client-0"),
+        (b"content-length", b"3"),
+    ]
+    assert third["headers"] == first["headers"]
+    assert second["headers"][:-1] == [(b"host", b"localhost"), (b"x-client", b"client-65535")]
+    assert (first["client"][0], second["client"][0]) == ("10.0.0.1", "10.1.0.0")
+
+
+def test_headers_of_priority_and_client_can_be_named_or_left_out() -> None:
+    seen: list[list[tuple[bytes, bytes]]] = []
+
+    async def behave(scope: Scope, _receive: Receive, send: Send) -> None:
+        seen.append(scope["headers"])
+        await answer(send, 200)
+
+    bare = a_load([0.0], Request(method="GET", headers=(), body=b""))
+    run_inprocess(http(behave), bare, priority_header="X-Rank", identity_header="X-User")
+    run_inprocess(http(behave), bare, priority_header="", identity_header="")
+    assert [name for name, _ in seen[0]] == [b"host", b"x-rank", b"x-user"]
+    assert [name for name, _ in seen[1]] == [b"host"]
+
+
+@pytest.mark.parametrize(
+    "manner", [{"abort": -0.1}, {"abort": 1.1}, {"abort": float("nan")}, {"timeout_s": 0.0}]
+)
+def test_manners_that_cannot_be(manner: Any) -> None:
+    with pytest.raises(TrafficError, match=next(iter(manner))):
+        run_inprocess(http(_never), a_load([0.0]), **manner)
+
+
+def test_it_is_watched_once_a_second() -> None:
+    async def behave(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await asyncio.sleep(0.5)
+        await answer(send, 200)
+
+    def watch(t_s: float) -> dict[str, float] | None:
+        return {"factor_ratio": t_s / 10.0} if t_s != 2.0 else None
+
+    result = run_inprocess(http(behave), a_load([0.0, 4.0]), watch=watch)
+    assert result.watched == tuple({"t_s": t_s, "factor_ratio": t_s / 10.0} for t_s in (0.0, 1.0, 3.0, 4.0))
+
+
+def test_a_fault_of_the_watcher_ends_the_run() -> None:
+    def watch(t_s: float) -> None:
+        if t_s:
+            raise ValueError("planted")
+
+    with pytest.raises(ValueError, match="planted"):
+        run_inprocess(http(_never), a_load([0.0, 4.0]), watch=watch)
+
+
+def test_an_empty_plan_is_a_run_too() -> None:
+    result = run_inprocess(http(_never), a_load([]))
+    assert result.balanced
+    assert result.effort.elapsed_s == 0.0
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.floats(0.0, 2.0), st.integers(0, 5)),
+        min_size=1,
+        max_size=40,
+    ),
+    st.floats(0.0, 1.0),
+    st.integers(0, 5),
+)
+def test_every_request_ends_in_exactly_one_way_and_the_same_one_again(
+    asked: list[tuple[float, int]], abort: float, seed: int
+) -> None:
+    async def behave(scope: Scope, receive: Receive, send: Send) -> None:
+        how = int(scope["path"][1:])
+        await asyncio.sleep(0.3 * how)
+        if how == 5:
+            await _never(scope, receive, send)
+        elif how == 4:
+            raise asyncio.CancelledError
+        elif how == 3:
+            await _stops_midway(scope, receive, send)
+        else:
+            await answer(send, (200, 429, 503)[how], b'{"reason":"user"}', retry_after="1")
+
+    offsets = sorted(offset_s for offset_s, _ in asked)
+    load = a_load(offsets, *(Request(target=f"/{how}") for how in range(6)), kinds=[how for _, how in asked])
+    once, again = (run_inprocess(http(behave), load, abort=abort, seed=seed) for _ in range(2))
+    assert once.balanced
+    assert max(once.sheet.lag_s) <= 1e-6
+    assert once.sheet.endings == again.sheet.endings
+    for name in ("response_s", "service_s", "first_byte_s", "promised_s", "statuses", "reasons"):
+        assert getattr(once.sheet, name).tobytes() == getattr(again.sheet, name).tobytes()
+    assert sum(Counter(once.sheet.endings).values()) == len(asked)
