@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from time import monotonic
 from typing import Protocol, cast
 
 from autoglm_throttle.settings.installing import how_to_install
@@ -68,7 +69,7 @@ class Owner(Protocol):
     def opened(self, connection: Connection) -> None:
         """It can take its first request."""
 
-    def answered(self, connection: Connection, ending: Ending) -> None:
+    def answered(self, connection: Connection, ending: Ending, now: float) -> None:
         """Its request ended with a whole answer or a malformed one; ``reusable`` says what now."""
 
     def closed(self, connection: Connection) -> None:
@@ -94,15 +95,15 @@ class Connection(asyncio.Protocol):
         "_spoilt",
         "_transport",
         "answers",
+        "first_s",
         "index",
         "sent_s",
         "status",
     )
 
-    def __init__(self, owner: Owner, library: ParserLibrary, *, only_head: bool = False) -> None:
+    def __init__(self, owner: Owner, library: ParserLibrary) -> None:
         self._owner = owner
         self._library = library
-        self._only_head = only_head
         self._parser = library.parser(self)
         self._spoilt = False
         self.answers: int = 0
@@ -114,6 +115,9 @@ class Connection(asyncio.Protocol):
 
     def _reset(self) -> None:
         self.status: int = 0
+        self.first_s: float | None = None
+        """When the first byte of the body came."""
+        self._only_head = False
         self._heard = self._complete = self._headers_done = False
         self._framed = self._degraded = False
         self._promised: bytes | None = None
@@ -123,6 +127,7 @@ class Connection(asyncio.Protocol):
     def send(self, index: int, data: bytes, now: float) -> None:
         """Write a request; the connection must be idle."""
         self._reset()
+        self._only_head = data.startswith(b"HEAD ")
         self.index = index
         self.sent_s = now
         self._transport.write(data)
@@ -175,7 +180,7 @@ class Connection(asyncio.Protocol):
         """Asyncio: disconnected; an answer without a stated length is complete now."""
         if self.index != IDLE and exc is None and self._headers_done and not self._framed:
             self._spoilt = True
-            self._finish(self._ending())
+            self._finish(self._ending(), monotonic())
         self._owner.closed(self)
 
     def data_received(self, data: bytes) -> None:
@@ -183,16 +188,19 @@ class Connection(asyncio.Protocol):
         if self.index == IDLE:
             self.abort()
             return
+        now = monotonic()
         self._heard = True
         try:
             self._parser.feed_data(data)
         except self._library.errors:
             self._spoilt = True
             if not self._complete:
-                self._finish(Ending.MALFORMED)
+                self._finish(Ending.MALFORMED, now)
                 return
+        if self._size and self.first_s is None:
+            self.first_s = now
         if self._complete:
-            self._finish(self._ending())
+            self._finish(self._ending(), now)
 
     def on_message_begin(self) -> None:
         """Httptools: an answer starts; one more than was asked for spoils the connection."""
@@ -240,6 +248,6 @@ class Connection(asyncio.Protocol):
     def _ending(self) -> Ending:
         return judge(self.status, retry_after=self._promised is not None, degraded=self._degraded)
 
-    def _finish(self, ending: Ending) -> None:
+    def _finish(self, ending: Ending, now: float) -> None:
         self.answers += 1
-        self._owner.answered(self, ending)
+        self._owner.answered(self, ending, now)

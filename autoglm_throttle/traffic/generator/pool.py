@@ -6,11 +6,15 @@ The most recently used connection is the least likely to have been closed by the
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
 from collections.abc import Callable
 
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.files import allow_connections
 from autoglm_throttle.traffic.generator.connection import Connection
+from autoglm_throttle.traffic.generator.options import Options
+from autoglm_throttle.traffic.generator.target import Target
 
 BACKOFF_FIRST_S = 0.010
 BACKOFF_MAX_S = 1.0
@@ -19,57 +23,84 @@ BACKOFF_MAX_S = 1.0
 CONNECT_S = 10.0
 """A connection that takes longer than this to open counts as refused."""
 
+AT_ONCE = 256
+"""Connections opened at the same time: more than a server keeps waiting would be lost for a second."""
+
 
 class Pool:
     """Opens, keeps and hands out connections.
 
     Args:
-        host: name or address.
-        port: TCP port.
-        size: connections to open before the start.
-        more: connections to open later, while all others are busy.
+        target: where to.
+        options: how many before the start, and how many more while all others are busy.
         make: a new connection object; it tells its owner when it is open.
 
     Raises:
         TrafficError: the process may not open that many files.
     """
 
-    def __init__(self, host: str, port: int, size: int, more: int, make: Callable[[], Connection]) -> None:
-        allow_connections(size + more)
-        self._host = host
-        self._port = port
-        self._size = size
-        self._most = size + more
+    def __init__(self, target: Target, options: Options, make: Callable[[], Connection]) -> None:
+        self._target = target
+        self._size = options.connections
+        self._most = options.connections + options.more_connections
+        allow_connections(self._most)
+        self._tls = target.tls()
         self._make = make
-        self._idle: list[Connection] = []
+        self._address = target.host
+        self._idle: dict[Connection, None] = {}
         self._open: set[Connection] = set()
         self._opening: set[asyncio.Task[None]] = set()
         self._shut = False
 
     async def fill(self) -> None:
-        """Open all connections at once.
+        """Open all connections that are wanted before the start.
 
         Raises:
             TrafficError: one of them cannot be opened.
         """
         try:
             async with asyncio.timeout(CONNECT_S):
-                await asyncio.gather(*(self._connect() for _ in range(self._size)))
+                await self._find()
+                gate = asyncio.Semaphore(AT_ONCE)
+                await asyncio.gather(*(self._within(gate) for _ in range(self._size - 1)))
         except OSError as problem:
             self.shut()
-            raise TrafficError(f"{self._host}:{self._port} refuses connections: {problem}") from problem
+            raise TrafficError(self._explained(problem)) from problem
+
+    async def _find(self) -> None:
+        """Open the first connection, to the first address of the name that takes it; all others go there."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(self._target.host, self._target.port, type=socket.SOCK_STREAM)
+        addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
+        for address in addresses:
+            self._address = address
+            try:
+                await self._connect()
+            except ConnectionRefusedError:
+                if address == addresses[-1]:
+                    raise
+            else:
+                return
+
+    def _explained(self, problem: OSError) -> str:
+        where = f"{self._target.host}:{self._target.port}"
+        if isinstance(problem, ssl.SSLCertVerificationError):
+            return f"the certificate of {where} is not trusted: {problem.verify_message}"
+        if isinstance(problem, TimeoutError):
+            return f"{where} did not take {self._size} connections within {CONNECT_S:g} s"
+        return f"{where} refuses connections: {problem}"
 
     def take(self) -> Connection | None:
         """An idle connection, the most recently used one; None if there is none."""
         while self._idle:
-            connection = self._idle.pop()
+            connection, _ = self._idle.popitem()
             if connection.reusable:
                 return connection
         return None
 
     def give_back(self, connection: Connection) -> None:
         """It is idle again."""
-        self._idle.append(connection)
+        self._idle[connection] = None
 
     def want(self, waiting: int) -> None:
         """So many requests wait for a connection: open that many more if it may."""
@@ -88,8 +119,7 @@ class Pool:
     def closed(self, connection: Connection) -> None:
         """It is gone."""
         self._open.discard(connection)
-        if connection in self._idle:
-            self._idle.remove(connection)
+        self._idle.pop(connection, None)
 
     def shut(self) -> None:
         """Drop everything, open or opening."""
@@ -100,8 +130,15 @@ class Pool:
             connection.abort()
         self._idle.clear()
 
+    async def _within(self, gate: asyncio.Semaphore) -> None:
+        async with gate:
+            await self._connect()
+
     async def _connect(self) -> None:
-        await asyncio.get_running_loop().create_connection(self._make, self._host, self._port)
+        name = None if self._tls is None else self._target.server_name or self._target.host
+        await asyncio.get_running_loop().create_connection(
+            self._make, self._address, self._target.port, ssl=self._tls, server_hostname=name
+        )
 
     async def _reconnect(self) -> None:
         pause_s = BACKOFF_FIRST_S

@@ -2,68 +2,57 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 from autoglm_throttle.model import Priority
-from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.load import Load
-
-_TEXT = re.compile(r"[\x21-\x7e]+")
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """Where requests go and what they look like.
-
-    Raises:
-        TrafficError: text that would not be one HTTP/1.1 request line or field.
-    """
-
-    host: str = "127.0.0.1"
-    port: int
-    priority_header: str = "x-priority"
-    identity_header: str = "x-client"
-
-    def __post_init__(self) -> None:
-        for name in (self.priority_header, self.identity_header):
-            if not _TOKEN.fullmatch(name):
-                raise TrafficError(f"{name!r} is not an HTTP token")
-        if not _TEXT.fullmatch(self.host):
-            raise TrafficError(f"{self.host!r} must be printable ASCII without blanks")
-        if not 1 <= self.port <= 65_535:
-            raise TrafficError(f"port must be 1..65535, not {self.port}")
-
-    def head(self, load: Load, kind: int, priority: Priority, client: int) -> bytes:
-        """Request line and fields of one request."""
-        request = load.requests[kind]
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        fields = [("host", f"{host}:{self.port}"), *request.headers]
-        if request.priority:
-            fields.append((self.priority_header, priority.label))
-        fields.append((self.identity_header, load.client(client)))
-        if request.body or request.method not in ("GET", "HEAD"):
-            fields.append(("content-length", str(len(request.body))))
-        lines = (f"{request.method} {request.target} HTTP/1.1", *(f"{name}: {text}" for name, text in fields))
-        return "\r\n".join((*lines, "", "")).encode("ascii")
-
+from autoglm_throttle.traffic.generator.target import Target
+from autoglm_throttle.traffic.load import Load, Request
 
 Encode = Callable[[int], bytes]
 """The bytes of a planned request, by its index."""
 
+Key = tuple[int, int, int]
+"""Kind, priority and client: what makes one request differ from another."""
+
+KEPT_BYTES = 64 << 20
+"""Of requests kept ready; what is more is built each time it is sent."""
+
+
+def builder(
+    requests: Sequence[Request], client: Callable[[int], str], target: Target
+) -> Callable[[Key], bytes]:
+    """A function that gives the bytes of a request; most are built only once.
+
+    Args:
+        requests: by kind.
+        client: the text that stands for a client.
+        target: where they go.
+    """
+    ready: dict[Key, bytes] = {}
+    room = KEPT_BYTES
+
+    def make(key: Key) -> bytes:
+        nonlocal room
+        kind, priority, number = key
+        request = requests[kind]
+        data = target.head(request, Priority(priority), client(number)) + request.body
+        if room > 0:
+            room -= len(data)
+            ready[key] = data
+        return data
+
+    def build(key: Key) -> bytes:
+        return ready.get(key) or make(key)
+
+    return build
+
 
 def encoder(load: Load, target: Target) -> Encode:
     """A function that gives the bytes of each planned request."""
-    plan, requests = load.plan, load.requests
-    heads: dict[tuple[int, int, int], bytes] = {}
+    kinds, priorities, clients = load.plan.kinds, load.plan.priorities, load.plan.clients
+    build = builder(load.requests, load.client, target)
 
     def encode(index: int) -> bytes:
-        key = (plan.kinds[index], plan.priorities[index], plan.clients[index])
-        head = heads.get(key)
-        if head is None:
-            head = heads[key] = target.head(load, key[0], Priority(key[1]), key[2])
-        return head + requests[key[0]].body
+        return build((kinds[index], priorities[index], clients[index]))
 
     return encode

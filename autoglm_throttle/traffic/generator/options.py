@@ -1,0 +1,43 @@
+"""How to send, whatever is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.errors import TrafficError
+
+Observer = Callable[[int, Ending, float], None]
+"""Called with index, ending and seconds from the intended start, as each request ends."""
+
+Beat = Callable[[float, int, int], None]
+"""Called about once a second with seconds since the start, requests launched and requests in flight."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How to send.
+
+    Raises:
+        TrafficError: a number that is not above 0.
+    """
+
+    connections: int = 256
+    """Opened before the start, so that connecting is part of no latency. A closed loop has one per user."""
+    more_connections: int = 0
+    """Opened when all others are busy; without any left, requests wait in line and their latency runs."""
+    max_inflight: int = 20_000
+    """Above it a request is dropped and counted, never delayed (the rule of k6)."""
+    timeout_s: float = 30.0
+    """From the intended start to the last byte of the answer."""
+    drain_s: float = 30.0
+    """How long to wait for answers after the last request was sent."""
+    spin: bool = False
+    """Look for what is due without a pause: exact to some 10 us, and a whole core is gone."""
+
+    def __post_init__(self) -> None:
+        if self.more_connections < 0:
+            raise TrafficError("more_connections must not be negative")
+        if not min(self.connections, self.max_inflight, self.timeout_s, self.drain_s) > 0:
+            raise TrafficError("connections, max_inflight, timeout_s and drain_s must be above 0")

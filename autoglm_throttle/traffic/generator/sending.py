@@ -1,0 +1,281 @@
+"""What the open and the closed loop have in common: connections, the clock, endings and the drain.
+
+Latency counts from the intended start, as in wrk2: if a server stalls for a second, all requests of
+that second were slow and must show it. What network and service took from the write on is kept apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from array import array
+from collections import deque
+from math import nan
+from time import monotonic
+
+from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.generator.connection import IDLE, Connection, ParserLibrary
+from autoglm_throttle.traffic.generator.options import Observer, Options
+from autoglm_throttle.traffic.generator.pool import Pool
+from autoglm_throttle.traffic.generator.target import Target
+from autoglm_throttle.traffic.generator.wire import Encode
+from autoglm_throttle.traffic.result import Effort, Result
+from autoglm_throttle.traffic.sheet import Sheet
+
+TICK_S = 0.001
+"""As in wrk2: finer than any latency that matters, and the core stays free for the work."""
+
+HEAD_START_S = 0.050
+"""From the last preparation to the first intended start."""
+
+
+class Sending(ABC):
+    """One run; use it once.
+
+    Args:
+        sheet: to be filled.
+        offsets: the intended starts, by index, in seconds from the start.
+        target: where to.
+        options: how.
+        observer: told of each ending as it happens.
+
+    Raises:
+        TrafficError: httptools is missing, or too few files may be opened.
+    """
+
+    def __init__(
+        self, sheet: Sheet, offsets: array[float], target: Target, options: Options, observer: Observer | None
+    ) -> None:
+        self.sheet: Sheet = sheet
+        self.options: Options = options
+        self._offsets = offsets
+        self._observer = observer
+        self._library = ParserLibrary()
+        self._pool = Pool(target, options, self._connection)
+        self._encode: Encode
+        self._start_s = 0.0
+        self._next = 0
+        self._in_flight = 0
+        self._resent = 0
+        self._launched: deque[int] = deque()
+        self._carried: dict[int, Connection] = {}
+        self._again: deque[int] = deque()
+        self._waiting: deque[int] = deque()
+        self._drained_s: float | None = None
+        self._prepared = False
+        self._stopped = False
+        self._over: asyncio.Future[None] | None = None
+
+    @abstractmethod
+    def _send_due(self, elapsed_s: float) -> bool:
+        """Launch what is due; whether anything is still to come."""
+
+    @abstractmethod
+    def _result(self, effort: Effort) -> Result:
+        """The finished run."""
+
+    @abstractmethod
+    def _leave_out(self) -> None:
+        """The run was stopped: enter what is not going to be sent."""
+
+    @abstractmethod
+    def _ended(self, index: int, now: float) -> None:
+        """A request has ended."""
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the first intended start; negative before it, 0 before the run."""
+        return monotonic() - self._start_s if self._start_s else 0.0
+
+    @property
+    def launched(self) -> int:
+        """Requests whose time has come; all of them once the run was stopped."""
+        return self._next
+
+    @property
+    def in_flight(self) -> int:
+        """Requests sent, or waiting for a connection, and not ended."""
+        return self._in_flight
+
+    @property
+    def started(self) -> bool:
+        """Whether all connections were open and the clock runs."""
+        return self._start_s != 0.0
+
+    async def prepare(self) -> None:
+        """Open the connections.
+
+        Raises:
+            TrafficError: the target refuses them.
+        """
+        await self._pool.fill()
+        self._prepared = True
+
+    async def run(self, start_s: float | None = None) -> Result:
+        """Send everything and wait for the answers.
+
+        Args:
+            start_s: when to begin, on the monotonic clock; None: at once.
+
+        Raises:
+            TrafficError: the target refuses connections before the start.
+        """
+        if not self._prepared:
+            await self.prepare()
+        loop = asyncio.get_running_loop()
+        self._over = loop.create_future()
+        self._start_s = monotonic() + HEAD_START_S if start_s is None else start_s
+        cpu_s, wall_s = time.process_time(), monotonic()
+        loop.call_soon(self._tick)
+        try:
+            await self._over
+        finally:
+            self._pool.shut()
+        return self._result(
+            Effort(
+                elapsed_s=self.elapsed_s,
+                overrun_s=self._overrun_s(),
+                cpu_share=(time.process_time() - cpu_s) / (monotonic() - wall_s),
+                resent=self._resent,
+                connections=self.options.connections,
+                loop=type(loop).__module__.partition(".")[0],
+            )
+        )
+
+    def _overrun_s(self) -> float:
+        late_s = next((late_s for late_s in reversed(self.sheet.lag_s) if late_s == late_s), 0.0)  # noqa: PLR0124
+        return max(0.0, late_s)
+
+    def stop(self) -> None:
+        """The first call ends the sending and lets the answers come in; the second ends the run at once."""
+        if self._stopped:
+            self._drained_s = self.elapsed_s
+        self._stopped = True
+        self._leave_out()
+
+    def opened(self, connection: Connection) -> None:
+        """A connection can take its first request: one that must be sent again, if there is any."""
+        self._pool.opened(connection)
+        self._give_work(connection, self._again)
+
+    def answered(self, connection: Connection, ending: Ending, now: float) -> None:
+        """An answer is whole."""
+        index = connection.index
+        intended_s = self._start_s + self._offsets[index]
+        response_s = now - intended_s
+        first_s = connection.first_s
+        sheet = self.sheet
+        sheet.close(index, ending, response_s)
+        sheet.service_s[index] = now - connection.sent_s
+        sheet.first_byte_s[index] = response_s if first_s is None else first_s - intended_s
+        sheet.statuses[index] = connection.status
+        if connection.status >= 400 and ending.refused:
+            sheet.refused(index, connection.reason, connection.promised_s)
+        self._settle(index, ending, response_s, now)
+        connection.index = IDLE
+        if connection.reusable:
+            self._give_work(connection, self._waiting)
+        else:
+            connection.close()
+
+    def closed(self, connection: Connection) -> None:
+        """A connection is gone, perhaps with a request."""
+        self._pool.closed(connection)
+        index = connection.index
+        if index == IDLE:
+            return
+        connection.index = IDLE
+        del self._carried[index]
+        if connection.unheard and not self._stopped:
+            self._resent += 1
+            self._again.append(index)
+        else:
+            self._fail(index, Ending.CONNECTION)
+
+    def _connection(self) -> Connection:
+        return Connection(self, self._library)
+
+    def _tick(self) -> None:
+        if self._over is None or self._over.done():
+            return
+        elapsed_s = self.elapsed_s
+        more = self._send_due(elapsed_s)
+        self._expire(elapsed_s)
+        if self._again or self._waiting:
+            self._pool.want(len(self._again) + len(self._waiting))
+        if not more and self._drain(elapsed_s):
+            self._over.set_result(None)
+        elif self.options.spin:
+            asyncio.get_running_loop().call_soon(self._tick)
+        else:
+            asyncio.get_running_loop().call_later(TICK_S, self._tick)
+
+    def _launch(self, index: int) -> None:
+        now = monotonic()
+        self.sheet.lag_s[index] = now - self._start_s - self._offsets[index]
+        if self._in_flight >= self.options.max_inflight:
+            self.sheet.close(index, Ending.DROPPED, nan)
+            self._observe(index, Ending.DROPPED, 0.0)
+            return
+        self._in_flight += 1
+        self._launched.append(index)
+        connection = self._pool.take()
+        if connection is not None:
+            self._carried[index] = connection
+            connection.send(index, self._encode(index), now)
+        else:
+            self._waiting.append(index)
+
+    def _give_work(self, connection: Connection, first: deque[int]) -> None:
+        for line in (first, self._waiting):
+            while line:
+                index = line.popleft()
+                if not self.sheet.is_closed(index):
+                    self._carried[index] = connection
+                    connection.send(index, self._encode(index), monotonic())
+                    return
+        self._pool.give_back(connection)
+
+    def _expire(self, elapsed_s: float) -> None:
+        """Time out what is due; the timeout is the same for all, so the order of launch is that of expiry."""
+        oldest_s = elapsed_s - self.options.timeout_s
+        while self._launched:
+            index = self._launched[0]
+            if not self.sheet.is_closed(index):
+                if self._offsets[index] > oldest_s:
+                    return
+                self._give_up(index, Ending.TIMEOUT)
+            self._launched.popleft()
+
+    def _drain(self, elapsed_s: float) -> bool:
+        """Whether the run is over: nothing in flight, or waited long enough."""
+        if self._drained_s is None:
+            self._drained_s = elapsed_s + self.options.drain_s
+        if self._in_flight and elapsed_s >= self._drained_s:
+            for index in list(self._launched):
+                if not self.sheet.is_closed(index):
+                    self._give_up(index, Ending.UNANSWERED)
+        return not self._in_flight
+
+    def _give_up(self, index: int, ending: Ending) -> None:
+        connection = self._carried.pop(index, None)
+        if connection is not None:
+            connection.abort()
+        self._fail(index, ending)
+
+    def _fail(self, index: int, ending: Ending) -> None:
+        now = monotonic()
+        response_s = now - self._start_s - self._offsets[index]
+        self.sheet.close(index, ending, response_s)
+        self._settle(index, ending, response_s, now)
+
+    def _settle(self, index: int, ending: Ending, response_s: float, now: float) -> None:
+        self._in_flight -= 1
+        self._carried.pop(index, None)
+        self._observe(index, ending, response_s)
+        self._ended(index, now)
+
+    def _observe(self, index: int, ending: Ending, response_s: float) -> None:
+        if self._observer is not None:
+            self._observer(index, ending, response_s)

@@ -1,0 +1,150 @@
+"""Where requests go, and what is added to each of them on the way."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+from autoglm_throttle.model import Priority
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.load import Request
+
+_TEXT = re.compile(r"[\x21-\x7e]+")
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE = re.compile(r"[\t\x20-\x7e]*")
+_BASE = re.compile(r"(/[\x21-\x7e]*)?")
+_PORTS = {"http": 80, "https": 443}
+_FRAMING = frozenset(("host", "content-length", "transfer-encoding", "connection", "expect"))
+"""Said by whoever sends; a recorded value would be wrong or break the framing."""
+
+ELSEWHERE = (
+    "the generator speaks HTTP/1.1 over TCP or TLS, directly; for anything else use k6 (https://k6.io)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where requests go and what every one of them carries.
+
+    Raises:
+        TrafficError: text that would not be one HTTP/1.1 request line or field, or an unknown scheme.
+    """
+
+    host: str = "127.0.0.1"
+    port: int
+    scheme: str = "http"
+    """``http`` or ``https``."""
+    base: str = ""
+    """Path put before that of each request; without a slash at its end."""
+    priority_header: str = "x-priority"
+    identity_header: str | None = None
+    """Carries the text of the client, if it is to be told."""
+    cost_header: str | None = None
+    """Carries the cost of the request, if it is to be told."""
+    headers: tuple[tuple[str, str], ...] = ()
+    """Further fields, such as authorization; they replace those of the same name in a request."""
+    verify: bool = True
+    """Whether the certificate must be valid; only for https."""
+    ca_file: str | None = None
+    """PEM file of the authorities to trust instead of the system's."""
+    server_name: str | None = None
+    """The name that the certificate must carry; None: the host."""
+
+    def __post_init__(self) -> None:
+        if self.scheme not in _PORTS:
+            raise TrafficError(f"{self.scheme!r} is not http or https: {ELSEWHERE}")
+        if not _TEXT.fullmatch(self.host):
+            raise TrafficError(f"{self.host!r} must be printable ASCII without blanks")
+        if not 1 <= self.port <= 65_535:
+            raise TrafficError(f"port must be 1..65535, not {self.port}")
+        if not _BASE.fullmatch(self.base):
+            raise TrafficError(f"{self.base!r} must be printable ASCII that begins with a slash")
+        self._check_fields()
+
+    def _check_fields(self) -> None:
+        told = (self.priority_header, self.identity_header, self.cost_header)
+        for name in (*(name for name, _ in self.headers), *(name for name in told if name is not None)):
+            if not _TOKEN.fullmatch(name):
+                raise TrafficError(f"{name!r} is not an HTTP token")
+        for name, text in self.headers:
+            if not _VALUE.fullmatch(text):
+                raise TrafficError(f"the value of {name} must be printable ASCII")
+
+    @classmethod
+    def parse(cls, url: str, **overrides: Any) -> Target:  # noqa: ANN401 - checked by the type itself
+        """Read ``http://HOST[:PORT][/BASE]``, or the same with https.
+
+        Args:
+            url: what people write; the path becomes ``base``, the queries belong to the requests.
+            overrides: any fields of a target.
+
+        Raises:
+            TrafficError: another scheme, user info, a query, a fragment, or no host.
+        """
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as problem:
+            raise TrafficError(f"{url!r} is no URL: {problem}") from None
+        _refuse(url, parts)
+        told = {
+            "scheme": parts.scheme,
+            "host": parts.hostname,
+            "port": _PORTS[parts.scheme] if port is None else port,
+            "base": parts.path.rstrip("/"),
+        }
+        return cls(**(told | overrides))
+
+    @property
+    def address(self) -> str:
+        """Host and port, as they stand in the Host field."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
+
+    def tls(self) -> ssl.SSLContext | None:
+        """How to speak https; None for http.
+
+        Raises:
+            TrafficError: ``ca_file`` cannot be read.
+        """
+        if self.scheme == "http":
+            return None
+        try:
+            context = ssl.create_default_context(cafile=self.ca_file)
+        except OSError as problem:
+            raise TrafficError(f"the authorities in {self.ca_file} cannot be read: {problem}") from None
+        if not self.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+    def head(self, request: Request, priority: Priority, client: str) -> bytes:
+        """Request line and fields of one request."""
+        added = [(name.lower(), text) for name, text in self.headers]
+        if request.priority:
+            added.append((self.priority_header.lower(), priority.label))
+        if self.identity_header is not None:
+            added.append((self.identity_header.lower(), client))
+        if self.cost_header is not None:
+            added.append((self.cost_header.lower(), f"{request.cost:g}"))
+        if request.body or request.method not in ("GET", "HEAD"):
+            added.append(("content-length", str(len(request.body))))
+        replaced = _FRAMING.union(name for name, _ in added)
+        kept = [(name, text) for name, text in request.headers if name not in replaced]
+        fields = (f"{name}: {text}" for name, text in (("host", self.address), *kept, *added))
+        line = f"{request.method} {self.base}{request.target} HTTP/1.1"
+        return "\r\n".join((line, *fields, "", "")).encode("ascii")
+
+
+def _refuse(url: str, parts: SplitResult) -> None:
+    if parts.scheme not in _PORTS:
+        raise TrafficError(f"{url!r} must begin with http:// or https://: {ELSEWHERE}")
+    if "@" in parts.netloc:
+        raise TrafficError("a URL must not hold a user or a password: state them as an authorization header")
+    if parts.query or parts.fragment:
+        raise TrafficError(f"{url!r} must end with its path: a query belongs to each request's own target")
+    if not parts.hostname:
+        raise TrafficError(f"{url!r} names no host")
