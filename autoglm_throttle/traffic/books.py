@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isnan
+from typing import NamedTuple
 
 from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.arrivals import Plan
@@ -23,16 +23,25 @@ class Row:
     """Left out because the run was stopped."""
     endings: list[int] = field(default_factory=lambda: [0] * len(Ending))
     """By ``Ending``."""
+    statuses: Counter[int] = field(default_factory=Counter)
+    """Whole answers by their HTTP status."""
+    reasons: Counter[str] = field(default_factory=Counter)
+    """Refused requests by the reason in their body."""
+    timely: int = 0
+    """Served within the limit of their priority; all the served where there is no limit."""
+    cost_planned: float = 0.0
+    """Units of work."""
+    cost_served: float = 0.0
     response: Histogram = field(default_factory=Histogram)
     """From the intended start, of the served: what users saw."""
     service: Histogram = field(default_factory=Histogram)
     """From the write to the socket, of the served."""
+    first_byte: Histogram = field(default_factory=Histogram)
+    """From the intended start, of the served."""
     refusal: Histogram = field(default_factory=Histogram)
     """From the intended start, of the refused."""
     promised: Histogram = field(default_factory=Histogram)
     """Waits promised by Retry-After, of the refused."""
-    reasons: Counter[str] = field(default_factory=Counter)
-    """Refused requests by the reason in their body."""
 
     @property
     def sent(self) -> int:
@@ -60,38 +69,30 @@ class Row:
         return sum(self.endings[ending] for ending in Ending if ending.failed)
 
     @property
+    def answered(self) -> int:
+        """Ended in a whole answer, whatever it said."""
+        return sum(self.endings[: Ending.CONNECTION])
+
+    @property
     def balanced(self) -> bool:
         """Whether nothing was lost or counted twice."""
         return self.sent == sum(self.endings)
-
-    def enter(self, sheet: Sheet, index: int) -> None:
-        """Count one request of a sheet; one that is still open is counted as planned alone."""
-        self.planned += 1
-        number = sheet.endings[index]
-        if number >= UNSENT:
-            self.unsent += number == UNSENT
-            return
-        ending = Ending(number)
-        self.endings[ending] += 1
-        if ending.served:
-            self.response.record(sheet.response_s[index])
-            self.service.record(sheet.service_s[index])
-        elif ending.refused:
-            self.refusal.record(sheet.response_s[index])
-            self.reasons[sheet.stated[sheet.reasons[index]]] += 1
-            if not isnan(sheet.promised_s[index]):
-                self.promised.record(sheet.promised_s[index])
 
     def add(self, other: Row) -> None:
         """Add another row to this one."""
         self.planned += other.planned
         self.unsent += other.unsent
         self.endings = [mine + theirs for mine, theirs in zip(self.endings, other.endings, strict=True)]
+        self.statuses.update(other.statuses)
+        self.reasons.update(other.reasons)
+        self.timely += other.timely
+        self.cost_planned += other.cost_planned
+        self.cost_served += other.cost_served
         self.response.merge(other.response)
         self.service.merge(other.service)
+        self.first_byte.merge(other.first_byte)
         self.refusal.merge(other.refusal)
         self.promised.merge(other.promised)
-        self.reasons.update(other.reasons)
 
     @classmethod
     def of(cls, rows: Iterable[Row]) -> Row:
@@ -100,6 +101,40 @@ class Row:
         for row in rows:
             whole.add(row)
         return whole
+
+
+class Kind(NamedTuple):
+    """What the books need to know of a kind of request."""
+
+    group: int = 0
+    """Rows are kept apart by it."""
+    cost: float = 1.0
+    """Units of work."""
+
+
+class Key(NamedTuple):
+    """Which requests a row is about."""
+
+    segment: int
+    priority: int
+    group: int
+
+
+def rows(plan: Plan, sheet: Sheet, kinds: Sequence[Kind], limits_s: Mapping[Priority, float]) -> dict[Key, Row]:
+    """The sums of a sheet, in two passes over its columns; keys without a request are left out.
+
+    A request that is still open is counted as planned alone.
+
+    Args:
+        plan: what was to be sent.
+        sheet: what became of it.
+        kinds: by ``Plan.kinds``.
+        limits_s: by priority, how late an answer may come to be timely.
+    """
+    found: defaultdict[Key, Row] = defaultdict(Row)
+    _count(found, plan, sheet, kinds)
+    _time(found, plan, sheet, [kind.group for kind in kinds], limits_s)
+    return dict(found)
 
 
 class Books:
@@ -112,12 +147,78 @@ class Books:
 
     def __init__(self, plan: Plan, sheet: Sheet) -> None:
         self.segments: tuple[str, ...] = plan.names
+        entered = rows(plan, sheet, [Kind()] * (max(plan.kinds, default=0) + 1), {})
         self.rows: dict[tuple[int, Priority], Row] = {
-            (segment, priority): Row() for segment in range(len(plan.names)) for priority in Priority
+            (segment, priority): entered.get(Key(segment, priority, 0), Row())
+            for segment in range(len(plan.names))
+            for priority in Priority
         }
-        for index, (segment, priority) in enumerate(zip(plan.segments, plan.priorities, strict=True)):
-            self.rows[segment, Priority(priority)].enter(sheet, index)
 
     def total(self) -> Row:
         """The sum of all rows."""
         return Row.of(self.rows.values())
+
+
+def _count(found: dict[Key, Row], plan: Plan, sheet: Sheet, kinds: Sequence[Kind]) -> None:
+    counts = Counter(
+        zip(
+            plan.segments,
+            plan.priorities,
+            plan.kinds,
+            sheet.endings,
+            sheet.statuses,
+            sheet.reasons,
+            strict=True,
+        )
+    )
+    for (segment, priority, kind, number, status, reason), count in counts.items():
+        row = found[Key(segment, priority, kinds[kind].group)]
+        cost = kinds[kind].cost * count
+        row.planned += count
+        row.cost_planned += cost
+        if number >= UNSENT:
+            row.unsent += count * (number == UNSENT)
+            continue
+        ending = Ending(number)
+        row.endings[ending] += count
+        if ending.served:
+            row.cost_served += cost
+        if ending.refused:
+            row.reasons[sheet.stated[reason]] += count
+        if status:
+            row.statuses[status] += count
+
+
+def _time(
+    found: dict[Key, Row], plan: Plan, sheet: Sheet, groups: Sequence[int], limits_s: Mapping[Priority, float]
+) -> None:
+    """The durations; one loop over all requests, so what it does for each is little."""
+    columns: defaultdict[tuple[int, int, int], _Columns] = defaultdict(lambda: ([], [], [], [], []))
+    durations = (sheet.response_s, sheet.service_s, sheet.first_byte_s, sheet.promised_s)
+    keys = zip(plan.segments, plan.priorities, map(groups.__getitem__, plan.kinds), strict=True)
+    last_served, last_refused = Ending.DEGRADED.value, Ending.REJECTED.value
+    for ending, key, response_s, service_s, first_byte_s, promised_s in zip(
+        sheet.endings, keys, *durations, strict=True
+    ):
+        if ending <= last_served:
+            lists = columns[key]
+            lists[0].append(response_s)
+            lists[1].append(service_s)
+            lists[2].append(first_byte_s)
+        elif ending <= last_refused:
+            lists = columns[key]
+            lists[3].append(response_s)
+            lists[4].append(promised_s)
+    for place, lists in columns.items():
+        _record(found[Key(*place)], lists, limits_s.get(Priority(place[1])))
+
+
+_Columns = tuple[list[float], list[float], list[float], list[float], list[float]]
+"""Response, service and first byte of the served, response and promise of the refused."""
+
+
+def _record(row: Row, lists: _Columns, limit_s: float | None) -> None:
+    histograms = (row.response, row.service, row.first_byte, row.refusal, row.promised)
+    for histogram, durations in zip(histograms, lists, strict=True):
+        histogram.record_all(durations)
+    row.timely = len(lists[0]) if limit_s is None else sum(map(limit_s.__ge__, lists[0]))

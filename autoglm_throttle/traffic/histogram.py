@@ -43,12 +43,14 @@ class Histogram:
         """Count many durations in seconds at once, each as `record` does; a third of the work.
 
         Args:
-            durations_s: below 2**63 us, no NaN.
+            durations_s: each below 2**63 us; NaN, which stands for an unknown one, is left out.
         """
+        if math.isnan(sum(durations_s)):
+            durations_s = [duration_s for duration_s in durations_s if not math.isnan(duration_s)]
         if not durations_s:
             return
         micros = [int(duration_s * 1e6) for duration_s in durations_s]
-        if min(durations_s) < 0.0:
+        if min(micros) < 0:
             micros = [max(0, value) for value in micros]
         shifts = _SHIFTS
         self._sum_us += sum(micros)

@@ -82,8 +82,8 @@ class Times(TypedDict):
     p99_s: float | None
     p999_s: float | None
     max_s: float | None
-    histogram: list[tuple[int, int]]
-    """Lower bucket edges in microseconds with their counts, rising; arrays of two in JSON."""
+    histogram: list[list[int]]
+    """Lower bucket edges in microseconds with their counts, rising: lists of two."""
 
 
 class Cost(TypedDict):

@@ -23,7 +23,7 @@ def times(histogram: Histogram) -> Times:
         "p99_s": p99,
         "p999_s": p999,
         "max_s": rounded(histogram.max_s) if histogram.count else None,
-        "histogram": histogram.pairs(),
+        "histogram": [[edge, count] for edge, count in histogram.pairs()],
     }
 
 
@@ -37,7 +37,8 @@ def percentile(told: Times, share: float) -> float | None:
     Returns:
         Seconds; None without data.
     """
-    histogram = Histogram.restored(told["histogram"], told["max_s"] or 0.0)
+    pairs = [(edge, count) for edge, count in told["histogram"]]
+    histogram = Histogram.restored(pairs, told["max_s"] or 0.0)
     return rounded(histogram.percentile(share))
 
 

@@ -1,0 +1,65 @@
+"""How many requests were in flight at one time, second by second."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from autoglm_throttle.traffic.ending import Ending
+
+
+def peaks(
+    offsets: Sequence[float],
+    lag_s: Sequence[float],
+    response_s: Sequence[float],
+    endings: Sequence[int],
+    count: int,
+) -> list[int]:
+    """The most in flight within each second from the start of the run.
+
+    A request is in flight from its launch to its ending, both included; one that was dropped or left out
+    never is. A launch without a known lag was on time.
+
+    Args:
+        offsets: intended starts in seconds.
+        lag_s: how late each was launched, or NaN.
+        response_s: from the intended start to the ending.
+        endings: as in a sheet.
+        count: how many seconds to look at; what goes on after them is not seen.
+    """
+    launched, ended = _spans(offsets, lag_s, response_s, endings)
+    most: list[int] = []
+    begun = over = 0
+    for second in range(count):
+        over = bisect_left(ended, second, over)
+        stop = bisect_left(launched, second + 1, begun)
+        peak = begun - over
+        for place in range(begun, stop):
+            start = launched[place]
+            while ended[over] < start:
+                over += 1
+            if place - over >= peak:
+                peak = place - over + 1
+        begun = stop
+        most.append(peak)
+    return most
+
+
+def _spans(
+    offsets: Sequence[float], lag_s: Sequence[float], response_s: Sequence[float], endings: Sequence[int]
+) -> tuple[list[float], list[float]]:
+    """Launches and endings, each in order of time; an ending is never before its launch."""
+    never = Ending.DROPPED.value
+    lags = [0.0 if math.isnan(lag) else lag for lag in lag_s] if math.isnan(sum(lag_s)) else lag_s
+    launched = [
+        offset + lag for offset, lag, ending in zip(offsets, lags, endings, strict=True) if ending < never
+    ]
+    ended = [
+        offset + (response if response > lag else lag)
+        for offset, lag, response, ending in zip(offsets, lags, response_s, endings, strict=True)
+        if ending < never
+    ]
+    launched.sort()
+    ended.sort()
+    return launched, ended

@@ -1,0 +1,145 @@
+"""A run second by second of the intended start."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from typing import NamedTuple
+
+from autoglm_throttle.model import Priority
+from autoglm_throttle.traffic.arrivals import Plan
+from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.report.inflight import peaks
+from autoglm_throttle.traffic.report.schema import PrioritySeconds, Seconds
+from autoglm_throttle.traffic.report.times import rounded
+from autoglm_throttle.traffic.sheet import UNSENT, Sheet
+
+FAILED = tuple(ending for ending in Ending if ending.failed and ending is not Ending.DROPPED)
+"""What a second counts as failed; the dropped have a curve of their own."""
+
+
+class _Moment(NamedTuple):
+    """The durations of one second, exact."""
+
+    p50_s: float | None
+    p95_s: float | None
+    p99_s: float | None
+    lag_p99_s: float | None
+    by_priority: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """What the seconds need of a plan and its sheet, in order of time."""
+
+    offsets: Sequence[float]
+    priorities: bytes
+    endings: bytearray
+    lag_s: Sequence[float]
+    response_s: Sequence[float]
+
+    @classmethod
+    def of(cls, plan: Plan, sheet: Sheet) -> _Columns:
+        """A plan is in order of time; one that is not, such as what users sent, is put in order."""
+        if all(earlier <= later for earlier, later in pairwise(plan.offsets)):
+            return cls(plan.offsets, plan.priorities, sheet.endings, sheet.lag_s, sheet.response_s)
+        order = sorted(range(len(plan)), key=plan.offsets.__getitem__)
+        return cls(
+            array("d", map(plan.offsets.__getitem__, order)),
+            bytes(map(plan.priorities.__getitem__, order)),
+            bytearray(map(sheet.endings.__getitem__, order)),
+            array("f", map(sheet.lag_s.__getitem__, order)),
+            array("f", map(sheet.response_s.__getitem__, order)),
+        )
+
+
+def seconds(plan: Plan, sheet: Sheet) -> Seconds:
+    """The curves of a run.
+
+    Args:
+        plan: what was to be sent.
+        sheet: what became of it; every request has ended or was left out.
+    """
+    columns = _Columns.of(plan, sheet)
+    latest_s = columns.offsets[-1] if columns.offsets else 0.0
+    count = max(math.ceil(plan.duration_s), int(latest_s) + 1)
+    edges = [bisect_left(columns.offsets, second) for second in range(count)] + [len(plan)]
+    counts = [
+        Counter(zip(columns.priorities[first:stop], columns.endings[first:stop], strict=True))
+        for first, stop in pairwise(edges)
+    ]
+    moments = [_moment(columns, slice(first, stop)) for first, stop in pairwise(edges)]
+    return {
+        "planned": [tally.total() for tally in counts],
+        "ok": _curve(counts, Priority, (Ending.OK,)),
+        "degraded": _curve(counts, Priority, (Ending.DEGRADED,)),
+        "limited": _curve(counts, Priority, (Ending.LIMITED,)),
+        "rejected": _curve(counts, Priority, (Ending.REJECTED,)),
+        "failed": _curve(counts, Priority, FAILED),
+        "dropped": _curve(counts, Priority, (Ending.DROPPED,)),
+        "unsent": _curve(counts, Priority, (UNSENT,)),
+        "inflight": peaks(columns.offsets, columns.lag_s, columns.response_s, columns.endings, count),
+        "p50_s": [moment.p50_s for moment in moments],
+        "p95_s": [moment.p95_s for moment in moments],
+        "p99_s": [moment.p99_s for moment in moments],
+        "lag_p99_s": [moment.lag_p99_s for moment in moments],
+        "priorities": {priority.label: _of_priority(counts, moments, priority) for priority in Priority},
+    }
+
+
+def exact(rising: Sequence[float], share: float) -> float | None:
+    """A percentile of sorted values: the least of them that at least this share does not exceed.
+
+    Returns:
+        The value to the microsecond; None without any.
+    """
+    return rounded(rising[max(1, math.ceil(share * len(rising))) - 1]) if rising else None
+
+
+def _of_priority(
+    counts: Sequence[Counter[tuple[int, int]]], moments: Sequence[_Moment], priority: Priority
+) -> PrioritySeconds:
+    one = (priority,)
+    return {
+        "planned": _curve(counts, one, (*Ending, UNSENT)),
+        "served": _curve(counts, one, (Ending.OK, Ending.DEGRADED)),
+        "limited": _curve(counts, one, (Ending.LIMITED,)),
+        "rejected": _curve(counts, one, (Ending.REJECTED,)),
+        "failed": _curve(counts, one, FAILED),
+        "dropped": _curve(counts, one, (Ending.DROPPED,)),
+        "unsent": _curve(counts, one, (UNSENT,)),
+        "p95_s": [moment.by_priority[priority] for moment in moments],
+    }
+
+
+def _curve(
+    counts: Sequence[Counter[tuple[int, int]]], priorities: Iterable[int], endings: Iterable[int]
+) -> list[int]:
+    wanted = [(priority, ending) for priority in priorities for ending in endings]
+    return [sum(tally.get(key, 0) for key in wanted) for tally in counts]
+
+
+def _moment(columns: _Columns, span: slice) -> _Moment:
+    served: tuple[list[float], ...] = tuple([] for _ in Priority)
+    last_served = Ending.DEGRADED.value
+    for ending, priority, response_s in zip(
+        columns.endings[span], columns.priorities[span], columns.response_s[span], strict=True
+    ):
+        if ending <= last_served:
+            served[priority].append(response_s)
+    for responses in served:
+        responses.sort()
+    whole = sorted(chain.from_iterable(served))  # already rising by priority, which is quick to merge
+    lag = sorted([lag_s for lag_s in columns.lag_s[span] if not math.isnan(lag_s)])
+    return _Moment(
+        exact(whole, 0.5),
+        exact(whole, 0.95),
+        exact(whole, 0.99),
+        exact(lag, 0.99),
+        tuple(exact(responses, 0.95) for responses in served),
+    )
