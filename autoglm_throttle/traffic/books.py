@@ -120,7 +120,9 @@ class Key(NamedTuple):
     group: int
 
 
-def rows(plan: Plan, sheet: Sheet, kinds: Sequence[Kind], limits_s: Mapping[Priority, float]) -> dict[Key, Row]:
+def rows(
+    plan: Plan, sheet: Sheet, kinds: Sequence[Kind], limits_s: Mapping[Priority, float]
+) -> dict[Key, Row]:
     """The sums of a sheet, in two passes over its columns; keys without a request are left out.
 
     A request that is still open is counted as planned alone.
