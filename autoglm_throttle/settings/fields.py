@@ -12,10 +12,10 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic_settings import SettingsConfigDict
 
-from autoglm_throttle.settings.degrade_fields import DegradeFields
 from autoglm_throttle.settings.device_forms import FilePath
 from autoglm_throttle.settings.field import CHOSEN, Setting, setting, setting_of
 from autoglm_throttle.settings.form import Choice, Number, WithNone
+from autoglm_throttle.settings.record_fields import RecordFields
 from autoglm_throttle.settings.tuning_fields import TuningFields
 
 
@@ -34,7 +34,7 @@ class MetricsExport(StrEnum):
     OFF = "off"
 
 
-class ServiceFields(DegradeFields):
+class ServiceFields(RecordFields):
     """The declarations of what remains: metrics, logs, and where settings come from."""
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(defer_build=True)

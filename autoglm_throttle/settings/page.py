@@ -19,6 +19,7 @@ HEADINGS: Final = {
     "quotas": "Who may fill the memory of the GPU",
     "breaker_failures": "When calls to others are given up",
     "degrade_shed_at": "What is answered with less under load",
+    "record_path": "What is recorded",
     "metrics": "What is seen",
     "config_file": "The settings themselves",
     "inflight_start": "Constants",

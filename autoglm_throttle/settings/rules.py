@@ -183,6 +183,13 @@ def _one_header_for_two(values: Mapping[str, Any]) -> Complaint:
     return "must not be PRIORITY_HEADER as well", "one header cannot say both"
 
 
+def _identity_recorded(values: Mapping[str, Any]) -> Complaint:
+    kind, _, name = values["identity"].partition(":")
+    if kind != "header" or name not in values["record_headers"]:
+        return None
+    return f"must not hold {name}, the header of IDENTITY", "what says who asks can never be recorded"
+
+
 def _members_without_key(values: Mapping[str, Any]) -> Complaint:
     stable = ("key_secret", "redis_url", "user_storage")
     if not values["plans"].has_members or any(values[name] is not None for name in stable):
@@ -299,6 +306,8 @@ RULES: Final = (
         _shed_within_margin,
         unless="degrade_margin",
     ),
+    Rule("record_headers", ("record_headers", "identity"), _identity_recorded),
+    Rule("identity", ("record_headers", "identity"), _identity_recorded, unless="record_headers"),
     Rule("redis_read_s", ("redis_read_s", "redis_deadline_s"), _read_too_short),
     Rule("redis_deadline_s", ("redis_read_s", "redis_deadline_s"), _deadline_too_long, unless="redis_read_s"),
 )

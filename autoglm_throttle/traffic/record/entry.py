@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,9 @@ VERSION: Final = 1
 LINE_AT_MOST: Final = 1024 * 1024
 """Bytes of one line. The longest that a recorder writes holds a body of 64 KiB and the headers that a
 server takes, about 200 KiB."""
+
+LAST_S: Final = 1e9
+"""No recording lasts 30 years: what is later is an error."""
 
 BODY_AT_MOST: Final = 64 * 1024
 """Bytes of a body that is kept whole."""
@@ -79,8 +81,8 @@ class Entry:
         _check_text(self)
         for name, value in self.headers:
             _check_field(name, value)
-        if not all(0.0 <= number < math.inf for number in (self.t_s, self.ms, self.ttfb_ms or 0.0)):
-            raise TrafficError("t, ms and ttfb_ms must be finite and not negative")
+        if not all(0.0 <= number < LAST_S for number in (self.t_s, self.ms, self.ttfb_ms or 0.0)):
+            raise TrafficError(f"t, ms and ttfb_ms must be from 0 to {LAST_S:g}")
         if not (0 <= self.status <= 999 and self.id >= 0 and self.body_len >= 0):
             raise TrafficError("status, id or body_len is out of range")
 

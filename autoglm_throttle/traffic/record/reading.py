@@ -18,14 +18,11 @@ from pathlib import Path
 from typing import IO, Any, Final, cast
 
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.record.entry import LINE_AT_MOST, VERSION, Entry, parsed
+from autoglm_throttle.traffic.record.entry import LAST_S, LINE_AT_MOST, VERSION, Entry, parsed
 from autoglm_throttle.traffic.record.heading import KIND, End, Heading
 
 SORTED_WITHIN_S: Final = 120.0
 """A line may stand so much after those that arrived later; beyond it is a fault, not a long request."""
-
-LAST_S: Final = 1e9
-"""No recording lasts 30 years; a later line is not believed when the others are put in order."""
 
 FAULTS_SHOWN: Final = 20
 """Faults that are told by line; the others are only counted."""

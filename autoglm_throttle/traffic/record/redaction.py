@@ -12,35 +12,21 @@ from typing import Any, Final
 from urllib.parse import quote, unquote, unquote_to_bytes
 
 from autoglm_throttle.model import Priority
+from autoglm_throttle.settings.record_fields import NEVER_RECORDED, masks
 from autoglm_throttle.traffic.errors import TrafficError
 
 ALLOWED: Final = ("content-type", "content-length", "accept", "user-agent")
 """Header fields that are kept besides the priority."""
 
-NEVER: Final = frozenset(
-    {
-        "authorization",
-        "proxy-authorization",
-        "cookie",
-        "set-cookie",
-        "x-api-key",
-        "forwarded",
-        "x-forwarded-for",
-        "x-real-ip",
-    }
-)
-"""Header fields that cannot be allowed: they say who asks, or prove it."""
-
 MASK: Final = "*"
 """What stands for everything that was left out."""
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
+_METHOD = re.compile(r"[A-Za-z-]{1,20}")
 _UNSAFE = re.compile(rb"[^\t\x20-\x7e]")
 _LOOSE = re.compile(rb"[^\x21-\x7e]")
 _PARTS = re.compile(rb"[&;]")
 """What ends a query parameter; some servers still take the semicolon for one."""
-
-_PATTERN = re.compile(r"/[\x21-\x7e]*")
 
 
 class Redaction:
@@ -52,7 +38,7 @@ class Redaction:
         mask_paths: patterns as routes have them: ``/users/{id}`` masks the second segment of every path
             that begins so, and ``*`` as the last segment all that follows.
         priority_header: where the priority stands; only a known one is kept as it is.
-        identity_headers: fields that cannot be allowed besides ``NEVER``.
+        identity_headers: fields that cannot be allowed besides ``NEVER_RECORDED``.
 
     Raises:
         TrafficError: a field that must not be allowed, or what is no name or no pattern.
@@ -69,7 +55,7 @@ class Redaction:
     ) -> None:
         wanted = [*ALLOWED, priority_header, *allow_headers]
         names = tuple(dict.fromkeys(name.strip().lower() for name in wanted))
-        _check_headers(names, NEVER.union(name.strip().lower() for name in identity_headers))
+        _check_headers(names, NEVER_RECORDED.union(name.strip().lower() for name in identity_headers))
         self.headers: tuple[str, ...] = names
         """Names of the header fields that are kept."""
         self.query: tuple[str, ...] = tuple(dict.fromkeys(keep_query))
@@ -94,6 +80,10 @@ class Redaction:
             if known is not None:
                 found.append((known, self._value(name, value)))
         return found
+
+    def method(self, method: str) -> str:
+        """The method as it may be kept: one of letters, as all that are registered."""
+        return method if _METHOD.fullmatch(method) else MASK
 
     def target(self, path: str, raw_path: bytes = b"", query: bytes = b"", root_path: str = "") -> str:
         """Path and query as they may be kept.
@@ -190,11 +180,9 @@ def _fit(pattern: list[str], segments: list[str]) -> tuple[set[int], int | None]
 
 
 def _segments_of(pattern: str) -> list[str]:
-    segments = pattern.strip("/").split("/")
-    masks = [(part.startswith("{") and part.endswith("}")) or part == "*" for part in segments]
-    if not _PATTERN.fullmatch(pattern) or not any(masks) or "*" in segments[:-1]:
+    if not masks(pattern):
         raise TrafficError(f"{pattern!a} masks nothing; write /users/{{id}} or /reset/*")
-    return segments
+    return pattern.strip("/").split("/")
 
 
 def _check_headers(names: Iterable[str], never: frozenset[str]) -> None:

@@ -1,0 +1,137 @@
+"""Settings of the recorder: where traffic is recorded to, how much of it, and what may stand in it."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, ClassVar, Final
+
+from pydantic_settings import SettingsConfigDict
+
+from autoglm_throttle.settings.caller_forms import HeaderName
+from autoglm_throttle.settings.degrade_fields import DegradeFields
+from autoglm_throttle.settings.device_forms import FilePath
+from autoglm_throttle.settings.field import CHOSEN, setting
+from autoglm_throttle.settings.form import Choice, Form, FormError, Listed, Number, Size, WithNone
+
+NEVER_RECORDED: Final = frozenset(
+    {
+        "authorization",
+        "proxy-authorization",
+        "cookie",
+        "set-cookie",
+        "x-api-key",
+        "forwarded",
+        "x-forwarded-for",
+        "x-real-ip",
+    }
+)
+"""Header fields that say who asks, or prove it. The header that ``IDENTITY`` names is another."""
+
+SMALLEST_BYTES: Final = 4096
+"""A smaller file has no room for its first and last lines."""
+
+
+class RecordBody(StrEnum):
+    """What is kept of the bodies of requests."""
+
+    HASH = "hash"
+    NONE = "none"
+    FULL = "full"
+
+
+class RecordedHeader(HeaderName):
+    """A header that may be recorded."""
+
+    allowed = "header names that say nothing of who asks"
+    example = "x-model"
+
+    def parse(self, raw: object) -> str:
+        """Read a name that is not one of ``NEVER_RECORDED``."""
+        name = super().parse(raw)
+        if name in NEVER_RECORDED:
+            raise FormError("it says who asks, and can never be recorded")
+        return name
+
+
+class QueryName(Form[str]):
+    """A query parameter."""
+
+    allowed = "names of query parameters"
+    example = "page"
+    _one = re.compile(r"[\x21-\x7e]{1,100}")
+
+    def parse(self, raw: object) -> str:
+        """Read a name as it stands in a URL once that is decoded."""
+        name = raw.strip() if isinstance(raw, str) else ""
+        if not self._one.fullmatch(name) or set(name) & set("&;=,"):
+            raise FormError
+        return name
+
+
+class MaskedPath(Form[str]):
+    """A pattern of paths that hold something secret."""
+
+    allowed = "patterns with {name} or a last * for what is masked"
+    example = "/users/{id}"
+
+    def parse(self, raw: object) -> str:
+        """Read a pattern that masks at least one segment."""
+        pattern = raw.strip() if isinstance(raw, str) else ""
+        if len(pattern) > 1000 or not pattern.isascii() or not masks(pattern):
+            raise FormError
+        return pattern
+
+
+def masks(pattern: str) -> bool:
+    """Whether a pattern of paths is one that masks something."""
+    segments = pattern.strip("/").split("/")
+    named = [part.startswith("{") and part.endswith("}") for part in segments]
+    plain = [part for part, one in zip(segments, named, strict=True) if not one]
+    if not pattern.startswith("/") or "*" in segments[:-1] or not pattern.isprintable():
+        return False
+    if any(set(part) & set(" ,{}?#") for part in plain) or any("*" in part and part != "*" for part in plain):
+        return False
+    return any(named) or segments[-1] == "*"
+
+
+class RecordFields(DegradeFields):
+    """The declarations of this group."""
+
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(defer_build=True)
+
+    record_path: Annotated[Path | None, WithNone(FilePath())] = setting(
+        None,
+        "File that RecorderMiddleware writes, packed if it ends in .gz; if there is one, name-2 is written. "
+        "Not set: nothing is recorded.",
+        CHOSEN,
+        starred=True,
+    )
+    record_sample: Annotated[float, Number(0, 1, "share")] = setting(
+        1.0, "Share of the clients whose requests are recorded, each of them wholly.", CHOSEN
+    )
+    record_max_bytes: Annotated[int, Size(SMALLEST_BYTES, 2**40)] = setting(
+        256 * 2**20, "Size of the file at which the recording ends.", CHOSEN
+    )
+    record_max_s: Annotated[float, Number(1, 31_536_000, "s")] = setting(
+        3600.0, "Time after which the recording ends.", CHOSEN
+    )
+    record_body: Annotated[RecordBody, Choice(RecordBody)] = setting(
+        RecordBody.HASH,
+        "hash: length and SHA-256 of request bodies; none: the length; full: the body up to 64 KiB.",
+        CHOSEN,
+    )
+    record_headers: Annotated[tuple[str, ...], Listed(RecordedHeader())] = setting(
+        (),
+        "Header fields to keep besides content-type, content-length, accept, user-agent and PRIORITY_HEADER.",
+        CHOSEN,
+    )
+    record_query: Annotated[tuple[str, ...], Listed(QueryName())] = setting(
+        (), "Query parameters to keep; of all others only that they were there.", CHOSEN
+    )
+    record_mask_paths: Annotated[tuple[str, ...], Listed(MaskedPath())] = setting(
+        (),
+        "Of paths that begin so, the segments in braces are masked; a last * masks all that follows.",
+        CHOSEN,
+    )

@@ -1,0 +1,37 @@
+"""What the throttle said of a request, from the marker it left in the scope."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from autoglm_throttle.asgi.hinted import MARKER
+from autoglm_throttle.snapshot import decision_name
+from autoglm_throttle.traffic.record.entry import Judged
+
+DEGRADED = b"x-degraded"
+"""The field of an answer that a fallback made."""
+
+NOT_JUDGED: Judged = ("", "", "", "")
+
+
+def judged(scope: Mapping[str, Any], status: int, fields: Iterable[Sequence[bytes]]) -> Judged:
+    """User, priority, decision and reason; of several throttles the word of one that refused.
+
+    Args:
+        scope: of the request, once it was served.
+        status: of its answer.
+        fields: header fields of its answer.
+    """
+    marker = scope.get(MARKER)
+    if not isinstance(marker, dict) or not marker:
+        return NOT_JUDGED
+    verdicts = [verdict for verdict in marker.values() if verdict is not None]
+    if not verdicts:
+        return ("", "", "exempt", "ok")
+    verdict = next((one for one in verdicts if not one.admitted), verdicts[0])
+    reason = verdict.decision.reason
+    decision: str = decision_name(reason)
+    if not verdict.admitted and status < 300 and any(name.lower() == DEGRADED for name, _ in fields):
+        decision = "degraded"
+    return (verdict.demand.user, verdict.demand.priority.label, decision, reason.value)

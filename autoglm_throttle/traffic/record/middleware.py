@@ -1,0 +1,255 @@
+"""Sees each request and its answer, and hands both to a recorder."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import anyio
+
+from autoglm_throttle.journal import LOGGER
+from autoglm_throttle.settings import ConfigError
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.record.entry import BODY_AT_MOST, Body
+from autoglm_throttle.traffic.record.judged import judged
+from autoglm_throttle.traffic.record.recorder import Recorder
+from autoglm_throttle.traffic.record.writer import Writer
+
+Message = dict[str, Any]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+App = Callable[[Any, Any, Any], Awaitable[None]]
+
+_ENDS = ("http.response.body", "http.response.pathsend", "http.response.zerocopysend")
+
+
+class RecorderMiddleware:
+    """Records HTTP requests; websockets and everything else pass through.
+
+    It belongs just outside the throttle, whose decisions it records too. The end of the app's lifespan
+    ends the recording.
+
+    Args:
+        app: what is recorded.
+        recorder: writes; None: as the settings ``RECORD_*`` say, and without ``RECORD_PATH`` nothing is
+            recorded and everything passes at once.
+
+    Raises:
+        ConfigError: the environment has faults. Where a running server builds the middleware, the startup
+            fails instead, since servers take an exception there for "no lifespan".
+        TrafficError: the folder of ``RECORD_PATH`` is not there; likewise.
+    """
+
+    def __init__(self, app: App, recorder: Recorder | None = None) -> None:
+        self.app: App = app
+        self.recorder: Recorder | None = None
+        """Who writes; None: nobody."""
+        self._fault: Exception | None = None
+        try:
+            self.recorder = Recorder.from_env() if recorder is None else recorder
+        except (ConfigError, TrafficError) as error:
+            if not _in_event_loop():
+                raise
+            self._fault = error
+        self._complained = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection."""
+        recorder = self.recorder
+        kind = scope["type"]
+        if recorder is None or kind != "http":
+            if kind == "lifespan":
+                await self._lifespan(scope, receive, send)
+            elif self._fault is not None:
+                raise self._fault
+            else:
+                await self.app(scope, receive, send)
+            return
+        writer = recorder.writer()
+        if writer is None:
+            await self.app(scope, receive, send)
+            return
+        watch = _Watch(scope, receive, send, recorder, writer)
+        try:
+            await self.app(scope, watch.receive, watch.send)
+        except Exception:
+            watch.failed()
+            raise
+        finally:
+            if not watch.done:
+                watch.finish()
+            if watch.fault is not None:
+                self._complain(watch.fault)
+
+    async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._fault is not None:
+            await receive()
+            await send({"type": "lifespan.startup.failed", "message": str(self._fault)})
+            return
+        if self.recorder is None:
+            await self.app(scope, receive, send)
+            return
+        self.recorder.start()
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            self.recorder.close()
+
+    def _complain(self, fault: Exception) -> None:
+        if not self._complained:
+            self._complained = True
+            LOGGER.error("a request could not be recorded: %s; it was served", type(fault).__name__)
+
+
+class _Watch:
+    """Stands between server and app for one request."""
+
+    __slots__ = (
+        "_began_s",
+        "_fields",
+        "_first_s",
+        "_hash",
+        "_kept",
+        "_left",
+        "_length",
+        "_path",
+        "_receive",
+        "_recorder",
+        "_scope",
+        "_send",
+        "_serial",
+        "_status",
+        "_whole",
+        "_writer",
+        "done",
+        "fault",
+    )
+
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, recorder: Recorder, writer: Writer
+    ) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._recorder = recorder
+        self._writer = writer
+        self._began_s = recorder.clock()
+        self._serial = recorder.serial()
+        # routers change these on the way in
+        self._path = (
+            scope.get("path", ""),
+            scope.get("raw_path") or b"",
+            scope.get("query_string") or b"",
+            scope.get("root_path", ""),
+        )
+        self._hash: Any = None
+        self._kept: list[bytes] | None = [] if recorder.body == "full" else None
+        self._length = 0
+        self._whole = False
+        self._left = False
+        self._status = 0
+        self._fields: Any = ()
+        self._first_s: float | None = None
+        self.done = False
+        self.fault: Exception | None = None
+
+    async def receive(self) -> Any:  # noqa: ANN401 - a message
+        """Pass a message in, and take the measure of a body."""
+        message = await self._receive()
+        kind = message["type"]
+        if kind == "http.request":
+            body = message.get("body", b"")
+            if body:
+                self._measure(body)
+            if not message.get("more_body"):
+                self._whole = True
+        elif kind == "http.disconnect":
+            self._left = True
+        return message
+
+    def _measure(self, body: bytes) -> None:
+        self._length += len(body)
+        if self._recorder.body == "none":
+            return
+        if self._hash is None:
+            self._hash = hashlib.sha256(body)
+        else:
+            self._hash.update(body)
+        if self._kept is not None:
+            self._kept.append(body)
+            if self._length > BODY_AT_MOST:
+                self._kept = None
+
+    async def send(self, message: Message) -> None:
+        """Pass a message out, and note status, first byte and end."""
+        kind = message["type"]
+        if kind == "http.response.start":
+            self._status = message["status"]
+            self._fields = message.get("headers", ())
+        elif kind in _ENDS:
+            if self._first_s is None and (message.get("body") or kind != "http.response.body"):
+                self._first_s = self._recorder.clock()
+            if not (message.get("more_body") or self.done):
+                await self._send(message)
+                self.finish(answered=not self._left)
+                return
+        await self._send(message)
+
+    def failed(self) -> None:
+        """The app raised: the server answers 500, unless there is an answer already."""
+        if not self.done and not self._status:
+            self._status = 500
+            self.finish(answered=not self._left)
+
+    def finish(self, *, answered: bool = False) -> None:
+        """Hand the request to the writer. Whatever goes wrong costs the recording, never the request."""
+        self.done = True
+        try:
+            self._hand_over(answered)
+        except Exception as error:  # noqa: BLE001 - a scope may hold anything
+            self.fault = error
+
+    def _hand_over(self, answered: bool) -> None:
+        recorder, scope = self._recorder, self._scope
+        now = recorder.clock()
+        status = self._status if answered else 0
+        user, priority, decision, reason = judged(scope, status, self._fields)
+        client = recorder.client(user, scope)
+        if not recorder.keeps(client):
+            return
+        began_s = self._began_s
+        first_s = now if self._first_s is None else self._first_s
+        redaction = recorder.redaction
+        self._writer.put(
+            (
+                max(0.0, began_s - self._writer.began_s),
+                self._serial,
+                (
+                    redaction.method(scope["method"]),
+                    redaction.target(*self._path),
+                    redaction.fields(scope["headers"]),
+                ),
+                self._body(),
+                (client, priority, decision, reason),
+                (status, (now - began_s) * 1e3, (first_s - began_s) * 1e3 if status else None),
+            )
+        )
+
+    def _body(self) -> Body:
+        """Length, hash and body; of what was not read to its end only the length that was announced."""
+        if self._whole:
+            kept = b"".join(self._kept) if self._kept else None
+            return self._length, self._hash.hexdigest() if self._hash is not None else "", kept
+        announced = next((v for n, v in self._scope["headers"] if n == b"content-length"), b"")
+        length = int(announced) if announced.isdigit() and len(announced) < 16 else 0
+        return max(self._length, length), "", None
+
+
+def _in_event_loop() -> bool:
+    try:
+        anyio.get_current_task()
+    except RuntimeError:
+        return False
+    return True

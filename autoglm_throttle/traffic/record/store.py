@@ -1,0 +1,120 @@
+"""The file of a recording: made anew, for its owner only, bounded, and readable whenever writing stops."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import zlib
+from pathlib import Path
+from typing import Final
+
+SIBLINGS: Final = 100
+"""Recordings of one name that may stand side by side. A service that dies at every start makes one each."""
+
+RESERVE: Final = 512
+"""Bytes kept free for the last line, and for what gzip adds."""
+
+GZIP: Final = 31
+"""``wbits`` of zlib for the gzip format."""
+
+
+class Store:
+    """A new file, to which lines are added.
+
+    If there is a file of the name, or a link, the next free one of ``name-2``, ``name-3`` and so on is
+    made: neither several workers nor a restart may write into what another has recorded.
+
+    Args:
+        path: where; a name that ends in ``.gz`` is packed.
+        max_bytes: of the file.
+
+    Raises:
+        OSError: no file could be made.
+    """
+
+    def __init__(self, path: Path, max_bytes: int) -> None:
+        self._fd, self.path = _made(path)
+        self._max_bytes = max_bytes
+        self._packer = zlib.compressobj(6, zlib.DEFLATED, GZIP) if path.suffix == ".gz" else None
+        self._pending: list[bytes] = []
+        self._size = 0
+        self._added = 0
+
+    def add(self, line: str) -> bool:
+        """Add a line and its end; False if the file would become too large.
+
+        Raises:
+            OSError: as ``flush``.
+        """
+        raw = line.encode() + b"\n"
+        if self._least_left() < len(raw):
+            self.flush()  # packed it is shorter than it was reckoned
+            if self._least_left() < len(raw):
+                return False
+        self._put(raw)
+        return True
+
+    def flush(self) -> None:
+        """Hand everything to the operating system, so that it outlives this process.
+
+        Raises:
+            OSError: the disk is full, or something else is wrong with it.
+        """
+        if self._packer is not None and self._added:
+            self._pending.append(self._packer.flush(zlib.Z_SYNC_FLUSH))
+        self._write()
+
+    def close(self, line: str) -> None:
+        """Add the last line, for which room was kept, and close the file.
+
+        Raises:
+            OSError: as ``flush``; the file is closed all the same.
+        """
+        try:
+            self._put(line.encode() + b"\n")
+            if self._packer is not None:
+                self._pending.append(self._packer.flush(zlib.Z_FINISH))
+            self._write()
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Close the file as it is."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def _least_left(self) -> int:
+        return self._max_bytes - RESERVE - self._size - self._added - (self._added >> 8)
+
+    def _put(self, raw: bytes) -> None:
+        self._added += len(raw)
+        part = raw if self._packer is None else self._packer.compress(raw)
+        if part:
+            self._pending.append(part)
+
+    def _write(self) -> None:
+        data = memoryview(b"".join(self._pending))
+        self._pending.clear()
+        self._added = 0
+        while data:
+            written = os.write(self._fd, data)
+            self._size += written
+            data = data[written:]
+
+
+def _made(path: Path) -> tuple[int, Path]:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+    for name in itertools.islice(_names(path), SIBLINGS):
+        try:
+            return os.open(name, flags, 0o600), name
+        except FileExistsError:
+            continue
+    raise OSError(f"{SIBLINGS} recordings of this name are there already")
+
+
+def _names(path: Path) -> itertools.chain[Path]:
+    packed = path.suffix if path.suffix == ".gz" else ""
+    plain = Path(path.name.removesuffix(packed))
+    others = (path.with_name(f"{plain.stem}-{n}{plain.suffix}{packed}") for n in itertools.count(2))
+    return itertools.chain((path,), others)

@@ -1,0 +1,150 @@
+"""One thread writes; those who serve requests never wait for it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import Final
+
+from autoglm_throttle.journal import LOGGER
+from autoglm_throttle.model import Clock
+from autoglm_throttle.traffic.record.entry import Answered, Asked, Body, Judged, line
+from autoglm_throttle.traffic.record.heading import End
+from autoglm_throttle.traffic.record.store import Store
+
+QUEUE: Final = 10_000
+"""Requests that may wait to be written: two seconds at 5,000/s. More are dropped, and counted."""
+
+GATHER_S: Final = 0.5
+"""How long the thread lets requests gather once there is one: so much a killed process may lose."""
+
+SLICE: Final = 32
+"""Lines made in one go, about 0.2 ms; after it the thread steps aside for the event loop."""
+
+CLOSE_S: Final = 5.0
+"""How long a closing waits for a slow disk."""
+
+Item = tuple[float, int, Asked, Body, Judged, Answered]
+"""The arguments of `line`."""
+
+
+class Writer:
+    """The queue, the thread and the file of one recording.
+
+    Args:
+        store: the new file.
+        max_s: seconds after which the recording ends.
+        clock: monotonic seconds.
+
+    Raises:
+        OSError: the heading cannot be written.
+    """
+
+    def __init__(self, store: Store, heading: str, max_s: float, clock: Clock) -> None:
+        store.add(heading)
+        store.flush()
+        self._store = store
+        self._max_s = max_s
+        self._clock = clock
+        self.began_s: float = clock()
+        """The zero of the times in the file."""
+        self.ended: str = ""
+        """Why nothing is written any more: ``closed``, ``max_bytes``, ``max_s`` or ``failed``; else empty."""
+        self.written: int = 0
+        """Requests handed to the file."""
+        self._full = 0
+        self._lost = 0
+        self._closing = False
+        self._queue: deque[Item] = deque()
+        self._filled = threading.Event()
+        self._hurry = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="autoglm-throttle-recorder", daemon=True)
+        self._thread.start()
+
+    @property
+    def path(self) -> Path:
+        """The file that is written."""
+        return self._store.path
+
+    @property
+    def dropped(self) -> int:
+        """Requests that will not be in the file."""
+        return self._full + self._lost
+
+    def put(self, item: Item) -> None:
+        """Queue a request, or count it as dropped. Never waits."""
+        queue = self._queue
+        waiting = len(queue)
+        if waiting >= QUEUE:
+            self._full += 1
+            return
+        queue.append(item)
+        if not self._filled.is_set():
+            self._filled.set()
+        if waiting == QUEUE // 2:
+            self._hurry.set()
+
+    def close(self) -> None:
+        """Write what waits and the last line; returns when that is done or has taken too long."""
+        self._closing = True
+        self._filled.set()
+        self._hurry.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(CLOSE_S)
+
+    def _run(self) -> None:
+        reason = ""
+        try:
+            while not reason:
+                closing = self._wait()
+                reason = self._drain() or ("closed" if closing else self._over())
+            self.ended = reason
+            self._lost += len(self._queue)
+            self._queue.clear()
+            self._store.close(End(reason, self.dropped).to_line())
+        except Exception as error:  # noqa: BLE001 - nobody else would hear of it
+            self._fail(error)
+        else:
+            if reason != "closed":
+                LOGGER.warning("recording ended (%s): %s holds %d requests", reason, self.path, self.written)
+
+    def _wait(self) -> bool:
+        """Wait for something to do; whether the end was asked for."""
+        if self._filled.wait(max(0.0, min(self._max_s, threading.TIMEOUT_MAX))):
+            if not self._closing:
+                self._hurry.wait(GATHER_S)
+            self._hurry.clear()
+            self._filled.clear()
+        return self._closing
+
+    def _over(self) -> str:
+        return "max_s" if self._clock() - self.began_s >= self._max_s else ""
+
+    def _drain(self) -> str:
+        """Write what waits; why it must be the last, or nothing."""
+        queue, store = self._queue, self._store
+        reason = ""
+        for _ in range(QUEUE):
+            count = min(len(queue), max(SLICE, len(queue) // 64))
+            if not count or reason:
+                break
+            for _ in range(count):
+                item = queue.popleft()
+                reason = "max_s" if item[0] > self._max_s else "" if store.add(line(*item)) else "max_bytes"
+                if reason:
+                    self._lost += 1
+                    break
+                self.written += 1
+            time.sleep(0)  # the event loop wants the interpreter, too
+        store.flush()
+        return reason
+
+    def _fail(self, error: Exception) -> None:
+        self.ended = "failed"
+        self._lost += len(self._queue)
+        self._queue.clear()
+        self._store.abandon()
+        what = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+        LOGGER.error("recording ended, %s cannot be written: %s; requests go on", self.path, what)
