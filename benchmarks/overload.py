@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import math
 import statistics
 import time
 from collections.abc import Sequence
@@ -21,11 +22,12 @@ from typing import Any
 
 from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Plan, Shape, plan
-from autoglm_throttle.traffic.result import Result
 from autoglm_throttle.traffic.demo.child import Child
 from autoglm_throttle.traffic.files import most_connections
-from autoglm_throttle.traffic.generator import Generator, Options
-from autoglm_throttle.traffic.generator.wire import Target, encoder
+from autoglm_throttle.traffic.generator import Generator, Options, Target
+from autoglm_throttle.traffic.histogram import Histogram
+from autoglm_throttle.traffic.load import Load
+from autoglm_throttle.traffic.result import Result
 from benchmarks import harness
 from benchmarks.ledger import Ledger
 from benchmarks.overloaded import CONNECTIONS, CPU_PATH, ROWS
@@ -95,10 +97,9 @@ class Run:
     """Share of a core."""
 
 
-async def drive(child: Child, load: Plan, ledger: Ledger, options: Options) -> Run:
+async def drive(child: Child, made: Plan, ledger: Ledger, options: Options) -> Run:
     """Play a plan against a service."""
-    target = Target(port=child.port)
-    generator = Generator(load, target, encoder(load, target), options, ledger.note)
+    generator = Generator(Load(made), Target(port=child.port), options, ledger.note)
     server_s, client_s, began_s = await _cpu_s(child), time.process_time(), time.monotonic()
     result = await generator.run()
     elapsed_s = time.monotonic() - began_s
@@ -159,9 +160,17 @@ def figures(done: Run, capacity: float, *, instant: bool) -> dict[str, Any]:
         "refusal_p99_s": ledger.refusal.percentile(0.99),
         "server_cpu": done.server_cpu,
         "client_cpu": done.client_cpu,
-        "lag_p99_s": done.result.lag.percentile(0.99),
+        "lag_p99_s": _lag(done.result).percentile(0.99),
         "reasons": dict(done.result.books.total().reasons.most_common()),
     }
+
+
+def _lag(result: Result) -> Histogram:
+    lag = Histogram()
+    for late_s in result.sheet.lag_s:
+        if not math.isnan(late_s):
+            lag.record(late_s)
+    return lag
 
 
 def middle(several: Sequence[dict[str, Any]]) -> dict[str, Any]:

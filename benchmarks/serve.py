@@ -19,8 +19,8 @@ import urllib.request
 from collections.abc import Iterator
 
 from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, plan
-from autoglm_throttle.traffic.generator import Generator, Options
-from autoglm_throttle.traffic.generator.wire import Target
+from autoglm_throttle.traffic.generator import Generator, Options, Target
+from autoglm_throttle.traffic.load import Load, Request
 from benchmarks import harness
 from benchmarks.shared.bars import Bar
 from tests.stores.server import RedisServer
@@ -40,9 +40,15 @@ ROWS = {
 RATE_RPS = 3000
 SECONDS = 4
 CONNECTIONS = 64
-REQUEST = (
-    b"GET /v1/predict HTTP/1.1\r\nhost: 127.0.0.1\r\naccept: */*\r\naccept-encoding: gzip, deflate\r\n"
-    b"connection: keep-alive\r\nuser-agent: benchmark\r\n\r\n"
+REQUEST = Request(
+    method="GET",
+    headers=(
+        ("accept", "*/*"),
+        ("accept-encoding", "gzip, deflate"),
+        ("user-agent", "benchmark"),
+    ),
+    body=b"",
+    priority=False,
 )
 
 
@@ -81,17 +87,16 @@ def cpu_s(port: int) -> float:
 
 def micros_each(row: str, redis_url: str) -> float:
     """Server CPU per request, in microseconds, of one run."""
-    load = plan(Shape.parse(f"fixed:{RATE_RPS}:{SECONDS}"), Arrivals.UNIFORM, Crowd(), 1)
+    made = plan(Shape.parse(f"fixed:{RATE_RPS}:{SECONDS}"), Arrivals.UNIFORM, Crowd(), 1)
+    load = Load(made, (REQUEST,))
     with served(row, redis_url) as port:
         options = Options(connections=CONNECTIONS)
         before = cpu_s(port)
-        result = asyncio.run(
-            Generator(load, Target(port=port, method="GET"), lambda _: REQUEST, options).run()
-        )
+        result = asyncio.run(Generator(load, Target(port=port), options).run())
         spent = cpu_s(port) - before
     answered = sum(row.admitted for row in result.books.rows.values())
-    if answered != len(load.offsets):
-        raise RuntimeError(f"{row}: {answered} of {len(load.offsets)} requests were answered")
+    if answered != len(made):
+        raise RuntimeError(f"{row}: {answered} of {len(made)} requests were answered")
     return spent / answered * 1e6
 
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.arrivals import Plan
-from autoglm_throttle.traffic.result import Result
 from autoglm_throttle.traffic.ending import Ending
-from autoglm_throttle.traffic.histogram import Histogram
+from autoglm_throttle.traffic.load import Load
+from autoglm_throttle.traffic.result import Effort, Result
+from autoglm_throttle.traffic.sheet import Sheet
 from benchmarks import overload, overloaded
 from benchmarks.asgi_rows import App
 from benchmarks.ledger import Ledger
@@ -25,8 +26,10 @@ PLAN = Plan(
     offsets=array("d", OFFSETS),
     priorities=bytes([0, 0, 1, 1, 2, 2]),
     segments=array("H", [0] * 6),
-    clients=array("H", [0] * 6),
+    clients=array("I", [0] * 6),
+    kinds=array("I", [0] * 6),
     names=("all",),
+    ends_s=(4.0,),
 )
 
 
@@ -89,9 +92,12 @@ def done(served: int) -> overload.Run:
     book = ledger()
     for index in (1, 2, 3, 4):
         book.note(index, Ending.OK if index <= served else Ending.REJECTED, 0.25)
-    books = Books(PLAN)
-    books.rows[0, Priority.LOW].reasons["queue:slow"] = 2
-    return overload.Run(book, Result(books, Histogram(), 3.0, 0, False), 0.25, 0.125)
+    sheet = Sheet(len(PLAN))
+    for index in (4, 5):
+        sheet.close(index, Ending.REJECTED, 0.25)
+        sheet.refused(index, "queue:slow", None)
+    result = Result(Load(PLAN), sheet, Effort(elapsed_s=3.0))
+    return overload.Run(book, result, 0.25, 0.125)
 
 
 def test_goodput_is_of_what_the_gpu_can_do_or_of_the_load_where_that_is_less() -> None:

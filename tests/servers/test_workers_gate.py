@@ -14,8 +14,8 @@ import pytest
 from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, plan
 from autoglm_throttle.traffic.demo.child import Child
-from autoglm_throttle.traffic.generator import Generator, Options
-from autoglm_throttle.traffic.generator.wire import Target, encoder
+from autoglm_throttle.traffic.generator import Generator, Options, Target
+from autoglm_throttle.traffic.load import Load
 from benchmarks.ledger import Ledger
 from tests.servers.server import Server, ask
 from tests.servers.test_servers import UVICORN
@@ -80,13 +80,13 @@ def overload(port: int, seed: int) -> Ledger:
     of new connections one worker would get nearly all.
     """
     seconds = WARM_S + WINDOW_S
-    load = plan(Shape.parse(f"fixed:{OVERLOAD * CAPACITY_RPS}:{seconds}"), Arrivals.POISSON, Crowd(), seed)
-    ledger = Ledger(load, SLO_S, WARM_S, seconds)
+    made = plan(Shape.parse(f"fixed:{OVERLOAD * CAPACITY_RPS}:{seconds}"), Arrivals.POISSON, Crowd(), seed)
+    ledger = Ledger(made, SLO_S, WARM_S, seconds)
     options = Options(connections=WORKERS, more_connections=600, timeout_s=SLO_S, drain_s=SLO_S)
     target = Target(port=port)
 
     async def run() -> None:
-        result = await Generator(load, target, encoder(load, target), options, ledger.note).run()
+        result = await Generator(Load(made), target, options, ledger.note).run()
         assert result.balanced
 
     asyncio.run(run())

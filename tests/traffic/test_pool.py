@@ -9,9 +9,11 @@ from typing import cast
 import pytest
 
 from autoglm_throttle.traffic import files
-from autoglm_throttle.traffic.generator.connection import Connection
 from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.generator.connection import Connection
+from autoglm_throttle.traffic.generator.options import Options
 from autoglm_throttle.traffic.generator.pool import Pool
+from autoglm_throttle.traffic.generator.target import Target
 
 
 class Line:
@@ -30,7 +32,7 @@ def line() -> Connection:
 
 def pool(monkeypatch: pytest.MonkeyPatch, refusals: int, size: int = 1, more: int = 0) -> Pool:
     """A pool whose first attempts to connect are refused."""
-    made = Pool("127.0.0.1", 1, size, more, line)
+    made = Pool(Target(port=1), Options(connections=size, more_connections=more), line)
     left = refusals
 
     async def connect() -> None:
@@ -56,7 +58,8 @@ async def test_refused_connections_are_tried_again_until_one_opens(monkeypatch: 
 
 async def test_no_more_are_opened_than_the_pool_may_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = pool(monkeypatch, refusals=0, size=2, more=1)
-    await lines.fill()
+    await lines._connect()
+    await lines._connect()
     lines.want(10)
     (task,) = lines._opening
     await task
@@ -77,7 +80,7 @@ async def test_a_pool_that_was_shut_opens_nothing(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_the_most_recently_used_connection_comes_first_and_dead_ones_never() -> None:
-    lines = Pool("127.0.0.1", 1, 3, 0, line)
+    lines = Pool(Target(port=1), Options(connections=3), line)
     first, second, dead = line(), line(), line()
     for one in (first, second, dead):
         lines.opened(one)

@@ -36,7 +36,7 @@ Job = tuple[Load | Roster, Target, Options, bool]
 """A share, where to, how, and whether endings are to be told."""
 
 Said = tuple[Any, ...]
-"""``ready``, ``failed`` with a text, ``seen`` with counts and endings, ``done`` with a result, or ``gone``."""
+"""``ready``, ``failed`` with a text, ``seen`` with counts and endings, ``done`` and a result, or ``gone``."""
 
 
 class Fleet:
@@ -61,7 +61,7 @@ class Fleet:
         self._what = what
         self._observer = observer
         shares = split(what, processes)
-        self._jobs = [
+        self._jobs: list[Job] = [
             (share, target, mine, observer is not None)
             for share, mine in zip(shares, split_options(options, processes), strict=True)
         ]

@@ -17,7 +17,7 @@ from autoglm_throttle.traffic.sheet import Sheet
 COLUMNS = ("endings", "statuses", "lag_s", "response_s", "service_s", "first_byte_s", "promised_s")
 
 
-def split(what: Load | Roster, count: int) -> list[Load] | list[Roster]:
+def split(what: Load | Roster, count: int) -> Sequence[Load | Roster]:
     """The shares of so many processes: every so manieth request, or user.
 
     Raises:
