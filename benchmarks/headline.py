@@ -1,0 +1,140 @@
+"""The headline experiment: 100, 1000, 3000 and 5000 requests/s over real HTTP, with us and without.
+
+Run: ``python -m benchmarks.headline``, under ten minutes. Each row is a uvicorn process of its own with the
+simulated inference service on one core; the generator of the load lab, open loop and with even arrivals of
+10/30/60 % high, mid and low, runs on another. Beside the rows runs a control, the service with headroom and
+nothing in front of it: a round counts only if its control could answer everything, so that a slow machine
+gives no figures instead of wrong ones. ``--hold 60`` holds 5000/s for a minute; ``--full`` takes three hours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from autoglm_throttle.traffic.report import control
+from benchmarks import harness
+from benchmarks.headline_rows import cases, judgement
+from benchmarks.headline_rows.cases import Scale
+from benchmarks.headline_rows.picture import picture
+from benchmarks.headline_rows.play import play
+from benchmarks.headline_rows.table import table
+from tests.stores.server import RedisServer
+
+LONG_S = 600.0
+"""The published run lasted ten minutes."""
+
+PICTURE = Path(__file__).parents[1] / "docs" / "headline.svg"
+
+PEERS = ("slowapi", "fastapi-limiter")
+
+
+def rounds(scale: Scale) -> list[dict[str, Any]]:
+    """Every row once in each round, each round beginning with another one."""
+    by_key = {case.key: case for case in scale.cases}
+    seen = []
+    with RedisServer() as redis:
+        for number in range(scale.rounds):
+            one = {}
+            for key in control.order(list(by_key), number):
+                one[key] = play(by_key[key], scale, redis.url)
+                print(f"round {number + 1} of {scale.rounds}: {key}", file=sys.stderr, flush=True)
+            seen.append(one)
+    return seen
+
+
+def measure(scale: Scale) -> dict[str, Any]:
+    """All rounds, the judgement on each row, and the bars."""
+    seen = rounds(scale)
+    found = judgement.rows(seen, scale)
+    packages = ("uvicorn", "uvloop", "httptools", "fastapi", "redis")
+    peers = PEERS if any(case.row in PEERS for case in scale.cases) else ()
+    return {
+        **harness.machine(*packages, *peers),
+        "scale": {"shape": scale.shape, "rounds": scale.rounds},
+        "status": judgement.status(found),
+        "published": {level: asdict(one) for level, one in cases.PUBLISHED.items()},
+        "rows": found,
+        "bars": [bar.record() for bar in judgement.bars(found)],
+        "all": seen,
+    }
+
+
+def show(result: dict[str, Any]) -> None:
+    """The whole result as text, the verdict first."""
+    words = {0: "pass", 1: "fail", 3: "inconclusive: the machine was too slow, its control did not pass"}
+    print(f"{words[result['status']]}; {result['scale']['shape']}, {result['scale']['rounds']} rounds\n")
+    print("\n".join(table(result["rows"])))
+    print("\n".join(str(bar) for bar in judgement.bars(result["rows"])))
+    print(harness.line(result))
+
+
+def arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    """What was asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument(
+        "--full", action="store_true", help="20 s a level, 5 rounds, then 5000/s for ten minutes"
+    )
+    how.add_argument("--hold", type=float, metavar="SECONDS", help="5000/s for so long, fewer rows")
+    how.add_argument(
+        "--quick", action="store_true", help="seconds instead of minutes, and no figures to keep"
+    )
+    how.add_argument("--draw", action="store_true", help="only draw docs/headline.svg from the kept result")
+    parser.add_argument("--rounds", type=int, help="rounds of all rows (default 3; 5 with --full)")
+    parser.add_argument("--write", action="store_true", help="keep the result, and draw docs/headline.svg")
+    options = parser.parse_args(words)
+    if options.quick and options.write:
+        parser.error("--quick gives no figures to keep")
+    if options.rounds is not None and options.rounds < 1:
+        parser.error("--rounds must be at least 1")
+    return options
+
+
+def scales(options: argparse.Namespace) -> dict[str, Scale]:
+    """What is to be run, by the name under which it is kept."""
+    if options.quick:
+        return {"headline": cases.QUICK}
+    if options.hold is not None:
+        return {"headline_hold": cases.hold(options.hold, options.rounds or 3)}
+    chosen = cases.FULL if options.full else cases.SHORT
+    made = {"headline": Scale(chosen.shape, options.rounds or chosen.rounds)}
+    return made | ({"headline_hold": cases.hold(LONG_S, 1)} if options.full else {})
+
+
+def draw() -> None:
+    """The picture of the kept result."""
+    kept = json.loads((harness.RESULTS / "headline.json").read_text())
+    PICTURE.write_text(picture(kept["rows"]), encoding="utf-8")
+    print("drawn: docs/headline.svg")
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Measure, print, keep; the exit status is that of the judgement."""
+    logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
+    options = arguments(words)
+    if options.draw:
+        draw()
+        return 0
+    worst = 0
+    for name, scale in scales(options).items():
+        result = measure(scale)
+        show(result)
+        worst = max(worst, result["status"])
+        if options.write:
+            harness.keep(name, result)
+    if options.write and options.hold is None:
+        draw()
+    return worst
+
+
+if __name__ == "__main__":
+    sys.exit(main())

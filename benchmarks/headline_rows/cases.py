@@ -1,0 +1,154 @@
+"""What is measured: the plants, what stands in front of them, and how much load each of them gets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Plan, Shape, plan
+
+PATH = "/v1/predict"
+
+CONNECTIONS = 512
+
+USERS = 1000
+"""Callers, told apart by a header; each stays far below its own limit, which is asked for every time."""
+
+UNBOUND = 1_000_000.0
+"""Requests/s: a rate that no load here reaches, so that only the controller can refuse."""
+
+BURST_S = 1.0
+"""Seconds of its rate that a bucket saves up: the default."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A plant, and how it is protected."""
+
+    capacity_rps: float
+    """What its GPU can do."""
+    settings: Mapping[str, Any]
+    """Of the throttle."""
+    by_hand_rps: int
+    """The limit that a peer is given: it cannot find one by itself."""
+    title: str
+
+
+_RATES = ("rate_high_rps", "rate_mid_rps", "rate_low_rps")
+
+VARIANTS: dict[str, Variant] = {
+    "headroom": Variant(
+        6000.0,
+        {"policy": "adaptive", **dict.fromkeys(_RATES, UNBOUND)},
+        int(UNBOUND),
+        "the GPU can do 6000/s",
+    ),
+    "pressure": Variant(
+        4000.0,
+        {"policy": "adaptive", **dict.fromkeys(_RATES, UNBOUND), "slo_s": 1.0, "wait_budget": 0.2},
+        4000,
+        "the GPU can do 4000/s, objective 1 s",
+    ),
+    "nominal": Variant(6000.0, {"policy": "fixed"}, 1600, "fixed rates of 1000/500/100 per second"),
+}
+
+RATES_RPS = {"high": 1000.0, "mid": 500.0, "low": 100.0}
+"""The default rates, which `nominal` enforces."""
+
+
+ROWS: dict[str, str] = {
+    "bare": "the service alone",
+    "throttle": "autoglm_throttle, in memory",
+    "redis": "autoglm_throttle, users on Redis",
+    "fastapi": "FastAPI app alone",
+    "slowapi": "slowapi (FastAPI app)",
+    "fastapi-limiter": "fastapi-limiter (FastAPI app)",
+}
+"""What stands in front of the plant. The peers need a FastAPI app, so they have a bare row of their own."""
+
+OURS = ("throttle", "redis")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One server."""
+
+    variant: str
+    row: str
+
+    @property
+    def key(self) -> str:
+        """Its name in records; the control is the plant with headroom, alone."""
+        return "control" if self == CONTROL else f"{self.variant}/{self.row}"
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        return f"control: {ROWS['bare']}" if self == CONTROL else ROWS[self.row]
+
+
+CONTROL = Case("headroom", "bare")
+
+CASES: tuple[Case, ...] = (
+    CONTROL,
+    *(Case("headroom", row) for row in ("throttle", "redis", "fastapi", "slowapi", "fastapi-limiter")),
+    *(Case("pressure", row) for row in ("bare", "throttle", "redis", "slowapi", "fastapi-limiter")),
+    *(Case("nominal", row) for row in OURS),
+)
+"""Each in every round, one control for all of them: it is the same server under the same plan."""
+
+HELD: tuple[Case, ...] = (
+    CONTROL,
+    *(Case("headroom", row) for row in OURS),
+    *(Case("pressure", row) for row in ("bare", *OURS)),
+)
+"""Those that hold the highest level for long."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much of everything."""
+
+    shape: str
+    rounds: int
+    cases: tuple[Case, ...] = CASES
+
+    def plan(self, seed: int = 1) -> Plan:
+        """The requests of a run; the same for every row."""
+        return plan(Shape.parse(self.shape), Arrivals.UNIFORM, Crowd(clients=USERS), seed)
+
+
+LEVELS = "100,1000,3000,5000"
+
+SHORT = Scale(f"step:{LEVELS}:3", 3)
+"""Under ten minutes."""
+
+FULL = Scale(f"step:{LEVELS},10000:20", 5)
+"""About two hours; 10 000/s counts only where the control can do it."""
+
+QUICK = Scale("step:50,200:500ms", 1, (CONTROL, Case("pressure", "throttle")))
+"""Shows that everything works, and nothing else."""
+
+
+def hold(seconds: float, rounds: int) -> Scale:
+    """The highest level of the published run, for so long."""
+    return Scale(f"fixed:5000:{seconds:g}", rounds, HELD)
+
+
+@dataclass(frozen=True)
+class Published:
+    """The figures that this project began with."""
+
+    mean_ms: float
+    error_ratio: float
+    triggers: int
+    """How often the limiter acted."""
+
+
+PUBLISHED = {
+    "100/s": Published(42, 0.0, 0),
+    "3000/s": Published(118, 0.003, 12),
+    "5000/s": Published(205, 0.047, 89),
+}
+"""By level. They do not say which latency, nor whether refusals are errors."""

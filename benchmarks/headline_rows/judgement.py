@@ -1,0 +1,146 @@
+"""What the rounds say: each row at each level against its control, and the bars of this project."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from autoglm_throttle.traffic.report import control
+from benchmarks.headline_rows.cases import BURST_S, OURS, RATES_RPS, ROWS, Case, Scale
+from benchmarks.shared.bars import Bar
+
+Round = Mapping[str, Mapping[str, Any]]
+"""The figures of each case, by its key."""
+
+TOP = "5000/s"
+
+BEYOND = "10000/s"
+"""Shown where the control can do it; nothing is promised there."""
+
+FRACTION = 0.01
+"""By how much a count that is known beforehand may be off, beside a burst."""
+
+KEPT = 0.97
+"""Answers of ours by those of the control."""
+
+PRESSED_RPS = 3800.0
+"""Served per second by a GPU that can do 4000."""
+
+
+def points(rounds: Sequence[Round], level: str) -> list[dict[str, control.Point]]:
+    """The rounds as the control rule reads them."""
+    return [{key: _point(figures["levels"][level]) for key, figures in one.items()} for one in rounds]
+
+
+def _point(figures: Mapping[str, Any]) -> control.Point:
+    return control.Point(figures["done_ratio"], figures["p99_s"], figures["error_ratio"])
+
+
+def rows(rounds: Sequence[Round], scale: Scale) -> list[dict[str, Any]]:
+    """One record for each row and level: medians over the rounds that count, the judgement, the ratios."""
+    return [
+        {"case": case.key, "level": level, **_row(rounds, case, level)}
+        for level in scale.plan().names
+        for case in scale.cases
+    ]
+
+
+def _row(rounds: Sequence[Round], case: Case, level: str) -> dict[str, Any]:
+    seen = points(rounds, level)
+    judged = control.judge(seen, case.key)
+    counted = [one for one, point in zip(rounds, seen, strict=True) if control.counts(point)] or rounds
+    ratios = {
+        "done_of_control": control.done_ratio(seen, case.key),
+        "p99_of_control": control.p99_ratio(seen, case.key),
+    }
+    return {
+        "outcome": judged.outcome,
+        "judgement": judged.text,
+        "counted": judged.counted,
+        **{name: None if spread is None else asdict(spread) for name, spread in ratios.items()},
+        **middle([one[case.key]["levels"][level] for one in counted]),
+        "server_cpu": statistics.median(one[case.key]["server_cpu"] for one in counted),
+    }
+
+
+def middle(several: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The median of each figure; what a round does not have is left out of it."""
+    merged: dict[str, Any] = {}
+    for name, first in several[0].items():
+        values = [one[name] for one in several]
+        if isinstance(first, Mapping):
+            merged[name] = middle(values)
+        else:
+            known = [value for value in values if value is not None]
+            merged[name] = statistics.median(known) if known else None
+    return merged
+
+
+def status(found: Sequence[Mapping[str, Any]]) -> int:
+    """The exit status: 1 if ours did not do it, 3 if the machine could not have done it, else 0."""
+    outcomes = {row["outcome"] for row in found if _is_judged(row)}
+    if "fail" in outcomes:
+        return control.STATUS["fail"]
+    return control.STATUS["inconclusive" if "inconclusive" in outcomes else "pass"]
+
+
+def _is_judged(row: Mapping[str, Any]) -> bool:
+    variant, _, name = row["case"].partition("/")
+    return variant != "nominal" and name in OURS and row["level"] != BEYOND
+
+
+def bars(found: Sequence[Mapping[str, Any]]) -> Iterator[Bar]:
+    """What must be shown; a miss where too few rounds count says nothing."""
+    by = {(row["case"], row["level"]): row for row in found}
+    for (case, level), row in by.items():
+        variant, _, name = case.partition("/")
+        if name in OURS and variant == "nominal":
+            yield from _nominal(row)
+        elif name in OURS and level != BEYOND:
+            yield from _ours(row)
+    if ("pressure/bare", TOP) in by:
+        text = f"pressure at {TOP}, the service alone collapses: p99 in ms"
+        value = _ms(by["pressure/bare", TOP]["p99_s"])
+        yield Bar(text, value, 1e3 * control.P99_S, at_most=False, calm=_calm(by["pressure/bare", TOP]))
+
+
+def _ours(row: Mapping[str, Any]) -> Iterator[Bar]:
+    variant, _, name = row["case"].partition("/")
+    calm, level = _calm(row), row["level"]
+    where = f"{variant} at {level}, {ROWS[name]}"
+    pressed = variant == "pressure" and level == TOP
+    yield Bar(f"{where}: p99 ms", _ms(row["p99_s"]), 1e3 * control.P99_S, calm=calm)
+    yield Bar(f"{where}: errors", row["errors"], 0, calm=calm)
+    yield Bar(f"{where}: answered", row["done_ratio"] or 0.0, control.DONE, at_most=False, calm=calm)
+    if level == TOP:
+        kept = row["done_of_control"]["median"] if row["done_of_control"] else math.nan
+        yield Bar(f"{where}: done of control", kept, KEPT, at_most=False, calm=calm)
+    if pressed:
+        yield Bar(f"{where}: served/s", row["served_rps"], PRESSED_RPS, at_most=False, calm=calm)
+    refused = row["priorities"]["high"] if pressed else row
+    whom = "high refused" if pressed else "refused"
+    yield Bar(f"{where}: {whom}", refused["limited"] + refused["rejected"], 0, calm=calm)
+
+
+def _nominal(row: Mapping[str, Any]) -> Iterator[Bar]:
+    """The rates are known, so the refusals are: whatever of a second is above the rate."""
+    name, level = row["case"].partition("/")[2], row["level"]
+    for priority, rate_rps in RATES_RPS.items():
+        counts = row["priorities"][priority]
+        seconds = row["planned"] / float(level.removesuffix("/s"))
+        wanted = max(0.0, counts["planned"] - rate_rps * seconds)
+        off = abs(counts["limited"] + counts["rejected"] - wanted)
+        bound = FRACTION * counts["planned"] + rate_rps * BURST_S if wanted else 0.0
+        text = f"nominal at {level}, {ROWS[name]}: {priority} refused, off by"
+        yield Bar(text, off, bound, calm=_calm(row))
+
+
+def _calm(row: Mapping[str, Any]) -> bool:
+    return bool(row["outcome"] != "inconclusive")
+
+
+def _ms(time_s: float | None) -> float:
+    return math.nan if time_s is None else 1e3 * time_s

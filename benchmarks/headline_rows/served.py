@@ -1,0 +1,82 @@
+"""The servers of `benchmarks.headline`, one process each: ``python -m benchmarks.headline_rows.served``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from autoglm_throttle import Settings, Throttle, ThrottleMiddleware
+from autoglm_throttle.traffic.demo.serving import asked_for, serve
+from autoglm_throttle.traffic.simulate import BatchSpec, SimGpu, SimSpec, service
+from benchmarks.asgi_rows import App
+from benchmarks.headline_rows import peers
+from benchmarks.headline_rows.cases import CONNECTIONS, VARIANTS
+from benchmarks.headline_rows.cores import stay_on
+from benchmarks.overloaded import told
+
+SPARE = 128
+"""Connections beside those of the load: who asks for the CPU time, and who comes again."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be served."""
+
+    variant: str
+    row: str
+    redis_url: str = ""
+    core: int | None = None
+
+
+def gpu(capacity_rps: float) -> SimGpu:
+    """Batches of 128, 5 ms of each for the batch itself.
+
+    Memory is no question here, so a request takes 1 % of its usual memory: what has no limit becomes slow,
+    and does not die.
+    """
+    work = BatchSpec(max_batch=128, base_s=0.005, capacity_rps=capacity_rps)
+    return SimGpu(SimSpec(work=work, request_bytes=SimSpec().request_bytes // 100))
+
+
+def ours(sim: SimGpu, asked: Asked) -> App:
+    """Behind the throttle, which reads the simulated GPU and asks for the limit of the user each time."""
+    chosen: dict[str, Any] = {
+        "priority_header_trust": "any",
+        "identity": "header:x-user",
+        "key_secret": "benchmark of no secrets",
+        "user_limit": "100/second",
+        "address_factor": 1000.0,
+        **VARIANTS[asked.variant].settings,
+    }
+    if asked.row == "redis":
+        chosen["redis_url"] = asked.redis_url
+    return ThrottleMiddleware(service(sim), throttle=Throttle(Settings(**chosen), gpu=sim))
+
+
+def build(asked: Asked) -> App:
+    """The whole application of a row."""
+    variant = VARIANTS[asked.variant]
+    sim = gpu(variant.capacity_rps)
+    rows: dict[str, Callable[[], App]] = {
+        "bare": lambda: service(sim),
+        "throttle": lambda: ours(sim, asked),
+        "redis": lambda: ours(sim, asked),
+        "fastapi": lambda: peers.alone(sim),
+        "slowapi": lambda: peers.slowapi(sim, variant.by_hand_rps),
+        "fastapi-limiter": lambda: peers.fastapi_limiter(sim, variant.by_hand_rps),
+    }
+    return told(rows[asked.row]())
+
+
+def main() -> None:
+    """Serve what the first line of the standard input asks for."""
+    logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
+    asked = Asked(**asked_for())
+    stay_on(asked.core)
+    serve(build(asked), connections=CONNECTIONS + SPARE)
+
+
+if __name__ == "__main__":
+    main()
