@@ -25,6 +25,11 @@ async def test_predict_answers_when_the_batch_is_done() -> None:
     assert answer.json["took_s"] >= 1e-4
 
 
+async def test_predict_is_called_generate_too() -> None:
+    answer = await ask(service(SimGpu(FAST)), "POST", "/v1/generate", b'{"tokens":2}')
+    assert (answer.status, answer.json["tokens"]) == (200, 2)
+
+
 async def test_many_at_once_are_batched_and_all_answered() -> None:
     sim = SimGpu(FAST)
     app = service(sim)

@@ -144,6 +144,27 @@ def test_power_and_memory_follow_the_work() -> None:
     assert busy.memory_used_bytes == 2 * GIB + GIB // 2
 
 
+def test_the_published_memory_of_a_model_server() -> None:
+    sim = SimGpu(SimSpec(work=BatchSpec(max_batch=32)).with_published_memory())
+    seen = []
+    for number in range(32):
+        sim.submit(Item(number), 0.0)
+        seen.append(sim.sample(0.0).memory_used_bytes)
+    assert [seen[0], seen[31]] == pytest.approx([1.8e9, 25.6e9], rel=0.01)
+
+
+def test_tokens_above_the_total_memory_fail_all_as_the_sequence_starts() -> None:
+    spec = LlmSpec(kv_tokens=1_000_000, max_running=8)
+    sim = SimGpu(SimSpec(work=spec, memory_total_bytes=3 * GIB, restart_s=5.0))
+    sim.submit(Item(0, 4000, 100), 0.0)
+    sim.submit(Item(1, 5000, 100), 0.0)
+    told = sim.advance(1.0)
+    assert [(done.id, done.failed) for done in told] == [(0, "memory"), (1, "memory")]
+    assert told[0].done_s == pytest.approx(0.012 + 0.0002 + 4000 / 20_000)
+    assert sim.sample(1.0).health == "lost"
+    assert sim.sample(6.0).memory_used_bytes == 2 * GIB
+
+
 def test_memory_above_the_total_fails_all_and_takes_the_device_away() -> None:
     sim = SimGpu(SimSpec(memory_total_bytes=3 * GIB, request_bytes=GIB // 2, restart_s=5.0))
     for number in range(3):

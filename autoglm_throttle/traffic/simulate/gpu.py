@@ -82,8 +82,7 @@ class SimGpu:
                 self._fail([item], now, "too_large")
             else:
                 self._engine.add(item, now)
-                if self._memory_bytes() > self.spec.memory_total_bytes:
-                    self._vanish(now, now + self.spec.restart_s, "memory")
+                self._overflow(now)
                 self._start(now)
 
     def next_event(self) -> float | None:
@@ -227,6 +226,12 @@ class SimGpu:
             return
         if self._engine.begin(now, self._slowness):
             self._meter.begin(now, self._engine.fill)
+            self._overflow(now)
+
+    def _overflow(self, now: float) -> None:
+        """Above the total all is lost; a request takes its memory as it comes, tokens as a sequence starts."""
+        if self._memory_bytes() > self.spec.memory_total_bytes:
+            self._vanish(now, now + self.spec.restart_s, "memory")
 
     def _vanish(self, now: float, until_s: float, why: str) -> None:
         self._meter.end(now)

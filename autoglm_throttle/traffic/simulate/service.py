@@ -2,6 +2,7 @@
 
 ====== ======================== =================================================================
 POST   /v1/predict              optional ``context_tokens`` and ``tokens``; one JSON answer
+POST   /v1/generate             the same, under the name that services of the kind often give it
 POST   /v1/chat/completions     ``messages``, ``max_tokens``, ``stream``; OpenAI's form, ``usage``
 GET    /healthz                 200, or 503 while the device is gone
 GET    /sim/state               counters and one sample
@@ -51,6 +52,7 @@ class _Service:
         self._desk = Desk(sim)
         self._routes: dict[str, tuple[str, Callable[[Exchange], Awaitable[None]]]] = {
             "/v1/predict": ("POST", self._predict),
+            "/v1/generate": ("POST", self._predict),
             "/v1/chat/completions": ("POST", self._chat),
             "/healthz": ("GET", self._health),
             "/sim/state": ("GET", self._state),
