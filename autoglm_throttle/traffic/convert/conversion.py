@@ -1,0 +1,214 @@
+"""From one form of file to another, with an account of what was lost on the way."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from autoglm_throttle.traffic.convert import gor, har, vegeta
+from autoglm_throttle.traffic.convert.fill import Fill, missing
+from autoglm_throttle.traffic.convert.form import Form
+from autoglm_throttle.traffic.convert.source import Source, start_ns
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.record import End, Entry
+from autoglm_throttle.traffic.record.entry import BODY_AT_MOST
+from autoglm_throttle.version import __version__
+
+SOMEWHERE = "http://localhost"
+"""In forms that need a host, where none was given and nobody will ask it."""
+
+_BASE = re.compile(r"https?://[A-Za-z0-9._~:\[\]-]+", re.IGNORECASE)
+
+
+class Bodies(StrEnum):
+    """What a recording keeps of the bodies that an import brings."""
+
+    HASH = "hash"
+    NONE = "none"
+    FULL = "full"
+    """Up to 64 KiB; of a longer one the hash."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How to convert.
+
+    Raises:
+        TrafficError: a base URL that is not a scheme and a host.
+    """
+
+    base_url: str = ""
+    """Scheme and host of the service, such as ``http://127.0.0.1:8000``; vegeta's form needs it."""
+    bodies: Fill = field(default_factory=Fill)
+    """What stands in for bodies that were not kept, in forms that need them."""
+    keep: Bodies = Bodies.HASH
+    """What a recording keeps of the bodies that an import brings; what a recording has, it keeps."""
+
+    def __post_init__(self) -> None:
+        if self.base_url and not _BASE.fullmatch(self.base_url):
+            raise TrafficError(f"{self.base_url!r}: a base URL is a scheme and a host, http://HOST:PORT")
+
+
+@dataclass(slots=True)
+class Account:
+    """What became of a conversion."""
+
+    written: int = 0
+    """Requests."""
+    lost: tuple[str, ...] = ()
+    """What the new form has no place for."""
+    faults: list[str] = field(default_factory=list)
+    """What could not be read or written, and what was left out."""
+
+    def lines(self) -> list[str]:
+        """For people."""
+        lost = [f"lost: {', '.join(self.lost)}"] if self.lost else []
+        return [f"{self.written} requests written", *lost, *self.faults]
+
+
+def convert(source: Source, destination: Path, to: Form, options: Options | None = None) -> Account:
+    """Write a source in another form; the file appears when it is whole, with mode 0600.
+
+    Args:
+        source: what `open_source` gave.
+        destination: packed if its name ends in ``.gz``.
+        to: the form.
+        options: how.
+
+    Raises:
+        TrafficError: the file exists or cannot be written, bodies are missing (it says how many), or the
+            form needs a base URL. Nothing is written then.
+    """
+    if destination.exists() or destination.is_symlink():
+        raise TrafficError(f"{destination}: exists already")
+    try:
+        number, name = tempfile.mkstemp(prefix=f".{destination.name}.", dir=destination.parent)
+    except OSError as error:
+        raise TrafficError(f"{destination}: cannot be written: {error.strerror}") from None
+    try:
+        with os.fdopen(number, "wb") as stored:
+            account = _packed(source, stored, to, options or Options(), packed=destination.suffix == ".gz")
+        Path(name).replace(destination)
+    except OSError as error:
+        raise TrafficError(f"{destination}: cannot be written: {error.strerror}") from None
+    finally:
+        with suppress(FileNotFoundError):
+            Path(name).unlink()
+    return account
+
+
+def write(source: Source, out: BinaryIO, to: Form, options: Options | None = None) -> Account:
+    """Write a source in another form, as a stream.
+
+    Raises:
+        TrafficError: as of `convert`, except that what was written before stays.
+    """
+    return _Conversion(source, to, options or Options()).write(out)
+
+
+def _packed(source: Source, stored: BinaryIO, to: Form, options: Options, *, packed: bool) -> Account:
+    if not packed:
+        return write(source, stored, to, options)
+    # No time stamp inside: the same source gives the same bytes.
+    with closing(gzip.GzipFile(fileobj=stored, mode="wb", filename="", mtime=0)) as out:
+        return write(source, cast("BinaryIO", out), to, options)
+
+
+class _Conversion:
+    def __init__(self, source: Source, to: Form, options: Options) -> None:
+        if to is Form.VEGETA and not options.base_url:
+            raise TrafficError("targets of vegeta are absolute: give --base-url http://HOST:PORT")
+        self._source = source
+        self._options = options
+        self._base_url = options.base_url or SOMEWHERE
+        self._start_ns = start_ns(source.heading)
+        self._unfilled = 0
+        self._refused: list[str] = []
+        self._to = to
+
+    def write(self, out: BinaryIO) -> Account:
+        parts, lost = _WRITERS[self._to]
+        account = Account(lost=lost)
+        for entry in self._opened(out):
+            try:
+                part = parts(self, entry, account.written)
+            except TrafficError as problem:
+                self._refused.append(str(problem))
+                continue
+            if part is not None:
+                out.write(part)
+                account.written += 1
+        if self._unfilled:
+            raise missing(self._unfilled)
+        account.faults = [*self._source.told(), *self._refused]
+        return account
+
+    def _opened(self, out: BinaryIO) -> Iterator[Entry]:
+        """The entries, with what stands before and after all of them written."""
+        if self._to is Form.JSONL:
+            heading = replace(self._source.heading, library=self._source.heading.library or __version__)
+            out.write(heading.to_line().encode() + b"\n")
+        elif self._to is Form.HAR:
+            out.write(har.opening(__version__))
+        yield from self._source.entries()
+        if self._to is Form.JSONL:
+            out.write(End("closed", 0).to_line().encode() + b"\n")
+        elif self._to is Form.HAR:
+            out.write(har.closing())
+
+    def jsonl(self, entry: Entry, _: int) -> bytes:
+        return self._kept(entry).to_line().encode() + b"\n"
+
+    def vegeta(self, entry: Entry, _: int) -> bytes | None:
+        body = self._body(_path(entry))
+        return None if body is None else vegeta.write(entry, body, self._base_url)
+
+    def gor(self, entry: Entry, _: int) -> bytes | None:
+        body = self._body(entry)
+        host = self._base_url.partition("://")[2]
+        return None if body is None else gor.write(entry, body, self._start_ns, host)
+
+    def har(self, entry: Entry, written: int) -> bytes:
+        return har.write(_path(entry), self._start_ns, self._base_url, first=not written)
+
+    def _body(self, entry: Entry) -> bytes | None:
+        body = self._options.bodies.of(entry)
+        self._unfilled += body is None
+        return body
+
+    def _kept(self, entry: Entry) -> Entry:
+        body, keep = entry.body, self._options.keep
+        if body is None or not self._source.whole:
+            return entry
+        hashed = hashlib.sha256(body).hexdigest() if body and keep is not Bodies.NONE else ""
+        kept = body if body and keep is Bodies.FULL and len(body) <= BODY_AT_MOST else None
+        return replace(entry, body=kept, body_sha256=hashed)
+
+
+def _path(entry: Entry) -> Entry:
+    """The same entry.
+
+    Raises:
+        TrafficError: its target is no path, so no URL can be made of it.
+    """
+    if not entry.target.startswith("/"):
+        raise TrafficError(f"request {entry.id}: its target is no path")
+    return entry
+
+
+_Part = Callable[[_Conversion, Entry, int], bytes | None]
+_WRITERS: dict[Form, tuple[_Part, tuple[str, ...]]] = {
+    Form.JSONL: (_Conversion.jsonl, ()),
+    Form.VEGETA: (_Conversion.vegeta, vegeta.LOST),
+    Form.GOR: (_Conversion.gor, gor.LOST),
+    Form.HAR: (_Conversion.har, har.LOST),
+}

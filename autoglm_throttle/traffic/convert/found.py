@@ -1,0 +1,68 @@
+"""What a file of another program tells, before anything is left out of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from autoglm_throttle.traffic.errors import TrafficError
+
+NAMED = 20
+"""Faults that are told one by one; of the others only the number."""
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*([^#]*)(?:#.*)?", re.DOTALL)
+
+
+@dataclass(slots=True, kw_only=True)
+class Found:
+    """A request as a file of another program tells it; nothing of it is to be trusted."""
+
+    at_ns: int | None
+    """Nanoseconds since 1970; None where the form has no times."""
+    method: str
+    target: str
+    """Path and query, as they stand in the file."""
+    headers: list[tuple[str, str]]
+    """Lower-case names."""
+    body: bytes | None = b""
+    """None: not in the file."""
+    status: int = 0
+    ms: float = 0.0
+    kept: Mapping[str, object] = field(default_factory=dict)
+    """Fields of a recording that the file carries beside its own."""
+
+
+class Faults:
+    """What could not be read: where, and why."""
+
+    def __init__(self) -> None:
+        self.count: int = 0
+        self.named: list[str] = []
+        """The first of them."""
+
+    def add(self, where: str, why: object) -> None:
+        """One more."""
+        self.count += 1
+        if len(self.named) < NAMED:
+            self.named.append(f"{where}: {why}")
+
+    def lines(self) -> list[str]:
+        """All of them in lines of text."""
+        more = self.count - len(self.named)
+        return [*self.named, f"and {more} more"] if more else list(self.named)
+
+
+def target_of(url: str) -> str:
+    """Path and query of an absolute URL, or of a path.
+
+    Raises:
+        TrafficError: it is neither.
+    """
+    match = _URL.fullmatch(url)
+    rest = match[1] if match else url.partition("#")[0]
+    if match and not rest.startswith("/"):
+        rest = f"/{rest}"
+    if not rest.startswith("/"):
+        raise TrafficError("neither an absolute URL nor a path")
+    return rest

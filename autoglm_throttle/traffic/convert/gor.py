@@ -1,0 +1,149 @@
+"""The files of GoReplay (``.gor``): raw requests and answers, each with a line before and a line after it.
+
+The line before is ``KIND ID START LATENCY``: kind 1 is a request, 2 its answer, 3 the answer to a replay of
+it; start and latency are nanoseconds. Older files have no latency. The line after is made of three monkeys.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+from autoglm_throttle.traffic.convert.found import Faults, Found, target_of
+from autoglm_throttle.traffic.convert.message import decoded, parse
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.record.entry import LINE_AT_MOST, Entry
+
+LOST = ("clients", "priorities as decided", "decisions", "times to the first byte")
+"""What the form has no place for."""
+
+MONKEYS = "\U0001f435\U0001f648\U0001f649".encode()
+ASKED, ANSWERED = b"1", b"2"
+
+WAITING = 1_000
+"""Requests that wait for their answer further down in the file; then they are given on without it."""
+
+_ABOUT = re.compile(rb"([123]) ([!-~]{1,200}) (\d{1,19})(?: (-?\d{1,19}))?\s*")
+_STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
+
+
+@dataclass(slots=True)
+class _Block:
+    """What stands between two lines of monkeys."""
+
+    line: int
+    """Its number in the file, from 1."""
+    parts: list[bytes] = field(default_factory=list)
+    size: int = 0
+
+    def add(self, part: bytes) -> None:
+        """One more line, or a part of one; nothing is held of what is too large."""
+        self.size += len(part)
+        if self.size > LINE_AT_MOST:
+            self.parts.clear()
+        else:
+            self.parts.append(part)
+
+
+def read(stored: BinaryIO, faults: Faults) -> Iterator[Found]:
+    """The requests of a file, with the status and the time of their answers where these are in it."""
+    waiting: dict[bytes, Found] = {}
+    answered: set[bytes] = set()
+    for block in _blocks(stored):
+        try:
+            _enter(block, waiting, answered)
+        except TrafficError as problem:
+            faults.add(f"line {block.line}", problem)
+        while waiting and (len(waiting) > WAITING or next(iter(waiting)) in answered):
+            serial = next(iter(waiting))
+            answered.discard(serial)
+            yield waiting.pop(serial)
+    yield from waiting.values()
+
+
+def write(entry: Entry, body: bytes, start_ns: int, host: str) -> bytes:
+    """A request, and its answer if there was one: its first line alone, since no more of it is recorded.
+
+    Args:
+        entry: the request.
+        body: of it.
+        start_ns: when the recording began, in nanoseconds since 1970.
+        host: of the service.
+
+    Raises:
+        TrafficError: the body holds the line that would end it.
+    """
+    if b"\n" + MONKEYS in b"\n" + body:
+        raise TrafficError(f"request {entry.id}: its body holds the line of GoReplay that would end it")
+    at_ns = start_ns + round(entry.t_s * 1e6) * 1_000
+    lines = [f"{entry.method} {entry.target} HTTP/1.1", f"host: {host}"]
+    lines += [f"{name}: {value}" for name, value in entry.headers if name not in ("host", "content-length")]
+    if body or any(name == "content-length" for name, _ in entry.headers):
+        lines.append(f"content-length: {len(body)}")
+    head = "\r\n".join((*lines, "", "")).encode("ascii")
+    asked = _framed(f"1 {entry.id:024x} {at_ns} 0", head + body)
+    if not entry.status:
+        return asked
+    took_ns = round(entry.ms * 1e3) * 1_000
+    answer = f"HTTP/1.1 {entry.status} \r\ncontent-length: 0\r\n\r\n".encode("ascii")
+    return asked + _framed(f"2 {entry.id:024x} {at_ns + took_ns} {took_ns}", answer)
+
+
+def _framed(about: str, payload: bytes) -> bytes:
+    return about.encode("ascii") + b"\n" + payload + b"\n" + MONKEYS + b"\n"
+
+
+def _blocks(stored: BinaryIO) -> Iterator[_Block]:
+    number, begins = 1, True
+    block = _Block(number)
+    while part := stored.readline(LINE_AT_MOST):
+        ends = part.endswith(b"\n")
+        if begins and part.rstrip(b"\r\n") == MONKEYS:
+            yield block
+            block = _Block(number + 1)
+        else:
+            block.add(part)
+        number += ends
+        begins = ends
+    if block.size and b"".join(block.parts).strip():
+        yield block
+
+
+def _enter(block: _Block, waiting: dict[bytes, Found], answered: set[bytes]) -> None:
+    if block.size > LINE_AT_MOST:
+        raise TrafficError(f"longer than {LINE_AT_MOST} bytes")
+    about = _ABOUT.fullmatch(block.parts[0]) if block.parts else None
+    if about is None:
+        raise TrafficError("expected KIND ID START LATENCY")
+    kind, serial, at_ns, latency_ns = about.groups()
+    payload = b"".join(block.parts[1:]).removesuffix(b"\n")
+    if kind == ASKED:
+        waiting[serial] = _request(int(at_ns), payload)
+    elif kind == ANSWERED and serial in waiting:
+        _answer(waiting[serial], payload, int(at_ns), int(latency_ns or 0))
+        answered.add(serial)
+
+
+def _request(at_ns: int, payload: bytes) -> Found:
+    first, headers, body = parse(payload)
+    words = first.split(" ")
+    if len(words) != 3 or not words[2].startswith("HTTP/1."):
+        raise TrafficError("expected METHOD TARGET HTTP/1.1")
+    return Found(
+        at_ns=at_ns,
+        method=words[0],
+        target=target_of(words[1]),
+        headers=headers,
+        body=decoded(headers, body),
+    )
+
+
+def _answer(found: Found, payload: bytes, at_ns: int, latency_ns: int) -> None:
+    status = _STATUS.match(payload)
+    if status is None:
+        raise TrafficError("expected HTTP/1.1 STATUS")
+    found.status = int(status[1])
+    took_ns = latency_ns if latency_ns > 0 else at_ns - (found.at_ns or 0)
+    found.ms = max(0, took_ns) / 1e6

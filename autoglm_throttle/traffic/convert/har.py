@@ -1,0 +1,181 @@
+"""HAR 1.2: the archives that browsers and proxies write, one JSON document each.
+
+What the form has no place for goes into ``_autoglm``, a field of our own (names that begin with an underscore
+are free), so nothing is lost. A document is written as a stream and read as one, one request at a time.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, BinaryIO
+
+from autoglm_throttle.traffic.convert.elements import Window
+from autoglm_throttle.traffic.convert.found import Faults, Found, target_of
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.record.entry import Entry
+
+LOST: tuple[str, ...] = ()
+"""What the form has no place for."""
+
+OURS = "_autoglm"
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+_KEPT = ("id", "client", "priority", "decision", "reason", "ttfb_ms", "body_len", "body_sha256")
+"""Fields of a recording that go into `OURS`."""
+
+
+def read(stored: BinaryIO, faults: Faults) -> Iterator[Found]:
+    """The requests of a document; what cannot be read is a fault with its line number.
+
+    After a fault of the JSON itself nothing more can be read, since nothing tells where the next one begins.
+    """
+    window = Window(stored)
+    try:
+        window.enter("log", "entries")
+        for line, element in window.elements():
+            try:
+                yield _found(element)
+            except TrafficError as problem:
+                faults.add(f"line {line}", problem)
+    except TrafficError as problem:
+        faults.add("the rest is lost", problem)
+
+
+def opening(version: str) -> bytes:
+    """What stands before the first request."""
+    creator = json.dumps({"name": "autoglm_throttle", "version": version})
+    return f'{{"log": {{"version": "1.2", "creator": {creator}, "entries": ['.encode()
+
+
+def closing() -> bytes:
+    """What stands after the last request."""
+    return b"\n]}}\n"
+
+
+def write(entry: Entry, start_ns: int, base_url: str, *, first: bool) -> bytes:
+    """A request.
+
+    Args:
+        entry: the request.
+        start_ns: when the recording began, in nanoseconds since 1970.
+        base_url: scheme and host of the service, without a slash at the end.
+        first: whether none stands before it.
+    """
+    at_us = start_ns // 1_000 + round(entry.t_s * 1e6)
+    first_ms = entry.ms if entry.ttfb_ms is None else min(entry.ttfb_ms, entry.ms)
+    ours = {name: getattr(entry, name) for name in _KEPT}
+    element: dict[str, Any] = {
+        "startedDateTime": (EPOCH + timedelta(microseconds=at_us)).isoformat(timespec="microseconds"),
+        "time": entry.ms,
+        "request": _request(entry, base_url, ours),
+        "response": _response(entry.status),
+        "cache": {},
+        "timings": {"send": 0, "wait": first_ms, "receive": round(entry.ms - first_ms, 3)},
+        OURS: ours,
+    }
+    return (b"\n" if first else b",\n") + json.dumps(element).encode()
+
+
+def _request(entry: Entry, base_url: str, ours: dict[str, Any]) -> dict[str, Any]:
+    request: dict[str, Any] = {
+        "method": entry.method,
+        "url": base_url + entry.target,
+        "httpVersion": "HTTP/1.1",
+        "cookies": [],
+        "headers": [{"name": name, "value": value} for name, value in entry.headers],
+        "queryString": [],
+        "headersSize": -1,
+        "bodySize": entry.body_len if entry.body is None else len(entry.body),
+    }
+    if entry.body is None:
+        return request
+    try:
+        text = entry.body.decode()
+    except UnicodeDecodeError:
+        ours["body_b64"] = base64.b64encode(entry.body).decode()
+    else:
+        request["postData"] = {"mimeType": dict(entry.headers).get("content-type", ""), "text": text}
+    return request
+
+
+def _response(status: int) -> dict[str, Any]:
+    return {
+        "status": status,
+        "statusText": "",
+        "httpVersion": "HTTP/1.1",
+        "cookies": [],
+        "headers": [],
+        "content": {"size": -1, "mimeType": ""},
+        "redirectURL": "",
+        "headersSize": -1,
+        "bodySize": -1,
+    }
+
+
+def _found(element: object) -> Found:
+    try:
+        return _request_of(_object(element))
+    except (KeyError, TypeError, ValueError, OverflowError) as problem:
+        raise TrafficError(_why(problem)) from None
+
+
+def _request_of(element: Mapping[str, Any]) -> Found:
+    request, response = _object(element["request"]), element.get("response")
+    ours = element.get(OURS)
+    kept = ours if isinstance(ours, dict) else {}
+    status = response.get("status") if isinstance(response, dict) else 0
+    took_ms = element.get("time")
+    return Found(
+        at_ns=_nanoseconds(_text(element["startedDateTime"])),
+        method=_text(request["method"]),
+        target=target_of(_text(request["url"])),
+        headers=[
+            (_text(_object(pair)["name"]).lower(), _text(pair["value"]))
+            for pair in request.get("headers", ())
+        ],
+        body=_body(request, kept),
+        status=status if type(status) is int and 0 <= status <= 999 else 0,
+        ms=float(took_ms) if isinstance(took_ms, (int, float)) and took_ms > 0 else 0.0,
+        kept={name: kept[name] for name in _KEPT if name in kept},
+    )
+
+
+def _body(request: Mapping[str, Any], ours: Mapping[str, Any]) -> bytes | None:
+    if "body_b64" in ours:
+        return base64.b64decode(_text(ours["body_b64"]), validate=True)
+    sent = request.get("postData")
+    if isinstance(sent, dict) and isinstance(sent.get("text"), str):
+        return str(sent["text"]).encode("utf-8", "surrogatepass")
+    size = request.get("bodySize")
+    return None if (type(size) is int and size > 0) or sent else b""
+
+
+def _nanoseconds(stamp: str) -> int:
+    moment = datetime.fromisoformat(stamp)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return (moment - EPOCH) // timedelta(microseconds=1) * 1_000
+
+
+def _object(found: object) -> Mapping[str, Any]:
+    if not isinstance(found, dict):
+        raise TypeError
+    return found
+
+
+def _text(found: object) -> str:
+    if not isinstance(found, str):
+        raise TypeError
+    return found
+
+
+def _why(problem: Exception) -> str:
+    if isinstance(problem, KeyError):
+        return f"{problem.args[0]} is missing"
+    if isinstance(problem, binascii.Error):
+        return "body_b64 is not base64"
+    return "a part of it is of another type, or no time"

@@ -1,0 +1,109 @@
+"""A file of any form as recorded requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Protocol
+
+from autoglm_throttle.settings.record_fields import NEVER_RECORDED
+from autoglm_throttle.traffic.convert.form import Form, recognise
+from autoglm_throttle.traffic.convert.imported import EPOCH, Imported
+from autoglm_throttle.traffic.record import Entry, Heading, Recording, Redaction, open_recording
+
+
+class Source(Protocol):
+    """Recorded requests."""
+
+    heading: Heading
+    """What the file says of all of them."""
+    whole: bool
+    """Whether entries carry bodies that a recording need not keep."""
+
+    def entries(self) -> Iterator[Entry]:
+        """All of them; each call reads the file anew."""
+        ...
+
+    def told(self) -> list[str]:
+        """What could not be read, and what was left out, so far."""
+        ...
+
+
+class Kept:
+    """A recording of ours. Fields that may never be recorded are left out however they came into it.
+
+    Args:
+        recording: the file.
+        redaction: applied once more; None: as it was recorded.
+    """
+
+    whole = False
+
+    def __init__(self, recording: Recording, redaction: Redaction | None = None) -> None:
+        self._recording = recording
+        self._redaction = redaction
+        self._fields = 0
+        self.heading: Heading = recording.heading
+
+    def entries(self) -> Iterator[Entry]:
+        """All entries in order of time."""
+        self._fields = 0
+        for entry in self._recording.entries():
+            yield self._sifted(entry)
+
+    def _sifted(self, entry: Entry) -> Entry:
+        headers, target = entry.headers, entry.target
+        if self._redaction is not None:
+            pairs = [(name.encode("ascii"), value.encode("ascii")) for name, value in headers]
+            headers, target = tuple(self._redaction.fields(pairs)), self._redaction.target_of(target)
+        headers = tuple(pair for pair in headers if pair[0] not in NEVER_RECORDED)
+        self._fields += len(entry.headers) - len(headers)
+        return (
+            entry
+            if (headers, target) == (entry.headers, entry.target)
+            else replace(entry, headers=headers, target=target)
+        )
+
+    def told(self) -> list[str]:
+        """What could not be read, and what was left out, so far."""
+        faults = self._recording.faults
+        more = len(faults) - len(faults.told)
+        lines = [*faults.told, *([f"and {more} more"] if more else [])]
+        if self._fields:
+            lines.append(f"{self._fields} header fields were left out")
+        return lines
+
+
+def open_source(
+    path: Path,
+    form: Form | None = None,
+    redaction: Redaction | None = None,
+    times_s: Sequence[float] | None = None,
+) -> Source:
+    """Open a file of any form.
+
+    Args:
+        path: the file.
+        form: what it is; None: told by how it begins.
+        redaction: what may be kept; None: what was recorded, or what a recorder keeps by default.
+        times_s: when the requests are to come, for a form without times.
+
+    Raises:
+        TrafficError: it cannot be read, or is of no known form.
+    """
+    chosen = form or recognise(path)
+    if chosen is Form.JSONL:
+        return Kept(open_recording(path), redaction)
+    return Imported(path, chosen, redaction, times_s)
+
+
+def start_ns(heading: Heading) -> int:
+    """When a recording began, in nanoseconds since 1970; 0 where it does not say."""
+    try:
+        moment = datetime.fromisoformat(heading.start)
+    except ValueError:
+        return 0
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (moment - EPOCH) // timedelta(microseconds=1) * 1_000

@@ -1,0 +1,150 @@
+"""Which part of a recording is played, and how fast: pure functions of its times."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from autoglm_throttle.traffic.arrivals import MAX_PLANNED
+from autoglm_throttle.traffic.errors import TrafficError
+
+_HASHED = re.compile(r"[0-9a-f]{8,}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """What is taken of a recording, in this order: interval, sample, shorter gaps, speed, loops.
+
+    Raises:
+        TrafficError: a number out of its range, both a speed and a rate, or a replay without an end.
+    """
+
+    speed: float = 1.0
+    """2 plays twice as fast."""
+    rate_rps: float | None = None
+    """The mean rate to play at, instead of a speed."""
+    loops: int | None = 1
+    """How often it is played; None: again and again until ``duration_s``."""
+    duration_s: float | None = None
+    """Where the replay ends, in seconds of the replay; None: with its last loop."""
+    max_gap_s: float | None = None
+    """Longer gaps of the recording are shortened to this, before ``speed`` acts on them."""
+    sample: float = 1.0
+    """Share of the clients that are kept, each with all of its requests."""
+    from_s: float | None = None
+    """Earlier requests of the recording are left out; counted from its start."""
+    to_s: float | None = None
+    """Requests from here on are left out."""
+
+    def __post_init__(self) -> None:
+        faults = [*self._numbers(), *self._together()]
+        if faults:
+            raise TrafficError("; ".join(faults))
+
+    def _numbers(self) -> Iterable[str]:
+        for name, number in (
+            ("speed", self.speed),
+            ("rate", self.rate_rps),
+            ("duration", self.duration_s),
+            ("max_gap", self.max_gap_s),
+        ):
+            if number is not None and not 0.0 < number < math.inf:
+                yield f"{name} must be a finite number above 0, not {number!r}"
+        if not 0.0 < self.sample <= 1.0:
+            yield f"sample must be above 0 and at most 1, not {self.sample!r}"
+        if self.loops is not None and self.loops < 1:
+            yield f"loops must be at least 1, not {self.loops!r}"
+
+    def _together(self) -> Iterable[str]:
+        if self.loops is None and self.duration_s is None:
+            yield "a replay that goes on forever needs a duration"
+        if self.rate_rps is not None and self.speed != 1.0:
+            yield "speed and rate cannot both be given: a rate sets the speed"
+        first_s = 0.0 if self.from_s is None else self.from_s
+        if not (first_s >= 0.0 and (self.to_s is None or self.to_s > first_s)):
+            yield f"an interval begins at 0 or later and ends after it, not {self.from_s!r} to {self.to_s!r}"
+
+    def keeps(self, t_s: float, client: str, serial: int) -> bool:
+        """Whether a recorded request is played.
+
+        Args:
+            t_s: when it came, in seconds from the start of the recording.
+            client: whose it is; each request without a client is a client of its own.
+            serial: its number in the recording.
+        """
+        if self.from_s is not None and t_s < self.from_s:
+            return False
+        if self.to_s is not None and t_s >= self.to_s:
+            return False
+        return self.sample >= 1.0 or _lot(client, serial) < self.sample
+
+    def offsets(self, times_s: Sequence[float]) -> array[float]:
+        """When the kept requests are sent, loop after loop: seconds from the start of the replay.
+
+        Request ``n`` of the result is request ``n % len(times_s)`` of the recording.
+
+        Args:
+            times_s: of the kept requests, in order.
+
+        Raises:
+            TrafficError: nothing was kept, times that fall, a loop that takes no time,
+                or more requests than a plan can hold.
+        """
+        once = _shortened(times_s, self.max_gap_s)
+        speed, period_s = self._pace(once)
+        for index, offset_s in enumerate(once):
+            once[index] = offset_s / speed
+        wanted = self._wanted(len(once), period_s)
+        offsets = array("d")
+        for loop in range(math.ceil(wanted)):
+            offsets.extend(once if loop == 0 else array("d", (loop * period_s + at_s for at_s in once)))
+        if self.duration_s is not None:
+            while offsets and offsets[-1] >= self.duration_s:
+                offsets.pop()
+        return offsets
+
+    def _pace(self, once: array[float]) -> tuple[float, float]:
+        """The speed, and the length of a loop at that speed: its span and one mean gap."""
+        span_s, count = once[-1], len(once)
+        if span_s == 0.0:
+            return 1.0, 0.0 if self.rate_rps is None else count / self.rate_rps
+        speed = self.speed if self.rate_rps is None else self.rate_rps * span_s / (count - 1)
+        return speed, span_s * count / (count - 1) / speed
+
+    def _wanted(self, count: int, period_s: float) -> float:
+        """How many loops, the last one perhaps begun only."""
+        loops = math.inf if self.loops is None else float(self.loops)
+        if loops > 1.0:
+            if period_s == 0.0:
+                raise TrafficError("all requests came at once, so a loop takes no time: give a rate")
+            if self.duration_s is not None:
+                loops = min(loops, max(1.0, self.duration_s / period_s))
+        if loops * count > MAX_PLANNED:
+            raise TrafficError(f"{loops * count:.0f} requests, but a plan can hold only {MAX_PLANNED}")
+        return loops
+
+
+def _shortened(times_s: Sequence[float], max_gap_s: float | None) -> array[float]:
+    """Seconds from the first request, no gap longer than allowed."""
+    if not times_s:
+        raise TrafficError("nothing to replay: no request is left of the recording")
+    if any(later < earlier for earlier, later in pairwise(times_s)):
+        raise TrafficError("the times of a recording must not fall")
+    left_out_s = 0.0
+    offsets = array("d", [0.0])
+    for earlier, later in pairwise(times_s):
+        if max_gap_s is not None:
+            left_out_s += max(0.0, later - earlier - max_gap_s)
+        offsets.append(max(offsets[-1], later - times_s[0] - left_out_s))
+    return offsets
+
+
+def _lot(client: str, serial: int) -> float:
+    """A number from 0 up to 1 that depends on the client alone, as where the recorder samples."""
+    text = client if _HASHED.match(client) else hashlib.sha256((client or f"#{serial}").encode()).hexdigest()
+    return int(text[:8], 16) / 2**32

@@ -1,0 +1,169 @@
+"""What became of the same requests when they were recorded and when they were played."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.histogram import Histogram
+from autoglm_throttle.traffic.replay.prepare import DECISIONS, Recorded, Replay
+from autoglm_throttle.traffic.result import Result
+from autoglm_throttle.traffic.sheet import OPEN, UNSENT, Sheet
+
+SECONDS = 20
+"""The most different ones are listed."""
+
+PERCENTILES = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
+
+Outcome = tuple[str, int]
+"""Decision and status."""
+
+Times = tuple[Histogram, Histogram]
+"""Recorded and replayed."""
+
+
+@dataclass(slots=True)
+class _Second:
+    """One second of the replay."""
+
+    recorded: Counter[Outcome] = field(default_factory=Counter)
+    replayed: Counter[Outcome] = field(default_factory=Counter)
+
+    @property
+    def differ(self) -> int:
+        """How many requests would have to end otherwise to make both alike."""
+        return (self.recorded - self.replayed).total()
+
+
+def differences(replay: Replay, result: Result) -> dict[str, Any]:
+    """What became of the same requests when they were recorded and when they were played.
+
+    Requests that were not sent, or had not ended, are left out on both sides. Which of many equal requests
+    a limiter refuses is chance, so the measure of difference is not taken one by one, but by second:
+    ``differ`` counts the requests of each second that would have to end otherwise.
+
+    Returns:
+        Ready for JSON: ``requests`` compared; ``decisions`` and ``statuses`` (0 is no answer), each with
+        ``recorded`` and ``replayed`` counts; ``served``, percentiles of the time from arrival to end then
+        and from write to end now; ``changed``, one by one, and ``differ``, by second, each with
+        ``requests`` and ``ratio``; and ``seconds``, the 20 most different of the replay.
+    """
+    seconds, served, changed = _compared(replay, result)
+    whole = _Second()
+    for second in seconds.values():
+        whole.recorded.update(second.recorded)
+        whole.replayed.update(second.replayed)
+    requests = whole.recorded.total()
+    differ = sum(second.differ for second in seconds.values())
+    return {
+        "requests": requests,
+        "decisions": _beside(whole, lambda outcome: outcome[0]),
+        "statuses": _beside(whole, lambda outcome: str(outcome[1])),
+        "served": {
+            name: {"recorded": served[0].percentile(share), "replayed": served[1].percentile(share)}
+            for name, share in PERCENTILES.items()
+        },
+        "changed": {"requests": changed, "ratio": changed / requests if requests else 0.0},
+        "differ": {"requests": differ, "ratio": differ / requests if requests else 0.0},
+        "seconds": list(islice(_worst(seconds), SECONDS)),
+    }
+
+
+def exceeds(found: Mapping[str, Any], limit: float) -> bool:
+    """Whether a comparison differs by more than allowed.
+
+    Args:
+        found: what `differences` gave.
+        limit: share of the requests, 0..1.
+    """
+    return bool(found["differ"]["ratio"] > limit)
+
+
+def told(found: Mapping[str, Any]) -> list[str]:
+    """A comparison in lines of text."""
+    lines = [f"{'':<12}{'recorded':>12}{'replayed':>12}"]
+    for table in ("decisions", "statuses"):
+        for name, counts in found[table].items():
+            lines.append(f"{name:<12}{counts['recorded']:>12}{counts['replayed']:>12}")
+    for name, times in found["served"].items():
+        both = "".join(f"{'-' if time is None else f'{1e3 * time:.1f} ms':>12}" for time in times.values())
+        lines.append(f"{'served ' + name.removesuffix('_s'):<12}{both}")
+    differ, changed = found["differ"], found["changed"]
+    lines.append(
+        f"{differ['requests']} of {found['requests']} requests ({100.0 * differ['ratio']:.2f} %) ended"
+        f" otherwise, counted by second; {changed['requests']} one by one"
+    )
+    lines += [f"  second {row['second']}: {_row(row)}" for row in found["seconds"]]
+    return lines
+
+
+def _row(row: Mapping[str, Any]) -> str:
+    sides = (
+        ", ".join(f"{name} {count}" for name, count in row[side].items()) for side in ("recorded", "replayed")
+    )
+    return f"{row['differ']} of {row['requests']} otherwise: {' -> '.join(sides)}"
+
+
+def _compared(replay: Replay, result: Result) -> tuple[dict[int, _Second], Times, int]:
+    plan, sheet, recorded = result.load.plan, result.sheet, replay.recorded
+    seconds: dict[int, _Second] = {}
+    served = (Histogram(), Histogram())
+    changed = 0
+    for index, number in enumerate(sheet.endings):
+        if number in (OPEN, UNSENT):
+            continue
+        before, after = _then(recorded, index % len(recorded)), _now(sheet, index)
+        second = seconds.setdefault(int(plan.offsets[index]), _Second())
+        second.recorded[before] += 1
+        second.replayed[after] += 1
+        changed += before != after
+        if _is_served(before):
+            served[0].record(recorded.ms[index % len(recorded)] / 1e3)
+        if Ending(number).served:
+            served[1].record(sheet.service_s[index])
+    return seconds, served, changed
+
+
+def _then(recorded: Recorded, index: int) -> Outcome:
+    return DECISIONS[recorded.decisions[index]], recorded.statuses[index]
+
+
+def _now(sheet: Sheet, index: int) -> Outcome:
+    ending, status = Ending(sheet.endings[index]), sheet.statuses[index]
+    if ending.refused or ending is Ending.DEGRADED:
+        return ending.label, status
+    return "admitted" if status else "none", status
+
+
+def _is_served(outcome: Outcome) -> bool:
+    return 200 <= outcome[1] < 400
+
+
+def _beside(whole: _Second, name: Callable[[Outcome], str]) -> dict[str, dict[str, int]]:
+    table: dict[str, dict[str, int]] = {}
+    for outcome in sorted(whole.recorded.keys() | whole.replayed.keys()):
+        row = table.setdefault(name(outcome), {"recorded": 0, "replayed": 0})
+        row["recorded"] += whole.recorded[outcome]
+        row["replayed"] += whole.replayed[outcome]
+    return table
+
+
+def _worst(seconds: Mapping[int, _Second]) -> Iterator[dict[str, Any]]:
+    for number, second in sorted(seconds.items(), key=lambda pair: (-pair[1].differ, pair[0])):
+        if not second.differ:
+            return
+        yield {
+            "second": number,
+            "requests": second.recorded.total(),
+            "differ": second.differ,
+            "recorded": _named(second.recorded),
+            "replayed": _named(second.replayed),
+        }
+
+
+def _named(counts: Counter[Outcome]) -> dict[str, int]:
+    return {f"{decision} {status}": counts[decision, status] for decision, status in sorted(counts)}

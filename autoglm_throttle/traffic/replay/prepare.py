@@ -1,0 +1,169 @@
+"""From recorded requests to a load, with what became of them at the time beside it."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from autoglm_throttle.model import Priority
+from autoglm_throttle.traffic.arrivals import Plan
+from autoglm_throttle.traffic.convert.fill import Fill, missing
+from autoglm_throttle.traffic.load import Load, Request
+from autoglm_throttle.traffic.record.entry import Entry
+from autoglm_throttle.traffic.replay.cut import Cut
+
+UNSTATED = Priority.MID
+"""Where neither the throttle nor the client said a priority: the default of ``PRIORITY_DEFAULT``."""
+
+OF_THE_CONNECTION = frozenset(
+    (
+        "connection",
+        "content-length",
+        "expect",
+        "host",
+        "keep-alive",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    )
+)
+"""Fields that say how one connection carried a request: the sender writes its own."""
+
+DECISIONS = ("none", "admitted", "degraded", "limited", "rejected")
+"""What became of a request as a limiter sees it; ``none`` is no answer and no word of a throttle."""
+
+
+@dataclass(slots=True)
+class Recorded:
+    """What became of the played requests when they were recorded, in order."""
+
+    statuses: array[int] = field(default_factory=lambda: array("H"))
+    decisions: bytearray = field(default_factory=bytearray)
+    """Indices into `DECISIONS`."""
+    ms: array[float] = field(default_factory=lambda: array("f"))
+    """From arrival to the end."""
+
+    def note(self, entry: Entry) -> None:
+        """One more."""
+        self.statuses.append(entry.status)
+        self.decisions.append(DECISIONS.index(decision(entry)))
+        self.ms.append(entry.ms)
+
+    def __len__(self) -> int:
+        return len(self.statuses)
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A load made from a recording."""
+
+    load: Load
+    recorded: Recorded
+    """One loop of it: request ``n`` of the plan is number ``n % len(recorded)``."""
+
+
+def decision(entry: Entry) -> str:
+    """The recorded decision, or where no throttle looked what the status says of it."""
+    if entry.decision in DECISIONS[2:]:
+        return entry.decision
+    if entry.decision:
+        return "admitted"
+    return {0: "none", 429: "limited", 503: "rejected"}.get(entry.status, "admitted")
+
+
+def prepare(
+    entries: Iterable[Entry],
+    cut: Cut | None = None,
+    bodies: Fill | None = None,
+    *,
+    priority_header: str = "x-priority",
+    decided: bool = False,
+) -> Replay:
+    """The load that a recording stands for.
+
+    Requests that look alike share one kind, so what is kept in memory is every different request once and
+    about 30 bytes for each of all. Priority fields are sent as they were recorded.
+
+    Args:
+        entries: in order of time.
+        cut: which of them, and how fast; None: all, as fast as they came.
+        bodies: what stands in for bodies that were not kept.
+        priority_header: in which field requests state their priority; lower case.
+        decided: state the priority that the throttle decided on also where the recorded request stated
+            none: right where the service under test cannot know what decided it then, such as a key.
+
+    Raises:
+        TrafficError: nothing is left to play, bodies are missing (it says how many), or the cut does not
+            fit the recording.
+    """
+    chosen, fill = cut or Cut(), bodies or Fill()
+    cast = _Cast(priority_header, decided=decided)
+    times, unfilled = array("d"), 0
+    for entry in entries:
+        if not chosen.keeps(entry.t_s, entry.client, entry.id):
+            continue
+        body = fill.of(entry)
+        if body is None:
+            unfilled += 1
+            continue
+        times.append(entry.t_s)
+        cast.add(entry, body)
+    if unfilled:
+        raise missing(unfilled)
+    offsets = chosen.offsets(times)
+    return Replay(cast.load(offsets, chosen.duration_s), cast.recorded)
+
+
+class _Cast:
+    """Who says what: the columns of a plan, gathered for one loop."""
+
+    def __init__(self, priority_header: str, *, decided: bool) -> None:
+        self.recorded = Recorded()
+        self._header = priority_header
+        self._decided = decided
+        self._kinds: dict[Request, int] = {}
+        self._clients: dict[str, int] = {}
+        self._columns = (array("I"), array("I"), bytearray())
+
+    def add(self, entry: Entry, body: bytes) -> None:
+        """One more request."""
+        priority, stated = self._priority(entry)
+        request = Request(
+            method=entry.method,
+            target=entry.target,
+            headers=tuple(pair for pair in entry.headers if pair[0] not in OF_THE_CONNECTION),
+            body=body,
+            priority=self._decided and not stated and entry.priority == priority.label,
+        )
+        kinds, clients, priorities = self._columns
+        kinds.append(self._kinds.setdefault(request, len(self._kinds)))
+        clients.append(self._clients.setdefault(entry.client, len(self._clients)))
+        priorities.append(priority)
+        self.recorded.note(entry)
+
+    def load(self, offsets: array[float], duration_s: float | None) -> Load:
+        """The load of all loops."""
+        kinds, clients, priorities = self._columns
+        count = len(offsets)
+        loops = -(-count // len(kinds))
+        plan = Plan(
+            offsets=offsets,
+            priorities=bytes(priorities * loops)[:count],
+            segments=array("H", bytes(2 * count)),
+            clients=(clients * loops)[:count],
+            kinds=(kinds * loops)[:count],
+            names=("replay",),
+            ends_s=(offsets[-1] if duration_s is None else min(duration_s, offsets[-1]),),
+        )
+        return Load(plan, tuple(self._kinds), tuple(self._clients))
+
+    def _priority(self, entry: Entry) -> tuple[Priority, bool]:
+        """The priority it counts as, and whether the client stated one."""
+        stated = next((value for name, value in entry.headers if name == self._header), None)
+        for word in (entry.priority, stated or ""):
+            if word.strip().upper() in Priority.__members__:
+                return Priority[word.strip().upper()], stated is not None
+        return UNSTATED, stated is not None
