@@ -1,8 +1,25 @@
 """The report of a run: a plain document, and everything that is said about it. Pure."""
 
+from autoglm_throttle.traffic.report.compare import Comparison, compare, comparison
 from autoglm_throttle.traffic.report.document import make
 from autoglm_throttle.traffic.report.facts import LIMITS_S, Facts
+from autoglm_throttle.traffic.report.lines import lines
 from autoglm_throttle.traffic.report.objectives import Objectives
+from autoglm_throttle.traffic.report.progress import Progress
 from autoglm_throttle.traffic.report.schema import Document
+from autoglm_throttle.traffic.report.text import dumps, loads
 
-__all__ = ["LIMITS_S", "Document", "Facts", "Objectives", "make"]
+__all__ = [
+    "LIMITS_S",
+    "Comparison",
+    "Document",
+    "Facts",
+    "Objectives",
+    "Progress",
+    "compare",
+    "comparison",
+    "dumps",
+    "lines",
+    "loads",
+    "make",
+]

@@ -1,0 +1,136 @@
+"""Two reports side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal, TypedDict
+
+from autoglm_throttle.traffic.report.figures import NOTHING, plain, quantity
+from autoglm_throttle.traffic.report.lines import table
+from autoglm_throttle.traffic.report.schema import Document, Tally
+
+Unit = Literal["s", "ratio", "rps"]
+
+METRICS: Mapping[str, tuple[Unit, Callable[[Tally], float | None]]] = {
+    "answers": ("rps", lambda tally: tally["rps"]),
+    "done": ("ratio", lambda tally: tally["done_ratio"]),
+    "goodput": ("ratio", lambda tally: tally["goodput"]["ratio"]),
+    "limited": ("ratio", lambda tally: tally["limited_ratio"]),
+    "rejected": ("ratio", lambda tally: tally["rejected_ratio"]),
+    "errors": ("ratio", lambda tally: tally["error_ratio"]),
+    "mean": ("s", lambda tally: tally["response"]["mean_s"]),
+    "p50": ("s", lambda tally: tally["response"]["p50_s"]),
+    "p95": ("s", lambda tally: tally["response"]["p95_s"]),
+    "p99": ("s", lambda tally: tally["response"]["p99_s"]),
+    "service p99": ("s", lambda tally: tally["service"]["p99_s"]),
+}
+"""What is compared: unit and where it stands."""
+
+LOAD: tuple[Literal["shape", "arrivals", "seed", "mix", "clients", "requests", "loop", "limits_s"], ...] = (
+    "shape",
+    "arrivals",
+    "seed",
+    "mix",
+    "clients",
+    "requests",
+    "loop",
+    "limits_s",
+)
+"""What must be equal for two runs to have had the same load and the same measure of goodput."""
+
+
+class Compared(TypedDict):
+    """One number in both reports."""
+
+    stretch: str
+    """``all`` or a segment."""
+    priority: str
+    """``all`` or a priority."""
+    metric: str
+    unit: Unit
+    a: float | None
+    b: float | None
+    ratio: float | None
+    """b by a; None where one is missing or a is 0."""
+
+
+class Comparison(TypedDict):
+    """Two reports side by side."""
+
+    titles: list[str]
+    remarks: list[str]
+    """Why the numbers may not be comparable; empty if they are."""
+    rows: list[Compared]
+
+
+def comparison(a: Document, b: Document) -> Comparison:
+    """Every number that both reports have, in the whole, by priority and, for equal shapes, by segment."""
+    return {
+        "titles": [a["title"], b["title"]],
+        "remarks": _remarks(a, b),
+        "rows": [
+            _compared(stretch, priority, metric, mine, theirs)
+            for stretch, priority, mine, theirs in _pairs(a, b)
+            for metric in METRICS
+        ],
+    }
+
+
+def compare(a: Document, b: Document) -> list[str]:
+    """Two reports side by side for the terminal; what is nothing in both is left out."""
+    found = comparison(a, b)
+    rows = [("stretch", "priority", "metric", "A", "B", "B/A")]
+    rows += [
+        (
+            row["stretch"],
+            row["priority"],
+            row["metric"],
+            quantity(row["a"], row["unit"]),
+            quantity(row["b"], row["unit"]),
+            NOTHING if row["ratio"] is None else f"{row['ratio']:.2f}",
+        )
+        for row in found["rows"]
+        if row["a"] or row["b"]
+    ]
+    remarks = [f"note: {remark}" for remark in found["remarks"]]
+    told = [f"A: {found['titles'][0]}", f"B: {found['titles'][1]}", *remarks, "", *table(rows)]
+    return [plain(line) for line in told]
+
+
+def _remarks(a: Document, b: Document) -> list[str]:
+    remarks = [
+        f"not the same {part.removesuffix('_s')}: {a['load'][part]} and {b['load'][part]}"
+        for part in LOAD
+        if a["load"][part] != b["load"][part]
+    ]
+    for name, document in (("A", a), ("B", b)):
+        judged = document["verdict"]
+        remarks += [f"{name} is not valid: {doubt}" for doubt in judged["doubts"]]
+        if judged["aborted"]:
+            remarks.append(f"{name} was stopped before its end")
+    return remarks
+
+
+def _pairs(a: Document, b: Document) -> Iterator[tuple[str, str, Tally, Tally]]:
+    yield "all", "all", a["totals"], b["totals"]
+    for label in (name for name in a["priorities"] if name in b["priorities"]):
+        yield "all", label, a["priorities"][label], b["priorities"][label]
+    names = [segment["name"] for segment in a["segments"]]
+    if len(names) > 1 and names == [segment["name"] for segment in b["segments"]]:
+        for number, (mine, theirs) in enumerate(zip(a["segments"], b["segments"], strict=True), 1):
+            yield f"{number} ({mine['name']})", "all", mine["tally"], theirs["tally"]
+
+
+def _compared(stretch: str, priority: str, metric: str, mine: Tally, theirs: Tally) -> Compared:
+    unit, measure = METRICS[metric]
+    a, b = measure(mine), measure(theirs)
+    ratio = None if a is None or b is None or not a else b / a
+    return {
+        "stretch": stretch,
+        "priority": priority,
+        "metric": metric,
+        "unit": unit,
+        "a": a,
+        "b": b,
+        "ratio": ratio,
+    }

@@ -1,0 +1,162 @@
+"""A report for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.report.figures import NOTHING, duration, plain, quantity, rate, share
+from autoglm_throttle.traffic.report.schema import Document, GeneratorPart, Tally
+
+HEADINGS: tuple[str, ...] = (
+    "stretch",
+    "priority",
+    "planned",
+    "answers",
+    "limited",
+    "rejected",
+    "errors",
+    "goodput",
+    "mean",
+    "p50",
+    "p95",
+    "p99",
+    "max",
+)
+"""Durations are those of the served, from the intended start."""
+
+
+def lines(document: Document) -> list[str]:
+    """What a person wants to know first: the verdict, the objectives, one table, what went wrong.
+
+    Args:
+        document: as `make` made it.
+
+    Returns:
+        Lines without ends, none of them empty at the first or last place.
+    """
+    told = [
+        document["title"],
+        document["verdict"]["text"],
+        *_doubts(document),
+        *_objectives(document),
+        "",
+        _load(document),
+        *table(_rows(document)),
+        "",
+        *_details(document["totals"]),
+        _generator(document["generator"]),
+    ]
+    return [plain(line) for line in told]
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns under their headings, words to the left and figures to the right; row 0 is the headings."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if place < 2 else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _doubts(document: Document) -> list[str]:
+    """The doubts that the verdict's own sentence does not say."""
+    text = document["verdict"]["text"]
+    return [f"doubt: {doubt}" for doubt in document["verdict"]["doubts"] if doubt not in text]
+
+
+def _objectives(document: Document) -> list[str]:
+    judged = document["verdict"]["objectives"]
+    width = max((len(one["term"]) for one in judged), default=0)
+    return [
+        f"  {'holds ' if one['holds'] else 'failed'}  {one['term']:<{width}}"
+        f"  {quantity(one['value'], one['unit'])}"
+        for one in judged
+    ]
+
+
+def _load(document: Document) -> str:
+    load = document["load"]
+    mix = ", ".join(f"{name} {percent:g} %" for name, percent in load["mix"].items() if percent)
+    parts = (
+        load["shape"],
+        f"{load['arrivals']} arrivals",
+        f"{load['loop']} loop",
+        f"seed {load['seed']}",
+        f"{load['planned']} requests in {load['duration_s']:g} s",
+        mix,
+    )
+    return ", ".join(part for part in parts if part)
+
+
+def _rows(document: Document) -> list[tuple[str, ...]]:
+    rows = [HEADINGS]
+    segments = document["segments"]
+    if len(segments) > 1:
+        for segment in segments:
+            rows += _stretch(segment["name"], segment["tally"], segment["priorities"])
+    rows += _stretch("all", document["totals"], document["priorities"])
+    if len(document["requests"]) > 1:
+        rows += [_row(part["label"], "all", part["tally"]) for part in document["requests"]]
+    return rows
+
+
+def _stretch(name: str, whole: Tally, priorities: Mapping[str, Tally]) -> list[tuple[str, ...]]:
+    parts = [(label, tally) for label, tally in priorities.items() if tally["planned"]]
+    if len(parts) == 1:
+        return [_row(name, parts[0][0], whole)]
+    return [_row(name, "all", whole), *(_row("", label, tally) for label, tally in parts)]
+
+
+def _row(stretch: str, priority: str, tally: Tally) -> tuple[str, ...]:
+    response = tally["response"]
+    return (
+        stretch,
+        priority,
+        str(tally["planned"]),
+        rate(tally["rps"]),
+        share(tally["limited_ratio"]),
+        share(tally["rejected_ratio"]),
+        share(tally["error_ratio"]),
+        share(tally["goodput"]["ratio"]),
+        duration(response["mean_s"]),
+        duration(response["p50_s"]),
+        duration(response["p95_s"]),
+        duration(response["p99_s"]),
+        duration(response["max_s"]),
+    )
+
+
+def _details(totals: Tally) -> list[str]:
+    errors = [
+        (ending.label, totals["classes"][ending.label])
+        for ending in Ending
+        if ending.failed and totals["classes"][ending.label]
+    ]
+    reasons = [(reason or "no reason given", count) for reason, count in totals["reasons"].items()]
+    found = [("statuses", totals["statuses"].items()), ("refused for", reasons), ("errors", errors)]
+    details = [f"{name}: {_counted(counts)}" for name, counts in found if counts]
+    if totals["service"]["count"]:
+        details.append(
+            f"service time (from the write): p50 {duration(totals['service']['p50_s'])},"
+            f" p99 {duration(totals['service']['p99_s'])}"
+        )
+    if totals["unsent"]:
+        details.append(f"left out because the run was stopped: {totals['unsent']}")
+    return details
+
+
+def _counted(counts: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts)
+
+
+def _generator(generator: GeneratorPart) -> str:
+    cpu = generator["cpu_share"]
+    busy = NOTHING if cpu is None else share(cpu)
+    return (
+        f"generator: lag p99 {duration(generator['lag']['p99_s'])}, {busy} of a core,"
+        f" {generator['connections']} connections, {generator['resent']} sent again"
+    )

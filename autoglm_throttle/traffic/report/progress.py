@@ -1,0 +1,74 @@
+"""What is shown while a run goes on. The time is passed in."""
+
+from __future__ import annotations
+
+from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.histogram import Histogram
+from autoglm_throttle.traffic.report.figures import duration
+
+TERMINAL_S = 1.0
+"""A line is rewritten this often where somebody looks."""
+
+PLAIN_S = 10.0
+"""A line is added this often to a log."""
+
+_RETURN, _CLEAR = "\r", "\x1b[K"
+
+
+class Progress:
+    """Counts endings as they happen and says where the run is.
+
+    Args:
+        planned: requests of the plan; 0 for a closed loop, where it is not known.
+        duration_s: length of the plan.
+        terminal: whether one line is rewritten, or a line is added now and then.
+        width: columns of the terminal; a longer line would break the rewriting, so it is cut.
+    """
+
+    def __init__(self, planned: int, duration_s: float, *, terminal: bool, width: int = 80) -> None:
+        self._planned = planned
+        self._duration_s = duration_s
+        self._terminal = terminal
+        self._width = width
+        self._every_s = TERMINAL_S if terminal else PLAIN_S
+        self._due_s = self._every_s
+        self._endings = [0] * len(Ending)
+        self._lately = Histogram()
+
+    def note(self, index: int, ending: Ending, response_s: float) -> None:  # noqa: ARG002 - an observer's
+        """Count one ending; the observer of a generator."""
+        self._endings[ending] += 1
+        if ending <= Ending.DEGRADED:
+            self._lately.record(response_s)
+
+    def line(self, elapsed_s: float, launched: int, in_flight: int, lag_s: float | None = None) -> str:
+        """What to write now, line end or control characters included; empty when nothing is due.
+
+        Args:
+            elapsed_s: seconds since the first intended start.
+            launched: requests whose time has come.
+            in_flight: requests sent and not ended.
+            lag_s: how late the last launch was; None if unknown.
+        """
+        if elapsed_s < self._due_s:
+            return ""
+        self._due_s += self._every_s * (1 + (elapsed_s - self._due_s) // self._every_s)
+        text = self._text(elapsed_s, launched, in_flight, lag_s)
+        self._lately = Histogram()
+        return f"{_RETURN}{text[: self._width - 1]}{_CLEAR}" if self._terminal else f"{text}\n"
+
+    def close(self) -> str:
+        """What to write at the end, so that what follows has a line of its own."""
+        return f"{_RETURN}{_CLEAR}" if self._terminal else ""
+
+    def _text(self, elapsed_s: float, launched: int, in_flight: int, lag_s: float | None) -> str:
+        endings = self._endings
+        planned = f"/{self._planned}" if self._planned else ""
+        p50_s, p99_s = self._lately.percentiles((0.5, 0.99))
+        return (
+            f"{elapsed_s:.0f}/{self._duration_s:.0f} s  sent {launched}{planned}"
+            f"  done {sum(endings[: Ending.CONNECTION])}  in flight {in_flight}"
+            f"  p50 {duration(p50_s)}  p99 {duration(p99_s)}"
+            f"  429 {endings[Ending.LIMITED]}  503 {endings[Ending.REJECTED]}"
+            f"  errors {sum(endings[Ending.CLIENT_ERROR :])}  lag {duration(lag_s)}"
+        )
