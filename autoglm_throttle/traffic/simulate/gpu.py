@@ -229,7 +229,7 @@ class SimGpu:
             self._overflow(now)
 
     def _overflow(self, now: float) -> None:
-        """Above the total all is lost; a request takes its memory as it comes, tokens as a sequence starts."""
+        """Above the total all is lost; requests take memory as they come, tokens as a sequence starts."""
         if self._memory_bytes() > self.spec.memory_total_bytes:
             self._vanish(now, now + self.spec.restart_s, "memory")
 
