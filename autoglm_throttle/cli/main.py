@@ -23,15 +23,17 @@ from autoglm_throttle.model import ThrottleError
 from autoglm_throttle.settings import ConfigError
 from autoglm_throttle.version import __version__
 
-_DEMO = "autoglm_throttle.traffic.demo"
 
+def _later(name: str, text: str, module: str) -> Command:
+    """A command whose room is imported only when it is asked for."""
 
-def _demo_arguments(parser: argparse.ArgumentParser) -> None:
-    import_module(_DEMO).add_arguments(parser)
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        import_module(module).add_arguments(parser)
 
+    def run(args: argparse.Namespace) -> int:
+        return int(import_module(module).run(args))
 
-def _demo_run(args: argparse.Namespace) -> int:
-    return int(import_module(_DEMO).run(args))
+    return Command(name, text, add_arguments, run)
 
 
 COMMANDS: Final = (
@@ -46,7 +48,12 @@ COMMANDS: Final = (
     ),
     Command("doctor", "ask the GPUs and the shared store whether they answer", add_sources, doctor.run),
     Command("gpus", "show what each GPU and each engine does", gpus.add_arguments, gpus.run),
-    Command("demo", "run a simulated service under load, on loopback", _demo_arguments, _demo_run),
+    _later("demo", "run a simulated service under load, on loopback", "autoglm_throttle.traffic.demo"),
+    _later("load", "send a load to a service and judge what became of it", "autoglm_throttle.cli.lab.load"),
+    _later("replay", "send recorded traffic to a service", "autoglm_throttle.cli.lab.replay"),
+    _later(
+        "record", "look at a recording of traffic, check or convert it", "autoglm_throttle.cli.lab.record"
+    ),
 )
 
 

@@ -53,7 +53,7 @@ def read(args: argparse.Namespace, faults: Faults) -> Judging:
         title=args.title,
         json=faults.read("--json", writable, args.json, None),
         html=faults.read("--html", writable, args.html, None),
-        as_json=faults.read("--format", _is_json, args.format, other=False),
+        as_json=faults.read("--format", is_json, args.format, other=False),
         quiet=args.quiet,
         dry_run=args.dry_run,
     )
@@ -73,7 +73,12 @@ def _limits(text: str) -> Mapping[Priority, float]:
     return limits
 
 
-def _is_json(word: str) -> bool:
+def is_json(word: str) -> bool:
+    """Whether the answer is to be JSON.
+
+    Raises:
+        TrafficError: neither ``text`` nor ``json``.
+    """
     if word not in ("text", "json"):
         raise TrafficError(f"{word!r} is neither text nor json")
     return word == "json"

@@ -39,7 +39,8 @@ OFFERED: Final = (
     Option(
         "--find-peak",
         "LOW:HIGH[:TIME]",
-        f"instead of a shape: search the greatest rate that holds --slo, TIME a trial (default: {TRIAL_S:g}s)",
+        "instead of a shape: search the greatest rate that holds --slo; a trial takes TIME "
+        f"(default: {TRIAL_S:g}s)",
     ),
 )
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from autoglm_throttle.gpu.none import NoSource
 from autoglm_throttle.gpu.select import providers
-from autoglm_throttle.model import GpuProvider, GpuSample, NoSource
+from autoglm_throttle.model import GpuProvider, GpuSample
 from autoglm_throttle.traffic.watch import Gone
 
 

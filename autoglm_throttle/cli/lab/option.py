@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from autoglm_throttle.settings.masked import masked_url
-
 HIDDEN = "***"
+
+
+def hidden(_: str) -> str:
+    """What is shown of a secret."""
+    return HIDDEN
+
+
+def hidden_value(text: str) -> str:
+    """A header field without its value."""
+    return f"{text.partition(':')[0]}: {HIDDEN}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +31,8 @@ class Option:
     help: str
     many: bool = False
     """Whether it may be given several times."""
-    secret: bool = False
-    """Whether its text may hold one: it is not repeated in reports."""
+    shown: Callable[[str], str] = str
+    """What reports say of its text: that of some may hold a secret."""
 
     @property
     def dest(self) -> str:
@@ -48,15 +56,7 @@ class Option:
         if self.metavar is None:
             return [self.name] if value else []
         texts = value if self.many else [] if value is None else [value]
-        return [word for text in texts for word in (self.name, self._shown(text))]
-
-    def _shown(self, text: str) -> str:
-        if not self.secret:
-            return text
-        name, colon, _ = text.partition(":")
-        if "://" in text:
-            return masked_url(text)
-        return f"{name}: {HIDDEN}" if colon and name.replace("-", "").isalnum() else HIDDEN
+        return [word for text in texts for word in (self.name, self.shown(text))]
 
 
 def add_options(parser: argparse.ArgumentParser, title: str, options: Iterable[Option]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from autoglm_throttle.cli.lab.faults import Faults
-from autoglm_throttle.cli.lab.option import Option
+from autoglm_throttle.cli.lab.option import Option, hidden
 from autoglm_throttle.traffic.arrivals import number
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.load import Request
@@ -30,7 +30,7 @@ FIELDS: Final = ("method", "target", "headers", "body", "share", "cost", "name")
 
 OPTIONS: Final = (
     Option("--method", "METHOD", "default: POST"),
-    Option("--body", "TEXT", "what POST, PUT and PATCH send (default: {})", secret=True),
+    Option("--body", "TEXT", "what POST, PUT and PATCH send (default: {})", shown=hidden),
     Option("--body-file", "FILE", "the same, from a file"),
     Option(
         "--route",

@@ -11,7 +11,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from autoglm_throttle.cli.lab.faults import Faults
-from autoglm_throttle.cli.lab.option import Option
+from autoglm_throttle.cli.lab.option import Option, hidden_value
 from autoglm_throttle.traffic.arrivals import duration, number
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import Options, Target
@@ -25,7 +25,7 @@ MOST_PROCESSES: Final = 64
 _USUAL: Final = Options()
 
 FIELDS: Final = (
-    Option("--header", "'NAME: VALUE'", "a header field of every request", many=True, secret=True),
+    Option("--header", "'NAME: VALUE'", "a header field of every request", many=True, shown=hidden_value),
     Option("--priority-header", "NAME", "carries the priority (default: x-priority)"),
     Option("--identity-header", "NAME", "carries who asks, so that limits of users act (default: none)"),
     Option("--cost-header", "NAME", "carries the cost of the request (default: none)"),

@@ -8,6 +8,7 @@ from typing import Final
 from autoglm_throttle.cli.lab.faults import Faults
 from autoglm_throttle.cli.lab.option import Option
 from autoglm_throttle.cli.lab.sending import whole
+from autoglm_throttle.settings.masked import masked_url
 from autoglm_throttle.traffic.watch import Look, MetricsLook, ProcessLook
 
 OPTIONS: Final = (
@@ -20,7 +21,7 @@ OPTIONS: Final = (
         "--metrics",
         "URL",
         "metrics of a service with this library: its factor, requests inside and waiting, GPUs",
-        secret=True,
+        shown=masked_url,
     ),
 )
 

@@ -1,0 +1,64 @@
+"""Who made a report, with what and where: what is never compared."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+from autoglm_throttle.traffic.report.schema import About
+from autoglm_throttle.version import __version__
+
+
+def about(command: str, loop: str) -> About:
+    """What can be said of this machine and these versions.
+
+    Args:
+        command: as it may be shown.
+        loop: that sent.
+    """
+    return {
+        "library": __version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()}",
+        "processor": processor(),
+        "cores": os.cpu_count() or 1,
+        "loop": loop,
+        "httptools": _version("httptools"),
+        "command": command,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def processor() -> str:
+    """The processor's name, or its kind where nothing tells the name."""
+    try:
+        for line in _cpuinfo():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+        command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
+        done = subprocess.run(  # noqa: S603 - fixed words
+            command, capture_output=True, text=True, check=False, timeout=2.0
+        )
+        name = done.stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        name = ""
+    return name or platform.machine()
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _cpuinfo() -> list[str]:
+    try:
+        return Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return []

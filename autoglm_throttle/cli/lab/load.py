@@ -1,0 +1,86 @@
+"""``load``: send a load to a service and say what became of it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from autoglm_throttle.cli.lab import load_asked
+from autoglm_throttle.cli.lab.compare import compare_files
+from autoglm_throttle.cli.lab.faults import USAGE, Unusable
+from autoglm_throttle.traffic.arrivals import GRAMMAR
+from autoglm_throttle.traffic.errors import TrafficError
+
+INTERRUPTED: Final = 130
+
+EXAMPLES: Final = """\
+shapes:
+  {grammar}
+
+examples:
+  autoglm-throttle load http://127.0.0.1:8000/v1/predict --shape fixed:100:30s
+  autoglm-throttle load http://127.0.0.1:8000 --shape step:100,1000,3000,5000:20s --route 'POST /v1/x=70' \\
+      --route 'GET /v1/y=30' --slo 'p99<500ms,error<0.5%' --html report.html
+  autoglm-throttle load http://127.0.0.1:8000/v1/predict --shape users:50:200:4:30s --watch 4711
+  autoglm-throttle load http://127.0.0.1:8000/v1/predict --find-peak 100:5000 --slo 'p99<500ms,error<0.5%'
+  autoglm-throttle load compare before.json after.json
+
+exit status: 0 done and all objectives hold, 1 an objective failed, 2 it could not begin, 3 the run is not
+valid because the generator or the machine was too slow, 130 stopped by Ctrl-C (the report is written)
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.usage = (
+        "autoglm-throttle load URL --shape SHAPE [options]\n       autoglm-throttle load compare A B"
+    )
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EXAMPLES.format(grammar=GRAMMAR)
+    parser.add_argument(
+        "words", metavar="URL", nargs="+", help="of the service; or compare and the JSON of two reports"
+    )
+    load_asked.add_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Send a load, search a peak, or compare two reports.
+
+    Returns:
+        0 if all objectives hold, 1 if one failed, 2 if it could not begin, 3 if the run is not valid, 130
+        after Ctrl-C.
+    """
+    return guarded("load", lambda: _run(args))
+
+
+def guarded(name: str, work: Callable[[], int]) -> int:
+    """Do the work of a command; what keeps it from beginning is told and ends with 2.
+
+    Args:
+        name: of the command.
+        work: gives the exit status.
+    """
+    try:
+        return work()
+    except Unusable as error:
+        sys.stderr.writelines(f"autoglm-throttle {name}: {fault}\n" for fault in error.faults)
+        return USAGE
+    except TrafficError as error:
+        sys.stderr.write(f"autoglm-throttle {name}: {error}\n")
+        return USAGE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _run(args: argparse.Namespace) -> int:
+    words: Sequence[str] = args.words
+    if words[0] == "compare":
+        return compare_files(words[1:], args.format)
+    if len(words) != 1:
+        raise Unusable([f"URL: one service is loaded at a time, not {' '.join(words)}"])
+    asked = load_asked.read(args, words[0])
+    from autoglm_throttle.cli.lab import load_run
+
+    return load_run.run(asked)

@@ -1,0 +1,48 @@
+"""What is told of a finished run: on standard output and in files."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from autoglm_throttle.cli.lab.about import about
+from autoglm_throttle.cli.lab.faults import USAGE
+from autoglm_throttle.cli.lab.judging import Judging
+from autoglm_throttle.cli.output import write
+from autoglm_throttle.traffic.report import Document, Facts, dumps, lines
+from autoglm_throttle.traffic.report.page import render
+
+
+def facts(judging: Judging, shape: str, command: str, loop: str) -> Facts:
+    """What every report of these commands says beside the run itself."""
+    return Facts(
+        title=judging.title or command,
+        shape=shape,
+        limits_s=judging.limits_s,
+        objectives=judging.objectives,
+        about=about(command, loop),
+    )
+
+
+def tell(report: Document, judging: Judging, more: Sequence[str] = ()) -> int:
+    """Print and keep a report.
+
+    Args:
+        report: of the run.
+        judging: where it goes.
+        more: lines that follow it as text.
+
+    Returns:
+        The exit status.
+    """
+    status = report["verdict"]["status"]
+    text = dumps(report)
+    write(text if judging.as_json else "\n".join([*lines(report), *more]))
+    for path, content in ((judging.json, text), (judging.html, render(report) if judging.html else "")):
+        if path is not None:
+            try:
+                path.write_text(content, "utf-8")
+            except OSError as error:
+                sys.stderr.write(f"{path} cannot be written: {error.strerror}\n")
+                status = USAGE
+    return status

@@ -1,0 +1,392 @@
+"""What ``load`` understands of its arguments, and what it says of those it does not."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.cli.lab import load_asked
+from autoglm_throttle.cli.lab.faults import Unusable
+from autoglm_throttle.cli.lab.load_asked import Asked, Search
+from autoglm_throttle.cli.lab.local_gpus import LocalGpus
+from autoglm_throttle.cli.lab.sending import cut_url, is_loopback
+from autoglm_throttle.gpu.none import NoSource
+from autoglm_throttle.model import GpuSample, Priority
+from autoglm_throttle.traffic.arrivals import Arrivals, Shape, TraceShape, Users
+from autoglm_throttle.traffic.load import Request
+from autoglm_throttle.traffic.report import LIMITS_S
+from autoglm_throttle.traffic.watch import Gone
+
+URL = "http://127.0.0.1:8000/v1/predict"
+HOST = "http://127.0.0.1:8000"
+SHAPE = ("--shape", "fixed:100:2s")
+
+
+def asked(*words: str, url: str = URL) -> Asked:
+    parser = argparse.ArgumentParser()
+    load_asked.add_arguments(parser)
+    return load_asked.read(parser.parse_args(words), url)
+
+
+def faults(*words: str, url: str = URL) -> tuple[str, ...]:
+    with pytest.raises(Unusable) as caught:
+        asked(*words, url=url)
+    return caught.value.faults
+
+
+def test_what_stands_where_nothing_is_said() -> None:
+    found = asked(*SHAPE)
+    assert isinstance(found.shape, Shape)
+    assert (found.shape.requests, found.arrivals, found.seed) == (200, Arrivals.UNIFORM, 0)
+    assert found.drawn.requests == (Request(target="/v1/predict"),)
+    assert (found.crowd.clients, found.crowd.skew, found.crowd.kinds) == (1, 0.0, (1.0,))
+    target, options = found.sending.target, found.sending.options
+    assert (target.host, target.port, target.base, target.scheme) == ("127.0.0.1", 8000, "", "http")
+    assert (target.priority_header, target.identity_header, target.cost_header) == ("x-priority", None, None)
+    assert (options.connections, options.max_inflight, options.timeout_s, options.drain_s) == (
+        256,
+        20_000,
+        30,
+        30,
+    )
+    assert (found.sending.processes, options.spin) == (1, False)
+    assert found.judging.limits_s == LIMITS_S
+    judging = found.judging
+    assert (judging.quiet, judging.dry_run, judging.as_json, found.looks) == (False, False, False, ())
+    assert found.judging.objectives.terms == ()
+    assert found.command == f"autoglm-throttle load {URL} --shape fixed:100:2s"
+
+
+def test_everything_can_be_said(tmp_path: Path) -> None:
+    (tmp_path / "body").write_bytes(b"\x00raw")
+    found = asked(
+        *("--shape", "spike:1:2:3s:4s", "--arrivals", "gamma:0.5", "--mix", "high=50,low=50"),
+        *("--clients", "7", "--skew", "1.5", "--seed", "-3", "--method", "PUT"),
+        *("--body-file", str(tmp_path / "body"), "--header", "Authorization: Bearer x:y"),
+        *("--priority-header", "x-p", "--identity-header", "x-api-key", "--cost-header", "x-cost"),
+        *(
+            "--cost",
+            "3",
+            "--connections",
+            "9",
+            "--max-inflight",
+            "10",
+            "--timeout",
+            "1.5",
+            "--drain",
+            "500ms",
+        ),
+        *("--processes", "2", "--spin", "--slo", "p99<500ms,error<0.5%", "--within", "high=200ms,low=5"),
+        *("--title", "t", "--json", str(tmp_path / "a.json"), "--html", str(tmp_path / "a.html")),
+        *("--format", "json", "--quiet", "--dry-run", "--yes", "--watch", str(os.getpid())),
+        *("--metrics", "http://127.0.0.1:9", "--insecure", "--server-name", "x"),
+        url="https://gpu.example/v1/x?a=b",
+    )
+    assert (str(found.arrivals), found.crowd.mix) == ("gamma:0.5", {Priority.HIGH: 50, Priority.LOW: 50})
+    assert (found.crowd.clients, found.crowd.skew, found.seed) == (7, 1.5, -3)
+    request = Request(method="PUT", target="/v1/x?a=b", body=b"\x00raw", cost=3)
+    assert found.drawn.requests == (request,)
+    target, options = found.sending.target, found.sending.options
+    assert target.headers == (("authorization", "Bearer x:y"),)
+    assert (target.scheme, target.host, target.port, target.verify) == ("https", "gpu.example", 443, False)
+    assert (target.priority_header, target.identity_header, target.cost_header) == (
+        "x-p",
+        "x-api-key",
+        "x-cost",
+    )
+    assert target.server_name == "x"
+    assert (options.connections, options.max_inflight, options.timeout_s, options.drain_s) == (
+        9,
+        10,
+        1.5,
+        0.5,
+    )
+    assert (found.sending.processes, options.spin) == (2, True)
+    assert found.judging.limits_s == {Priority.HIGH: 0.2, Priority.MID: 1.0, Priority.LOW: 5.0}
+    assert [term.text for term in found.judging.objectives.terms] == ["p99<500ms", "error<0.5%"]
+    assert (found.judging.json, found.judging.html) == (tmp_path / "a.json", tmp_path / "a.html")
+    assert (found.judging.as_json, found.judging.quiet, found.judging.dry_run) == (True, True, True)
+    assert (found.judging.title, [look.name for look in found.looks]) == (
+        "t",
+        [f"process {os.getpid()}", "metrics of 127.0.0.1:9"],
+    )
+
+
+def test_the_machines_gpus_are_watched_beside_a_process() -> None:
+    assert [look.name for look in asked(*SHAPE, "--watch", str(os.getpid())).looks] == [
+        f"process {os.getpid()}",
+        "GPUs",
+    ]
+
+
+def test_other_offers() -> None:
+    assert isinstance(asked("--shape", "users:5:2s").shape, Users)
+    traced = asked("--shape", "trace:x.csv", "--speed", "60")
+    assert (traced.shape, traced.speed, traced.rate_rps) == (TraceShape("x.csv"), 60.0, None)
+    assert asked("--shape", "trace:x.csv", "--rate", "5000").rate_rps == 5000.0
+    search = asked("--find-peak", "100:5000", "--slo", "p99<1s")
+    assert (search.shape, search.search) == (None, Search(100.0, 5000.0, 10.0))
+    assert asked("--find-peak", "1:2:500ms", "--slo", "p99<1s").search == Search(1.0, 2.0, 0.5)
+    assert asked(*SHAPE, "--within", "300ms").judging.limits_s == dict.fromkeys(Priority, 0.3)
+
+
+ALL_WRONG = (
+    *("--shape", "step:1", "--arrivals", "x", "--mix", "high=1", "--clients", "0", "--skew", "-1"),
+    *("--seed", "x", "--speed", "0", "--rate", "x", "--find-peak", "5:1", "--method", "a b"),
+    *("--body-file", "/nowhere/at/all", "--cost", "-1", "--header", "nonsense", "--header", "Host: x"),
+    *(
+        "--connections",
+        "0",
+        "--max-inflight",
+        "1.5",
+        "--timeout",
+        "0",
+        "--drain",
+        "inf",
+        "--processes",
+        "1000",
+    ),
+    *("--slo", "p98>", "--within", "top=1", "--json", "/nowhere/a", "--html", "/", "--format", "xml"),
+    *("--watch", "0", "--metrics", "x", "--ca-file", "/nowhere/ca"),
+)
+
+
+def test_every_fault_is_told_at_once() -> None:
+    found = faults(*ALL_WRONG, url="https://127.0.0.1/x")
+    options = [fault.partition(":")[0] for fault in found]
+    wrong = [word for word in ALL_WRONG if word.startswith("--")]
+    # A method is told with the route it makes.
+    assert set(options) >= {word for word in wrong if word != "--method"} | {"--route"}
+    assert options.count("--header") == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        ((), "--shape: say how much"),
+        ((*SHAPE, "--find-peak", "1:2", "--slo", "p99<1s"), "--find-peak: makes its own shapes"),
+        (("--find-peak", "1:2"), "--find-peak: needs --slo"),
+        (("--find-peak", "1", "--slo", "p99<1s"), "--find-peak: '1' is not LOW:HIGH"),
+        ((*SHAPE, "--speed", "2"), "--speed: is for trace:PATH alone"),
+        ((*SHAPE, "--rate", "2"), "--rate: is for trace:PATH alone"),
+        (("--shape", "trace:x", "--rate", "2", "--speed", "2"), "--rate: sets the speed"),
+        (("--shape", "users:5:2s", "--arrivals", "poisson"), "--arrivals: users come"),
+        ((*SHAPE, "--body", "x", "--body-file", "/dev/null"), "--body-file: leave it or --body out"),
+        ((*SHAPE, "--requests", "/nowhere"), "--requests: /nowhere: No such file"),
+        ((*SHAPE, "--route", "x=1"), "--route: 'x=1' is not METHOD PATH=SHARE"),
+        ((*SHAPE, "--route", "POST /x=0"), "--route: '0' must be a finite number above 0"),
+        ((*SHAPE, "--route", "POST /x y=1"), "--route: 'POST /x y=1' is not METHOD"),
+        ((*SHAPE, "--cost", "POST /y=2"), "--cost: there is no route 'POST /y'"),
+        ((*SHAPE, "--cost", "x"), "--cost: 'x' is not a number"),
+        ((*SHAPE, "--within", "high=0"), "--within: '0' must be a finite duration above 0"),
+        ((*SHAPE, "--watch", "999999999"), "--watch: there is no process 999999999"),
+        ((*SHAPE, "--clients", "65537"), "--clients: clients must be 1..65536"),
+    ],
+)
+def test_a_fault_and_nothing_but_it(words: tuple[str, ...], fault: str) -> None:
+    (found,) = faults(*words)
+    assert found.startswith(fault)
+
+
+@pytest.mark.parametrize(
+    ("url", "fault"),
+    [
+        ("http://gpu.example/x", "gpu.example is not this machine: add --yes"),
+        ("ftp://127.0.0.1", "must begin with http:// or https://"),
+        ("127.0.0.1:8000", "must begin with http:// or https://"),
+        ("http://me:secret@127.0.0.1/", "must not hold a user or a password"),
+        ("http://127.0.0.1:70000/x", "no URL"),
+        ("http://[::1/x", "no URL"),
+        ("http://127.0.0.1/x#y", "must end with its path"),
+    ],
+)
+def test_urls_that_cannot_be_loaded(url: str, fault: str) -> None:
+    found = faults(*SHAPE, url=url)
+    assert any(one.startswith("URL: ") and fault in one for one in found)
+    assert "secret" not in " ".join(found)
+
+
+@pytest.mark.parametrize(
+    ("host", "here"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("localhost", True),
+        ("LOCALHOST.", True),
+        ("localhost.example", False),
+        ("10.0.0.1", False),
+        ("0.0.0.0", False),
+        ("", False),
+        ("2130706433", False),
+    ],
+)
+def test_what_is_this_machine_for_certain(host: str, here: bool) -> None:
+    assert is_loopback(host) is here
+
+
+@pytest.mark.parametrize(
+    ("url", "parts"),
+    [
+        (HOST, (HOST, "/")),
+        (f"{HOST}/", (HOST, "/")),
+        (f"{HOST}/a/b?c=d", (HOST, "/a/b?c=d")),
+        (f"{HOST}?c=d", (HOST, "/?c=d")),
+    ],
+)
+def test_a_url_is_cut_in_two(url: str, parts: tuple[str, str]) -> None:
+    assert cut_url(url) == parts
+
+
+def test_routes_stand_below_the_url() -> None:
+    found = asked(
+        *SHAPE,
+        *("--route", "POST /a=70", "--route", "GET /b?c=d=30", "--route", "/c"),
+        *("--cost", "2", "--cost", "GET /b?c=d=5", "--cost", "/c=7"),
+        url=f"{HOST}/base/",
+    )
+    assert found.sending.target.base == "/base"
+    assert found.crowd.kinds == (70.0, 30.0, 1.0)
+    assert found.drawn.requests == (
+        Request(target="/a", cost=2),
+        Request(method="GET", target="/b?c=d", headers=(), body=b"", cost=5),
+        Request(target="/c", cost=7),
+    )
+
+
+def test_a_body_is_sent_whatever_the_method() -> None:
+    (request,) = asked(*SHAPE, "--method", "DELETE", "--body", '{"a": "ü"}').drawn.requests
+    assert request.body == '{"a": "ü"}'.encode()
+    assert request.headers == (("content-type", "application/json"),)
+
+
+LINES = """\
+{"method": "GET", "target": "/a", "share": 3, "name": "first"}
+
+{"target": "/b", "body": {"tokens": 5}, "headers": {"X-A": "b", "content-type": "a/b"}, "cost": 2.5}
+{"body": "text"}
+"""
+TOML = """\
+[[requests]]
+method = "GET"
+target = "/a"
+share = 3
+name = "first"
+
+[[requests]]
+target = "/b"
+body = {tokens = 5}
+headers = {X-A = "b", content-type = "a/b"}
+cost = 2.5
+
+[[requests]]
+body = "text"
+"""
+
+
+@pytest.mark.parametrize(("name", "content"), [("r.jsonl", LINES), ("r.toml", TOML)])
+def test_requests_of_a_file(name: str, content: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    found = asked(*SHAPE, "--requests", str(tmp_path / name), url=f"{HOST}/base")
+    assert found.sending.target.base == "/base"
+    assert found.crowd.kinds == (3.0, 1.0, 1.0)
+    fields = (("x-a", "b"), ("content-type", "a/b"))
+    assert found.drawn.requests == (
+        Request(method="GET", target="/a", headers=(), body=b"", name="first"),
+        Request(target="/b", headers=fields, body=b'{"tokens": 5}', cost=2.5),
+        Request(target="/", body=b"text"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("r.jsonl", "", ["holds no request"]),
+        (
+            "r.jsonl",
+            'x\n[]\n{"a": 1}',
+            ["line 1: not an object", "line 2: not an object", "line 3: unknown a"],
+        ),
+        ("r.jsonl", '{"share": 0}\n{"cost": true}\n{"share": "1"}', ["share is not", "line 2: cost is not"]),
+        (
+            "r.jsonl",
+            '{"method": 1}\n{"target": "x"}',
+            ["method is not a text", "does not begin with a slash"],
+        ),
+        (
+            "r.jsonl",
+            '{"headers": []}\n{"headers": {"a": 1}}',
+            ["line 1: headers is not", "line 2: headers is not"],
+        ),
+        ("r.jsonl", '{"target": "/a b"}\n{"headers": {"a": "\\n"}}', ["without blanks", "value of a"]),
+        ("r.jsonl", "[" * 100_000, ["line 1: not an object"]),
+        ("r.toml", "x", ["not TOML"]),
+        ("r.toml", "x = 1", ["holds [[requests]] and nothing else"]),
+        ("r.toml", "[[requests]]\ncost = -1", ["request 1: cost is not"]),
+    ],
+)
+def test_faults_of_a_file_of_requests(name: str, content: str, told: list[str], tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    (found,) = faults(*SHAPE, "--requests", str(tmp_path / name))
+    assert found.startswith("--requests: ")
+    for text in told:
+        assert text in found
+
+
+def test_a_file_of_requests_says_everything_itself(tmp_path: Path) -> None:
+    (tmp_path / "r.jsonl").write_text(LINES)
+    others = ("--method", "GET", "--body", "x", "--body-file", "x", "--cost", "1", "--route", "/x=1")
+    found = faults(*SHAPE, "--requests", str(tmp_path / "r.jsonl"), *others)
+    assert len(found) == 5
+    assert "--requests: states all there is to a request: leave --body-file out" in found
+
+
+@given(st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), min_size=8, max_size=20))
+def test_the_command_as_it_is_kept_holds_no_secret(secret: str) -> None:
+    secret = f"s3cr3t{secret}"
+    found = asked(
+        *SHAPE,
+        *(f"--header=authorization: {secret}", f"--header=x-key:{secret}", f"--body={secret}"),
+        "--metrics=http://me:s3cr3t-of-mine@127.0.0.1:1/metrics",
+    )
+    assert "s3cr3t" not in found.command
+    assert "--header 'authorization: ***' --header 'x-key: ***'" in found.command
+
+
+class Cards:
+    name = "cards"
+    min_interval_s = 0.0
+
+    def __init__(self, *cards: GpuSample) -> None:
+        self.cards = cards
+
+    def read(self) -> tuple[GpuSample, ...]:
+        if not self.cards:
+            raise NoSource("no driver")
+        return self.cards
+
+    def close(self) -> None: ...
+
+    def forget(self) -> None: ...
+
+
+def card(**told: float) -> GpuSample:
+    return GpuSample(device="x", index=0, taken_at_s=0.0, source="x", **told)  # type: ignore[arg-type]
+
+
+def test_what_the_cards_of_this_machine_tell() -> None:
+    one = card(utilization_pct=50, memory_used_bytes=1, memory_total_bytes=4, power_w=100)
+    other = card(utilization_pct=100, memory_used_bytes=3, memory_total_bytes=4, power_w=200)
+    assert LocalGpus(Cards(one, other)).look(0.0) == {
+        "gpu_utilization_ratio": 0.75,
+        "gpu_memory_ratio": 0.5,
+        "gpu_power_w": 300,
+    }
+    assert LocalGpus(Cards(card(memory_used_bytes=1))).look(0.0) == {}
+    with pytest.raises(Gone):
+        LocalGpus(Cards()).look(0.0)
