@@ -55,6 +55,20 @@ class RecordedHeader(HeaderName):
         return name
 
 
+class RecordingPath(FilePath):
+    """The path of a recording."""
+
+    allowed = "the path of a file that ends in .jsonl or .jsonl.gz"
+    example = "traffic.jsonl.gz"
+
+    def parse(self, raw: object) -> Path:
+        """Read a path whose name says what the file is: a folder given by mistake is seen at once."""
+        path = super().parse(raw)
+        if not path.name.removesuffix(".gz").endswith(".jsonl"):
+            raise FormError
+        return path
+
+
 class QueryName(Form[str]):
     """A query parameter."""
 
@@ -65,7 +79,7 @@ class QueryName(Form[str]):
     def parse(self, raw: object) -> str:
         """Read a name as it stands in a URL once that is decoded."""
         name = raw.strip() if isinstance(raw, str) else ""
-        if not self._one.fullmatch(name) or set(name) & set("&;=,"):
+        if not self._one.fullmatch(name) or set(name) & set("&;=,?#"):
             raise FormError
         return name
 
@@ -101,12 +115,11 @@ class RecordFields(DegradeFields):
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(defer_build=True)
 
-    record_path: Annotated[Path | None, WithNone(FilePath())] = setting(
+    record_path: Annotated[Path | None, WithNone(RecordingPath())] = setting(
         None,
         "File that RecorderMiddleware writes, packed if it ends in .gz; if there is one, name-2 is written. "
         "Not set: nothing is recorded.",
         CHOSEN,
-        starred=True,
     )
     record_sample: Annotated[float, Number(0, 1, "share")] = setting(
         1.0, "Share of the clients whose requests are recorded, each of them wholly.", CHOSEN

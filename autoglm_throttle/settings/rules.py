@@ -307,7 +307,6 @@ RULES: Final = (
         unless="degrade_margin",
     ),
     Rule("record_headers", ("record_headers", "identity"), _identity_recorded),
-    Rule("identity", ("record_headers", "identity"), _identity_recorded, unless="record_headers"),
     Rule("redis_read_s", ("redis_read_s", "redis_deadline_s"), _read_too_short),
     Rule("redis_deadline_s", ("redis_read_s", "redis_deadline_s"), _deadline_too_long, unless="redis_read_s"),
 )

@@ -8,6 +8,7 @@ import pytest
 
 from autoglm_throttle.model import Mode, On429, OnError, Policy, SlowIs, Trip, WebSockets
 from autoglm_throttle.settings import PREFIX, SETTINGS, ConfigError, Settings
+from autoglm_throttle.settings.record_fields import RecordBody
 
 BAD: dict[str, list[object]] = {
     "policy": ["clever", 1],
@@ -175,6 +176,24 @@ BAD: dict[str, list[object]] = {
     "degrade_static_at": ["95", "2"],
     "degrade_fallback_timeout_s": ["0", "3601"],
     "degrade_max_stale_s": ["0", "400d", None],
+    "record_path": ["a\0b", "", 5],
+    "record_sample": ["-0.1", "50", "1.01", None],
+    "record_max_bytes": ["4095", "2TiB", "1.5", None],
+    "record_max_s": ["0", "0.9", "400d", "nan"],
+    "record_body": ["head", 1],
+    "record_headers": ["a b", "authorization", "Proxy-Authorization", "COOKIE", "set-cookie", "X-API-Key", 5],
+    "record_query": ["a b", "a=b", "", "a&b", "a;b", 5, [5]],
+    "record_mask_paths": [
+        "/users",
+        "users/{id}",
+        "/*/a",
+        "/a b/{id}",
+        "/a*/{id}",
+        "/{id",
+        "/a?{b}",
+        5,
+        "/\n/*",
+    ],
     "metrics": ["otel"],
     "log_refused_every_s": ["0"],
     "config_file": ["a\0b", 5],
@@ -270,6 +289,7 @@ def test_a_bad_value_is_refused_alone(name: str, bad: Any) -> None:
         ("breaker_ramp", "0,0.5", "'0': not between 0 and 1"),
         ("breaker_ramp", "10,50", "for 10 percent write 10%"),
         ("degrade_shed_at", 80, "for 80 percent write 80%"),
+        ("record_headers", "x-real-ip", "says who asks"),
     ],
 )
 def test_the_hint_says_what_to_write(name: str, bad: Any, hint: str) -> None:
@@ -330,6 +350,13 @@ def test_the_hint_says_what_to_write(name: str, bad: Any, hint: str) -> None:
         ("breaker_on_429", "OPEN", On429.OPEN),
         ("breaker_mode", "metrics_only", Mode.METRICS_ONLY),
         ("degrade_shed_at", "75%", 0.75),
+        ("record_body", "Full", RecordBody.FULL),
+        ("record_max_bytes", "1MiB", 2**20),
+        ("record_max_s", "10m", 600.0),
+        ("record_sample", "10%", 0.1),
+        ("record_headers", "X-Model, x-trace,x-model", ("x-model", "x-trace")),
+        ("record_query", "page,a[]", ("page", "a[]")),
+        ("record_mask_paths", "/users/{id}, /reset/*,/*,/{a}/b", ("/users/{id}", "/reset/*", "/*", "/{a}/b")),
     ],
 )
 def test_what_is_read_from_texts(name: str, text: str, value: object) -> None:

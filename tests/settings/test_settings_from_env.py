@@ -38,6 +38,7 @@ from autoglm_throttle.settings import (
     Settings,
     Source,
 )
+from autoglm_throttle.settings.record_fields import RecordBody
 from autoglm_throttle.settings.user_limits import user_limit
 
 
@@ -123,6 +124,12 @@ GIVEN = st.fixed_dictionaries(
         "breaker_mode": st.sampled_from(Mode),
         "degrade_shed_at": st.floats(0.1, 0.89),
         "degrade_max_stale_s": st.floats(0.001, 31_536_000),
+        "record_path": st.sampled_from([Path("/tmp/a b.jsonl.gz"), Path("traffic.jsonl")]),
+        "record_sample": st.floats(0, 1),
+        "record_max_bytes": st.integers(4096, 2**40),
+        "record_body": st.sampled_from(RecordBody),
+        "record_headers": st.lists(st.sampled_from(["x-model", "x-trace"]), max_size=3),
+        "record_mask_paths": st.lists(st.sampled_from(["/users/{id}", "/reset/*"]), max_size=3),
         "metrics": st.sampled_from(MetricsExport),
         "log_refused_every_s": st.floats(0.1, 86_400),
         "redis_url": st.sampled_from(["redis://localhost:6379/0", "rediss://me:pa%2Fss@h", "unix:///a"]),

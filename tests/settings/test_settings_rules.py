@@ -39,6 +39,7 @@ MEMBER = "07f3a9c2d4e5b617"
         ({"sample_adaptive": True, "sample_interval_max_s": 0.9}, "sample_adaptive"),
         ({"deadline_header": "X-Priority"}, "deadline_header"),
         ({"deadline_header": "x-d", "priority_header": "x-d"}, "deadline_header"),
+        ({"record_headers": "x-key", "identity": "header:x-key"}, "record_headers"),
     ],
 )
 def test_a_contradiction_is_a_problem(values: dict[str, object], blamed: str) -> None:
