@@ -39,7 +39,7 @@ class _Second:
         return (self.recorded - self.replayed).total()
 
 
-def differences(replay: Replay, result: Result) -> dict[str, Any]:
+def differences(replay: Replay, result: Result) -> dict[str, Any] | None:
     """What became of the same requests when they were recorded and when they were played.
 
     Requests that were not sent, or had not ended, are left out on both sides. Which of many equal requests
@@ -50,9 +50,12 @@ def differences(replay: Replay, result: Result) -> dict[str, Any]:
         Ready for JSON: ``requests`` compared; ``decisions`` and ``statuses`` (0 is no answer), each with
         ``recorded`` and ``replayed`` counts; ``served``, percentiles of the time from arrival to end then
         and from write to end now; ``changed``, one by one, and ``differ``, by second, each with
-        ``requests`` and ``ratio``; and ``seconds``, the 20 most different of the replay.
+        ``requests`` and ``ratio``; and ``seconds``, the 20 most different of the replay. None where the
+        file told of no answers.
     """
-    seconds, served, changed = _compared(replay, result)
+    if replay.recorded is None or not replay.recorded.knows:
+        return None
+    seconds, served, changed = _compared(replay.recorded, result)
     whole = _Second()
     for second in seconds.values():
         whole.recorded.update(second.recorded)
@@ -108,8 +111,8 @@ def _row(row: Mapping[str, Any]) -> str:
     return f"{row['differ']} of {row['requests']} otherwise: {' -> '.join(sides)}"
 
 
-def _compared(replay: Replay, result: Result) -> tuple[dict[int, _Second], Times, int]:
-    plan, sheet, recorded = result.load.plan, result.sheet, replay.recorded
+def _compared(recorded: Recorded, result: Result) -> tuple[dict[int, _Second], Times, int]:
+    plan, sheet = result.load.plan, result.sheet
     seconds: dict[int, _Second] = {}
     served = (Histogram(), Histogram())
     changed = 0

@@ -52,6 +52,11 @@ class Recorded:
         self.decisions.append(DECISIONS.index(decision(entry)))
         self.ms.append(entry.ms)
 
+    @property
+    def knows(self) -> bool:
+        """Whether it tells of any answer or decision."""
+        return any(self.decisions) or any(self.statuses)
+
     def __len__(self) -> int:
         return len(self.statuses)
 
@@ -61,8 +66,10 @@ class Replay:
     """A load made from a recording."""
 
     load: Load
-    recorded: Recorded
-    """One loop of it: request ``n`` of the plan is number ``n % len(recorded)``."""
+    recorded: Recorded | None
+    """One loop of it: request ``n`` of the plan is number ``n % len(recorded)``; None of a trace."""
+    notes: tuple[str, ...] = ()
+    """What could not be read, and what was left out."""
 
 
 def decision(entry: Entry) -> str:

@@ -1,0 +1,105 @@
+"""From a file to a load: a recording, a file of another program, or a trace of LLM requests."""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from autoglm_throttle.traffic.arrivals import Crowd
+from autoglm_throttle.traffic.arrivals import replay as played
+from autoglm_throttle.traffic.convert import Fill, open_source
+from autoglm_throttle.traffic.convert.form import opened
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.load import Load
+from autoglm_throttle.traffic.record import Redaction
+from autoglm_throttle.traffic.replay.cut import Cut
+from autoglm_throttle.traffic.replay.prepare import Replay, prepare
+from autoglm_throttle.traffic.trace import HEADER, Trace, load_azure_llm, load_of
+
+BEGIN_BYTES = 100
+"""Enough for the header line of a trace."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manner:
+    """What a file does not tell of the requests in it."""
+
+    bodies: Fill = field(default_factory=Fill)
+    """What stands in for bodies that were not kept."""
+    redaction: Redaction | None = None
+    """What is read of files of other programs; None: what a recorder keeps by default."""
+    priority_header: str = "x-priority"
+    decided: bool = False
+    """State the priority that was decided on also where the recorded request stated none."""
+    crowd: Crowd = field(default_factory=Crowd)
+    """Priorities and clients of a trace, which has neither."""
+    seed: int = 0
+    """Of their draws."""
+    target: str = "/v1/predict"
+    """Path that the requests of a trace go to."""
+
+
+def open_replay(path: Path, cut: Cut | None = None, manner: Manner | None = None) -> Replay:
+    """The load that a file stands for, whatever its form.
+
+    Bodies of files of other programs are sent whole; their fields pass the redaction of a recorder.
+
+    Raises:
+        TrafficError: the file cannot be read, has no times, or nothing of it is left to play.
+    """
+    cut, manner = cut or Cut(), manner or Manner()
+    if is_trace(path):
+        trace = load_azure_llm(path)
+        notes = (f"{trace.malformed} malformed lines were left out",) if trace.malformed else ()
+        return Replay(of_trace(trace, cut, manner), None, notes)
+    source = open_source(path, redaction=manner.redaction)
+    entries = sorted(source.entries(), key=lambda entry: entry.t_s) if source.whole else source.entries()
+    made = prepare(
+        entries, cut, manner.bodies, priority_header=manner.priority_header, decided=manner.decided
+    )
+    return replace(made, notes=tuple(source.told()))
+
+
+def of_trace(trace: Trace, cut: Cut, manner: Manner) -> Load:
+    """The load that a part of a trace stands for, with priorities and clients drawn anew in each loop.
+
+    Raises:
+        TrafficError: nothing is left to play, or the cut does not fit the trace.
+    """
+    items = [item for number, item in enumerate(trace.items) if cut.keeps(item.t_s, "", number)]
+    offsets = cut.offsets([item.t_s for item in items])
+    once = load_of(Trace(tuple(items), 0), manner.crowd, target=manner.target)
+    kinds = (once.plan.kinds * -(-len(offsets) // len(items)))[: len(offsets)]
+    return Load(replace(played(offsets, manner.crowd, seed=manner.seed), kinds=kinds), once.requests)
+
+
+def times_of(path: Path) -> array[float]:
+    """When the requests of a file came, in seconds from the first: what ``trace:PATH`` stands for.
+
+    Raises:
+        TrafficError: the file cannot be read, or has no times.
+    """
+    if is_trace(path):
+        return array("d", (item.t_s for item in load_azure_llm(path).items))
+    times_s = sorted(entry.t_s for entry in open_source(path).entries())
+    if not times_s:
+        raise TrafficError(f"{path}: no request in it")
+    return array("d", (t_s - times_s[0] for t_s in times_s))
+
+
+def is_trace(path: Path) -> bool:
+    """Whether a file begins with the header line of a trace of LLM requests.
+
+    Raises:
+        TrafficError: it cannot be read.
+    """
+    try:
+        with closing(opened(path)) as stored:
+            begin = stored.read(BEGIN_BYTES)
+    except (OSError, EOFError, zlib.error) as problem:
+        raise TrafficError(f"{path}: cannot be read: {problem}") from None
+    line = begin.removeprefix(b"\xef\xbb\xbf").partition(b"\n")[0]
+    return line.strip().replace(b" ", b"") == HEADER.encode()
