@@ -14,6 +14,9 @@ from autoglm_throttle.traffic.load import Load
 ASGI = {"version": "3.0", "spec_version": "2.3"}
 """As uvicorn states it: sending to a client that left is no error."""
 
+KEPT = 10_000
+"""Scopes to copy from, of about 2 kB each; a recording may have as many kinds as requests."""
+
 Headers = list[tuple[bytes, bytes]]
 
 
@@ -38,32 +41,38 @@ class Scopes:
         self._priority_header = priority_header.lower().encode("ascii")
         self._identity_header = identity_header.lower().encode("ascii")
         self._state = state
-        self._targets = [_target(request.target) for request in load.requests]
-        self._headers: dict[tuple[int, int, int], Headers] = {}
+        self._known: dict[tuple[int, int, int], dict[str, Any]] = {}
 
     def scope(self, index: int) -> Scope:
         """The scope of a request, by its index."""
         plan = self._plan
-        kind, client = plan.kinds[index], plan.clients[index]
-        path, raw_path, query = self._targets[kind]
-        key = (kind, plan.priorities[index], client)
-        headers = self._headers.get(key)
-        if headers is None:
-            headers = self._headers[key] = self._fields(*key)
+        key = (plan.kinds[index], plan.priorities[index], plan.clients[index])
+        known = self._known.get(key)
+        if known is None:
+            known = self._make(*key)
+            if len(self._known) < KEPT:
+                self._known[key] = known
+        scope = dict(known)
+        scope["asgi"] = ASGI.copy()
+        scope["headers"] = known["headers"].copy()
+        scope["state"] = dict(self._state)
+        return scope
+
+    def _make(self, kind: int, priority: int, client: int) -> dict[str, Any]:
+        request = self._load.requests[kind]
+        raw_path, _, query = request.target.partition("?")
         return {
             "type": "http",
-            "asgi": ASGI.copy(),
             "http_version": "1.1",
-            "method": self._load.requests[kind].method,
+            "method": request.method,
             "scheme": "http",
-            "path": path,
-            "raw_path": raw_path,
-            "query_string": query,
+            "path": unquote(raw_path),
+            "raw_path": raw_path.encode("ascii"),
+            "query_string": query.encode("ascii"),
             "root_path": "",
-            "headers": headers.copy(),
+            "headers": self._fields(kind, priority, client),
             "client": (_address(client), 50_000),
             "server": ("localhost", 80),
-            "state": dict(self._state),
         }
 
     def _fields(self, kind: int, priority: int, client: int) -> Headers:
@@ -79,11 +88,6 @@ class Scopes:
         if request.body or request.method not in ("GET", "HEAD"):
             fields.append((b"content-length", b"%d" % len(request.body)))
         return fields
-
-
-def _target(target: str) -> tuple[str, bytes, bytes]:
-    raw_path, _, query = target.partition("?")
-    return unquote(raw_path), raw_path.encode("ascii"), query.encode("ascii")
 
 
 def _address(client: int) -> str:
