@@ -44,7 +44,47 @@ def test_merging_is_associative_and_equals_recording_all(
 
 def test_nothing_recorded_has_no_percentile() -> None:
     assert Histogram().percentile(0.5) is None
+    assert Histogram().percentiles((0.5, 0.9)) == [None, None]
+    assert Histogram().mean_s is None
     assert Histogram().max_s == 0.0
+
+
+@given(st.lists(st.just(math.nan) | st.floats(min_value=-1.0, max_value=3600.0), max_size=60))
+def test_recording_all_is_recording_each_that_is_known(values: list[float]) -> None:
+    each = recorded([value for value in values if not math.isnan(value)])
+    at_once = Histogram()
+    at_once.record_all(values)
+    assert (at_once.pairs(), at_once.max_s, at_once.mean_s) == (each.pairs(), each.max_s, each.mean_s)
+
+
+@given(durations)
+def test_the_mean_is_at_most_a_microsecond_below_the_truth(values: list[float]) -> None:
+    told = recorded(values).mean_s
+    truth = math.fsum(values) / len(values)
+    assert told is not None
+    assert truth - 1e-6 - 1e-9 <= told <= truth + 1e-9
+
+
+@given(durations, durations)
+def test_the_mean_of_merged_histograms_is_that_of_all(a: list[float], b: list[float]) -> None:
+    assert Histogram.of([recorded(a), recorded(b)]).mean_s == recorded(a + b).mean_s
+
+
+@given(durations, st.lists(st.floats(min_value=0.001, max_value=1.0), max_size=5))
+def test_several_percentiles_are_those_taken_one_by_one(values: list[float], shares: list[float]) -> None:
+    histogram = recorded(values)
+    assert histogram.percentiles(shares) == [histogram.percentile(share) for share in shares]
+
+
+@given(durations)
+def test_a_histogram_comes_back_from_its_pairs(values: list[float]) -> None:
+    histogram = recorded(values)
+    again = Histogram.restored(histogram.pairs(), histogram.max_s)
+    assert again.pairs() == histogram.pairs()
+    assert again.percentile(0.99) == histogram.percentile(0.99)
+    assert again.mean_s is not None
+    assert histogram.mean_s is not None
+    assert again.mean_s <= histogram.mean_s <= again.mean_s * (1 + 1 / 128) + 1e-6
 
 
 def test_a_clock_that_stepped_back_counts_as_zero() -> None:

@@ -1,0 +1,122 @@
+"""The books say what the sheet says, whichever way it is added up."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import fields
+
+import pytest
+from hypothesis import given
+
+from autoglm_throttle.model import Priority
+from autoglm_throttle.traffic.books import Books, Key, Kind, Row, rows
+from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.histogram import Histogram
+from autoglm_throttle.traffic.result import Result
+from autoglm_throttle.traffic.sheet import OPEN, UNSENT
+from tests.traffic.report.made_runs import REQUESTS, Sent, made, runs
+
+KINDS = [Kind(0, 1.5), Kind(1, 1.0), Kind(0, 0.25)]
+LIMITS_S = {Priority.HIGH: 1.0, Priority.MID: 5.0}
+
+
+def known(histogram: Histogram, value: float) -> None:
+    if not math.isnan(value):
+        histogram.record(value)
+
+
+def enter(row: Row, result: Result, index: int, limit_s: float, cost: float) -> None:
+    """What one request adds to a row, one rule after another."""
+    sheet = result.sheet
+    row.planned += 1
+    row.cost_planned += cost
+    if sheet.endings[index] == UNSENT:
+        row.unsent += 1
+        return
+    ending = Ending(sheet.endings[index])
+    row.endings[ending] += 1
+    if sheet.statuses[index]:
+        row.statuses[sheet.statuses[index]] += 1
+    if ending.served:
+        row.cost_served += cost
+        row.timely += sheet.response_s[index] <= limit_s
+        row.response.record(sheet.response_s[index])
+        row.service.record(sheet.service_s[index])
+        known(row.first_byte, sheet.first_byte_s[index])
+    if ending.refused:
+        row.reasons[sheet.stated[sheet.reasons[index]]] += 1
+        row.refusal.record(sheet.response_s[index])
+        known(row.promised, sheet.promised_s[index])
+
+
+def slowly(result: Result) -> dict[Key, Row]:
+    found: defaultdict[Key, Row] = defaultdict(Row)
+    plan = result.load.plan
+    for index in range(len(plan)):
+        kind = KINDS[plan.kinds[index]]
+        key = Key(plan.segments[index], plan.priorities[index], kind.group)
+        limit_s = LIMITS_S.get(Priority(key.priority), math.inf)
+        enter(found[key], result, index, limit_s, kind.cost)
+    return found
+
+
+def plainly(row: Row) -> dict[str, object]:
+    told: dict[str, object] = {}
+    for field in fields(row):
+        value = getattr(row, field.name)
+        told[field.name] = (
+            (value.pairs(), value.max_s, value.mean_s) if isinstance(value, Histogram) else value
+        )
+    return told
+
+
+@given(runs)
+def test_adding_up_by_columns_is_adding_up_one_by_one(result: Result) -> None:
+    quickly = rows(result.load.plan, result.sheet, KINDS, LIMITS_S)
+    assert {key: plainly(row) for key, row in quickly.items()} == {
+        key: plainly(row) for key, row in slowly(result).items()
+    }
+
+
+@given(runs)
+def test_every_planned_request_is_in_exactly_one_place(result: Result) -> None:
+    total = Books(result.load.plan, result.sheet).total()
+    assert total.planned == len(result.load.plan)
+    assert total.balanced
+    assert total.sent == total.admitted + total.limited + total.rejected + total.failed
+    assert total.answered == total.statuses.total()
+    assert total.response.count == total.service.count == total.admitted == total.timely
+    assert total.refusal.count == total.limited + total.rejected == total.reasons.total()
+
+
+@given(runs)
+def test_books_have_a_row_for_every_segment_and_priority(result: Result) -> None:
+    books = result.books
+    assert set(books.rows) == {(segment, priority) for segment in (0, 1) for priority in Priority}
+    assert {key: row.planned for key, row in books.rows.items()} == result.load.plan.planned()
+
+
+def test_a_request_that_is_still_open_is_planned_and_nothing_else() -> None:
+    result = made([Sent(), Sent()])
+    result.sheet.endings[1] = OPEN
+    total = result.books.total()
+    assert (total.planned, total.unsent, total.admitted) == (2, 0, 1)
+    assert not total.balanced
+
+
+def test_an_empty_plan_has_empty_rows() -> None:
+    assert plainly(made([]).books.total()) == plainly(Row())
+
+
+@pytest.mark.parametrize(("response_s", "timely"), [(1.0, 1), (1.001, 0)])
+def test_an_answer_at_the_limit_is_in_time(response_s: float, timely: int) -> None:
+    result = made([Sent(response_s=response_s, priority=Priority.HIGH)])
+    (row,) = rows(result.load.plan, result.sheet, [Kind()], LIMITS_S).values()
+    assert row.timely == timely
+
+
+def test_the_kinds_of_these_tests_are_those_of_their_requests() -> None:
+    assert [kind.cost for kind in KINDS] == [request.cost for request in REQUESTS]
+    assert KINDS[0].group == KINDS[2].group
+    assert REQUESTS[0].label == REQUESTS[2].label
