@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
-from array import array
 from pathlib import Path
-from typing import IO, Final, cast
+from typing import Final
 
 from autoglm_throttle.cli.lab.load_asked import Asked
-from autoglm_throttle.traffic.arrivals import Level, Plan, Shape, TraceShape, Users, plan, replay
+from autoglm_throttle.traffic.arrivals import Level, Shape, TraceShape, Users, plan, replay
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import Roster
 from autoglm_throttle.traffic.load import Load
-from autoglm_throttle.traffic.record import open_recording
-from autoglm_throttle.traffic.trace import HEADER, Trace, load_azure_llm, load_of
+from autoglm_throttle.traffic.replay import Cut, Manner, is_trace, of_trace, times_of
+from autoglm_throttle.traffic.trace import load_azure_llm
 
 TRACED: Final = "/v1/predict"
 """Where a trace of token numbers goes if the URL names no path: the simulated service reads them there."""
@@ -49,34 +46,10 @@ def _offered(asked: Asked) -> Load | Roster:
 
 
 def _traced(asked: Asked, path: Path) -> Load:
-    """A trace of token numbers brings its requests along; of a recording only the times are taken."""
-    if _first_line(path).replace(" ", "") == HEADER:
-        trace = load_azure_llm(path)
-        speed = _speed(asked, array("d", (item.t_s for item in trace.items)))
-        return _tokens(asked, trace, speed)
-    times_s = array("d", (entry.t_s for entry in open_recording(path).entries()))
-    return Load(_replayed(asked, times_s), asked.drawn.requests)
-
-
-def _tokens(asked: Asked, trace: Trace, speed: float) -> Load:
-    target = TRACED if asked.path == "/" else asked.path
-    return load_of(trace, asked.crowd, speed=speed, seed=asked.seed, target=target)
-
-
-def _replayed(asked: Asked, times_s: array[float]) -> Plan:
-    return replay(times_s, asked.crowd, speed=_speed(asked, times_s), seed=asked.seed)
-
-
-def _speed(asked: Asked, times_s: array[float]) -> float:
-    if asked.rate_rps is None or len(times_s) < 2 or times_s[-1] <= times_s[0]:
-        return asked.speed
-    return asked.rate_rps * (times_s[-1] - times_s[0]) / (len(times_s) - 1)
-
-
-def _first_line(path: Path) -> str:
-    try:
-        with path.open("rb") as stored:
-            opened = cast("IO[bytes]", gzip.GzipFile(fileobj=stored)) if path.suffix == ".gz" else stored
-            return opened.readline(1000).decode("utf-8-sig", "replace").strip()
-    except (OSError, EOFError, zlib.error) as error:
-        raise TrafficError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    """A trace of token numbers brings its requests along; of another file only the times are taken."""
+    cut = Cut(speed=asked.speed, rate_rps=asked.rate_rps)
+    if is_trace(path):
+        target = TRACED if asked.path == "/" else asked.path
+        return of_trace(load_azure_llm(path), cut, Manner(crowd=asked.crowd, seed=asked.seed, target=target))
+    made = replay(cut.offsets(times_of(path)), asked.crowd, seed=asked.seed)
+    return Load(made, asked.drawn.requests)

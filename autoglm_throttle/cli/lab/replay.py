@@ -1,0 +1,86 @@
+"""``replay``: send recorded traffic to a service, and compare what becomes of it now and then."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from autoglm_throttle.cli.lab import replay_asked
+from autoglm_throttle.cli.lab.load import guarded
+from autoglm_throttle.cli.lab.replay_asked import Asked
+from autoglm_throttle.cli.output import FINE, PROBLEM_FOUND, write
+
+if TYPE_CHECKING:
+    from autoglm_throttle.traffic.replay import Replay
+    from autoglm_throttle.traffic.result import Result
+
+EXAMPLES: Final = """\
+examples:
+  autoglm-throttle replay traffic.jsonl http://127.0.0.1:8000
+  autoglm-throttle replay traffic.jsonl.gz http://127.0.0.1:8000 --speed 10 --max-gap 5s --fill \\
+      --identity-header x-api-key --check 1% --html report.html
+  autoglm-throttle replay traffic.jsonl http://127.0.0.1:8000 --rate 500 --loop forever --duration 10m
+
+exit status: 0 done and all objectives hold, 1 one failed or --check did, 2 it could not begin, 3 the run is
+not valid because the generator or the machine was too slow, 130 stopped by Ctrl-C (the report is written)
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.usage = "autoglm-throttle replay FILE URL [options]"
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EXAMPLES
+    parser.add_argument(
+        "file", metavar="FILE", help="a recording, a HAR, .gor or vegeta file, or a CSV of token numbers"
+    )
+    parser.add_argument("url", metavar="URL", help="of the service; its path is put before the recorded ones")
+    replay_asked.add_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Play a recording.
+
+    Returns:
+        As of ``load``; 1 also if more ended otherwise than ``--check`` allows.
+    """
+    return guarded("replay", lambda: _run(replay_asked.read(args)))
+
+
+def _run(asked: Asked) -> int:
+    from autoglm_throttle.cli.lab.running import carry_out
+    from autoglm_throttle.traffic.arrivals import timetable
+    from autoglm_throttle.traffic.replay import Manner, open_replay
+
+    manner = Manner(
+        bodies=asked.fill, priority_header=asked.sending.target.priority_header, decided=asked.decided
+    )
+    played = open_replay(asked.path, asked.cut, manner)
+    sys.stderr.writelines(f"{asked.path}: {note}\n" for note in played.notes)
+    asked.judging.objectives.check(played.load.plan.names)
+    if asked.judging.dry_run:
+        target = asked.sending.target
+        to = f"nothing is sent; this would go to {target.scheme}://{target.address}{target.base}"
+        write("\n".join([to, "", *timetable(played.load.plan)]))
+        return FINE
+    result = carry_out(played.load, asked.sending, asked.looks, quiet=asked.judging.quiet)
+    return _tell(asked, played, result)
+
+
+def _tell(asked: Asked, played: Replay, result: Result) -> int:
+    """The report, the comparison with the recording, and the exit status."""
+    from autoglm_throttle.cli.lab.telling import facts, tell
+    from autoglm_throttle.traffic.replay import differences, exceeds, told
+    from autoglm_throttle.traffic.report import make
+
+    found = differences(played, result)
+    known = facts(asked.judging, asked.played, asked.command, result.effort.loop)
+    report = make(result, replace(known, arrivals="recorded", replay=found))
+    more = ["", *told(found)] if found else ["", "the file tells of no answers to compare with"]
+    differs = asked.limit is not None and (found is None or exceeds(found, asked.limit))
+    if differs:
+        more.append(f"failed: --check {asked.limit:.2%}")
+    status = tell(report, asked.judging, more)
+    return PROBLEM_FOUND if differs and status == FINE else status
