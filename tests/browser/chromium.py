@@ -1,7 +1,7 @@
 """A headless Chromium, driven over its DevTools protocol.
 
-The browser has a profile of its own in a folder that the test throws away, a session of its own so that nothing
-of it outlives the test, and a deadline for every answer.
+The browser has a profile of its own in a folder that the test throws away, a session of its own so that
+nothing of it outlives the test, and a deadline for every answer.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import signal
 import subprocess
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,7 +44,9 @@ SILENT = (
 def program() -> str | None:
     """Where the browser is."""
     found = (shutil.which(name) for name in NAMES)
-    return next(filter(None, found), None) or next((path for path in APPLICATIONS if Path(path).exists()), None)
+    return next(filter(None, found), None) or next(
+        (path for path in APPLICATIONS if Path(path).exists()), None
+    )
 
 
 class Chromium:
@@ -66,23 +69,22 @@ class Chromium:
         command = [path, *SILENT, f"--user-data-dir={self._folder / 'profile'}", "about:blank"]
         if os.geteuid() == 0:
             command.insert(1, "--no-sandbox")
-        self._log = (self._folder / "browser.log").open("wb")
-        self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log, start_new_session=True)
-        try:
-            self._socket: ClientConnection = connect(self._address(), max_size=None, open_timeout=ANSWER_S)
+        with ExitStack() as opened:
+            log = opened.enter_context((self._folder / "browser.log").open("wb"))
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+            opened.callback(self._end)
+            socket = connect(self._address(), max_size=None, open_timeout=ANSWER_S)
+            self._socket: ClientConnection = opened.enter_context(socket)
             target = self.call("Target.createTarget", url="about:blank")["targetId"]
             session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
             self._session = session
-            for domain in ("Page", "Runtime", "Log", "Network", "Accessibility"):
+            for domain in ("Page", "Runtime", "Log", "Network"):
                 self.call(f"{domain}.enable")
-        except BaseException:
-            self._end()
-            raise
+            self._opened = opened.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._socket.close()
-        self._end()
+        self._opened.close()
 
     def call(self, method: str, **parameters: object) -> dict[str, Any]:
         """Ask the browser for something."""
@@ -112,7 +114,7 @@ class Chromium:
         while self._loaded == before:
             self._hear()
 
-    def value(self, expression: str) -> Any:  # noqa: ANN401 - whatever the page says
+    def value(self, expression: str) -> Any:
         """What an expression of JavaScript is worth in the page."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
@@ -160,4 +162,3 @@ class Chromium:
     def _end(self) -> None:
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(ANSWER_S)
-        self._log.close()

@@ -1,8 +1,9 @@
-"""A made-up report that has a bit of everything: six segments, refusals, failures, a stall and a watched card."""
+"""A made-up report that has a bit of everything: six segments, refusals, a silent second, a watched card."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from autoglm_throttle.traffic.report.schema import (
     Document,
@@ -23,7 +24,6 @@ LEVELS = (
     ("recovery", 10, 85),
 )
 SHARES = {"high": 0.1, "mid": 0.3, "low": 0.6}
-NOTHING: list[float | None] = [None] * 7
 
 
 def times(middle_s: float, count: int) -> Times:
@@ -45,12 +45,13 @@ def times(middle_s: float, count: int) -> Times:
         "p99_s": p99,
         "p999_s": p999,
         "max_s": longest,
-        "histogram": sorted(histogram.items()),
+        "histogram": [[edge, number] for edge, number in sorted(histogram.items())],
     }
 
 
-def tally(planned: int, served: int, limited: int, failed: int, seconds: float) -> Tally:
-    """What became of so many; what is not named was rejected."""
+def tally(counts: Iterable[int], seconds: float) -> Tally:
+    """What became of so many, of them so many served, limited and failed; the rest was rejected."""
+    planned, served, limited, failed = counts
     rejected = planned - served - limited - failed
     classes = {
         "ok": served - served // 50,
@@ -105,7 +106,7 @@ def document(*, shape: str = "step:85,146,155,340,850,85:10") -> Document:
             planned = round(rps * share)
             one = fates(planned, name)
             rows[name] += [(planned, *one)] * length_s
-            parts[name] = tally(planned * length_s, *(number * length_s for number in one), length_s)
+            parts[name] = tally([planned * length_s, *(number * length_s for number in one)], length_s)
         whole = [sum(round(rps * share) for share in SHARES.values()) * length_s]
         whole += [
             sum(fates(round(rps * share), name)[field] for name, share in SHARES.items()) * length_s
@@ -116,12 +117,12 @@ def document(*, shape: str = "step:85,146,155,340,850,85:10") -> Document:
                 "name": label,
                 "start_s": float(at_s),
                 "end_s": float(at_s + length_s),
-                "tally": tally(*whole, length_s),
+                "tally": tally(whole, length_s),
                 "priorities": parts,
             }
         )
         at_s += length_s
-    priorities = {name: tally(*map(sum, zip(*row, strict=True)), at_s) for name, row in rows.items()}
+    priorities = {name: tally(map(sum, zip(*row, strict=True)), at_s) for name, row in rows.items()}
     totals = [tuple(map(sum, zip(*each, strict=True))) for each in zip(*rows.values(), strict=True)]
     load = [rps / CAPACITY for _, length_s, rps in LEVELS for _ in range(length_s)]
     p50: list[float | None] = [0.02 + 0.2 * min(1.0, x / 2) + 0.01 * math.sin(n) for n, x in enumerate(load)]
@@ -162,7 +163,7 @@ def document(*, shape: str = "step:85,146,155,340,850,85:10") -> Document:
             "limits_s": {"high": 0.5, "mid": 1.0, "low": 2.0},
         },
         "verdict": held,
-        "totals": tally(*map(sum, zip(*totals, strict=True)), at_s),
+        "totals": tally(map(sum, zip(*totals, strict=True)), at_s),
         "priorities": priorities,
         "segments": segments,
         "requests": [

@@ -69,7 +69,7 @@ def distribution(document: Document) -> Plot:
     edges = [max(LEAST_S, us / 1e6) for times in responses.values() for us, _ in times["histogram"]]
     across = axes.logarithmic(edges, units.seconds)
     rarest = min((1.0 / times["count"] for times in responses.values()), default=0.01)
-    up = axes.logarithmic([rarest, 1.0], units.share)
+    up = axes.logarithmic([rarest, 1.0], units.power_of_ten)
     layers = [
         Layer(drawn([(across.place(x), up.place(y)) for x, y in slower(times)]), "line", f"of-{name}", name)
         for name, times in responses.items()

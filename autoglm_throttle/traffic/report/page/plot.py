@@ -14,8 +14,12 @@ from autoglm_throttle.traffic.report.page.curves import FIELD
 from autoglm_throttle.traffic.report.page.markup import Markup, join, tag
 from autoglm_throttle.traffic.report.page.tables import Table, folded
 
-WIDE, NARROW, LETTER = 640.0, 270.0, 7.0
-"""Pixels: of a plot on a usual screen, on a telephone, and of one letter. What does not fit is left out."""
+ROOMS = ((230.0, "mark"), (380.0, "mark roomy"), (880.0, "mark vast"))
+"""Pixels that a drawing has anywhere, where two stand side by side, and on a line of its own; and the
+look of a name that fits there. The style hides it elsewhere."""
+
+LETTER = 7.0
+"""Pixels, about, that a letter is wide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +120,11 @@ def _ticks(ticks: Iterable[tuple[float, str]]) -> Iterable[Markup]:
 def _band(band: Band) -> Markup:
     """A line where it begins, and its name above if there is room for it."""
     x, wanted = _percent(band.start), LETTER * (len(band.name) + 1)
-    share = band.end - band.start
     line = tag("line", x1=x, x2=x, y1="-16", y2="100%", class_="band")
-    if share * WIDE < wanted:
+    look = next((look for pixels, look in ROOMS if (band.end - band.start) * pixels >= wanted), None)
+    if look is None:
         return line
-    room = "mark" if share * NARROW >= wanted else "mark roomy"
-    return join(line, tag("text", band.name, x=x, y="0", dx="4", dy="-6", class_=room))
+    return join(line, tag("text", band.name, x=x, y="0", dx="4", dy="-6", class_=look))
 
 
 def _legend(layers: Iterable[Layer]) -> Markup:

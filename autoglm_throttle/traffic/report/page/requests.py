@@ -15,7 +15,7 @@ FATES = {
     "ok": "served",
     "degraded": "served by a fallback",
     "limited": "limited (429)",
-    "rejected": "rejected (503, come back)",
+    "rejected": "rejected (503)",
     "failed": "failed",
     "dropped": "dropped by the generator",
 }
@@ -64,7 +64,7 @@ def by_priority(document: Document, line: Timeline) -> list[Plot]:
         sent = tally["planned"] - tally["unsent"]
         served = sum(seconds["served"]) / sent if sent else None
         summary = f"{units.share(served)} of {units.count(sent)} requests were served."
-        plots.append(_piled(f"Priority {name}", summary, line, seconds["planned"], fates))
+        plots.append(_piled(f"Priority {name}", summary, line, seconds["planned"], fates, ticks=4))
     return plots
 
 
@@ -98,11 +98,18 @@ def bands(line: Timeline, length_s: float | None = None) -> list[Band]:
 
 
 def _piled(
-    title: str, summary: str, line: Timeline, planned: Sequence[int], fates: Mapping[str, Sequence[int]]
+    title: str,
+    summary: str,
+    line: Timeline,
+    planned: Sequence[int],
+    fates: Mapping[str, Sequence[int]],
+    *,
+    ticks: int = 6,
 ) -> Plot:
     present = {name: line.mean(counts) for name, counts in fates.items() if any(counts)}
     offers = line.mean(planned)
-    across, up = axes.time(line.seconds, units.clock), axes.linear(max(offers, default=0.0), units.rate)
+    across = axes.time(line.seconds, units.clock, ticks=ticks)
+    up = axes.linear(max(offers, default=0.0), units.rate)
     edges = [across.place(edge) for edge in line.edges_s]
     layers = [
         Layer(band(edges, list(map(up.place, lower)), list(map(up.place, upper))), "area", name, FATES[name])

@@ -33,7 +33,7 @@ h1 { font-size: clamp(1.3rem, 3.5vw, 1.8rem); line-height: 1.25; font-weight: 65
 h2 { font-size: 1.2rem; font-weight: 650; margin: 48px 0 16px }
 h3 { font-size: 1rem; font-weight: 650 }
 header p, figcaption p, .note, dt, .figures dd { color: var(--soft); font-size: .875rem }
-header p, .note, td, th, dd { overflow-wrap: anywhere }
+h1, header p, .note, .said, .doubts, td, th, dd { overflow-wrap: anywhere }
 header { margin-bottom: 24px }
 .note { margin-top: 24px }
 
@@ -55,6 +55,9 @@ header { margin-bottom: 24px }
 figure { background: var(--sheet); border: 1px solid var(--rule); border-radius: 8px; padding: 16px 20px;
   margin-top: 16px; min-width: 0 }
 .grid { display: grid; gap: 16px; margin-top: 16px } .grid figure { margin: 0 }
+.grid figure { display: flex; flex-direction: column } .grid .legend { margin-bottom: auto }
+.two > :last-child:nth-child(odd) { grid-column: 1 / -1 }
+.two .vast, .three .vast, .three .roomy { display: none }
 .two { grid-template-columns: repeat(auto-fit, minmax(min(100%, 440px), 1fr)) }
 .three { grid-template-columns: repeat(auto-fit, minmax(min(100%, 300px), 1fr)) }
 .plot { display: block; overflow: visible; width: calc(100% - 64px); height: 220px;
@@ -97,8 +100,12 @@ th:first-child { text-align: left; padding-left: 0 }
 thead th { color: var(--soft); font-weight: 500; border-bottom-color: var(--rule) }
 tbody th { font-weight: 400 }
 .strong th, .strong td { font-weight: 650 }
+main > .scroll .strong ~ tr:not(.strong) th { padding-left: 14px }
 .facts { display: grid; gap: 12px 24px; font-size: .875rem;
   grid-template-columns: repeat(auto-fill, minmax(min(100%, 260px), 1fr)) }
-@media (max-width: 700px) { .roomy { display: none } figure { padding: 14px 12px } }
+@media (max-width: 1000px) { .vast { display: none } }
+@media (max-width: 520px) { .roomy { display: none } th, td { padding: 5px 6px } }
+@media (max-width: 700px) { figure { padding: 14px 12px } }
+.verdict td:last-child, .verdict th:last-child { padding-right: 0 }
 @media print { figure, .verdict, .figures > div { break-inside: avoid } }
 """

@@ -26,7 +26,12 @@ def share(ratio: float | None) -> str:
         return "< 0.1 %"
     if 0.999 < ratio < 1.0:
         return "> 99.9 %"
-    return f"{100.0 * ratio:.3g} %" if ratio < 0.1 else f"{100.0 * ratio:.4g} %"
+    return f"{100.0 * ratio:.{4 if ratio > 0.99 else 3}g} %"
+
+
+def power_of_ten(ratio: float) -> str:
+    """A round ratio, however small, in percent."""
+    return f"{100.0 * ratio:.4g} %"
 
 
 def seconds(duration_s: float | None) -> str:

@@ -57,14 +57,18 @@ def _figures(document: Document) -> Iterator[Markup]:
     duration_s = document["load"]["duration_s"]
     told = (
         ("Sent", units.count(sent), f"{units.rate(sent / duration_s if duration_s else None)} on average"),
-        ("Answered", units.share(totals["done_ratio"]), f"{units.rate(totals['rps'])}"),
+        ("Answered", units.share(totals["done_ratio"]), f"{units.rate(totals['rps'])} answers"),
         (
             "Served",
             units.share(served / sent if sent else None),
             f"{units.share(totals['goodput']['ratio'])} in time",
         ),
-        ("Told to come back", units.share(refused / sent if sent else None), units.count(refused)),
-        ("Errors", units.share(totals["error_ratio"]), units.count(_errors(document))),
+        (
+            "Refused",
+            units.share(refused / sent if sent else None),
+            f"{units.count(refused)} told when to come back",
+        ),
+        ("Errors", units.share(totals["error_ratio"]), f"{units.count(_errors(document))} requests"),
         (
             "p99 of the served",
             units.seconds(totals["response"]["p99_s"]),

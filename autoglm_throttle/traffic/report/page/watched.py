@@ -34,17 +34,17 @@ GROUPS = (
     Group(
         "Throttle and GPU",
         {
-            "factor_ratio": "factor on the rates",
+            "factor_ratio": "Factor on the rates",
             "gpu_utilization_ratio": "GPU utilization",
             "gpu_memory_ratio": "GPU memory",
         },
         units.share,
         1.0,
     ),
-    Group("Inside the service", {"inflight": "in flight", "waiting": "waiting in line"}, units.count),
-    Group("GPU power", {"gpu_power_w": "power"}, _watts),
-    Group("CPU of the service", {"cpu_share": "of one core"}, units.share, 1.0),
-    Group("Memory of the service", {"rss_bytes": "resident"}, units.size),
+    Group("Inside the service", {"inflight": "In flight", "waiting": "Waiting in line"}, units.count),
+    Group("GPU power", {"gpu_power_w": "Power"}, _watts),
+    Group("CPU of the service", {"cpu_share": "Of one core"}, units.share, 1.0),
+    Group("Memory of the service", {"rss_bytes": "Resident"}, units.size),
 )
 """In the order of the page."""
 
@@ -91,4 +91,4 @@ def _summary(group: Group, columns: Mapping[str, str], seen: list[dict[str, floa
     for key, name in columns.items():
         numbers = [look[key] for look in seen if key in look]
         told.append(f"{name} {group.says(min(numbers))} to {group.says(max(numbers))}")
-    return f"{', '.join(told)}.".capitalize() if told[0][:3].islower() else f"{', '.join(told)}."
+    return f"{', '.join(told)}."

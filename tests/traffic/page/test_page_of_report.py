@@ -1,0 +1,278 @@
+"""The page of a report, read as XML."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.traffic.report.page import render
+from autoglm_throttle.traffic.report.page.latencies import slower
+from autoglm_throttle.traffic.report.page.page import POLICY
+from autoglm_throttle.traffic.report.page.requests import FATES
+from autoglm_throttle.traffic.report.schema import Document
+from tests.traffic.page.made_up import document, tally, times
+
+MADE_UP = document()
+
+
+def read(report: Document) -> ElementTree.Element:
+    """The page as a tree; it is well-formed XML as well as HTML."""
+    kind, _, rest = render(report).partition("\n")
+    assert kind == "<!DOCTYPE html>"
+    return ElementTree.fromstring(rest)
+
+
+def texts(page: ElementTree.Element, path: str) -> list[str]:
+    return ["".join(element.itertext()) for element in page.iterfind(path)]
+
+
+def table(page: ElementTree.Element, caption: str) -> list[list[str]]:
+    """The rows of the table of that caption."""
+    found = next(one for one in page.iter("table") if "".join(one[0].itertext()).startswith(caption))
+    return [["".join(cell.itertext()) for cell in row] for row in found.iter("tr")]
+
+
+def changed(**parts: object) -> Document:
+    """The made-up report with other parts, given by name with ``__`` between levels."""
+    report = deepcopy(MADE_UP)
+    for path, value in parts.items():
+        *way, last = path.split("__")
+        place: dict[str, object] = report  # type: ignore[assignment]
+        for step in way:
+            place = place[step]  # type: ignore[assignment]
+        place[last] = value
+    return report
+
+
+def test_the_verdict_stands_first_and_the_failed_objectives_before_the_others() -> None:
+    page = read(MADE_UP)
+    first = page.find("body/main/section")
+    assert first is not None
+    assert first.attrib["class"] == "verdict bad"
+    assert texts(first, "p") == ["Failedp99.low@5x<500ms"]
+    assert table(page, "Objectives")[1:] == [
+        ["p99.low@5x<500ms", "1 s", "FAILED"],
+        ["error<0.5%", "0 %", "holds"],
+        ["goodput.high>0.99", "100 %", "holds"],
+    ]
+    figures = texts(page, "body/main/dl[@class='figures']/div")
+    assert figures[0] == "Sent19,293322/s on average"
+    assert figures[3] == "Refused53.1 %10,242 told when to come back"
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "doubts", "look", "told"),
+    [
+        (0, "all objectives hold", [], "good", ["Passedall objectives hold"]),
+        (3, "not valid: late", ["late", "no core"], "doubt", ["Not validlate", "no core"]),
+        (130, "interrupted: that is all", [], "doubt", ["Interruptedthat is all"]),
+    ],
+)
+def test_every_verdict_has_its_look(
+    status: int, text: str, doubts: list[str], look: str, told: list[str]
+) -> None:
+    page = read(changed(verdict__status=status, verdict__text=text, verdict__doubts=doubts))
+    section = page.find("body/main/section")
+    assert section is not None
+    assert section.attrib["class"] == f"verdict {look}"
+    assert texts(section, "p") == told
+
+
+def test_without_objectives_a_run_is_measured_and_nothing_else() -> None:
+    page = read(changed(verdict__status=0, verdict__text="done", verdict__objectives=[]))
+    assert texts(page, "body/main/section/p") == ["Measureddone"]
+    assert "objective" not in "".join(texts(page, "body/main/section"))
+
+
+def test_nothing_is_loaded_and_nothing_runs() -> None:
+    page = read(MADE_UP)
+    metas = [meta.attrib for meta in page.iterfind("head/meta")]
+    assert {"http-equiv": "Content-Security-Policy", "content": POLICY} in metas
+    names = {element.tag for element in page.iter()}
+    assert names.isdisjoint({"script", "img", "link", "iframe", "object", "embed", "a", "image", "use"})
+    assert not any(key in element.attrib for element in page.iter() for key in ("src", "href", "onload"))
+    assert "url(" not in render(MADE_UP)
+    assert "@import" not in render(MADE_UP)
+
+
+def test_every_plot_has_a_name_a_sentence_and_its_numbers() -> None:
+    figures = list(read(MADE_UP).iter("figure"))
+    assert texts(read(MADE_UP), ".//figure/figcaption/h3") == [
+        "Requests, and what became of them",
+        *("Priority high", "Priority mid", "Priority low"),
+        *("Latency", "Latency by priority", "How many waited longer"),
+        *("Throttle and GPU", "Inside the service", "GPU power"),
+        *("In flight", "Lag of the generator"),
+    ]
+    for figure in figures:
+        drawing = figure.find("svg")
+        assert drawing is not None
+        title, summary = texts(figure, "figcaption/*")
+        assert drawing.attrib["role"] == "img"
+        assert drawing.attrib["aria-label"] == f"{title}. {summary}"
+        assert len(list(figure.iterfind("details/div/table/tbody/tr"))) >= 3
+
+
+def test_the_plot_of_requests_adds_up_to_what_was_offered() -> None:
+    rows = table(read(MADE_UP), "Requests, and what became of them")
+    assert rows[0] == [
+        "time",
+        "offered",
+        *(FATES[name] for name in ("ok", "degraded", "limited", "rejected")),
+    ]
+    assert rows[-20] == ["40 s", "850/s", "216/s", "4.0/s", "410/s", "220/s"]
+    for cells in rows[1:]:
+        offered, *parts = (float(cell.removesuffix("/s").replace(",", "")) for cell in cells[1:])
+        assert offered == sum(parts)
+
+
+def test_segments_and_priorities_are_in_one_table_with_the_sums_in_bold() -> None:
+    page = read(MADE_UP)
+    rows = table(page, "By segment and priority")
+    assert rows[0][:4] == ["segment", "sent", "served", "in time"]
+    assert [row[0] for row in rows[17:21]] == ["5x, 37 s to 50 s", "high", "mid", "low"]
+    assert rows[18][1:4] == ["1,105", "100 %", "100 %"]
+    assert [row[0] for row in rows[-4:]] == ["all", "high", "mid", "low"]
+    bold = [row[0].text for row in page.iter("tr") if row.get("class") == "strong" and row[0].text]
+    assert len(bold) == 1 + 6 + 1
+
+
+def test_reasons_and_statuses_are_counted() -> None:
+    page = read(MADE_UP)
+    assert table(page, "Why requests were refused") == [
+        ["reason", "mid", "low", "all"],
+        ["rate:low", "0", "6,578", "6,578"],
+        ["queue:slow", "3,039", "625", "3,664"],
+    ]
+    assert table(page, "Statuses of the answers")[1:] == [
+        ["200", "9,051"],
+        ["429", "6,578"],
+        ["503", "3,664"],
+    ]
+
+
+def test_what_had_no_answer_is_told_beside_the_statuses() -> None:
+    report = changed(totals__classes__timeout=3, totals__classes__dropped=4)
+    report["priorities"]["mid"]["reasons"] = {}
+    report["priorities"]["low"]["reasons"] = {"": 7}
+    report["totals"]["reasons"] = {"": 7}
+    page = read(report)
+    assert table(page, "Statuses of the answers")[-2:] == [["none: timeout", "3"], ["none: dropped", "4"]]
+    assert table(page, "Why requests were refused") == [["reason", "low", "all"], ["not said", "7", "7"]]
+
+
+def test_where_nobody_was_refused_no_reasons_are_told() -> None:
+    report = changed()
+    for part in report["priorities"].values():
+        part["reasons"] = {}
+    assert "Why requests were refused" not in texts(read(report), ".//caption")
+
+
+def test_one_kind_of_request_and_one_segment_need_no_table_and_no_mark() -> None:
+    report = changed()
+    report["requests"] = report["requests"][:1]
+    report["segments"] = report["segments"][:1]
+    page = read(report)
+    assert "Kinds of requests" not in texts(page, ".//caption")
+    assert list(page.iter("line"))
+    assert not [one for one in page.iter("line") if one.get("class") == "band"]
+
+
+def test_without_watching_there_are_no_plots_of_the_service() -> None:
+    titles = texts(read(changed(watched=[])), ".//figure/figcaption/h3")
+    assert "Throttle and GPU" not in titles
+    assert len(titles) == 9
+
+
+def test_what_was_not_seen_at_times_is_a_gap() -> None:
+    looks = [{"t_s": 0.0, "cpu_share": 0.5}, {"t_s": 1.0}, {"t_s": 62.0, "cpu_share": 0.75, "rss_bytes": 3e9}]
+    page = read(changed(watched=looks))
+    assert table(page, "CPU of the service")[1:] == [["0.0 s", "50 %"], ["1.0 s", "–"], ["62.0 s", "75 %"]]
+    assert table(page, "Memory of the service")[-1] == ["62.0 s", "2.79 GiB"]
+    summary = texts(page, ".//figure/figcaption/p")
+    assert "Of one core 50 % to 75 %." in summary
+
+
+def test_a_name_that_fits_nowhere_is_left_out_and_one_that_fits_on_a_wide_page_is_marked_so() -> None:
+    report = changed()
+    for part, name in zip(report["segments"], ("x" * 200, "y" * 15, "z" * 7, "2x", "5x", "end"), strict=True):
+        part["name"] = name
+    page = read(report)
+    looks = {one.text: one.get("class") for one in page.iter("text") if one.text}
+    assert "x" * 200 not in looks
+    assert (looks["y" * 15], looks["z" * 7], looks["2x"]) == ("mark vast", "mark roomy", "mark")
+
+
+def test_a_long_run_is_told_in_steps() -> None:
+    report = changed()
+    seconds = report["seconds"]
+    for part in (seconds, *seconds["priorities"].values()):
+        for name, column in part.items():
+            if isinstance(column, list):
+                part[name] = column * 10  # type: ignore[literal-required]
+    page = read(report)
+    assert texts(page, "body/main/p[@class='note']")[0].startswith("Each step is 3 s")
+    assert len(table(page, "Latency, by second")) == 201
+
+
+def test_a_run_in_which_nothing_was_sent_has_no_plots() -> None:
+    report = changed(totals=tally((0, 0, 0, 0), 1.0), load__duration_s=0.0, load__loop="closed")
+    page = read(report)
+    assert not list(page.iter("figure"))
+    assert "Sent0– on average" in texts(page, ".//dl/div")
+    assert any("users waited" in text for text in texts(page, ".//dl/div"))
+
+
+def test_a_priority_that_was_not_sent_is_left_out_and_one_that_was_left_out_is_told() -> None:
+    report = changed(priorities__mid=tally((0, 0, 0, 0), 1.0))
+    report["priorities"]["low"]["unsent"] = report["priorities"]["low"]["planned"]
+    page = read(report)
+    titles = texts(page, ".//figure/figcaption/h3")
+    assert "Priority mid" not in titles
+    assert "– of 0 requests were served." in texts(page, ".//figure/figcaption/p")
+
+
+def test_a_run_in_which_nothing_was_served_says_so() -> None:
+    report = changed()
+    nothing: list[float | None] = [None] * 60
+    seconds = report["seconds"]
+    seconds["p50_s"] = seconds["p95_s"] = seconds["p99_s"] = nothing
+    for name in report["priorities"]:
+        report["priorities"][name]["response"] = times(0.1, 0)
+        seconds["priorities"][name]["p95_s"] = nothing
+    summaries = texts(read(report), ".//figure/figcaption/p")
+    assert "Nothing was served." in summaries
+    assert "The share of the served that took longer. Beyond their limit: none." in summaries
+
+
+def test_a_priority_without_a_limit_is_never_late() -> None:
+    report = changed(load__limits_s={"high": 0.5})
+    assert any("limit: high 3.8" in one for one in texts(read(report), ".//figure/figcaption/p"))
+
+
+SMALL = changed(totals__planned=0, segments=deepcopy(MADE_UP["segments"][:1]))
+"""Without plots."""
+
+
+@given(st.text(min_size=1))
+def test_no_name_in_a_report_becomes_markup(name: str) -> None:
+    report = SMALL
+    report["title"] = report["load"]["shape"] = report["about"]["command"] = name
+    report["segments"][0]["name"] = report["requests"][0]["label"] = name
+    report["totals"]["reasons"] = {name: 1}
+    page = read(report)
+    assert {element.tag for element in page.iter()} == {
+        *("html", "head", "meta", "title", "style", "body", "main", "header", "h1", "h2", "p", "section"),
+        *("strong", "div", "table", "caption", "thead", "tbody", "tr", "th", "td", "dl", "dt", "dd"),
+    }
+
+
+def test_the_share_that_took_longer_falls_from_all_to_one() -> None:
+    spread = times(0.1, 0)
+    spread["count"], spread["histogram"] = 4, [[0, 1], [2000, 2], [8000, 1]]
+    points = slower(spread)
+    assert points == [(1e-4, 1.0), (1e-4, 0.75), (0.002, 0.75), (0.002, 0.25), (0.008, 0.25), (0.008, 0.25)]
