@@ -23,6 +23,9 @@ REFUSAL_BYTES = 64 << 10
 
 REASON_CHARS = 64
 _FRAMING = frozenset((b"content-length", b"transfer-encoding"))
+_USUAL = frozenset((b"date", b"server", b"content-type"))
+"""Nearly every answer has these, and nothing follows from them."""
+
 IDLE = -1
 """The index of no request."""
 
@@ -209,7 +212,7 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Httptools: a field."""
-        if self._complete:
+        if name in _USUAL or self._complete:
             return
         field = name.lower()
         if field in _FRAMING:

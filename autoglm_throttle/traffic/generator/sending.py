@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from array import array
 from collections import deque
-from math import nan
+from math import isnan, nan
 from time import monotonic
 
 from autoglm_throttle.traffic.ending import Ending
@@ -144,8 +144,7 @@ class Sending(ABC):
         )
 
     def _overrun_s(self) -> float:
-        late_s = next((late_s for late_s in reversed(self.sheet.lag_s) if late_s == late_s), 0.0)  # noqa: PLR0124
-        return max(0.0, late_s)
+        return max(0.0, next((late_s for late_s in reversed(self.sheet.lag_s) if not isnan(late_s)), 0.0))
 
     def stop(self) -> None:
         """The first call ends the sending and lets the answers come in; the second ends the run at once."""
@@ -167,11 +166,12 @@ class Sending(ABC):
         first_s = connection.first_s
         sheet = self.sheet
         sheet.close(index, ending, response_s)
-        sheet.service_s[index] = now - connection.sent_s
-        sheet.first_byte_s[index] = response_s if first_s is None else first_s - intended_s
-        sheet.statuses[index] = connection.status
-        if connection.status >= 400 and ending.refused:
-            sheet.refused(index, connection.reason, connection.promised_s)
+        if ending is not Ending.MALFORMED:
+            sheet.service_s[index] = now - connection.sent_s
+            sheet.first_byte_s[index] = response_s if first_s is None else first_s - intended_s
+            sheet.statuses[index] = connection.status
+            if connection.status >= 400 and ending.refused:
+                sheet.refused(index, connection.reason, connection.promised_s)
         self._settle(index, ending, response_s, now)
         connection.index = IDLE
         if connection.reusable:
@@ -191,6 +191,7 @@ class Sending(ABC):
             self._resent += 1
             self._again.append(index)
         else:
+            self._began(index, connection)
             self._fail(index, Ending.CONNECTION)
 
     def _connection(self) -> Connection:
@@ -199,17 +200,26 @@ class Sending(ABC):
     def _tick(self) -> None:
         if self._over is None or self._over.done():
             return
-        elapsed_s = self.elapsed_s
-        more = self._send_due(elapsed_s)
-        self._expire(elapsed_s)
-        if self._again or self._waiting:
-            self._pool.want(len(self._again) + len(self._waiting))
-        if not more and self._drain(elapsed_s):
+        try:
+            over = self._turn()
+        except Exception as problem:  # noqa: BLE001 - told to whoever waits for the run
+            self._over.set_exception(problem)
+            return
+        if over:
             self._over.set_result(None)
         elif self.options.spin:
             asyncio.get_running_loop().call_soon(self._tick)
         else:
             asyncio.get_running_loop().call_later(TICK_S, self._tick)
+
+    def _turn(self) -> bool:
+        """Send what is due, give up what takes too long; whether the run is over."""
+        elapsed_s = self.elapsed_s
+        more = self._send_due(elapsed_s)
+        self._expire(elapsed_s)
+        if self._again or self._waiting:
+            self._pool.want(len(self._again) + len(self._waiting))
+        return not more and self._drain(elapsed_s)
 
     def _launch(self, index: int) -> None:
         now = monotonic()
@@ -261,8 +271,14 @@ class Sending(ABC):
     def _give_up(self, index: int, ending: Ending) -> None:
         connection = self._carried.pop(index, None)
         if connection is not None:
+            self._began(index, connection)
             connection.abort()
         self._fail(index, ending)
+
+    def _began(self, index: int, connection: Connection) -> None:
+        """Enter when an answer began that is not going to be whole."""
+        if connection.first_s is not None:
+            self.sheet.first_byte_s[index] = connection.first_s - self._start_s - self._offsets[index]
 
     def _fail(self, index: int, ending: Ending) -> None:
         now = monotonic()
