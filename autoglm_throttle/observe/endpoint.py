@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from autoglm_throttle.observe.metric import Recorder
     from autoglm_throttle.throttle import Throttle
 
 UNDERSTOOD: Final = (b"accept", b"accept-encoding")
 """The header fields that matter for a scrape; no other reaches the exporter."""
 
 
-def collector(throttle: Throttle) -> Collector:
+def collector(throttle: Throttle, recorder: Recorder | None = None) -> Collector:
     """Make a collector for a registry of prometheus-client.
 
     It reads ``throttle.snapshot()`` at each scrape. It does not take part in the multi-process mode
@@ -32,6 +33,7 @@ def collector(throttle: Throttle) -> Collector:
 
     Args:
         throttle: whose counts to tell.
+        recorder: a ``traffic.record.Recorder``, whose counts to tell as well; None: there is none.
 
     Raises:
         ConfigError: prometheus-client is not installed.
@@ -42,10 +44,10 @@ def collector(throttle: Throttle) -> Collector:
         )
     from autoglm_throttle.observe.prometheus import SnapshotCollector
 
-    return SnapshotCollector(throttle)
+    return SnapshotCollector(throttle, recorder)
 
 
-def metrics_app(throttle: Throttle) -> MetricsApp:
+def metrics_app(throttle: Throttle, recorder: Recorder | None = None) -> MetricsApp:
     """Make the ASGI app to be mounted at ``/metrics``.
 
     Under every path it answers with the metrics of this process. With several workers each answers for
@@ -54,6 +56,7 @@ def metrics_app(throttle: Throttle) -> MetricsApp:
     Args:
         throttle: whose counts to tell. With ``METRICS=off``, or ``auto`` and no prometheus-client,
             the app answers 404 and says why.
+        recorder: a ``traffic.record.Recorder``, whose counts to tell as well; None: there is none.
 
     Raises:
         ConfigError: ``METRICS=prometheus``, and prometheus-client is not installed.
@@ -65,7 +68,7 @@ def metrics_app(throttle: Throttle) -> MetricsApp:
         return MetricsApp(_absent(f"metrics need prometheus-client: {how_to_install('prometheus')}"))
     if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
         LOGGER.warning("PROMETHEUS_MULTIPROC_DIR is set; /metrics still tells of this worker process only")
-    return MetricsApp(_exporter(throttle))
+    return MetricsApp(_exporter(throttle, recorder))
 
 
 class MetricsApp:
@@ -102,8 +105,8 @@ def _absent(text: str) -> ASGIApp:
     return PlainTextResponse(text + "\n", 404)
 
 
-def _exporter(throttle: Throttle) -> ASGIApp:
-    metrics = collector(throttle)
+def _exporter(throttle: Throttle, recorder: Recorder | None) -> ASGIApp:
+    metrics = collector(throttle, recorder)
     from prometheus_client import CollectorRegistry, make_asgi_app
 
     registry = CollectorRegistry()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.snapshot import DurationCounts, Snapshot
@@ -14,12 +14,36 @@ PREFIX: Final = "autoglm_throttle_"
 Labels = tuple[str, ...]
 
 
+class RecorderCounts(Protocol):
+    """What a recorder of traffic has done so far."""
+
+    @property
+    def written(self) -> int:
+        """Requests in its file."""
+        ...
+
+    @property
+    def dropped(self) -> int:
+        """Requests that it could not write."""
+        ...
+
+
+class Recorder(Protocol):
+    """A recorder of traffic as far as metrics ask it, such as that of ``autoglm_throttle.traffic.record``."""
+
+    @property
+    def counts(self) -> RecorderCounts:
+        """The counts of this moment."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Picture:
     """What one scrape sees."""
 
     snapshot: Snapshot
     settings: Settings
+    recorder: RecorderCounts | None = None
 
 
 Rows = Iterable[tuple[Labels, float]]

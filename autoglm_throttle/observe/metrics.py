@@ -121,6 +121,11 @@ def _tokens(picture: Picture) -> Rows:
     return [((priority.label,), tokens) for priority, tokens in picture.snapshot.tokens.items()]
 
 
+def _recorded(picture: Picture) -> Rows:
+    counts = picture.recorder
+    return [] if counts is None else [(("written",), counts.written), (("dropped",), counts.dropped)]
+
+
 def _build(_: Picture) -> Rows:
     return [((__version__,), 1)]
 
@@ -249,6 +254,13 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (
     *GPU_METRICS,
     *ENGINE_METRICS,
     *SOURCE_METRICS,
+    MetricSpec(
+        PREFIX + "recorder_records",
+        "counter",
+        ("result",),
+        "Requests that the recorder of traffic has written, and those that it had to drop.",
+        _recorded,
+    ),
     MetricSpec(PREFIX + "build_info", "info", ("version",), "The version of this library.", _build),
 )
 """Every metric, in the order of the page."""

@@ -10,7 +10,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from autoglm_throttle.observe.metric import Histograms, HistogramSpec, MetricSpec, Picture, Rows
+from autoglm_throttle.observe.metric import (
+    Histograms,
+    HistogramSpec,
+    MetricSpec,
+    Picture,
+    Recorder,
+    Rows,
+)
 from autoglm_throttle.observe.metrics import METRICS
 from autoglm_throttle.snapshot import DURATION_BUCKETS_S
 from autoglm_throttle.throttle import Throttle
@@ -23,10 +30,12 @@ class SnapshotCollector(Collector):
 
     Args:
         throttle: whose counts to tell.
+        recorder: of traffic, whose counts to tell as well; None: there is none.
     """
 
-    def __init__(self, throttle: Throttle) -> None:
+    def __init__(self, throttle: Throttle, recorder: Recorder | None = None) -> None:
         self._throttle = throttle
+        self._recorder = recorder
 
     def describe(self) -> Iterable[Metric]:
         """The families without their values, so that registering one reads nothing."""
@@ -34,7 +43,8 @@ class SnapshotCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The families with the values of this moment."""
-        picture = Picture(self._throttle.snapshot(), self._throttle.settings)
+        recorded = None if self._recorder is None else self._recorder.counts
+        picture = Picture(self._throttle.snapshot(), self._throttle.settings, recorded)
         for spec in METRICS:
             yield _family(spec, picture)
 

@@ -22,14 +22,14 @@ from autoglm_throttle.limiting.shared.windows import StoreView
 from autoglm_throttle.model import BreakerView, Cause, Level, OnError, Reason, Rung
 from autoglm_throttle.model import State as BreakerState
 from autoglm_throttle.observe import collector
-from autoglm_throttle.observe.metric import PREFIX
+from autoglm_throttle.observe.metric import PREFIX, Recorder
 from autoglm_throttle.snapshot import DURATION_BUCKETS_S, DurationCounts, GuardsView, Snapshot
 from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle, throttle_for_tests
 
 
-def scraped(throttle: Throttle) -> dict[str, Metric]:
+def scraped(throttle: Throttle, recorder: Recorder | None = None) -> dict[str, Metric]:
     registry = CollectorRegistry()
-    registry.register(collector(throttle))
+    registry.register(collector(throttle, recorder))
     text = generate_latest(registry).decode()
     families = {family.name: family for family in text_string_to_metric_families(text)}
     openmetrics_text = openmetrics.generate_latest(registry).decode()  # type: ignore[no-untyped-call]

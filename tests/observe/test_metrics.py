@@ -6,6 +6,7 @@ import sys
 import threading
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -40,7 +41,8 @@ def test_each_series_has_the_labels_of_the_table() -> None:
     how = {"clock": clock, "gpu": knowing_all(clock)}
     throttle = loaded(how, store=STORE, fleet=FleetView(4, True, 1, 0), quota=QUOTA, guards=GUARDS)
     throttle.tick()
-    for spec, family in zip(METRICS, scraped(throttle).values(), strict=True):
+    recorder = SimpleNamespace(counts=SimpleNamespace(written=3, dropped=1))
+    for spec, family in zip(METRICS, scraped(throttle, recorder).values(), strict=True):
         assert family.samples, spec.name
         for sample in family.samples:
             assert sample.labels.keys() - {"le"} == set(spec.labels)

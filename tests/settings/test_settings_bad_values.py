@@ -176,7 +176,7 @@ BAD: dict[str, list[object]] = {
     "degrade_static_at": ["95", "2"],
     "degrade_fallback_timeout_s": ["0", "3601"],
     "degrade_max_stale_s": ["0", "400d", None],
-    "record_path": ["a\0b", "", 5],
+    "record_path": ["a\0b", "", 5, "/tmp", "traffic.gz", "traffic.json"],
     "record_sample": ["-0.1", "50", "1.01", None],
     "record_max_bytes": ["4095", "2TiB", "1.5", None],
     "record_max_s": ["0", "0.9", "400d", "nan"],

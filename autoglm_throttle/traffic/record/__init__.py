@@ -1,7 +1,9 @@
 """Records the traffic of a service, without what is secret in it, and reads it back."""
 
+from autoglm_throttle.traffic.record.checking import Findings, check
 from autoglm_throttle.traffic.record.entry import Entry
 from autoglm_throttle.traffic.record.heading import End, Heading
+from autoglm_throttle.traffic.record.info import Info, info
 from autoglm_throttle.traffic.record.middleware import RecorderMiddleware
 from autoglm_throttle.traffic.record.reading import Faults, Recording, open_recording
 from autoglm_throttle.traffic.record.recorder import Counts, Recorder
@@ -12,10 +14,14 @@ __all__ = [
     "End",
     "Entry",
     "Faults",
+    "Findings",
     "Heading",
+    "Info",
     "Recorder",
     "RecorderMiddleware",
     "Recording",
     "Redaction",
+    "check",
+    "info",
     "open_recording",
 ]
