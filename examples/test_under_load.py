@@ -1,0 +1,75 @@
+"""How a service's own tests see an overload, in virtual time: a minute of it takes a second.
+
+Run them:
+
+    pip install . pytest
+    pytest examples/test_under_load.py
+"""
+
+from collections import Counter
+
+import pytest
+
+from autoglm_throttle import Settings, Throttle, ThrottleMiddleware
+from autoglm_throttle.model import Priority
+from autoglm_throttle.testing import ManualClock
+from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, plan
+from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.inproc import run_inprocess
+from autoglm_throttle.traffic.load import Load, Request
+from autoglm_throttle.traffic.result import Result
+from autoglm_throttle.traffic.simulate import BatchSpec, SimGpu, SimSpec, service
+
+LIMITS = {"policy": "adaptive", "user_limit": "30/second"}
+"""What this service runs with."""
+
+
+def played(shape: str, seed: int = 1) -> Result:
+    """The service behind its throttle, before a load; everything goes by one clock that the run moves."""
+    clock = ManualClock()
+    gpu = SimGpu(SimSpec(work=BatchSpec(capacity_rps=100.0)), clock=clock)
+    throttle = Throttle(Settings(**LIMITS, retry_jitter=0.0), gpu=gpu, sampling="manual", clock=clock)
+
+    def every_second(_t_s: float) -> dict[str, float]:
+        return {"factor_ratio": throttle.tick().factor}
+
+    app = ThrottleMiddleware(service(gpu), throttle=throttle)
+    load = Load(plan(Shape.parse(shape), Arrivals.POISSON, Crowd(clients=20), seed), (Request(),))
+    return run_inprocess(app, load, clock=clock, watch=every_second)
+
+
+@pytest.fixture(scope="module")
+def overload() -> Result:
+    return played("step:50,200:20")
+
+
+def shares(result: Result, segment: int, ending: Ending) -> dict[Priority, float]:
+    """By priority: the share of a segment's requests that ended so."""
+    plan = result.load.plan
+    planned, found = Counter[int](), Counter[int]()
+    for number, priority, ended in zip(plan.segments, plan.priorities, result.sheet.endings, strict=True):
+        planned[priority] += number == segment
+        found[priority] += number == segment and ended == ending
+    return {priority: found[priority] / planned[priority] for priority in Priority}
+
+
+def test_at_half_load_nobody_is_refused(overload: Result) -> None:
+    assert set(shares(overload, 0, Ending.OK).values()) == {1.0}
+
+
+def test_at_twice_the_capacity_the_important_go_first(overload: Result) -> None:
+    served = shares(overload, 1, Ending.OK)
+    assert served[Priority.HIGH] > 0.99
+    assert served[Priority.HIGH] >= served[Priority.MID] > served[Priority.LOW]
+
+
+def test_nobody_who_is_served_waits_longer_than_two_seconds(overload: Result) -> None:
+    sheet = overload.sheet
+    served = [index for index, ending in enumerate(sheet.endings) if ending == Ending.OK]
+    assert max(sheet.response_s[index] for index in served) < 2.0
+
+
+def test_the_same_seed_gives_the_same_answers(overload: Result) -> None:
+    again = played("step:50,200:20").sheet
+    assert again.endings == overload.sheet.endings
+    assert again.response_s == overload.sheet.response_s
