@@ -105,13 +105,13 @@ class Window:
             except RecursionError:
                 raise TrafficError(f"line {self.line}: too deep") from None
             except ValueError:
-                found, end = None, len(self._text)
-            if end < len(self._text):  # a number that ends with the window might go on
+                found, end = None, 0
+            if end and (end < len(self._text) or self._ended):  # else a number might go on
                 self._read_to(end)
                 return found
             if len(self._text) - self._at > VALUE_AT_MOST:
                 raise TrafficError(f"line {self.line}: not JSON, or longer than {VALUE_AT_MOST} characters")
-            if not self._more():
+            if not self._more() and not end:
                 raise TrafficError(f"line {self.line}: not JSON, or it ends in the middle")
 
     def _read_to(self, end: int) -> None:

@@ -1,0 +1,140 @@
+"""Files of GoReplay."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from autoglm_throttle.traffic.convert import gor
+from autoglm_throttle.traffic.convert.found import Faults, Found
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.record import Entry
+
+END = "\n\U0001f435\U0001f648\U0001f649\n".encode()
+CAPTURE = (
+    b"1 a1b2c3 1700000000000000000 0\n"
+    b"POST /v1/predict?a=1 HTTP/1.1\r\nHost: example.org\r\nContent-Type: application/json\r\n"
+    b'Content-Length: 7\r\n\r\n{"a":1}'
+    + END
+    + b"1 d4 1700000000500000000\nGET / HTTP/1.1\r\n\r\n"
+    + END
+    + b"2 a1b2c3 1700000000250000000 250000000\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+    + END
+    + b"3 a1b2c3 1700000009000000000 1\nHTTP/1.1 500 Oh\r\n\r\n"
+    + END
+    + b"2 d4 1700000000600000000 0\nHTTP/1.0 404 Not Found\r\n\r\n"
+    + END
+    + b"2 ffff 1700000000600000000 0\nHTTP/1.1 404 Not Found\r\n\r\n"
+    + END
+)
+
+
+def read(text: bytes) -> tuple[list[Found], list[str]]:
+    faults = Faults()
+    return list(gor.read(io.BytesIO(text), faults)), faults.lines()
+
+
+def test_requests_are_read_with_their_answers() -> None:
+    found, faults = read(CAPTURE)
+    assert faults == []
+    assert [(one.method, one.target, one.body) for one in found] == [
+        ("POST", "/v1/predict?a=1", b'{"a":1}'),
+        ("GET", "/", b""),
+    ]
+    assert [one.at_ns for one in found] == [1_700_000_000_000_000_000, 1_700_000_000_500_000_000]
+    assert [(one.status, one.ms) for one in found] == [(200, 250.0), (404, 100.0)]
+    assert found[0].headers[0] == ("host", "example.org")
+
+
+def test_lines_may_end_without_carriage_returns_and_the_last_block_without_monkeys() -> None:
+    found, faults = read(b"1 a 5 0\nPUT /x HTTP/1.1\nContent-Length: 2\n\nab")
+    assert faults == []
+    assert [(one.method, one.body) for one in found] == [("PUT", b"ab")]
+
+
+def test_chunked_bodies_are_put_together() -> None:
+    chunks = b"5;x=1\r\nhello\r\n1\r\n!\r\n0\r\n\r\n"
+    found, faults = read(b"1 a 5 0\nPOST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + END)
+    assert faults == []
+    assert found[0].body == b"hello!"
+
+
+def test_a_body_may_hold_lines_and_bytes_of_any_kind() -> None:
+    body = bytes(range(256)) + b"\n\n1 a 5 0\n\n"
+    entry = Entry(t_s=1.5, id=7, method="POST", target="/", body=body, body_len=len(body))
+    found, faults = read(gor.write(entry, body, 10**18, "h"))
+    assert faults == []
+    assert found[0].body == body
+    assert found[0].at_ns == 10**18 + 1_500_000_000
+
+
+def test_the_answer_is_written_as_status_and_time() -> None:
+    entry = Entry(t_s=0.25, id=0, method="GET", target="/", status=503, ms=12.345)
+    found, faults = read(gor.write(entry, b"", 0, "h"))
+    assert faults == []
+    assert (found[0].status, found[0].ms, found[0].headers) == (503, 12.345, [("host", "h")])
+
+
+def test_a_body_that_would_end_its_block_is_not_written() -> None:
+    entry = Entry(t_s=0, id=3, method="POST", target="/")
+    for body in (END, END[1:], b"x" + END):
+        with pytest.raises(TrafficError, match="request 3"):
+            gor.write(entry, body, 0, "h")
+
+
+GOOD = b"1 a 5 0\nGET / HTTP/1.1\r\n\r\n" + END
+
+
+@pytest.mark.parametrize(
+    ("block", "why"),
+    [
+        (b"garbage\nGET / HTTP/1.1\r\n\r\n", "expected KIND ID START LATENCY"),
+        (b"4 a 5 0\nGET / HTTP/1.1\r\n\r\n", "expected KIND ID START LATENCY"),
+        (b"1 a x 0\nGET / HTTP/1.1\r\n\r\n", "expected KIND ID START LATENCY"),
+        (b"1 b 5 0\nGET / HTTP/1.1", "the head of the request has no end"),
+        (b"1 b 5 0\nGET /\r\n\r\n", "expected METHOD TARGET HTTP/1.1"),
+        (b"1 b 5 0\nGET / HTTP/2\r\n\r\n", "expected METHOD TARGET HTTP/1.1"),
+        (b"1 b 5 0\nGET elsewhere HTTP/1.1\r\n\r\n", "neither an absolute URL nor a path"),
+        (b"1 b 5 0\nGET / HTTP/1.1\r\nno field\r\n\r\n", "a line of the head is no field"),
+        (b"1 b 5 0\nGET / HTTP/1.1\r\n a: folded\r\n\r\n", "a line of the head is no field"),
+        (b"1 b 5 0\nGET / HTTP/1.1\r\ncontent-length: -1\r\n\r\n", "content-length is no length"),
+        (b"1 b 5 0\nGET / HTTP/1.1\r\ncontent-length: 5\r\n\r\nab", "cut short: 2 of 5 bytes"),
+        (
+            b"1 b 5 0\nGET / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nzz",
+            "a chunk of the body has no size",
+        ),
+        (
+            b"1 b 5 0\nGET / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n5\r\nab",
+            "chunks of the body are cut",
+        ),
+        (b"2 a 5 0\nwhat", "expected HTTP/1.1 STATUS"),
+        (b"1 b 5 0\nGET / HTTP/1.1\r\n\r\n" + b"x" * (1 << 21), "longer than 1048576 bytes"),
+        (b"1 b 5 0\nGET / HTTP/1.1\r\n\r\n" + b"x\n" * (1 << 20), "longer than 1048576 bytes"),
+        (b"", "expected KIND ID START LATENCY"),
+    ],
+)
+def test_a_bad_block_is_told_with_its_line_and_the_others_are_read(block: bytes, why: str) -> None:
+    found, faults = read(GOOD + block + END + GOOD.replace(b"1 a ", b"1 c "))
+    assert len(found) == 2
+    assert len(faults) == 1
+    assert faults[0].startswith("line 6: ")
+    assert why in faults[0]
+
+
+def test_the_number_of_a_line_is_right_after_a_block_that_was_too_long() -> None:
+    long = b"1 b 5 0\n" + b"x\n" * (1 << 20) + END[1:]
+    _, faults = read(long + b"bad" + END)
+    assert faults[1].startswith(f"line {(1 << 20) + 3}: ")
+
+
+def test_no_more_than_some_wait_for_their_answers() -> None:
+    blocks = b"".join(
+        b"1 %d %d 0\nGET /%d HTTP/1.1\r\n\r\n" % (n, n, n) + END for n in range(gor.WAITING + 50)
+    )
+    faults = Faults()
+    stored = io.BytesIO(blocks + b"2 0 1 1\nHTTP/1.1 200 OK\r\n\r\n" + END)
+    reading = gor.read(stored, faults)
+    assert next(reading).target == "/0"
+    assert stored.tell() < len(blocks)
+    assert [one.target for one in reading] == [f"/{n}" for n in range(1, gor.WAITING + 50)]

@@ -1,0 +1,135 @@
+"""Recorded against replayed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.record import Entry
+from autoglm_throttle.traffic.replay import Cut, Replay, differences, exceeds, prepare, told
+from autoglm_throttle.traffic.result import Effort, Result
+from autoglm_throttle.traffic.sheet import Sheet
+
+
+def replay(*entries: tuple[float, str, int], loops: int = 1) -> Replay:
+    return prepare(
+        [
+            Entry(t_s=t_s, id=number, method="GET", target="/", decision=decision, status=status, ms=20.0)
+            for number, (t_s, decision, status) in enumerate(entries)
+        ],
+        Cut(loops=loops),
+    )
+
+
+def ended(made: Replay, *endings: tuple[Ending, int]) -> Result:
+    sheet = Sheet(len(made.load.plan))
+    for index, (ending, status) in enumerate(endings):
+        sheet.close(index, ending, 0.5)
+        sheet.service_s[index] = 0.04
+        sheet.statuses[index] = status
+    return Result(made.load, sheet, Effort(elapsed_s=1.0))
+
+
+OK, LIMITED = (Ending.OK, 200), (Ending.LIMITED, 429)
+
+
+def test_alike_is_no_difference() -> None:
+    made = replay((0.0, "admitted", 200), (0.5, "limited", 429), (1.0, "rejected", 503))
+    found = differences(made, ended(made, OK, LIMITED, (Ending.REJECTED, 503)))
+    assert found is not None
+    assert found["requests"] == 3
+    assert found["differ"] == {"requests": 0, "ratio": 0.0}
+    assert found["changed"] == {"requests": 0, "ratio": 0.0}
+    assert found["seconds"] == []
+    assert found["decisions"]["limited"] == {"recorded": 1, "replayed": 1}
+    assert not exceeds(found, 0.0)
+
+
+def test_which_of_equal_requests_is_refused_is_chance_and_no_difference() -> None:
+    made = replay((0.0, "admitted", 200), (0.5, "limited", 429))
+    found = differences(made, ended(made, LIMITED, OK))
+    assert found is not None
+    assert found["differ"]["requests"] == 0
+    assert found["changed"] == {"requests": 2, "ratio": 1.0}
+
+
+def test_when_it_was_refused_is_a_difference() -> None:
+    made = replay((0.0, "admitted", 200), (1.5, "limited", 429))
+    found = differences(made, ended(made, LIMITED, OK))
+    assert found is not None
+    assert found["differ"] == {"requests": 2, "ratio": 1.0}
+    assert [row["second"] for row in found["seconds"]] == [0, 1]
+    assert found["seconds"][0]["recorded"] == {"admitted 200": 1}
+    assert found["seconds"][0]["replayed"] == {"limited 429": 1}
+    assert exceeds(found, 0.99)
+    assert not exceeds(found, 1.0)
+
+
+def test_the_20_most_different_seconds_come_first() -> None:
+    entries = [(float(second), "admitted", 200) for second in range(30)] + [(30.0, "admitted", 200)] * 2
+    made = replay(*entries)
+    found = differences(made, ended(made, *[LIMITED] * 32))
+    assert found is not None
+    assert [row["second"] for row in found["seconds"]] == [30, *range(19)]
+    assert found["seconds"][0]["differ"] == 2
+
+
+def test_every_loop_is_held_against_the_one_recording() -> None:
+    made = replay((0.0, "admitted", 200), (0.5, "limited", 429), loops=2)
+    found = differences(made, ended(made, OK, LIMITED, OK, OK))
+    assert found is not None
+    assert found["statuses"] == {"200": {"recorded": 2, "replayed": 3}, "429": {"recorded": 2, "replayed": 1}}
+    assert found["changed"]["requests"] == 1
+
+
+def test_what_was_not_sent_is_left_out_on_both_sides() -> None:
+    made = replay((0.0, "admitted", 200), (0.5, "limited", 429), (0.6, "limited", 429))
+    result = ended(made, OK)
+    result.sheet.leave_out(1)
+    found = differences(made, result)
+    assert found is not None
+    assert found["requests"] == 1
+    assert list(found["statuses"]) == ["200"]
+
+
+def test_nothing_sent_is_no_division_by_nothing() -> None:
+    made = replay((0.0, "admitted", 200))
+    found = differences(made, ended(made))
+    assert found is not None
+    assert found["differ"]["ratio"] == 0.0
+
+
+def test_errors_and_fallbacks_have_their_place() -> None:
+    made = replay(*[(0.1, "admitted", 200)] * 4)
+    endings = [(Ending.TIMEOUT, 0), (Ending.SERVER_ERROR, 500), (Ending.DEGRADED, 200), OK]
+    found = differences(made, ended(made, *endings))
+    assert found is not None
+    assert found["decisions"] == {
+        "admitted": {"recorded": 4, "replayed": 2},
+        "degraded": {"recorded": 0, "replayed": 1},
+        "none": {"recorded": 0, "replayed": 1},
+    }
+    assert found["served"]["p50_s"]["recorded"] == pytest.approx(0.020, rel=0.01)
+    assert found["served"]["p50_s"]["replayed"] == pytest.approx(0.040, rel=0.01)
+
+
+def test_a_file_that_tells_of_no_answers_is_not_compared() -> None:
+    made = replay((0.0, "", 0))
+    assert differences(made, ended(made, OK)) is None
+    assert differences(Replay(made.load, None), ended(made, OK)) is None
+
+
+def test_it_is_json_and_text() -> None:
+    made = replay((0.0, "admitted", 200), (1.5, "limited", 429))
+    found = differences(made, ended(made, LIMITED, (Ending.TIMEOUT, 0)))
+    assert found is not None
+    assert json.loads(json.dumps(found)) == found
+    lines = told(found)
+    assert any(
+        "2 of 2 requests (100.00 %) ended otherwise, counted by second; 2 one by one" in line
+        for line in lines
+    )
+    assert "  second 0: 1 of 1 otherwise: 1 x admitted 200 -> 1 x limited 429" in lines
+    assert any(line.split() == ["served", "p50", "20.0", "ms", "-"] for line in lines)

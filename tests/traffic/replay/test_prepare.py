@@ -1,0 +1,142 @@
+"""From recorded requests to a load."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoglm_throttle.model import Priority
+from autoglm_throttle.traffic.convert import Fill
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.generator import Target
+from autoglm_throttle.traffic.generator.wire import encoder
+from autoglm_throttle.traffic.record import Entry
+from autoglm_throttle.traffic.replay import Cut, prepare
+
+
+def entry(t_s: float, serial: int = 0, **fields: object) -> Entry:
+    known: dict[str, object] = {"method": "POST", "target": "/v1/predict"}
+    return Entry(t_s=t_s, id=serial, **(known | fields))  # type: ignore[arg-type]
+
+
+def test_equal_requests_share_a_kind_and_callers_keep_their_text() -> None:
+    made = prepare(
+        [
+            entry(1.0, client="aaaa", headers=(("accept", "a"),)),
+            entry(2.0, client="bbbb", headers=(("accept", "b"),)),
+            entry(2.5, client="aaaa", headers=(("accept", "a"),), status=429),
+        ]
+    ).load
+    assert list(made.plan.offsets) == [0.0, 1.0, 1.5]
+    assert list(made.plan.kinds) == [0, 1, 0]
+    assert [made.client(number) for number in made.plan.clients] == ["aaaa", "bbbb", "aaaa"]
+    assert len(made.requests) == 2
+    assert made.plan.names == ("replay",)
+    assert made.plan.duration_s == 1.5
+
+
+def test_every_loop_repeats_who_and_what() -> None:
+    entries = [entry(0.0, client="a", priority="high"), entry(1.0, client="b", priority="low", target="/x")]
+    plan = prepare(entries, Cut(loops=3, duration_s=5.0)).load.plan
+    assert list(plan.offsets) == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert list(plan.kinds) == [0, 1, 0, 1, 0]
+    assert list(plan.clients) == [0, 1, 0, 1, 0]
+    assert list(plan.priorities) == [0, 2, 0, 2, 0]
+    assert len(plan.segments) == 5
+
+
+@pytest.mark.parametrize(
+    ("fields", "counts_as"),
+    [
+        ({"priority": "high"}, Priority.HIGH),
+        ({"priority": "", "headers": (("x-priority", " Low "),)}, Priority.LOW),
+        ({"priority": "mid", "headers": (("x-priority", "high"),)}, Priority.MID),
+        ({"priority": "urgent", "headers": (("x-priority", "*"),)}, Priority.MID),
+        ({}, Priority.MID),
+    ],
+)
+def test_the_priority_that_was_decided_counts_then_the_stated_one(
+    fields: dict[str, object], counts_as: Priority
+) -> None:
+    load = prepare([entry(0.0, **fields)]).load
+    assert Priority(load.plan.priorities[0]) is counts_as
+    assert load.requests[0].priority is False
+    assert load.requests[0].headers == fields.get("headers", ())
+
+
+def test_a_decided_priority_is_stated_only_where_none_was_and_it_was_asked_for() -> None:
+    entries = [
+        entry(0.0, priority="low"),
+        entry(1.0, priority="low", headers=(("x-importance", "low"),)),
+        entry(2.0),
+        entry(3.0, priority="urgent"),
+    ]
+    load = prepare(entries, priority_header="x-importance", decided=True).load
+    assert [load.requests[kind].priority for kind in load.plan.kinds] == [True, False, False, False]
+
+
+def test_fields_of_the_connection_are_not_sent_again() -> None:
+    headers = (
+        ("content-length", "999"),
+        ("transfer-encoding", "chunked"),
+        ("connection", "close"),
+        ("host", "elsewhere"),
+        ("expect", "100-continue"),
+        ("user-agent", "somebody"),
+    )
+    load = prepare([entry(0.0, headers=headers, body=b"ab", body_len=2)]).load
+    assert load.requests[0].headers == (("user-agent", "somebody"),)
+    head = encoder(load, Target(port=80))(0).decode()
+    assert "content-length: 2\r\n" in head
+    assert "999" not in head
+
+
+def test_missing_bodies_are_counted_filled_with_spaces_or_from_a_file() -> None:
+    entries = [entry(0.0, body_len=3), entry(1.0, body=b"xy", body_len=2), entry(2.0), entry(3.0, body_len=1)]
+    with pytest.raises(TrafficError, match="2 requests have a body that was not kept: give one with --body"):
+        prepare(entries)
+
+    def bodies(fill: Fill) -> list[bytes]:
+        load = prepare(entries, None, fill).load
+        return [load.requests[kind].body for kind in load.plan.kinds]
+
+    assert bodies(Fill(spaces=True)) == [b"   ", b"xy", b"", b" "]
+    assert bodies(Fill(body=b"{}")) == [b"{}", b"xy", b"", b"{}"]
+
+
+def test_a_body_is_filled_one_way_and_not_without_end() -> None:
+    with pytest.raises(TrafficError, match="not both"):
+        Fill(body=b"", spaces=True)
+    with pytest.raises(TrafficError, match="is not filled"):
+        prepare([entry(0.0, body_len=10**15)], None, Fill(spaces=True))
+
+
+def test_bodies_of_what_is_cut_off_need_not_be_filled() -> None:
+    entries = [entry(0.0), entry(5.0, body_len=3)]
+    assert len(prepare(entries, Cut(to_s=5.0)).load.plan) == 1
+
+
+def test_nothing_left_is_said() -> None:
+    with pytest.raises(TrafficError, match="nothing to replay"):
+        prepare([entry(0.0)], Cut(from_s=1.0))
+
+
+def test_what_was_decided_then_is_kept_beside_the_load() -> None:
+    entries = [
+        entry(0.0, status=200, decision="admitted"),
+        entry(1.0, status=429, decision="limited"),
+        entry(2.0, status=503, decision="rejected"),
+        entry(3.0, status=200, decision="degraded"),
+        entry(4.0, status=200, decision="exempt"),
+        entry(5.0, status=429),
+        entry(6.0, status=503),
+        entry(7.0, status=404),
+        entry(8.0),
+    ]
+    recorded = prepare(entries).recorded
+    assert recorded is not None
+    assert list(recorded.statuses) == [200, 429, 503, 200, 200, 429, 503, 404, 0]
+    assert list(recorded.decisions) == [1, 3, 4, 2, 1, 3, 4, 1, 0]
+    assert recorded.knows
+    unknown = prepare([entry(0.0)]).recorded
+    assert unknown is not None
+    assert not unknown.knows
