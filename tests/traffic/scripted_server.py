@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import struct
 from asyncio import StreamReader as Reader
 from asyncio import StreamWriter as Writer
@@ -17,13 +18,14 @@ OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
 class ScriptedServer:
     """Runs ``serve`` for each connection, on a port of its own."""
 
-    def __init__(self, serve: Serve) -> None:
+    def __init__(self, serve: Serve, tls: ssl.SSLContext | None = None) -> None:
         self._serve = serve
+        self._tls = tls
         self.connections = 0
         self.port = 0
 
     async def __aenter__(self) -> ScriptedServer:
-        self._server = await asyncio.start_server(self._one, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._one, "127.0.0.1", 0, ssl=self._tls)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -63,16 +65,21 @@ def always(*pieces: bytes) -> Serve:
     return serve
 
 
-def once(answer: bytes, *, reset: bool = False) -> Serve:
+def once(answer: bytes, *, by_reset: bool = False) -> Serve:
     """Answer one request with these bytes and close, by a reset if asked."""
 
     async def serve(reader: Reader, writer: Writer) -> None:
         await request(reader)
         writer.write(answer)
         await writer.drain()
-        if reset:
-            linger_not = struct.pack("ii", 1, 0)
-            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_not)
-            writer.transport.abort()
+        if by_reset:
+            reset(writer)
 
     return serve
+
+
+def reset(writer: Writer) -> None:
+    """End a connection by a reset instead of an orderly close."""
+    linger_not = struct.pack("ii", 1, 0)
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_not)
+    writer.transport.abort()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 from array import array
 from asyncio import StreamReader as Reader
 from asyncio import StreamWriter as Writer
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -75,7 +77,7 @@ async def test_answers_are_told_apart(answer: list[bytes], ending: Ending) -> No
     [
         (once(OK), Ending.OK),
         (once(b"HTTP/1.1 200 OK\r\n\r\nuntil the end"), Ending.OK),
-        (once(b"HTTP/1.1 200 OK\r\n\r\nuntil the end", reset=True), Ending.CONNECTION),
+        (once(b"HTTP/1.1 200 OK\r\n\r\nuntil the end", by_reset=True), Ending.CONNECTION),
         (once(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf"), Ending.CONNECTION),
         (once(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nha"), Ending.CONNECTION),
         (once(b"HTTP/1.1 200"), Ending.CONNECTION),
@@ -326,8 +328,9 @@ def test_without_httptools_the_error_names_the_packages(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("fault", ["connections", "max_inflight", "timeout_s", "drain_s"])
 def test_impossible_options_are_refused(fault: str) -> None:
+    wrong: dict[str, Any] = {fault: 0}
     with pytest.raises(TrafficError, match="above 0"):
-        replace(Options(), **{fault: 0})
+        Options(**wrong)
 
 
 def test_a_negative_number_of_connections_is_refused() -> None:
@@ -365,3 +368,93 @@ def test_judging_is_total(status: int) -> None:
     plain = judge(status, retry_after=False, degraded=False)
     waiting = judge(status, retry_after=True, degraded=False)
     assert (plain is waiting) == (status != 503)
+
+
+async def test_the_first_byte_of_a_stream_is_told_apart_from_its_end() -> None:
+    async def stream(reader: Reader, writer: Writer) -> None:
+        await request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        writer.write(b"7\r\ndata: 1\r\n")
+        await asyncio.sleep(0.1)
+        writer.write(b"7\r\ndata: 2\r\n0\r\n\r\n")
+        await reader.read()
+
+    sheet = (await drive(stream, some(1))).sheet
+    assert sheet.first_byte_s[0] < 0.09
+    assert sheet.response_s[0] >= 0.1
+
+
+async def test_an_answer_without_a_body_has_its_first_byte_at_its_end() -> None:
+    sheet = (await drive(always(b"HTTP/1.1 204 No Content\r\n\r\n"), some(1))).sheet
+    assert sheet.first_byte_s[0] == sheet.response_s[0] >= sheet.service_s[0]
+
+
+async def test_a_trickle_that_takes_too_long_began_and_timed_out() -> None:
+    async def trickle(reader: Reader, writer: Writer) -> None:
+        await request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n")
+        while True:
+            writer.write(b"x")
+            await asyncio.sleep(0.01)
+
+    result = await drive(trickle, some(1), Options(connections=1, timeout_s=0.1))
+    assert endings(result) == {Ending.TIMEOUT: 1}
+    assert result.sheet.first_byte_s[0] < 0.1
+    assert result.sheet.statuses[0] == 0
+    assert math.isnan(result.sheet.service_s[0])
+
+
+async def test_a_long_body_is_sent_whole_to_a_server_that_reads_slowly() -> None:
+    body = b"x" * 3_000_000
+    lengths = []
+
+    async def slow(reader: Reader, writer: Writer) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b"content-length: 3000000" in head
+        left = len(body)
+        while left:
+            left -= len(await reader.read(min(left, 100_000)))
+        lengths.append(len(body) - left)
+        writer.write(OK)
+        await reader.read()
+
+    assert endings(await drive(slow, some(1), requests=(Request(body=body),))) == {Ending.OK: 1}
+    assert lengths == [len(body)]
+
+
+async def test_a_fault_of_the_generator_ends_the_run_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with ScriptedServer(silent) as server:
+        generator = Generator(Load(some()), Target(port=server.port), BRISK)
+        monkeypatch.setattr(generator, "_expire", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            await generator.run()
+
+
+async def test_spinning_sends_closer_to_the_intended_start_than_ticks_can() -> None:
+    made = plan(Shape.parse("fixed:500:200ms"), Arrivals.UNIFORM, Crowd())
+
+    async def typical_lag_s(*, spin: bool) -> float:
+        result = await drive(always(OK), made, replace(BRISK, connections=4, spin=spin))
+        assert endings(result) == {Ending.OK: 100}
+        return sorted(result.sheet.lag_s)[50]
+
+    assert await typical_lag_s(spin=True) < await typical_lag_s(spin=False)
+
+
+async def test_what_the_run_took_is_told() -> None:
+    effort = (await drive(always(OK), some(20), replace(BRISK, connections=3))).effort
+    assert effort.connections == 3
+    assert effort.elapsed_s >= 0.019
+    assert 0.0 <= effort.overrun_s < 0.5
+    assert effort.cpu_share is not None
+    assert 0.0 < effort.cpu_share < 1.5
+    assert (effort.processes, effort.loop) == (1, "asyncio")
+
+
+async def test_stopped_before_the_start_nothing_is_sent() -> None:
+    async with ScriptedServer(silent) as server:
+        generator = Generator(Load(some()), Target(port=server.port), BRISK)
+        generator.stop()
+        result = await generator.run()
+    assert result.aborted
+    assert result.books.total().unsent == 3

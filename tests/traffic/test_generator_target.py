@@ -1,0 +1,150 @@
+"""Where requests go: what people write, what is refused, and the bytes that come of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from autoglm_throttle.model import Priority
+from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, plan
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.generator import Target, wire
+from autoglm_throttle.traffic.generator.wire import encoder
+from autoglm_throttle.traffic.load import Load, Request
+
+HERE = Target(port=8000)
+
+
+def head(target: Target, request: Request | None = None) -> list[str]:
+    return target.head(request or Request(), Priority.LOW, "ann").decode().split("\r\n")
+
+
+@pytest.mark.parametrize(
+    ("url", "address", "base"),
+    [
+        ("http://example.test", "example.test", ""),
+        ("http://example.test:8000/", "example.test:8000", ""),
+        ("https://example.test/api/", "example.test", "/api"),
+        ("https://example.test:80", "example.test:80", ""),
+        ("HTTP://127.0.0.1:1/a/b", "127.0.0.1:1", "/a/b"),
+        ("http://[::1]:8000", "[::1]:8000", ""),
+    ],
+)
+def test_urls_are_read(url: str, address: str, base: str) -> None:
+    target = Target.parse(url)
+    assert (target.address, target.base) == (address, base)
+    assert Target.parse(url, base="/other").base == "/other"
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("ftp://example.test", r"k6 \(https://k6.io\)"),
+        ("socks5://example.test", "directly"),
+        ("h2://example.test", r"HTTP/1\.1"),
+        ("example.test:8000", "must begin with http:// or https://"),
+        ("http://ann:secret@example.test", "authorization header"),
+        ("http://example.test/#part", "must end with its path"),
+        ("http://example.test/?a=b", "must end with its path"),
+        ("http://:8000", "names no host"),
+        ("http://example.test:0", r"port must be 1\.\.65535"),
+        ("http://example.test:70000", "no URL"),
+        ("http://[::1", "no URL"),
+        ("http://example.test/a b", "printable ASCII"),
+    ],
+)
+def test_what_cannot_be_reached_is_refused_and_no_secret_is_repeated(url: str, text: str) -> None:
+    with pytest.raises(TrafficError, match=text) as refused:
+        Target.parse(url)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"host": "a b"},
+        {"base": "/x HTTP/1.1\r\nevil: 1"},
+        {"base": "x"},
+        {"scheme": "ws"},
+        {"priority_header": "x:y"},
+        {"identity_header": "x y"},
+        {"cost_header": ""},
+        {"headers": (("x y", "1"),)},
+        {"headers": (("x", "1\r\nevil: 1"),)},
+        {"port": 0},
+        {"port": 65_536},
+    ],
+)
+def test_targets_that_would_smuggle_bytes_are_refused(fault: dict[str, Any]) -> None:
+    with pytest.raises(TrafficError):
+        replace(HERE, **fault)
+
+
+def test_a_request_says_where_it_goes_and_what_is_asked_for() -> None:
+    target = replace(HERE, base="/api", identity_header="X-Client", cost_header="x-cost")
+    assert head(target, Request(cost=2.5)) == [
+        "POST /api/v1/predict HTTP/1.1",
+        "host: 127.0.0.1:8000",
+        "content-type: application/json",
+        "x-priority: low",
+        "x-client: ann",
+        "x-cost: 2.5",
+        "content-length: 2",
+        "",
+        "",
+    ]
+
+
+def test_only_what_is_wanted_is_told() -> None:
+    assert not any(
+        line.startswith(("x-", "content-length"))
+        for line in head(HERE, Request(method="GET", body=b"", priority=False))
+    )
+    assert "content-length: 0" in head(HERE, Request(body=b""))
+
+
+def test_fields_of_the_target_replace_those_of_a_request_and_framing_is_ours() -> None:
+    recorded = Request(
+        headers=(
+            ("accept", "a/b"),
+            ("accept", "c/d"),
+            ("content-length", "77"),
+            ("host", "elsewhere"),
+            ("transfer-encoding", "chunked"),
+            ("x-priority", "high"),
+            ("user-agent", "somebody"),
+        )
+    )
+    target = replace(HERE, headers=(("User-Agent", "us"), ("Authorization", "Bearer x")))
+    assert head(target, recorded)[1:-2] == [
+        "host: 127.0.0.1:8000",
+        "accept: a/b",
+        "accept: c/d",
+        "user-agent: us",
+        "authorization: Bearer x",
+        "x-priority: low",
+        "content-length: 2",
+    ]
+    assert "x-priority: high" in head(HERE, replace(recorded, priority=False))
+
+
+def load() -> Load:
+    made = plan(Shape.parse("fixed:300:1"), Arrivals.UNIFORM, Crowd(clients=3, kinds=(1.0, 1.0)), seed=1)
+    return Load(made, (Request(), Request(body=b'{"tokens":9}')), ("ann", "bob", "eve"))
+
+
+@pytest.mark.parametrize("kept_bytes", [0, 400, 1 << 20])
+def test_bytes_are_the_same_whether_they_were_kept_or_not(
+    kept_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "KEPT_BYTES", kept_bytes)
+    made, target = load(), replace(HERE, identity_header="x-client")
+    encode = encoder(made, target)
+    for index in [*range(300), *range(300)]:
+        data = encode(index)
+        request = made.requests[made.plan.kinds[index]]
+        client = made.client(made.plan.clients[index])
+        assert data == target.head(request, Priority(made.plan.priorities[index]), client) + request.body
+    assert (encode(0) is encode(0)) == (kept_bytes > 0)

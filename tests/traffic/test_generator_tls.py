@@ -1,0 +1,87 @@
+"""The generator over TLS, against a server whose certificate signed itself."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from asyncio import StreamReader as Reader
+from asyncio import StreamWriter as Writer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, plan
+from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.generator import Generator, Options, Target
+from autoglm_throttle.traffic.generator.launch import on_a_loop
+from autoglm_throttle.traffic.load import Load
+from autoglm_throttle.traffic.result import Result
+from tests.traffic.scripted_server import OK, ScriptedServer, Serve, always, once, request
+
+CERTIFICATE = Path(__file__).with_name("tls") / "localhost.pem"
+BRISK = Options(connections=2, timeout_s=5.0, drain_s=5.0)
+
+
+async def drive(serve: Serve, **overrides: Any) -> Result:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE)
+    async with ScriptedServer(serve, context) as server:
+        target = Target.parse(f"https://127.0.0.1:{server.port}", **overrides)
+        made = plan(Shape.parse("fixed:1000:6ms"), Arrivals.UNIFORM, Crowd())
+        return await Generator(Load(made), target, BRISK).run()
+
+
+def served(result: Result) -> int:
+    return result.books.total().endings[Ending.OK]
+
+
+async def test_a_trusted_certificate_is_taken() -> None:
+    assert served(await drive(always(OK), ca_file=str(CERTIFICATE))) == 6
+
+
+def test_tls_works_on_the_loop_that_runs_are_made_on() -> None:
+    assert served(on_a_loop(drive(once(OK), ca_file=str(CERTIFICATE)))) == 6
+
+
+async def test_a_certificate_that_nobody_vouches_for_is_an_error_before_the_start() -> None:
+    with pytest.raises(TrafficError, match=r"certificate of 127\.0\.0\.1:\d+ is not trusted: self.signed"):
+        await drive(always(OK))
+
+
+async def test_a_certificate_of_another_name_is_an_error_before_the_start() -> None:
+    with pytest.raises(TrafficError, match=r"not trusted: .*elsewhere\.test"):
+        await drive(always(OK), ca_file=str(CERTIFICATE), server_name="elsewhere.test")
+
+
+async def test_a_certificate_may_go_unverified() -> None:
+    assert served(await drive(always(OK), verify=False)) == 6
+
+
+async def test_authorities_that_are_no_file_are_an_error_before_the_start() -> None:
+    with pytest.raises(TrafficError, match=r"authorities in nowhere\.pem cannot be read"):
+        await drive(always(OK), ca_file="nowhere.pem")
+
+
+async def test_https_to_a_server_that_speaks_http_is_an_error_before_the_start() -> None:
+    async def plain(reader: Reader, writer: Writer) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    async with ScriptedServer(plain) as server:
+        target = Target(port=server.port, scheme="https")
+        made = plan(Shape.parse("fixed:1000:6ms"), Arrivals.UNIFORM, Crowd())
+        with pytest.raises(TrafficError, match="refuses connections"):
+            await Generator(Load(made), target, BRISK).run()
+
+
+async def test_bodies_that_end_with_the_connection_end_with_tls_too() -> None:
+    async def until_the_end(reader: Reader, writer: Writer) -> None:
+        await request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\nuntil the end")
+        await writer.drain()
+        writer.close()
+        await asyncio.sleep(0)
+
+    assert served(await drive(until_the_end, verify=False)) == 6

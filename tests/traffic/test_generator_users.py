@@ -1,0 +1,151 @@
+"""Users who wait for their answers: when they work, as whom, and that they never ask twice at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import StreamReader as Reader
+from asyncio import StreamWriter as Writer
+from collections import Counter
+from itertools import islice, pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.model import Priority
+from autoglm_throttle.traffic.arrivals import Crowd, Users
+from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.generator import Crew, Options, Roster, Target
+from autoglm_throttle.traffic.load import Request
+from autoglm_throttle.traffic.result import Result
+from tests.traffic.scripted_server import OK, ScriptedServer, Serve, always, request
+
+STEPS = st.lists(st.tuples(st.integers(1, 9), st.floats(0.1, 5.0)), min_size=1, max_size=5).map(tuple)
+BRISK = Options(timeout_s=5.0, drain_s=5.0)
+
+
+@given(STEPS, st.integers(0, 8), st.floats(0.0, 30.0))
+def test_a_user_works_when_there_are_more_users_than_its_number(
+    steps: tuple[tuple[int, float], ...], user: int, at_s: float
+) -> None:
+    roster = Roster(Users(steps))
+    due_s = roster.due(user, at_s)
+    if due_s is None:
+        assert all(users <= user for users, _ in steps[roster.step(at_s) :])
+    else:
+        assert due_s >= at_s
+        assert steps[roster.step(due_s)][0] > user
+        between = range(roster.step(at_s), roster.step(due_s))
+        assert all(steps[step][0] <= user for step in between)
+
+
+@given(STEPS, st.integers(1, 9))
+def test_shares_of_the_users_are_all_users_once(steps: tuple[tuple[int, float], ...], shares: int) -> None:
+    users = Users(steps)
+    if shares > users.most:
+        with pytest.raises(TrafficError, match=f"{users.most} users cannot be shared by {shares} processes"):
+            Roster(users, share=shares - 1, shares=shares)
+        return
+    rosters = [Roster(users, share=share, shares=shares) for share in range(shares)]
+    assert sorted(user for roster in rosters for user in roster.numbers()) == list(range(users.most))
+    assert sum(roster.most for roster in rosters) == users.most
+
+
+def test_users_begin_within_one_think_time_of_their_step() -> None:
+    roster = Roster(Users(((3, 1.0), (9, 1.0)), think_s=0.2))
+    starts = roster.starts()
+    assert starts == sorted(starts)
+    assert [0.0 <= due_s < 0.2 for due_s, user in starts if user < 3] == [True] * 3
+    assert [1.0 <= due_s < 1.2 for due_s, user in starts if user >= 3] == [True] * 6
+    assert Roster(roster.users, seed=1).starts() != starts
+
+
+def test_draws_follow_the_crowd_and_the_seed() -> None:
+    crowd = Crowd({Priority.HIGH: 50.0, Priority.LOW: 50.0}, clients=4, skew=1.0, kinds=(3.0, 1.0))
+    roster = Roster(Users(((2, 1.0),)), (Request(), Request(method="GET")), crowd)
+    kinds = Counter(islice(roster.kinds(), 4000))
+    assert 2850 <= kinds[0] <= 3150
+    assert set(islice(roster.priorities(), 100)) == {Priority.HIGH, Priority.LOW}
+    clients = Counter(map(roster.client, range(2000)))
+    assert clients[0] > clients[3] > 0
+    assert roster.client(7) == roster.client(7)
+
+
+def test_every_request_needs_a_share() -> None:
+    with pytest.raises(TrafficError, match="1 shares of 2 requests"):
+        Roster(Users(((1, 1.0),)), (Request(), Request()))
+
+
+async def work(serve: Serve, roster: Roster, options: Options = BRISK) -> Result:
+    async with ScriptedServer(serve) as server:
+        result = await Crew(roster, Target(port=server.port), options).run()
+    assert result.balanced
+    assert result.closed_loop
+    return result
+
+
+async def test_users_wait_for_their_answers_and_think() -> None:
+    inside, most = 0, 0
+
+    async def slow(reader: Reader, writer: Writer) -> None:
+        nonlocal inside, most
+        while True:
+            await request(reader)
+            inside += 1
+            most = max(most, inside)
+            await asyncio.sleep(0.02)
+            inside -= 1
+            writer.write(OK)
+
+    result = await work(slow, Roster(Users(((2, 0.2), (4, 0.2)), think_s=0.02)))
+    plan, sheet = result.load.plan, result.sheet
+    assert most <= 4
+    assert result.effort.connections == 4
+    assert result.books.total().endings[Ending.OK] == len(plan)
+    assert list(plan.offsets) == sorted(plan.offsets)
+    assert plan.names == ("2 users", "4 users")
+    assert plan.duration_s == pytest.approx(0.4)
+    for segment, users in ((0, 2), (1, 4)):
+        asked = [at_s for at_s, one in zip(plan.offsets, plan.segments, strict=True) if one == segment]
+        assert 0.3 * users <= len(asked) / (0.2 / 0.04) <= users + 1
+    assert min(sheet.service_s) >= 0.019
+
+
+async def test_a_user_never_asks_twice_at_a_time_and_thinks_in_between() -> None:
+    result = await work(always(OK), Roster(Users(((1, 0.2),), think_s=0.01)))
+    plan, sheet = result.load.plan, result.sheet
+    ends_s = [at_s + took_s for at_s, took_s in zip(plan.offsets, sheet.response_s, strict=True)]
+    gaps_s = [later - end_s for end_s, (_, later) in zip(ends_s, pairwise(plan.offsets), strict=False)]
+    assert len(gaps_s) > 5
+    assert min(gaps_s) >= 0.01 - 1e-4
+    assert max(gaps_s) <= 0.01 + 1e-4
+
+
+async def test_users_who_do_not_think_ask_again_at_once() -> None:
+    result = await work(always(OK), Roster(Users(((3, 0.2),), think_s=0.0)))
+    assert len(result.sheet) > 100
+    assert sorted(result.sheet.lag_s)[len(result.sheet) // 2] < 0.001
+
+
+async def test_users_who_are_stopped_ask_no_more() -> None:
+    async def serve(reader: Reader, writer: Writer) -> None:
+        await request(reader)
+        crew.stop()
+        await asyncio.sleep(0.05)
+        writer.write(OK)
+        await reader.read()
+
+    async with ScriptedServer(serve) as server:
+        crew = Crew(Roster(Users(((1, 60.0),), think_s=0.01)), Target(port=server.port), BRISK)
+        result = await crew.run()
+    assert result.aborted
+    assert result.books.total().endings[Ending.OK] == len(result.sheet) == 1
+
+
+async def test_users_go_on_after_errors() -> None:
+    result = await work(
+        always(b"HTTP/1.1 500 X\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"),
+        Roster(Users(((2, 0.2),), think_s=0.01)),
+    )
+    assert result.books.total().endings[Ending.SERVER_ERROR] == len(result.sheet) > 5
