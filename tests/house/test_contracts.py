@@ -52,7 +52,9 @@ FAULTS = [
     Fault("control/table.py", "from autoglm_throttle.gpu import aggregate", "capabilities"),
     Fault("gpu/sampler.py", "from autoglm_throttle.limiting import token_bucket", "capabilities"),
     Fault("limiting/user_windows.py", "def f():\n    from autoglm_throttle import control", "capabilities"),
-    Fault("traffic/wire.py", "from autoglm_throttle import testing", "edges"),
+    Fault("traffic/sheet.py", "from autoglm_throttle import testing", "edges"),
+    Fault("traffic/books.py", "from autoglm_throttle.traffic import report", "traffic"),
+    Fault("traffic/soap.py", "", "traffic"),
     Fault("fastapi.py", "from autoglm_throttle import observe", "edges"),
     *(
         Fault(file, f"import {module}", "pure")
