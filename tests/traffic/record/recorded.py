@@ -1,0 +1,79 @@
+"""Requests handed to a recorded app, and what then stands in the file."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from autoglm_throttle.traffic.record import Entry, Recorder, RecorderMiddleware, open_recording
+
+Message = dict[str, Any]
+
+
+def scope(path: str = "/v1/predict", query: bytes = b"", **more: Any) -> dict[str, Any]:
+    """What a server makes of a request."""
+    return {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "root_path": "",
+        "query_string": query,
+        "headers": [(b"content-type", b"application/json"), (b"user-agent", b"curl/8.5")],
+        "client": ("192.0.2.7", 4000),
+    } | more
+
+
+async def hello(asked: Any, receive: Any, send: Any) -> None:
+    """Read the body, and answer."""
+    while (await receive()).get("more_body"):
+        pass
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"hello"})
+
+
+async def ask(
+    app: Any, asked: dict[str, Any], body: Iterable[bytes] = (b"{}",), left: bool = False
+) -> list[Message]:
+    """One request; the client may leave after its body, before it is all there."""
+    parts = list(body)
+    inbox: list[Message] = [
+        {"type": "http.request", "body": part, "more_body": left or part is not parts[-1]} for part in parts
+    ]
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return inbox.pop(0) if inbox else {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await app(asked, receive, send)
+    return sent
+
+
+async def one(
+    recorder: Recorder, asked: dict[str, Any], body: Iterable[bytes] = (b"{}",), app: Any = hello
+) -> Entry:
+    """What is recorded of one request to a recorder that is new."""
+    await ask(RecorderMiddleware(app, recorder), asked, body)
+    (entry,) = kept(recorder)
+    return entry
+
+
+def kept(recorder: Recorder) -> list[Entry]:
+    """Close the recorder and read what it wrote."""
+    recorder.close()
+    assert recorder.file is not None
+    recording = open_recording(recorder.file)
+    entries = list(recording.entries())
+    assert not recording.faults.told
+    return entries
+
+
+def plain(path: Path) -> bytes:
+    """The bytes of a file, unpacked."""
+    stored = path.read_bytes()
+    return gzip.decompress(stored) if path.suffix == ".gz" else stored
