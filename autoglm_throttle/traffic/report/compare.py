@@ -93,7 +93,7 @@ def compare(a: Document, b: Document) -> list[str]:
         if row["a"] or row["b"]
     ]
     remarks = [f"note: {remark}" for remark in found["remarks"]]
-    told = [f"A: {found['titles'][0]}", f"B: {found['titles'][1]}", *remarks, "", *table(rows)]
+    told = [f"A: {found['titles'][0]}", f"B: {found['titles'][1]}", *remarks, "", *table(rows, words=3)]
     return [plain(line) for line in told]
 
 

@@ -50,12 +50,17 @@ def lines(document: Document) -> list[str]:
     return [plain(line) for line in told]
 
 
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns under their headings, words to the left and figures to the right; row 0 is the headings."""
+def table(rows: Sequence[Sequence[str]], words: int = 2) -> list[str]:
+    """Columns under their headings, words to the left and figures to the right.
+
+    Args:
+        rows: the headings first.
+        words: how many columns hold words.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
-            cell.ljust(width) if place < 2 else cell.rjust(width)
+            cell.ljust(width) if place < words else cell.rjust(width)
             for place, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows

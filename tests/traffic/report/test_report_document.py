@@ -1,0 +1,292 @@
+"""The document of a run: what it says, and that equal runs give equal bytes."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.model import Priority
+from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.load import Request
+from autoglm_throttle.traffic.report import Facts, Objectives, dumps, loads, make
+from autoglm_throttle.traffic.report.document import MOST_LABELS, OTHERS
+from autoglm_throttle.traffic.report.schema import Document, Tally, Times
+from autoglm_throttle.traffic.result import Result
+from autoglm_throttle.traffic.sheet import OPEN
+from tests.traffic.report.made_runs import FACTS, REQUESTS, Sent, made, runs, sents
+
+
+def document(sent: list[Sent], facts: Facts = FACTS) -> Document:
+    return make(made(sent), facts)
+
+
+def tallies(told: Document) -> list[Tally]:
+    return [
+        told["totals"],
+        *told["priorities"].values(),
+        *(segment["tally"] for segment in told["segments"]),
+        *(tally for segment in told["segments"] for tally in segment["priorities"].values()),
+        *(part["tally"] for part in told["requests"]),
+    ]
+
+
+@given(runs)
+def test_the_parts_make_the_whole(result: Result) -> None:
+    told = make(result, FACTS)
+    for parts in (
+        list(told["priorities"].values()),
+        [segment["tally"] for segment in told["segments"]],
+        [part["tally"] for part in told["requests"]],
+    ):
+        whole = told["totals"]
+        assert sum(part["planned"] for part in parts) == whole["planned"] == len(result.load.plan)
+        assert sum(part["response"]["count"] for part in parts) == whole["response"]["count"]
+        assert sum(part["cost"]["planned"] for part in parts) == whole["cost"]["planned"]
+        assert sum(part["goodput"]["requests"] for part in parts) == whole["goodput"]["requests"]
+        for name in whole["classes"]:
+            assert sum(part["classes"][name] for part in parts) == whole["classes"][name]
+
+
+@given(runs)
+def test_the_classes_of_every_tally_are_its_planned_and_its_ratios_fit(result: Result) -> None:
+    for tally in tallies(make(result, FACTS)):
+        sent = tally["planned"] - tally["unsent"]
+        assert list(tally["classes"]) == [ending.label for ending in Ending]
+        assert sum(tally["classes"].values()) == sent
+        if not sent:
+            assert tally["done_ratio"] is tally["error_ratio"] is tally["goodput"]["ratio"] is None
+            continue
+        errors = sum(tally["classes"][ending.label] for ending in Ending if ending.failed)
+        assert tally["error_ratio"] == errors / sent
+        assert tally["limited_ratio"] == tally["classes"]["limited"] / sent
+        assert tally["rejected_ratio"] == tally["classes"]["rejected"] / sent
+        assert tally["dropped_ratio"] == tally["classes"]["dropped"] / sent
+        assert tally["done_ratio"] == sum(tally["statuses"].values()) / sent
+        assert tally["goodput"]["requests"] <= tally["classes"]["ok"] + tally["classes"]["degraded"]
+
+
+@given(runs)
+def test_percentiles_rise_and_stay_below_the_longest(result: Result) -> None:
+    for tally in tallies(make(result, FACTS)):
+        times: Times = tally["response"]
+        if not times["count"]:
+            assert times["mean_s"] is times["p50_s"] is times["max_s"] is None
+            continue
+        rising = [
+            times["p50_s"],
+            times["p90_s"],
+            times["p95_s"],
+            times["p99_s"],
+            times["p999_s"],
+            times["max_s"],
+        ]
+        assert None not in rising
+        assert rising == sorted(rising, key=lambda value: value or 0.0)
+        assert sum(count for _, count in times["histogram"]) == times["count"]
+
+
+@given(runs)
+def test_equal_runs_give_equal_bytes_and_the_bytes_give_the_document(result: Result) -> None:
+    text = dumps(make(result, FACTS))
+    again = replace(result, sheet=copy.deepcopy(result.sheet))
+    assert dumps(make(again, FACTS)) == text
+    assert loads(text) == make(result, FACTS)
+
+
+def test_who_made_it_is_a_line_of_its_own_and_changes_nothing_else() -> None:
+    result = made([Sent()])
+    here, there = (
+        dumps(make(result, replace(FACTS, about={"date": date, "python": "3.11"}))).splitlines()
+        for date in ("today", "tomorrow")
+    )
+    assert [number for number, pair in enumerate(zip(here, there, strict=True)) if pair[0] != pair[1]] == [4]
+    assert here[4].startswith('"about"')
+
+
+def test_what_was_asked_for_is_said() -> None:
+    facts = Facts(
+        title="peak",
+        shape="fixed:2:1s",
+        arrivals="poisson",
+        seed=7,
+        mix={Priority.HIGH: 25.0, Priority.LOW: 75.0},
+        limits_s={Priority.LOW: 2.0, Priority.HIGH: 0.2},
+    )
+    told = make(made([Sent(client=4), Sent(client=9, kind=1)], requests=REQUESTS), facts)
+    assert told["title"] == "peak"
+    assert told["load"] == {
+        "shape": "fixed:2:1s",
+        "arrivals": "poisson",
+        "seed": 7,
+        "mix": {"high": 25.0, "mid": 0.0, "low": 75.0},
+        "clients": 2,
+        "requests": ["POST /v1/predict", "POST /v1/other"],
+        "loop": "open",
+        "planned": 2,
+        "duration_s": 10.0,
+        "limits_s": {"high": 0.2, "low": 2.0},
+    }
+    closed = make(replace(made([Sent()]), closed_loop=True), facts)
+    assert closed["load"]["loop"] == "closed"
+
+
+def test_one_of_each_is_where_it_belongs() -> None:
+    told = document(
+        [
+            Sent(first_byte_s=0.25, response_s=0.5, service_s=0.375),
+            Sent(ending=Ending.LIMITED, reason="rate", promised_s=2.0, response_s=0.125),
+            Sent(ending=Ending.SERVER_ERROR, priority=Priority.LOW),
+            Sent(ending=Ending.TIMEOUT, response_s=30.0),
+            Sent(ending=None),
+        ]
+    )
+    totals = told["totals"]
+    assert totals["statuses"] == {"200": 1, "429": 1, "500": 1}
+    assert totals["reasons"] == {"rate": 1}
+    assert (totals["planned"], totals["unsent"], totals["cost"]) == (5, 1, {"planned": 5.0, "served": 1.0})
+    assert (totals["done_ratio"], totals["error_ratio"]) == (0.75, 0.5)
+    assert totals["response"]["max_s"] == 0.5
+    assert totals["service"]["max_s"] == 0.375
+    assert totals["first_byte"]["max_s"] == 0.25
+    assert totals["refusal"]["max_s"] == 0.125
+    assert totals["promised"]["max_s"] == 2.0
+    assert told["priorities"]["low"]["error_ratio"] == 1.0
+    assert told["priorities"]["high"]["error_ratio"] is None
+    assert told["seconds"]["failed"][0] == 2
+
+
+def test_rates_are_by_the_length_of_the_stretch() -> None:
+    sent = [Sent(at_s=at_s, segment=int(at_s >= 4.0)) for at_s in (0.0, 1.0, 2.0, 4.5)]
+    told = make(made(sent, ends_s=[4.0, 5.0]), FACTS)
+    assert told["totals"]["rps"] == 4 / 5
+    assert [segment["tally"]["rps"] for segment in told["segments"]] == [3 / 4, 1.0]
+    assert [(segment["start_s"], segment["end_s"]) for segment in told["segments"]] == [
+        (0.0, 4.0),
+        (4.0, 5.0),
+    ]
+    assert told["totals"]["goodput"] == {"requests": 4, "ratio": 1.0, "rps": 4 / 5}
+
+
+def test_of_a_run_that_was_stopped_only_the_time_of_sending_counts() -> None:
+    sent = [
+        Sent(at_s=0.0),
+        Sent(at_s=1.0),
+        Sent(at_s=2.0, ending=None),
+        Sent(at_s=4.5, segment=1, ending=None),
+    ]
+    told = make(made(sent, ends_s=[4.0, 5.0], aborted=True), FACTS)
+    assert told["totals"]["rps"] == 2 / 2.0
+    assert [segment["tally"]["rps"] for segment in told["segments"]] == [2 / 2.0, 0.0]
+    assert told["verdict"]["status"] == 130
+    assert told["verdict"]["aborted"]
+
+
+def test_goodput_is_judged_by_the_limit_of_the_priority() -> None:
+    facts = replace(FACTS, limits_s={Priority.HIGH: 0.1})
+    told = document([Sent(response_s=0.2, priority=priority) for priority in Priority], facts)
+    assert [told["priorities"][name]["goodput"]["ratio"] for name in ("high", "mid", "low")] == [
+        0.0,
+        1.0,
+        1.0,
+    ]
+
+
+def test_requests_with_one_label_are_one_part() -> None:
+    told = make(made([Sent(kind=kind) for kind in (0, 1, 2, 2)], requests=REQUESTS), FACTS)
+    assert [(part["label"], part["tally"]["planned"]) for part in told["requests"]] == [
+        ("POST /v1/predict", 3),
+        ("POST /v1/other", 1),
+    ]
+    assert told["requests"][0]["tally"]["cost"]["planned"] == 1.5 + 2 * 0.25
+
+
+def test_of_very_many_requests_the_most_frequent_are_told_apart() -> None:
+    requests = [Request(target=f"/{number}") for number in range(MOST_LABELS + 10)]
+    often = MOST_LABELS + 5
+    told = make(made([Sent(kind=kind) for kind in (*range(len(requests)), often)], requests=requests), FACTS)
+    labels = {part["label"]: part["tally"]["planned"] for part in told["requests"]}
+    assert len(labels) == MOST_LABELS + 1
+    assert labels[f"POST /{often}"] == 2
+    assert labels[OTHERS] == 10
+    assert sum(labels.values()) == len(requests) + 1
+
+
+def test_many_requests_with_few_labels_need_no_others() -> None:
+    requests = [Request(body=b"%d" % number) for number in range(MOST_LABELS + 10)]
+    told = make(made([Sent(kind=kind) for kind in range(len(requests))], requests=requests), FACTS)
+    assert told["load"]["requests"] == ["POST /v1/predict"]
+
+
+def test_what_the_generator_needed_is_said() -> None:
+    effort = {"cpu_share": 0.25, "overrun_s": 0.001, "resent": 3, "connections": 256, "processes": 2}
+    told = make(made([Sent(lag_s=0.0078125), Sent(lag_s=math.nan)], effort=effort), FACTS)
+    generator = told["generator"]
+    assert {name: generator[name] for name in effort} == effort  # type: ignore[literal-required]
+    assert (generator["lag"]["count"], generator["lag"]["max_s"]) == (1, 0.007812)
+
+
+def test_what_json_cannot_say_is_left_out_of_what_was_watched() -> None:
+    watched = ({"t_s": 0.0, "cpu_share": math.nan}, {"t_s": 1.0, "cpu_share": 0.5})
+    told = make(replace(made([Sent()]), watched=watched), FACTS)
+    assert told["watched"] == [{"t_s": 0.0}, {"t_s": 1.0, "cpu_share": 0.5}]
+
+
+def test_objectives_and_further_doubts_make_the_verdict() -> None:
+    facts = replace(FACTS, objectives=Objectives.parse("error<0.5%"))
+    assert document([Sent()], facts)["verdict"]["status"] == 0
+    failed = document([Sent(ending=Ending.TIMEOUT)], facts)["verdict"]
+    assert (failed["status"], failed["text"]) == (1, "failed: error<0.5%")
+    doubted = document([Sent()], replace(facts, doubts=("the control failed",)))["verdict"]
+    assert (doubted["status"], doubted["valid"], doubted["doubts"]) == (3, False, ["the control failed"])
+
+
+def test_a_replay_brings_its_comparison() -> None:
+    assert document([Sent()])["replay"] is None
+    assert document([Sent()], replace(FACTS, replay={"same": 1}))["replay"] == {"same": 1}
+
+
+def test_a_run_that_is_not_over_has_no_report() -> None:
+    result = made([Sent()])
+    result.sheet.endings[0] = OPEN
+    with pytest.raises(RuntimeError, match="still open"):
+        make(result, FACTS)
+
+
+@given(st.lists(sents, max_size=5))
+def test_a_priority_without_requests_is_there_with_zeros(sent: list[Sent]) -> None:
+    told = document([replace(one, priority=Priority.LOW, segment=0, kind=0) for one in sent])
+    assert list(told["priorities"]) == ["high", "mid", "low"]
+    assert told["priorities"]["high"]["planned"] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("{", "no JSON"),
+        ("[" * 100_000, "no JSON"),
+        ('{"schema": NaN}', "NaN is not a number"),
+        ("[]", "no report"),
+        ('{"kind": "something"}', "no report"),
+        ('{"kind": "autoglm-throttle-load", "schema": 2}', "schema 2; this version reads schema 1"),
+        ('{"kind": "autoglm-throttle-load", "schema": 1, "title": ""}', "lacks about, generator, load"),
+    ],
+)
+def test_what_is_no_report_is_refused(text: str, fault: str) -> None:
+    with pytest.raises(TrafficError, match=fault):
+        loads(text)
+
+
+def test_each_part_of_the_json_has_a_line() -> None:
+    told = document([Sent()])
+    lines = dumps(told).splitlines()
+    assert (lines[0], lines[-1]) == ("{", "}")
+    assert [json.loads("{" + line.rstrip(",") + "}") for line in lines[1:-1]] == [
+        {name: part} for name, part in told.items()
+    ]
