@@ -47,20 +47,48 @@ class _Block:
             self.parts.append(part)
 
 
+class _Waiting:
+    """Requests that wait for their answers, in the order of the file."""
+
+    def __init__(self) -> None:
+        self._asked: dict[int, tuple[bytes, Found]] = {}
+        self._open: dict[bytes, int] = {}
+        self._count = 0
+
+    def ask(self, serial: bytes, found: Found) -> None:
+        """A request; of two with one serial the later one gets the answer."""
+        self._open[serial] = self._count
+        self._asked[self._count] = serial, found
+        self._count += 1
+
+    def answered(self, serial: bytes) -> Found | None:
+        """The request that an answer belongs to; None if it does not wait any more."""
+        number = self._open.pop(serial, None)
+        return None if number is None else self._asked[number][1]
+
+    def ready(self, at_most: int) -> Iterator[Found]:
+        """Those that need not wait any more."""
+        while self._asked:
+            number, (serial, found) = next(iter(self._asked.items()))
+            waits = self._open.get(serial) == number
+            if waits and len(self._asked) <= at_most:
+                return
+            if waits:
+                del self._open[serial]
+            del self._asked[number]
+            yield found
+
+
 def read(stored: BinaryIO, faults: Faults) -> Iterator[Found]:
     """The requests of a file, with the status and the time of their answers where these are in it."""
-    waiting: dict[bytes, Found] = {}
-    answered: set[bytes] = set()
+    waiting = _Waiting()
     for block in _blocks(stored):
         try:
-            _enter(block, waiting, answered)
+            _enter(block, waiting)
         except TrafficError as problem:
             faults.add(f"line {block.line}", problem)
-        while waiting and (len(waiting) > WAITING or next(iter(waiting)) in answered):
-            serial = next(iter(waiting))
-            answered.discard(serial)
-            yield waiting.pop(serial)
-    yield from waiting.values()
+        yield from waiting.ready(WAITING)
+    yield from waiting.ready(0)
 
 
 def write(entry: Entry, body: bytes, start_ns: int, host: str) -> bytes:
@@ -111,7 +139,7 @@ def _blocks(stored: BinaryIO) -> Iterator[_Block]:
         yield block
 
 
-def _enter(block: _Block, waiting: dict[bytes, Found], answered: set[bytes]) -> None:
+def _enter(block: _Block, waiting: _Waiting) -> None:
     if block.size > LINE_AT_MOST:
         raise TrafficError(f"longer than {LINE_AT_MOST} bytes")
     about = _ABOUT.fullmatch(block.parts[0]) if block.parts else None
@@ -120,10 +148,11 @@ def _enter(block: _Block, waiting: dict[bytes, Found], answered: set[bytes]) -> 
     kind, serial, at_ns, latency_ns = about.groups()
     payload = b"".join(block.parts[1:]).removesuffix(b"\n")
     if kind == ASKED:
-        waiting[serial] = _request(int(at_ns), payload)
-    elif kind == ANSWERED and serial in waiting:
-        _answer(waiting[serial], payload, int(at_ns), int(latency_ns or 0))
-        answered.add(serial)
+        waiting.ask(serial, _request(int(at_ns), payload))
+    elif kind == ANSWERED:
+        asked = waiting.answered(serial)
+        if asked is not None:
+            _answer(asked, payload, int(at_ns), int(latency_ns or 0))
 
 
 def _request(at_ns: int, payload: bytes) -> Found:

@@ -138,3 +138,11 @@ def test_no_more_than_some_wait_for_their_answers() -> None:
     assert next(reading).target == "/0"
     assert stored.tell() < len(blocks)
     assert [one.target for one in reading] == [f"/{n}" for n in range(1, gor.WAITING + 50)]
+
+
+def test_requests_of_one_serial_are_all_kept() -> None:
+    block = b"1 a %d 0\nGET /%d HTTP/1.1\r\n\r\n" + END
+    answer = b"2 a 9 4\nHTTP/1.1 200 OK\r\n\r\n" + END
+    found, faults = read(block % (1, 1) + block % (2, 2) + answer + answer)
+    assert faults == []
+    assert [(one.target, one.status) for one in found] == [("/1", 0), ("/2", 200)]
