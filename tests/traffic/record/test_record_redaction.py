@@ -1,0 +1,95 @@
+"""What may be kept of a request."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.load import Request
+from autoglm_throttle.traffic.record import Redaction
+
+
+@pytest.mark.parametrize(
+    ("target", "kept"),
+    [
+        ("/v1/predict", "/v1/predict"),
+        ("/", "/"),
+        ("", "/"),
+        ("/a?b=c", "/a?*=*"),
+        ("/a?b", "/a?*"),
+        ("/a?b=c&d&page=2&&=x", "/a?*=*&*&page=2&&*=*"),
+        ("/a?page=1;2", "/a?page=1&*"),
+        ("/a?%70age=1", "/a?%70age=1"),
+        ("/a?page=1#b", "/a?page=1"),
+        ("/a?page=\u00e9 b", "/a?page=%C3%A9%20b"),
+        ("https://user:pw@host:1/a?b=c", "/a?*=*"),
+        ("/\u00e9", "/%C3%A9"),
+        ("/a%2Fb", "/a%2Fb"),
+        ("/users", "/users"),
+        ("/users/1", "/users/*"),
+        ("/users/1/", "/users/*/"),
+        ("/users/1/orders/a%20b", "/users/*/orders/a%20b"),
+        ("/users%2F1/orders", "/users/*"),
+        ("/Users/1", "/Users/*"),
+        ("/api/users/1", "/api/users/1"),
+        ("/reset", "/reset"),
+        ("/reset/1", "/reset/*"),
+        ("/reset/1/2/", "/reset/*"),
+        ("/a/b/c", "/a/*/c"),
+        ("/a/b/d", "/a/b/d"),
+    ],
+)
+def test_targets(target: str, kept: str) -> None:
+    redaction = Redaction(keep_query=["page"], mask_paths=["/users/{id}", "/reset/*", "/a/{x}/c"])
+    assert redaction.target_of(target) == kept
+    assert redaction.target_of(kept) == kept
+
+
+def test_a_pattern_may_begin_behind_the_root_of_the_app() -> None:
+    redaction = Redaction(mask_paths=["/users/{id}"])
+    assert redaction.target("/api/users/1", b"/api/users/1", root_path="/api") == "/api/users/*"
+    assert redaction.target("/users/users/1", b"", root_path="/users") == "/users/*/*"
+
+
+@given(st.text(max_size=40), st.binary(max_size=40), st.binary(max_size=40))
+def test_whatever_is_sent_can_be_sent_again(path: str, raw: bytes, query: bytes) -> None:
+    redaction = Redaction(keep_query=["a"], mask_paths=["/{x}/b", "/c/*"])
+    kept = redaction.target("/" + path, raw and b"/" + raw, query)
+    Request(target=kept)
+    Request(target=redaction.target(path, raw))
+
+
+@given(st.lists(st.tuples(st.sampled_from([b"accept", b"Accept", b"x-a"]), st.binary(max_size=20))))
+def test_fields_that_are_kept_can_be_sent_again(headers: list[tuple[bytes, bytes]]) -> None:
+    kept = Redaction().fields(headers)
+    assert [name for name, _ in kept] == ["accept"] * sum(name != b"x-a" for name, _ in headers)
+    Request(headers=tuple(kept))
+
+
+def test_only_a_known_priority_is_kept() -> None:
+    redaction = Redaction(priority_header="X-Class")
+    fields = [(b"x-class", b"high"), (b"X-Class", b"3"), (b"x-class", b"whatever"), (b"x-priority", b"high")]
+    assert redaction.fields(fields) == [("x-class", "high"), ("x-class", "3"), ("x-class", "*")]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Authorization", "proxy-authorization", "COOKIE", "set-cookie", "x-api-key", " x-real-ip ", "x-key"],
+)
+def test_what_says_who_asks_cannot_be_allowed(name: str) -> None:
+    with pytest.raises(TrafficError, match="never"):
+        Redaction(allow_headers=["x-model", name], identity_headers=["X-Key"])
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a:b", "\u00e9"])
+def test_a_header_has_a_name(name: str) -> None:
+    with pytest.raises(TrafficError, match="no header name"):
+        Redaction(allow_headers=[name])
+
+
+@pytest.mark.parametrize("pattern", ["", "/", "/users", "users/{id}", "/*/a", "/a b/{id}", "/a*/{b}"])
+def test_a_pattern_masks_something(pattern: str) -> None:
+    with pytest.raises(TrafficError, match="masks nothing"):
+        Redaction(mask_paths=[pattern])
