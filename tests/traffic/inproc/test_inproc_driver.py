@@ -324,6 +324,19 @@ def test_scopes_are_those_of_a_server() -> None:
     assert (first["client"][0], second["client"][0]) == ("10.0.0.1", "10.1.0.0")
 
 
+def test_a_recording_of_many_kinds_does_not_keep_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autoglm_throttle.traffic.inproc.scopes.KEPT", 1)
+    paths: list[str] = []
+
+    async def behave(scope: Scope, _receive: Receive, send: Send) -> None:
+        paths.append(scope["path"])
+        await answer(send, 200)
+
+    load = a_load([0.0] * 4, Request(target="/a"), Request(target="/b"), kinds=[0, 1, 0, 1])
+    run_inprocess(http(behave), load)
+    assert paths == ["/a", "/b", "/a", "/b"]
+
+
 def test_headers_of_priority_and_client_can_be_named_or_left_out() -> None:
     seen: list[list[tuple[bytes, bytes]]] = []
 

@@ -1,0 +1,44 @@
+"""What a refusal says, however badly it says it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.traffic.refusal import REASON_CHARS, promised_s, reason
+
+
+@pytest.mark.parametrize(
+    ("stated", "wait_s"),
+    [
+        (None, None),
+        (b"0", 0.0),
+        (b"12", 12.0),
+        (b"999999999", 999_999_999.0),
+        (b"9999999999", None),
+        (b"", None),
+        (b"-1", None),
+        (b"1.5", None),
+        (b"Wed, 21 Oct 2026 07:28:00 GMT", None),
+    ],
+)
+def test_a_wait_is_a_plain_number_of_seconds(stated: bytes | None, wait_s: float | None) -> None:
+    assert promised_s(stated) == wait_s
+
+
+@given(st.text(max_size=200))
+def test_a_reason_is_read_and_cut(stated: str) -> None:
+    assert reason(json.dumps({"reason": stated}).encode()) == stated[:REASON_CHARS]
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_body(body: bytes) -> None:
+    assert isinstance(reason(body), str)
+
+
+@pytest.mark.parametrize("body", [b"[1]", b"{}", b'{"reason": 1}', b"[" * 200_000, b'"reason"'])
+def test_what_states_no_reason_has_none(body: bytes) -> None:
+    assert reason(body) == ""
