@@ -32,6 +32,12 @@ SETTINGS = environment(Policy.TIERS)
 ASKED = {"environment": SETTINGS, "speed": None, "length_s": 60.0}
 
 
+@pytest.fixture(autouse=True)
+def _elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The page is written into the working directory: no test may leave it in this one."""
+    monkeypatch.chdir(tmp_path)
+
+
 def parsed(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     add_arguments(parser)

@@ -7,13 +7,14 @@ import asyncio
 import math
 import signal
 import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
 from autoglm_throttle.model import Policy
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.traffic.arrivals import duration
-from autoglm_throttle.traffic.demo import screen, story
+from autoglm_throttle.traffic.demo import final_page, screen, story
 from autoglm_throttle.traffic.demo.child import Child
 from autoglm_throttle.traffic.demo.scenario import (
     CONNECTIONS,
@@ -61,6 +62,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--speed", type=_above_zero, default=20.0, help="how many times faster to play a trace (default: 20)"
     )
+    parser.add_argument(
+        "--report",
+        type=Path,
+        default=final_page.PATH,
+        metavar="PATH",
+        help=f"where to write the page of what happened (default: {final_page.PATH})",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -71,10 +79,9 @@ def run(args: argparse.Namespace) -> int:
         2 if it cannot begin; 130 after Ctrl-C.
     """
     try:
+        final_page.check(args.report)
         with DemoStore() as store:
-            scenario = _scenario(args)
-            settings = environment(Policy(args.policy), store.url, scenario.length_s)
-            return _perform(scenario, settings, store, sys.stdout)
+            return _Performance(_scenario(args), Policy(args.policy), store, args.report).run(sys.stdout)
     except TrafficError as problem:
         sys.stderr.write(f"autoglm-throttle demo: {problem}\n")
         return USAGE
@@ -82,26 +89,53 @@ def run(args: argparse.Namespace) -> int:
         return INTERRUPTED
 
 
-def _perform(scenario: Scenario, settings: dict[str, str], store: DemoStore, out: TextIO) -> int:
-    shown = (f"  {name}={value}\n" for name, value in settings.items() if not name.endswith("_SECRET"))
-    out.write(f"{scenario.title}\n{''.join(shown)}  {store.sentence()}\n")
-    out.flush()
-    with Child(SERVER, _asked(scenario, settings)) as child:
-        result, watched = asyncio.run(_play(scenario, child, out))
-        found = story.problems(result, watched, phased=scenario.speed is None)
-        if found:
-            found += child.last_words()
-    lines = ["", *screen.table(result.books), "", *story.MEANINGS, ""]
-    if watched.store is not None:
-        lines += [story.of_the_store(store.name, watched.store), ""]
-    if watched.downstream is not None:
-        lines += [story.of_the_downstream(watched.downstream), ""]
-    lines.append(story.sentence(result, watched))
-    out.write("\n".join(lines) + "\n")
-    out.writelines(f"PROBLEM: {problem}\n" for problem in found)
-    if result.aborted and not watched.died:
-        return INTERRUPTED
-    return 1 if found else 0
+@dataclass(frozen=True, slots=True)
+class _Performance:
+    scenario: Scenario
+    policy: Policy
+    store: DemoStore
+    report: Path
+
+    def run(self, out: TextIO) -> int:
+        scenario, store = self.scenario, self.store
+        settings = environment(self.policy, store.url, scenario.length_s)
+        shown = (f"  {name}={value}\n" for name, value in settings.items() if not name.endswith("_SECRET"))
+        out.write(f"{scenario.title}\n{''.join(shown)}  {store.sentence()}\n")
+        out.flush()
+        with Child(SERVER, _asked(scenario, settings)) as child:
+            result, watched = asyncio.run(_play(scenario, child, out))
+            found = story.problems(result, watched, phased=scenario.speed is None)
+            words = child.last_words() if found else []
+        told = self._told(result, watched)
+        lines = ["", *screen.table(result.books), "", *story.MEANINGS, ""]
+        for sentence in told[1:]:
+            lines += [sentence, ""]
+        if result.balanced:
+            page = final_page.page(scenario, self.policy, result, told, found)
+            lines += [self._written(page), ""]
+        lines.append(told[0])
+        out.write("\n".join(lines) + "\n")
+        out.writelines(f"PROBLEM: {problem}\n" for problem in [*found, *words])
+        if result.aborted and not watched.died:
+            return INTERRUPTED
+        return 1 if found else 0
+
+    def _told(self, result: Result, watched: story.Watched) -> list[str]:
+        """What happened, and what became of the store and of the downstream."""
+        told = [story.sentence(result, watched)]
+        if watched.store is not None:
+            told.append(story.of_the_store(self.store.name, watched.store))
+        if watched.downstream is not None:
+            told.append(story.of_the_downstream(watched.downstream))
+        return told
+
+    def _written(self, page: str) -> str:
+        """Write the page, and say where it is."""
+        try:
+            self.report.write_text(page, encoding="utf-8")
+        except OSError as problem:
+            return f"The page of all this could not be written: {problem}"
+        return f"All this as a page for a browser: {self.report}"
 
 
 def _asked(scenario: Scenario, settings: dict[str, str]) -> dict[str, Any]:
@@ -127,18 +161,22 @@ async def _play(scenario: Scenario, child: Child, out: TextIO) -> tuple[Result, 
     running = loop.create_task(generator.run())
     view = View(out)
     state: dict[str, Any] | None = None
+    looks: list[dict[str, float]] = []
     while not running.done():
         await asyncio.wait((running,), timeout=TURN_S)
         if not (child.running or watched.died):
             watched.died = True
             generator.stop()
             generator.stop()
-        state = await child.ask(STATE_PATH) or state
+        seen = await child.ask(STATE_PATH)
+        if seen is not None and generator.elapsed_s >= 0.0:
+            looks.append(final_page.look(seen, generator.elapsed_s))
+        state = seen or state
         if state is not None:
             watched.see(state)
             view.show(frame(scenario, generator, lately, state))
         lately.turn(generator.launched)
-    return await running, watched
+    return replace(await running, watched=tuple(looks)), watched
 
 
 def _seconds(text: str) -> float:

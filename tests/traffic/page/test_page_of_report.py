@@ -64,6 +64,51 @@ def test_the_verdict_stands_first_and_the_failed_objectives_before_the_others() 
     assert figures[3] == "Refused53.1 %10,242 told when to come back"
 
 
+def test_sentences_stand_below_the_verdict() -> None:
+    page = ElementTree.fromstring(render(MADE_UP, ["It rained < always.", "Then not."]).partition("\n")[2])
+    assert texts(page, "body/main/p[@class='told']") == ["It rained < always.", "Then not."]
+
+
+REPLAYED = {
+    "requests": 400,
+    "decisions": {
+        "admitted": {"recorded": 390, "replayed": 380},
+        "rejected": {"recorded": 10, "replayed": 20},
+    },
+    "statuses": {"200": {"recorded": 390, "replayed": 380}},
+    "served": {"p50_s": {"recorded": 0.02, "replayed": None}},
+    "changed": {"requests": 14, "ratio": 0.035},
+    "differ": {"requests": 10, "ratio": 0.025},
+    "seconds": [
+        {
+            "second": 7,
+            "requests": 40,
+            "differ": 10,
+            "recorded": {"admitted 200": 40},
+            "replayed": {"admitted 200": 30, "rejected 503": 10},
+        }
+    ],
+}
+
+
+def test_a_replay_is_set_beside_its_recording() -> None:
+    page = read(changed(replay=REPLAYED))
+    assert texts(page, "body/main/p[@class='told']") == [
+        "2.5 % of 400 requests ended otherwise, counted by second; 14 one by one."
+    ]
+    assert table(page, "Both sides") == [
+        ["", "recorded", "replayed"],
+        ["admitted", "390", "380"],
+        ["rejected", "10", "20"],
+        ["200", "390", "380"],
+        ["p50 of the served", "20 ms", "–"],
+    ]
+    worst = ["7 s", "40", "10", "40 admitted 200", "30 admitted 200, 10 rejected 503"]
+    assert table(page, "The most different seconds")[1:] == [worst]
+    alike = read(changed(replay=REPLAYED | {"seconds": []}))
+    assert "The most different seconds" not in texts(alike, ".//caption")
+
+
 @pytest.mark.parametrize(
     ("status", "text", "doubts", "look", "told"),
     [

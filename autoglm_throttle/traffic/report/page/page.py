@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from autoglm_throttle.traffic.report.page import details, latencies, requests, verdict, watched
+from autoglm_throttle.traffic.report.page import details, latencies, replayed, requests, verdict, watched
 from autoglm_throttle.traffic.report.page.markup import Markup, join, tag
 from autoglm_throttle.traffic.report.page.plot import figure
 from autoglm_throttle.traffic.report.page.style import STYLE
@@ -16,8 +16,13 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """What the page may load: its own style."""
 
 
-def render(document: Document) -> str:
-    """The page of a report: a function of the report and nothing else."""
+def render(document: Document, told: Sequence[str] = ()) -> str:
+    """The page of a report: a function of its arguments and nothing else.
+
+    Args:
+        document: the report.
+        told: sentences about it, to stand below the verdict.
+    """
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -26,17 +31,19 @@ def render(document: Document) -> str:
         tag("title", document["title"]),
         tag("style", Markup(STYLE)),
     )
-    return f"<!DOCTYPE html>\n{tag('html', head, tag('body', tag('main', *_body(document))), lang='en')}\n"
+    body = tag("body", tag("main", *_body(document, told)))
+    return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
 
 
-def _body(document: Document) -> Iterator[Markup]:
+def _body(document: Document, told: Sequence[str]) -> Iterator[Markup]:
     load = document["load"]
-    yield tag(
-        "header", tag("h1", document["title"]), tag("p", f"{load['shape']}, {load['arrivals']} arrivals")
-    )
+    shape = tag("p", f"{load['shape']}; arrivals {load['arrivals']}")
+    yield tag("header", tag("h1", document["title"]), shape)
     yield verdict.section(document)
+    yield from (tag("p", sentence, class_="told") for sentence in told)
     if document["totals"]["planned"]:
         yield from _plots(document)
+    yield from replayed.section(document)
     yield tag("h2", "In numbers")
     yield from (shown(table) for table in details.tables(document))
     yield tag("h2", "How it was measured")

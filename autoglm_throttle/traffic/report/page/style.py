@@ -36,6 +36,7 @@ header p, figcaption p, .note, dt, .figures dd { color: var(--soft); font-size: 
 h1, header p, .note, .said, .doubts, td, th, dd { overflow-wrap: anywhere }
 header { margin-bottom: 24px }
 .note { margin-top: 24px }
+.told { margin-top: 16px; max-width: 75ch }
 
 .verdict { background: var(--sheet); border: 1px solid var(--rule); border-left: 6px solid var(--mark);
   border-radius: 8px; padding: 16px 20px }
@@ -72,7 +73,7 @@ figure { background: var(--sheet); border: 1px solid var(--rule); border-radius:
 .plot .mark { fill: var(--ink) }
 path { vector-effect: non-scaling-stroke; stroke-linecap: round; stroke-linejoin: round }
 .line { fill: none; stroke: var(--tint); stroke-width: 2 }
-.area { fill: var(--tint); stroke: var(--sheet); stroke-width: .5 }
+.area { fill: var(--tint); stroke: var(--sheet); stroke-width: .5 } .three .area { stroke: none }
 .hint { fill: transparent } .hint:hover { fill: var(--ink); fill-opacity: .12 }
 .ok { --tint: var(--ok) } .degraded { --tint: var(--degraded) } .limited { --tint: var(--limited) }
 .rejected { --tint: var(--rejected) } .failed { --tint: var(--failed) } .dropped { --tint: var(--dropped) }

@@ -1,0 +1,99 @@
+"""The page that remains of a demonstration."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from autoglm_throttle.model import Policy, Priority
+from autoglm_throttle.traffic.demo.scenario import CROWD, SLO_S, Scenario
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.report import Facts, Objectives, make
+from autoglm_throttle.traffic.report.page import render
+from autoglm_throttle.traffic.report.schema import About
+from autoglm_throttle.traffic.result import Result
+from autoglm_throttle.version import __version__
+
+PATH = Path("demo-report.html")
+"""Where it is written, in the working directory, unless another place is named."""
+
+OBJECTIVES = "done>=100%,error<=0%"
+"""The least that the throttle owes to everybody: an answer, and no failure, whatever the load."""
+
+
+def look(state: dict[str, Any], t_s: float) -> dict[str, float]:
+    """What one look at the throttle adds to the report.
+
+    Args:
+        state: as the service shows it.
+        t_s: seconds since the first intended start.
+    """
+    seen = {"t_s": t_s, "factor_ratio": float(state["factor"])}
+    if state["utilization_pct"] is not None:
+        seen["gpu_utilization_ratio"] = state["utilization_pct"] / 100.0
+    if state["power_w"] is not None:
+        seen["gpu_power_w"] = float(state["power_w"])
+    if state["gate"] is not None:
+        seen["inflight"] = float(state["gate"]["in_flight"])
+        seen["waiting"] = float(sum(state["gate"]["waiting"].values()))
+    return seen
+
+
+def check(path: Path) -> None:
+    """Make sure, before a minute is spent, that a file can be written there.
+
+    Raises:
+        TrafficError: it cannot.
+    """
+    place = path if path.exists() else path.parent
+    if path.is_dir() or not os.access(place, os.W_OK):
+        raise TrafficError(f"{path} cannot be written: name another file with --report")
+
+
+def page(
+    scenario: Scenario, policy: Policy, result: Result, told: Sequence[str], found: Sequence[str]
+) -> str:
+    """The whole page.
+
+    Args:
+        scenario: what was played.
+        policy: under which it was played.
+        result: what became of it.
+        told: sentences about it, to stand below the verdict.
+        found: what was not as it should be.
+    """
+    facts = Facts(
+        title=f"Policy {policy}: {scenario.title}",
+        shape=_shape(scenario),
+        arrivals="uniform" if scenario.speed is None else "of the trace",
+        mix=CROWD.mix,
+        limits_s=dict.fromkeys(Priority, SLO_S),
+        objectives=Objectives.parse(OBJECTIVES),
+        about=_about(policy),
+        doubts=tuple(found),
+    )
+    return render(make(result, facts), told)
+
+
+def _shape(scenario: Scenario) -> str:
+    plan = scenario.plan
+    counts = [plan.segments.count(segment) for segment in range(len(plan.names))]
+    begins_s = (0.0, *plan.ends_s)
+    lengths_s = [end_s - begin_s for begin_s, end_s in zip(begins_s, plan.ends_s, strict=False)]
+    return ", ".join(
+        f"{name} {count / max(length_s, 1e-9):.0f}/s for {length_s:.3g} s"
+        for name, count, length_s in zip(plan.names, counts, lengths_s, strict=True)
+    )
+
+
+def _about(policy: Policy) -> About:
+    return {
+        "library": __version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": os.cpu_count() or 1,
+        "command": f"autoglm-throttle demo --policy {policy}",
+    }

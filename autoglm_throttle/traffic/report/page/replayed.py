@@ -1,0 +1,53 @@
+"""What became of the same requests when they were recorded and when they were played again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from autoglm_throttle.traffic.report.page import units
+from autoglm_throttle.traffic.report.page.markup import Markup, tag
+from autoglm_throttle.traffic.report.page.tables import Table, shown
+from autoglm_throttle.traffic.report.schema import Document
+
+SIDES = ("recorded", "replayed")
+
+
+def section(document: Document) -> Iterator[Markup]:
+    """The comparison; nothing where the load was not recorded, or its answers were not."""
+    found = cast("Mapping[str, Any] | None", document.get("replay"))
+    if found is None:
+        return
+    yield tag("h2", "Recorded and replayed")
+    differ, changed = found["differ"], found["changed"]
+    otherwise = f"{units.share(differ['ratio'])} of {units.count(found['requests'])} requests ended otherwise"
+    one_by_one = f"counted by second; {units.count(changed['requests'])} one by one."
+    yield tag("p", f"{otherwise}, {one_by_one}", class_="told")
+    yield shown(Table("Both sides", ("", *SIDES), _sides(found)))
+    if found["seconds"]:
+        rows = [
+            (
+                units.clock(row["second"]),
+                units.count(row["requests"]),
+                units.count(row["differ"]),
+                *_both(row),
+            )
+            for row in found["seconds"]
+        ]
+        yield shown(Table("The most different seconds", ("second", "requests", "otherwise", *SIDES), rows))
+
+
+def _sides(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    rows = [
+        (name, *(units.count(counts[side]) for side in SIDES))
+        for table in ("decisions", "statuses")
+        for name, counts in found[table].items()
+    ]
+    return rows + [
+        (f"{name.removesuffix('_s')} of the served", *(units.seconds(times[side]) for side in SIDES))
+        for name, times in found["served"].items()
+    ]
+
+
+def _both(row: Mapping[str, Any]) -> list[str]:
+    return [", ".join(f"{count} {name}" for name, count in row[side].items()) for side in SIDES]

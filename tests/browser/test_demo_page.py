@@ -1,0 +1,31 @@
+"""The page of a real demonstration in a real browser."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from autoglm_throttle.traffic.demo import add_arguments, run
+from tests.browser import sight
+from tests.browser.chromium import Chromium
+
+pytestmark = pytest.mark.server
+
+
+def test_the_page_of_a_demonstration_opens_without_a_word(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "demo.html"
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    with Chromium(tmp_path) as browser:
+        assert run(parser.parse_args(["--seconds", "4", "--report", str(path)])) == 0
+        assert f"All this as a page for a browser: {path}" in capsys.readouterr().out.splitlines()
+        browser.open(path)
+        assert sight.faults(browser, path.as_uri()) == []
+        drawn = browser.accessible("image")
+    watched = next(name for name in drawn if name.startswith("Throttle and GPU. "))
+    assert "Factor on the rates" in watched
+    assert "GPU utilization" in watched

@@ -1,0 +1,94 @@
+"""The page that remains of a demonstration."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from autoglm_throttle.model import Policy
+from autoglm_throttle.traffic.demo import final_page, scenario
+from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.result import Effort, Result
+from autoglm_throttle.traffic.sheet import Sheet
+from tests.traffic.test_trace import synthetic, written
+
+STATE = {
+    "factor": 0.4,
+    "utilization_pct": 97.0,
+    "power_w": 512.0,
+    "gate": {"in_flight": 32, "waiting": {"high": 0, "mid": 3, "low": 9}},
+}
+
+
+def played(of: scenario.Scenario, ending: Ending = Ending.OK) -> Result:
+    """A result in which every request ended alike."""
+    sheet = Sheet(len(of.plan))
+    for index in range(len(sheet)):
+        sheet.lag_s[index] = 0.001
+        sheet.service_s[index] = 0.02
+        sheet.close(index, ending, 0.02)
+    looks = tuple(final_page.look(STATE, 0.5 * turn) for turn in range(4))
+    return Result(of.load, sheet, Effort(elapsed_s=of.length_s), watched=looks)
+
+
+def texts(page: str, path: str) -> list[str]:
+    tree = ElementTree.fromstring(page.partition("\n")[2])
+    return ["".join(element.itertext()) for element in tree.iterfind(path)]
+
+
+def test_a_look_at_the_throttle_becomes_numbers() -> None:
+    assert final_page.look(STATE, 1.5) == {
+        "t_s": 1.5,
+        "factor_ratio": 0.4,
+        "gpu_utilization_ratio": 0.97,
+        "gpu_power_w": 512.0,
+        "inflight": 32.0,
+        "waiting": 12.0,
+    }
+    unknown = STATE | dict.fromkeys(("utilization_pct", "power_w", "gate"))
+    assert final_page.look(unknown, 1.5) == {"t_s": 1.5, "factor_ratio": 0.4}
+
+
+def test_a_place_that_cannot_be_written_is_said_before_a_minute_is_spent(tmp_path: Path) -> None:
+    final_page.check(tmp_path / "new.html")
+    (tmp_path / "old.html").touch()
+    final_page.check(tmp_path / "old.html")
+    for path in (tmp_path, tmp_path / "nowhere" / "new.html"):
+        with pytest.raises(TrafficError, match=r"cannot be written: name another file with --report"):
+            final_page.check(path)
+
+
+def test_the_page_says_what_was_played_and_shows_factor_and_gpu() -> None:
+    short = scenario.phases(6.0)
+    page = final_page.page(short, Policy.TIERS, played(short), ["All was well."], [])
+    assert texts(page, "body/main/header/h1") == [f"Policy tiers: {short.title}"]
+    said = texts(page, "body/main/header/p")[0]
+    assert said.startswith("calm 86/s for 0.72 s, 0.86x 146/s for 0.9 s, ")
+    assert said.endswith("arrivals uniform")
+    assert texts(page, "body/main/section/p") == ["Passedall objectives hold"]
+    assert texts(page, "body/main/p") == ["All was well."]
+    titles = texts(page, ".//figure/figcaption/h3")
+    assert {"Throttle and GPU", "GPU power", "Inside the service"} < set(titles)
+    assert "Factor on the rates 40 % to 40 %, GPU utilization 97 % to 97 %." in texts(
+        page, ".//figure/figcaption/p"
+    )
+
+
+def test_what_was_not_as_it_should_be_comes_first() -> None:
+    short = scenario.phases(6.0)
+    failed = final_page.page(short, Policy.FIXED, played(short, Ending.TIMEOUT), [], [])
+    assert texts(failed, "body/main/section/p") == ["Faileddone>=100%, error<=0%"]
+    lost = final_page.page(short, Policy.FIXED, played(short), [], ["the process of the service ended"])
+    assert texts(lost, "body/main/section/p") == ["Not validthe process of the service ended"]
+
+
+def test_a_trace_is_named_as_such(tmp_path: Path) -> None:
+    film = scenario.traced(written(tmp_path / "made.csv", synthetic()), 30.0, None)
+    result = replace(played(film), watched=())
+    page = final_page.page(film, Policy.ADAPTIVE, result, [], [])
+    assert texts(page, "body/main/header/p")[0].endswith("arrivals of the trace")
+    assert "Throttle and GPU" not in texts(page, ".//figure/figcaption/h3")
