@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 import struct
+import threading
 from asyncio import StreamReader as Reader
 from asyncio import StreamWriter as Writer
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 Serve = Callable[[Reader, Writer], Awaitable[None]]
 
@@ -83,3 +85,24 @@ def reset(writer: Writer) -> None:
     linger_not = struct.pack("ii", 1, 0)
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_not)
     writer.transport.abort()
+
+
+@contextlib.contextmanager
+def beside(serve: Serve) -> Iterator[ScriptedServer]:
+    """Run a server on a loop of its own in another thread."""
+    started, over = threading.Event(), threading.Event()
+    server = ScriptedServer(serve)
+
+    async def stay() -> None:
+        async with server:
+            started.set()
+            await asyncio.to_thread(over.wait)
+
+    thread = threading.Thread(target=lambda: asyncio.run(stay()))
+    thread.start()
+    try:
+        started.wait()
+        yield server
+    finally:
+        over.set()
+        thread.join()

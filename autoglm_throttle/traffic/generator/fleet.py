@@ -90,7 +90,7 @@ class Fleet:
         """
         with contextlib.ExitStack() as ending:
             for number, job in enumerate(self._jobs):
-                ending.callback(self._end, self._begin(number, job))
+                ending.callback(self._end, number, self._begin(number, job))
             self._all_ready()
             self._start_s = time.monotonic() + HEAD_START_S
             for child in self._children:
@@ -152,7 +152,9 @@ class Fleet:
             for index, ending, response_s in zip(*endings, strict=True):
                 self._observer(index * len(self._jobs) + number, Ending(ending), response_s)
 
-    def _end(self, child: subprocess.Popen[bytes]) -> None:
+    def _end(self, number: int, child: subprocess.Popen[bytes]) -> None:
+        if number not in self._results:
+            child.kill()
         for pipe in (child.stdin, child.stdout):
             with contextlib.suppress(OSError):
                 cast("IO[bytes]", pipe).close()

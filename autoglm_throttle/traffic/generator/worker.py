@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from autoglm_throttle.traffic.ending import Ending
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.generator.launch import every, on_a_loop, quiet_memory, sender
+from autoglm_throttle.traffic.generator.running import every, on_a_loop, quiet_memory, sender
 from autoglm_throttle.traffic.generator.sending import Sending
 
 TELL_S = 0.5
@@ -52,13 +52,14 @@ def main() -> None:
         pickle.dump(what, said)
         said.flush()
 
-    what, target, options, observed = _next(heard)
-    seen = Seen()
-    try:
-        sending = sender(what, target, options, seen.note if observed else None)
-        on_a_loop(_work(sending, seen, heard, tell))
-    except TrafficError as problem:
-        tell("failed", str(problem))
+    with contextlib.suppress(EOFError, BrokenPipeError):  # whoever started this process is gone
+        what, target, options, observed = _next(heard)
+        seen = Seen()
+        try:
+            sending = sender(what, target, options, seen.note if observed else None)
+            on_a_loop(_work(sending, seen, heard, tell))
+        except TrafficError as problem:
+            tell("failed", str(problem))
 
 
 def _next(heard: IO[bytes]) -> Any:  # noqa: ANN401 - what was pickled

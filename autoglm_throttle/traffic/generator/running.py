@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator.crew import Crew
-from autoglm_throttle.traffic.generator.fleet import Fleet
+from autoglm_throttle.traffic.generator.fleet import BEAT_S, Fleet
 from autoglm_throttle.traffic.generator.open_loop import Generator
 from autoglm_throttle.traffic.generator.options import Beat, Observer, Options
 from autoglm_throttle.traffic.generator.roster import Roster
@@ -20,8 +20,6 @@ from autoglm_throttle.traffic.generator.sending import Sending
 from autoglm_throttle.traffic.generator.target import Target
 from autoglm_throttle.traffic.load import Load
 from autoglm_throttle.traffic.result import Result
-
-BEAT_S = 1.0
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 """The first one ends the sending, the second one the run; both leave a result."""

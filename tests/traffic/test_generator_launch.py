@@ -1,0 +1,256 @@
+"""Whole runs: the loop, the beat, several processes, and what stops them. Processes and signals are real."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from asyncio import StreamReader as Reader
+from asyncio import StreamWriter as Writer
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, Users, plan
+from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.generator import Options, Roster, Target, fleet, launch, worker
+from autoglm_throttle.traffic.load import Load
+from tests.traffic.scripted_server import OK, always, beside, request
+
+BRISK = Options(connections=4, timeout_s=5.0, drain_s=5.0)
+DEADLINE_S = 20.0
+
+
+def some(shape: str = "fixed:1000:40ms") -> Load:
+    return Load(plan(Shape.parse(shape), Arrivals.UNIFORM, Crowd(clients=9)), clients=tuple("abcdefghi"))
+
+
+async def silent(reader: Reader, _writer: Writer) -> None:
+    await reader.read()
+
+
+def test_one_process_sends_on_the_fastest_loop_there_is() -> None:
+    seen: list[int] = []
+    with beside(always(OK)) as server:
+        result = launch(some(), Target(port=server.port), BRISK, observer=lambda *told: seen.append(told[0]))
+    assert result.books.total().endings[Ending.OK] == 40
+    assert result.effort.loop == "uvloop"
+    assert sorted(seen) == list(range(40))
+
+
+def test_without_uvloop_the_loop_is_that_of_asyncio(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    with beside(always(OK)) as server:
+        assert launch(some(), Target(port=server.port), BRISK).effort.loop == "asyncio"
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_beat_tells_how_far_it_is(processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autoglm_throttle.traffic.generator.launch.BEAT_S", 0.1)
+    monkeypatch.setattr(fleet, "BEAT_S", 0.1)
+    told: list[tuple[float, int, int]] = []
+    with beside(always(OK)) as server:
+        made, target = some("fixed:100:1500ms"), Target(port=server.port)
+        launch(made, target, BRISK, processes=processes, beat=lambda *one: told.append(one))
+    assert len(told) >= 5
+    assert [at_s for at_s, _, _ in told] == sorted(at_s for at_s, _, _ in told)
+    assert [launched for _, launched, _ in told] == sorted(launched for _, launched, _ in told)
+    assert 0 < told[-1][1] <= 150
+    assert all(0 <= in_flight <= launched for _, launched, in_flight in told)
+
+
+def test_the_target_is_told_before_the_start_when_it_refuses() -> None:
+    with beside(silent) as server:
+        target = Target(port=server.port)
+    for processes in (1, 2):
+        with pytest.raises(TrafficError, match="refuses connections"):
+            launch(some(), target, BRISK, processes=processes)
+
+
+def test_there_is_at_least_one_process() -> None:
+    with pytest.raises(TrafficError, match="at least 1, not 0"):
+        launch(some(), Target(port=1), processes=0)
+
+
+def test_another_thread_than_the_main_one_may_send() -> None:
+    results = []
+    with beside(always(OK)) as server:
+        target = Target(port=server.port)
+        thread = threading.Thread(target=lambda: results.append(launch(some(), target, BRISK)))
+        thread.start()
+        thread.join(DEADLINE_S)
+    assert results[0].balanced
+
+
+def test_several_processes_send_one_load() -> None:
+    clients, seen = Counter[str](), Counter[int]()
+    lock = threading.Lock()
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        while True:
+            head = (await request(reader)).decode()
+            with lock:
+                clients[head.partition("x-client: ")[2][0]] += 1
+            writer.write(OK)
+
+    made = some("fixed:1000:300ms")
+    with beside(serve) as server:
+        target = Target(port=server.port, identity_header="x-client")
+        result = launch(made, target, BRISK, processes=2, observer=lambda index, _, __: seen.update([index]))
+    assert result.balanced
+    assert (result.effort.processes, result.effort.connections) == (2, 4)
+    assert clients == Counter(map(made.client, made.plan.clients))
+    assert seen == Counter(range(300))
+
+
+def test_several_processes_share_the_users() -> None:
+    with beside(always(OK)) as server:
+        roster = Roster(Users(((5, 0.4),), think_s=0.02))
+        result = launch(roster, Target(port=server.port), BRISK, processes=2)
+    assert result.closed_loop
+    assert result.balanced
+    assert result.effort.connections == 5
+    assert 40 <= result.books.total().endings[Ending.OK] == len(result.sheet) <= 105
+    offsets = result.load.plan.offsets
+    assert list(offsets) == sorted(offsets)
+
+
+def test_a_sending_process_that_ends_early_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "WORKER", "this")
+    with pytest.raises(TrafficError, match="ended early"):
+        launch(some(), Target(port=1), BRISK, processes=2)
+
+
+def test_sending_processes_that_are_never_ready_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "READY_S", 0.01)
+    with pytest.raises(TrafficError, match=r"not ready within 0\.01 s"):
+        launch(some(), Target(port=1), BRISK, processes=2)
+
+
+def test_what_was_seen_is_told_once() -> None:
+    seen = worker.Seen()
+    seen.note(3, Ending.LIMITED, 0.5)
+    assert [list(column) for column in seen.take()] == [[3], [Ending.LIMITED], [0.5]]
+    assert [list(column) for column in seen.take()] == [[], [], []]
+
+
+SCRIPT = """
+import sys
+from autoglm_throttle.traffic.arrivals import *
+from autoglm_throttle.traffic.generator import *
+from autoglm_throttle.traffic.load import Load
+
+if __name__ == "__main__":
+    load = Load(plan(Shape.parse("fixed:20:60"), Arrivals.UNIFORM, Crowd()))
+    target = Target.parse(sys.argv[1])
+    try:
+        result = launch(load, target, Options(connections=64, drain_s=60.0), processes=int(sys.argv[2]))
+    except KeyboardInterrupt:
+        print("before the start")
+    else:
+        row = result.books.total()
+        print(result.aborted, result.balanced, row.planned, row.unsent, row.endings[0], row.endings[9])
+"""
+
+
+@contextmanager
+def script(url: str, processes: int) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", SCRIPT, url, str(processes)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_asked_to_stop_once_it_waits_for_what_is_under_way(processes: int, number: signal.Signals) -> None:
+    arrived, answer = threading.Event(), asyncio.Event()
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        while True:
+            await request(reader)
+            loops.append(asyncio.get_running_loop())
+            arrived.set()
+            await answer.wait()
+            writer.write(OK)
+
+    with beside(serve) as server, script(f"http://127.0.0.1:{server.port}", processes) as child:
+        assert arrived.wait(DEADLINE_S)
+        child.send_signal(number)
+        time.sleep(0.3)
+        loops[0].call_soon_threadsafe(answer.set)
+        aborted, balanced, planned, unsent, ok, unanswered = child.communicate(timeout=DEADLINE_S)[0].split()
+    assert (aborted, balanced, planned, unanswered) == ("True", "True", "1200", "0")
+    assert int(unsent) + int(ok) == 1200
+    assert int(unsent) > 1000
+    assert int(ok) > 0
+    assert child.returncode == 0
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_asked_twice_it_ends_at_once(processes: int) -> None:
+    arrived = threading.Event()
+
+    async def serve(reader: Reader, _writer: Writer) -> None:
+        await request(reader)
+        arrived.set()
+        await reader.read()
+
+    with beside(serve) as server, script(f"http://127.0.0.1:{server.port}", processes) as child:
+        assert arrived.wait(DEADLINE_S)
+        child.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        assert child.poll() is None, "the first one waits"
+        child.send_signal(signal.SIGINT)
+        aborted, balanced, _, unsent, _, unanswered = child.communicate(timeout=DEADLINE_S)[0].split()
+    assert (aborted, balanced) == ("True", "True")
+    assert int(unanswered) > 0
+    assert int(unsent) + int(unanswered) == 1200
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_asked_to_stop_before_the_start_nothing_was_sent(processes: int) -> None:
+    """The server takes connections and never begins TLS, so nobody gets ready."""
+    arrived = threading.Event()
+
+    async def serve(reader: Reader, _writer: Writer) -> None:
+        await reader.read(1)
+        arrived.set()
+        await reader.read()
+
+    with beside(serve) as server, script(f"https://127.0.0.1:{server.port}", processes) as child:
+        assert arrived.wait(DEADLINE_S)
+        child.send_signal(signal.SIGINT)
+        assert child.communicate(timeout=DEADLINE_S)[0] == "before the start\n"
+
+
+def test_sending_processes_end_with_the_one_that_started_them() -> None:
+    arrived, over = threading.Event(), threading.Event()
+    inside = 0
+
+    async def serve(reader: Reader, _writer: Writer) -> None:
+        nonlocal inside
+        inside += 1
+        try:
+            await request(reader)
+            arrived.set()
+            await reader.read()
+        finally:
+            inside -= 1
+            if not inside:
+                over.set()
+
+    with beside(serve) as server, script(f"http://127.0.0.1:{server.port}", 2) as child:
+        assert arrived.wait(DEADLINE_S)
+        os.kill(child.pid, signal.SIGKILL)
+        assert over.wait(DEADLINE_S)
