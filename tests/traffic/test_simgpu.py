@@ -74,6 +74,60 @@ def test_everything_ends_once_and_how_often_one_looks_changes_nothing(
     assert [done.done_s for done in rarely] == sorted(done.done_s for done in rarely)
 
 
+def given_up(
+    spec: SimSpec, work: list[tuple[float, int, int]], dropped: set[int], step_s: float
+) -> list[Done]:
+    """Everything that ended when some of the requests are given up half a second after they came."""
+    sim, at_s = SimGpu(spec, clock=lambda: 0.0), 0.0
+    events: list[tuple[float, int, Callable[[float], None]]] = []
+    for number, (gap_s, context, tokens) in enumerate(work):
+        at_s += gap_s
+        events.append((at_s, number, partial(sim.submit, Item(number, context, tokens))))
+        if number in dropped:
+            events.append((at_s + 0.5, number, partial(sim.cancel, number)))
+    events += [(look * step_s, 10_000, lambda _now: None) for look in range(int(40.0 / step_s))]
+    told: list[Done] = []
+    for now, _, act in sorted(events, key=lambda event: event[:2]):
+        act(now)
+        told += sim.advance(now)
+        state = sim.state(now)
+        assert state["submitted"] == state["done"] + state["failed"] + state["resident"]
+    return told + sim.advance(1e6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(specs, works, st.sets(st.integers(0, 59)))
+def test_what_is_given_up_ends_once_and_leaves_nothing_behind(
+    name: str, work: list[tuple[float, int, int]], dropped: set[int]
+) -> None:
+    rarely, often = (given_up(SPECS[name], work, dropped, step_s) for step_s in (7.0, 0.31))
+    assert often == rarely
+    assert sorted(done.id for done in rarely) == list(range(len(work)))
+    assert {done.id for done in rarely if done.failed == "cancelled"} <= dropped
+
+
+def test_a_sequence_that_is_given_up_makes_room_after_the_running_step() -> None:
+    sim = SimGpu(SimSpec(work=LlmSpec(kv_tokens=200)))
+    sim.submit(Item(1, 0, 150), 0.0)
+    sim.submit(Item(2, 0, 100), 0.0)
+    sim.cancel(1, 0.1)
+    assert sim.advance(0.1) == [Done(1, 0.1, "cancelled")]
+    assert sim.state(0.1)["kv_used"] == 0
+    assert sim.state(0.12)["kv_used"] == 100
+    sim.cancel(1, 0.2)
+    sim.cancel(3, 0.2)
+    assert [done.id for done in sim.advance(60.0)] == [2]
+
+
+def test_a_batch_that_runs_is_not_cut() -> None:
+    sim = SimGpu(SimSpec(work=BatchSpec(max_batch=1, base_s=0.5, capacity_rps=1.0)))
+    sim.submit(Item(1), 0.0)
+    sim.submit(Item(2), 0.0)
+    sim.cancel(1, 0.1)
+    sim.cancel(2, 0.1)
+    assert sim.advance(60.0) == [Done(2, 0.1, "cancelled"), Done(1, 1.0)]
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(gaps, min_size=5, max_size=80), st.integers(1, 8))
 def test_no_window_between_completions_holds_more_than_the_capacity(

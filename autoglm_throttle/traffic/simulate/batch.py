@@ -67,6 +67,14 @@ class BatchEngine:
     def cut(self, _now: float) -> None:
         """A batch cannot be cut short: a new speed holds from the next one on."""
 
+    def drop(self, item_id: int, _now: float) -> bool:
+        """Take out an item that waits; False if there is none: a batch that runs is not cut."""
+        waiting = [item for item in self._queue if item.id != item_id]
+        found = len(waiting) < len(self._queue)
+        if found:
+            self._queue = deque(waiting)
+        return found
+
     def generated(self, _id: int, _now: float) -> int:
         """No tokens in this mode."""
         return 0

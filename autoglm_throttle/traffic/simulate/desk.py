@@ -13,7 +13,7 @@ from autoglm_throttle.traffic.simulate.spec import Done, Item
 class Desk:
     """One timer, set to the device's next event, wakes whoever is done.
 
-    Work of a client that left goes on, as on most servers. Loops may follow each other,
+    Work of a client that left goes on, unless it is cancelled. Loops may follow each other,
     as under a test client, but only one at a time uses a desk.
     """
 
@@ -35,6 +35,11 @@ class Desk:
         self.sim.submit(Item(number, context_tokens, tokens), self.sim.clock())
         self.pump()
         return number, future
+
+    def cancel(self, number: int) -> None:
+        """Give a request up, as far as the device still can."""
+        self.sim.cancel(number, self.sim.clock())
+        self.pump()
 
     def pump(self) -> None:
         """Tell what ended and set the timer to what ends next; to be called after a fault, too."""

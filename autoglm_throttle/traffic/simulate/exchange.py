@@ -62,6 +62,11 @@ class Exchange:
             raise BadRequest(400, "the body is not a JSON object")
         return read
 
+    async def gone(self) -> None:
+        """Comes to its end when the client has left; to be asked after the body."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
     async def answer(self, status: int, content: Mapping[str, object]) -> None:
         """Send a whole JSON answer."""
         body = json.dumps(content, separators=(",", ":")).encode()

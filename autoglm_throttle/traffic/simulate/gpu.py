@@ -85,6 +85,14 @@ class SimGpu:
                 self._overflow(now)
                 self._start(now)
 
+    def cancel(self, item_id: int, now: float) -> None:
+        """Give up a request: it fails as ``cancelled``, unless its batch runs already or it is unknown."""
+        with self._lock:
+            now = self._run(now)
+            if self._engine.drop(item_id, now):
+                self._state.failed += 1
+                self._outbox.append(Done(item_id, now, "cancelled"))
+
     def next_event(self) -> float | None:
         """The earliest time at which ``advance`` can have anything to say; None if nothing is under way."""
         with self._lock:

@@ -111,6 +111,20 @@ class LlmEngine:
         self._steps = min(self._steps, math.ceil((now - self._stretch_s) / self._step_s))
         self.ends_s = self._stretch_s + self._steps * self._step_s
 
+    def drop(self, item_id: int, now: float) -> bool:
+        """Take out an item, waiting or running, in which case its place is free after the running step."""
+        sequence = self._by_id.pop(item_id, None)
+        if sequence is None:
+            waiting = [item for item in self._queue if item.id != item_id]
+            found = len(waiting) < len(self._queue)
+            self._queue = deque(waiting)
+            return found
+        self.cut(now)
+        self._running.remove(sequence)
+        heapq.heapify(self._running)
+        self.kv_used -= _kv(sequence.item)
+        return True
+
     def generated(self, item_id: int, now: float) -> int:
         """Tokens of a running sequence so far; 0 while it waits or when it is unknown."""
         sequence = self._by_id.get(item_id)

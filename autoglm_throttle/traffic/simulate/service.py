@@ -32,23 +32,25 @@ DEFAULT_TOKENS = 128
 STREAM_EVERY_S = 0.05
 """Tokens generated meanwhile go out as one event."""
 
-STATUS = {"memory": 500, "lost": 500, "too_large": 400}
-"""Of an answer whose work failed, by ``Done.failed``."""
+STATUS = {"memory": 500, "lost": 500, "too_large": 400, "cancelled": 499}
+"""Of an answer whose work failed, by ``Done.failed``; 499 is seen by nobody."""
 
 
-def service(sim: SimGpu, *, allow_faults: bool = False) -> ASGIApp:
+def service(sim: SimGpu, *, allow_faults: bool = False, cancel_on_disconnect: bool = False) -> ASGIApp:
     """An ASGI application that serves from a simulated device.
 
     Args:
         sim: the device; its clock must be the event loop's own or one that runs as fast.
         allow_faults: whether ``POST /sim/fault`` exists.
+        cancel_on_disconnect: whether work of a client that left is given up; on most servers it goes on.
     """
-    return _Service(sim, allow_faults=allow_faults)
+    return _Service(sim, allow_faults=allow_faults, cancels=cancel_on_disconnect)
 
 
 class _Service:
-    def __init__(self, sim: SimGpu, *, allow_faults: bool) -> None:
+    def __init__(self, sim: SimGpu, *, allow_faults: bool, cancels: bool) -> None:
         self._sim = sim
+        self._cancels = cancels
         self._desk = Desk(sim)
         self._routes: dict[str, tuple[str, Callable[[Exchange], Awaitable[None]]]] = {
             "/v1/predict": ("POST", self._predict),
@@ -89,9 +91,22 @@ class _Service:
         context = whole(asked, "context_tokens", 0, 0)
         tokens = whole(asked, "tokens", 1, 1)
         began_s = self._sim.clock()
-        done = await self._desk.submit(context, tokens)[1]
+        done = await self._submit(exchange, context, tokens)[1]
         _raise_failure(done)
         await exchange.answer(200, {"tokens": tokens, "took_s": round(done.done_s - began_s, 6)})
+
+    def _submit(
+        self, exchange: Exchange, context_tokens: int, tokens: int
+    ) -> tuple[int, asyncio.Future[Done]]:
+        number, future = self._desk.submit(context_tokens, tokens)
+        if self._cancels:
+            listening = asyncio.ensure_future(self._cancel_when_gone(exchange, number))
+            future.add_done_callback(lambda _: listening.cancel())
+        return number, future
+
+    async def _cancel_when_gone(self, exchange: Exchange, number: int) -> None:
+        await exchange.gone()
+        self._desk.cancel(number)
 
     async def _chat(self, exchange: Exchange) -> None:
         asked = await exchange.body()
@@ -102,7 +117,7 @@ class _Service:
             "completion_tokens": tokens,
             "total_tokens": context + tokens,
         }
-        number, future = self._desk.submit(context, tokens)
+        number, future = self._submit(exchange, context, tokens)
         if asked.get("stream") is True:
             await self._stream(exchange, number, future, usage)
             return

@@ -136,4 +136,4 @@ class Done(NamedTuple):
     id: int
     done_s: float
     failed: str = ""
-    """Why it failed: ``memory``, ``lost`` or ``too_large``; empty for success."""
+    """Why it failed: ``memory``, ``lost``, ``too_large`` or ``cancelled``; empty for success."""
