@@ -104,7 +104,7 @@ def plain(one: Entry) -> tuple[str, str, list[tuple[str, str]], bytes]:
     return one.method, one.target, headers, one.body or b""
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
 @given(found=entries())
 @pytest.mark.parametrize("form", [Form.GOR, Form.HAR, Form.JSONL])
 def test_there_and_back_keeps_requests_and_times(tmp_path: Path, form: Form, found: list[Entry]) -> None:
@@ -120,7 +120,7 @@ def test_there_and_back_keeps_requests_and_times(tmp_path: Path, form: Form, fou
         assert abs(shift) <= timedelta(microseconds=1)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
 @given(found=entries())
 def test_through_vegeta_the_order_of_fields_of_one_name_is_kept(tmp_path: Path, found: list[Entry]) -> None:
     came, _ = there_and_back(tmp_path, found, Form.VEGETA)
@@ -131,7 +131,7 @@ def test_through_vegeta_the_order_of_fields_of_one_name_is_kept(tmp_path: Path, 
         )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
 @given(found=entries())
 def test_through_har_nothing_is_lost(tmp_path: Path, found: list[Entry]) -> None:
     came, _ = there_and_back(tmp_path, found, Form.HAR)

@@ -57,7 +57,7 @@ def test_every_loop_repeats_who_and_what() -> None:
 def test_the_priority_that_was_decided_counts_then_the_stated_one(
     fields: dict[str, object], counts_as: Priority
 ) -> None:
-    load = prepare([entry(0.0, **fields)]).load
+    load = prepare([entry(0.0, 0, **fields)]).load
     assert Priority(load.plan.priorities[0]) is counts_as
     assert load.requests[0].priority is False
     assert load.requests[0].headers == fields.get("headers", ())

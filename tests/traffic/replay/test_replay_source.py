@@ -1,0 +1,125 @@
+"""From a file of any form to a load."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from autoglm_throttle.traffic.arrivals import Crowd
+from autoglm_throttle.traffic.convert import Form, Options, convert, open_source
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.record import Entry, Heading
+from autoglm_throttle.traffic.replay import Cut, Manner, open_replay, times_of
+from autoglm_throttle.traffic.trace import HEADER
+
+ROWS = [
+    "2024-05-10 00:00:01.0000000,10,3",
+    "2024-05-10 00:00:02.5000000,20,0",
+    "2024-05-10 00:00:04.0000000,10,3",
+]
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "trace.csv"
+    path.write_text("\r\n".join([HEADER, *ROWS]))
+    return path
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    entries = [
+        Entry(t_s=3.0, id=1, method="POST", target="/b", status=200, ms=4000.0, body=b"x", body_len=1),
+        Entry(t_s=1.0, id=0, method="GET", target="/a", status=200, ms=9000.0, client="00" * 8),
+    ]
+    path = tmp_path / "recording.jsonl"
+    lines = [
+        Heading(start="2024-01-01T00:00:00+00:00").to_line(),
+        *(one.to_line() for one in entries),
+        "oh no",
+    ]
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_a_trace_becomes_requests_with_its_tokens(trace: Path) -> None:
+    made = open_replay(trace, Cut(speed=3.0, loops=2), Manner(crowd=Crowd(clients=4), target="/v1/generate"))
+    plan = made.load.plan
+    assert list(plan.offsets) == pytest.approx([0.0, 0.5, 1.0, 1.5, 2.0, 2.5])
+    bodies = [json.loads(made.load.requests[kind].body) for kind in plan.kinds]
+    assert [(body["context_tokens"], body["tokens"]) for body in bodies] == [(10, 3), (20, 1), (10, 3)] * 2
+    assert made.load.requests[0].target == "/v1/generate"
+    assert made.recorded is None
+    assert made.notes == ()
+
+
+def test_a_part_of_a_trace_begins_with_its_first_request(trace: Path) -> None:
+    plan = open_replay(trace, Cut(from_s=1.0)).load.plan
+    assert list(plan.offsets) == [0.0, 1.5]
+    with pytest.raises(TrafficError, match="nothing to replay"):
+        open_replay(trace, Cut(from_s=99.0))
+
+
+def test_malformed_lines_of_a_trace_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv.gz"
+    rows = [f"2024-05-10 00:{n // 60:02}:{n % 60:02},1,1" for n in range(200)]
+    path.write_bytes(gzip.compress("\n".join([HEADER, *rows, "what?"]).encode()))
+    made = open_replay(path)
+    assert len(made.load.plan) == 200
+    assert made.notes == ("1 malformed lines were left out",)
+
+
+def test_a_recording_is_played_in_order_of_time_and_its_faults_are_told(recording: Path) -> None:
+    made = open_replay(recording)
+    assert list(made.load.plan.offsets) == [0.0, 2.0]
+    assert [made.load.requests[kind].target for kind in made.load.plan.kinds] == ["/a", "/b"]
+    assert made.notes == ("line 4: not JSON; the file ends in it",)
+
+
+@pytest.mark.parametrize("form", [Form.GOR, Form.HAR])
+def test_files_of_other_programs_are_played_too(tmp_path: Path, recording: Path, form: Form) -> None:
+    path = tmp_path / "other"
+    convert(open_source(recording), path, form)
+    made = open_replay(path)
+    assert list(made.load.plan.offsets) == [0.0, 2.0]
+    assert [made.load.requests[kind].body for kind in made.load.plan.kinds] == [b"", b"x"]
+    assert list(times_of(path)) == [0.0, 2.0]
+
+
+def test_requests_of_a_foreign_file_are_put_in_order(tmp_path: Path) -> None:
+    elements = [
+        {"startedDateTime": f"2024-01-01T00:00:0{second}Z", "request": {"method": "GET", "url": f"/{second}"}}
+        for second in (5, 2, 9)
+    ]
+    path = tmp_path / "a.har"
+    path.write_text(json.dumps({"log": {"entries": elements}}))
+    made = open_replay(path)
+    assert [made.load.requests[kind].target for kind in made.load.plan.kinds] == ["/2", "/5", "/9"]
+
+
+def test_targets_of_vegeta_cannot_be_played_without_times(tmp_path: Path, recording: Path) -> None:
+    path = tmp_path / "targets"
+    convert(open_source(recording), path, Form.VEGETA, Options(base_url="http://h"))
+    with pytest.raises(TrafficError, match="give a shape"):
+        open_replay(path)
+
+
+def test_times_are_those_of_the_file_from_the_first_on(trace: Path, recording: Path, tmp_path: Path) -> None:
+    assert list(times_of(trace)) == [0.0, 1.5, 3.0]
+    assert list(times_of(recording)) == [0.0, 2.0]
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text(Heading().to_line() + "\n")
+    with pytest.raises(TrafficError, match="no request in it"):
+        times_of(empty)
+
+
+def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
+    with pytest.raises(TrafficError, match="cannot be read"):
+        open_replay(tmp_path / "nowhere")
+    broken = tmp_path / "broken.gz"
+    broken.write_bytes(b"no gzip")
+    with pytest.raises(TrafficError, match="cannot be read"):
+        times_of(broken)
