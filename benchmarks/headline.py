@@ -14,7 +14,7 @@ import json
 import logging
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ def measure(scale: Scale) -> dict[str, Any]:
     peers = PEERS if any(case.row in PEERS for case in scale.cases) else ()
     return {
         **harness.machine(*packages, *peers),
-        "scale": {"shape": scale.shape, "rounds": scale.rounds},
+        "scale": {"shape": str(scale), "rounds": scale.rounds},
         "status": judgement.status(found),
         "published": {level: asdict(one) for level, one in cases.PUBLISHED.items()},
         "rows": found,
@@ -94,8 +94,8 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(words)
     if options.quick and options.write:
         parser.error("--quick gives no figures to keep")
-    if options.rounds is not None and options.rounds < 1:
-        parser.error("--rounds must be at least 1")
+    if min(options.rounds or 1, options.hold or 1.0) <= 0:
+        parser.error("--rounds and --hold must be above 0")
     return options
 
 
@@ -106,7 +106,7 @@ def scales(options: argparse.Namespace) -> dict[str, Scale]:
     if options.hold is not None:
         return {"headline_hold": cases.hold(options.hold, options.rounds or 3)}
     chosen = cases.FULL if options.full else cases.SHORT
-    made = {"headline": Scale(chosen.shape, options.rounds or chosen.rounds)}
+    made = {"headline": replace(chosen, rounds=options.rounds or chosen.rounds)}
     return made | ({"headline_hold": cases.hold(LONG_S, 1)} if options.full else {})
 
 

@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Plan, Shape, plan
+from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Level, Plan, Shape, plan
 
-PATH = "/v1/predict"
+PATH = "/v1/generate"
 
-CONNECTIONS = 512
+CONNECTIONS = 2048
+"""More than the throttle lets in and lets wait: with fewer the line would stand at the clients, where no
+server sees it. All open before the start: uvloop accepts one connection in each turn of its loop, and under
+load turns are long."""
 
 USERS = 1000
-"""Callers, told apart by a header; each stays far below its own limit, which is asked for every time."""
+"""Callers who have signed in; each stays far below its own limit, which is asked for every time."""
 
 UNBOUND = 1_000_000.0
 """Requests/s: a rate that no load here reaches, so that only the controller can refuse."""
@@ -110,30 +113,42 @@ HELD: tuple[Case, ...] = (
 class Scale:
     """How much of everything."""
 
-    shape: str
+    rates_rps: tuple[float, ...]
+    """The levels, one after another."""
+    seconds: float
+    """Of each level."""
+    last_s: float
+    """Of the last one."""
     rounds: int
     cases: tuple[Case, ...] = CASES
 
     def plan(self, seed: int = 1) -> Plan:
         """The requests of a run; the same for every row."""
-        return plan(Shape.parse(self.shape), Arrivals.UNIFORM, Crowd(clients=USERS), seed)
+        lengths_s = [*[self.seconds] * (len(self.rates_rps) - 1), self.last_s]
+        levels = [Level(rate, length_s) for rate, length_s in zip(self.rates_rps, lengths_s, strict=True)]
+        return plan(Shape(levels), Arrivals.UNIFORM, Crowd(clients=USERS), seed)
+
+    def __str__(self) -> str:
+        rates = ", ".join(f"{rate:g}" for rate in self.rates_rps)
+        last = "" if self.last_s == self.seconds else f", the last for {self.last_s:g} s"
+        return f"{rates} requests/s for {self.seconds:g} s each{last}"
 
 
-LEVELS = "100,1000,3000,5000"
+LEVELS = (100.0, 1000.0, 3000.0, 5000.0)
 
-SHORT = Scale(f"step:{LEVELS}:3", 3)
+SHORT = Scale(LEVELS, 3.0, 3.0, 3)
 """Under ten minutes."""
 
-FULL = Scale(f"step:{LEVELS},10000:20", 5)
+FULL = Scale((*LEVELS, 10_000.0), 20.0, 20.0, 5)
 """About two hours; 10 000/s counts only where the control can do it."""
 
-QUICK = Scale("step:50,200:500ms", 1, (CONTROL, Case("pressure", "throttle")))
+QUICK = Scale((50.0, 200.0), 0.5, 0.5, 1, (CONTROL, Case("pressure", "throttle")))
 """Shows that everything works, and nothing else."""
 
 
 def hold(seconds: float, rounds: int) -> Scale:
-    """The highest level of the published run, for so long."""
-    return Scale(f"fixed:5000:{seconds:g}", rounds, HELD)
+    """The highest level for so long, after the others."""
+    return Scale(LEVELS, SHORT.seconds, seconds, rounds, HELD)
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Any
 from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.demo.child import Child
 from autoglm_throttle.traffic.ending import Ending
-from autoglm_throttle.traffic.generator import Options, Target
-from autoglm_throttle.traffic.generator.launch import launch
+from autoglm_throttle.traffic.files import most_connections
+from autoglm_throttle.traffic.generator import Options, Target, launch
 from autoglm_throttle.traffic.load import Load, Request
 from autoglm_throttle.traffic.report import control
 from autoglm_throttle.traffic.report.document import make
@@ -37,14 +37,16 @@ def play(case: Case, scale: Scale, redis_url: str) -> dict[str, Any]:
     server, generator = chosen or (None, None)
     asked = {"variant": case.variant, "row": case.row, "redis_url": redis_url, "core": server}
     load = Load(scale.plan(), (Request(target=PATH),))
-    options = Options(connections=CONNECTIONS, timeout_s=PATIENCE_S, drain_s=PATIENCE_S + 1.0)
+    options = Options(
+        connections=min(CONNECTIONS, most_connections()), timeout_s=PATIENCE_S, drain_s=PATIENCE_S + 1.0
+    )
     with Child(SERVER, asked) as child, on(generator):
         before_s, began_s = asyncio.run(_cpu_s(child)), time.monotonic()
         result = launch(load, Target(port=child.port, identity_header="x-user"), options)
         elapsed_s = time.monotonic() - began_s
         server_cpu = (asyncio.run(_cpu_s(child)) - before_s) / elapsed_s
     limits_s = dict.fromkeys(Priority, control.P99_S)
-    return figures(make(result, Facts(title=case.key, shape=scale.shape, limits_s=limits_s)), server_cpu)
+    return figures(make(result, Facts(title=case.key, shape=str(scale), limits_s=limits_s)), server_cpu)
 
 
 async def _cpu_s(child: Child) -> float:

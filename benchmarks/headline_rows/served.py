@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from autoglm_throttle import Settings, Throttle, ThrottleMiddleware
+from autoglm_throttle import Caller, Settings, Throttle, ThrottleMiddleware
 from autoglm_throttle.traffic.demo.serving import asked_for, serve
 from autoglm_throttle.traffic.simulate import BatchSpec, SimGpu, SimSpec, service
-from benchmarks.asgi_rows import App
+from benchmarks.asgi_rows import App, Scope
 from benchmarks.headline_rows import peers
 from benchmarks.headline_rows.cases import CONNECTIONS, VARIANTS
 from benchmarks.headline_rows.cores import stay_on
@@ -18,6 +18,9 @@ from benchmarks.overloaded import told
 
 SPARE = 128
 """Connections beside those of the load: who asks for the CPU time, and who comes again."""
+
+
+USER_HEADER = b"x-user"
 
 
 @dataclass(frozen=True)
@@ -40,19 +43,26 @@ def gpu(capacity_rps: float) -> SimGpu:
     return SimGpu(SimSpec(work=work, request_bytes=SimSpec().request_bytes // 100))
 
 
+def signed_in(scope: Scope) -> Caller | None:
+    """The user, as an app knows it whose users have signed in."""
+    for name, text in scope["headers"]:
+        if name == USER_HEADER:
+            return Caller(text.decode("ascii"), verified=True)
+    return None
+
+
 def ours(sim: SimGpu, asked: Asked) -> App:
     """Behind the throttle, which reads the simulated GPU and asks for the limit of the user each time."""
     chosen: dict[str, Any] = {
         "priority_header_trust": "any",
-        "identity": "header:x-user",
         "key_secret": "benchmark of no secrets",
         "user_limit": "100/second",
-        "address_factor": 1000.0,
         **VARIANTS[asked.variant].settings,
     }
     if asked.row == "redis":
         chosen["redis_url"] = asked.redis_url
-    return ThrottleMiddleware(service(sim), throttle=Throttle(Settings(**chosen), gpu=sim))
+    throttle = Throttle(Settings(**chosen), gpu=sim)
+    return ThrottleMiddleware(service(sim), throttle=throttle, identify=signed_in)
 
 
 def build(asked: Asked) -> App:

@@ -25,12 +25,12 @@ HEADINGS = (
 TIMES = ("mean_s", "p50_s", "p95_s", "p99_s")
 
 NOTES = (
-    "Times in ms, from the intended start, of the served; medians over the rounds that count. goodput: within",
-    "500 ms. errors, limited (429) and rejected (503 with Retry-After): share of the planned. done: answers of",
-    "any kind. of control: answers by those of the control in the same round, median (least..greatest). CPU:",
-    "share of a core that the server took, over the whole run. published: they do not say which latency, nor",
-    "whether refusals are errors; under limited stands how often their limiter acted. The peers need a FastAPI",
-    "app, which has a row of its own, and hold one limit, set by hand.",
+    "Times in ms, from the intended start, of the served; medians over the rounds that count. goodput:",
+    "within 500 ms. errors, limited (429) and rejected (503 with Retry-After): share of the planned.",
+    "done: answers of any kind. of control: answers by those of the control in the same round, median",
+    "(least..greatest). CPU: share of a core that the server took, over the whole run. published: they do",
+    "not say which latency, nor whether refusals are errors; under limited stands how often their limiter",
+    "acted. The peers need a FastAPI app, which has a row of its own, and hold one limit, set by hand.",
 )
 
 
