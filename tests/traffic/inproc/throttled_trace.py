@@ -22,7 +22,7 @@ from autoglm_throttle.traffic.result import Result
 from autoglm_throttle.traffic.simulate import LlmSpec, SimGpu, SimSpec, service
 from autoglm_throttle.traffic.trace import HEADER, load_azure_llm, load_of
 
-ROWS = 400
+ROWS = 250
 COLUMNS = ("statuses", "lag_s", "response_s", "service_s", "first_byte_s", "promised_s", "reasons")
 
 
