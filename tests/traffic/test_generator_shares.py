@@ -53,9 +53,8 @@ def lines(sheet: Sheet) -> list[tuple[object, ...]]:
 
 
 def effort(elapsed_s: float, cpu_share: float | None) -> Effort:
-    return Effort(
-        elapsed_s=elapsed_s, overrun_s=elapsed_s / 10.0, cpu_share=cpu_share, resent=2, connections=7
-    )
+    overrun_s = elapsed_s / 10.0
+    return Effort(elapsed_s=elapsed_s, overrun_s=overrun_s, cpu_share=cpu_share, resent=2, connections=7)
 
 
 @given(st.integers(1, 60), st.integers(1, 7))
@@ -123,9 +122,7 @@ def test_shares_of_options_add_up(connections: int, more: int, inflight: int, sh
 
 
 def test_the_effort_is_that_of_the_busiest_and_the_latest() -> None:
-    parts = [
-        Result(load(4), Sheet(4), effort(elapsed_s, share)) for elapsed_s, share in ((1.0, 0.2), (3.0, None))
-    ]
+    parts = [Result(load(4), Sheet(4), one) for one in (effort(1.0, 0.2), effort(3.0, None))]
     whole = merge(load(8), [parts[0], replace(parts[1], aborted=True)])
     assert whole.aborted
     assert whole.effort == Effort(

@@ -15,7 +15,7 @@ from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, plan
 from autoglm_throttle.traffic.ending import Ending
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import Generator, Options, Target
-from autoglm_throttle.traffic.generator.running import on_a_loop
+from autoglm_throttle.traffic.generator.launch import on_a_loop
 from autoglm_throttle.traffic.load import Load
 from autoglm_throttle.traffic.result import Result
 from tests.traffic.scripted_server import OK, ScriptedServer, Serve, always, once, request

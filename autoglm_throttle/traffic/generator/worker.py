@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from autoglm_throttle.traffic.ending import Ending
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.generator.running import every, on_a_loop, quiet_memory, sender
+from autoglm_throttle.traffic.generator.launch import every, on_a_loop, quiet_memory, sender
 from autoglm_throttle.traffic.generator.sending import Sending
 
 TELL_S = 0.5
