@@ -1,0 +1,191 @@
+"""A trace of LLM requests, replayed: is every request accounted for, and sent when it should be?
+
+Run: ``python -m benchmarks.replay --trace AzureLLMInferenceTrace_conv.csv`` (Azure/AzurePublicDataset, CC BY
+4.0; Patel et al., "Splitwise", ISCA 2024), about a minute at 60x; without ``--trace`` on a made-up one of the
+same form, 10 s. Once over HTTP to a process of its own, then twice in process with the same seed, which must
+decide alike to the last byte. The control sends the first seconds of the same load to a service that
+answers at once: it shows the lag of generator and machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import logging
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping
+from math import isnan
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from autoglm_throttle.traffic.arrivals import Crowd
+from autoglm_throttle.traffic.demo.child import Child
+from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.generator import Options, Target, launch
+from autoglm_throttle.traffic.inproc import VirtualClock, run_inprocess
+from autoglm_throttle.traffic.load import Load
+from autoglm_throttle.traffic.replay import Cut, Manner, open_replay
+from autoglm_throttle.traffic.result import Result
+from autoglm_throttle.traffic.sheet import UNSENT, Sheet
+from autoglm_throttle.traffic.trace import HEADER
+from benchmarks import harness
+from benchmarks.replayed import CONNECTIONS, throttled
+from benchmarks.shared.bars import Bar
+
+SERVER = "benchmarks.replayed"
+SPEED = 60.0
+LAG_S = 0.005
+"""What the schedule may be missed by, at the 99th percentile."""
+
+CONTROL_S = 5.0
+CROWD = Crowd(clients=50, skew=0.8)
+MADE_UP_S = 600.0
+"""Of the made-up trace, before it is played faster."""
+
+COLUMNS = ("statuses", "lag_s", "response_s", "service_s", "first_byte_s", "promised_s", "reasons")
+
+
+def made_up(path: Path, seed: int) -> Path:
+    """A trace of the public form: 5.5 requests/s on average, in bursts, with about as many tokens."""
+    drawn, t_s = Random(seed), 0.0
+    lines = [HEADER]
+    while (t_s := t_s + drawn.gammavariate(0.8, 1.0 / (5.5 * 0.8))) < MADE_UP_S:
+        minute, second = divmod(t_s, 60.0)
+        stamp = f"2024-01-01 00:{int(minute):02}:{int(second):02}.{int(second % 1 * 10_000_000):07}"
+        context, generated = drawn.lognormvariate(6.7, 0.9), drawn.lognormvariate(5.1, 0.7)
+        lines.append(f"{stamp},{min(14_050, max(2, round(context)))},{min(1_000, max(7, round(generated)))}")
+    path.write_text("\r\n".join(lines), encoding="utf-8")
+    return path
+
+
+def over_http(load: Load, speed: float, *, control: bool) -> Result:
+    """A run against a service in a process of its own."""
+    options = Options(connections=256, more_connections=CONNECTIONS - 256)
+    with Child(SERVER, {"speed": speed, "control": control}) as child:
+        return launch(load, Target(port=child.port, identity_header="x-client"), options)
+
+
+def in_process(load: Load, speed: float) -> Result:
+    """The same in virtual time; the throttle reads its card once a second."""
+    clock = VirtualClock()
+    app, throttle = throttled(speed, clock)
+
+    def watch(_t_s: float) -> dict[str, float]:
+        return {"factor_ratio": throttle.tick().factor}
+
+    return run_inprocess(app, load, clock=clock, watch=watch)
+
+
+def digest(result: Result) -> str:
+    """Of everything that was decided, and when."""
+    told = hashlib.sha256(result.sheet.endings)
+    for name in COLUMNS:
+        told.update(getattr(result.sheet, name).tobytes())
+    told.update(repr((result.sheet.stated, result.watched)).encode())
+    return told.hexdigest()[:16]
+
+
+def decisions(sheet: Sheet) -> dict[str, int]:
+    """Endings, those of refusals with their reason."""
+    counts: Counter[str] = Counter()
+    for number, reason in zip(sheet.endings, sheet.reasons, strict=True):
+        if number < UNSENT:
+            words = (Ending(number).label, sheet.stated[reason])
+            counts[" ".join(word for word in words if word)] += 1
+    return dict(sorted(counts.items()))
+
+
+def lags(sheet: Sheet) -> tuple[float, float]:
+    """99th percentile and maximum of the lag, in seconds: exact, from all of them."""
+    late = sorted(lag_s for lag_s in sheet.lag_s if not isnan(lag_s))
+    return late[min(len(late) - 1, int(0.99 * len(late)))], late[-1]
+
+
+def report(name: str, result: Result) -> dict[str, Any]:
+    """Print one run; the same for the record."""
+    planned, counts = len(result.load.plan), decisions(result.sheet)
+    lag_p99_s, lag_max_s = lags(result.sheet)
+    row = {
+        "planned": planned,
+        "accounted": sum(counts.values()) if result.balanced else 0,
+        "seconds": round(result.effort.elapsed_s, 2),
+        "lag_p99_s": round(lag_p99_s, 6),
+        "lag_max_s": round(lag_max_s, 6),
+        "decisions": counts,
+    }
+    print(
+        f"{name}: planned {planned}, accounted {row['accounted']}, {row['seconds']} s,"
+        f" lag p99 {1e3 * lag_p99_s:.2f} ms, max {1e3 * lag_max_s:.2f} ms"
+    )
+    print("  " + ", ".join(f"{words} {count}" for words, count in counts.items()))
+    return row
+
+
+def measure(path: Path, speed: float, seed: int, to_s: float | None) -> tuple[dict[str, Any], list[Bar]]:
+    """All runs of a trace, and what they must show."""
+
+    def load(until_s: float | None) -> Load:
+        cut = Cut(speed=speed, to_s=until_s)
+        return open_replay(path, cut, Manner(crowd=CROWD, seed=seed)).load
+
+    control_s = speed * CONTROL_S
+    played, short = load(to_s), load(control_s if to_s is None else min(to_s, control_s))
+    rows = {"control": report("control", over_http(short, speed, control=True))}
+    rows["http"] = report("over HTTP", over_http(played, speed, control=False))
+    twins, digests = [], []
+    for number in (1, 2):
+        begun_s = time.process_time()
+        result = in_process(played, speed)
+        digests.append(digest(result))
+        twins.append(report(f"in process, run {number} ({digests[-1]})", result))
+        print(f"  {time.process_time() - begun_s:.1f} s of CPU")
+    rows["in_process"] = twins[0]
+    http, calm = rows["http"], rows["control"]["lag_p99_s"] <= LAG_S
+    bars = [
+        Bar("requests over HTTP that are not accounted for", http["planned"] - http["accounted"], 0),
+        Bar("lag p99 over HTTP, ms", 1e3 * http["lag_p99_s"], 1e3 * LAG_S, calm=calm),
+        Bar("different decisions of two runs in process", float(digests[0] != digests[1]), 0),
+    ]
+    return rows, bars
+
+
+def arguments() -> argparse.Namespace:
+    """The options."""
+    parser = argparse.ArgumentParser(description="Replay a trace of LLM requests")
+    parser.add_argument("--trace", type=Path, help="a CSV file of token numbers (default: a made-up one)")
+    parser.add_argument("--speed", type=float, default=SPEED, help=f"times faster (default {SPEED:g})")
+    parser.add_argument("--seed", type=int, default=0, help="of priorities and callers (default 0)")
+    parser.add_argument("--to", type=float, help="only so many seconds of the trace")
+    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Measure, print, keep."""
+    logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
+    asked = arguments()
+    with tempfile.TemporaryDirectory() as folder:
+        path: Path = asked.trace or made_up(Path(folder) / "made-up.csv", 1)
+        rows, bars = measure(path, asked.speed, asked.seed, asked.to)
+        name = path.name
+    for bar in bars:
+        print(bar)
+    if asked.write:
+        record: Mapping[str, Any] = {
+            **harness.machine(),
+            "trace": name,
+            "speed": asked.speed,
+            "seed": asked.seed,
+            "rows": rows,
+            "bars": [bar.record() for bar in bars],
+        }
+        harness.keep("replay", record)
+    return 1 if any(bar.verdict == "MISSED" for bar in bars) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

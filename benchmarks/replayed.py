@@ -1,0 +1,62 @@
+"""The service that `benchmarks.replay` plays a trace to: ``python -m benchmarks.replayed``.
+
+The simulated LLM service behind the throttle, its card so many times faster as the trace is played: a film of
+the real thing. The control answers at once and has nothing before it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from autoglm_throttle import Settings, Throttle, ThrottleMiddleware
+from autoglm_throttle.model import Clock
+from autoglm_throttle.traffic.demo.serving import asked_for, serve
+from autoglm_throttle.traffic.simulate import LlmSpec, SimGpu, SimSpec, service
+from benchmarks.asgi_rows import App
+
+CONNECTIONS = 2_000
+
+SETTINGS: dict[str, Any] = {
+    "policy": "adaptive",
+    "slo_s": 1.0,
+    "user_limit": "60/second",
+    "identity": "header:x-client",
+    "key_secret": "a secret of this benchmark",
+    "priority_header_trust": "any",
+    "retry_jitter": 0.0,
+}
+
+
+def throttled(speed: float, clock: Clock | None = None) -> tuple[App, Throttle]:
+    """The service behind a throttle; with a clock of its own nothing happens by itself."""
+    spec = SimSpec(work=LlmSpec().faster(speed))
+    settings = Settings(**SETTINGS)
+    if clock is None:
+        sim = SimGpu(spec)
+        throttle = Throttle(settings, gpu=sim)
+    else:
+        sim = SimGpu(spec, clock=clock)
+        throttle = Throttle(settings, gpu=sim, sampling="manual", clock=clock)
+    return ThrottleMiddleware(service(sim), throttle=throttle), throttle
+
+
+async def instant(scope: Any, receive: Any, send: Any) -> None:
+    """Answers at once."""
+    if scope["type"] != "http":
+        raise NotImplementedError
+    while (await receive()).get("more_body"):
+        pass
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def main() -> None:
+    """Serve what the first line of the standard input asks for."""
+    logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
+    asked = asked_for()
+    serve(instant if asked["control"] else throttled(asked["speed"])[0], connections=CONNECTIONS)
+
+
+if __name__ == "__main__":
+    main()
