@@ -53,9 +53,10 @@ class Writer:
         self.ended: str = ""
         """Why nothing is written any more: ``closed``, ``max_bytes``, ``max_s`` or ``failed``; else empty."""
         self.written: int = 0
-        """Requests handed to the file."""
+        """Requests in the file, as the operating system has it."""
         self._full = 0
         self._lost = 0
+        self._held = 0
         self._closing = False
         self._queue: deque[Item] = deque()
         self._filled = threading.Event()
@@ -123,27 +124,34 @@ class Writer:
         return "max_s" if self._clock() - self.began_s >= self._max_s else ""
 
     def _drain(self) -> str:
-        """Write what waits; why it must be the last, or nothing."""
-        queue, store = self._queue, self._store
+        """Write what waits now; why it must be the last, or nothing."""
+        queue = self._queue
         reason = ""
-        for _ in range(QUEUE):
-            count = min(len(queue), max(SLICE, len(queue) // 64))
-            if not count or reason:
-                break
-            for _ in range(count):
-                item = queue.popleft()
-                reason = "max_s" if item[0] > self._max_s else "" if store.add(line(*item)) else "max_bytes"
-                if reason:
-                    self._lost += 1
-                    break
-                self.written += 1
+        waiting = len(queue)
+        size = max(SLICE, waiting // 64)
+        while waiting and not reason:
+            count = min(waiting, size)
+            waiting -= count
+            reason = self._add([queue.popleft() for _ in range(count)])
             time.sleep(0)  # the event loop wants the interpreter, too
-        store.flush()
+        self._store.flush()
+        self.written += self._held
+        self._held = 0
         return reason
+
+    def _add(self, items: list[Item]) -> str:
+        """Add the lines of some requests; why the rest does not fit, or nothing."""
+        for place, item in enumerate(items):
+            reason = "max_s" if item[0] > self._max_s else "" if self._store.add(line(*item)) else "max_bytes"
+            if reason:
+                self._lost += len(items) - place
+                return reason
+            self._held += 1
+        return ""
 
     def _fail(self, error: Exception) -> None:
         self.ended = "failed"
-        self._lost += len(self._queue)
+        self._lost += len(self._queue) + self._held
         self._queue.clear()
         self._store.abandon()
         what = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__

@@ -1,0 +1,359 @@
+"""What the middleware sees of a request, and that nobody notices it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoglm_throttle import ConfigError, Settings, Throttle, ThrottleMiddleware
+from autoglm_throttle.identity import Identity
+from autoglm_throttle.testing import ManualClock
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.record import Entry, Recorder, RecorderMiddleware
+from tests.traffic.record.recorded import ask, hello, kept, one, scope
+
+SECRET = b"0123456789abcdef"
+
+
+def recorder(folder: Path, **how: Any) -> Recorder:
+    return Recorder(folder / "a.jsonl", secret=SECRET, **how)
+
+
+async def test_a_request_and_its_answer(tmp_path: Path) -> None:
+    clock = ManualClock()
+
+    async def slow(asked: Any, receive: Any, send: Any) -> None:
+        clock.advance(0.25)
+        await receive()
+        await send({"type": "http.response.start", "status": 201, "headers": []})
+        await send({"type": "http.response.body", "body": b"", "more_body": True})
+        clock.advance(0.5)
+        await send({"type": "http.response.body", "body": b"a", "more_body": True})
+        clock.advance(1.0)
+        await send({"type": "http.response.body", "body": b""})
+        clock.advance(5.0)
+
+    recording = recorder(tmp_path, clock=clock)
+    recording.start()
+    clock.advance(3.0)
+    entry = await one(recording, scope(query=b"a=b"), [b"{", b"}"], slow)
+    assert entry == Entry(
+        t_s=3.0,
+        id=0,
+        method="POST",
+        target="/v1/predict?*=*",
+        headers=(("content-type", "application/json"), ("user-agent", "curl/8.5")),
+        body_len=1,
+        client=Identity(SECRET).of("address", "192.0.2.7"),
+        status=201,
+        ms=1750.0,
+        ttfb_ms=750.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("mode", "body", "expected"),
+    [
+        ("hash", [b"ab", b"c"], (3, hashlib.sha256(b"abc").hexdigest(), None)),
+        ("none", [b"ab", b"c"], (3, "", None)),
+        ("full", [b"ab", b"c"], (3, hashlib.sha256(b"abc").hexdigest(), b"abc")),
+        ("hash", [b""], (0, "", None)),
+        ("full", [b""], (0, "", None)),
+        ("full", [b"x" * 65_536], (65_536, hashlib.sha256(b"x" * 65_536).hexdigest(), b"x" * 65_536)),
+        ("full", [b"x" * 65_536, b"y"], (65_537, hashlib.sha256(b"x" * 65_536 + b"y").hexdigest(), None)),
+        ("full", [b"x" * 70_000, b"y"], (70_001, hashlib.sha256(b"x" * 70_000 + b"y").hexdigest(), None)),
+    ],
+)
+async def test_bodies(
+    mode: Any, body: list[bytes], expected: tuple[int, str, bytes | None], tmp_path: Path
+) -> None:
+    entry = await one(recorder(tmp_path, body=mode), scope(), body)
+    assert (entry.body_len, entry.body_sha256, entry.body) == expected
+
+
+@pytest.mark.parametrize(
+    ("announced", "length"), [(b"12", 12), (b"1", 2), (b"-5", 2), (b"9" * 20, 2), (None, 2)]
+)
+async def test_of_a_body_that_was_not_read_the_announced_length(
+    announced: bytes | None, length: int, tmp_path: Path
+) -> None:
+    async def half(asked: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": 413, "headers": []})
+        await send({"type": "http.response.body"})
+
+    headers = [] if announced is None else [(b"content-length", announced)]
+    entry = await one(recorder(tmp_path), scope(headers=headers), [b"ab", b"c"], half)
+    assert (entry.body_len, entry.body_sha256) == (length, "")
+
+
+async def test_a_client_that_left_had_no_answer(tmp_path: Path) -> None:
+    async def hears(asked: Any, receive: Any, send: Any) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        await hello(asked, lambda: asyncio.sleep(0, {"type": "http.request"}), send)
+
+    recording = recorder(tmp_path)
+    await ask(RecorderMiddleware(hears, recording), scope(), [b"a"], left=True)
+    (entry,) = kept(recording)
+    assert (entry.status, entry.ttfb_ms) == (0, None)
+
+
+@pytest.mark.parametrize("started", [False, True])
+async def test_an_app_that_raises(started: bool, tmp_path: Path) -> None:
+    async def raises(asked: Any, receive: Any, send: Any) -> None:
+        if started:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise LookupError
+
+    recording = recorder(tmp_path)
+    with pytest.raises(LookupError):
+        await ask(RecorderMiddleware(raises, recording), scope())
+    (entry,) = kept(recording)
+    assert entry.status == (0 if started else 500)
+
+
+async def test_a_cancelled_request_had_no_answer(tmp_path: Path) -> None:
+    async def hangs(asked: Any, receive: Any, send: Any) -> None:
+        await asyncio.Event().wait()
+
+    recording = recorder(tmp_path)
+    task = asyncio.create_task(ask(RecorderMiddleware(hangs, recording), scope()))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    (entry,) = kept(recording)
+    assert entry.status == 0
+
+
+async def test_an_app_that_answers_nothing(tmp_path: Path) -> None:
+    async def silent(asked: Any, receive: Any, send: Any) -> None:
+        return
+
+    assert (await one(recorder(tmp_path), scope(), app=silent)).status == 0
+
+
+@pytest.mark.parametrize("kind", ["http.response.pathsend", "http.response.zerocopysend"])
+async def test_an_answer_from_a_file(kind: str, tmp_path: Path) -> None:
+    async def files(asked: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200})
+        await send({"type": kind, "path": "/x"})
+
+    entry = await one(recorder(tmp_path), scope(), app=files)
+    assert entry.status == 200
+
+
+async def test_messages_pass_unchanged(tmp_path: Path) -> None:
+    recording = recorder(tmp_path)
+    assert await ask(RecorderMiddleware(hello, recording), scope()) == await ask(hello, scope())
+    recording.close()
+
+
+async def test_what_the_throttle_said(tmp_path: Path) -> None:
+    throttle = Throttle(
+        Settings(
+            user_limit="1/minute",
+            gpu="none",
+            key_secret=SECRET.decode(),
+            identity="header:x-key",
+            exempt_paths="/health",
+            priority_header_trust="any",
+        )
+    )
+    recording = recorder(tmp_path)
+    app = RecorderMiddleware(ThrottleMiddleware(hello, throttle=throttle), recording)
+    headers = [(b"x-key", b"me"), (b"x-priority", b"high")]
+    for path in ("/a", "/a", "/health"):
+        await ask(app, scope(path, headers=headers))
+    first, second, third = kept(recording)
+    me = Identity(SECRET).of("key", "me")
+    assert (first.client, first.priority, first.decision, first.reason) == (me, "high", "admitted", "ok")
+    assert (second.client, second.priority, second.decision, second.reason) == (me, "high", "limited", "user")
+    assert (second.status, second.body_sha256) == (429, "")
+    assert (third.client, third.priority) == (Identity(SECRET).of("address", "192.0.2.7"), "")
+    assert (third.decision, third.reason) == ("exempt", "ok")
+
+
+async def test_a_refusal_that_a_fallback_answered_is_degraded(tmp_path: Path) -> None:
+    settings = Settings(user_limit="1/minute", gpu="none")
+    throttled = ThrottleMiddleware(hello, throttle=Throttle(settings))
+
+    async def replaced(asked: Any, receive: Any, send: Any) -> None:
+        async def other(message: Any) -> None:
+            if message["type"] == "http.response.start" and message["status"] == 429:
+                message = {**message, "status": 200, "headers": [(b"X-Degraded", b"static")]}
+            await send(message)
+
+        await throttled(asked, receive, other)
+
+    recording = recorder(tmp_path)
+    app = RecorderMiddleware(replaced, recording)
+    await ask(app, scope())
+    await ask(app, scope())
+    assert [entry.decision for entry in kept(recording)] == ["admitted", "degraded"]
+
+
+async def test_the_strictest_of_several_throttles_is_told(tmp_path: Path) -> None:
+    inner = ThrottleMiddleware(hello, throttle=Throttle(Settings(user_limit="1/minute", gpu="none")))
+    outer = ThrottleMiddleware(inner, throttle=Throttle(Settings(gpu="none")))
+    recording = recorder(tmp_path)
+    app = RecorderMiddleware(outer, recording)
+    await ask(app, scope())
+    await ask(app, scope())
+    assert [entry.decision for entry in kept(recording)] == ["admitted", "limited"]
+
+
+@pytest.mark.parametrize(
+    ("value", "client"),
+    [
+        (b"00112233445566ff", "00112233445566ff"),
+        (b"a name", Identity(SECRET).of("client", "a name")),
+        (b"00112233445566FF", Identity(SECRET).of("client", "00112233445566FF")),
+    ],
+)
+async def test_a_client_that_is_stated(value: bytes, client: str, tmp_path: Path) -> None:
+    headers = [(b"x-client", value)]
+    entry = await one(recorder(tmp_path, client_header="X-Client"), scope(headers=headers))
+    assert entry.client == client
+    assert entry.headers == ()
+
+
+async def test_a_client_that_is_not_stated_or_has_no_address(tmp_path: Path) -> None:
+    entry = await one(recorder(tmp_path, client_header="x-client"), scope(client=None))
+    assert entry.client == Identity(SECRET).of("address", "unix")
+
+
+async def test_without_a_secret_clients_compare_with_no_other_recording(tmp_path: Path) -> None:
+    seen = {(await one(Recorder(tmp_path / "a.jsonl"), scope())).client for _ in range(2)}
+    assert len(seen) == 2
+
+
+async def test_a_client_is_recorded_wholly_or_not_at_all(tmp_path: Path) -> None:
+    recording = recorder(tmp_path, sample=0.3)
+    app = RecorderMiddleware(hello, recording)
+    for _ in range(2):
+        for n in range(200):
+            await ask(app, scope(client=(f"198.51.100.{n}", 1)))
+    counts: dict[str, int] = {}
+    for entry in kept(recording):
+        counts[entry.client] = counts.get(entry.client, 0) + 1
+        assert int(entry.client[:8], 16) / 2**32 < 0.3
+    assert set(counts.values()) == {2}
+    assert 30 < len(counts) < 90
+
+
+async def test_with_a_sample_of_nothing_nothing_is_recorded(tmp_path: Path) -> None:
+    recording = recorder(tmp_path, sample=0.0)
+    await ask(RecorderMiddleware(hello, recording), scope())
+    assert kept(recording) == []
+
+
+async def test_a_router_that_changes_the_scope_changes_no_record(tmp_path: Path) -> None:
+    async def routes(asked: Any, receive: Any, send: Any) -> None:
+        asked["path"], asked["root_path"], asked["raw_path"] = "/other", "/x", b"/other"
+        await hello(asked, receive, send)
+
+    assert (await one(recorder(tmp_path), scope("/api/a"), app=routes)).target == "/api/a"
+
+
+@pytest.mark.parametrize("broken", [{"headers": 5}, {"method": None}, {"path": None, "raw_path": None}])
+async def test_a_malformed_scope_costs_the_record_and_not_the_request(
+    broken: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    recording = recorder(tmp_path)
+    app = RecorderMiddleware(hello, recording)
+    for _ in range(2):
+        assert len(await ask(app, scope() | broken)) == 2
+    assert kept(recording) == []
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "a request could not be recorded"
+    ]
+
+
+@pytest.mark.parametrize("kind", ["websocket", "other"])
+async def test_other_connections_pass(kind: str, tmp_path: Path) -> None:
+    seen = []
+
+    async def app(asked: Any, receive: Any, send: Any) -> None:
+        seen.append((asked, receive, send))
+
+    recording = recorder(tmp_path)
+    call: tuple[Any, Any, Any] = ({"type": kind}, object(), object())
+    await RecorderMiddleware(app, recording)(*call)
+    assert seen == [call]
+    assert recording.file is None
+
+
+async def test_without_a_path_everything_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AUTOGLM_THROTTLE_RECORD_PATH", raising=False)
+    seen = []
+
+    async def app(asked: Any, receive: Any, send: Any) -> None:
+        seen.append((asked, receive, send))
+
+    middleware = RecorderMiddleware(app)
+    assert middleware.recorder is None
+    for kind in ("http", "lifespan", "websocket"):
+        call: tuple[Any, Any, Any] = ({"type": kind}, object(), object())
+        await middleware(*call)
+        assert seen.pop() == call
+
+
+async def lifespan(app: Any) -> list[dict[str, Any]]:
+    inbox = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return inbox.pop(0)
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    await app({"type": "lifespan"}, receive, send)
+    return sent
+
+
+async def lives(asked: Any, receive: Any, send: Any) -> None:
+    if asked["type"] != "lifespan":
+        await hello(asked, receive, send)
+        return
+    for phase in ("startup", "shutdown"):
+        await receive()
+        await send({"type": f"lifespan.{phase}.complete"})
+
+
+async def test_the_end_of_the_app_ends_the_recording(tmp_path: Path) -> None:
+    recording = recorder(tmp_path)
+    app = RecorderMiddleware(lives, recording)
+    assert len(await lifespan(app)) == 2
+    assert recording.counts == (0, 0, "closed")
+    assert "end" in (tmp_path / "a.jsonl").read_text().splitlines()[-1]
+    await ask(app, scope())
+    assert recording.counts.written == 0, "after its end nothing is recorded"
+    await lifespan(app)
+    assert recording.file == tmp_path / "a-2.jsonl"
+
+
+@pytest.mark.parametrize("settings", [{"RECORD_SAMPLE": "7"}, {"RECORD_PATH": "/no/such/folder/a.jsonl"}])
+async def test_a_fault_of_the_settings_fails_the_start(
+    settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in settings.items():
+        monkeypatch.setenv("AUTOGLM_THROTTLE_" + name, value)
+    middleware = RecorderMiddleware(lives)
+    (told,) = await lifespan(middleware)
+    assert told["type"] == "lifespan.startup.failed"
+    assert "RECORD" in told["message"] or "folder" in told["message"]
+    with pytest.raises((ConfigError, TrafficError)):
+        await ask(middleware, scope())
+
+
+def test_a_fault_of_the_settings_is_raised_where_no_server_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOGLM_THROTTLE_RECORD_SAMPLE", "7")
+    with pytest.raises(ConfigError):
+        RecorderMiddleware(hello)
