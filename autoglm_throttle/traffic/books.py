@@ -191,16 +191,34 @@ def _count(found: dict[Key, Row], plan: Plan, sheet: Sheet, kinds: Sequence[Kind
             row.statuses[status] += count
 
 
+BLOCK = 16_384
+"""Requests whose durations are gathered at a time, so that a long run needs little memory."""
+
+_Columns = tuple[list[float], list[float], list[float], list[float], list[float]]
+"""Response, service and first byte of the served, response and promise of the refused."""
+
+
 def _time(
     found: dict[Key, Row], plan: Plan, sheet: Sheet, groups: Sequence[int], limits_s: Mapping[Priority, float]
 ) -> None:
-    """The durations; one loop over all requests, so what it does for each is little."""
+    for start in range(0, len(plan), BLOCK):
+        columns = _gather(plan, sheet, groups, slice(start, start + BLOCK))
+        for place, lists in columns.items():
+            _record(found[Key(*place)], lists, limits_s.get(Priority(place[1])))
+
+
+def _gather(
+    plan: Plan, sheet: Sheet, groups: Sequence[int], block: slice
+) -> dict[tuple[int, int, int], _Columns]:
+    """The durations of a block; a loop over its requests, so what it does for each is little."""
     columns: defaultdict[tuple[int, int, int], _Columns] = defaultdict(lambda: ([], [], [], [], []))
-    durations = (sheet.response_s, sheet.service_s, sheet.first_byte_s, sheet.promised_s)
-    keys = zip(plan.segments, plan.priorities, map(groups.__getitem__, plan.kinds), strict=True)
+    keys = zip(
+        plan.segments[block], plan.priorities[block], map(groups.__getitem__, plan.kinds[block]), strict=True
+    )
+    four = (sheet.response_s, sheet.service_s, sheet.first_byte_s, sheet.promised_s)
     last_served, last_refused = Ending.DEGRADED.value, Ending.REJECTED.value
     for ending, key, response_s, service_s, first_byte_s, promised_s in zip(
-        sheet.endings, keys, *durations, strict=True
+        sheet.endings[block], keys, *(column[block] for column in four), strict=True
     ):
         if ending <= last_served:
             lists = columns[key]
@@ -211,16 +229,11 @@ def _time(
             lists = columns[key]
             lists[3].append(response_s)
             lists[4].append(promised_s)
-    for place, lists in columns.items():
-        _record(found[Key(*place)], lists, limits_s.get(Priority(place[1])))
-
-
-_Columns = tuple[list[float], list[float], list[float], list[float], list[float]]
-"""Response, service and first byte of the served, response and promise of the refused."""
+    return columns
 
 
 def _record(row: Row, lists: _Columns, limit_s: float | None) -> None:
     histograms = (row.response, row.service, row.first_byte, row.refusal, row.promised)
     for histogram, durations in zip(histograms, lists, strict=True):
         histogram.record_all(durations)
-    row.timely = len(lists[0]) if limit_s is None else sum(map(limit_s.__ge__, lists[0]))
+    row.timely += len(lists[0]) if limit_s is None else sum(map(limit_s.__ge__, lists[0]))

@@ -15,8 +15,8 @@ from itertools import accumulate
 DIGITS = 8
 """Significant binary digits: the error is below 1/128, finer than two runs ever agree."""
 
-_SHIFTS = [max(0, length - DIGITS) for length in range(64)]
-"""By bit length: how many digits to drop."""
+_MASKS = [-1 << max(0, length - DIGITS) for length in range(64)]
+"""By bit length: keeps the leading digits. 63 digits of microseconds are 292 000 years."""
 
 
 class Histogram:
@@ -33,11 +33,9 @@ class Histogram:
         """Count one duration in seconds; a negative one counts as 0."""
         micros = int(duration_s * 1e6) if duration_s > 0.0 else 0
         self._sum_us += micros
-        surplus = micros.bit_length() - DIGITS
-        if surplus > 0:
-            micros = (micros >> surplus) << surplus
-        self._counts[micros] += 1
-        self._largest_s = max(self._largest_s, duration_s)
+        self._counts[micros & _MASKS[micros.bit_length()]] += 1
+        if duration_s > self._largest_s:
+            self._largest_s = duration_s
 
     def record_all(self, durations_s: Sequence[float]) -> None:
         """Count many durations in seconds at once, each as `record` does; a third of the work.
@@ -52,9 +50,9 @@ class Histogram:
         micros = [int(duration_s * 1e6) for duration_s in durations_s]
         if min(micros) < 0:
             micros = [max(0, value) for value in micros]
-        shifts = _SHIFTS
+        masks = _MASKS
         self._sum_us += sum(micros)
-        self._counts.update([value >> (by := shifts[value.bit_length()]) << by for value in micros])
+        self._counts.update([value & masks[value.bit_length()] for value in micros])
         longest_s = max(durations_s)
         self._largest_s = max(self._largest_s, longest_s)
 

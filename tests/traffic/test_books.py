@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 
 from autoglm_throttle.model import Priority
+from autoglm_throttle.traffic import books
 from autoglm_throttle.traffic.books import Books, Key, Kind, Row, rows
 from autoglm_throttle.traffic.ending import Ending
 from autoglm_throttle.traffic.histogram import Histogram
@@ -80,6 +81,17 @@ def test_adding_up_by_columns_is_adding_up_one_by_one(result: Result) -> None:
 
 
 @given(runs)
+def test_adding_up_in_blocks_is_adding_up_at_once(result: Result) -> None:
+    at_once = rows(result.load.plan, result.sheet, KINDS, LIMITS_S)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(books, "BLOCK", 3)
+        in_blocks = rows(result.load.plan, result.sheet, KINDS, LIMITS_S)
+    assert {key: plainly(row) for key, row in in_blocks.items()} == {
+        key: plainly(row) for key, row in at_once.items()
+    }
+
+
+@given(runs)
 def test_every_planned_request_is_in_exactly_one_place(result: Result) -> None:
     total = Books(result.load.plan, result.sheet).total()
     assert total.planned == len(result.load.plan)
@@ -92,9 +104,9 @@ def test_every_planned_request_is_in_exactly_one_place(result: Result) -> None:
 
 @given(runs)
 def test_books_have_a_row_for_every_segment_and_priority(result: Result) -> None:
-    books = result.books
-    assert set(books.rows) == {(segment, priority) for segment in (0, 1) for priority in Priority}
-    assert {key: row.planned for key, row in books.rows.items()} == result.load.plan.planned()
+    told = result.books
+    assert set(told.rows) == {(segment, priority) for segment in (0, 1) for priority in Priority}
+    assert {key: row.planned for key, row in told.rows.items()} == result.load.plan.planned()
 
 
 def test_a_request_that_is_still_open_is_planned_and_nothing_else() -> None:
