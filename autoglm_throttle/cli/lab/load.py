@@ -7,17 +7,29 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from autoglm_throttle.cli.lab import load_asked
+from autoglm_throttle.cli.lab import load_asked, load_run
 from autoglm_throttle.cli.lab.compare import compare_files
 from autoglm_throttle.cli.lab.faults import USAGE, Unusable
-from autoglm_throttle.traffic.arrivals import GRAMMAR
 from autoglm_throttle.traffic.errors import TrafficError
 
 INTERRUPTED: Final = 130
 
+SHAPES: Final = (
+    "fixed:RATE:TIME                  one rate",
+    "step:R1,R2,...:TIME              these rates, each for TIME",
+    "step:FROM:TO:STEPS:TIME          equal steps, each for TIME",
+    "spike:BASE:PEAK:BASE_TIME:PEAK_TIME",
+    "                                 a rate, a higher one, the first again",
+    "ramp:FROM:TO:TIME                a rate that grows or falls evenly",
+    "users:N:TIME[:THINK]             users who wait for each answer, and think (closed loop)",
+    "users:FROM:TO:STEPS:TIME         the same in equal steps",
+    "trace:PATH                       the times of a recording, or a CSV of token numbers with its requests",
+)
+
 EXAMPLES: Final = """\
 shapes:
-  {grammar}
+{shapes}
+  rates are requests/s; durations take ms, s or m
 
 examples:
   autoglm-throttle load http://127.0.0.1:8000/v1/predict --shape fixed:100:30s
@@ -38,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "autoglm-throttle load URL --shape SHAPE [options]\n       autoglm-throttle load compare A B"
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = EXAMPLES.format(grammar=GRAMMAR)
+    parser.epilog = EXAMPLES.format(shapes="\n".join(f"  {line}" for line in SHAPES))
     parser.add_argument(
         "words", metavar="URL", nargs="+", help="of the service; or compare and the JSON of two reports"
     )
@@ -80,7 +92,4 @@ def _run(args: argparse.Namespace) -> int:
         return compare_files(words[1:], args.format)
     if len(words) != 1:
         raise Unusable([f"URL: one service is loaded at a time, not {' '.join(words)}"])
-    asked = load_asked.read(args, words[0])
-    from autoglm_throttle.cli.lab import load_run
-
-    return load_run.run(asked)
+    return load_run.run(load_asked.read(args, words[0]))

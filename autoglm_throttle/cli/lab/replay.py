@@ -5,16 +5,18 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from autoglm_throttle.cli.lab import replay_asked
 from autoglm_throttle.cli.lab.load import guarded
 from autoglm_throttle.cli.lab.replay_asked import Asked
+from autoglm_throttle.cli.lab.running import carry_out
+from autoglm_throttle.cli.lab.telling import facts, tell
 from autoglm_throttle.cli.output import FINE, PROBLEM_FOUND, write
-
-if TYPE_CHECKING:
-    from autoglm_throttle.traffic.replay import Replay
-    from autoglm_throttle.traffic.result import Result
+from autoglm_throttle.traffic.arrivals import timetable
+from autoglm_throttle.traffic.replay import Manner, Replay, differences, exceeds, open_replay, told
+from autoglm_throttle.traffic.report import make
+from autoglm_throttle.traffic.result import Result
 
 EXAMPLES: Final = """\
 examples:
@@ -50,10 +52,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(asked: Asked) -> int:
-    from autoglm_throttle.cli.lab.running import carry_out
-    from autoglm_throttle.traffic.arrivals import timetable
-    from autoglm_throttle.traffic.replay import Manner, open_replay
-
     manner = Manner(
         bodies=asked.fill, priority_header=asked.sending.target.priority_header, decided=asked.decided
     )
@@ -71,10 +69,6 @@ def _run(asked: Asked) -> int:
 
 def _tell(asked: Asked, played: Replay, result: Result) -> int:
     """The report, the comparison with the recording, and the exit status."""
-    from autoglm_throttle.cli.lab.telling import facts, tell
-    from autoglm_throttle.traffic.replay import differences, exceeds, told
-    from autoglm_throttle.traffic.report import make
-
     found = differences(played, result)
     known = facts(asked.judging, asked.played, asked.command, result.effort.loop)
     report = make(result, replace(known, arrivals="recorded", replay=found))

@@ -24,12 +24,14 @@ def _mean(values: list[float]) -> float:
 
 NUMBERS: Final[tuple[tuple[str, str, Callable[[list[float]], float]], ...]] = (
     ("factor_ratio", "factor_ratio", min),
+    ("inflight", "active_requests", sum),
     ("inflight", "inflight_requests", sum),
     ("waiting", "queued_requests", sum),
     ("gpu_utilization_ratio", "gpu_utilization_ratio", _mean),
     ("gpu_power_w", "gpu_power_watts", sum),
 )
-"""Number of the report, name of the metric, and how its series become one."""
+"""Number of the report, name of the metric, and how its series become one. The last one told counts: the
+policy ``fixed`` has no gate, and so no ``inflight_requests``."""
 
 _USED: Final = PREFIX + "gpu_memory_used_bytes"
 _TOTAL: Final = PREFIX + "gpu_memory_total_bytes"

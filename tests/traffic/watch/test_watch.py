@@ -251,6 +251,13 @@ def test_no_url(url: str) -> None:
         MetricsLook(url)
 
 
+def test_without_a_gate_the_admitted_are_those_inside() -> None:
+    active = [Series("autoglm_throttle_active_requests", {"priority": name}, 2.0) for name in ("high", "low")]
+    gate = Series("autoglm_throttle_inflight_requests", {}, 7.0)
+    assert metrics_page.numbers(active) == {"inflight": 4.0}
+    assert metrics_page.numbers([gate, *active]) == {"inflight": 7.0}
+
+
 def test_memory_without_a_total_is_no_ratio() -> None:
     assert metrics_page.numbers([Series("autoglm_throttle_gpu_memory_used_bytes", {}, 1.0)]) == {}
 

@@ -1,0 +1,322 @@
+"""``load`` against a real service, each way it can end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from autoglm_throttle.traffic.trace import HEADER
+from tests.cli.lab.conftest import CAPACITY_RPS, Run, Start, finished, process, valid
+from tests.servers.server import Server
+
+pytestmark = pytest.mark.server
+
+SOON = ("--shape", "fixed:100:1s", "--quiet")
+FULL = ("--slo", "p99<2s,error<1%,rps>=50/s")
+
+
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def test_0_all_objectives_hold(url: str, tmp_path: Path) -> None:
+    told, page = tmp_path / "r.json", tmp_path / "r.html"
+    words = ("--shape", "step:50,100:1s", "--json", told, "--html", page, "--header", "authorization: s3cr3t")
+    done = valid(lambda: finished(process("load", url, *words, *FULL)))
+    assert (done.status, done.err) == (0, "")
+    assert "all objectives hold" in done.out
+    document = json.loads(told.read_text())
+    assert document["verdict"]["status"] == 0
+    assert document["totals"]["classes"]["ok"] == document["totals"]["planned"] == 150
+    assert [part["name"] for part in document["segments"]] == ["50/s", "100/s"]
+    assert document["load"]["shape"] == "step:50,100:1s"
+    assert document["load"]["mix"] == {"high": 10.0, "mid": 30.0, "low": 60.0}
+    assert document["about"]["command"].startswith(f"autoglm-throttle load {url} --shape step:50,100:1s")
+    HTMLParser().feed(page.read_text())
+    assert "<svg" in page.read_text()
+    assert "s3cr3t" not in told.read_text() + page.read_text() + done.out
+
+
+def test_1_an_objective_failed(url: str) -> None:
+    done = valid(lambda: finished(process("load", url, *SOON, "--slo", "p99<10us,error<1%")))
+    assert done.status == 1
+    assert "p99<10us" in done.out.splitlines()[1]
+
+
+def test_2_nobody_answers() -> None:
+    port = closed_port()
+    done = finished(process("load", f"http://127.0.0.1:{port}", *SOON))
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith("autoglm-throttle load: ")
+    assert f"127.0.0.1:{port}" in done.err
+
+
+def test_2_every_fault_of_the_arguments() -> None:
+    done = finished(process("load", "ftp://x", "--shape", "x", "--mix", "y", "--timeout", "0"))
+    assert (done.status, done.out) == (2, "")
+    lines = done.err.splitlines()
+    assert all(line.startswith("autoglm-throttle load: ") for line in lines)
+    assert {line.split(": ")[1] for line in lines} == {"URL", "--shape", "--mix", "--timeout"}
+
+
+def test_2_not_this_machine(run: Run) -> None:
+    done = run("load", "http://192.0.2.1/", *SOON)
+    assert (done.status, done.out) == (2, "")
+    assert done.err == (
+        "autoglm-throttle load: URL: 192.0.2.1 is not this machine: add --yes if you may load it\n"
+    )
+
+
+def test_2_the_package_of_the_extra_is_missing(url: str) -> None:
+    done = finished(process("load", url, *SOON, code="import sys; sys.modules['httptools'] = None"))
+    assert (done.status, done.out) == (2, "")
+    assert "this needs httptools: pip install" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_3_the_generator_could_not_do_it(url: str) -> None:
+    """Five requests in a microsecond: no interpreter can, although most are only dropped."""
+    done = finished(
+        process(
+            "load",
+            url,
+            "--shape",
+            "fixed:5000000:40ms",
+            "--max-inflight",
+            "20",
+            "--slo",
+            "done<=1",
+            "--quiet",
+        )
+    )
+    assert done.status == 3
+    assert done.out.splitlines()[1].startswith("not valid: ")
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_130_stopped_by_the_keyboard(times: int, url: str, tmp_path: Path) -> None:
+    told, page = tmp_path / "r.json", tmp_path / "r.html"
+    words = ("--shape", "fixed:50:60s", "--json", told, "--html", page)
+    command = (sys.executable, "-m", "autoglm_throttle", "load", url, *map(str, words))
+    master, terminal = os.openpty()  # its progress tells when it sends
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=terminal, text=True) as child:
+        os.close(terminal)
+        seen = b""
+        while b"sent" not in seen:
+            seen += os.read(master, 1000)
+        for _ in range(times):
+            child.send_signal(signal.SIGINT)
+        out, _ = child.communicate(timeout=30)
+    os.close(master)
+    assert child.returncode == 130
+    assert "interrupted" in out
+    document = json.loads(told.read_text())
+    assert document["verdict"]["aborted"] is True
+    assert 0 < document["totals"]["unsent"] < document["totals"]["planned"] == 3000
+    assert "Interrupted" in page.read_text()
+
+
+def test_a_dry_run_sends_nothing(run: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        done = run(
+            "load",
+            f"{address}/base",
+            "--shape",
+            "step:10,20:2s",
+            "--dry-run",
+            "--route",
+            "POST /a=3",
+            "--route",
+            "GET /b",
+        )
+        assert (done.status, done.err) == (0, "")
+        assert f"nothing is sent; this would go to {address}/base" in done.out
+        assert "75.0% POST /a\n  25.0% GET /b" in done.out
+        assert "10/s" in done.out
+        assert [line.split()[:2] for line in done.out.splitlines()[-4:]] == [
+            ["0", "10"],
+            ["1", "10"],
+            ["2", "20"],
+            ["3", "20"],
+        ]
+        users = run("load", address, "--shape", "users:3:2s", "--dry-run")
+        assert "3 users for 2 s" in users.out
+        search = run("load", address, "--find-peak", "10:20:3s", "--slo", "p99<1s", "--dry-run")
+        assert "trials of 3 s at 10/s, 20/s and rates between them" in search.out
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
+def test_an_objective_about_a_segment_that_there_is_not(url: str, run: Run) -> None:
+    done = run("load", url, *SOON, "--slo", "p99@peak<1s")
+    assert (done.status, done.out) == (2, "")
+    assert "no such segment: p99@peak<1s" in done.err
+
+
+def test_routes_costs_and_callers(url: str, run: Run) -> None:
+    base = url.removesuffix("/predict")
+    words = (
+        "--route",
+        "POST /predict=50",
+        "--route",
+        "/generate=50",
+        "--cost",
+        "/generate=4",
+        "--clients",
+        "5",
+    )
+    done = run("load", base, *SOON, *words, "--format", "json", "--arrivals", "poisson", "--seed", "7")
+    assert done.status == 0
+    found = done.document
+    assert found["load"]["requests"] == ["POST /predict", "POST /generate"]
+    assert (found["load"]["arrivals"], found["load"]["seed"], found["load"]["clients"]) == ("poisson", 7, 5)
+    costs = [part["tally"]["cost"]["planned"] / part["tally"]["planned"] for part in found["requests"]]
+    assert costs == [1.0, 4.0]
+    assert found["totals"]["statuses"] == {"200": found["totals"]["planned"]}
+
+
+def test_users_who_wait(url: str, run: Run) -> None:
+    done = run("load", url, "--shape", "users:5:1s:50ms", "--quiet", "--format", "json")
+    assert done.status == 0
+    assert done.document["load"]["loop"] == "closed"
+    assert 20 <= done.document["totals"]["classes"]["ok"] <= 100
+
+
+def test_several_processes(url: str, run: Run) -> None:
+    done = run("load", url, *SOON, "--processes", "2", "--connections", "8", "--format", "json")
+    assert done.document["generator"]["processes"] == 2
+    assert done.document["totals"]["classes"]["ok"] == 100
+
+
+def test_a_trace_of_token_numbers(url: str, run: Run, tmp_path: Path) -> None:
+    rows = [f"2023-11-16 18:15:4{second}.6805900,{100 + second},{5 + second}" for second in range(5)]
+    (tmp_path / "t.csv").write_text("\r\n".join([HEADER, *rows]))
+    words = ("--quiet", "--format", "json")
+    done = run("load", url.removesuffix("/v1/predict"), "--shape", "trace:t.csv", "--speed", "10", *words)
+    assert done.status == 0
+    assert done.document["load"]["planned"] == 5
+    assert done.document["load"]["duration_s"] == pytest.approx(0.4)
+    assert set(done.document["load"]["requests"]) == {"POST /v1/predict"}
+    dry = run("load", url, "--shape", "trace:t.csv", "--rate", "1", "--dry-run")
+    assert "5 different requests, by the trace" in dry.out
+    assert "4 s" in dry.out
+
+
+def test_a_trace_that_is_not_there(url: str, run: Run) -> None:
+    done = run("load", url, "--shape", "trace:nowhere.csv", "--quiet")
+    assert done.status == 2
+    assert "nowhere.csv" in done.err
+
+
+def test_two_reports_side_by_side(url: str, run: Run, tmp_path: Path) -> None:
+    for name, rate in (("a", 40), ("b", 80)):
+        assert (
+            run("load", url, "--shape", f"fixed:{rate}:500ms", "--quiet", "--json", f"{name}.json").status
+            == 0
+        )
+    done = run("load", "compare", "a.json", "b.json")
+    assert (done.status, done.err) == (0, "")
+    assert done.out.startswith("A: autoglm-throttle load")
+    assert "note: not the same shape: fixed:40:500ms and fixed:80:500ms" in done.out
+    rows = run("load", "compare", "a.json", "b.json", "--format", "json").document["rows"]
+    assert next(row["ratio"] for row in rows if row["metric"] == "answers") == pytest.approx(2.0)
+
+
+def test_what_cannot_be_compared(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("{}")
+    (tmp_path / "y.json").write_bytes(b"\xff")
+    done = run("load", "compare", "x.json", "nowhere.json", "--format", "xml")
+    assert done.status == 2
+    assert "compare: x.json: this is no report" in done.err
+    assert "compare: nowhere.json: No such file" in done.err
+    assert "--format: 'xml'" in done.err
+    assert "y.json: not a text" in run("load", "compare", "y.json", "y.json").err
+    assert "takes the JSON of two reports" in run("load", "compare", "x.json").err
+    assert "one service is loaded at a time" in run("load", "http://a", "http://b").err
+
+
+def test_the_greatest_rate_is_found(url: str, run: Run) -> None:
+    words = ("--find-peak", "200:800:700ms", "--slo", "p99<100ms,error<1%", "--quiet", "--json", "peak.json")
+    done = run("load", url, *words)
+    assert done.status == 0, done.err
+    last = done.out.splitlines()[-1]
+    assert last.startswith("peak: the objectives hold at ")
+    rate_rps = float(last.split()[5].removesuffix("/s"))
+    assert 0.5 * CAPACITY_RPS <= rate_rps <= 1.4 * CAPACITY_RPS
+    document = json.loads(Path("peak.json").read_text())
+    assert document["load"]["planned"] == pytest.approx(0.7 * rate_rps, abs=1.0)
+    assert document["verdict"]["status"] == 0
+    assert document["title"].endswith(last.removeprefix("peak: "))
+    assert f"{rate_rps:g}/s: all objectives hold" in done.err
+
+
+def test_a_service_that_cannot_do_even_the_least(url: str, run: Run) -> None:
+    done = run("load", url, "--find-peak", "10:20:200ms", "--slo", "p99<1us", "--quiet")
+    assert done.status == 1
+    assert "the objectives do not hold even at 10/s" in done.out
+
+
+def test_a_watched_process_that_dies_ends_nothing(url: str, run: Run, service: Server) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as watched:
+        killer = threading.Timer(1.5, watched.kill)
+        killer.start()
+        words = ("--watch", watched.pid, "--metrics", f"http://127.0.0.1:{closed_port()}")
+        done = run("load", url, "--shape", "fixed:20:3s", "--quiet", "--format", "json", *words)
+        killer.join()
+    assert done.status == 0
+    assert f"not watched: process {watched.pid} has ended" in done.err
+    assert "not watched: metrics of 127.0.0.1:" in done.err
+    assert 1 <= len(done.document["watched"]) <= 2
+    assert all(row["rss_bytes"] > 0 for row in done.document["watched"])
+    assert done.document["totals"]["classes"]["ok"] == 60
+
+
+def test_what_a_throttle_tells_stands_in_the_report(start: Start, run: Run) -> None:
+    server = start(GPU="none", POLICY="fixed", RATE_LOW_RPS="5")
+    words = ("--metrics", f"http://127.0.0.1:{server.port}", "--mix", "high=20,low=80", "--html", "r.html")
+    done = run(
+        "load",
+        f"http://127.0.0.1:{server.port}/v1/predict",
+        "--shape",
+        "fixed:50:2s",
+        "--quiet",
+        "--format",
+        "json",
+        *words,
+    )
+    assert (done.status, done.err) == (0, "")
+    found = done.document
+    assert found["priorities"]["high"]["classes"]["ok"] == found["priorities"]["high"]["planned"]
+    assert found["priorities"]["low"]["classes"]["limited"] > 40
+    assert found["priorities"]["low"]["reasons"] == {
+        "rate:low": found["priorities"]["low"]["classes"]["limited"]
+    }
+    assert all(row["factor_ratio"] == 1.0 and "inflight" in row for row in found["watched"])
+    assert 1 <= len(found["watched"]) <= 3
+    assert Path("r.html").is_file()
+
+
+def test_a_report_that_cannot_be_kept_is_still_told(
+    url: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    done = run("load", url, "--shape", "fixed:20:200ms", "--quiet", "--json", "r.json")
+    assert done.status == 2
+    assert done.err == "r.json cannot be written: No space left on device\n"
+    assert "objectives" in done.out

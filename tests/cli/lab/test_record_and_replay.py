@@ -1,0 +1,258 @@
+"""``record`` and ``replay``: a service is recorded, the file is looked at, converted and played again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from autoglm_throttle.traffic.record import Entry
+from autoglm_throttle.traffic.record.heading import End, Heading
+from tests.cli.lab.conftest import Run, Start
+from tests.servers.server import Server
+
+SECRET = "planted-secret-planted-secret-0123456789"
+KEYS = ("--identity-header", "x-api-key", "--clients", "4")
+
+
+def recording(path: Path, *entries: Entry) -> Path:
+    lines = [Heading(start="2026-11-22T00:00:00+00:00", library="0").to_line()]
+    lines += [entry.to_line() for entry in entries] + [End("closed", 0).to_line()]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def entry(number: int, t_s: float, **named: object) -> Entry:
+    usual = {
+        "method": "POST",
+        "target": "/v1/predict",
+        "status": 200,
+        "ms": 5.0,
+        "priority": "mid",
+        "decision": "admitted",
+    }
+    return Entry(id=number, t_s=t_s, **(usual | named))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def recorded(start: Start, run: Run, tmp_path: Path) -> tuple[Path, Server]:
+    """A recording of 100 requests, a part of which was limited, and the service behind the same throttle."""
+    limits = {"GPU": "none", "POLICY": "fixed", "RATE_LOW_RPS": "20", "PRIORITY_HEADER_TRUST": "any"}
+    settings = limits | {"KEY_SECRET": SECRET, "IDENTITY": "header:x-api-key"}
+    server = start(**settings, RECORD_PATH=str(tmp_path / "traffic.jsonl"), RECORD_BODY="full")
+    url = f"http://127.0.0.1:{server.port}/v1/predict"
+    done = run("load", url, "--shape", "fixed:100:1s", "--quiet", *KEYS)
+    assert done.status == 0, done.err
+    server.stop()
+    return tmp_path / "traffic.jsonl", start(**settings)
+
+
+@pytest.mark.server
+def test_what_was_recorded_is_told_and_played_again(recorded: tuple[Path, Server], run: Run) -> None:
+    path, server = recorded
+    told = run("record", "info", path, "--format", "json")
+    assert told.status == 0, told.err
+    assert (told.document["requests"], told.document["clients"]) == (100, 4)
+    assert told.document["decisions"]["limited rate"] > 10
+    assert told.document["end"] == {"reason": "closed", "dropped": 0}
+    assert "requests   100 in" in run("record", "info", path).out
+    checked = run("record", "check", path)
+    assert (checked.status, checked.out) == (0, "100 requests, nothing found\n")
+
+    url = f"http://127.0.0.1:{server.port}"
+    Path("b.json").write_text("{}")  # of requests that were refused nobody has read the body
+    words = (
+        "--body",
+        "b.json",
+        "--quiet",
+        "--identity-header",
+        "x-api-key",
+        "--json",
+        "r.json",
+        "--slo",
+        "error<1%",
+    )
+    done = run("replay", path, url, *words, "--check", "20%")
+    assert done.status == 0, done.out + done.err
+    assert "ended otherwise" in done.out
+    document = json.loads(Path("r.json").read_text())
+    found = document["replay"]
+    assert found["requests"] == document["load"]["planned"] == 100
+    assert found["decisions"]["limited"]["recorded"] == told.document["decisions"]["limited rate"]
+    assert document["load"]["arrivals"] == "recorded"
+    assert document["load"]["shape"].startswith(str(path))
+
+    fast = run("replay", path, url, *words, "--speed", "20", "--sample", "50%", "--loop", "2", "--dry-run")
+    assert fast.status == 0
+    assert f"nothing is sent; this would go to {url}" in fast.out
+
+
+@pytest.mark.server
+def test_a_replay_that_ends_otherwise_fails_its_check(service: Server, run: Run, tmp_path: Path) -> None:
+    refused = {"status": 429, "decision": "limited", "reason": "rate"}
+    path = recording(tmp_path / "r.jsonl", *(entry(number, number / 50, **refused) for number in range(20)))
+    url = f"http://127.0.0.1:{service.port}"
+    done = run("replay", path, url, "--quiet", "--check", "0.5")
+    assert done.status == 1
+    assert "failed: --check 50.00%" in done.out
+    assert "20 of 20 requests (100.00 %) ended otherwise" in done.out
+    assert run("replay", path, url, "--quiet", "--check", "1").status == 0
+
+
+@pytest.mark.server
+def test_a_file_that_tells_of_no_answers(service: Server, run: Run, tmp_path: Path) -> None:
+    path = recording(
+        tmp_path / "r.jsonl", *(entry(number, number / 50, status=0, decision="") for number in range(5))
+    )
+    done = run("replay", path, f"http://127.0.0.1:{service.port}", "--quiet")
+    assert done.status == 0
+    assert "tells of no answers to compare with" in done.out
+
+
+def test_every_fault_of_a_replay(run: Run) -> None:
+    wrong = (
+        "--speed",
+        "0",
+        "--rate",
+        "x",
+        "--loop",
+        "0",
+        "--duration",
+        "x",
+        "--max-gap",
+        "-1",
+        "--sample",
+        "2",
+    )
+    more = ("--from", "x", "--to", "y", "--body", "nowhere", "--check", "x", "--timeout", "0")
+    done = run("replay", "nowhere.jsonl", "http://192.0.2.1", *wrong, *more)
+    assert (done.status, done.out) == (2, "")
+    lines = done.err.splitlines()
+    assert all(line.startswith("autoglm-throttle replay: ") for line in lines)
+    told = {line.split(": ")[1] for line in lines}
+    assert told >= {word for word in (*wrong, *more) if word.startswith("--")} | {"FILE", "URL"}
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (("--loop", "forever"), "what is played: a replay that goes on forever needs a duration"),
+        (("--speed", "2", "--rate", "5"), "what is played: speed and rate cannot both be given"),
+        (("--from", "5s", "--to", "1s"), "what is played: an interval begins"),
+        (("--fill", "--slo", "p99@peak<1s"), "no such segment"),
+        ((), "1 requests have a body that was not kept"),
+        (("--fill", "--body", "r.jsonl"), "--fill: missing bodies are filled"),
+    ],
+)
+def test_a_replay_that_cannot_be(words: tuple[str, ...], fault: str, run: Run, tmp_path: Path) -> None:
+    path = recording(tmp_path / "r.jsonl", entry(1, 0.0, body_len=7), entry(2, 1.0))
+    done = run(
+        "replay",
+        path,
+        "http://127.0.0.1:9",
+        *words,
+    )
+    assert (done.status, done.out) == (2, "")
+    assert fault in done.err
+
+
+def test_a_secret_in_a_recording_is_found_and_not_shown(run: Run, tmp_path: Path) -> None:
+    path = recording(
+        tmp_path / "r.jsonl",
+        entry(1, 0.0, headers=(("authorization", f"Bearer {SECRET}"),)),
+        entry(2, 0.1, target=f"/x?password={SECRET}"),
+    )
+    done = run("record", "check", path)
+    assert done.status == 1
+    assert "line 2, headers: authorization says who asks" in done.out
+    assert SECRET not in done.out
+    found = run("record", "check", path, "--format", "json")
+    assert (found.status, found.document["ok"], found.document["entries"]) == (1, False, 2)
+    assert found.document["count"] == sum(found.document["sorts"].values()) >= 3
+
+
+@pytest.mark.parametrize("command", ["info", "check"])
+def test_what_is_no_recording(command: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("nonsense\n")
+    done = run("record", command, "x")
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith("autoglm-throttle record: x: no recording of this library")
+    assert run("record", command, "nowhere").status == 2
+
+
+def test_a_truncated_recording_is_told(run: Run, tmp_path: Path) -> None:
+    path = recording(tmp_path / "r.jsonl", entry(1, 0.0), entry(2, 2.0))
+    text = path.read_text().splitlines()
+    path.write_text("\n".join(text[:2]) + '\n{"v":1,"t":5')
+    done = run("record", "info", path, "--format", "json")
+    assert (done.status, done.document["end"], done.document["faults"]["count"]) == (0, None, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "to"), [("t.har", None), ("t.gor", None), ("t.json", "vegeta"), ("t.har.gz", None)]
+)
+def test_there_and_back(name: str, to: str | None, run: Run, tmp_path: Path) -> None:
+    entries = [entry(number, number / 4, headers=(("x-priority", "high"),)) for number in range(4)]
+    path = recording(tmp_path / "r.jsonl", *entries)
+    base = ("--base-url", "http://127.0.0.1:1", *(("--to", to) if to else ()))
+    out = run("record", "convert", path, name, *base)
+    assert (out.status, out.err) == (0, "")
+    assert out.out.startswith("4 requests written")
+    times = ("--shape", "fixed:4:1s", "--arrivals", "uniform") if to == "vegeta" else ()
+    back = run("record", "convert", name, "back.jsonl", "--from", to or name.split(".")[1], *times)
+    assert back.status == 0, back.err
+    told = run("record", "info", "back.jsonl", "--format", "json").document
+    assert (told["requests"], told["span_s"]) == (4, 0.75)
+
+
+def test_an_import_is_redacted(run: Run, tmp_path: Path) -> None:
+    target = {"method": "POST", "url": f"http://x/users/7?key={SECRET}&keep=1", "body": "aGk="}
+    target["header"] = {"Authorization": [SECRET], "X-Trace": ["t"], "Accept": ["*/*"]}  # type: ignore[assignment]
+    (tmp_path / "t.json").write_text(json.dumps(target))
+    kept = (
+        "--allow-header",
+        "x-trace",
+        "--keep-query",
+        "keep",
+        "--mask-path",
+        "/users/{id}",
+        "--bodies",
+        "full",
+    )
+    done = run("record", "convert", "t.json", "r.jsonl", "--shape", "fixed:1:1s", *kept)
+    assert done.status == 0, done.err
+    text = (tmp_path / "r.jsonl").read_text()
+    assert SECRET not in text
+    found = json.loads(text.splitlines()[1])
+    assert found["target"] == "/users/*?*=*&keep=1" or found["target"] == "/users/*?key=*&keep=1"
+    assert found["body_b64"] == "aGk="
+    assert ["x-trace", "t"] in found["headers"]
+
+
+def test_every_fault_of_a_conversion(run: Run, tmp_path: Path) -> None:
+    recording(tmp_path / "r.jsonl", entry(1, 0.0, body_len=5))
+    wrong = (
+        "--from",
+        "x",
+        "--to",
+        "y",
+        "--base-url",
+        "x",
+        "--body",
+        "nowhere",
+        "--bodies",
+        "x",
+        "--shape",
+        "x",
+    )
+    done = run("record", "convert", "r.jsonl", "o", *wrong, "--arrivals", "x", "--mask-path", "/x")
+    assert (done.status, done.out) == (2, "")
+    told = {line.split(": ")[1] for line in done.err.splitlines()}
+    assert told == {word for word in wrong if word.startswith("--")} | {
+        "--arrivals",
+        "--allow-header, --mask-path",
+    }
+    assert "say what o is to be" in run("record", "convert", "r.jsonl", "o").err
+    assert "1 requests have a body" in run("record", "convert", "r.jsonl", "o.gor").err
+    assert not (tmp_path / "o.gor").exists()
