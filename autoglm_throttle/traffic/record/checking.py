@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote_plus
@@ -18,9 +19,12 @@ from autoglm_throttle.traffic.record.reading import FAULTS_SHOWN, open_recording
 RANDOM_AT_LEAST: Final = 20
 """Characters of a word that looks drawn at random; 20 of base 62 are 119 bits, and keys are longer."""
 
-BITS_AT_LEAST: Final = 3.5
-"""Shannon entropy per character of such a word. English words of that length have less and no digits; 20
-random hex digits have 3.6 on average."""
+BITS_AT_LEAST: Final = 3.0
+"""Shannon entropy per character of such a word: random hex digits have 3.5 at 32 characters."""
+
+CHANGES_AT_LEAST: Final = 0.25
+"""Share of its neighbours that are of different sorts (small, capital, digit): 0.62 in base 62 and 0.47 in
+hex digits on average; names of things with a number in them have less."""
 
 _KNOWN: Final = {
     "a bearer token": re.compile(r"\bbearer\s+[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE),
@@ -136,8 +140,13 @@ def _guessed(text: str) -> Iterator[str]:
 
 
 def _random(word: str) -> bool:
-    """Whether a long word looks drawn: letters and digits, and hardly any of them twice."""
-    if not (re.search(r"[0-9]", word) and re.search(r"[A-Za-z]", word)):
+    """Whether a long word looks drawn: letters and digits in no order."""
+    sorts = "".join(
+        "d" if letter.isdigit() else "u" if letter.isupper() else "l" for letter in word if letter.isalnum()
+    )
+    if "d" not in sorts or not sorts.strip("d"):
         return False
+    changes = sum(before != after for before, after in pairwise(sorts)) / (len(sorts) - 1)
     shares = [count / len(word) for count in Counter(word).values()]
-    return -sum(share * math.log2(share) for share in shares) >= BITS_AT_LEAST
+    bits = -sum(share * math.log2(share) for share in shares)
+    return changes >= CHANGES_AT_LEAST and bits >= BITS_AT_LEAST

@@ -53,7 +53,7 @@ KEY = "Zq7Xw2Kj9Vb4Nm8Tr5Ys"
         ({"target": f"/users/{KEY}"}, "target: a long random string"),
         ({"target": f"/a?b={KEY.replace('X', '%58')}"}, "target: a long random string"),
         ({"target": "/a?b=bearer+abcdefgh1"}, "target: a bearer token"),
-        ({"target": "/a/eyJhbGciOi.eyJzdWIi.x"}, "target: a JSON web token"),
+        ({"target": "/a/eyJhbGciOiJ9.eyJzdWIi.x"}, "target: a JSON web token"),
         ({"target": "/a/sk-abcdefgh"}, "target: a key with a known prefix"),
         ({"target": "/a?password=1"}, "target: a parameter with the name of a secret"),
         ({"target": "/a?b=1&api_key=1"}, "target: a parameter with the name of a secret"),
