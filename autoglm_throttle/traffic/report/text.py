@@ -6,6 +6,7 @@ import json
 from typing import NoReturn, cast
 
 from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.report.form import misfit
 from autoglm_throttle.traffic.report.schema import KIND, SCHEMA, Document
 
 
@@ -26,7 +27,8 @@ def loads(text: str) -> Document:
     """Read a report.
 
     Raises:
-        TrafficError: no JSON, no report, a part missing, or a schema that this version does not know.
+        TrafficError: no JSON, no report, a schema that this version does not know, or a part that is
+            missing or of another form.
     """
     try:
         read = json.loads(text, parse_constant=_refuse)
@@ -36,9 +38,9 @@ def loads(text: str) -> Document:
         raise TrafficError(f'this is no report: its "kind" must be "{KIND}"')
     if read.get("schema") != SCHEMA:
         raise TrafficError(f"a report of schema {read.get('schema')!r}; this version reads schema {SCHEMA}")
-    missing = sorted(Document.__required_keys__ - read.keys())
-    if missing:
-        raise TrafficError(f"the report lacks {', '.join(missing)}")
+    place = misfit(read, Document)
+    if place is not None:
+        raise TrafficError(f"the report is damaged: {place} is missing or not what it should be")
     return cast(Document, read)
 
 

@@ -275,7 +275,7 @@ def test_a_priority_without_requests_is_there_with_zeros(sent: list[Sent]) -> No
         ("[]", "no report"),
         ('{"kind": "something"}', "no report"),
         ('{"kind": "autoglm-throttle-load", "schema": 2}', "schema 2; this version reads schema 1"),
-        ('{"kind": "autoglm-throttle-load", "schema": 1, "title": ""}', "lacks about, generator, load"),
+        ('{"kind": "autoglm-throttle-load", "schema": 1, "title": ""}', "damaged: about is missing"),
     ],
 )
 def test_what_is_no_report_is_refused(text: str, fault: str) -> None:

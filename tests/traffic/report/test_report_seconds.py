@@ -161,3 +161,7 @@ def test_a_served_request_is_in_the_curve_of_its_priority(one: Sent, priority: P
     assert {name: (part["served"][1], part["p95_s"][1]) for name, part in told["priorities"].items()} == {
         other.label: (1, 0.125) if other is priority else (0, None) for other in Priority
     }
+
+
+def test_what_is_planned_for_the_very_end_has_a_second_of_its_own() -> None:
+    assert told_of([Sent(at_s=3.0)], until_s=3.0)["planned"] == [0, 0, 0, 1]

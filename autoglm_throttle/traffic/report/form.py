@@ -1,0 +1,69 @@
+"""Whether data read from outside has the form that a type describes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from types import UnionType
+from typing import Literal, get_args, get_origin, get_type_hints, is_typeddict
+
+
+def misfit(value: object, hint: object, place: str = "") -> str | None:
+    """The first place where data does not have its form.
+
+    Args:
+        value: as `json.loads` gives it.
+        hint: a ``TypedDict``, ``list``, ``dict`` with text as keys, ``Literal``, union or plain type.
+        place: where the value stands, for the answer.
+
+    Returns:
+        The place, such as ``totals.response.count``; None if all is well.
+    """
+    if is_typeddict(hint):
+        return _misfit_of_parts(value, hint, place)
+    origin, within = get_origin(hint), get_args(hint)
+    if origin is list:
+        return _first(value, list, within[0], place)
+    if origin is dict:
+        return _first(value, dict, within[1], place)
+    if origin is UnionType:
+        return None if any(misfit(value, one, place) is None for one in within) else place
+    fits = value in within if origin is Literal else _plain(value, hint)
+    return None if fits else place
+
+
+@lru_cache
+def _parts(form: type) -> dict[str, object]:
+    return dict(get_type_hints(form))
+
+
+def _misfit_of_parts(value: object, form: object, place: str) -> str | None:
+    if not isinstance(value, dict) or not isinstance(form, type):
+        return place
+    required: frozenset[str] = getattr(form, "__required_keys__")  # noqa: B009 - mypy knows no TypedDict's
+    for name, hint in _parts(form).items():
+        inner = f"{place}.{name}" if place else name
+        if name not in value:
+            if name in required:
+                return inner
+        elif (found := misfit(value[name], hint, inner)) is not None:
+            return found
+    return None
+
+
+def _first(value: object, kind: type, hint: object, place: str) -> str | None:
+    """The first misfit among the entries of a list or a dictionary."""
+    if not isinstance(value, kind):
+        return place
+    entries: Iterable[tuple[object, object]] = value.items() if isinstance(value, dict) else enumerate(value)  # type: ignore[arg-type]
+    found = (misfit(entry, hint, f"{place}.{name}") for name, entry in entries)
+    return next((one for one in found if one is not None), None)
+
+
+def _plain(value: object, hint: object) -> bool:
+    """Whether a value is of a plain type; a whole number is a number, a truth value is none."""
+    if isinstance(value, bool):
+        return hint in {bool, object}
+    if hint is float:
+        return isinstance(value, (int, float))
+    return isinstance(hint, type) and isinstance(value, hint)
