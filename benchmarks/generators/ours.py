@@ -1,0 +1,48 @@
+"""Our generator in a process of its own, as its peers run in theirs; prints its figures as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from math import isnan
+from typing import Any
+
+from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, plan
+from autoglm_throttle.traffic.generator import Options, Target, launch
+from autoglm_throttle.traffic.histogram import Histogram
+from autoglm_throttle.traffic.load import Load
+
+CONNECTIONS = 64
+AT_ONCE_S = 0.1
+"""In which all requests of the row without a pause are due: the rest of the run is working off."""
+
+EXPECTED_RPS = 20_000
+"""So many requests for each second that the row is to take."""
+
+PACED_RPS = 5000
+
+
+def send(port: int, seconds: float, *, paced: bool) -> dict[str, Any]:
+    """At a fixed rate, or as fast as answers come."""
+    rate_rps, options = PACED_RPS, Options(connections=CONNECTIONS)
+    if not paced:
+        rate_rps = round(EXPECTED_RPS * seconds / AT_ONCE_S)
+        seconds, options = AT_ONCE_S, Options(connections=CONNECTIONS, max_inflight=10**8, timeout_s=300.0)
+    load = Load(plan(Shape.parse(f"fixed:{rate_rps}:{seconds}"), Arrivals.UNIFORM, Crowd()))
+    result = launch(load, Target(port=port), options)
+    total, lag = result.books.total(), Histogram()
+    for late_s in result.sheet.lag_s:
+        if not isnan(late_s):
+            lag.record(late_s)
+    effort = result.effort
+    return {
+        "answers": total.admitted,
+        "failed": total.failed,
+        "elapsed_s": effort.elapsed_s,
+        "cpu_s": (effort.cpu_share or 0.0) * effort.elapsed_s,
+        "lag_p99_s": lag.percentile(0.99),
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(send(int(sys.argv[1]), float(sys.argv[2]), paced=sys.argv[3] == "paced")))
