@@ -14,11 +14,12 @@ import signal
 import subprocess
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
@@ -27,7 +28,7 @@ APPLICATIONS = (
     "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
 )
 MISSING = "no browser here: neither Chromium nor Chrome was found"
-START_S, ANSWER_S = 30.0, 20.0
+START_S, ANSWER_S, END_S = 30.0, 20.0, 5.0
 SILENT = (
     "--headless=new",
     "--remote-debugging-port=0",
@@ -84,7 +85,15 @@ class Chromium:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._session = None
+        with suppress(ConnectionClosed, TimeoutError):
+            self.call("Browser.close")
         self._opened.close()
+
+    @property
+    def group(self) -> int:
+        """The group of all its processes."""
+        return self._process.pid
 
     def call(self, method: str, **parameters: object) -> dict[str, Any]:
         """Ask the browser for something."""
@@ -160,5 +169,12 @@ class Chromium:
         return message
 
     def _end(self) -> None:
-        os.killpg(self._process.pid, signal.SIGKILL)
+        """Kill the whole group and see it gone; its grandchildren are collected by the system."""
+        give_up_s = time.monotonic() + END_S
+        pause = threading.Event()
+        with suppress(ProcessLookupError, PermissionError):  # macOS forbids what Linux no longer finds
+            while time.monotonic() < give_up_s:
+                os.killpg(self.group, signal.SIGKILL)
+                self._process.poll()
+                pause.wait(0.02)
         self._process.wait(ANSWER_S)

@@ -65,7 +65,7 @@ def test_everything_else() -> None:
         "850/s",
     ]
     assert [units.clock(at_s) for at_s in (0, 12.5, 120, 150, 3600, 7325)] == [
-        *("0 s", "12.5 s", "120 s", "2:30", "1:00:00", "2:02:05")
+        *("0 s", "12.5 s", "120 s", "2:30", "1 h", "2:02:05")
     ]
     assert [units.size(number) for number in (12.0, 2048.0, 5e6, 3e9)] == [
         "12 B",
@@ -73,6 +73,7 @@ def test_everything_else() -> None:
         "4.77 MiB",
         "2.79 GiB",
     ]
+    assert [units.brief(number) for number in (999_999.0, 2.5e6)] == ["999,999", "2.5 M"]
     assert units.power_of_ten(0.00001) == "0.001 %"
     told = [units.value(*one) for one in ((None, "s"), (0.5, "s"), (0.5, "ratio"), (0.5, "rps"))]
     assert told == ["no data", "500 ms", "50 %", "0.5/s"]

@@ -281,6 +281,18 @@ def test_a_priority_that_was_not_sent_is_left_out_and_one_that_was_left_out_is_t
     assert "– of 0 requests were served." in texts(page, ".//figure/figcaption/p")
 
 
+def test_a_calm_run_is_told_as_such() -> None:
+    report = changed(seconds__limited=[0] * 60, seconds__rejected=[0] * 60)
+    summaries = texts(read(MADE_UP), ".//figure/figcaption/p")
+    assert summaries[0] == (
+        "At most 850/s were offered; in the worst second 630 were told to come back, and none failed."
+    )
+    calm = texts(read(report), ".//figure/figcaption/p")
+    assert calm[0] == "At most 850/s were offered; none was refused, and none failed."
+    report["seconds"]["failed"] = [7] + [0] * 59
+    assert texts(read(report), ".//figure/figcaption/p")[0].endswith("none was refused, and 7 failed.")
+
+
 def test_a_run_in_which_nothing_was_served_says_so() -> None:
     report = changed()
     nothing: list[float | None] = [None] * 60

@@ -27,9 +27,9 @@ def over_time(document: Document, line: Timeline) -> Plot:
     worst = max((number for number in seconds["p99_s"] if number is not None), default=None)
     summary = "Nothing was served."
     if worst is not None:
-        at_s = seconds["p99_s"].index(worst)
+        at = units.clock(seconds["p99_s"].index(worst))
         summary = (
-            f"From the intended start, of the served: the worst p99 was {units.seconds(worst)}, at {at_s} s."
+            f"From the intended start, of the served: the worst p99 was {units.seconds(worst)}, at {at}."
         )
     return _curves("Latency", summary, line, columns)
 

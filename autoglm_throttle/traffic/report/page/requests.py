@@ -40,10 +40,13 @@ def offered(document: Document, line: Timeline) -> Plot:
         line.mean([a + b for a, b in zip(fates["limited"], fates["rejected"], strict=True)]), default=0.0
     )
     failed = sum(fates["failed"]) + sum(fates["dropped"])
-    summary = (
-        f"At most {units.rate(most)} were offered; in the worst second {units.count(refused)} were told"
-        f" to come back. {units.count(failed)} failed in all."
+    back = (
+        f"in the worst second {units.count(refused)} were told to come back"
+        if refused
+        else "none was refused"
     )
+    lost = units.count(failed) if failed else "none"
+    summary = f"At most {units.rate(most)} were offered; {back}, and {lost} failed."
     return _piled("Requests, and what became of them", summary, line, seconds["planned"], fates)
 
 

@@ -93,6 +93,7 @@ path { vector-effect: non-scaling-stroke; stroke-linecap: round; stroke-linejoin
 
 summary { cursor: pointer; color: var(--soft); font-size: .875rem; width: fit-content }
 details .scroll { max-height: 320px; margin-top: 8px }
+main > .scroll { max-height: 80vh }
 .scroll { overflow: auto; margin-bottom: 24px }
 table { border-collapse: collapse; width: 100%; font-size: .875rem; font-variant-numeric: tabular-nums }
 caption { text-align: left; font-weight: 650; padding: 0 0 6px; white-space: nowrap }
@@ -108,5 +109,5 @@ main > .scroll .strong ~ tr:not(.strong) th { padding-left: 14px }
 @media (max-width: 520px) { .roomy { display: none } th, td { padding: 5px 6px } }
 @media (max-width: 700px) { figure { padding: 14px 12px } }
 .verdict td:last-child, .verdict th:last-child { padding-right: 0 }
-@media print { figure, .verdict, .figures > div { break-inside: avoid } }
+@media print { main > .scroll { max-height: none } figure, .verdict, .figures > div { break-inside: avoid } }
 """

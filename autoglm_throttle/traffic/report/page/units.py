@@ -11,6 +11,11 @@ def count(number: float) -> str:
     return f"{number:,.0f}"
 
 
+def brief(number: float) -> str:
+    """A number of things where there is little room."""
+    return f"{number / 1e6:.4g} M" if number >= 1e6 else count(number)
+
+
 def rate(rps: float | None) -> str:
     """Things per second: one digit after the point while that matters."""
     if rps is None:
@@ -44,12 +49,14 @@ def seconds(duration_s: float | None) -> str:
 
 
 def clock(at_s: float) -> str:
-    """A time of a run: seconds up to two minutes, then ``m:ss``, then ``h:mm:ss``."""
+    """A time of a run: seconds up to two minutes, then ``m:ss``, then ``h:mm:ss`` or whole hours."""
     if at_s <= 120.0:
         return f"{at_s:g} s"
     minutes, rest_s = divmod(round(at_s), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest_s:02}" if hours else f"{minutes}:{rest_s:02}"
+    if not hours:
+        return f"{minutes}:{rest_s:02}"
+    return f"{hours}:{minutes:02}:{rest_s:02}" if minutes or rest_s else f"{hours} h"
 
 
 def size(bytes_: float) -> str:

@@ -41,7 +41,7 @@ GROUPS = (
         units.share,
         1.0,
     ),
-    Group("Inside the service", {"inflight": "In flight", "waiting": "Waiting in line"}, units.count),
+    Group("Inside the service", {"inflight": "In flight", "waiting": "Waiting in line"}, units.brief),
     Group("GPU power", {"gpu_power_w": "Power"}, _watts),
     Group("CPU of the service", {"cpu_share": "Of one core"}, units.share, 1.0),
     Group("Memory of the service", {"rss_bytes": "Resident"}, units.size),

@@ -1,0 +1,44 @@
+"""The browser of the tests: it ends with its block, and where there is none the tests say so."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.browser import chromium
+from tests.browser.chromium import Chromium
+from tests.house.report import REASONS
+
+
+def test_without_a_browser_the_test_is_skipped_for_a_reason_that_is_allowed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(chromium, "APPLICATIONS", (str(tmp_path / "nothing"),))
+    with pytest.raises(pytest.skip.Exception, match="no browser here") as skipped, Chromium(tmp_path):
+        pass
+    assert any(reason in str(skipped.value) for reason in REASONS)
+
+
+def test_a_program_that_is_no_browser_is_told_with_its_last_words(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = tmp_path / "chromium"
+    program.write_text("#!/bin/sh\necho no display today >&2\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    with pytest.raises(RuntimeError, match=r"did not start:\nno display today"), Chromium(tmp_path):
+        pass
+
+
+@pytest.mark.server
+def test_nothing_of_the_browser_outlives_its_block(tmp_path: Path) -> None:
+    with Chromium(tmp_path) as browser:
+        assert browser.value("1 + 1") == 2
+        group = browser.group
+        os.killpg(group, 0)
+    with pytest.raises((ProcessLookupError, PermissionError)):
+        os.killpg(group, signal.SIGKILL)

@@ -1,0 +1,66 @@
+"""Whatever became of a run, its page can be drawn and read."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.model import Priority
+from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Level, Shape, plan
+from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.load import Load
+from autoglm_throttle.traffic.report import Facts, Objectives, make
+from autoglm_throttle.traffic.report.page import render
+from autoglm_throttle.traffic.result import Effort, Result
+from autoglm_throttle.traffic.sheet import Sheet
+
+LEVELS = st.builds(
+    Level, st.sampled_from([0.5, 3.0, 40.0]), st.sampled_from([0.4, 1.0, 2.5]), st.text(max_size=5)
+)
+TIMES = st.floats(0.0, 1e4, allow_subnormal=False)
+LOOKS = st.lists(
+    st.fixed_dictionaries(
+        {"t_s": TIMES},
+        optional={"factor_ratio": st.floats(0.0, 10.0), "rss_bytes": st.floats(0.0, 1e13), "waiting": TIMES},
+    ),
+    max_size=4,
+)
+
+
+def played(shape: Shape, data: st.DataObject) -> Result:
+    """Random endings for all requests of a shape."""
+    made = plan(shape, Arrivals.POISSON, Crowd(mix={Priority.HIGH: 30.0, Priority.LOW: 70.0}), seed=1)
+    sheet = Sheet(len(made))
+    endings = data.draw(st.lists(st.sampled_from([None, *Ending]), min_size=1, max_size=12))
+    took_s = data.draw(st.lists(TIMES, min_size=1, max_size=5))
+    for index in range(len(sheet)):
+        ending = endings[index % len(endings)]
+        if ending is None:
+            sheet.leave_out(index)
+            continue
+        sheet.lag_s[index] = took_s[0] / 1e3
+        sheet.service_s[index] = took_s[index % len(took_s)]
+        sheet.close(index, ending, took_s[index % len(took_s)])
+        if ending.refused:
+            sheet.refused(index, "queue:<slow>", None)
+    looks = tuple(data.draw(LOOKS))
+    return Result(Load(made), sheet, Effort(elapsed_s=shape.duration_s), None in endings, watched=looks)
+
+
+@given(st.lists(LEVELS, min_size=1, max_size=4), st.data())
+def test_the_page_of_any_run_is_well_formed_and_every_number_is_one(
+    levels: list[Level], data: st.DataObject
+) -> None:
+    facts = Facts(title="any", shape="any", objectives=Objectives.parse("p99.mid<1s,error<=0%"))
+    text = render(make(played(Shape(levels), data), facts))
+    page = ElementTree.fromstring(text.partition("\n")[2])
+    drawn = [one.get("d") or "" for one in page.iter("path")]
+    assert not any(word in path for path in drawn for word in ("nan", "inf", "e"))
+    for path in drawn:
+        places = [
+            float(word)
+            for word in path.replace("h0", "").replace("Z", "").replace("M", " ").replace("L", " ").split()
+        ]
+        assert all(-0.2 <= place <= 1000.2 for place in places)
