@@ -94,6 +94,29 @@ FIGURES = (
         "default policy the load is what the GPU says if requests wait, else the lesser of that and of how "
         "full the gate is",
     ),
+    Figure(
+        "users",
+        "load: 50 users; 50 -> 2000 in steps; think time 100 ms; spikes",
+        (),
+        "the same, as shapes of the [load lab](load-lab.md): `users:50:60s`, `users:50:2000:8:30s`, "
+        "`spike:50:500:60s:30s`. Users who wait for their answers are a closed loop, which reports say; "
+        "the other shapes are open loop",
+    ),
+    Figure(
+        "objectives",
+        "P99 < 500 ms, errors < 0.5 %, at least 10,000 requests/s",
+        (),
+        "the same, as `--slo 'p99<500ms,error<0.5%,rps>=10000/s'`; the rate is judged where a control row on "
+        "the same machine can reach it",
+    ),
+    Figure(
+        "gradient",
+        "100 / 3000 / 5000 requests/s: 42 / 118 / 205 ms, 0 / 0.3 / 4.7 % errors, limiter 0 / 12 / 89; path "
+        "/v1/generate; 10 minutes",
+        (),
+        "`benchmarks/headline.py` sends the same rates to the same path, `--full` for ten minutes; its table "
+        "has these figures beside ours",
+    ),
 )
 
 HEAD = """\

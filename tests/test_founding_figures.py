@@ -6,6 +6,7 @@ Where the default policy differs, its tests stand beside those of the figure.
 from __future__ import annotations
 
 import math
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,10 @@ from autoglm_throttle.permit import Permit, Rejection
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.testing import FakeGpu, ManualClock
 from autoglm_throttle.throttle import Throttle
+from autoglm_throttle.traffic.arrivals import Shape, Users, parse_shape
+from autoglm_throttle.traffic.report import Objectives
+from benchmarks import headline
+from benchmarks.headline_rows import cases
 from tests.founding_figures import FIGURES, page
 
 PAGE = Path(__file__).parents[1] / "docs" / "founding-figures.md"
@@ -240,6 +245,32 @@ def test_degradation() -> None:
         offered.append(service.throttle.offers("related"))
     assert offered == [True] * 5 + [False]
     assert service.throttle.offers("vector-db"), "what is core is not shed"
+
+
+def test_users() -> None:
+    assert parse_shape("users:50:60s") == Users(((50, 60.0),), think_s=0.1)
+    steps = parse_shape("users:50:2000:8:30s")
+    assert isinstance(steps, Users)
+    assert (steps.steps[0], steps.steps[-1], len(steps.steps)) == ((50, 30.0), (2000, 30.0), 8)
+    spike = parse_shape("spike:50:500:60s:30s")
+    assert isinstance(spike, Shape)
+    assert [level.rate_rps for level in spike.levels] == [50.0, 500.0, 50.0]
+
+
+def test_objectives() -> None:
+    asked = Objectives.parse("p99<500ms,error<0.5%,rps>=10000/s")
+    assert [(term.unit, term.operator, term.bound) for term in asked.terms] == [
+        ("s", "<", 0.5),
+        ("ratio", "<", 0.005),
+        ("rps", ">=", 10_000.0),
+    ]
+
+
+def test_gradient() -> None:
+    published = [(level, *astuple(figures)) for level, figures in cases.PUBLISHED.items()]
+    assert published == [("100/s", 42, 0.0, 0), ("3000/s", 118, 0.003, 12), ("5000/s", 205, 0.047, 89)]
+    assert {100.0, 3000.0, 5000.0} <= set(cases.LEVELS) <= set(cases.FULL.rates_rps)
+    assert (cases.PATH, headline.LONG_S) == ("/v1/generate", 600.0)
 
 
 def test_every_row_has_its_test() -> None:
