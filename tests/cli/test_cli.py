@@ -367,9 +367,19 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
             main(argv)
         assert caught.value.code == 0
     out = capsys.readouterr().out
-    for name in ("check", "show", "tiers", "identity", "doctor", "gpus", "demo"):
+    for name in ("check", "show", "tiers", "identity", "doctor", "gpus", "demo", "load", "replay", "record"):
         assert name in out
     assert "autoglm-throttle 0." in out
+
+
+def test_the_rooms_of_the_lab_are_loaded_only_when_asked_for() -> None:
+    code = (
+        "import sys; from autoglm_throttle.cli import main\ntry: main(['-h'])\nfinally: print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "usage: autoglm-throttle" in done.stdout
+    assert "autoglm_throttle.traffic" not in done.stdout
+    assert "autoglm_throttle.cli.lab" not in done.stdout
 
 
 def test_the_demo_is_loaded_only_when_asked_for(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:

@@ -12,6 +12,7 @@ from autoglm_throttle.cli.lab.running import carry_out
 from autoglm_throttle.cli.lab.telling import facts, tell
 from autoglm_throttle.cli.output import write
 from autoglm_throttle.traffic.arrivals import timetable
+from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import Roster
 from autoglm_throttle.traffic.load import Load
 from autoglm_throttle.traffic.peak import Peak, Verdict, find_peak
@@ -61,6 +62,8 @@ def _search(asked: Asked, search: Search) -> int:
             report = _report(asked, trial(asked, rate_rps, search.trial_s))
         except KeyboardInterrupt:
             return Verdict.ABORTED
+        except TrafficError as error:
+            raise TrafficError(f"after {len(reports)} trials, at {rate_rps:g}/s: {error}") from None
         reports[rate_rps] = report
         verdict = VERDICTS[report["verdict"]["status"]]
         sys.stderr.write(f"{rate_rps:g}/s: {report['verdict']['text']}\n")

@@ -21,6 +21,9 @@ milliseconds, and servers start their workers at the beginning."""
 
 PS_TIMEOUT_S: Final = 2.0
 
+COLUMNS: Final = ("pid", "ppid", "rss", "time", "stat")
+"""Of ``ps``. Each is asked for by an option of its own: to a BSD all that follows ``pid=`` is its heading."""
+
 
 class Usage(NamedTuple):
     """What one process has used up, and holds."""
@@ -62,7 +65,7 @@ def of_stat(text: str, tick_hz: int, page_bytes: int) -> Usage | None:
 
 
 def of_ps(text: str) -> dict[int, Usage]:
-    """Read what ``ps -o pid=,ppid=,rss=,time=,stat=`` writes; memory there is in KiB.
+    """Read the `COLUMNS` that ``ps`` writes; memory there is in KiB.
 
     Raises:
         ValueError: a line is no such line.
@@ -121,7 +124,8 @@ def read_ps(pids: frozenset[int] | None) -> dict[int, Usage]:
         subprocess.TimeoutExpired: it hangs.
     """
     which = ["-A"] if pids is None else ["-p", ",".join(map(str, sorted(pids)))]
-    command = ["ps", *which, "-o", "pid=,ppid=,rss=,time=,stat="]
+    columns = [word for name in COLUMNS for word in ("-o", f"{name}=")]
+    command = ["ps", *which, *columns]
     done = subprocess.run(  # noqa: S603 - fixed words and numbers
         command, capture_output=True, text=True, check=False, timeout=PS_TIMEOUT_S
     )

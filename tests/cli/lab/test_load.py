@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from autoglm_throttle.traffic.trace import HEADER
-from tests.cli.lab.conftest import CAPACITY_RPS, Run, Start, finished, process, valid
+from tests.cli.lab.conftest import CAPACITY_RPS, Done, Run, Start, finished, process, valid
 from tests.servers.server import Server
 
 pytestmark = pytest.mark.server
@@ -104,12 +104,10 @@ def test_3_the_generator_could_not_do_it(url: str) -> None:
     assert done.out.splitlines()[1].startswith("not valid: ")
 
 
-@pytest.mark.parametrize("times", [1, 2])
-def test_130_stopped_by_the_keyboard(times: int, url: str, tmp_path: Path) -> None:
-    told, page = tmp_path / "r.json", tmp_path / "r.html"
-    words = ("--shape", "fixed:50:60s", "--json", told, "--html", page)
-    command = (sys.executable, "-m", "autoglm_throttle", "load", url, *map(str, words))
-    master, terminal = os.openpty()  # its progress tells when it sends
+def interrupted(*words: object, times: int = 1) -> tuple[int, str]:
+    """Run a command on a terminal and press Ctrl-C once its progress shows; its status and output."""
+    command = (sys.executable, "-m", "autoglm_throttle", *map(str, words))
+    master, terminal = os.openpty()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=terminal, text=True) as child:
         os.close(terminal)
         seen = b""
@@ -119,12 +117,28 @@ def test_130_stopped_by_the_keyboard(times: int, url: str, tmp_path: Path) -> No
             child.send_signal(signal.SIGINT)
         out, _ = child.communicate(timeout=30)
     os.close(master)
-    assert child.returncode == 130
+    return child.returncode, out
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_130_stopped_by_the_keyboard(times: int, url: str, tmp_path: Path) -> None:
+    told, page = tmp_path / "r.json", tmp_path / "r.html"
+    words = ("--shape", "fixed:50:60s", "--json", told, "--html", page)
+    status, out = interrupted("load", url, *words, times=times)
+    assert status == 130
     assert "interrupted" in out
     document = json.loads(told.read_text())
     assert document["verdict"]["aborted"] is True
     assert 0 < document["totals"]["unsent"] < document["totals"]["planned"] == 3000
     assert "Interrupted" in page.read_text()
+
+
+def test_130_stopped_while_it_searches(url: str, tmp_path: Path) -> None:
+    told = tmp_path / "r.json"
+    status, out = interrupted("load", url, "--find-peak", "20:40:60s", "--slo", "p99<1s", "--json", told)
+    assert status == 130
+    assert "peak: stopped before the end; nothing is known of the service" in out
+    assert json.loads(told.read_text())["verdict"]["aborted"] is True
 
 
 def test_a_dry_run_sends_nothing(run: Run) -> None:
@@ -269,15 +283,32 @@ def test_a_service_that_cannot_do_even_the_least(url: str, run: Run) -> None:
     assert "the objectives do not hold even at 10/s" in done.out
 
 
-def test_a_watched_process_that_dies_ends_nothing(url: str, run: Run, service: Server) -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as watched:
-        killer = threading.Timer(1.5, watched.kill)
-        killer.start()
-        words = ("--watch", watched.pid, "--metrics", f"http://127.0.0.1:{closed_port()}")
-        done = run("load", url, "--shape", "fixed:20:3s", "--quiet", "--format", "json", *words)
-        killer.join()
+def asked(service: Server) -> int:
+    """Requests that the device was given."""
+    return int(json.loads(service.get("/sim/state").body)["submitted"])
+
+
+def test_a_watched_process_that_dies_ends_nothing(url: str, once: Run, service: Server) -> None:
+    def attempt() -> Done:
+        with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as watched:
+            before, pause = asked(service), threading.Event()
+
+            def kill_once_it_was_seen() -> None:
+                while asked(service) == before:
+                    pause.wait(0.02)
+                pause.wait(1.3)
+                watched.kill()
+
+            killer = threading.Thread(target=kill_once_it_was_seen)
+            killer.start()
+            words = ("--watch", watched.pid, "--metrics", f"http://127.0.0.1:{closed_port()}")
+            done = once("load", url, "--shape", "fixed:20:3s", "--quiet", "--format", "json", *words)
+            killer.join()
+            assert f"not watched: process {watched.pid} has ended" in done.err
+        return done
+
+    done = valid(attempt)
     assert done.status == 0
-    assert f"not watched: process {watched.pid} has ended" in done.err
     assert "not watched: metrics of 127.0.0.1:" in done.err
     assert 1 <= len(done.document["watched"]) <= 2
     assert all(row["rss_bytes"] > 0 for row in done.document["watched"])
