@@ -27,19 +27,23 @@ exit status: 0 done, 1 the check found something, 2 it could not begin
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the commands below this one."""
+    parser.usage = "autoglm-throttle record COMMAND FILE ..."
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EXAMPLES
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(
+        title="commands", metavar="COMMAND", required=True, prog="autoglm-throttle record"
+    )
     for name, text, work in (
         ("info", "count requests, clients, decisions and what was kept", _info),
         ("check", "look for what must not be in a recording: form, order, secrets", _check),
     ):
-        own = commands.add_parser(name, help=text, description=f"{text.capitalize()}.")
+        own = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         own.add_argument("file", metavar="FILE", help="a recording")
         own.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
         own.set_defaults(work=work)
     text = "turn a recording into a file of vegeta, GoReplay or HAR, or such a file into a recording"
-    own = commands.add_parser("convert", help=text, description=f"{text.capitalize()}.")
+    usage = "autoglm-throttle record convert FILE OUT [options]"
+    own = commands.add_parser("convert", help=text, description=f"{text[0].upper()}{text[1:]}.", usage=usage)
     converting.add_arguments(own)
     own.set_defaults(work=converting.run)
 
