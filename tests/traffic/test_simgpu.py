@@ -106,6 +106,19 @@ def test_what_is_given_up_ends_once_and_leaves_nothing_behind(
     assert {done.id for done in rarely if done.failed == "cancelled"} <= dropped
 
 
+@given(st.lists(st.integers(1, 100), min_size=2, max_size=60), st.data())
+def test_who_stays_ends_in_the_order_of_its_tokens(tokens: list[int], data: st.DataObject) -> None:
+    dropped = data.draw(st.lists(st.sampled_from(range(len(tokens))), unique=True))
+    sim = SimGpu(SimSpec(work=LlmSpec()))
+    for number, wanted in enumerate(tokens):
+        sim.submit(Item(number, 0, wanted), 0.0)
+    sim.advance(0.5)
+    for number in dropped:
+        sim.cancel(number, 0.5)
+    stayed = [tokens[done.id] for done in sim.advance(60.0) if not done.failed]
+    assert stayed == sorted(stayed)
+
+
 def test_a_sequence_that_is_given_up_makes_room_after_the_running_step() -> None:
     sim = SimGpu(SimSpec(work=LlmSpec(kv_tokens=200)))
     sim.submit(Item(1, 0, 150), 0.0)
