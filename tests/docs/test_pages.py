@@ -16,7 +16,7 @@ from autoglm_throttle.cli import main
 from autoglm_throttle.gpu.recording import COLUMNS
 from autoglm_throttle.settings import PREFIX, SETTINGS, Settings
 from examples.existing_service import app as existing
-from tests.docs.pages import PAGES, ROOT, Block, Command, blocks, commands
+from tests.docs.pages import LAB_COMMANDS, PAGES, ROOT, Block, Command, blocks, commands
 
 PROGRAMS = [
     block
@@ -26,7 +26,7 @@ PROGRAMS = [
 CHECKED = [
     command
     for command in commands()
-    if command.words[0] == "autoglm-throttle" and command.block.page != "load-lab.md"
+    if command.words[0] == "autoglm-throttle" and command.words[1:2] not in LAB_COMMANDS
 ]
 
 

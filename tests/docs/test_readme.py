@@ -25,7 +25,7 @@ pytest_plugins = ["pytester"]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DECIDES = (ROOT / "docs" / "how-it-decides.md").read_text(encoding="utf-8")
 CLIENTS = (ROOT / "docs" / "what-clients-see.md").read_text(encoding="utf-8")
-SERVED = [command for command in commands() if command.words[0] == "uvicorn"]
+SERVED = [command for command in commands() if command.words[:2] == ["uvicorn", "app:app"]]
 
 
 @pytest.mark.parametrize("path", parts.made(), ids=lambda path: path.name)
