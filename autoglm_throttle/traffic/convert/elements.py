@@ -19,7 +19,7 @@ VALUE_AT_MOST: Final = 16 << 20
 
 CHUNK: Final = 64 << 10
 
-_BLANKS = re.compile(r"[ \t\r\n]*")
+_NOT_BLANK = re.compile(r"[^ \t\r\n]")
 
 
 class Window:
@@ -76,9 +76,8 @@ class Window:
     def peek(self) -> str:
         """The next character that is not blank; empty at the end of the document."""
         while True:
-            blanks = _BLANKS.match(self._text, self._at)
-            if blanks is not None:
-                self._read_to(blanks.end())
+            found = _NOT_BLANK.search(self._text, self._at)
+            self._read_to(len(self._text) if found is None else found.start())
             if self._at < len(self._text) or not self._more():
                 return self._text[self._at : self._at + 1]
 

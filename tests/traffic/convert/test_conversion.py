@@ -9,6 +9,7 @@ import json
 import shutil
 import stat
 import subprocess
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -413,3 +414,32 @@ def test_gor_itself_reads_what_is_written(tmp_path: Path) -> None:
     words = [program, "--input-file", str(out), "--output-stdout", "--exit-after", "2s"]
     said = subprocess.run(words, capture_output=True, timeout=20, check=False)
     assert b"POST /a HTTP/1.1" in said.stdout
+
+
+def test_a_recording_that_does_not_say_when_it_began_begins_in_1970(tmp_path: Path) -> None:
+    convert(open_source(stored(tmp_path / "r.jsonl", [HASHED], start="")), tmp_path / "a.har", Form.HAR)
+    assert open_source(tmp_path / "a.har").heading.start == "1970-01-01T00:00:01.000000+00:00"
+    convert(
+        open_source(stored(tmp_path / "s.jsonl", [ONE], start="2024-01-01T00:00:00")),
+        tmp_path / "b.har",
+        Form.HAR,
+    )
+    assert open_source(tmp_path / "b.har").heading.start == "2024-01-01T00:00:00.000000+00:00"
+
+
+def test_what_goes_wrong_while_writing_leaves_nothing_behind(tmp_path: Path) -> None:
+    out = tmp_path / "out.har"
+
+    class InTheWay:
+        heading, whole = Heading(start=START), False
+
+        def entries(self) -> Iterator[Entry]:
+            out.mkdir()
+            yield ONE
+
+        def told(self) -> list[str]:
+            return []
+
+    with pytest.raises(TrafficError, match="cannot be written"):
+        convert(InTheWay(), out, Form.HAR)
+    assert list(tmp_path.iterdir()) == [out]

@@ -96,6 +96,7 @@ def test_a_bad_request_is_told_with_its_line_and_the_others_are_read(bad: object
         ("[]", "expected {", 0),
         ('{"log": {}}', "no 'entries' in the document", 0),
         ("{}", "no 'log' in the document", 0),
+        ('{"log": {"a": 1, "b": {"entries": []}}}', "no 'entries' in the document", 0),
         ('{"log": {"entries": {}}}', "expected [", 0),
         ('{"log": {"entries": [', "not JSON, or it ends in the middle", 0),
         (document(element())[:-3], "expected ]", 1),
@@ -124,6 +125,15 @@ def test_what_is_not_of_its_type_is_not_believed() -> None:
     found, faults = read(document(odd))
     assert faults == []
     assert (found[0].ms, found[0].status, found[0].body, found[0].kept) == (0.0, 0, None, {})
+
+
+def test_a_document_without_requests_is_read() -> None:
+    assert read('{"log": {"entries": [ ]}}') == ([], [])
+
+
+def test_a_time_without_a_zone_is_taken_as_that_of_greenwich() -> None:
+    (found,) = read(document(element(startedDateTime="2024-01-01T00:00:00.000001")))[0]
+    assert found.at_ns == 1_704_067_200_000_001_000
 
 
 def test_a_body_that_only_has_a_size_is_not_there() -> None:
