@@ -17,8 +17,8 @@ from autoglm_throttle.traffic.report.schema import (
 CAPACITY = 170
 LEVELS = (
     ("calm", 7, 85),
-    ("0.86x", 9, 146),
-    ("0.91x", 9, 155),
+    ("at 0.86", 9, 146),
+    ("at 0.91", 9, 155),
     ("2x", 12, 340),
     ("5x", 13, 850),
     ("recovery", 10, 85),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from functools import cache
 from xml.etree import ElementTree
 
 import pytest
@@ -11,7 +12,6 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.traffic.report.page import render
 from autoglm_throttle.traffic.report.page.latencies import slower
-from autoglm_throttle.traffic.report.page.page import POLICY
 from autoglm_throttle.traffic.report.page.requests import FATES
 from autoglm_throttle.traffic.report.schema import Document
 from tests.traffic.page.made_up import document, tally, times
@@ -24,6 +24,11 @@ def read(report: Document) -> ElementTree.Element:
     kind, _, rest = render(report).partition("\n")
     assert kind == "<!DOCTYPE html>"
     return ElementTree.fromstring(rest)
+
+
+@cache
+def made_up_page() -> ElementTree.Element:
+    return read(MADE_UP)
 
 
 def texts(page: ElementTree.Element, path: str) -> list[str]:
@@ -49,7 +54,7 @@ def changed(**parts: object) -> Document:
 
 
 def test_the_verdict_stands_first_and_the_failed_objectives_before_the_others() -> None:
-    page = read(MADE_UP)
+    page = made_up_page()
     first = page.find("body/main/section")
     assert first is not None
     assert first.attrib["class"] == "verdict bad"
@@ -134,9 +139,10 @@ def test_without_objectives_a_run_is_measured_and_nothing_else() -> None:
 
 
 def test_nothing_is_loaded_and_nothing_runs() -> None:
-    page = read(MADE_UP)
+    page = made_up_page()
     metas = [meta.attrib for meta in page.iterfind("head/meta")]
-    assert {"http-equiv": "Content-Security-Policy", "content": POLICY} in metas
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    assert {"http-equiv": "Content-Security-Policy", "content": policy} in metas
     names = {element.tag for element in page.iter()}
     assert names.isdisjoint({"script", "img", "link", "iframe", "object", "embed", "a", "image", "use"})
     assert not any(key in element.attrib for element in page.iter() for key in ("src", "href", "onload"))
@@ -145,8 +151,8 @@ def test_nothing_is_loaded_and_nothing_runs() -> None:
 
 
 def test_every_plot_has_a_name_a_sentence_and_its_numbers() -> None:
-    figures = list(read(MADE_UP).iter("figure"))
-    assert texts(read(MADE_UP), ".//figure/figcaption/h3") == [
+    figures = list(made_up_page().iter("figure"))
+    assert texts(made_up_page(), ".//figure/figcaption/h3") == [
         "Requests, and what became of them",
         *("Priority high", "Priority mid", "Priority low"),
         *("Latency", "Latency by priority", "How many waited longer"),
@@ -163,7 +169,7 @@ def test_every_plot_has_a_name_a_sentence_and_its_numbers() -> None:
 
 
 def test_the_plot_of_requests_adds_up_to_what_was_offered() -> None:
-    rows = table(read(MADE_UP), "Requests, and what became of them")
+    rows = table(made_up_page(), "Requests, and what became of them")
     assert rows[0] == [
         "time",
         "offered",
@@ -176,7 +182,7 @@ def test_the_plot_of_requests_adds_up_to_what_was_offered() -> None:
 
 
 def test_segments_and_priorities_are_in_one_table_with_the_sums_in_bold() -> None:
-    page = read(MADE_UP)
+    page = made_up_page()
     rows = table(page, "By segment and priority")
     assert rows[0][:4] == ["segment", "sent", "served", "in time"]
     assert [row[0] for row in rows[17:21]] == ["5x, 37 s to 50 s", "high", "mid", "low"]
@@ -187,7 +193,7 @@ def test_segments_and_priorities_are_in_one_table_with_the_sums_in_bold() -> Non
 
 
 def test_reasons_and_statuses_are_counted() -> None:
-    page = read(MADE_UP)
+    page = made_up_page()
     assert table(page, "Why requests were refused") == [
         ["reason", "mid", "low", "all"],
         ["rate:low", "0", "6,578", "6,578"],
@@ -283,7 +289,7 @@ def test_a_priority_that_was_not_sent_is_left_out_and_one_that_was_left_out_is_t
 
 def test_a_calm_run_is_told_as_such() -> None:
     report = changed(seconds__limited=[0] * 60, seconds__rejected=[0] * 60)
-    summaries = texts(read(MADE_UP), ".//figure/figcaption/p")
+    summaries = texts(made_up_page(), ".//figure/figcaption/p")
     assert summaries[0] == (
         "At most 850/s were offered; in the worst second 630 were told to come back, and none failed."
     )
@@ -291,6 +297,13 @@ def test_a_calm_run_is_told_as_such() -> None:
     assert calm[0] == "At most 850/s were offered; none was refused, and none failed."
     report["seconds"]["failed"] = [7] + [0] * 59
     assert texts(read(report), ".//figure/figcaption/p")[0].endswith("none was refused, and 7 failed.")
+
+
+def test_what_the_generator_dropped_is_piled_up_and_counted_as_failed() -> None:
+    page = read(changed(seconds__dropped=[40] + [0] * 59))
+    assert texts(page, ".//figure/figcaption/p")[0].endswith(", and 40 failed.")
+    rows = table(page, "Requests, and what became of them")
+    assert (rows[0][-1], rows[1][-1]) == (FATES["dropped"], "40/s")
 
 
 def test_a_run_in_which_nothing_was_served_says_so() -> None:
