@@ -54,6 +54,10 @@ OPTIONS: Final = (
 )
 
 
+Offer = Shape | Users | TraceShape
+"""What `--shape` may say."""
+
+
 @dataclass(frozen=True, slots=True)
 class Search:
     """A search for the greatest rate."""
@@ -63,19 +67,21 @@ class Search:
     trial_s: float
 
 
+UNREADABLE: Final = Search(1.0, 2.0, TRIAL_S)
+"""Stands for an offer that could not be read."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """A load, as it was asked for."""
 
-    shape: Shape | Users | TraceShape | None
-    """None: the search makes its own."""
+    offer: Offer | Search
     shape_text: str
     arrivals: Arrivals
     crowd: Crowd
     seed: int
     speed: float
     rate_rps: float | None
-    search: Search | None
     drawn: Drawn
     path: str
     """Of the URL; what a trace asks for."""
@@ -110,14 +116,13 @@ def read(args: argparse.Namespace, url: str) -> Asked:
     search = faults.read("--find-peak", _search, args.find_peak, None)
     crowd = _crowd(args, drawn, faults)
     asked = Asked(
-        shape=shape,
+        offer=shape or search or UNREADABLE,
         shape_text=args.shape or args.find_peak or "",
         arrivals=faults.read("--arrivals", Arrivals.parse, args.arrivals, Arrivals.UNIFORM),
         crowd=crowd,
         seed=faults.read("--seed", _seed, args.seed, 0),
         speed=faults.read("--speed", above_zero, args.speed, 1.0),
         rate_rps=faults.read("--rate", above_zero, args.rate, None),
-        search=search,
         drawn=drawn,
         path=path,
         sending=sending.read(args, url if named else place, faults),
@@ -160,8 +165,8 @@ def _search(text: str) -> Search:
 def _together(args: argparse.Namespace, asked: Asked, faults: Faults) -> None:
     """What fits each option but not all of them."""
     searched, shaped = args.find_peak is not None, args.shape is not None
-    unreadable = shaped and asked.shape is None
-    traced = isinstance(asked.shape, TraceShape) or unreadable
+    unreadable = shaped and isinstance(asked.offer, Search)
+    traced = isinstance(asked.offer, TraceShape) or unreadable
     aims = bool(asked.judging.objectives.terms) or args.slo is not None
     for holds, option, fault in (
         (not shaped and not searched, "--shape", "say how much, such as fixed:100:10s, or use --find-peak"),
@@ -171,7 +176,7 @@ def _together(args: argparse.Namespace, asked: Asked, faults: Faults) -> None:
         (args.rate is not None and not traced, "--rate", "is for trace:PATH alone"),
         (args.speed is not None and args.rate is not None, "--rate", "sets the speed: leave --speed out"),
         (
-            args.arrivals is not None and isinstance(asked.shape, Users | TraceShape),
+            args.arrivals is not None and isinstance(asked.offer, Users | TraceShape),
             "--arrivals",
             "users come when their answers let them, and a trace has its own times: leave it out",
         ),

@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from typing import Final
 
+from autoglm_throttle.cli.lab.faults import USAGE
 from autoglm_throttle.cli.lab.load_asked import Asked, Search
 from autoglm_throttle.cli.lab.offered import offered, trial
 from autoglm_throttle.cli.lab.running import carry_out
@@ -37,9 +38,9 @@ def run(asked: Asked) -> int:
     if asked.judging.dry_run:
         write("\n".join(_preview(asked)))
         return 0
-    if asked.search is not None:
-        return _search(asked, asked.search)
-    return tell(_report(asked, offered(asked)), asked.judging)
+    if isinstance(asked.offer, Search):
+        return _search(asked, asked.offer)
+    return tell(_report(asked, offered(asked, asked.offer)), asked.judging)
 
 
 def _report(asked: Asked, what: Load | Roster) -> Document:
@@ -74,8 +75,8 @@ def _search(asked: Asked, search: Search) -> int:
     if told is None:
         return STATUSES[peak.verdict]
     told["title"] = f"{told['title']}: {peak.text}"
-    tell(told, asked.judging, _trials(peak))
-    return STATUSES[peak.verdict]
+    kept = tell(told, asked.judging, _trials(peak))
+    return USAGE if kept == USAGE else STATUSES[peak.verdict]
 
 
 def _trials(peak: Peak) -> list[str]:
@@ -87,11 +88,11 @@ def _preview(asked: Asked) -> list[str]:
     """What would be sent."""
     target = asked.sending.target
     lines = [f"nothing is sent; this would go to {target.scheme}://{target.address}{target.base}"]
-    if asked.search is not None:
-        search = asked.search
+    if isinstance(asked.offer, Search):
+        search = asked.offer
         bounds = f"{search.low_rps:g}/s, {search.high_rps:g}/s and rates between them"
         return [*lines, f"trials of {search.trial_s:g} s at {bounds}"]
-    what = offered(asked)
+    what = offered(asked, asked.offer)
     total = sum(asked.drawn.shares)
     requests = zip(asked.drawn.requests, asked.drawn.shares, strict=True)
     if what.requests is asked.drawn.requests:

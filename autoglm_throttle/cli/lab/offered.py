@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from autoglm_throttle.cli.lab.load_asked import Asked
+from autoglm_throttle.cli.lab.load_asked import Asked, Offer
 from autoglm_throttle.traffic.arrivals import Level, Shape, TraceShape, Users, plan, replay
-from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import Roster
 from autoglm_throttle.traffic.load import Load
 from autoglm_throttle.traffic.replay import Cut, Manner, is_trace, of_trace, times_of
@@ -17,13 +16,13 @@ TRACED: Final = "/v1/predict"
 """Where a trace of token numbers goes if the URL names no path: the simulated service reads them there."""
 
 
-def offered(asked: Asked) -> Load | Roster:
+def offered(asked: Asked, offer: Offer) -> Load | Roster:
     """What is sent.
 
     Raises:
         TrafficError: the file of a trace cannot be read or played, or an objective names another segment.
     """
-    what = _offered(asked)
+    what = _offered(asked, offer)
     names = what.names if isinstance(what, Roster) else what.plan.names
     asked.judging.objectives.check(names)
     return what
@@ -35,14 +34,12 @@ def trial(asked: Asked, rate_rps: float, length_s: float) -> Load:
     return Load(made, asked.drawn.requests)
 
 
-def _offered(asked: Asked) -> Load | Roster:
-    if isinstance(asked.shape, Users):
-        return Roster(asked.shape, asked.drawn.requests, asked.crowd, asked.seed)
-    if isinstance(asked.shape, TraceShape):
-        return _traced(asked, Path(asked.shape.path))
-    if asked.shape is None:
-        raise TrafficError("a search makes its own loads")
-    return Load(plan(asked.shape, asked.arrivals, asked.crowd, asked.seed), asked.drawn.requests)
+def _offered(asked: Asked, offer: Offer) -> Load | Roster:
+    if isinstance(offer, Users):
+        return Roster(offer, asked.drawn.requests, asked.crowd, asked.seed)
+    if isinstance(offer, TraceShape):
+        return _traced(asked, Path(offer.path))
+    return Load(plan(offer, asked.arrivals, asked.crowd, asked.seed), asked.drawn.requests)
 
 
 def _traced(asked: Asked, path: Path) -> Load:

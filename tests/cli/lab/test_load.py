@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from autoglm_throttle.traffic.record import Entry, Heading
 from autoglm_throttle.traffic.trace import HEADER
 from tests.cli.lab.conftest import CAPACITY_RPS, Done, Run, Start, finished, process, valid
 from tests.servers.server import Server
@@ -120,11 +121,10 @@ def interrupted(*words: object, times: int = 1) -> tuple[int, str]:
     return child.returncode, out
 
 
-@pytest.mark.parametrize("times", [1, 2])
-def test_130_stopped_by_the_keyboard(times: int, url: str, tmp_path: Path) -> None:
+def test_130_stopped_by_the_keyboard(url: str, tmp_path: Path) -> None:
     told, page = tmp_path / "r.json", tmp_path / "r.html"
     words = ("--shape", "fixed:50:60s", "--json", told, "--html", page)
-    status, out = interrupted("load", url, *words, times=times)
+    status, out = interrupted("load", url, *words, times=2)
     assert status == 130
     assert "interrupted" in out
     document = json.loads(told.read_text())
@@ -210,7 +210,9 @@ def test_users_who_wait(url: str, run: Run) -> None:
 
 
 def test_several_processes(url: str, run: Run) -> None:
-    done = run("load", url, *SOON, "--processes", "2", "--connections", "8", "--format", "json")
+    done = run(
+        "load", url, "--shape", "fixed:50:2s", "--processes", "2", "--connections", "8", "--format", "json"
+    )
     assert done.document["generator"]["processes"] == 2
     assert done.document["totals"]["classes"]["ok"] == 100
 
@@ -227,6 +229,15 @@ def test_a_trace_of_token_numbers(url: str, run: Run, tmp_path: Path) -> None:
     dry = run("load", url, "--shape", "trace:t.csv", "--rate", "1", "--dry-run")
     assert "5 different requests, by the trace" in dry.out
     assert "4 s" in dry.out
+
+
+def test_the_times_of_a_recording(url: str, run: Run, tmp_path: Path) -> None:
+    lines = [Entry(id=number, t_s=number / 4, method="GET", target="/other").to_line() for number in range(5)]
+    (tmp_path / "r.jsonl").write_text("\n".join([Heading().to_line(), *lines]) + "\n")
+    done = run("load", url, "--shape", "trace:r.jsonl", "--rate", "8", "--quiet", "--format", "json")
+    assert done.status == 0, done.err
+    assert done.document["load"]["requests"] == ["POST /v1/predict"]
+    assert (done.document["load"]["planned"], done.document["load"]["duration_s"]) == (5, 0.5)
 
 
 def test_a_trace_that_is_not_there(url: str, run: Run) -> None:

@@ -41,8 +41,8 @@ def faults(*words: str, url: str = URL) -> tuple[str, ...]:
 
 def test_what_stands_where_nothing_is_said() -> None:
     found = asked(*SHAPE)
-    assert isinstance(found.shape, Shape)
-    assert (found.shape.requests, found.arrivals, found.seed) == (200, Arrivals.UNIFORM, 0)
+    assert isinstance(found.offer, Shape)
+    assert (found.offer.requests, found.arrivals, found.seed) == (200, Arrivals.UNIFORM, 0)
     assert found.drawn.requests == (Request(target="/v1/predict"),)
     assert (found.crowd.clients, found.crowd.skew, found.crowd.kinds) == (1, 0.0, (1.0,))
     target, options = found.sending.target, found.sending.options
@@ -125,13 +125,13 @@ def test_the_machines_gpus_are_watched_beside_a_process() -> None:
 
 
 def test_other_offers() -> None:
-    assert isinstance(asked("--shape", "users:5:2s").shape, Users)
+    assert isinstance(asked("--shape", "users:5:2s").offer, Users)
     traced = asked("--shape", "trace:x.csv", "--speed", "60")
-    assert (traced.shape, traced.speed, traced.rate_rps) == (TraceShape("x.csv"), 60.0, None)
+    assert (traced.offer, traced.speed, traced.rate_rps) == (TraceShape("x.csv"), 60.0, None)
     assert asked("--shape", "trace:x.csv", "--rate", "5000").rate_rps == 5000.0
     search = asked("--find-peak", "100:5000", "--slo", "p99<1s")
-    assert (search.shape, search.search) == (None, Search(100.0, 5000.0, 10.0))
-    assert asked("--find-peak", "1:2:500ms", "--slo", "p99<1s").search == Search(1.0, 2.0, 0.5)
+    assert search.offer == Search(100.0, 5000.0, 10.0)
+    assert asked("--find-peak", "1:2:500ms", "--slo", "p99<1s").offer == Search(1.0, 2.0, 0.5)
     assert asked(*SHAPE, "--within", "300ms").judging.limits_s == dict.fromkeys(Priority, 0.3)
 
 

@@ -1,0 +1,109 @@
+"""Parts of the commands that need no service."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoglm_throttle.cli.lab import about, load_run
+from autoglm_throttle.cli.lab.load import guarded
+from autoglm_throttle.cli.lab.running import Display
+from autoglm_throttle.traffic.arrivals import Crowd, Users
+from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.generator import Roster
+from tests.cli.lab.conftest import Run
+
+HERE = "http://127.0.0.1:9"
+SEARCH = ("--find-peak", "10:20:1s", "--slo", "p99<1s")
+
+
+def test_progress_of_users(capsys: pytest.CaptureFixture[str]) -> None:
+    display = Display(Roster(Users.parse("users:5:60s"), crowd=Crowd()), quiet=False)
+    assert display.observer is not None
+    display.observer(0, Ending.OK, 0.005)
+    display.beat(5.0, 3, 2)
+    assert capsys.readouterr().err == ""
+    display.beat(10.0, 6, 2)
+    display.end()
+    assert capsys.readouterr().err.startswith("10/60 s  sent 6  done 1  in flight 2")
+
+
+def test_no_progress_for_those_who_want_none(capsys: pytest.CaptureFixture[str]) -> None:
+    display = Display(Roster(Users.parse("users:5:60s"), crowd=Crowd()), quiet=True)
+    display.beat(10.0, 6, 2)
+    display.end()
+    assert display.observer is None
+    assert display.start_s is not None
+    assert capsys.readouterr().err == ""
+
+
+def test_ctrl_c_before_anything_was_sent() -> None:
+    def stopped() -> int:
+        raise KeyboardInterrupt
+
+    assert guarded("load", stopped) == 130
+
+
+def test_a_search_stopped_before_anything_was_sent(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(load_run, "carry_out", stopped)
+    assert run("load", HERE, *SEARCH) == (130, "", "")
+
+
+def test_a_service_that_is_lost_while_it_is_searched(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*_: object, **__: object) -> None:
+        raise TrafficError("nobody answers")
+
+    monkeypatch.setattr(load_run, "carry_out", lost)
+    done = run("load", HERE, *SEARCH)
+    assert done == (2, "", "autoglm-throttle load: after 0 trials, at 10/s: nobody answers\n")
+
+
+def test_a_folder_that_must_not_be_written(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As root, who may, the tests would not see it: so the system's word is changed."""
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    done = run("load", HERE, *SEARCH, "--json", "r.json")
+    assert (done.status, done.err) == (2, "autoglm-throttle load: --json: r.json cannot be written\n")
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "sysctl", "name"),
+    [
+        (["processor : 0", "model name\t: Fast: 9000"], OSError(), "Fast: 9000"),
+        ([], "Apple M9\n", "Apple M9"),
+        (["processor : 0"], "", "riscv"),
+        ([], OSError(), "riscv"),
+        ([], subprocess.TimeoutExpired("sysctl", 2.0), "riscv"),
+    ],
+)
+def test_the_name_of_the_processor(
+    cpuinfo: list[str], sysctl: str | Exception, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(*_: object, **__: object) -> subprocess.CompletedProcess[str]:
+        if isinstance(sysctl, Exception):
+            raise sysctl
+        return subprocess.CompletedProcess([], 0, stdout=sysctl)
+
+    monkeypatch.setattr(about, "_cpuinfo", lambda: cpuinfo)
+    monkeypatch.setattr(subprocess, "run", answer)
+    monkeypatch.setattr("platform.machine", lambda: "riscv")
+    assert about.processor() == name
+
+
+def test_where_there_is_no_cpuinfo(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(*_: object, **__: object) -> Any:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "read_text", absent)
+    assert about._cpuinfo() == []
+
+
+def test_a_package_that_is_not_installed_has_no_version() -> None:
+    assert about._version("no-such-package-of-anybody") == ""
