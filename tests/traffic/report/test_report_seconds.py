@@ -80,7 +80,8 @@ def test_every_list_has_one_entry_for_each_second_of_the_plan(result: Result) ->
 def test_a_percentile_of_a_second_is_exact(result: Result) -> None:
     told = seconds(result.load.plan, result.sheet)
     plan, sheet = result.load.plan, result.sheet
-    for second, (p50_s, p99_s) in enumerate(zip(told["p50_s"], told["p99_s"], strict=True)):
+    curves = zip(told["p50_s"], told["p95_s"], told["p99_s"], strict=True)
+    for second, (p50_s, p95_s, p99_s) in enumerate(curves):
         mine = sorted(
             sheet.response_s[index]
             for index, offset in enumerate(plan.offsets)
@@ -90,6 +91,7 @@ def test_a_percentile_of_a_second_is_exact(result: Result) -> None:
             assert p50_s is None
             continue
         assert p50_s == pytest.approx(mine[(len(mine) - 1) // 2], abs=1e-6)
+        assert p95_s == pytest.approx(mine[math.ceil(0.95 * len(mine)) - 1], abs=1e-6)
         assert p99_s == pytest.approx(mine[math.ceil(0.99 * len(mine)) - 1], abs=1e-6)
 
 
@@ -165,3 +167,8 @@ def test_a_served_request_is_in_the_curve_of_its_priority(one: Sent, priority: P
 
 def test_what_is_planned_for_the_very_end_has_a_second_of_its_own() -> None:
     assert told_of([Sent(at_s=3.0)], until_s=3.0)["planned"] == [0, 0, 0, 1]
+
+
+def test_the_percentiles_of_a_second_are_not_the_same() -> None:
+    told = told_of([Sent(at_s=0.5, response_s=number / 64) for number in range(1, 101)])
+    assert [told[name][0] for name in ("p50_s", "p95_s", "p99_s")] == [50 / 64, 1.484375, 1.546875]  # type: ignore[index]
