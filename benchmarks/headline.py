@@ -32,8 +32,6 @@ LONG_S = 600.0
 
 PICTURE = Path(__file__).parents[1] / "docs" / "headline.svg"
 
-PEERS = ("slowapi", "fastapi-limiter")
-
 
 def rounds(scale: Scale) -> list[dict[str, Any]]:
     """Every row once in each round, each round beginning with another one."""
@@ -54,7 +52,7 @@ def measure(scale: Scale) -> dict[str, Any]:
     seen = rounds(scale)
     found = judgement.rows(seen, scale)
     packages = ("uvicorn", "uvloop", "httptools", "fastapi", "redis")
-    peers = PEERS if any(case.row in PEERS for case in scale.cases) else ()
+    peers = sorted({case.row for case in scale.cases} & set(cases.PEERS))
     return {
         **harness.machine(*packages, *peers),
         "scale": {"shape": str(scale), "rounds": scale.rounds},
@@ -126,8 +124,11 @@ def main(words: Sequence[str] | None = None) -> int:
         return 0
     worst = 0
     for name, scale in scales(options).items():
-        result = measure(scale)
+        possible = scale.possible()
+        missing = sorted({case.row for case in scale.cases} - {case.row for case in possible.cases})
+        result = measure(possible)
         show(result)
+        print("".join(f"not installed, so without a row: {row}\n" for row in missing), end="")
         worst = max(worst, result["status"])
         if options.write:
             harness.keep(name, result)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any
 
 from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Level, Plan, Shape, plan
@@ -72,6 +73,9 @@ ROWS: dict[str, str] = {
 
 OURS = ("throttle", "redis")
 
+PEERS = {"slowapi": "slowapi", "fastapi-limiter": "fastapi_limiter"}
+"""What belongs to the benchmarks alone, and the module that is there if it is installed."""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -122,11 +126,21 @@ class Scale:
     rounds: int
     cases: tuple[Case, ...] = CASES
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the levels."""
+        return tuple(f"{rate:g}/s" for rate in self.rates_rps)
+
     def plan(self, seed: int = 1) -> Plan:
         """The requests of a run; the same for every row."""
         lengths_s = [*[self.seconds] * (len(self.rates_rps) - 1), self.last_s]
         levels = [Level(rate, length_s) for rate, length_s in zip(self.rates_rps, lengths_s, strict=True)]
         return plan(Shape(levels), Arrivals.UNIFORM, Crowd(clients=USERS), seed)
+
+    def possible(self) -> Scale:
+        """The same without the peers that are not installed."""
+        gone = {row for row, module in PEERS.items() if find_spec(module) is None}
+        return replace(self, cases=tuple(case for case in self.cases if case.row not in gone))
 
     def __str__(self) -> str:
         rates = ", ".join(f"{rate:g}" for rate in self.rates_rps)

@@ -43,7 +43,7 @@ def rows(rounds: Sequence[Round], scale: Scale) -> list[dict[str, Any]]:
     """One record for each row and level: medians over the rounds that count, the judgement, the ratios."""
     return [
         {"case": case.key, "level": level, **_row(rounds, case, level)}
-        for level in scale.plan().names
+        for level in scale.names
         for case in scale.cases
     ]
 
