@@ -29,7 +29,8 @@ class RecorderMiddleware:
     """Records HTTP requests; websockets and everything else pass through.
 
     It belongs just outside the throttle, whose decisions it records too. The end of the app's lifespan
-    ends the recording.
+    ends the recording. A server that sends no lifespan and ends by a signal loses the last half second,
+    as one that is killed does.
 
     Args:
         app: what is recorded.

@@ -7,8 +7,9 @@ by name. Everything else, whatever it may be, is not written: a list of what is 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, unquote, unquote_to_bytes
 
 from autoglm_throttle.model import Priority
@@ -18,15 +19,25 @@ from autoglm_throttle.traffic.errors import TrafficError
 ALLOWED: Final = ("content-type", "content-length", "accept", "user-agent")
 """Header fields that are kept besides the priority."""
 
+REMEMBERED: Final = 500
+"""Names of fields, and values of each that is kept, that are not looked at again."""
+
+REMEMBERED_BYTES: Final = 256
+"""A longer one is looked at each time, so that nobody fills the memory."""
+
 MASK: Final = "*"
 """What stands for everything that was left out."""
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
+_METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
 _METHOD = re.compile(r"[A-Za-z-]{1,20}")
-_UNSAFE = re.compile(rb"[^\t\x20-\x7e]")
+_UNSAFE = re.compile(r"[^\t\x20-\x7e]")
 _LOOSE = re.compile(rb"[^\x21-\x7e]")
 _PARTS = re.compile(rb"[&;]")
 """What ends a query parameter; some servers still take the semicolon for one."""
+
+
+T = TypeVar("T")
 
 
 class Redaction:
@@ -62,8 +73,8 @@ class Redaction:
         """Names of the query parameters that are kept."""
         self.paths: tuple[str, ...] = tuple(dict.fromkeys(mask_paths))
         """Patterns of the paths that are masked."""
-        self._priority = priority_header.strip().lower().encode()
-        self._kept = {name.encode(): name for name in names}
+        self._priority = priority_header.strip().lower()
+        self._known = _Remembered(self._pairs)
         self._query = frozenset(self.query)
         self._patterns = [_segments_of(pattern) for pattern in self.paths]
 
@@ -73,17 +84,12 @@ class Redaction:
         Args:
             headers: pairs of name and value, as ASGI has them.
         """
-        kept = self._kept
-        found = []
-        for name, value in headers:
-            known = kept.get(name) or kept.get(name.lower())
-            if known is not None:
-                found.append((known, self._value(name, value)))
-        return found
+        known = self._known
+        return [pairs[value] for name, value in headers if (pairs := known[name]) is not None]
 
     def method(self, method: str) -> str:
         """The method as it may be kept: one of letters, as all that are registered."""
-        return method if _METHOD.fullmatch(method) else MASK
+        return method if method in _METHODS or _METHOD.fullmatch(method) else MASK
 
     def target(self, path: str, raw_path: bytes = b"", query: bytes = b"", root_path: str = "") -> str:
         """Path and query as they may be kept.
@@ -94,7 +100,8 @@ class Redaction:
             query: as it was sent.
             root_path: where the app is mounted; patterns may begin before or after it.
         """
-        raw_path = raw_path.partition(b"?")[0]  # some servers leave the query in it
+        if b"?" in raw_path:  # some servers leave the query in it
+            raw_path = raw_path.partition(b"?")[0]
         kept = self._masked(path, raw_path, root_path) if self._patterns else None
         if kept is None:
             kept = (
@@ -113,11 +120,16 @@ class Redaction:
         """For the first line of the file."""
         return {"headers": list(self.headers), "query": list(self.query), "paths": list(self.paths)}
 
-    def _value(self, name: bytes, value: bytes) -> str:
-        text = _UNSAFE.sub(b"?", value).decode("ascii")
-        if name.lower() == self._priority and not Priority.knows(text):
-            return MASK
-        return text
+    def _pairs(self, name: bytes) -> _Remembered[tuple[str, str]] | None:
+        """What makes the pairs of a header field; None for one that is not kept."""
+        kept = name.decode("latin-1").lower()
+        return _Remembered(partial(self._pair, kept)) if kept in self.headers else None
+
+    def _pair(self, name: str, value: bytes) -> tuple[str, str]:
+        text = value.decode("latin-1")
+        if not (text.isascii() and text.isprintable()):
+            text = _UNSAFE.sub("?", text)
+        return (name, MASK if name == self._priority and not Priority.knows(text) else text)
 
     def _query_text(self, query: bytes) -> str:
         return "&".join(map(self._parameter, _PARTS.split(query)))
@@ -149,6 +161,24 @@ class Redaction:
         return "/" + "/".join([*kept, MASK] if cut < len(segments) else kept) + slash
 
 
+class _Remembered(dict[bytes, T]):
+    """What was made of names and values before: clients send the same ones again and again."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[[bytes], T]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, key: bytes) -> T:
+        if len(self) >= REMEMBERED:
+            self.clear()
+        made = self._make(key)
+        if len(key) <= REMEMBERED_BYTES:
+            self[key] = made
+        return made
+
+
 _SAFE: Final = "/!$&'()*+,;=:@~-._"
 
 
@@ -158,6 +188,9 @@ def _quoted(segment: str) -> str:
 
 def _printable(raw: bytes) -> str:
     """The same bytes, with those that would break a request line percent-encoded."""
+    text = raw.decode("latin-1")
+    if text.isascii() and text.isprintable() and " " not in text:
+        return text
     return _LOOSE.sub(lambda found: b"%%%02X" % found[0][0], raw).decode("ascii")
 
 
