@@ -146,3 +146,11 @@ def test_requests_of_one_serial_are_all_kept() -> None:
     found, faults = read(block % (1, 1) + block % (2, 2) + answer + answer)
     assert faults == []
     assert [(one.target, one.status) for one in found] == [("/1", 0), ("/2", 200)]
+
+
+def test_nothing_is_held_of_a_block_that_is_too_long() -> None:
+    block = gor._Block(1)
+    for _ in range(20):
+        block.add(b"x" * 100_000)
+        assert sum(map(len, block.parts)) <= 1 << 20
+    assert block.parts == []
