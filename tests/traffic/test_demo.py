@@ -20,8 +20,8 @@ from autoglm_throttle.settings import Settings
 from autoglm_throttle.traffic.demo import add_arguments, run
 from autoglm_throttle.traffic.demo import store as demo_store
 from autoglm_throttle.traffic.demo.child import Child
-from autoglm_throttle.traffic.demo.command import SERVER
-from autoglm_throttle.traffic.demo.scenario import STATE_PATH, environment
+from autoglm_throttle.traffic.demo.command import SERVER, _Performance
+from autoglm_throttle.traffic.demo.scenario import STATE_PATH, environment, phases
 from autoglm_throttle.traffic.errors import TrafficError
 from tests.traffic.test_trace import synthetic, written
 
@@ -102,6 +102,17 @@ def test_a_trace_is_driven_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_what_cannot_begin_is_said_and_is_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(parsed("--trace", str(tmp_path / "none.csv"))) == 2
     assert "none.csv: cannot be read" in capsys.readouterr().err
+    assert run(parsed("--report", str(tmp_path / "nowhere" / "page.html"))) == 2
+    assert "page.html cannot be written" in capsys.readouterr().err
+
+
+def test_a_page_that_can_no_longer_be_written_does_not_hide_what_happened(tmp_path: Path) -> None:
+    with demo_store.DemoStore() as store:
+        played = _Performance(phases(5.0), Policy.FIXED, store, tmp_path / "gone" / "page.html")
+        assert played._written("page").startswith("The page of all this could not be written: ")
+        played = _Performance(phases(5.0), Policy.FIXED, store, tmp_path / "page.html")
+        assert played._written("page") == f"All this as a page for a browser: {tmp_path / 'page.html'}"
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == "page"
 
 
 @pytest.mark.parametrize(
@@ -160,7 +171,7 @@ import sys
 from autoglm_throttle.model import Policy
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.traffic.demo.child import Child
-from autoglm_throttle.traffic.demo.command import SERVER
+from autoglm_throttle.traffic.demo.command import SERVER, _Performance
 from autoglm_throttle.traffic.demo.scenario import environment
 with Child(SERVER, {"environment": environment(Policy.TIERS), "speed": None, "length_s": 60.0}) as child:
     print(child.port, flush=True)
