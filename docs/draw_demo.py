@@ -14,6 +14,7 @@ import re
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 from collections.abc import Iterator
 from html import escape
@@ -44,13 +45,17 @@ rect { fill: #f6f8fa; stroke: #d1d9e0 } .c32 { fill: #116329 } .c33 { fill: #7d4
 """
 
 
-def played() -> str:
-    """Everything that a run wrote to its terminal; a RuntimeError if it found a problem."""
+def played(folder: str) -> str:
+    """Everything that a run wrote to its terminal; a RuntimeError if it found a problem.
+
+    Args:
+        folder: where it leaves its page.
+    """
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 60, 100, 0, 0))
     environment = {**os.environ, "TERM": "xterm"}
     environment.pop("NO_COLOR", None)
-    run = subprocess.Popen(COMMAND, stdin=its, stdout=its, env=environment)  # noqa: S603 - our own module
+    run = subprocess.Popen(COMMAND, stdin=its, stdout=its, env=environment, cwd=folder)  # noqa: S603 - our own module
     os.close(its)
     said = b"".join(_chunks(ours))
     os.close(ours)
@@ -138,7 +143,8 @@ def _text(line: Line, y: int) -> str:
 
 def main() -> None:
     """Play, draw, keep."""
-    text = played()
+    with tempfile.TemporaryDirectory() as folder:
+        text = played(folder)
     screen = telling(screens(text))
     (HERE / "demo.svg").write_text(svg(screen, TITLE), encoding="utf-8")
     table = text[text.index("\nphase ") :]

@@ -82,7 +82,7 @@ def test_a_run_is_played_on_a_terminal_and_kept(tmp_path: Path, monkeypatch: pyt
     assert (tmp_path / "demo.txt").read_text().partition("\n\n")[2] == shown.partition("\n\n")[2]
 
 
-def test_a_run_that_found_a_problem_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_found_a_problem_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(draw_demo, "COMMAND", (sys.executable, "-c", "print('why'); exit(1)"))
     with pytest.raises(RuntimeError, match="ended with 1:\nwhy"):
-        draw_demo.played()
+        draw_demo.played(str(tmp_path))
