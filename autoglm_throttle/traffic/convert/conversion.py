@@ -19,7 +19,7 @@ from autoglm_throttle.traffic.convert.fill import Fill, missing
 from autoglm_throttle.traffic.convert.form import Form
 from autoglm_throttle.traffic.convert.source import Source, start_ns
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.record import End, Entry
+from autoglm_throttle.traffic.record import End, Entry, Heading
 from autoglm_throttle.traffic.record.entry import BODY_AT_MOST
 from autoglm_throttle.version import __version__
 
@@ -155,8 +155,7 @@ class _Conversion:
     def _opened(self, out: BinaryIO) -> Iterator[Entry]:
         """The entries, with what stands before and after all of them written."""
         if self._to is Form.JSONL:
-            heading = replace(self._source.heading, library=self._source.heading.library or __version__)
-            out.write(heading.to_line().encode() + b"\n")
+            out.write(self._heading().to_line().encode() + b"\n")
         elif self._to is Form.HAR:
             out.write(har.opening(__version__))
         yield from self._source.entries()
@@ -164,6 +163,13 @@ class _Conversion:
             out.write(End("closed", 0).to_line().encode() + b"\n")
         elif self._to is Form.HAR:
             out.write(har.closing())
+
+    def _heading(self) -> Heading:
+        heading = self._source.heading
+        if not self._source.whole:
+            return heading
+        redaction = dict(heading.redaction) | {"body": self._options.keep.value}
+        return replace(heading, library=__version__, redaction=redaction)
 
     def jsonl(self, entry: Entry, _: int) -> bytes:
         return self._kept(entry).to_line().encode() + b"\n"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from autoglm_throttle.traffic.errors import TrafficError
 
-_BLANK = re.compile(rb"\r?\n\r?\n")
+_BLANK = re.compile(rb"\r?\n(?:\r?\n|\Z)")
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})[^\r\n]*\r?\n")
 _LENGTH = re.compile(r"\d{1,12}", re.ASCII)
 

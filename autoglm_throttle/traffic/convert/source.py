@@ -46,6 +46,9 @@ class Kept:
         self._redaction = redaction
         self._fields = 0
         self.heading: Heading = recording.heading
+        if redaction is not None:
+            described = dict(recording.heading.redaction) | redaction.described()
+            self.heading = replace(recording.heading, redaction=described)
 
     def entries(self) -> Iterator[Entry]:
         """All entries in order of time."""

@@ -53,6 +53,12 @@ def test_lines_may_end_without_carriage_returns_and_the_last_block_without_monke
     assert [(one.method, one.body) for one in found] == [("PUT", b"ab")]
 
 
+def test_a_head_may_end_with_its_block() -> None:
+    found, faults = read(b"1 a 5 0\nGET /x HTTP/1.1\n" + END + b"1 b 5 0\nGET /y HTTP/1.1\r\nA: b\r\n" + END)
+    assert faults == []
+    assert [(one.target, one.headers) for one in found] == [("/x", []), ("/y", [("a", "b")])]
+
+
 def test_chunked_bodies_are_put_together() -> None:
     chunks = b"5;x=1\r\nhello\r\n1\r\n!\r\n0\r\n\r\n"
     found, faults = read(b"1 a 5 0\nPOST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + END)
@@ -154,3 +160,10 @@ def test_nothing_is_held_of_a_block_that_is_too_long() -> None:
         block.add(b"x" * 100_000)
         assert sum(map(len, block.parts)) <= 1 << 20
     assert block.parts == []
+
+
+def test_monkeys_in_the_middle_of_a_line_end_nothing() -> None:
+    line = b"x" * (1 << 20) + END[1:]
+    found, faults = read(b"1 a 5 0\n" + line + b"1 b 5 0\nGET / HTTP/1.1\r\n\r\n" + END + GOOD)
+    assert len(found) == 1
+    assert faults == ["line 1: longer than 1048576 bytes"]
