@@ -83,7 +83,8 @@ def once(answer: bytes, *, by_reset: bool = False) -> Serve:
 def reset(writer: Writer) -> None:
     """End a connection by a reset instead of an orderly close."""
     linger_not = struct.pack("ii", 1, 0)
-    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_not)
+    with contextlib.suppress(OSError):  # the other side was faster
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_not)
     writer.transport.abort()
 
 

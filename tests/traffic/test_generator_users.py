@@ -149,3 +149,32 @@ async def test_users_go_on_after_errors() -> None:
         Roster(Users(((2, 0.2),), think_s=0.01)),
     )
     assert result.books.total().endings[Ending.SERVER_ERROR] == len(result.sheet) > 5
+
+
+async def test_users_who_are_stopped_do_not_ask_while_others_wait() -> None:
+    inside, both = 0, asyncio.Event()
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        nonlocal inside
+        await request(reader)
+        inside += 1
+        if inside == 2:
+            crew.stop()
+            both.set()
+            await asyncio.sleep(0.1)
+        await both.wait()
+        writer.write(OK)
+        await reader.read()
+
+    async with ScriptedServer(serve) as server:
+        crew = Crew(Roster(Users(((2, 60.0),), think_s=0.01)), Target(port=server.port), BRISK)
+        result = await crew.run()
+    assert result.books.total().endings[Ending.OK] == len(result.sheet) == 2
+
+
+def test_users_ask_nothing_that_would_begin_after_the_end() -> None:
+    roster = Roster(Users(((50, 0.1),), think_s=0.2))
+    crew = Crew(roster, Target(port=1))
+    before_the_end = sum(due_s < 0.1 for due_s, _ in roster.starts())
+    assert not crew._send_due(10.0)
+    assert crew.launched == len(crew.sheet) == before_the_end < 50

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import socket
 from typing import cast
 
 import pytest
@@ -90,6 +91,54 @@ async def test_the_most_recently_used_connection_comes_first_and_dead_ones_never
     lines.give_back(first)
     lines.closed(first)
     assert lines.take() is None
+
+
+async def connected_to(
+    monkeypatch: pytest.MonkeyPatch, addresses: list[str], refused: set[str], size: int = 3
+) -> list[str]:
+    """The addresses that were tried, of a name that has these."""
+    tried: list[str] = []
+    made = Pool(Target(port=1, host="name.test"), Options(connections=size), line)
+
+    async def found(*_: object, **__: object) -> list[tuple[object, ...]]:
+        return [(0, 0, 0, "", (address, 1)) for address in addresses]
+
+    async def connect() -> None:
+        tried.append(made._address)
+        if made._address in refused:
+            raise ConnectionRefusedError(111, "no")
+        made.opened(line())
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", found)
+    monkeypatch.setattr(made, "_connect", connect)
+    await made.fill()
+    return tried
+
+
+async def test_all_connections_go_to_the_first_address_that_takes_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert await connected_to(monkeypatch, ["::1", "127.0.0.1"], {"::1"}) == ["::1", *["127.0.0.1"] * 3]
+    assert await connected_to(monkeypatch, ["::1", "127.0.0.1"], set()) == ["::1"] * 3
+    with pytest.raises(TrafficError, match=r"name\.test:1 refuses connections"):
+        await connected_to(monkeypatch, ["::1", "127.0.0.1"], {"::1", "127.0.0.1"})
+
+
+async def test_a_name_that_nobody_knows_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "not in the book")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", unknown)
+    with pytest.raises(TrafficError, match=r"name\.test is not known: not in the book"):
+        await Pool(Target(port=1, host="name.test"), Options(), line).fill()
+
+
+async def test_a_server_that_takes_too_long_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autoglm_throttle.traffic.generator.pool.CONNECT_S", 0.01)
+    made = Pool(Target(port=1), Options(connections=7), line)
+    monkeypatch.setattr(made, "_connect", asyncio.Event().wait)
+    with pytest.raises(TrafficError, match=r"did not take 7 connections within 0\.01 s"):
+        await made.fill()
 
 
 def limits(monkeypatch: pytest.MonkeyPatch, soft: int, hard: int) -> list[tuple[int, int]]:

@@ -6,6 +6,7 @@ The most recently used connection is the least likely to have been closed by the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from collections.abc import Callable
@@ -72,20 +73,19 @@ class Pool:
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(self._target.host, self._target.port, type=socket.SOCK_STREAM)
         addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
-        for address in addresses:
+        for address in addresses[:-1]:
             self._address = address
-            try:
-                await self._connect()
-            except ConnectionRefusedError:
-                if address == addresses[-1]:
-                    raise
-            else:
-                return
+            with contextlib.suppress(OSError):
+                return await self._connect()
+        self._address = addresses[-1]
+        return await self._connect()
 
     def _explained(self, problem: OSError) -> str:
         where = f"{self._target.host}:{self._target.port}"
         if isinstance(problem, ssl.SSLCertVerificationError):
             return f"the certificate of {where} is not trusted: {problem.verify_message}"
+        if isinstance(problem, socket.gaierror):
+            return f"{self._target.host} is not known: {problem.strerror}"
         if isinstance(problem, TimeoutError):
             return f"{where} did not take {self._size} connections within {CONNECT_S:g} s"
         return f"{where} refuses connections: {problem}"

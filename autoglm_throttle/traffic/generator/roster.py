@@ -61,13 +61,9 @@ class Roster:
 
     def starts(self) -> list[tuple[float, int]]:
         """When each user begins, spread over one think time so that they are not in step; rising."""
-        begun = []
-        for user in self.numbers():
-            spread_s = Random(f"{self.seed}:start:{user}").random() * self.users.think_s
-            due_s = self.due(user, 0.0)
-            if due_s is not None:
-                begun.append((due_s + spread_s, user))
-        return sorted(begun)
+        spread = {user: Random(f"{self.seed}:start:{user}").random() for user in self.numbers()}
+        first = {user: self.due(user, 0.0) or 0.0 for user in spread}
+        return sorted((first[user] + spread[user] * self.users.think_s, user) for user in spread)
 
     def due(self, user: int, at_s: float) -> float | None:
         """When a user works next: then, at the start of a later step that has the user, or never."""
