@@ -357,3 +357,36 @@ def test_a_fault_of_the_settings_is_raised_where_no_server_runs(monkeypatch: pyt
     monkeypatch.setenv("AUTOGLM_THROTTLE_RECORD_SAMPLE", "7")
     with pytest.raises(ConfigError):
         RecorderMiddleware(hello)
+
+
+async def test_messages_of_other_kinds_pass(tmp_path: Path) -> None:
+    async def talks(asked: Any, receive: Any, send: Any) -> None:
+        assert (await receive())["type"] == "http.response.debug"
+        await send({"type": "http.response.early_hint", "links": []})
+        await send({"type": "http.response.start", "status": 200, "headers": [], "trailers": True})
+        await send({"type": "http.response.body", "body": b"a"})
+        await send({"type": "http.response.trailers", "headers": []})
+
+    sent = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.response.debug"}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message["type"].rpartition(".")[2])
+
+    recording = recorder(tmp_path)
+    await RecorderMiddleware(talks, recording)(scope(), receive, send)
+    (entry,) = kept(recording)
+    assert entry.status == 200
+    assert sent == ["early_hint", "start", "body", "trailers"]
+
+
+async def test_a_body_after_the_end_is_passed_and_recorded_once(tmp_path: Path) -> None:
+    async def twice(asked: Any, receive: Any, send: Any) -> None:
+        await hello(asked, receive, send)
+        await send({"type": "http.response.body", "body": b"more"})
+
+    recording = recorder(tmp_path)
+    assert len(await ask(RecorderMiddleware(twice, recording), scope())) == 3
+    assert len(kept(recording)) == 1

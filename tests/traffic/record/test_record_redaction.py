@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.load import Request
 from autoglm_throttle.traffic.record import Redaction
+from autoglm_throttle.traffic.record import redaction as redactions
 
 
 @pytest.mark.parametrize(
@@ -93,3 +94,13 @@ def test_a_header_has_a_name(name: str) -> None:
 def test_a_pattern_masks_something(pattern: str) -> None:
     with pytest.raises(TrafficError, match="masks nothing"):
         Redaction(mask_paths=[pattern])
+
+
+def test_what_is_remembered_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redactions, "REMEMBERED", 3)
+    redaction = Redaction()
+    for n in range(10):
+        fields = [(b"accept", b"%d" % n), (b"x-%d" % n, b"a"), (b"Accept", b"x" * 1000), (b"y" * 1000, b"a")]
+        assert redaction.fields(fields) == [("accept", str(n)), ("accept", "x" * 1000)]
+    assert len(redaction._known) <= 3
+    assert all(len(pairs) <= 3 for pairs in redaction._known.values() if pairs is not None)
