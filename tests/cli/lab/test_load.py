@@ -63,8 +63,8 @@ def test_2_nobody_answers() -> None:
     assert f"127.0.0.1:{port}" in done.err
 
 
-def test_2_every_fault_of_the_arguments() -> None:
-    done = finished(process("load", "ftp://x", "--shape", "x", "--mix", "y", "--timeout", "0"))
+def test_2_every_fault_of_the_arguments(run: Run) -> None:
+    done = run("load", "ftp://x", "--shape", "x", "--mix", "y", "--timeout", "0")
     assert (done.status, done.out) == (2, "")
     lines = done.err.splitlines()
     assert all(line.startswith("autoglm-throttle load: ") for line in lines)
