@@ -36,8 +36,12 @@ examples:
   autoglm-throttle load http://127.0.0.1:8000 --shape step:100,1000,3000,5000:20s --route 'POST /v1/x=70' \\
       --route 'GET /v1/y=30' --slo 'p99<500ms,error<0.5%' --html report.html
   autoglm-throttle load http://127.0.0.1:8000/v1/predict --shape users:50:200:4:30s --watch 4711
-  autoglm-throttle load http://127.0.0.1:8000/v1/predict --find-peak 100:5000 --slo 'p99<500ms,error<0.5%'
+  autoglm-throttle load http://127.0.0.1:8000/v1/predict --find-peak 100:5000 \\
+      --slo 'p99<500ms,goodput>0.99'
   autoglm-throttle load compare before.json after.json
+
+a line of --requests FILE:
+  {{"method": "POST", "target": "/v1/x", "body": {{"tokens": 5}}, "share": 70, "cost": 4, "name": "short"}}
 
 exit status: 0 done and all objectives hold, 1 an objective failed, 2 it could not begin, 3 the run is not
 valid because the generator or the machine was too slow, 130 stopped by Ctrl-C (the report is written)

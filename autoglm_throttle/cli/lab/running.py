@@ -85,4 +85,7 @@ def carry_out(what: Load | Roster, sending: Sending, looks: Sequence[Look], *, q
         start_s = time.monotonic() - elapsed_s if display.start_s is None else display.start_s
     for fault in watch.faults:
         sys.stderr.write(f"not watched: {fault}\n")
-    return replace(result, watched=watch.seen(start_s, start_s + elapsed_s))
+    effort = result.effort
+    if sending.options.spin:  # a whole core, as asked for: it says nothing of being too slow
+        effort = replace(effort, cpu_share=None)
+    return replace(result, effort=effort, watched=watch.seen(start_s, start_s + elapsed_s))

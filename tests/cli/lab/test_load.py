@@ -195,11 +195,17 @@ def test_routes_costs_and_callers(url: str, run: Run) -> None:
     done = run("load", base, *SOON, *words, "--format", "json", "--arrivals", "poisson", "--seed", "7")
     assert done.status == 0
     found = done.document
+    assert found["generator"]["cpu_share"] < 1.0
     assert found["load"]["requests"] == ["POST /predict", "POST /generate"]
     assert (found["load"]["arrivals"], found["load"]["seed"], found["load"]["clients"]) == ("poisson", 7, 5)
     costs = [part["tally"]["cost"]["planned"] / part["tally"]["planned"] for part in found["requests"]]
     assert costs == [1.0, 4.0]
     assert found["totals"]["statuses"] == {"200": found["totals"]["planned"]}
+
+
+def test_a_core_that_was_asked_for_is_no_fault(url: str, run: Run) -> None:
+    done = run("load", url, *SOON, "--spin", "--format", "json")
+    assert (done.status, done.document["generator"]["cpu_share"]) == (0, None)
 
 
 def test_users_who_wait(url: str, run: Run) -> None:
