@@ -454,3 +454,12 @@ def test_what_goes_wrong_while_writing_leaves_nothing_behind(tmp_path: Path) -> 
     with pytest.raises(TrafficError, match="cannot be written"):
         convert(InTheWay(), out, Form.HAR)
     assert list(tmp_path.iterdir()) == [out]
+
+
+@pytest.mark.parametrize("form", [Form.GOR, Form.HAR])
+def test_times_whose_product_falls_short_of_a_whole_number_are_kept(tmp_path: Path, form: Form) -> None:
+    hard = [us for us in range(1, 200_000) if int(us / 1e6 * 1e6) != us][:5]
+    assert hard
+    found = [Entry(t_s=us / 1e6, id=us, method="GET", target="/") for us in [0, *hard]]
+    came, _ = there_and_back(tmp_path, found, form)
+    assert [one.t_s for one in came] == [one.t_s for one in found]
