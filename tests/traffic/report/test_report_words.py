@@ -213,14 +213,15 @@ def test_a_terminal_gets_one_line_rewritten_each_second() -> None:
     progress.note(1, Ending.LIMITED, 0.001)
     progress.note(2, Ending.REJECTED, 0.001)
     progress.note(3, Ending.TIMEOUT, 30.0)
+    progress.note(4, Ending.SERVER_ERROR, 0.02)
     assert progress.line(0.99, 10, 6) == ""
     assert progress.line(1.0, 10, 6, 0.0003) == (
-        "\r1/60 s  sent 10/100  done 3  in flight 6  p50 20.0 ms  p99 20.0 ms  429 1  503 1  errors 1"
+        "\r1/60 s  sent 10/100  done 4  in flight 6  p50 20.0 ms  p99 20.0 ms  429 1  503 1  errors 2"
         "  lag 300 us\x1b[K"
     )
     assert progress.line(1.5, 10, 6) == ""
     later = progress.line(2.0, 20, 0)
-    assert "done 3" in later
+    assert "done 4" in later
     assert "p50 -" in later  # of the last second only
     assert progress.close() == "\r\x1b[K"
 
