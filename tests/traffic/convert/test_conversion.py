@@ -24,7 +24,6 @@ from autoglm_throttle.traffic.convert import (
     Options,
     convert,
     open_source,
-    recognise,
     write,
 )
 from autoglm_throttle.traffic.errors import TrafficError
@@ -352,68 +351,6 @@ def test_a_request_that_no_entry_can_hold_is_told_and_left_out(tmp_path: Path) -
     (entry,) = source.entries()
     assert (entry.method, entry.target) == ("*", "/%0A%C3%A9")
     assert source.told() == ["request 1: t, ms and ttfb_ms must be from 0 to 1e+09"]
-
-
-@pytest.mark.parametrize("ours", [{"id": -1}, {"client": "x" * 500}, {"body_sha256": "zz"}])
-def test_fields_of_ours_in_a_foreign_file_are_judged(tmp_path: Path, ours: dict[str, object]) -> None:
-    element = {
-        "startedDateTime": "2024-01-01T00:00:00Z",
-        "request": {"method": "GET", "url": "/"},
-        "_autoglm": ours,
-    }
-    path = tmp_path / "a.har"
-    path.write_text(json.dumps({"log": {"entries": [element]}}))
-    source = open_source(path)
-    assert list(source.entries()) == []
-    assert source.told()[0].startswith("request 1: ")
-
-
-@pytest.mark.parametrize(
-    ("begin", "form"),
-    [
-        ('{"v":1,"kind":"autoglm-throttle-traffic"}\n', Form.JSONL),
-        ('{"kind":"autoglm-throttle-traffic","v":1,"log":1}\n', Form.JSONL),
-        ('\ufeff\n {"log": {"entries": []}}', Form.HAR),
-        ('{"log":{"creator":{"name":"' + "x" * 5000, Form.HAR),
-        ("1 ab 5 0\nGET / HTTP/1.1\n", Form.GOR),
-        ("1 ab 5\r\nGET / HTTP/1.1\n", Form.GOR),
-        ('{"url":"http://h/","method":"GET"}', Form.VEGETA),
-        ('{"method":"POST","url":"http://h/","body":"' + "A" * 9000, Form.VEGETA),
-    ],
-)
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_form_is_told_by_how_it_begins(tmp_path: Path, begin: str, form: Form, packed: bool) -> None:
-    path = tmp_path / ("a.gz" if packed else "a")
-    path.write_bytes(gzip.compress(begin.encode()) if packed else begin.encode())
-    assert recognise(path) is form
-
-
-@pytest.mark.parametrize("begin", [b"", b"TIMESTAMP,a\n", b"{", b"[" * 5000, b"\x1f\x8b garbage"])
-def test_what_is_of_no_known_form_is_refused(tmp_path: Path, begin: bytes) -> None:
-    path = tmp_path / "a"
-    path.write_bytes(begin)
-    with pytest.raises(TrafficError, match="none of jsonl, vegeta, gor, har"):
-        recognise(path)
-
-
-def test_files_that_cannot_be_read_are_said(tmp_path: Path) -> None:
-    with pytest.raises(TrafficError, match="cannot be read"):
-        recognise(tmp_path / "nowhere")
-    broken = tmp_path / "a.gz"
-    broken.write_bytes(b"not packed")
-    with pytest.raises(TrafficError, match="cannot be read"):
-        recognise(broken)
-    with pytest.raises(TrafficError, match="cannot be read"):
-        open_source(tmp_path / "nowhere", Form.GOR)
-
-
-def test_a_packed_file_that_ends_in_the_middle_gives_what_is_whole(tmp_path: Path) -> None:
-    block = b"1 a%d 5 0\nGET / HTTP/1.1\r\n\r\n\n" + "\U0001f435\U0001f648\U0001f649\n".encode()
-    path = tmp_path / "a.gor.gz"
-    path.write_bytes(gzip.compress(b"".join(block % n for n in range(10_000)))[:-200])
-    source = open_source(path)
-    assert len(list(source.entries())) > 100
-    assert any("packed data ends in the middle" in line for line in source.told())
 
 
 def test_gor_itself_reads_what_is_written(tmp_path: Path) -> None:
