@@ -170,6 +170,26 @@ def table(contestants: Mapping[str, peers.Peer], seen: Mapping[str, Sequence[Fig
     return lines
 
 
+def record(
+    contestants: Mapping[str, peers.Peer], seen: Mapping[str, Sequence[Figures]], judged: Sequence[Bar]
+) -> dict[str, Any]:
+    """What is kept: medians, ratios, verdicts, and every round."""
+    medians = {}
+    for name in seen:
+        if name != "idle":
+            clock, core = zip(*map(rates, seen[name]), strict=True)
+            medians[name] = {"rps": statistics.median(clock), "per_core_rps": statistics.median(core)}
+    others = [peer for peer in ("locust", "aiohttp", "wrk") if peer in seen]
+    return {
+        **harness.machine("httptools", "uvloop"),
+        "rates": medians,
+        "ours_over_it_per_core": {peer: ratio(seen, peer, per_core=True) for peer in others},
+        "not_installed": [peer.title for peer in contestants.values() if peer.run is None],
+        "bars": [bar.record() for bar in judged],
+        "all": dict(seen),
+    }
+
+
 def main(words: Sequence[str] | None = None) -> None:
     """Measure, print, keep."""
     logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
@@ -188,27 +208,7 @@ def main(words: Sequence[str] | None = None) -> None:
     record_us = histogram_us()
     judged = bars(seen, record_us)
     print("\n".join((*table(contestants, seen), *map(str, judged))))
-    others = {peer: ratio(seen, peer, per_core=True) for peer in ("locust", "aiohttp", "wrk") if peer in seen}
-    result = {
-        **harness.machine("httptools", "uvloop"),
-        "rounds": options.rounds,
-        "seconds": options.seconds,
-        "rates": {
-            name: dict(
-                zip(
-                    ("rps", "per_core_rps"),
-                    map(statistics.median, zip(*map(rates, each), strict=True)),
-                    strict=True,
-                )
-            )
-            for name, each in seen.items()
-            if name != "idle"
-        },
-        "ours_over_it_per_core": others,
-        "not_installed": [peer.title for peer in contestants.values() if peer.run is None],
-        "bars": [bar.record() for bar in judged],
-        "all": seen,
-    }
+    result = record(contestants, seen, judged) | {"rounds": options.rounds, "seconds": options.seconds}
     print(harness.line(result))
     if options.write:
         harness.keep("generator", result)

@@ -75,6 +75,11 @@ def test_who_is_not_installed_is_named_and_judged_by_nobody() -> None:
     lines = generator.table(contestants, there)
     assert ["Locust" in line for line in lines if "not installed" in line] == [True]
     assert len(generator.bars(there, 0.5)) == 6
+    kept = generator.record(contestants, there, generator.bars(there, 0.5))
+    assert "Locust FastHttpUser" in kept["not_installed"]
+    assert kept["rates"]["ours"] == {"rps": 10_000.0, "per_core_rps": 10_000.0}
+    assert kept["ours_over_it_per_core"]["aiohttp"] == pytest.approx(10_000 / 3333)
+    assert json.dumps(kept)
 
 
 @pytest.mark.parametrize("program", [peers.AIOHTTP, peers.LOCUST])
