@@ -17,6 +17,12 @@ OPEN = 255
 UNSENT = 254
 """In ``endings``: left out because the run was stopped."""
 
+MOST_REASONS = 1000
+"""A service has some dozen; one that puts numbers or names into them must not fill the report."""
+
+OTHERS = "other reasons"
+"""Stands for those above `MOST_REASONS`."""
+
 
 class Sheet:
     """What became of each request of a plan, by its index.
@@ -97,12 +103,18 @@ class Sheet:
     def refused(self, index: int, reason: str, promised_s: float | None) -> None:
         """Enter what a refusal said."""
         number = self._reason_numbers.get(reason)
-        if number is None:
-            number = self._reason_numbers[reason] = len(self.stated)
-            self.stated.append(reason)
-        self.reasons[index] = number
+        self.reasons[index] = self._number_of(reason) if number is None else number
         if promised_s is not None:
             self.promised_s[index] = promised_s
+
+    def _number_of(self, reason: str) -> int:
+        """Of a reason that is new; once there are too many, of the one that stands for all others."""
+        if len(self.stated) >= MOST_REASONS:
+            reason = OTHERS
+        number = self._reason_numbers.setdefault(reason, len(self.stated))
+        if number == len(self.stated):
+            self.stated.append(reason)
+        return number
 
     def is_closed(self, index: int) -> bool:
         """Whether this request has ended."""

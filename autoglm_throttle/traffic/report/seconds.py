@@ -67,7 +67,8 @@ def seconds(plan: Plan, sheet: Sheet) -> Seconds:
     """
     columns = _Columns.of(plan, sheet)
     latest_s = columns.offsets[-1] if columns.offsets else 0.0
-    count = max(math.ceil(plan.duration_s), int(latest_s) + 1)
+    # Levels of thirds of a second may add up to a hair above a whole one; that hair is no second.
+    count = max(math.ceil(plan.duration_s - 1e-6), int(latest_s) + 1)
     edges = [bisect_left(columns.offsets, second) for second in range(count)] + [len(plan)]
     counts = [
         Counter(zip(columns.priorities[first:stop], columns.endings[first:stop], strict=True))
