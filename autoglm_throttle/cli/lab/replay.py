@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EXAMPLES
     parser.add_argument(
-        "file", metavar="FILE", help="a recording, a HAR, .gor or vegeta file, or a CSV of token numbers"
+        "file", metavar="FILE", help="a recording, a HAR or .gor file, or a CSV of token numbers"
     )
     parser.add_argument("url", metavar="URL", help="of the service; its path is put before the recorded ones")
     replay_asked.add_arguments(parser)

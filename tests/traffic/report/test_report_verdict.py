@@ -77,4 +77,6 @@ def test_a_run_is_doubted_by_what_the_generator_needed(part: GeneratorPart, said
 
 
 def test_every_doubt_is_told() -> None:
+    assert doubts(generator(overrun_s=0.010), 0.08) == [], "as late as any launch may be"
+    assert doubts(generator(overrun_s=0.011), 0.08) != []
     assert len(doubts(generator(lag_s=1.0, overrun_s=5.0, cpu_share=1.0), 20.0)) == 3
