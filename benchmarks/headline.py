@@ -92,7 +92,7 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(words)
     if options.quick and options.write:
         parser.error("--quick gives no figures to keep")
-    if min(options.rounds or 1, options.hold or 1.0) <= 0:
+    if any(number is not None and not number > 0 for number in (options.rounds, options.hold)):
         parser.error("--rounds and --hold must be above 0")
     return options
 

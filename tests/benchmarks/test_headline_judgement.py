@@ -40,7 +40,7 @@ def level(name: str, p99_s: float | None = 0.05, refused: int = 0, errors: int =
 
 def nominal(name: str) -> dict[str, Any]:
     made = level(name)
-    for priority, rate_rps in judgement.RATES_RPS.items():
+    for priority, rate_rps in cases.RATES_RPS.items():
         planned = made["priorities"][priority]["planned"]
         made["priorities"][priority] = counts(planned, refused=max(0, round(planned - 3 * rate_rps)))
     return made
