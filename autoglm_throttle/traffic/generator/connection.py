@@ -7,21 +7,17 @@ or one whose body ends with the connection. Those three are handled here.
 from __future__ import annotations
 
 import asyncio
-import json
 from time import monotonic
 from typing import Protocol, cast
 
 from autoglm_throttle.settings.installing import how_to_install
+from autoglm_throttle.traffic import refusal
 from autoglm_throttle.traffic.ending import Ending, judge
 from autoglm_throttle.traffic.errors import TrafficError
 
 BODY_BYTES = 64 << 20
 """A longer answer is malformed: no service under test means to send that."""
 
-REFUSAL_BYTES = 64 << 10
-"""How much of a refusal is kept to read its reason."""
-
-REASON_CHARS = 64
 _FRAMING = frozenset((b"content-length", b"transfer-encoding"))
 _USUAL = frozenset((b"date", b"server", b"content-type"))
 """Nearly every answer has these, and nothing follows from them."""
@@ -151,19 +147,12 @@ class Connection(asyncio.Protocol):
     @property
     def promised_s(self) -> float | None:
         """The wait that Retry-After asks for, if it is a plain number of seconds."""
-        if self._promised is None or not self._promised.isdigit() or len(self._promised) > 9:
-            return None
-        return float(self._promised)
+        return refusal.promised_s(self._promised)
 
     @property
     def reason(self) -> str:
         """The ``reason`` of a refusal's problem document, or nothing."""
-        try:
-            problem = json.loads(self._body)
-        except (ValueError, RecursionError):
-            return ""
-        stated = problem.get("reason") if isinstance(problem, dict) else None
-        return stated[:REASON_CHARS] if isinstance(stated, str) else ""
+        return refusal.reason(self._body)
 
     def abort(self) -> None:
         """Drop the connection and whatever it carries, without a word to the owner about the request."""
@@ -238,7 +227,7 @@ class Connection(asyncio.Protocol):
         self._size += len(body)
         if self._size > BODY_BYTES:
             raise ValueError("the answer is too long")
-        if self.status >= 400 and len(self._body) < REFUSAL_BYTES:
+        if self.status >= 400 and len(self._body) < refusal.REFUSAL_BYTES:
             self._body += body
 
     def on_message_complete(self) -> None:

@@ -106,7 +106,8 @@ def told(found: Mapping[str, Any]) -> list[str]:
 
 def _row(row: Mapping[str, Any]) -> str:
     sides = (
-        ", ".join(f"{count} x {name}" for name, count in row[side].items()) for side in ("recorded", "replayed")
+        ", ".join(f"{count} x {name}" for name, count in row[side].items())
+        for side in ("recorded", "replayed")
     )
     return f"{row['differ']} of {row['requests']} otherwise: {' -> '.join(sides)}"
 
