@@ -24,7 +24,7 @@ from autoglm_throttle.traffic.refusal import promised_s, reason
 from autoglm_throttle.traffic.result import Effort, Result
 from autoglm_throttle.traffic.sheet import Sheet
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 PATIENCE_S = (0.001, 10.0)
 """When an impatient client leaves, log-uniform: from before an answer can be there to after most are."""

@@ -33,7 +33,9 @@ class Store:
     """
 
     def __init__(self, path: Path, max_bytes: int) -> None:
-        self._fd, self.path = _made(path)
+        self._fd, made = _made(path)
+        self.path: Path = made
+        """Where it is written."""
         self._max_bytes = max_bytes
         self._packer = zlib.compressobj(6, zlib.DEFLATED, GZIP) if path.suffix == ".gz" else None
         self._pending: list[bytes] = []
