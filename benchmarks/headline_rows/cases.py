@@ -17,7 +17,7 @@ server sees it. All open before the start: uvloop accepts one connection in each
 load turns are long."""
 
 USERS = 1000
-"""Callers who have signed in; each stays far below its own limit, which is asked for every time."""
+"""Callers who have signed in. On Redis each has a limit that it stays far below, asked for every time."""
 
 UNBOUND = 1_000_000.0
 """Requests/s: a rate that no load here reaches, so that only the controller can refuse."""

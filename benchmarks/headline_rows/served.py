@@ -52,15 +52,11 @@ def signed_in(scope: Scope) -> Caller | None:
 
 
 def ours(sim: SimGpu, asked: Asked) -> App:
-    """Behind the throttle, which reads the simulated GPU and asks for the limit of the user each time."""
-    chosen: dict[str, Any] = {
-        "priority_header_trust": "any",
-        "key_secret": "benchmark of no secrets",
-        "user_limit": "100/second",
-        **VARIANTS[asked.variant].settings,
-    }
+    """Behind the throttle, which reads the simulated GPU; with Redis it asks for the user's limit each time."""
+    chosen: dict[str, Any] = {"priority_header_trust": "any", **VARIANTS[asked.variant].settings}
     if asked.row == "redis":
-        chosen["redis_url"] = asked.redis_url
+        shared = {"user_limit": "100/second", "key_secret": "benchmark of no secrets"}
+        chosen |= {"redis_url": asked.redis_url, **shared}
     throttle = Throttle(Settings(**chosen), gpu=sim)
     return ThrottleMiddleware(service(sim), throttle=throttle, identify=signed_in)
 
