@@ -52,7 +52,7 @@ def signed_in(scope: Scope) -> Caller | None:
 
 
 def ours(sim: SimGpu, asked: Asked) -> App:
-    """Behind the throttle, which reads the simulated GPU; with Redis it asks for the user's limit each time."""
+    """Behind the throttle, which reads the simulated GPU; on Redis it asks for the limit of the user."""
     chosen: dict[str, Any] = {"priority_header_trust": "any", **VARIANTS[asked.variant].settings}
     if asked.row == "redis":
         shared = {"user_limit": "100/second", "key_secret": "benchmark of no secrets"}
