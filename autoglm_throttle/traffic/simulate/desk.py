@@ -33,7 +33,7 @@ class Desk:
         future: asyncio.Future[Done] = loop.create_future()
         self._waiting[number] = future
         self.sim.submit(Item(number, context_tokens, tokens), self.sim.clock())
-        self.pump()
+        self._arm()
         return number, future
 
     def cancel(self, number: int) -> None:
@@ -47,6 +47,9 @@ class Desk:
             future = self._waiting.pop(done.id)
             if not future.done():
                 future.set_result(done)
+        self._arm()
+
+    def _arm(self) -> None:
         due_s = self.sim.next_event()
         if due_s is None or due_s >= self._armed_s or self._loop is None:
             return
