@@ -28,9 +28,10 @@ _ENDS = ("http.response.body", "http.response.pathsend", "http.response.zerocopy
 class RecorderMiddleware:
     """Records HTTP requests; websockets and everything else pass through.
 
-    It belongs just outside the throttle, whose decisions it records too. The end of the app's lifespan
-    ends the recording. A server that sends no lifespan and ends by a signal loses the last half second,
-    as one that is killed does.
+    It belongs just outside the throttle, whose decisions it records too. The shutdown of the last app that
+    a recorder is shared by ends the recording; where an app takes no part in the lifespan, as Django's, the
+    end of the process does. A server that then ends by a signal loses the last half second, as one that is
+    killed does.
 
     Args:
         app: what is recorded.
@@ -92,11 +93,20 @@ class RecorderMiddleware:
         if self.recorder is None:
             await self.app(scope, receive, send)
             return
-        self.recorder.start()
+        over = False
+
+        async def heard() -> Any:  # noqa: ANN401 - a message
+            nonlocal over
+            message = await receive()
+            over = over or message["type"] == "lifespan.shutdown"
+            return message
+
+        self.recorder.enter(self)
         try:
-            await self.app(scope, receive, send)
+            await self.app(scope, heard, send)
         finally:
-            self.recorder.close()
+            if over:  # else it may be an app without lifespan, which now begins to serve
+                self.recorder.leave(self)
 
     def _complain(self, fault: Exception) -> None:
         if not self._complained:
@@ -112,9 +122,11 @@ class _Watch:
         "_fields",
         "_first_s",
         "_hash",
+        "_headers",
         "_kept",
         "_left",
         "_length",
+        "_method",
         "_path",
         "_receive",
         "_recorder",
@@ -138,7 +150,10 @@ class _Watch:
         self._writer = writer
         self._began_s = recorder.clock()
         self._serial = recorder.serial()
-        # routers change these on the way in
+        # routers and middleware change these on the way in
+        self._method: Any = scope.get("method")
+        headers = scope.get("headers")
+        self._headers: Any = tuple(headers) if isinstance(headers, list) else headers
         self._path = (
             scope.get("path", ""),
             scope.get("raw_path") or b"",
@@ -217,7 +232,7 @@ class _Watch:
         now = recorder.clock()
         status = self._status if answered else 0
         user, priority, decision, reason = judged(scope, status, self._fields)
-        client = recorder.client(user, scope)
+        client = recorder.client(user, scope.get("client"), self._headers)
         if not recorder.keeps(client):
             return
         began_s = self._began_s
@@ -228,9 +243,9 @@ class _Watch:
                 max(0.0, began_s - self._writer.began_s),
                 self._serial,
                 (
-                    redaction.method(scope["method"]),
+                    redaction.method(self._method),
                     redaction.target(*self._path),
-                    redaction.fields(scope["headers"]),
+                    redaction.fields(self._headers),
                 ),
                 self._body(),
                 (client, priority, decision, reason),
@@ -243,7 +258,7 @@ class _Watch:
         if self._whole:
             kept = b"".join(self._kept) if self._kept else None
             return self._length, self._hash.hexdigest() if self._hash is not None else "", kept
-        announced = next((v for n, v in self._scope["headers"] if n == b"content-length"), b"")
+        announced = next((v for n, v in self._headers if n == b"content-length"), b"")
         length = int(announced) if announced.isdigit() and len(announced) < 16 else 0
         return max(self._length, length), "", None
 

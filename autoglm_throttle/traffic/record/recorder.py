@@ -8,7 +8,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, get_args
@@ -119,6 +119,7 @@ class Recorder:
         self._pid = os.getpid()
         self._over = ""
         self._serial = -1
+        self._apps: set[object] = set()
 
     def _check(self, sample: float, max_bytes: int, max_s: float) -> None:
         if self.body not in get_args(Bodies):
@@ -202,6 +203,17 @@ class Recorder:
         self._serial += 1
         return self._serial
 
+    def enter(self, app: object) -> None:
+        """Begin as ``start`` does, on behalf of one of the apps that are recorded."""
+        self.start()
+        self._apps.add(app)
+
+    def leave(self, app: object) -> None:
+        """An app has ended; the last one that does closes the recording."""
+        self._apps.discard(app)
+        if not self._apps:
+            self.close()
+
     def close(self) -> None:
         """End the recording and wait, at most 5 s, until it is written; ``start`` begins another."""
         if self._pid != os.getpid():  # the file is that of the process this one was forked from
@@ -214,21 +226,21 @@ class Recorder:
             self._over = writer.ended or self._over
         atexit.unregister(self.close)
 
-    def client(self, stated: str, scope: Mapping[str, Any]) -> str:
+    def client(self, stated: str, peer: Sequence[Any] | None, headers: Iterable[Sequence[bytes]]) -> str:
         """The 16 hex digits that stand for who asked.
 
         Args:
             stated: what the throttle calls the user; empty if none did.
-            scope: of the request.
+            peer: address and port, as ASGI has them.
+            headers: of the request.
         """
         if self._client_header:
-            for name, value in scope.get("headers", ()):
+            for name, value in headers:
                 if name == self._client_header:
                     text = value.decode("latin-1")
                     return text if _CLIENT.fullmatch(text) else self._identity.of("client", text)
         if stated:
             return self._identity.text(stated)
-        peer = scope.get("client")
         return self._identity.of("address", self._peers.group(str(peer[0]) if peer else ""))
 
     def keeps(self, client: str) -> bool:
@@ -241,25 +253,31 @@ class Recorder:
         self._writer = None
         self._over = ""
         self._serial = -1
+        self._apps = set()
         self._pid = os.getpid()
 
     def _open(self) -> Writer | None:
         with self._lock:
             if self._writer is None and not self._over:
-                try:
-                    store = Store(self.path, self._max_bytes)
-                    self._writer = Writer(store, self._heading().to_line(), self._max_s, self.clock)
-                except OSError as error:
-                    self._over = "failed"
-                    LOGGER.error(
-                        "nothing is recorded, %s cannot be written: %s; requests go on",
-                        self.path,
-                        error.strerror or error,
-                    )
-                else:
-                    LOGGER.info("recording to %s", store.path)
-                    atexit.register(self.close)
+                self._writer = self._begun()
             return self._writer
+
+    def _begun(self) -> Writer | None:
+        """A new file and its writer. Whatever fails costs the recording, never a request."""
+        store = None
+        try:
+            store = Store(self.path, self._max_bytes)
+            writer = Writer(store, self._heading().to_line(), self._max_s, self.clock)
+        except Exception as error:  # noqa: BLE001 - no thread can be started, no such path, or any other
+            self._over = "failed"
+            if store is not None:
+                store.abandon()
+            why = error.strerror if isinstance(error, OSError) and error.strerror else error
+            LOGGER.error("nothing is recorded, %s cannot be written: %s; requests go on", self.path, why)
+            return None
+        LOGGER.info("recording to %s", store.path)
+        atexit.register(self.close)
+        return writer
 
     def _heading(self) -> Heading:
         described = self.redaction.described() | {"body": self.body, "key": self._key}

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle import ConfigError, Settings, Throttle, ThrottleMiddleware
+from autoglm_throttle import Settings, Throttle, ThrottleMiddleware
 from autoglm_throttle.identity import Identity
 from autoglm_throttle.testing import ManualClock
-from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record import Entry, Recorder, RecorderMiddleware
 from tests.traffic.record.recorded import ask, hello, kept, one, scope
 
@@ -304,59 +303,17 @@ async def test_without_a_path_everything_passes(monkeypatch: pytest.MonkeyPatch)
         assert seen.pop() == call
 
 
-async def lifespan(app: Any) -> list[dict[str, Any]]:
-    inbox = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
-    sent: list[dict[str, Any]] = []
+async def test_middleware_that_changes_method_and_headers_changes_no_record(tmp_path: Path) -> None:
+    async def overrides(asked: Any, receive: Any, send: Any) -> None:
+        asked["method"] = "DELETE"
+        asked["headers"][:] = [(b"content-length", b"7"), (b"x-client", b"another")]
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body"})
 
-    async def receive() -> dict[str, Any]:
-        return inbox.pop(0)
-
-    async def send(message: dict[str, Any]) -> None:
-        sent.append(message)
-
-    await app({"type": "lifespan"}, receive, send)
-    return sent
-
-
-async def lives(asked: Any, receive: Any, send: Any) -> None:
-    if asked["type"] != "lifespan":
-        await hello(asked, receive, send)
-        return
-    for phase in ("startup", "shutdown"):
-        await receive()
-        await send({"type": f"lifespan.{phase}.complete"})
-
-
-async def test_the_end_of_the_app_ends_the_recording(tmp_path: Path) -> None:
-    recording = recorder(tmp_path)
-    app = RecorderMiddleware(lives, recording)
-    assert len(await lifespan(app)) == 2
-    assert recording.counts == (0, 0, "closed")
-    assert "end" in (tmp_path / "a.jsonl").read_text().splitlines()[-1]
-    await ask(app, scope())
-    assert recording.counts.written == 0, "after its end nothing is recorded"
-    await lifespan(app)
-    assert recording.file == tmp_path / "a-2.jsonl"
-
-
-@pytest.mark.parametrize("settings", [{"RECORD_SAMPLE": "7"}, {"RECORD_PATH": "/no/such/folder/a.jsonl"}])
-async def test_a_fault_of_the_settings_fails_the_start(
-    settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in settings.items():
-        monkeypatch.setenv("AUTOGLM_THROTTLE_" + name, value)
-    middleware = RecorderMiddleware(lives)
-    (told,) = await lifespan(middleware)
-    assert told["type"] == "lifespan.startup.failed"
-    assert "RECORD" in told["message"] or "folder" in told["message"]
-    with pytest.raises((ConfigError, TrafficError)):
-        await ask(middleware, scope())
-
-
-def test_a_fault_of_the_settings_is_raised_where_no_server_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AUTOGLM_THROTTLE_RECORD_SAMPLE", "7")
-    with pytest.raises(ConfigError):
-        RecorderMiddleware(hello)
+    headers = [(b"content-length", b"12"), (b"x-client", b"00112233445566ff")]
+    entry = await one(recorder(tmp_path, client_header="x-client"), scope(headers=headers), app=overrides)
+    assert (entry.method, entry.headers) == ("POST", (("content-length", "12"),))
+    assert (entry.client, entry.body_len) == ("00112233445566ff", 12)
 
 
 async def test_messages_of_other_kinds_pass(tmp_path: Path) -> None:

@@ -129,20 +129,6 @@ def test_there_is_an_end_to_siblings(
     assert "2 recordings of this name" in line.getMessage()
 
 
-async def test_a_folder_that_cannot_be_written_costs_no_request(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = tmp_path / "gone"
-    folder.mkdir()
-    recorder = Recorder(folder / "a.jsonl")
-    folder.rmdir()
-    app = RecorderMiddleware(hello, recorder)
-    for _ in range(3):
-        assert len(await ask(app, scope())) == 2
-    assert len(caplog.records) == 1
-    recorder.close()
-
-
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
 def test_at_its_size_it_ends(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "autoglm_throttle")
@@ -367,9 +353,9 @@ def test_the_settings_make_it(tmp_path: Path) -> None:
     redaction = recorder.redaction
     assert (redaction.headers[-2:], redaction.query) == (("x-class", "x-model"), ("page",))
     assert redaction.paths == ("/users/{id}",)
-    assert recorder.client("", {"client": ("192.0.2.7", 1)}) == Recorder(
+    assert recorder.client("", ("192.0.2.7", 1), ()) == Recorder(
         tmp_path / "b.jsonl", secret="0123456789abcdef"
-    ).client("", {"client": ("192.0.2.7", 1)})
+    ).client("", ("192.0.2.7", 1), ())
 
 
 def test_the_environment_makes_it(tmp_path: Path) -> None:
