@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from autoglm_throttle.cli.lab import replay_asked
 from autoglm_throttle.cli.lab.load import guarded
 from autoglm_throttle.cli.lab.replay_asked import Asked
 from autoglm_throttle.cli.lab.running import carry_out
 from autoglm_throttle.cli.lab.telling import facts, tell
-from autoglm_throttle.cli.output import FINE, PROBLEM_FOUND, write
+from autoglm_throttle.cli.output import FINE, write
 from autoglm_throttle.traffic.arrivals import timetable
 from autoglm_throttle.traffic.replay import Manner, Replay, differences, exceeds, open_replay, told
 from autoglm_throttle.traffic.report import make
+from autoglm_throttle.traffic.report.schema import Judged
 from autoglm_throttle.traffic.result import Result
 
 EXAMPLES: Final = """\
@@ -71,10 +73,17 @@ def _tell(asked: Asked, played: Replay, result: Result) -> int:
     """The report, the comparison with the recording, and the exit status."""
     found = differences(played, result)
     known = facts(asked.judging, asked.played, asked.command, result.effort.loop)
-    report = make(result, replace(known, arrivals="recorded", replay=found))
+    judged = () if asked.limit is None else (_checked(asked.limit, found),)
+    report = make(result, replace(known, arrivals="recorded", replay=found, judged=judged))
     more = ["", *told(found)] if found else ["", "the file tells of no answers to compare with"]
-    differs = asked.limit is not None and (found is None or exceeds(found, asked.limit))
-    if differs:
-        more.append(f"failed: --check {asked.limit:.2%}")
-    status = tell(report, asked.judging, more)
-    return PROBLEM_FOUND if differs and status == FINE else status
+    return tell(report, asked.judging, more)
+
+
+def _checked(limit: float, found: Mapping[str, Any] | None) -> Judged:
+    """The objective that ``--check`` states; a file that tells of no answers cannot reach it."""
+    return {
+        "term": f"--check {limit:.2%}",
+        "value": None if found is None else found["differ"]["ratio"],
+        "unit": "ratio",
+        "holds": found is not None and not exceeds(found, limit),
+    }

@@ -23,7 +23,7 @@ from autoglm_throttle.traffic.report.schema import (
 from autoglm_throttle.traffic.report.seconds import seconds
 from autoglm_throttle.traffic.report.tally import tally
 from autoglm_throttle.traffic.report.times import times
-from autoglm_throttle.traffic.report.verdict import doubts, verdict
+from autoglm_throttle.traffic.report.verdict import doubts, remark, verdict
 from autoglm_throttle.traffic.result import Result
 from autoglm_throttle.traffic.sheet import UNSENT, Sheet
 
@@ -59,9 +59,10 @@ def make(result: Result, facts: Facts) -> Document:
         "about": facts.about,
         "load": _load(result, facts, labels),
         "verdict": verdict(
-            facts.objectives.judge(totals, priorities, segments),
+            [*facts.objectives.judge(totals, priorities, segments), *facts.judged],
             [*facts.doubts, *doubts(generator, plan.duration_s)],
             aborted=result.aborted,
+            remarked=remark(totals, sheet.endings),
         ),
         "totals": totals,
         "priorities": priorities,

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autoglm_throttle.traffic.report.schema import GeneratorPart, Judged, VerdictPart
+from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.report import times
+from autoglm_throttle.traffic.report.schema import GeneratorPart, Judged, Tally, Times, VerdictPart
+from autoglm_throttle.traffic.sheet import UNSENT
 
 HELD = 0
 """All objectives hold, or there were none."""
@@ -19,10 +22,19 @@ LAG_P99_S = 0.010
 """Later launches than this are another load than the one that was planned; ten times the tick."""
 
 OVERRUN = 0.01
-"""Share of the plan by which the last launch may be late; of a short plan, as much as any other launch."""
+"""Share of the plan by which the last launch may be late."""
+
+OVERRUN_S = 0.050
+"""The same of a plan shorter than 5 s: a system that pauses for once, at the end, made no other load."""
 
 CPU_SHARE = 0.95
 """Of one core: above it the generator itself is what was measured."""
+
+LOST = frozenset((Ending.CONNECTION, Ending.TIMEOUT, Ending.UNANSWERED, Ending.DROPPED))
+"""How requests end that a service no longer takes."""
+
+LEAST_LOST = 5
+"""Requests at the end of a run that nobody took: fewer may have broken off by chance."""
 
 
 def doubts(generator: GeneratorPart, duration_s: float) -> list[str]:
@@ -33,13 +45,13 @@ def doubts(generator: GeneratorPart, duration_s: float) -> list[str]:
         duration_s: length of the plan.
     """
     found: list[str] = []
-    lag_s = generator["lag"]["p99_s"]
-    if lag_s is not None and lag_s > LAG_P99_S:
+    lag_s = _lag_s(generator["lag"])
+    if lag_s > LAG_P99_S:
         found.append(
             f"requests left late (lag p99 {lag_s * 1e3:.1f} ms, allowed {LAG_P99_S * 1e3:.0f} ms):"
             " free a core for the generator, use more processes or lower the rate"
         )
-    allowed_s = max(OVERRUN * duration_s, LAG_P99_S)
+    allowed_s = max(OVERRUN * duration_s, OVERRUN_S)
     if generator["overrun_s"] > allowed_s:
         found.append(
             f"sending ran over by {generator['overrun_s']:.2f} s of {duration_s:g} s (allowed"
@@ -54,22 +66,76 @@ def doubts(generator: GeneratorPart, duration_s: float) -> list[str]:
     return found
 
 
-def verdict(judged: Sequence[Judged], doubted: Sequence[str], *, aborted: bool) -> VerdictPart:
+def _lag_s(lag: Times) -> float:
+    """The p99; of fewer than 100 requests, whose p99 is the latest, the second latest: one may be chance."""
+    p99_s, count = lag["p99_s"], lag["count"]
+    if p99_s is None or count < 2:
+        return 0.0
+    second_s = times.percentile(lag, (count - 1.5) / count)
+    return p99_s if second_s is None else min(p99_s, second_s)
+
+
+def remark(totals: Tally, endings: Sequence[int]) -> str:
+    """What everybody should know of a run that went wrong as a whole; empty if it did not.
+
+    Args:
+        totals: of the run.
+        endings: in order of the plan.
+    """
+    lost = _lost(endings)
+    if lost >= LEAST_LOST:
+        return f"the service stopped accepting connections: the last {lost} requests got no answer"
+    classes = totals["classes"]
+    if totals["planned"] == totals["unsent"] or classes["ok"] or classes["degraded"]:
+        return ""
+    failures = [
+        name for name in (ending.label for ending in Ending if ending >= Ending.CONNECTION) if classes[name]
+    ]
+    answers = list(totals["statuses"])
+    if len(answers) == 1 and not failures:
+        return f"nothing was served: every answer was {answers[0]}"
+    return f"nothing was served: {', '.join([*answers, *failures])}"
+
+
+def _lost(endings: Sequence[int]) -> int:
+    """How many requests at the end got no answer, if a connection was refused or broken among them."""
+    lost, refused = 0, False
+    for ending in reversed(endings):
+        if ending == UNSENT:
+            continue
+        if ending not in LOST:
+            break
+        lost += 1
+        refused = refused or ending == Ending.CONNECTION
+    return lost if refused else 0
+
+
+def verdict(
+    judged: Sequence[Judged], doubted: Sequence[str], *, aborted: bool, remarked: str = ""
+) -> VerdictPart:
     """The judgement on a run.
 
     An interrupted run says so whatever else it shows; one that is not valid is neither good nor bad.
+
+    Args:
+        judged: the objectives.
+        doubted: why it is not valid.
+        aborted: whether somebody stopped it.
+        remarked: what `remark` said of it.
     """
+    more = f"; {remarked}" if remarked else ""
     failed = [one["term"] for one in judged if not one["holds"]]
     if aborted:
         status, text = INTERRUPTED, "interrupted: what was sent until then is reported"
     elif doubted:
-        status, text = NOT_VALID, f"not valid: {doubted[0]}"
+        status, text = NOT_VALID, f"not valid: {remarked}{'; ' * bool(remarked)}{doubted[0]}"
     elif failed:
-        status, text = FAILED, f"failed: {', '.join(failed)}"
+        status, text = FAILED, f"failed: {', '.join(failed)}{more}"
     elif judged:
-        status, text = HELD, "all objectives hold" if len(judged) > 1 else "the objective holds"
+        text = "all objectives hold" if len(judged) > 1 else "the objective holds"
+        status, text = HELD, text + more
     else:
-        status, text = HELD, "done; no objectives were stated"
+        status, text = HELD, f"{remarked or 'done'}; no objectives were stated"
     return {
         "status": status,
         "text": text,

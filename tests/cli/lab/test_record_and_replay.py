@@ -93,9 +93,12 @@ def test_a_replay_that_ends_otherwise_fails_its_check(service: Server, run: Run,
     refused = {"status": 429, "decision": "limited", "reason": "rate"}
     path = recording(tmp_path / "r.jsonl", *(entry(number, number / 50, **refused) for number in range(20)))
     url = f"http://127.0.0.1:{service.port}"
-    done = run("replay", path, url, "--quiet", "--check", "0.5")
+    done = run("replay", path, url, "--quiet", "--check", "0.5", "--json", "r.json", "--html", "r.html")
     assert done.status == 1
-    assert "failed: --check 50.00%" in done.out
+    assert done.out.splitlines()[1] == "failed: --check 50.00%"
+    verdict = json.loads(Path("r.json").read_text())["verdict"]
+    assert (verdict["status"], [one["holds"] for one in verdict["objectives"]]) == (1, [False])
+    assert 'class="verdict bad"' in Path("r.html").read_text()
     assert "20 of 20 requests (100.00 %) ended otherwise" in done.out
     assert run("replay", path, url, "--quiet", "--check", "1").status == 0
 
@@ -108,6 +111,7 @@ def test_a_file_that_tells_of_no_answers(service: Server, run: Run, tmp_path: Pa
     done = run("replay", path, f"http://127.0.0.1:{service.port}", "--quiet")
     assert done.status == 0
     assert "tells of no answers to compare with" in done.out
+    assert run("replay", path, f"http://127.0.0.1:{service.port}", "--quiet", "--check", "1").status == 1
 
 
 def test_every_fault_of_a_replay(run: Run) -> None:

@@ -132,9 +132,22 @@ def test_every_verdict_has_its_look(
     assert texts(section, "p") == told
 
 
+def look_of(page: ElementTree.Element) -> str:
+    section = page.find("body/main/section")
+    assert section is not None
+    return section.attrib["class"]
+
+
+def test_a_run_that_served_nobody_does_not_look_well() -> None:
+    nobody = {"totals__classes__ok": 0, "totals__classes__degraded": 0}
+    page = read(changed(verdict__status=0, verdict__objectives=[], **nobody))
+    assert look_of(page) == "verdict doubt"
+
+
 def test_without_objectives_a_run_is_measured_and_nothing_else() -> None:
     page = read(changed(verdict__status=0, verdict__text="done", verdict__objectives=[]))
     assert texts(page, "body/main/section/p") == ["Measureddone"]
+    assert look_of(page) == "verdict calm", "nobody asked for anything that could be good"
     assert "objective" not in "".join(texts(page, "body/main/section"))
 
 

@@ -242,7 +242,7 @@ def test_objectives_and_further_doubts_make_the_verdict() -> None:
     facts = replace(FACTS, objectives=Objectives.parse("error<0.5%"))
     assert document([Sent()], facts)["verdict"]["status"] == 0
     failed = document([Sent(ending=Ending.TIMEOUT)], facts)["verdict"]
-    assert (failed["status"], failed["text"]) == (1, "failed: error<0.5%")
+    assert (failed["status"], failed["text"]) == (1, "failed: error<0.5%; nothing was served: timeout")
     doubted = document([Sent()], replace(facts, doubts=("the control failed",)))["verdict"]
     assert (doubted["status"], doubted["valid"], doubted["doubts"]) == (3, False, ["the control failed"])
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from autoglm_throttle.traffic.ending import Ending
 from autoglm_throttle.traffic.histogram import Histogram
+from autoglm_throttle.traffic.report import make
 from autoglm_throttle.traffic.report.schema import GeneratorPart, Judged
 from autoglm_throttle.traffic.report.times import times
 from autoglm_throttle.traffic.report.verdict import doubts, verdict
+from tests.traffic.report.made_runs import FACTS, Sent, made
 
 HOLDS: Judged = {"term": "error<1%", "value": 0.0, "unit": "ratio", "holds": True}
 FAILS: Judged = {"term": "p99<1s", "value": None, "unit": "s", "holds": False}
@@ -38,10 +42,10 @@ def test_the_exit_status(
     assert (told["doubts"], told["valid"], told["aborted"]) == (doubted, not doubted, aborted)
 
 
-def generator(lag_s: float | None = 0.001, **changed: Any) -> GeneratorPart:
+def generator(lag_s: float | None = 0.001, late: int = 2, **changed: Any) -> GeneratorPart:
     lag = Histogram()
-    if lag_s is not None:
-        lag.record(lag_s)
+    for _ in range(late if lag_s is not None else 0):
+        lag.record(lag_s or 0.0)
     part: GeneratorPart = {
         "lag": times(lag),
         "cpu_share": 0.2,
@@ -77,6 +81,50 @@ def test_a_run_is_doubted_by_what_the_generator_needed(part: GeneratorPart, said
 
 
 def test_every_doubt_is_told() -> None:
-    assert doubts(generator(overrun_s=0.010), 0.08) == [], "as late as any launch may be"
-    assert doubts(generator(overrun_s=0.011), 0.08) != []
+    assert doubts(generator(overrun_s=0.050), 0.08) == [], "as late as a pause for once"
+    assert doubts(generator(overrun_s=0.051), 0.08) != []
     assert len(doubts(generator(lag_s=1.0, overrun_s=5.0, cpu_share=1.0), 20.0)) == 3
+
+
+def test_one_late_request_of_a_few_is_chance() -> None:
+    assert doubts(generator(lag_s=0.5, late=1), 20.0) == []
+    assert doubts(generator(lag_s=0.5, late=2), 20.0) != []
+
+
+@pytest.mark.parametrize(
+    ("endings", "said"),
+    [
+        ([Ending.OK, Ending.CLIENT_ERROR], ""),
+        ([None] * 3, ""),
+        ([Ending.CLIENT_ERROR] * 5, "nothing was served: every answer was 404"),
+        ([Ending.LIMITED] * 2, "nothing was served: every answer was 429"),
+        ([Ending.CLIENT_ERROR, Ending.TIMEOUT, None], "nothing was served: 404, timeout"),
+        ([Ending.OK, Ending.CONNECTION, *[Ending.TIMEOUT] * 3], ""),
+        ([Ending.OK, *[Ending.TIMEOUT] * 9], ""),
+        (
+            [Ending.OK, Ending.CONNECTION, *[Ending.TIMEOUT] * 4, None],
+            "the service stopped accepting connections: the last 5 requests got no answer",
+        ),
+    ],
+)
+def test_a_run_that_went_wrong_as_a_whole_says_so(endings: list[Ending | None], said: str) -> None:
+    told = make(made([Sent(ending=ending) for ending in endings]), FACTS)["verdict"]["text"]
+    assert told == f"{said or 'done'}; no objectives were stated"
+
+
+def test_what_went_wrong_stands_beside_every_verdict() -> None:
+    said = {
+        verdict(judged, doubted, aborted=False, remarked="every answer was 404")["text"]
+        for judged, doubted in (([FAILS], []), ([HOLDS], []), ([], ["too slow"]))
+    }
+    assert said == {
+        "failed: p99<1s; every answer was 404",
+        "the objective holds; every answer was 404",
+        "not valid: every answer was 404; too slow",
+    }
+
+
+def test_what_somebody_else_judged_is_an_objective_too() -> None:
+    document = make(made([Sent()]), replace(FACTS, judged=(FAILS,)))
+    assert document["verdict"]["status"] == 1
+    assert document["verdict"]["objectives"] == [FAILS]

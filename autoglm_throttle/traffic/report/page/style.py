@@ -41,6 +41,7 @@ header { margin-bottom: 24px }
 .verdict { background: var(--sheet); border: 1px solid var(--rule); border-left: 6px solid var(--mark);
   border-radius: 8px; padding: 16px 20px }
 .good { --mark: var(--good) } .bad { --mark: var(--bad) } .doubt { --mark: var(--doubt) }
+.calm { --mark: var(--ok) }
 .said { font-size: 1.125rem } .word { color: var(--mark); margin-right: .35em }
 .doubts { margin-top: 8px; color: var(--doubt) }
 .verdict .scroll { margin: 12px 0 0 }

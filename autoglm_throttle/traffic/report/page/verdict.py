@@ -17,8 +17,11 @@ WORDS = {
 }
 """Look and word of each exit status."""
 
-MEASURED = ("good", "Measured")
-"""Of a run that nobody asked anything of."""
+MEASURED = ("calm", "Measured")
+"""Of a run that nobody asked anything of: it is neither good nor bad."""
+
+NOTHING_SERVED = ("doubt", "Measured")
+"""Of one that served nobody either."""
 
 
 def section(document: Document) -> Markup:
@@ -26,7 +29,9 @@ def section(document: Document) -> Markup:
     verdict = document["verdict"]
     look, word = WORDS[verdict["status"]]
     if verdict["status"] == 0 and not verdict["objectives"]:
-        look, word = MEASURED
+        classes, planned = document["totals"]["classes"], document["totals"]["planned"]
+        served = classes["ok"] + classes["degraded"]
+        look, word = MEASURED if served or not planned else NOTHING_SERVED
     text = verdict["text"].removeprefix(f"{word.lower()}: ")
     said = tag("p", tag("strong", word, class_="word"), text, class_="said")
     doubts = (tag("p", doubt, class_="doubts") for doubt in verdict["doubts"] if doubt not in text)
