@@ -35,6 +35,13 @@ def write_json(document: object) -> None:
     write(json.dumps(document, indent=2))
 
 
+def aside(text: str) -> None:
+    """Write to standard error; if nobody reads it any more, what goes on is not kept from going on."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
 class Reader:
     """Whoever reads what a command writes."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from typing import Final
 
@@ -11,7 +10,7 @@ from autoglm_throttle.cli.lab.load_asked import Asked, Search
 from autoglm_throttle.cli.lab.offered import offered, trial
 from autoglm_throttle.cli.lab.running import carry_out
 from autoglm_throttle.cli.lab.telling import facts, tell
-from autoglm_throttle.cli.output import write
+from autoglm_throttle.cli.output import aside, write
 from autoglm_throttle.traffic.arrivals import timetable
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import Roster
@@ -67,7 +66,7 @@ def _search(asked: Asked, search: Search) -> int:
             raise TrafficError(f"after {len(reports)} trials, at {rate_rps:g}/s: {error}") from None
         reports[rate_rps] = report
         verdict = VERDICTS[report["verdict"]["status"]]
-        sys.stderr.write(f"{rate_rps:g}/s: {report['verdict']['text']}\n")
+        aside(f"{rate_rps:g}/s: {report['verdict']['text']}\n")
         return verdict
 
     peak = find_peak(one, search.low_rps, search.high_rps)

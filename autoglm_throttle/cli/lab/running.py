@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from autoglm_throttle.cli.lab.sending import Sending
+from autoglm_throttle.cli.output import aside
 from autoglm_throttle.traffic.generator import Observer, Roster, launch
 from autoglm_throttle.traffic.load import Load
 from autoglm_throttle.traffic.report import Progress
@@ -43,16 +44,12 @@ class Display:
         if self.start_s is None:
             self.start_s = time.monotonic() - elapsed_s
         if not self._quiet:
-            self._write(self._progress.line(elapsed_s, launched, in_flight))
+            aside(self._progress.line(elapsed_s, launched, in_flight))
 
     def end(self) -> None:
         """The run is over."""
         if not self._quiet:
-            self._write(self._progress.close())
-
-    def _write(self, text: str) -> None:
-        sys.stderr.write(text)
-        sys.stderr.flush()
+            aside(self._progress.close())
 
 
 def _extent(load: Load) -> tuple[int, float]:
@@ -84,7 +81,7 @@ def carry_out(what: Load | Roster, sending: Sending, looks: Sequence[Look], *, q
         elapsed_s = result.effort.elapsed_s
         start_s = time.monotonic() - elapsed_s if display.start_s is None else display.start_s
     for fault in watch.faults:
-        sys.stderr.write(f"not watched: {fault}\n")
+        aside(f"not watched: {fault}\n")
     effort = result.effort
     if sending.options.spin:  # a whole core, as asked for: it says nothing of being too slow
         effort = replace(effort, cpu_share=None)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from autoglm_throttle.cli.lab.about import about
 from autoglm_throttle.cli.lab.faults import USAGE
 from autoglm_throttle.cli.lab.judging import Judging
-from autoglm_throttle.cli.output import write
+from autoglm_throttle.cli.output import aside, reader_may_leave, write
 from autoglm_throttle.traffic.report import Document, Facts, dumps, lines
 from autoglm_throttle.traffic.report.page import render
 
@@ -25,7 +24,7 @@ def facts(judging: Judging, shape: str, command: str, loop: str) -> Facts:
 
 
 def tell(report: Document, judging: Judging, more: Sequence[str] = ()) -> int:
-    """Print and keep a report.
+    """Keep a report and print it, in this order: whoever reads what is printed may leave before the end.
 
     Args:
         report: of the run.
@@ -37,12 +36,13 @@ def tell(report: Document, judging: Judging, more: Sequence[str] = ()) -> int:
     """
     status = report["verdict"]["status"]
     text = dumps(report)
-    write(text if judging.as_json else "\n".join([*lines(report), *more]))
     for path, content in ((judging.json, text), (judging.html, render(report) if judging.html else "")):
         if path is not None:
             try:
                 path.write_text(content, "utf-8")
             except OSError as error:
-                sys.stderr.write(f"{path} cannot be written: {error.strerror}\n")
+                aside(f"{path} cannot be written: {error.strerror}\n")
                 status = USAGE
+    with reader_may_leave():
+        write(text if judging.as_json else "\n".join([*lines(report), *more]))
     return status
