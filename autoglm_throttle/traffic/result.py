@@ -16,10 +16,13 @@ class Effort:
 
     elapsed_s: float
     """From the first intended start to the end of the drain."""
+    stopped_s: float | None = None
+    """When the sending was stopped, counted like ``elapsed_s``; None if it went to its end."""
     overrun_s: float = 0.0
     """By how much the last launch came after its intended start."""
     cpu_share: float | None = None
-    """Of one core, the busiest process; None in process, where it means nothing."""
+    """Of one core while there was something to send, the busiest process; None in process, where it means
+    nothing."""
     resent: int = 0
     """Sent twice because the server had closed the idle connection meanwhile."""
     connections: int = 0

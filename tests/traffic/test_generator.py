@@ -57,6 +57,15 @@ def endings(result: Result) -> dict[Ending, int]:
         ([b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n", b"0\r\n\r\n"], Ending.OK),
         ([b"HTTP/1.1 100 Continue\r\n\r\n", OK], Ending.OK),
         ([b"HTTP/1.1 100 Continue\r\n\r\n" + OK], Ending.OK),
+        ([b"HTTP/1.1 103 Early Hints\r\nx-degraded: cache\r\n\r\n" + OK], Ending.OK),
+        (
+            [b"HTTP/1.1 103 E\r\nretry-after: 1\r\n\r\nHTTP/1.1 503 X\r\ncontent-length: 0\r\n\r\n"],
+            Ending.SERVER_ERROR,
+        ),
+        (
+            [b"HTTP/1.1 503 X\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nretry-after: 1\r\n\r\n"],
+            Ending.SERVER_ERROR,
+        ),
         ([b"HTTP/1.1 200 OK\r\nX-Degraded: cache\r\ncontent-length: 0\r\n\r\n"], Ending.DEGRADED),
         ([b"HTTP/1.1 429 X\r\ncontent-length: 0\r\n\r\n"], Ending.LIMITED),
         ([b"HTTP/1.1 503 X\r\nRetry-After: 3\r\ncontent-length: 0\r\n\r\n"], Ending.REJECTED),

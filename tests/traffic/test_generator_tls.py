@@ -59,6 +59,11 @@ async def test_a_certificate_may_go_unverified() -> None:
     assert served(await drive(always(OK), verify=False)) == 6
 
 
+async def test_a_name_that_no_certificate_can_carry_is_an_error_before_the_start() -> None:
+    with pytest.raises(TrafficError, match=r"127\.0\.0\.1 as a\.\.b cannot be the name of a host"):
+        await drive(always(OK), verify=False, server_name="a..b")
+
+
 async def test_authorities_that_are_no_file_are_an_error_before_the_start() -> None:
     with pytest.raises(TrafficError, match=r"authorities in nowhere\.pem cannot be read"):
         await drive(always(OK), ca_file="nowhere.pem")
@@ -72,7 +77,7 @@ async def test_https_to_a_server_that_speaks_http_is_an_error_before_the_start()
     async with ScriptedServer(plain) as server:
         target = Target(port=server.port, scheme="https")
         made = plan(Shape.parse("fixed:1000:6ms"), Arrivals.UNIFORM, Crowd())
-        with pytest.raises(TrafficError, match="refuses connections"):
+        with pytest.raises(TrafficError, match=r"does not speak TLS; is it http:// instead"):
             await Generator(Load(made), target, BRISK).run()
 
 

@@ -170,3 +170,25 @@ def test_without_limits_there_is_still_a_sane_number(monkeypatch: pytest.MonkeyP
     files.allow_connections(10**6)
     assert asked == []
     assert files.most_connections() == files.MANY
+
+
+async def test_a_target_is_gone_once_nothing_was_open_for_longer_than_the_grace() -> None:
+    lines, last = Pool(Target(port=1), Options(), line), line()
+    lines.opened(last)
+    lines._failed(10.0)
+    lines._failed(20.0)
+    assert not lines.refused
+    lines.closed(last)
+    lines._failed(30.0)
+    lines._failed(30.9)
+    assert not lines.refused
+    lines._failed(31.0)
+    told = [lines.refused]
+    lines.opened(line())
+    assert [*told, lines.refused] == [True, False]
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 70 + ".test"])
+async def test_a_name_that_no_host_can_have_is_told(host: str) -> None:
+    with pytest.raises(TrafficError, match="cannot be the name of a host"):
+        await Pool(Target(port=1, host=host), Options(), line).fill()

@@ -160,8 +160,11 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def close(self) -> None:
-        """Close an idle connection."""
-        self._transport.close()
+        """Close an idle connection; a peer that does not read what is left of a request is not waited for."""
+        if self._transport.get_write_buffer_size():
+            self._transport.abort()
+        else:
+            self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Asyncio: connected."""
@@ -200,8 +203,8 @@ class Connection(asyncio.Protocol):
             self._spoilt = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Httptools: a field."""
-        if name in _USUAL or self._complete:
+        """Httptools: a field; one that follows the body (a trailer) says nothing about the answer."""
+        if name in _USUAL or self._complete or self._headers_done:
             return
         field = name.lower()
         if field in _FRAMING:
@@ -217,6 +220,8 @@ class Connection(asyncio.Protocol):
             return
         self.status = self._parser.get_status_code()
         self._headers_done = self.status >= 200
+        if not self._headers_done:
+            self._framed, self._degraded, self._promised = False, False, None
         if self._only_head and self._headers_done:
             self._parser, spent = self._library.parser(self), self._parser
             self._spoilt |= not spent.should_keep_alive()

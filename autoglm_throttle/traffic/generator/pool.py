@@ -10,6 +10,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable
+from time import monotonic
 
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.files import allow_connections
@@ -21,8 +22,14 @@ BACKOFF_FIRST_S = 0.010
 BACKOFF_MAX_S = 1.0
 """Between two attempts to connect: a restarting server is found again within a second."""
 
+GRACE_S = 1.0
+"""Without a connection before a target counts as gone: a restart within that time loses no request."""
+
 CONNECT_S = 10.0
 """A connection that takes longer than this to open counts as refused."""
+
+NO_TLS = frozenset(("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"))
+"""What OpenSSL, by its version, calls an answer that is no TLS, such as one of plain HTTP."""
 
 AT_ONCE = 256
 """Connections opened at the same time: more than a server keeps waiting would be lost for a second."""
@@ -52,6 +59,9 @@ class Pool:
         self._open: set[Connection] = set()
         self._opening: set[asyncio.Task[None]] = set()
         self._shut = False
+        self._alone_s: float | None = None
+        self.refused: bool = False
+        """No connection is open, and for longer than the grace none could be opened."""
 
     async def fill(self) -> None:
         """Open all connections that are wanted before the start.
@@ -60,11 +70,13 @@ class Pool:
             TrafficError: one of them cannot be opened.
         """
         try:
+            for name in (self._target.host, self._target.server_name or ""):
+                name.encode("idna")  # as all below does, which keeps an open socket when that fails
             async with asyncio.timeout(CONNECT_S):
                 await self._find()
                 gate = asyncio.Semaphore(AT_ONCE)
                 await asyncio.gather(*(self._within(gate) for _ in range(self._size - 1)))
-        except OSError as problem:
+        except (OSError, UnicodeError) as problem:
             self.shut()
             raise TrafficError(self._explained(problem)) from problem
 
@@ -80,10 +92,15 @@ class Pool:
         self._address = addresses[-1]
         return await self._connect()
 
-    def _explained(self, problem: OSError) -> str:
+    def _explained(self, problem: OSError | UnicodeError) -> str:
         where = f"{self._target.host}:{self._target.port}"
+        if isinstance(problem, UnicodeError):
+            named = " as ".join(filter(None, (self._target.host, self._target.server_name)))
+            return f"{named} cannot be the name of a host: {problem}"
         if isinstance(problem, ssl.SSLCertVerificationError):
             return f"the certificate of {where} is not trusted: {problem.verify_message}"
+        if isinstance(problem, ssl.SSLError) and problem.reason in NO_TLS:
+            return f"{where} does not speak TLS; is it http:// instead of https://?"
         if isinstance(problem, socket.gaierror):
             return f"{self._target.host} is not known: {problem.strerror}"
         if isinstance(problem, TimeoutError):
@@ -113,6 +130,7 @@ class Pool:
     def opened(self, connection: Connection) -> None:
         """It connected; too late if the pool is shut."""
         self._open.add(connection)
+        self._alone_s, self.refused = None, False
         if self._shut:
             connection.abort()
 
@@ -129,6 +147,13 @@ class Pool:
         for connection in list(self._open):
             connection.abort()
         self._idle.clear()
+
+    def _failed(self, now: float) -> None:
+        if self._open:
+            return
+        if self._alone_s is None:
+            self._alone_s = now
+        self.refused = now - self._alone_s >= GRACE_S
 
     async def _within(self, gate: asyncio.Semaphore) -> None:
         async with gate:
@@ -147,6 +172,7 @@ class Pool:
                 async with asyncio.timeout(CONNECT_S):
                     await self._connect()
             except OSError:
+                self._failed(monotonic())
                 await asyncio.sleep(pause_s)
                 pause_s = min(2.0 * pause_s, BACKOFF_MAX_S)
             else:

@@ -17,7 +17,7 @@ from time import monotonic
 from autoglm_throttle.traffic.ending import Ending
 from autoglm_throttle.traffic.generator.connection import IDLE, Connection, ParserLibrary
 from autoglm_throttle.traffic.generator.options import Observer, Options
-from autoglm_throttle.traffic.generator.pool import Pool
+from autoglm_throttle.traffic.generator.pool import GRACE_S, Pool
 from autoglm_throttle.traffic.generator.target import Target
 from autoglm_throttle.traffic.generator.wire import Encode
 from autoglm_throttle.traffic.result import Effort, Result
@@ -65,6 +65,9 @@ class Sending(ABC):
         self._drained_s: float | None = None
         self._prepared = False
         self._stopped = False
+        self._stopped_s: float | None = None
+        self._begun = (0.0, 0.0)
+        self._cpu_share: float | None = None
         self._over: asyncio.Future[None] | None = None
 
     @abstractmethod
@@ -126,7 +129,7 @@ class Sending(ABC):
         loop = asyncio.get_running_loop()
         self._over = loop.create_future()
         self._start_s = monotonic() + HEAD_START_S if start_s is None else start_s
-        cpu_s, wall_s = time.process_time(), monotonic()
+        self._begun = (time.process_time(), monotonic())
         loop.call_soon(self._tick)
         try:
             await self._over
@@ -136,7 +139,8 @@ class Sending(ABC):
             Effort(
                 elapsed_s=self.elapsed_s,
                 overrun_s=self._overrun_s(),
-                cpu_share=(time.process_time() - cpu_s) / (monotonic() - wall_s),
+                cpu_share=self._cpu_share,
+                stopped_s=self._stopped_s,
                 resent=self._resent,
                 connections=self.options.connections,
                 loop=type(loop).__module__.partition(".")[0],
@@ -150,6 +154,8 @@ class Sending(ABC):
         """The first call ends the sending and lets the answers come in; the second ends the run at once."""
         if self._stopped:
             self._drained_s = self.elapsed_s
+        else:
+            self._stopped_s = self.elapsed_s
         self._stopped = True
         self._leave_out()
 
@@ -216,10 +222,19 @@ class Sending(ABC):
         """Send what is due, give up what takes too long; whether the run is over."""
         elapsed_s = self.elapsed_s
         more = self._send_due(elapsed_s)
+        if not more and self._cpu_share is None:
+            self._cpu_share = self._busy()
         self._expire(elapsed_s)
+        if self._pool.refused:
+            self._expire_unconnected(elapsed_s - GRACE_S)
         if self._again or self._waiting:
             self._pool.want(len(self._again) + len(self._waiting))
         return not more and self._drain(elapsed_s)
+
+    def _busy(self) -> float:
+        """The share of a core used so far; asked before the drain, whose idleness proves nothing."""
+        cpu_s, wall_s = self._begun
+        return (time.process_time() - cpu_s) / (monotonic() - wall_s)
 
     def _launch(self, index: int) -> None:
         now = monotonic()
@@ -257,6 +272,18 @@ class Sending(ABC):
                     return
                 self._give_up(index, Ending.TIMEOUT)
             self._launched.popleft()
+
+    def _expire_unconnected(self, oldest_s: float) -> None:
+        """Nobody is there: end what has waited for a connection since before then."""
+        for line in (self._again, self._waiting):
+            for _ in range(len(line)):
+                index = line.popleft()
+                if self.sheet.is_closed(index):
+                    continue
+                if self._offsets[index] > oldest_s:
+                    line.append(index)
+                else:
+                    self._fail(index, Ending.CONNECTION)
 
     def _drain(self, elapsed_s: float) -> bool:
         """Whether the run is over: nothing in flight, or waited long enough."""

@@ -110,8 +110,10 @@ def _copy(sheet: Sheet, place: int, other: Sheet, index: int) -> None:
 def _efforts(results: Sequence[Result]) -> Effort:
     efforts = [result.effort for result in results]
     shares = [effort.cpu_share for effort in efforts if effort.cpu_share is not None]
+    stops = [effort.stopped_s for effort in efforts if effort.stopped_s is not None]
     return Effort(
         elapsed_s=max(effort.elapsed_s for effort in efforts),
+        stopped_s=max(stops, default=None),
         overrun_s=max(effort.overrun_s for effort in efforts),
         cpu_share=max(shares, default=None),
         resent=sum(effort.resent for effort in efforts),
