@@ -1,7 +1,8 @@
 """The tables in README.md and docs/ that hold figures, made from what the benchmarks and the demo kept.
 
 Run: ``python -m benchmarks.figures`` after ``python -m benchmarks.peers --write``, the same of ``serve``,
-``redis``, ``closed_loop``, ``overload`` or ``breaker``, or ``python -m docs.draw_demo``. It measures nothing.
+``redis``, ``closed_loop``, ``overload``, ``breaker`` or ``headline``, or ``python -m docs.draw_demo``. It
+measures nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 from benchmarks.breakers.part import breakers_part
 from benchmarks.harness import RESULTS, line
+from benchmarks.headline_rows import part as headline
 from benchmarks.loop import table
 from benchmarks.overload import LAG_S
 from benchmarks.overloaded import ROWS
@@ -23,6 +25,7 @@ from benchmarks.shared.part import peers_part, redis_part
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 DOWNSTREAM = ROOT / "docs" / "downstream.md"
+HEADLINE = ROOT / "docs" / "headline.md"
 DEMO = ROOT / "docs" / "demo.txt"
 
 PEERS = {
@@ -204,6 +207,7 @@ MADE: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "closed_loop": closed_loop_part,
     "overload": overload_part,
     "redis": redis_part,
+    "headline_hold": headline.summary_part,
 }
 """Records that make a part of the README once there is one."""
 
@@ -243,9 +247,28 @@ def downstream_parts() -> Iterator[tuple[str, str]]:
         yield "breakers", breakers_part(json.loads(path.read_text()))
 
 
+HEADLINE_PARTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "headline": headline.headline_part,
+    "headline_hold": headline.hold_part,
+}
+"""Records that make a part of the page on the headline experiment."""
+
+
+def headline_parts() -> Iterator[tuple[str, str]]:
+    """The same of the page on the headline experiment."""
+    for name, made in HEADLINE_PARTS.items():
+        path = RESULTS / f"{name}.json"
+        if path.exists():
+            yield name.replace("_", "-"), made(json.loads(path.read_text()))
+
+
 def pages() -> dict[Path, dict[str, str]]:
     """File -> name of the part -> what belongs between its marks."""
-    return {README: dict(parts()), DOWNSTREAM: dict(downstream_parts())}
+    return {
+        README: dict(parts()),
+        DOWNSTREAM: dict(downstream_parts()),
+        HEADLINE: dict(headline_parts()),
+    }
 
 
 def main() -> None:
