@@ -8,7 +8,8 @@ Run it, and put it under load; the throttle reads the modelled card as it would 
 
 ``SIM_CAPACITY_RPS`` (100) is what the card can do in full batches of ``SIM_MAX_BATCH`` (16), each of which
 costs ``SIM_BASE_S`` (0.010) however small it is. ``SIM_MODE=llm`` lets it serve tokens instead. The throttle
-is configured by ``AUTOGLM_THROTTLE_...`` as ever.
+is configured by ``AUTOGLM_THROTTLE_...`` as ever, but for one default: whoever sends ``X-Priority: high`` is
+believed, which only a service without strangers may do.
 """
 
 import os
@@ -18,6 +19,9 @@ from starlette.types import ASGIApp
 
 from autoglm_throttle import Settings, Throttle, ThrottleMiddleware
 from autoglm_throttle.traffic.simulate import BatchSpec, LlmSpec, SimGpu, SimSpec, service
+
+DEFAULTS = {"AUTOGLM_THROTTLE_PRIORITY_HEADER_TRUST": "any"}
+"""The load lab states priorities as no client may by default; the environment overrides it."""
 
 
 def spec(environment: Mapping[str, str]) -> SimSpec:
@@ -36,7 +40,7 @@ def spec(environment: Mapping[str, str]) -> SimSpec:
 def create_app(environment: Mapping[str, str] = os.environ) -> ASGIApp:
     """The service; its throttle reads the card that the service runs on."""
     sim = SimGpu(spec(environment))
-    throttle = Throttle(Settings.from_env(), gpu=sim)
+    throttle = Throttle(Settings.from_env(DEFAULTS | dict(environment)), gpu=sim)
     return ThrottleMiddleware(service(sim), throttle=throttle)
 
 

@@ -21,6 +21,7 @@ from autoglm_throttle.traffic.errors import TrafficError
 
 ROOT = Path(__file__).parents[2]
 LOCUSTFILE = ROOT / "examples" / "locustfile.py"
+TRUST = "AUTOGLM_THROTTLE_PRIORITY_HEADER_TRUST"
 K6 = ROOT / "examples" / "k6.js"
 SHAPES = (
     "fixed:100:20s",
@@ -81,15 +82,34 @@ def test_the_simulated_service_serves_and_its_throttle_reads_its_card(
 ) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.syspath_prepend(str(ROOT))
-    monkeypatch.setenv("AUTOGLM_THROTTLE_USER_LIMIT", "2/minute")
+    told = {"SIM_CAPACITY_RPS": "1000", "AUTOGLM_THROTTLE_USER_LIMIT": "2/minute"}
     from examples.simulated_service import create_app
 
     async def ask() -> list[int]:
-        transport = httpx.ASGITransport(create_app({"SIM_CAPACITY_RPS": "1000"}))
+        transport = httpx.ASGITransport(create_app(told))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as caller:
             return [(await caller.post("/v1/generate", json={})).status_code for _ in range(3)]
 
     assert asyncio.run(ask()) == [200, 200, 429]
+
+
+@pytest.mark.parametrize(("told", "statuses"), [({}, [200] * 3), ({TRUST: "lower"}, [200, 429, 429])])
+def test_the_simulated_service_believes_the_priorities_that_the_lab_sends(
+    told: dict[str, str], statuses: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.syspath_prepend(str(ROOT))
+    from examples.simulated_service import create_app
+
+    rates = {"AUTOGLM_THROTTLE_POLICY": "fixed", "AUTOGLM_THROTTLE_RATE_MID_RPS": "1"}
+
+    async def ask() -> list[int]:
+        transport = httpx.ASGITransport(create_app(rates | told))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as caller:
+            high = {"x-priority": "high"}
+            return [(await caller.post("/v1/generate", json={}, headers=high)).status_code for _ in range(3)]
+
+    assert asyncio.run(ask()) == statuses
 
 
 def test_the_card_is_as_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
