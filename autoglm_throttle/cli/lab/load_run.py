@@ -6,12 +6,13 @@ from dataclasses import replace
 from typing import Final
 
 from autoglm_throttle.cli.lab.faults import USAGE
+from autoglm_throttle.cli.lab.holding import Held, holding
 from autoglm_throttle.cli.lab.load_asked import Asked, Search
 from autoglm_throttle.cli.lab.offered import offered, trial
 from autoglm_throttle.cli.lab.running import carry_out
 from autoglm_throttle.cli.lab.telling import facts, tell
-from autoglm_throttle.cli.output import aside, write
-from autoglm_throttle.traffic.arrivals import timetable
+from autoglm_throttle.cli.output import PROBLEM_FOUND, aside, write
+from autoglm_throttle.traffic.arrivals import TraceShape, Users, timetable
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import Roster
 from autoglm_throttle.traffic.load import Load
@@ -38,49 +39,90 @@ def run(asked: Asked) -> int:
         write("\n".join(_preview(asked)))
         return 0
     if isinstance(asked.offer, Search):
-        return _search(asked, asked.offer)
-    return tell(_report(asked, offered(asked, asked.offer)), asked.judging)
+        with holding() as held:
+            return _search(asked, asked.offer, held)
+    what = offered(asked, asked.offer)
+    with holding() as held:
+        return tell(_report(asked, what, held), asked.judging)
 
 
-def _report(asked: Asked, what: Load | Roster) -> Document:
-    result = carry_out(what, asked.sending, asked.looks, quiet=asked.judging.quiet)
+def _report(asked: Asked, what: Load | Roster, held: Held) -> Document:
+    result = carry_out(what, asked.sending, asked.looks, quiet=asked.judging.quiet, held=held)
     known = replace(
         facts(asked.judging, asked.shape_text, asked.command, result.effort.loop),
-        arrivals=str(asked.arrivals),
+        arrivals=_arrivals(asked),
         seed=asked.seed,
         mix=asked.crowd.mix,
     )
     return make(result, known)
 
 
-def _search(asked: Asked, search: Search) -> int:
-    """Search the greatest rate; the report is that of the greatest that held, or of the last trial."""
-    reports: dict[float, Document] = {}
+def _arrivals(asked: Asked) -> str:
+    """What decides when a request is due."""
+    if isinstance(asked.offer, Users):
+        return "closed-loop"
+    return "recorded" if isinstance(asked.offer, TraceShape) else str(asked.arrivals)
 
-    def one(rate_rps: float) -> Verdict:
+
+class _Trials:
+    """The trials of a search, one after another.
+
+    Args:
+        asked: what is searched.
+        trial_s: length of each.
+        held: what was asked for between two.
+    """
+
+    def __init__(self, asked: Asked, trial_s: float, held: Held) -> None:
+        self._asked = asked
+        self._trial_s = trial_s
+        self._held = held
+        self.reports: dict[float, Document] = {}
+        """The last one by rate."""
+        self.lost = ""
+        """Why the search could not go on."""
+
+    def make(self, rate_rps: float) -> Verdict:
+        """Make one.
+
+        Raises:
+            TrafficError: not even the first one could begin.
+        """
         try:
-            report = _report(asked, trial(asked, rate_rps, search.trial_s))
+            load = trial(self._asked, rate_rps, self._trial_s)
+            if self._held.pressed:
+                return Verdict.ABORTED
+            report = _report(self._asked, load, self._held)
         except KeyboardInterrupt:
             return Verdict.ABORTED
         except TrafficError as error:
-            raise TrafficError(f"after {len(reports)} trials, at {rate_rps:g}/s: {error}") from None
-        reports[rate_rps] = report
-        verdict = VERDICTS[report["verdict"]["status"]]
+            fault = f"after {len(self.reports)} trials, at {rate_rps:g}/s: {error}"
+            if not self.reports:
+                raise TrafficError(fault) from None
+            self.lost = fault  # nothing was sent: it says nothing of this rate, but what is known is kept
+            return Verdict.ABORTED
+        self.reports[rate_rps] = report
         aside(f"{rate_rps:g}/s: {report['verdict']['text']}\n")
-        return verdict
+        return VERDICTS[report["verdict"]["status"]]
 
-    peak = find_peak(one, search.low_rps, search.high_rps)
-    told = reports.get(peak.holds_rps or 0.0) or reports.get(peak.trials[-1].rate_rps)
-    if told is None:
-        return STATUSES[peak.verdict]
-    told["title"] = f"{told['title']}: {peak.text}"
-    kept = tell(told, asked.judging, _trials(peak))
-    return USAGE if kept == USAGE else STATUSES[peak.verdict]
+
+def _search(asked: Asked, search: Search, held: Held) -> int:
+    """Search the greatest rate; the report is that of the greatest that held, or of the last trial."""
+    trials = _Trials(asked, search.trial_s, held)
+    peak = find_peak(trials.make, search.low_rps, search.high_rps)
+    status = PROBLEM_FOUND if trials.lost else STATUSES[peak.verdict]
+    if not trials.reports:
+        return status
+    told = trials.reports.get(peak.holds_rps or 0.0) or list(trials.reports.values())[-1]
+    text = f"{peak.text}; {trials.lost}" if trials.lost else peak.text
+    told["title"] = f"{told['title']}: {text}"
+    kept = tell(told, asked.judging, [*_trials(peak), f"peak: {text}"])
+    return USAGE if kept == USAGE else status
 
 
 def _trials(peak: Peak) -> list[str]:
     rows = [f"{trial.rate_rps:>10g}/s  {trial.verdict}" for trial in peak.trials]
-    return ["", "trials, in their order", *rows, "", f"peak: {peak.text}"]
+    return ["", "trials, in their order", *rows, ""]
 
 
 def _preview(asked: Asked) -> list[str]:

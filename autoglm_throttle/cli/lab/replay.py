@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from autoglm_throttle.cli.lab import replay_asked
+from autoglm_throttle.cli.lab.holding import holding
 from autoglm_throttle.cli.lab.load import guarded
 from autoglm_throttle.cli.lab.replay_asked import Asked
 from autoglm_throttle.cli.lab.running import carry_out
@@ -65,8 +66,9 @@ def _run(asked: Asked) -> int:
         to = f"nothing is sent; this would go to {target.scheme}://{target.address}{target.base}"
         write("\n".join([to, "", *timetable(played.load.plan)]))
         return FINE
-    result = carry_out(played.load, asked.sending, asked.looks, quiet=asked.judging.quiet)
-    return _tell(asked, played, result)
+    with holding() as held:
+        result = carry_out(played.load, asked.sending, asked.looks, quiet=asked.judging.quiet, held=held)
+        return _tell(asked, played, result)
 
 
 def _tell(asked: Asked, played: Replay, result: Result) -> int:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from autoglm_throttle.cli.lab.holding import Held
 from autoglm_throttle.cli.lab.sending import Sending
 from autoglm_throttle.cli.output import aside
 from autoglm_throttle.traffic.generator import Observer, Roster, launch
@@ -56,16 +57,30 @@ def _extent(load: Load) -> tuple[int, float]:
     return len(load.plan), load.plan.duration_s
 
 
-def carry_out(what: Load | Roster, sending: Sending, looks: Sequence[Look], *, quiet: bool) -> Result:
+def carry_out(
+    what: Load | Roster, sending: Sending, looks: Sequence[Look], *, quiet: bool, held: Held
+) -> Result:
     """Send it and wait for the end.
 
     What could not be seen of the service is told on standard error.
+
+    Args:
+        what: is sent.
+        sending: where to and how.
+        looks: what is looked at meanwhile.
+        quiet: show no progress.
+        held: what was asked for before the start.
 
     Raises:
         TrafficError: nothing could be sent.
         KeyboardInterrupt: stopped before the first request was due.
     """
     display = Display(what, quiet=quiet)
+
+    def beat(elapsed_s: float, launched: int, in_flight: int) -> None:
+        held.pass_on()
+        display.beat(elapsed_s, launched, in_flight)
+
     with Watch(looks) as watch:
         try:
             result = launch(
@@ -74,7 +89,7 @@ def carry_out(what: Load | Roster, sending: Sending, looks: Sequence[Look], *, q
                 sending.options,
                 processes=sending.processes,
                 observer=display.observer,
-                beat=display.beat,
+                beat=beat,
             )
         finally:
             display.end()

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from autoglm_throttle.cli.lab import running
+from autoglm_throttle.cli.lab import load_run, replay, running, telling
+from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Level, Shape, plan
 from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.generator.launch import stopping
 from autoglm_throttle.traffic.load import Load
+from autoglm_throttle.traffic.record import Entry, Heading
+from autoglm_throttle.traffic.report import dumps, make
 from autoglm_throttle.traffic.result import Effort, Result
 from autoglm_throttle.traffic.sheet import Sheet
-from tests.cli.lab.conftest import finished, process
+from tests.cli.lab.conftest import Run, finished, process
 
 URL = "http://127.0.0.1:9"
 SOON = ("load", URL, "--shape", "fixed:5:1s", "--quiet", "--json", "r.json", "--html", "r.html")
 
+SEARCH = ("load", URL, "--find-peak", "10:20:1s", "--quiet")
+
 Launch = Callable[..., Result]
+Put = Callable[[Launch], None]
 
 
 def answered(load: Load, *_: object, **__: object) -> Result:
@@ -33,7 +43,7 @@ def answered(load: Load, *_: object, **__: object) -> Result:
 
 
 @pytest.fixture
-def launch(monkeypatch: pytest.MonkeyPatch) -> Callable[[Launch], None]:
+def launch(monkeypatch: pytest.MonkeyPatch) -> Put:
     """Puts this in the place of the generator."""
     return lambda act: monkeypatch.setattr(running, "launch", act)
 
@@ -60,3 +70,99 @@ def test_a_reader_who_leaves_costs_no_file_and_no_verdict(gone: str, tmp_path: P
     assert "<svg" in (tmp_path / "r.html").read_text()
     assert ("p99<1us" in done.out) is (gone == "stderr")
     assert "Traceback" not in done.err
+
+
+def pressing(act: Callable[..., Any]) -> Callable[..., Any]:
+    """This, and Ctrl-C before it and after it."""
+
+    def pressed(*args: Any, **named: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        result = act(*args, **named)
+        signal.raise_signal(signal.SIGINT)
+        return result
+
+    return pressed
+
+
+def record(path: Path) -> None:
+    entries = (Entry(id=number, t_s=number / 4, method="GET", target="/") for number in range(5))
+    path.write_text("\n".join([Heading().to_line(), *(entry.to_line() for entry in entries), ""]))
+
+
+@pytest.mark.parametrize("command", ["load", "replay"])
+def test_ctrl_c_while_the_report_is_made_and_written_loses_nothing(
+    command: str, run: Run, launch: Put, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def after(*args: Any, **named: Any) -> Result:
+        result = answered(*args, **named)
+        signal.raise_signal(signal.SIGINT)
+        return result
+
+    launch(after)
+    monkeypatch.setattr(load_run, "make", pressing(make))
+    monkeypatch.setattr(replay, "make", pressing(make))
+    monkeypatch.setattr(telling, "dumps", pressing(dumps))
+    record(Path("r.jsonl"))
+    words = SOON if command == "load" else ("replay", "r.jsonl", URL, "--quiet", "--json", "r.json")
+    done = run(*words)
+    assert (done.status, done.err) == (0, "")
+    assert done.out.startswith("autoglm-throttle ")
+    assert json.loads(Path("r.json").read_text())["totals"]["classes"]["ok"] == 5
+
+
+def test_ctrl_c_just_before_the_start_stops_the_sending(run: Run, launch: Put) -> None:
+    """The generator handles it itself, but not yet."""
+    asked = []
+
+    def late(load: Load, *_: object, beat: Callable[[float, int, int], None], **__: object) -> Result:
+        signal.raise_signal(signal.SIGINT)
+        with stopping(lambda: asked.append("stop")):
+            beat(1.0, 1, 0)
+            beat(2.0, 1, 0)
+        return answered(load)
+
+    launch(late)
+    run(*SOON)
+    assert asked == ["stop"]
+
+
+def test_ctrl_c_between_two_trials_ends_the_search(
+    run: Run, launch: Put, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch(answered)
+    monkeypatch.setattr(load_run, "make", pressing(make))
+    done = run(*SEARCH, "--slo", "p99<1s", "--json", "r.json")
+    assert done.status == 130
+    assert done.out.endswith("peak: stopped before the end; the objectives hold at 10/s\n")
+    assert json.loads(Path("r.json").read_text())["load"]["planned"] == 10
+
+
+def test_a_search_that_loses_its_service_keeps_what_is_known(run: Run, launch: Put) -> None:
+    def until(load: Load, *_: object, **__: object) -> Result:
+        if len(load.plan) > 10:
+            raise TrafficError("nobody answers")
+        return answered(load)
+
+    launch(until)
+    done = run(*SEARCH, "--slo", "p99<1s", "--json", "r.json")
+    assert done.status == 1
+    known = "stopped before the end; the objectives hold at 10/s; after 1 trials, at 20/s: nobody answers"
+    assert done.out.endswith(f"peak: {known}\n")
+    found = json.loads(Path("r.json").read_text())
+    assert (found["load"]["planned"], found["title"].endswith(known)) == (10, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--shape", "fixed:5:1s", "--arrivals", "poisson"), "poisson"),
+        (("--shape", "trace:r.jsonl"), "recorded"),
+        (("--shape", "users:5:1s"), "closed-loop"),
+    ],
+)
+def test_what_decides_when_requests_are_due(words: Sequence[str], told: str, run: Run, launch: Put) -> None:
+    launch(lambda what, *_, **__: answered(Load(plan(Shape([Level(5, 1)]), Arrivals.UNIFORM, Crowd(), 0))))
+    record(Path("r.jsonl"))
+    done = run("load", URL, "--quiet", *words, "--json", "r.json")
+    assert json.loads(Path("r.json").read_text())["load"]["arrivals"] == told
+    assert f"{told} arrivals" in done.out
