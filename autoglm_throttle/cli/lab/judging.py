@@ -48,7 +48,7 @@ class Judging:
 def read(args: argparse.Namespace, faults: Faults) -> Judging:
     """What a command line says of it."""
     return Judging(
-        objectives=faults.read("--slo", Objectives.parse, args.slo, Objectives()),
+        objectives=faults.read("--slo", _objectives, args.slo, Objectives()),
         limits_s=faults.read("--within", _limits, args.within, LIMITS_S),
         title=args.title,
         json=faults.read("--json", writable, args.json, None),
@@ -57,6 +57,12 @@ def read(args: argparse.Namespace, faults: Faults) -> Judging:
         quiet=args.quiet,
         dry_run=args.dry_run,
     )
+
+
+def _objectives(text: str) -> Objectives:
+    if not text.strip():
+        raise TrafficError("states no objective; a variable that is not set? leave it out if none is meant")
+    return Objectives.parse(text)
 
 
 def _limits(text: str) -> Mapping[Priority, float]:

@@ -125,7 +125,7 @@ def read(args: argparse.Namespace, url: str) -> Asked:
         rate_rps=faults.read("--rate", above_zero, args.rate, None),
         drawn=drawn,
         path=path,
-        sending=sending.read(args, url if named else place, faults),
+        sending=sending.read(args, url, url if named else place, faults),
         judging=judging.read(args, faults),
         looks=watching.read(args, faults),
         command=command(["load", url], OPTIONS, args),

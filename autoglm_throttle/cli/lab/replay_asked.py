@@ -84,7 +84,7 @@ def read(args: argparse.Namespace) -> Asked:
         decided=args.decided,
         limit=faults.read("--check", share, args.check, None),
         played=" ".join([args.file, *(word for option in PLAYED for word in option.words(args))]),
-        sending=sending.read(args, args.url, faults),
+        sending=sending.read(args, args.url, args.url, faults),
         judging=judging.read(args, faults),
         looks=watching.read(args, faults),
         command=command(["replay", args.file, args.url], OPTIONS, args),

@@ -18,7 +18,7 @@ from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.load import Request
 
 WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
-"""Methods that send no body unless one is given."""
+"""Methods that send no body unless one is given for them alone."""
 
 BODY: Final = b"{}"
 """What the others send: an empty JSON object."""
@@ -30,7 +30,12 @@ FIELDS: Final = ("method", "target", "headers", "body", "share", "cost", "name")
 
 OPTIONS: Final = (
     Option("--method", "METHOD", "default: POST"),
-    Option("--body", "TEXT", "what POST, PUT and PATCH send (default: {})", shown=hidden),
+    Option(
+        "--body",
+        "TEXT",
+        "what POST, PUT and PATCH send (default: {}), and the only --method, whatever it is",
+        shown=hidden,
+    ),
     Option("--body-file", "FILE", "the same, from a file"),
     Option(
         "--route",
@@ -86,8 +91,15 @@ def read(args: argparse.Namespace, path: str, faults: Faults) -> Drawn:
     method = args.method or "POST"
     routes = [faults.read("--route", lambda text: _route(text, method), text, None) for text in args.route]
     known = [route for route in routes if route is not None] if args.route else [(method, path, 1.0)]
+    if body is not None and args.route and all(route[0] in WITHOUT_BODY for route in known):
+        faults.note("--body", "no route of these sends one: leave it out, or state it by --requests")
     made = [
-        (faults.make("--route", partial(_request, method, target, body), ONE.requests[0]), share)
+        (
+            faults.make(
+                "--route", partial(_request, method, target, _body_of(args, method, body)), ONE.requests[0]
+            ),
+            share,
+        )
         for method, target, share in known
     ]
     if not made:
@@ -98,6 +110,11 @@ def read(args: argparse.Namespace, path: str, faults: Faults) -> Drawn:
 
 def _bytes(path: str) -> bytes | None:
     return Path(path).read_bytes()
+
+
+def _body_of(args: argparse.Namespace, method: str, body: bytes | None) -> bytes | None:
+    """The body that was given, unless it is that of other routes."""
+    return None if args.route and method in WITHOUT_BODY else body
 
 
 def _request(method: str, target: str, body: bytes | None) -> Request:

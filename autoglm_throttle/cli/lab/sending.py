@@ -7,7 +7,7 @@ import ipaddress
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from autoglm_throttle.cli.lab.faults import Faults
@@ -60,11 +60,12 @@ class Sending:
     processes: int
 
 
-def read(args: argparse.Namespace, url: str, faults: Faults) -> Sending:
+def read(args: argparse.Namespace, typed: str, url: str, faults: Faults) -> Sending:
     """What a command line says of it.
 
     Args:
         args: what was given.
+        typed: the URL as it was typed.
         url: with the path that all requests share, or without one.
         faults: takes what is wrong.
     """
@@ -79,7 +80,7 @@ def read(args: argparse.Namespace, url: str, faults: Faults) -> Sending:
         "verify": not args.insecure,
     }
     given = {name: value for name, value in stated.items() if value is not None}
-    target = faults.make("URL", lambda: Target.parse(url, **given), Target(port=80))
+    target = faults.make("URL", lambda: _target(typed, url, given), Target(port=80))
     if args.ca_file is not None:
         faults.make("--ca-file", target.tls, None)
     if not (args.yes or is_loopback(target.host)):
@@ -89,6 +90,12 @@ def read(args: argparse.Namespace, url: str, faults: Faults) -> Sending:
         options=_options(args, faults),
         processes=faults.read("--processes", whole(1, MOST_PROCESSES), args.processes, 1),
     )
+
+
+def _target(typed: str, url: str, given: dict[str, Any]) -> Target:
+    if "://" not in typed and not typed.startswith("/"):
+        raise TrafficError(f"{typed!r} must begin with http:// or https://: did you mean http://{typed}?")
+    return Target.parse(url, **given)
 
 
 def _options(args: argparse.Namespace, faults: Faults) -> Options:

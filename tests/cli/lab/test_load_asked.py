@@ -390,3 +390,23 @@ def test_what_the_cards_of_this_machine_tell() -> None:
     assert LocalGpus(Cards(card(memory_used_bytes=1))).look(0.0) == {}
     with pytest.raises(Gone):
         LocalGpus(Cards()).look(0.0)
+
+
+def test_a_body_goes_out_only_with_methods_that_take_one() -> None:
+    routes = ("--route", "POST /a", "--route", "GET /b", "--body", "x")
+    assert [request.body for request in asked(*SHAPE, *routes, url=HOST).drawn.requests] == [b"x", b""]
+    told = ("--body: no route of these sends one: leave it out, or state it by --requests",)
+    assert faults(*SHAPE, "--route", "GET /b", "--body", "x", url=HOST) == told
+
+
+@pytest.mark.parametrize("text", ["", " "])
+def test_an_empty_objective_is_a_slip(text: str) -> None:
+    (fault,) = faults(*SHAPE, "--slo", text)
+    assert fault.startswith("--slo: states no objective")
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8001/generate", "localhost:8001", "localhost"])
+def test_a_url_without_its_scheme(url: str) -> None:
+    assert faults(*SHAPE, url=url) == (
+        f"URL: {url!r} must begin with http:// or https://: did you mean http://{url}?",
+    )
