@@ -10,7 +10,7 @@ from typing import Any
 
 from autoglm_throttle.traffic.ending import Ending
 from autoglm_throttle.traffic.histogram import Histogram
-from autoglm_throttle.traffic.replay.prepare import DECISIONS, Recorded, Replay
+from autoglm_throttle.traffic.replay.prepare import DECISIONS, Recorded, Replay, seen
 from autoglm_throttle.traffic.result import Result
 from autoglm_throttle.traffic.sheet import OPEN, UNSENT, Sheet
 
@@ -42,9 +42,14 @@ class _Second:
 def differences(replay: Replay, result: Result) -> dict[str, Any] | None:
     """What became of the same requests when they were recorded and when they were played.
 
-    Requests that were not sent, or had not ended, are left out on both sides. Which of many equal requests
-    a limiter refuses is chance, so the measure of difference is not taken one by one, but by second:
-    ``differ`` counts the requests of each second that would have to end otherwise.
+    Both sides are judged by what the answer says, so that an unchanged service never differs from itself:
+    429 counts as limited and 503 as rejected, whoever said so. A fallback counts as degraded where the
+    recording could tell one, which takes a throttle.
+
+    Requests that were not sent, or had not ended, are left out on both sides; so is what a stopped run cut
+    off. Which of many equal requests a limiter refuses is chance, so the measure of difference is not taken
+    one by one, but by second: ``differ`` counts the requests of each second that would have to end
+    otherwise.
 
     Returns:
         Ready for JSON: ``requests`` compared; ``decisions`` and ``statuses`` (0 is no answer), each with
@@ -118,9 +123,10 @@ def _compared(recorded: Recorded, result: Result) -> tuple[dict[int, _Second], T
     served = (Histogram(), Histogram())
     changed = 0
     for index, number in enumerate(sheet.endings):
-        if number in (OPEN, UNSENT):
+        if number in (OPEN, UNSENT) or (result.aborted and number == Ending.UNANSWERED):
             continue
-        before, after = _then(recorded, index % len(recorded)), _now(sheet, index)
+        before = _then(recorded, index % len(recorded))
+        after = _now(sheet, index, judged=recorded.judged)
         second = seconds.setdefault(int(plan.offsets[index]), _Second())
         second.recorded[before] += 1
         second.replayed[after] += 1
@@ -136,11 +142,9 @@ def _then(recorded: Recorded, index: int) -> Outcome:
     return DECISIONS[recorded.decisions[index]], recorded.statuses[index]
 
 
-def _now(sheet: Sheet, index: int) -> Outcome:
-    ending, status = Ending(sheet.endings[index]), sheet.statuses[index]
-    if ending.refused or ending is Ending.DEGRADED:
-        return ending.label, status
-    return "admitted" if status else "none", status
+def _now(sheet: Sheet, index: int, *, judged: bool) -> Outcome:
+    status = sheet.statuses[index]
+    return seen(status, degraded=judged and sheet.endings[index] == Ending.DEGRADED), status
 
 
 def _is_served(outcome: Outcome) -> bool:

@@ -33,7 +33,7 @@ OF_THE_CONNECTION = frozenset(
 """Fields that say how one connection carried a request: the sender writes its own."""
 
 DECISIONS = ("none", "admitted", "degraded", "limited", "rejected")
-"""What became of a request as a limiter sees it; ``none`` is no answer and no word of a throttle."""
+"""What became of a request as its client sees it: see `seen`."""
 
 
 @dataclass(slots=True)
@@ -45,12 +45,15 @@ class Recorded:
     """Indices into `DECISIONS`."""
     ms: array[float] = field(default_factory=lambda: array("f"))
     """From arrival to the end."""
+    judged: bool = False
+    """Whether a throttle looked at any; without one a recording cannot tell what a fallback answered."""
 
     def note(self, entry: Entry) -> None:
         """One more."""
         self.statuses.append(entry.status)
-        self.decisions.append(DECISIONS.index(decision(entry)))
+        self.decisions.append(DECISIONS.index(seen(entry.status, degraded=entry.decision == "degraded")))
         self.ms.append(entry.ms)
+        self.judged = self.judged or bool(entry.decision)
 
     @property
     def knows(self) -> bool:
@@ -72,13 +75,18 @@ class Replay:
     """What could not be read, and what was left out."""
 
 
-def decision(entry: Entry) -> str:
-    """The recorded decision, or where no throttle looked what the status says of it."""
-    if entry.decision in DECISIONS[2:]:
-        return entry.decision
-    if entry.decision:
-        return "admitted"
-    return {0: "none", 429: "limited", 503: "rejected"}.get(entry.status, "admitted")
+def seen(status: int, *, degraded: bool) -> str:
+    """What became of a request as its client sees it, which is the same then and now.
+
+    Whether a throttle or the application itself said 429 or 503 is nothing that an answer tells.
+
+    Args:
+        status: of the answer; 0: there was none.
+        degraded: whether a fallback made it.
+    """
+    if degraded and 200 <= status < 300:
+        return "degraded"
+    return {0: "none", 429: "limited", 503: "rejected"}.get(status, "admitted")
 
 
 def prepare(

@@ -23,13 +23,13 @@ def replay(*entries: tuple[float, str, int], loops: int = 1) -> Replay:
     )
 
 
-def ended(made: Replay, *endings: tuple[Ending, int]) -> Result:
+def ended(made: Replay, *endings: tuple[Ending, int], aborted: bool = False) -> Result:
     sheet = Sheet(len(made.load.plan))
     for index, (ending, status) in enumerate(endings):
         sheet.close(index, ending, 0.5)
         sheet.service_s[index] = 0.04
         sheet.statuses[index] = status
-    return Result(made.load, sheet, Effort(elapsed_s=1.0))
+    return Result(made.load, sheet, Effort(elapsed_s=1.0), aborted=aborted)
 
 
 OK, LIMITED = (Ending.OK, 200), (Ending.LIMITED, 429)
@@ -113,6 +113,42 @@ def test_errors_and_fallbacks_have_their_place() -> None:
     }
     assert found["served"]["p50_s"]["recorded"] == pytest.approx(0.020, rel=0.01)
     assert found["served"]["p50_s"]["replayed"] == pytest.approx(0.040, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("decision", "status", "ending"),
+    [
+        ("", 503, Ending.SERVER_ERROR),  # no throttle, and no Retry-After
+        ("", 200, Ending.DEGRADED),
+        ("", 429, Ending.LIMITED),
+        ("admitted", 429, Ending.LIMITED),  # behind a throttle the application says it itself
+        ("admitted", 503, Ending.REJECTED),
+        ("exempt", 503, Ending.SERVER_ERROR),
+        ("limited", 429, Ending.LIMITED),
+        ("rejected", 503, Ending.REJECTED),
+        ("rejected", 418, Ending.CLIENT_ERROR),  # a refusal in words of one's own
+        ("limited", 0, Ending.TIMEOUT),
+        ("degraded", 200, Ending.DEGRADED),
+        ("admitted", 302, Ending.OK),
+    ],
+)
+def test_a_service_does_not_differ_from_itself(decision: str, status: int, ending: Ending) -> None:
+    made = replay((0.0, decision, status), (0.1, "", 200))
+    found = differences(made, ended(made, (ending, status), OK))
+    assert found is not None
+    assert found["differ"]["requests"] == found["changed"]["requests"] == 0
+    assert all(row["recorded"] == row["replayed"] for row in found["decisions"].values())
+
+
+def test_what_a_stopped_run_cut_off_is_no_difference() -> None:
+    made = replay(*[(0.1, "admitted", 200)] * 3)
+    cut_off = (Ending.UNANSWERED, 0)
+    found = differences(made, ended(made, OK, cut_off, cut_off, aborted=True))
+    assert found is not None
+    assert (found["requests"], found["differ"]["requests"]) == (1, 0)
+    found = differences(made, ended(made, OK, cut_off, cut_off))
+    assert found is not None
+    assert (found["requests"], found["differ"]["requests"]) == (3, 2)
 
 
 def test_a_file_that_tells_of_no_answers_is_not_compared() -> None:
