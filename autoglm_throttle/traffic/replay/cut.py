@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,8 +11,6 @@ from itertools import pairwise
 
 from autoglm_throttle.traffic.arrivals import MAX_PLANNED
 from autoglm_throttle.traffic.errors import TrafficError
-
-_HASHED = re.compile(r"[0-9a-f]{8,}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +142,10 @@ def _shortened(times_s: Sequence[float], max_gap_s: float | None) -> array[float
 
 
 def _lot(client: str, serial: int) -> float:
-    """A number from 0 up to 1 that depends on the client alone, as where the recorder samples."""
-    text = client if _HASHED.match(client) else hashlib.sha256((client or f"#{serial}").encode()).hexdigest()
-    return int(text[:8], 16) / 2**32
+    """A number from 0 up to 1 that depends on the client alone.
+
+    Salted: the recorder takes its sample by the digits of the client themselves, so of those it has kept
+    another share must be drawn anew.
+    """
+    digest = hashlib.sha256(f"replay {client or f'#{serial}'}".encode()).digest()
+    return int.from_bytes(digest[:4]) / 2**32

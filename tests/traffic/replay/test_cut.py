@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from itertools import pairwise
 
@@ -142,9 +143,11 @@ def test_a_client_is_kept_or_left_out_with_its_whole_story(client: str, serial: 
     assert len(kept) == 1
 
 
-def test_a_sample_is_that_of_the_recorder() -> None:
-    assert Cut(sample=0.5).keeps(0.0, "7fffffff00000000", 0)
-    assert not Cut(sample=0.5).keeps(0.0, "8000000000000000", 0)
+def test_of_what_a_recorder_sampled_the_share_is_kept_that_was_asked_for() -> None:
+    digits = (hashlib.sha256(b"%d" % n).hexdigest()[:16] for n in range(8000))
+    recorded = [client for client in digits if int(client[:8], 16) / 2**32 < 0.25]
+    kept = sum(Cut(sample=0.25).keeps(0.0, client, 0) for client in recorded)
+    assert 0.2 < kept / len(recorded) < 0.3
 
 
 @pytest.mark.parametrize("client", ["user-%d", ""])
