@@ -12,7 +12,7 @@ import json
 import re
 import zlib
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import date
 from io import TextIOWrapper
@@ -75,7 +75,7 @@ def load_azure_llm(path: Path) -> Trace:
         with path.open("rb") as stored:
             plain = gzip.GzipFile(fileobj=stored) if path.suffix == ".gz" else stored
             with TextIOWrapper(cast("BinaryIO", plain), encoding="utf-8-sig") as lines:
-                return _read(lines, path.name)
+                return _read(_bounded(lines), path.name)
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as problem:
         raise TrafficError(f"{path}: cannot be read: {problem}") from problem
 
@@ -110,6 +110,14 @@ def load_of(
 
 def _body(context_tokens: int, tokens: int) -> bytes:
     return json.dumps({"context_tokens": context_tokens, "tokens": tokens}).encode()
+
+
+def _bounded(lines: TextIOWrapper) -> Iterator[str]:
+    """Each line; of one that no real file has only its beginning, since a packed one may hold gigabytes."""
+    while line := lines.readline(LINE_CHARS + 1):
+        yield line
+        while len(line) > LINE_CHARS and not line.endswith("\n"):
+            line = lines.readline(LINE_CHARS + 1)
 
 
 def _read(lines: Iterable[str], name: str) -> Trace:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import tracemalloc
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -138,7 +139,7 @@ def test_files_that_are_something_else_are_refused(tmp_path: Path) -> None:
     (tmp_path / "not.csv.gz").write_bytes(b"plain text")
     with pytest.raises(TrafficError, match="cannot be read"):
         load_azure_llm(tmp_path / "not.csv.gz")
-    (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(HEADER.encode() * 100)[:-9])
+    (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(f"{HEADER}\n".encode() * 100)[:-9])
     with pytest.raises(TrafficError, match="cannot be read"):
         load_azure_llm(tmp_path / "cut.csv.gz")
     spoilt = bytearray(gzip.compress(HEADER.encode() * 100))
@@ -173,3 +174,18 @@ def test_a_load_of_a_trace_is_the_same_for_the_same_seed_and_refuses_a_bad_speed
     assert load_of(trace, crowd, seed=1).plan.clients != load_of(trace, crowd, seed=2).plan.clients
     with pytest.raises(TrafficError, match="speed"):
         load_of(trace, crowd, speed=0.0)
+
+
+def test_nothing_is_held_of_a_line_without_end(tmp_path: Path) -> None:
+    rows = [f"2024-05-10 00:{n // 60:02}:{n % 60:02},1,1" for n in range(200)]
+    path = tmp_path / "t.csv.gz"
+    long = "9" * (16 << 20)
+    path.write_bytes(gzip.compress("\n".join([HEADER, *rows, long, rows[-1], ""]).encode(), 1))
+    del long
+    tracemalloc.start()
+    try:
+        trace = load_azure_llm(path)
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+    assert (len(trace.items), trace.malformed) == (201, 1)
