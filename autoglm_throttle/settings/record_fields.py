@@ -29,6 +29,13 @@ NEVER_RECORDED: Final = frozenset(
 )
 """Header fields that say who asks, or prove it. The header that ``IDENTITY`` names is another."""
 
+_WHO = re.compile(
+    r"api[-_.]?key|token|secret|passw|cookie|auth[nz]?(?:[-_.]|$)|authori[sz]|authentic|session|credential"
+    r"|signature|jwt|client[-_.]?cert|forwarded|(?:^|[-_.])ip$",
+    re.IGNORECASE,
+)
+"""What the names of others have in common: ``x-goog-api-key``, ``x-auth-token``, ``cf-connecting-ip``."""
+
 SMALLEST_BYTES: Final = 4096
 """A smaller file has no room for its first and last lines."""
 
@@ -48,9 +55,9 @@ class RecordedHeader(HeaderName):
     example = "x-model"
 
     def parse(self, raw: object) -> str:
-        """Read a name that is not one of ``NEVER_RECORDED``."""
+        """Read a name that `says_who` lets pass."""
         name = super().parse(raw)
-        if name in NEVER_RECORDED:
+        if says_who(name):
             raise FormError("it says who asks, and can never be recorded")
         return name
 
@@ -96,6 +103,14 @@ class MaskedPath(Form[str]):
         if len(pattern) > 1000 or not pattern.isascii() or not masks(pattern):
             raise FormError
         return pattern
+
+
+def says_who(name: str) -> bool:
+    """Whether a header field, by its name, says who asks or proves it, and so can never be recorded.
+
+    A name that only looks so is refused, too: what is not recorded costs less than what should not be.
+    """
+    return name.lower() in NEVER_RECORDED or _WHO.search(name) is not None
 
 
 def masks(pattern: str) -> bool:

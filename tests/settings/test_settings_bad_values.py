@@ -181,7 +181,7 @@ BAD: dict[str, list[object]] = {
     "record_max_bytes": ["4095", "2TiB", "1.5", None],
     "record_max_s": ["0", "0.9", "400d", "nan"],
     "record_body": ["head", 1],
-    "record_headers": ["a b", "authorization", "Proxy-Authorization", "COOKIE", "set-cookie", "X-API-Key", 5],
+    "record_headers": ["a b", "authorization", "Proxy-Authorization", "COOKIE", "set-cookie", "api-key", 5],
     "record_query": ["a b", "a=b", "", "a&b", "a;b", 5, [5]],
     "record_mask_paths": [
         "/users",
@@ -290,6 +290,7 @@ def test_a_bad_value_is_refused_alone(name: str, bad: Any) -> None:
         ("breaker_ramp", "10,50", "for 10 percent write 10%"),
         ("degrade_shed_at", 80, "for 80 percent write 80%"),
         ("record_headers", "x-real-ip", "says who asks"),
+        ("record_headers", "X-Auth-Token", "says who asks"),
     ],
 )
 def test_the_hint_says_what_to_write(name: str, bad: Any, hint: str) -> None:

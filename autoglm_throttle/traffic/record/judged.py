@@ -35,3 +35,9 @@ def judged(scope: Mapping[str, Any], status: int, fields: Iterable[Sequence[byte
     if not verdict.admitted and status < 300 and any(name.lower() == DEGRADED for name, _ in fields):
         decision = "degraded"
     return (verdict.demand.user, verdict.demand.priority.label, decision, reason.value)
+
+
+def identity_header(throttle: object) -> str:
+    """The header field that a throttle knows callers by; empty if it is none."""
+    kind, _, name = str(getattr(getattr(throttle, "settings", None), "identity", "")).partition(":")
+    return name if kind == "header" else ""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Hashable, Iterator, MutableMapping
+from typing import Any, Final
 
 import anyio
 
+from autoglm_throttle.asgi.hinted import MARKER
 from autoglm_throttle.journal import LOGGER
 from autoglm_throttle.settings import ConfigError
 from autoglm_throttle.traffic.errors import TrafficError
@@ -21,6 +22,9 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 App = Callable[[Any, Any, Any], Awaitable[None]]
+
+DEEPEST: Final = 100
+"""Middleware round an app that is looked through for a throttle."""
 
 _ENDS = ("http.response.body", "http.response.pathsend", "http.response.zerocopysend")
 
@@ -55,6 +59,8 @@ class RecorderMiddleware:
             if not _in_event_loop():
                 raise
             self._fault = error
+        if self.recorder is not None:
+            self.recorder.heed(_throttles(app))
         self._complained = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -231,6 +237,9 @@ class _Watch:
         recorder, scope = self._recorder, self._scope
         now = recorder.clock()
         status = self._status if answered else 0
+        marker = scope.get(MARKER)
+        if isinstance(marker, dict):
+            recorder.heed(marker)
         user, priority, decision, reason = judged(scope, status, self._fields)
         client = recorder.client(user, scope.get("client"), self._headers)
         if not recorder.keeps(client):
@@ -261,6 +270,15 @@ class _Watch:
         announced = next((v for n, v in self._headers if n == b"content-length"), b"")
         length = int(announced) if announced.isdigit() and len(announced) < 16 else 0
         return max(self._length, length), "", None
+
+
+def _throttles(app: object) -> Iterator[object]:
+    """The throttles of the middleware round an app, as far as each one names the next."""
+    for _ in range(DEEPEST):
+        throttle = getattr(app, "throttle", None)
+        if throttle is not None and isinstance(throttle, Hashable):
+            yield throttle
+        app = getattr(app, "app", None)
 
 
 def _in_event_loop() -> bool:

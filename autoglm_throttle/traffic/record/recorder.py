@@ -20,6 +20,7 @@ from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.record_fields import SMALLEST_BYTES
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record.heading import Heading
+from autoglm_throttle.traffic.record.judged import identity_header
 from autoglm_throttle.traffic.record.redaction import Redaction
 from autoglm_throttle.traffic.record.store import Store
 from autoglm_throttle.traffic.record.writer import Writer
@@ -70,7 +71,8 @@ class Recorder:
         clock: monotonic seconds.
         client_header: a header whose value already stands for the client, as a replay sends it; None: none.
         priority_header: where clients state their priority.
-        identity_headers: header fields that say who asks; they can never be allowed.
+        identity_headers: header fields that say who asks; they can never be allowed. Those of the throttles
+            that it records are left out besides.
 
     Raises:
         TrafficError: an argument is out of range, or the folder of ``path`` is not there.
@@ -120,6 +122,7 @@ class Recorder:
         self._over = ""
         self._serial = -1
         self._apps: set[object] = set()
+        self._heeded: set[object] = set()
 
     def _check(self, sample: float, max_bytes: int, max_s: float) -> None:
         if self.body not in get_args(Bodies):
@@ -225,6 +228,13 @@ class Recorder:
             writer.close()
             self._over = writer.ended or self._over
         atexit.unregister(self.close)
+
+    def heed(self, throttles: Iterable[object]) -> None:
+        """Keep no header field by which one of these throttles knows callers."""
+        for throttle in throttles:
+            if throttle not in self._heeded:
+                self._heeded.add(throttle)
+                self.redaction.leave_out(identity_header(throttle))
 
     def client(self, stated: str, peer: Sequence[Any] | None, headers: Iterable[Sequence[bytes]]) -> str:
         """The 16 hex digits that stand for who asked.

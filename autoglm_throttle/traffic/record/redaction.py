@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote, unquote, unquote_to_bytes
 
 from autoglm_throttle.model import Priority
-from autoglm_throttle.settings.record_fields import NEVER_RECORDED, masks
+from autoglm_throttle.settings.record_fields import NEVER_RECORDED, masks, says_who
 from autoglm_throttle.traffic.errors import TrafficError
 
 ALLOWED: Final = ("content-type", "content-length", "accept", "user-agent")
@@ -33,6 +33,21 @@ _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"
 _METHOD = re.compile(r"[A-Za-z-]{1,20}")
 _UNSAFE = re.compile(r"[^\t\x20-\x7e]")
 _LOOSE = re.compile(rb"[^\x21-\x7e]")
+_PLAIN = re.compile(rb"/(?!/)[^#;@]*")
+"""A path that needs no second look."""
+
+_AUTHORITY = re.compile(rb"\A(?:[A-Za-z][A-Za-z0-9+.-]*:[/\\]{2}[^/\\]*|//[^/]*@[^/]*)")
+"""What stands before the path in a URL; most servers hand on what the client wrote."""
+
+_USER = re.compile(rb"([/\\]{2})[^/\\]*@")
+"""The user in a URL that stands within the path."""
+
+_PARAMETERS = re.compile(rb";[^/]*")
+"""Of a segment: ``;jsessionid=`` stands there."""
+
+_HOST = re.compile(rb"\*|[A-Za-z0-9._:\[\]-]+:\d{1,5}")
+"""What a target may be that is no path: ``*``, or a host and its port."""
+
 _PARTS = re.compile(rb"[&;]")
 """What ends a query parameter; some servers still take the semicolon for one."""
 
@@ -49,7 +64,7 @@ class Redaction:
         mask_paths: patterns as routes have them: ``/users/{id}`` masks the second segment of every path
             that begins so, and ``*`` as the last segment all that follows.
         priority_header: where the priority stands; only a known one is kept as it is.
-        identity_headers: fields that cannot be allowed besides ``NEVER_RECORDED``.
+        identity_headers: fields that cannot be allowed besides those that `says_who` names.
 
     Raises:
         TrafficError: a field that must not be allowed, or what is no name or no pattern.
@@ -66,14 +81,15 @@ class Redaction:
     ) -> None:
         wanted = [*ALLOWED, priority_header, *allow_headers]
         names = tuple(dict.fromkeys(name.strip().lower() for name in wanted))
-        _check_headers(names, NEVER_RECORDED.union(name.strip().lower() for name in identity_headers))
+        own = priority_header.strip().lower()
+        _check_headers(names, own, NEVER_RECORDED.union(name.strip().lower() for name in identity_headers))
         self.headers: tuple[str, ...] = names
         """Names of the header fields that are kept."""
         self.query: tuple[str, ...] = tuple(dict.fromkeys(keep_query))
         """Names of the query parameters that are kept."""
         self.paths: tuple[str, ...] = tuple(dict.fromkeys(mask_paths))
         """Patterns of the paths that are masked."""
-        self._priority = priority_header.strip().lower()
+        self._priority = own
         self._known = _Remembered(self._pairs)
         self._query = frozenset(self.query)
         self._patterns = [_segments_of(pattern) for pattern in self.paths]
@@ -86,6 +102,13 @@ class Redaction:
         """
         known = self._known
         return [pairs[value] for name, value in headers if (pairs := known[name]) is not None]
+
+    def leave_out(self, name: str) -> None:
+        """From now on a header field is not kept, though it was allowed: a throttle knows callers by it."""
+        kept = name.strip().lower()
+        if kept in self.headers:
+            self.headers = tuple(other for other in self.headers if other != kept)
+            self._known.clear()
 
     def method(self, method: str) -> str:
         """The method as it may be kept: one of letters, as all that are registered."""
@@ -102,17 +125,19 @@ class Redaction:
         """
         if b"?" in raw_path:  # some servers leave the query in it
             raw_path = raw_path.partition(b"?")[0]
+        if not raw_path:
+            raw_path = _quoted(path.partition("#")[0]).encode("ascii")
+        if not _PLAIN.fullmatch(raw_path):
+            raw_path = _origin_form(raw_path, root_path)
+            path = unquote_to_bytes(raw_path).decode("utf-8", "replace")
         kept = self._masked(path, raw_path, root_path) if self._patterns else None
         if kept is None:
-            kept = (
-                _printable(raw_path) if raw_path else quote(path.encode("utf-8", "surrogatepass"), safe=_SAFE)
-            )
+            kept = _printable(raw_path)
         return f"{kept or '/'}?{self._query_text(query)}" if query else kept or "/"
 
     def target_of(self, target: str) -> str:
-        """The same for a request target as it stands in another file; scheme and host are cut off."""
-        rest = re.sub(r"\A[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*", "", target).partition("#")[0]
-        path, _, query = rest.partition("?")
+        """The same for a request target as it stands in another file."""
+        path, _, query = target.partition("#")[0].partition("?")
         raw_path, raw_query = (part.encode("utf-8", "surrogatepass") for part in (path, query))
         return self.target(unquote(path), raw_path, raw_query)
 
@@ -194,6 +219,16 @@ def _printable(raw: bytes) -> str:
     return _LOOSE.sub(lambda found: b"%%%02X" % found[0][0], raw).decode("ascii")
 
 
+def _origin_form(raw_path: bytes, root_path: str) -> bytes:
+    """A path without scheme, host and user, fragment, and parameters of its segments."""
+    root = root_path.rstrip("/").encode("utf-8", "surrogatepass")
+    root = root if raw_path.startswith(root) else b""
+    rest = _AUTHORITY.sub(b"", raw_path[len(root) :].partition(b"#")[0])
+    if rest and not rest.startswith(b"/"):
+        return root + (rest if _HOST.fullmatch(rest) else MASK.encode())
+    return root + _PARAMETERS.sub(b";" + MASK.encode(), _USER.sub(rb"\1", rest))
+
+
 def _fit(pattern: list[str], segments: list[str]) -> tuple[set[int], int | None]:
     """Places to mask and where all the rest begins, of a path that begins as the pattern says.
 
@@ -207,7 +242,7 @@ def _fit(pattern: list[str], segments: list[str]) -> tuple[set[int], int | None]
     for place, (wanted, found) in enumerate(zip(fixed, segments, strict=False)):
         if wanted.startswith("{"):
             hidden.add(place)
-        elif wanted.casefold() != found.casefold():
+        elif wanted.casefold() != found.partition(";")[0].casefold():
             return set(), None
     return hidden, len(fixed) if rest else None
 
@@ -218,9 +253,9 @@ def _segments_of(pattern: str) -> list[str]:
     return pattern.strip("/").split("/")
 
 
-def _check_headers(names: Iterable[str], never: frozenset[str]) -> None:
+def _check_headers(names: Iterable[str], priority: str, never: frozenset[str]) -> None:
     for name in names:
         if not _NAME.fullmatch(name):
             raise TrafficError(f"{name!a} is no header name")
-        if name in never:
+        if name in never or (name != priority and says_who(name)):
             raise TrafficError(f"the header {name} says who asks and can never be recorded")

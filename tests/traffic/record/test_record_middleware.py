@@ -178,6 +178,42 @@ async def test_what_the_throttle_said(tmp_path: Path) -> None:
     assert (third.decision, third.reason) == ("exempt", "ok")
 
 
+async def test_the_header_that_a_throttle_knows_callers_by_is_left_out(tmp_path: Path) -> None:
+    throttle = Throttle(Settings(identity="header:x-user", gpu="none", exempt_paths="/health"))
+    recording = recorder(tmp_path, allow_headers=["x-user"])
+    app = RecorderMiddleware(ThrottleMiddleware(hello, throttle=throttle), recording)
+    for path in ("/health", "/a"):
+        await ask(app, scope(path, headers=[(b"x-user", b"me@example.org")]))
+    assert [entry.headers for entry in kept(recording)] == [(), ()]
+    assert "x-user" not in (tmp_path / "a.jsonl").read_text()
+
+
+async def test_an_app_may_name_things_as_it_likes(tmp_path: Path) -> None:
+    class Odd:
+        def __init__(self) -> None:
+            self.app = self
+            self.throttle: dict[str, str] = {}
+
+        async def __call__(self, asked: Any, receive: Any, send: Any) -> None:
+            await hello(asked, receive, send)
+
+    assert (await one(recorder(tmp_path), scope(), app=Odd())).status == 200
+
+
+async def test_so_it_is_where_the_throttle_cannot_be_seen_before(tmp_path: Path) -> None:
+    throttled = ThrottleMiddleware(
+        hello, throttle=Throttle(Settings(identity="header:x-user", gpu="none", exempt_paths="/health"))
+    )
+
+    async def hides(asked: Any, receive: Any, send: Any) -> None:
+        await throttled(asked, receive, send)
+
+    recording = recorder(tmp_path, allow_headers=["x-user"])
+    for path in ("/health", "/a"):
+        await ask(RecorderMiddleware(hides, recording), scope(path, headers=[(b"x-user", b"me")]))
+    assert [entry.headers for entry in kept(recording)] == [(), ()]
+
+
 async def test_a_refusal_that_a_fallback_answered_is_degraded(tmp_path: Path) -> None:
     settings = Settings(user_limit="1/minute", gpu="none")
     throttled = ThrottleMiddleware(hello, throttle=Throttle(settings))

@@ -26,6 +26,22 @@ from autoglm_throttle.traffic.record import redaction as redactions
         ("/a?page=1#b", "/a?page=1"),
         ("/a?page=\u00e9 b", "/a?page=%C3%A9%20b"),
         ("https://user:pw@host:1/a?b=c", "/a?*=*"),
+        ("https://user:pw@host:1/users/1#d", "/users/*"),
+        ("https://user:pw@host", "/"),
+        ("//user:pw@host/a", "/a"),
+        ("//a/b", "//a/b"),
+        ("HTTP:\\\\user:pw@host/a", "/a"),
+        ("/a/http://user:pw@host/b", "/a/http://host/b"),
+        ("/@a/b@c", "/@a/b@c"),
+        ("user:pw@host:443", "*"),
+        ("host.example:443", "host.example:443"),
+        ("*", "*"),
+        ("pw", "*"),
+        ("/a#pw", "/a"),
+        ("/a%23b", "/a%23b"),
+        ("/a;jsessionid=pw/b;c", "/a;*/b;*"),
+        ("/users;v=1/pw", "/users;*/*"),
+        ("/a;b=\u00e9/\u00e9", "/a;*/%C3%A9"),
         ("/\u00e9", "/%C3%A9"),
         ("/a%2Fb", "/a%2Fb"),
         ("/users", "/users"),
@@ -46,6 +62,22 @@ def test_targets(target: str, kept: str) -> None:
     redaction = Redaction(keep_query=["page"], mask_paths=["/users/{id}", "/reset/*", "/a/{x}/c"])
     assert redaction.target_of(target) == kept
     assert redaction.target_of(kept) == kept
+
+
+@pytest.mark.parametrize("raw", [True, False])
+@pytest.mark.parametrize(
+    ("path", "root", "kept"),
+    [
+        ("http://me:pw@host/users/1", "", "/users/*"),
+        ("/apihttp://me:pw@host/users/1", "/api", "/api/users/*"),
+        ("/users/1#pw", "", "/users/*"),
+        ("/a#pw", "", "/a"),
+        ("/a;pw", "", "/a;*"),
+    ],
+)
+def test_servers_hand_on_what_was_sent(path: str, root: str, kept: str, raw: bool) -> None:
+    redaction = Redaction(mask_paths=["/users/{id}"])
+    assert redaction.target(path, path.encode() if raw else b"", b"", root) == kept
 
 
 def test_a_pattern_may_begin_behind_the_root_of_the_app() -> None:
@@ -77,11 +109,46 @@ def test_only_a_known_priority_is_kept() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["Authorization", "proxy-authorization", "COOKIE", "set-cookie", "x-api-key", " x-real-ip ", "x-key"],
+    [
+        *(
+            "Authorization",
+            "proxy-authorization",
+            "COOKIE",
+            "set-cookie",
+            "x-api-key",
+            " x-real-ip ",
+            "x-key",
+        ),
+        *("API-Key", "x-goog-api-key", "x-auth-token", "x-amz-security-token", "cookie2", "true-client-ip"),
+        *(
+            "cf-connecting-ip",
+            "x-client-ip",
+            "x-original-forwarded-for",
+            "x-auth",
+            "x-session-id",
+            "x-apikey",
+        ),
+    ],
 )
 def test_what_says_who_asks_cannot_be_allowed(name: str) -> None:
     with pytest.raises(TrafficError, match="never"):
         Redaction(allow_headers=["x-model", name], identity_headers=["X-Key"])
+
+
+def test_the_priority_may_have_any_name() -> None:
+    redaction = Redaction(priority_header="x-token-class")
+    fields = [(b"x-token-class", b"high"), (b"x-token-class", b"pw")]
+    assert redaction.fields(fields) == [("x-token-class", "high"), ("x-token-class", "*")]
+
+
+def test_a_field_can_be_left_out_later() -> None:
+    redaction = Redaction(allow_headers=["x-user", "x-model"])
+    fields = [(b"x-user", b"me"), (b"x-model", b"a")]
+    assert len(redaction.fields(fields)) == 2
+    redaction.leave_out(" X-User")
+    redaction.leave_out("")
+    assert redaction.fields(fields) == [("x-model", "a")]
+    assert redaction.described()["headers"][-2:] == ["x-priority", "x-model"]
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a:b", "\u00e9"])
