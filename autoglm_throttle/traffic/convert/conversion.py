@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from autoglm_throttle.traffic.convert import gor, har, vegeta
-from autoglm_throttle.traffic.convert.fill import Fill, missing
+from autoglm_throttle.traffic.convert.fill import Fill, Missing
 from autoglm_throttle.traffic.convert.form import Form
 from autoglm_throttle.traffic.convert.source import Source, start_ns
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.record import End, Entry, Heading
+from autoglm_throttle.traffic.record import Entry, Heading
 from autoglm_throttle.traffic.record.entry import BODY_AT_MOST
 from autoglm_throttle.version import __version__
 
@@ -35,7 +35,7 @@ class Bodies(StrEnum):
     HASH = "hash"
     NONE = "none"
     FULL = "full"
-    """Up to 64 KiB; of a longer one the hash."""
+    """In a recording up to 64 KiB; of a longer one the hash."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +51,13 @@ class Options:
     bodies: Fill = field(default_factory=Fill)
     """What stands in for bodies that were not kept, in forms that need them."""
     keep: Bodies = Bodies.HASH
-    """What a recording keeps of the bodies that an import brings; what a recording has, it keeps."""
+    """What is kept of the bodies that an import brings, in whatever form is written; what a recording has,
+    it keeps."""
 
     def __post_init__(self) -> None:
         if self.base_url and not _BASE.fullmatch(self.base_url):
-            raise TrafficError(f"{self.base_url!r}: a base URL is a scheme and a host, http://HOST:PORT")
+            # Not quoted: it may hold a password.
+            raise TrafficError("a base URL is a scheme and a host alone, http://HOST:PORT")
 
 
 @dataclass(slots=True)
@@ -97,13 +99,26 @@ def convert(source: Source, destination: Path, to: Form, options: Options | None
     try:
         with os.fdopen(number, "wb") as stored:
             account = _packed(source, stored, to, options or Options(), packed=destination.suffix == ".gz")
-        Path(name).replace(destination)
+        _put(Path(name), destination)
+    except FileExistsError:
+        raise TrafficError(f"{destination}: exists already") from None
     except OSError as error:
         raise TrafficError(f"{destination}: cannot be written: {error.strerror}") from None
     finally:
         with suppress(FileNotFoundError):
             Path(name).unlink()
     return account
+
+
+def _put(made: Path, destination: Path) -> None:
+    """Give a file its name, which never takes the place of another that has appeared meanwhile."""
+    try:
+        destination.hardlink_to(made)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links: the name is taken first
+        os.close(os.open(destination, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        made.replace(destination)
 
 
 def write(source: Source, out: BinaryIO, to: Form, options: Options | None = None) -> Account:
@@ -131,7 +146,7 @@ class _Conversion:
         self._options = options
         self._base_url = options.base_url or SOMEWHERE
         self._start_ns = start_ns(source.heading)
-        self._unfilled = 0
+        self._missing = Missing(importing=source.whole)
         self._refused: list[str] = []
         self._to = to
 
@@ -147,8 +162,7 @@ class _Conversion:
             if part is not None:
                 out.write(part)
                 account.written += 1
-        if self._unfilled:
-            raise missing(self._unfilled)
+        self._missing.end()
         account.faults = [*self._source.told(), *self._refused]
         return account
 
@@ -160,7 +174,8 @@ class _Conversion:
             out.write(har.opening(__version__))
         yield from self._source.entries()
         if self._to is Form.JSONL:
-            out.write(End("closed", 0).to_line().encode() + b"\n")
+            if self._source.end is not None:
+                out.write(self._source.end.to_line().encode() + b"\n")
         elif self._to is Form.HAR:
             out.write(har.closing())
 
@@ -172,7 +187,10 @@ class _Conversion:
         return replace(heading, library=__version__, redaction=redaction)
 
     def jsonl(self, entry: Entry, _: int) -> bytes:
-        return self._kept(entry).to_line().encode() + b"\n"
+        kept = self._kept(entry)
+        if kept.body is not None and len(kept.body) > BODY_AT_MOST and self._source.whole:
+            kept = replace(kept, body=None)
+        return kept.to_line().encode() + b"\n"
 
     def vegeta(self, entry: Entry, _: int) -> bytes | None:
         body = self._body(_path(entry))
@@ -184,11 +202,13 @@ class _Conversion:
         return None if body is None else gor.write(entry, body, self._start_ns, host)
 
     def har(self, entry: Entry, written: int) -> bytes:
-        return har.write(_path(entry), self._start_ns, self._base_url, first=not written)
+        return har.write(self._kept(_path(entry)), self._start_ns, self._base_url, first=not written)
 
     def _body(self, entry: Entry) -> bytes | None:
-        body = self._options.bodies.of(entry)
-        self._unfilled += body is None
+        kept = self._kept(entry)
+        body = self._options.bodies.of(kept)
+        if body is None:
+            self._missing.add(kept)
         return body
 
     def _kept(self, entry: Entry) -> Entry:
@@ -196,7 +216,7 @@ class _Conversion:
         if body is None or not self._source.whole:
             return entry
         hashed = hashlib.sha256(body).hexdigest() if body and keep is not Bodies.NONE else ""
-        kept = body if body and keep is Bodies.FULL and len(body) <= BODY_AT_MOST else None
+        kept = body if body and keep is Bodies.FULL else None
         return replace(entry, body=kept, body_sha256=hashed)
 
 

@@ -11,6 +11,9 @@ from autoglm_throttle.traffic.errors import TrafficError
 NAMED = 20
 """Faults that are told one by one; of the others only the number."""
 
+_USER = re.compile(r"(?:/{2,}[^/?#]*@[^/?#]*)+")
+"""Authorities with a user, as a URL without a scheme begins."""
+
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*([^#]*)(?:#.*)?", re.DOTALL)
 
 
@@ -56,12 +59,17 @@ class Faults:
 def target_of(url: str) -> str:
     """Path and query of an absolute URL, or of a path.
 
+    ``//name:password@host/path`` is a URL without a scheme; ``//path`` may be a path, and stays one.
+
     Raises:
         TrafficError: it is neither.
     """
     match = _URL.fullmatch(url)
     rest = match[1] if match else url.partition("#")[0]
-    if match and not rest.startswith("/"):
+    begins = _USER.match(rest)
+    if begins:
+        rest = rest[begins.end() :]
+    if (match or begins) and not rest.startswith("/"):
         rest = f"/{rest}"
     if not rest.startswith("/"):
         raise TrafficError("neither an absolute URL nor a path")

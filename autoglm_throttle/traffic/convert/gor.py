@@ -16,11 +16,22 @@ from autoglm_throttle.traffic.convert.message import decoded, parse
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record.entry import LINE_AT_MOST, Entry
 
-LOST = ("clients", "priorities as decided", "decisions", "times to the first byte")
+LOST = (
+    "clients",
+    "priorities as decided",
+    "decisions",
+    "times to the first byte",
+    "host and transfer-encoding",
+    "when the recording began and why it ended",
+    "what was dropped, sampled and redacted",
+)
 """What the form has no place for."""
 
 MONKEYS = "\U0001f435\U0001f648\U0001f649".encode()
 ASKED, ANSWERED = b"1", b"2"
+
+FRAMING = ("host", "content-length", "transfer-encoding")
+"""Fields that are written anew: a body is written whole, never in chunks."""
 
 WAITING = 1_000
 """Requests that wait for their answer further down in the file; then they are given on without it."""
@@ -107,7 +118,7 @@ def write(entry: Entry, body: bytes, start_ns: int, host: str) -> bytes:
         raise TrafficError(f"request {entry.id}: its body holds the line of GoReplay that would end it")
     at_ns = start_ns + round(entry.t_s * 1e6) * 1_000
     lines = [f"{entry.method} {entry.target} HTTP/1.1", f"host: {host}"]
-    lines += [f"{name}: {value}" for name, value in entry.headers if name not in ("host", "content-length")]
+    lines += [f"{name}: {value}" for name, value in entry.headers if name not in FRAMING]
     if body or any(name == "content-length" for name, _ in entry.headers):
         lines.append(f"content-length: {len(body)}")
     head = "\r\n".join((*lines, "", "")).encode("ascii")

@@ -1,7 +1,8 @@
 """HAR 1.2: the archives that browsers and proxies write, one JSON document each.
 
 What the form has no place for goes into ``_autoglm``, a field of our own (names that begin with an underscore
-are free), so nothing is lost. A document is written as a stream and read as one, one request at a time.
+are free), so nothing of a request is lost. A document is written as a stream and read
+as one, one request at a time.
 """
 
 from __future__ import annotations
@@ -10,19 +11,19 @@ import base64
 import binascii
 import json
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, BinaryIO
 
 from autoglm_throttle.traffic.convert.elements import Window
 from autoglm_throttle.traffic.convert.found import Faults, Found, target_of
+from autoglm_throttle.traffic.convert.moment import nanoseconds, stamp
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record.entry import Entry
 
-LOST: tuple[str, ...] = ()
+LOST = ("when the recording began and why it ended", "what was dropped, sampled and redacted")
 """What the form has no place for."""
 
 OURS = "_autoglm"
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _KEPT = ("id", "client", "priority", "decision", "reason", "ttfb_ms", "body_len", "body_sha256")
 """Fields of a recording that go into `OURS`."""
@@ -69,7 +70,7 @@ def write(entry: Entry, start_ns: int, base_url: str, *, first: bool) -> bytes:
     first_ms = entry.ms if entry.ttfb_ms is None else min(entry.ttfb_ms, entry.ms)
     ours = {name: getattr(entry, name) for name in _KEPT}
     element: dict[str, Any] = {
-        "startedDateTime": (EPOCH + timedelta(microseconds=at_us)).isoformat(timespec="microseconds"),
+        "startedDateTime": stamp(at_us),
         "time": entry.ms,
         "request": _request(entry, base_url, ours),
         "response": _response(entry.status),
@@ -154,11 +155,11 @@ def _body(request: Mapping[str, Any], ours: Mapping[str, Any]) -> bytes | None:
     return None if (type(size) is int and size > 0) or sent else b""
 
 
-def _nanoseconds(stamp: str) -> int:
-    moment = datetime.fromisoformat(stamp)
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return (moment - EPOCH) // timedelta(microseconds=1) * 1_000
+def _nanoseconds(text: str) -> int:
+    found = nanoseconds(datetime.fromisoformat(text))
+    if found is None:
+        raise ValueError
+    return found
 
 
 def _object(found: object) -> Mapping[str, Any]:

@@ -7,17 +7,15 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from autoglm_throttle.traffic.convert import gor, har, vegeta
 from autoglm_throttle.traffic.convert.form import Form, opened
 from autoglm_throttle.traffic.convert.found import Faults, Found
+from autoglm_throttle.traffic.convert.moment import stamp
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.record import Entry, Heading, Redaction
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+from autoglm_throttle.traffic.record import End, Entry, Heading, Redaction
 
 Read = Callable[[BinaryIO, Faults], Iterator[Found]]
 _READERS: dict[Form, Read] = {Form.VEGETA: vegeta.read, Form.GOR: gor.read, Form.HAR: har.read}
@@ -41,6 +39,8 @@ class Imported:
     """
 
     whole = True
+    end: End | None = End("closed", 0)
+    """Nothing is known of requests that the other program dropped."""
 
     def __init__(
         self,
@@ -58,8 +58,9 @@ class Imported:
         self._faults = Faults()
         self._fields = self._beyond = 0
         self._start_ns = self._earliest()
-        start = (EPOCH + timedelta(microseconds=self._start_ns // 1_000)).isoformat(timespec="microseconds")
-        self.heading: Heading = Heading(start=start, redaction=self._redaction.described() | {"key": "none"})
+        self.heading: Heading = Heading(
+            start=stamp(self._start_ns // 1_000), redaction=self._redaction.described() | {"key": "none"}
+        )
 
     def entries(self) -> Iterator[Entry]:
         """All requests in the order of the file, with whole bodies."""

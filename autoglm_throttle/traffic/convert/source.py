@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
 from autoglm_throttle.settings.record_fields import NEVER_RECORDED
 from autoglm_throttle.traffic.convert.form import Form, recognise
-from autoglm_throttle.traffic.convert.imported import EPOCH, Imported
-from autoglm_throttle.traffic.record import Entry, Heading, Recording, Redaction, open_recording
+from autoglm_throttle.traffic.convert.imported import Imported
+from autoglm_throttle.traffic.convert.moment import nanoseconds
+from autoglm_throttle.traffic.record import End, Entry, Heading, Recording, Redaction, open_recording
 
 
 class Source(Protocol):
@@ -21,6 +22,11 @@ class Source(Protocol):
     """What the file says of all of them."""
     whole: bool
     """Whether entries carry bodies that a recording need not keep."""
+
+    @property
+    def end(self) -> End | None:
+        """Why the recording ended; None where nothing says so. Known after the entries."""
+        ...
 
     def entries(self) -> Iterator[Entry]:
         """All of them; each call reads the file anew."""
@@ -49,6 +55,11 @@ class Kept:
         if redaction is not None:
             described = dict(recording.heading.redaction) | redaction.described()
             self.heading = replace(recording.heading, redaction=described)
+
+    @property
+    def end(self) -> End | None:
+        """The last line of the recording."""
+        return self._recording.end
 
     def entries(self) -> Iterator[Entry]:
         """All entries in order of time."""
@@ -103,10 +114,9 @@ def open_source(
 
 
 def start_ns(heading: Heading) -> int:
-    """When a recording began, in nanoseconds since 1970; 0 where it does not say."""
+    """When a recording began, in nanoseconds since 1970; 0 where it does not say, or what cannot be."""
     try:
         moment = datetime.fromisoformat(heading.start)
     except ValueError:
         return 0
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return (moment - EPOCH) // timedelta(microseconds=1) * 1_000
+    return nanoseconds(moment) or 0

@@ -13,7 +13,17 @@ from autoglm_throttle.traffic.convert.lines import numbered
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record.entry import Entry, parsed
 
-LOST = ("times", "clients", "priorities as decided", "decisions", "answers")
+LOST = (
+    "times",
+    "clients",
+    "priorities as decided",
+    "decisions",
+    "answers",
+    "content-length",
+    "the order of header fields",
+    "when the recording began and why it ended",
+    "what was dropped, sampled and redacted",
+)
 """What the form has no place for."""
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.arrivals import Plan
-from autoglm_throttle.traffic.convert.fill import Fill, missing
+from autoglm_throttle.traffic.convert.fill import Fill, Missing
 from autoglm_throttle.traffic.load import Load, Request
 from autoglm_throttle.traffic.record.entry import Entry
 from autoglm_throttle.traffic.replay.cut import Cut
@@ -116,18 +116,17 @@ def prepare(
     """
     chosen, fill = cut or Cut(), bodies or Fill()
     cast = _Cast(priority_header, decided=decided)
-    times, unfilled = array("d"), 0
+    times, missing = array("d"), Missing()
     for entry in entries:
         if not chosen.keeps(entry.t_s, entry.client, entry.id):
             continue
         body = fill.of(entry)
         if body is None:
-            unfilled += 1
+            missing.add(entry)
             continue
         times.append(entry.t_s)
         cast.add(entry, body)
-    if unfilled:
-        raise missing(unfilled)
+    missing.end()
     offsets = chosen.offsets(times)
     return Replay(cast.load(offsets, chosen.duration_s), cast.recorded)
 

@@ -33,7 +33,9 @@ START = "2026-01-02T03:04:05.678901+00:00"
 BASE = "http://127.0.0.1:8000"
 
 _VISIBLE = st.characters(min_codepoint=0x21, max_codepoint=0x7E)
-PATHS = st.text(_VISIBLE.filter(lambda c: c not in "?#"), max_size=20).map(lambda rest: f"/{rest}")
+PATHS = st.text(_VISIBLE.filter(lambda c: c not in "?#;@\\"), max_size=20).map(lambda rest: f"/{rest}")
+"""Without what a redaction takes for the name of a user or for parameters."""
+
 QUERIES = st.sampled_from(["", "?*", "?*=*", "?*=*&keep=1%20", "?keep=x&*=*"])
 NAMES = st.sampled_from(["accept", "user-agent", "content-type", "x-priority"])
 TEXT = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=12).map(str.strip)
@@ -286,10 +288,13 @@ def test_vegeta_needs_times_on_the_way_in_and_a_host_on_the_way_out(tmp_path: Pa
     assert source.told() == ["1 requests after the end of the shape were left out"]
 
 
-@pytest.mark.parametrize("url", ["h", "ftp://h", "http://", "http://h/path", "http://u@h", "http://h\r\nx"])
+@pytest.mark.parametrize(
+    "url", ["h", "ftp://h", "http://", "http://h/path", "http://u@h", "http://h\r\nx", "http://u:hunter2@h"]
+)
 def test_a_base_url_is_a_scheme_and_a_host(url: str) -> None:
-    with pytest.raises(TrafficError, match="a base URL is"):
+    with pytest.raises(TrafficError, match="a base URL is") as told:
         Options(base_url=url)
+    assert "hunter2" not in str(told.value)
 
 
 def test_what_has_no_place_in_the_new_form_is_told(tmp_path: Path) -> None:
@@ -307,14 +312,15 @@ def test_what_has_no_place_in_the_new_form_is_told(tmp_path: Path) -> None:
     vegeta = write(open_source(path), io.BytesIO(), Form.VEGETA, options)
     assert vegeta.lines()[:2] == [
         "2 requests written",
-        "lost: times, clients, priorities as decided, decisions, answers",
+        "lost: times, clients, priorities as decided, decisions, answers, content-length, the order of header"
+        " fields, when the recording began and why it ended, what was dropped, sampled and redacted",
     ]
     assert vegeta.lines()[2] == "request 4: its target is no path"
     gor = write(open_source(path), io.BytesIO(), Form.GOR, options)
     assert gor.written == 2
     assert "request 5: its body holds the line" in gor.lines()[2]
     har = write(open_source(path), io.BytesIO(), Form.HAR, options)
-    assert (har.written, har.lost) == (2, ())
+    assert (har.written, har.lost[-1]) == (2, "what was dropped, sampled and redacted")
 
 
 def test_faults_of_the_file_are_told_with_their_lines(tmp_path: Path) -> None:
@@ -364,22 +370,11 @@ def test_gor_itself_reads_what_is_written(tmp_path: Path) -> None:
     assert b"POST /a HTTP/1.1" in said.stdout
 
 
-def test_a_recording_that_does_not_say_when_it_began_begins_in_1970(tmp_path: Path) -> None:
-    convert(open_source(stored(tmp_path / "r.jsonl", [HASHED], start="")), tmp_path / "a.har", Form.HAR)
-    assert open_source(tmp_path / "a.har").heading.start == "1970-01-01T00:00:01.000000+00:00"
-    convert(
-        open_source(stored(tmp_path / "s.jsonl", [ONE], start="2024-01-01T00:00:00")),
-        tmp_path / "b.har",
-        Form.HAR,
-    )
-    assert open_source(tmp_path / "b.har").heading.start == "2024-01-01T00:00:00.000000+00:00"
-
-
 def test_what_goes_wrong_while_writing_leaves_nothing_behind(tmp_path: Path) -> None:
     out = tmp_path / "out.har"
 
     class InTheWay:
-        heading, whole = Heading(start=START), False
+        heading, whole, end = Heading(start=START), False, None
 
         def entries(self) -> Iterator[Entry]:
             out.mkdir()
@@ -388,7 +383,7 @@ def test_what_goes_wrong_while_writing_leaves_nothing_behind(tmp_path: Path) -> 
         def told(self) -> list[str]:
             return []
 
-    with pytest.raises(TrafficError, match="cannot be written"):
+    with pytest.raises(TrafficError, match="exists already"):
         convert(InTheWay(), out, Form.HAR)
     assert list(tmp_path.iterdir()) == [out]
 

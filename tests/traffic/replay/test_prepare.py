@@ -92,7 +92,9 @@ def test_fields_of_the_connection_are_not_sent_again() -> None:
 
 def test_missing_bodies_are_counted_filled_with_spaces_or_from_a_file() -> None:
     entries = [entry(0.0, body_len=3), entry(1.0, body=b"xy", body_len=2), entry(2.0), entry(3.0, body_len=1)]
-    with pytest.raises(TrafficError, match="2 requests have a body that was not kept: give one with --body"):
+    with pytest.raises(
+        TrafficError, match=r"2 requests have a body that was not kept \(2 POST; .*give one with --body"
+    ):
         prepare(entries)
 
     def bodies(fill: Fill) -> list[bytes]:
@@ -101,6 +103,22 @@ def test_missing_bodies_are_counted_filled_with_spaces_or_from_a_file() -> None:
 
     assert bodies(Fill(spaces=True)) == [b"   ", b"xy", b"", b" "]
     assert bodies(Fill(body=b"{}")) == [b"{}", b"xy", b"", b"{}"]
+
+
+def test_it_is_told_which_bodies_are_missing_and_why() -> None:
+    entries = [
+        entry(0.0, body_len=3, body_sha256="0" * 64),
+        entry(1.0, body_len=3, decision="limited", status=429),
+        entry(2.0, method="PUT", body_len=9, decision="admitted", status=200),
+        entry(3.0, method="GET"),
+    ]
+    with pytest.raises(TrafficError) as told:
+        prepare(entries)
+    assert str(told.value) == (
+        "3 requests have a body that was not kept (2 POST, 1 PUT; 1 as a hash only, 1 not recorded or not "
+        "read to the end, 1 refused before the body was read): give one with --body FILE, or --fill for "
+        "spaces of the same length"
+    )
 
 
 def test_a_body_is_filled_one_way_and_not_without_end() -> None:
