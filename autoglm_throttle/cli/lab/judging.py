@@ -21,7 +21,7 @@ _USUAL: Final = ",".join(f"{priority.label}={limit_s:g}s" for priority, limit_s 
 OPTIONS: Final = (
     Option("--slo", "TERMS", "objectives, such as 'p99<500ms,error<0.5%%,goodput.high>0.99,rps>=100/s'"),
     Option("--within", "LIMITS", f"an answer later than this is no goodput (default: {_USUAL})"),
-    Option("--title", "TEXT", "of the report (default: the command)"),
+    Option("--title", "TEXT", "of the report (default: host and shape)"),
     Option("--json", "FILE", "write the report as JSON"),
     Option("--html", "FILE", "write the report as one HTML page with plots"),
     Option("--format", "text|json", "of what is printed at the end (default: text)"),
@@ -47,12 +47,16 @@ class Judging:
 
 def read(args: argparse.Namespace, faults: Faults) -> Judging:
     """What a command line says of it."""
+    told = faults.read("--json", writable, args.json, None)
+    page = faults.read("--html", writable, args.html, None)
+    if told is not None and page is not None and told.resolve() == page.resolve():
+        faults.note("--html", f"{page} is what --json writes: name another file")
     return Judging(
         objectives=faults.read("--slo", _objectives, args.slo, Objectives()),
         limits_s=faults.read("--within", _limits, args.within, LIMITS_S),
         title=args.title,
-        json=faults.read("--json", writable, args.json, None),
-        html=faults.read("--html", writable, args.html, None),
+        json=told,
+        html=page,
         as_json=faults.read("--format", is_json, args.format, other=False),
         quiet=args.quiet,
         dry_run=args.dry_run,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import sys
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from autoglm_throttle.cli.lab import load_asked, load_run
 from autoglm_throttle.cli.lab.compare import compare_files
 from autoglm_throttle.cli.lab.faults import USAGE, Unusable
-from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.cli.output import aside
+from autoglm_throttle.model import ThrottleError
 
 INTERRUPTED: Final = 130
 
@@ -74,6 +75,8 @@ def run(args: argparse.Namespace) -> int:
 def guarded(name: str, work: Callable[[], int]) -> int:
     """Do the work of a command; what keeps it from beginning is told and ends with 2.
 
+    So does what nobody expected, with its traceback: 1 would say that an objective failed.
+
     Args:
         name: of the command.
         work: gives the exit status.
@@ -81,13 +84,22 @@ def guarded(name: str, work: Callable[[], int]) -> int:
     try:
         return work()
     except Unusable as error:
-        sys.stderr.writelines(f"autoglm-throttle {name}: {fault}\n" for fault in error.faults)
+        aside("".join(f"autoglm-throttle {name}: {fault}\n" for fault in error.faults))
         return USAGE
-    except TrafficError as error:
-        sys.stderr.write(f"autoglm-throttle {name}: {error}\n")
+    except ThrottleError as error:
+        aside(f"autoglm-throttle {name}: {error}\n")
         return USAGE
     except KeyboardInterrupt:
         return INTERRUPTED
+    except BrokenPipeError:
+        raise
+    except (OSError, MemoryError) as error:
+        aside(f"autoglm-throttle {name}: {str(error) or 'out of memory'}\n")
+        return USAGE
+    except Exception:  # noqa: BLE001 - told in full
+        fault = f"autoglm-throttle {name}: this is a fault of autoglm-throttle itself; please report it\n"
+        aside(traceback.format_exc() + fault)
+        return USAGE
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -9,12 +9,13 @@ from typing import Final
 from autoglm_throttle.cli.lab import judging, requested, sending, watching
 from autoglm_throttle.cli.lab.faults import Faults
 from autoglm_throttle.cli.lab.judging import Judging
-from autoglm_throttle.cli.lab.option import Option, add_options, command
+from autoglm_throttle.cli.lab.option import Option, add_options, command, hidden_query
 from autoglm_throttle.cli.lab.requested import Drawn, above_zero
 from autoglm_throttle.cli.lab.sending import Sending, cut_url, time_s
 from autoglm_throttle.traffic.arrivals import (
     Arrivals,
     Crowd,
+    Level,
     Shape,
     TraceShape,
     Users,
@@ -56,6 +57,9 @@ OPTIONS: Final = (
 
 Offer = Shape | Users | TraceShape
 """What `--shape` may say."""
+
+ONLY_SEGMENT: Final = "1"
+"""How an objective may call the segment of a trial, whose name is another at each rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +132,11 @@ def read(args: argparse.Namespace, url: str) -> Asked:
         sending=sending.read(args, url, url if named else place, faults),
         judging=judging.read(args, faults),
         looks=watching.read(args, faults),
-        command=command(["load", url], OPTIONS, args),
+        command=command(["load", hidden_query(url)], OPTIONS, args),
     )
     _together(args, asked, faults)
+    if search is not None:
+        _searched(search, asked, faults)
     faults.end()
     return asked
 
@@ -183,3 +189,20 @@ def _together(args: argparse.Namespace, asked: Asked, faults: Faults) -> None:
     ):
         if holds:
             faults.note(option, fault)
+
+
+def _searched(search: Search, asked: Asked, faults: Faults) -> None:
+    """What would end every search at its first trial, or in the middle."""
+    faults.make("--find-peak", lambda: Shape([Level(search.high_rps, search.trial_s)]), None)
+    for term in asked.judging.objectives.terms:
+        if term.segment not in (None, ONLY_SEGMENT):
+            faults.note(
+                "--slo", f"{term.text}: a trial of --find-peak has one segment: leave @{term.segment} out"
+            )
+        share = 1.0 if term.priority is None else asked.crowd.mix.get(term.priority, 0.0) / 100.0
+        if term.unit == "rps" and ">" in term.operator and term.bound >= share * search.low_rps:
+            faults.note(
+                "--slo",
+                f"{term.text}: fails at {search.low_rps:g}/s, where the search begins, however good the "
+                "service: state ratios, such as done>0.99",
+            )

@@ -20,6 +20,15 @@ def hidden_value(text: str) -> str:
     return f"{text.partition(':')[0]}: {HIDDEN}"
 
 
+def hidden_query(text: str) -> str:
+    """A URL or path without the values of its query; a part of it that has no name is a value."""
+    place, mark, query = text.partition("?")
+    if not query:
+        return text
+    parts = (part.partition("=") for part in query.split("&"))
+    return f"{place}{mark}{'&'.join(f'{name}={HIDDEN}' if equals else HIDDEN for name, equals, _ in parts)}"
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """A row of a table of options."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from autoglm_throttle.cli.lab.faults import Faults
-from autoglm_throttle.cli.lab.option import Option, hidden
+from autoglm_throttle.cli.lab.option import Option, hidden, hidden_query
 from autoglm_throttle.traffic.arrivals import number
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.load import Request
@@ -28,6 +29,22 @@ JSON: Final = (("content-type", "application/json"),)
 FIELDS: Final = ("method", "target", "headers", "body", "share", "cost", "name")
 """What a request of a file may state."""
 
+MOST: Final = sys.float_info.max
+"""Of a number in a file: JSON and TOML know whole numbers that are greater."""
+
+
+def hidden_route(text: str) -> str:
+    """A route or its cost without the values of its query; its share is not one of them."""
+    place, equals, share = _cut(text)
+    return f"{hidden_query(place)}{equals}{share}"
+
+
+def _cut(text: str) -> tuple[str, str, str]:
+    """What stands before the last ``=``, that, and what follows it; all is place where there is none."""
+    place, equals, share = text.rpartition("=")
+    return (place, equals, share) if equals else (text, "", "")
+
+
 OPTIONS: Final = (
     Option("--method", "METHOD", "default: POST"),
     Option(
@@ -42,12 +59,14 @@ OPTIONS: Final = (
         "'METHOD PATH=SHARE'",
         "one of several routes below URL and its share of the requests, such as 'POST /v1/x=70'",
         many=True,
+        shown=hidden_route,
     ),
     Option(
         "--cost",
         "N",
         "units of work of each request, or of a route: 'POST /v1/x=4' (default: 1); see --cost-header",
         many=True,
+        shown=hidden_route,
     ),
     Option(
         "--requests",
@@ -124,14 +143,15 @@ def _request(method: str, target: str, body: bytes | None) -> Request:
 
 
 def _route(text: str, method: str) -> tuple[str, str, float] | None:
-    """Read ``POST /v1/x=70``, ``/v1/x=70`` or ``/v1/x``."""
-    place, equals, share = text.rpartition("=")
-    if not equals:
-        place, share = text, "1"
+    """Read ``POST /v1/x=70``, ``/v1/x=70`` or ``/v1/x``; where a query states values, the share is stated."""
+    last = text.partition("?")[2].rpartition("&")[2]
+    if "=" in text.partition("?")[2] and last.count("=") < 2:
+        raise TrafficError("where a query states values its share must follow, such as 'GET /v1/x?y=5=1'")
+    place, equals, share = _cut(text)
     words = place.split()
     if not 1 <= len(words) <= 2 or not words[-1].startswith("/"):
         raise TrafficError(f"{text!r} is not METHOD PATH=SHARE, such as 'POST /v1/x=70'")
-    return (words[0] if len(words) == 2 else method), words[-1], above_zero(share)
+    return (words[0] if len(words) == 2 else method), words[-1], above_zero(share if equals else "1")
 
 
 def above_zero(word: str) -> float:
@@ -230,7 +250,7 @@ def _text(row: Mapping[str, Any], field: str, other: str) -> str:
 
 def _number(row: Mapping[str, Any], field: str) -> float:
     value = row.get(field, 1.0)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value < float("inf"):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value <= MOST:
         raise TrafficError(f"{field} is not a finite number above 0")
     return float(value)
 

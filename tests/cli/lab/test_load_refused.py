@@ -1,0 +1,111 @@
+"""What ``load`` refuses although each word can be read, and what it hides of what it was told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoglm_throttle.cli.lab.load import guarded
+from autoglm_throttle.traffic.generator import Options
+from tests.cli.lab.conftest import Run
+from tests.cli.lab.test_load_asked import HOST, SHAPE, asked, faults
+
+VALUES = st.text("abcXYZ019%._~:/?@!$'()*+,;-", min_size=1).map("s3cr3t{}".format)
+
+
+@given(VALUES, VALUES)
+def test_no_value_of_a_query_is_kept(first: str, second: str) -> None:
+    route = f"GET /b?x={first}&y={second}"
+    found = asked(*SHAPE, "--route", f"{route}=2", "--route", f"/c?{second}", "--cost", f"{route}=4.5")
+    assert found.drawn.requests[0].target == f"/b?x={first}&y={second}"
+    assert "s3cr3t" not in found.command
+    assert "--route 'GET /b?x=***&y=***=2' --route '/c?***' --cost 'GET /b?x=***&y=***=4.5'" in found.command
+    alone = asked(*SHAPE, url=f"{HOST}/a?token={first}&{second}")
+    assert alone.drawn.requests[0].target == f"/a?token={first}&{second}"
+    assert alone.command == f"autoglm-throttle load '{HOST}/a?token=***&***' --shape fixed:100:2s"
+
+
+@pytest.mark.parametrize("route", ["GET /b?x=1", "/b?x=1&y=2", "/b?x=1&y", "/b?x=1=2&y=3"])
+def test_a_value_of_a_query_is_not_taken_for_a_share(route: str) -> None:
+    (found,) = faults(*SHAPE, "--route", route)
+    assert found.startswith("--route: where a query states values its share must follow")
+
+
+@pytest.mark.parametrize(
+    ("route", "target", "share"),
+    [
+        ("/b?x=1=2", "/b?x=1", 2.0),
+        ("/b?x==3", "/b?x=", 3.0),
+        ("/b?flag", "/b?flag", 1.0),
+        ("/b=5", "/b", 5.0),
+    ],
+)
+def test_a_share_that_cannot_be_taken_for_anything_else(route: str, target: str, share: float) -> None:
+    found = asked(*SHAPE, "--route", route)
+    assert (found.drawn.requests[0].target, found.drawn.shares) == (target, (share,))
+
+
+@pytest.mark.parametrize("field", ["share", "cost"])
+def test_a_number_that_is_too_great_for_a_float(field: str, tmp_path: Path) -> None:
+    (tmp_path / "r.jsonl").write_text(f'{{"{field}": 1{"0" * 400}}}')
+    (found,) = faults(*SHAPE, "--requests", str(tmp_path / "r.jsonl"))
+    assert found.endswith(f"line 1: {field} is not a finite number above 0")
+
+
+def search(slo: str, *words: str, peak: str = "100:200") -> tuple[str, ...]:
+    return faults("--find-peak", peak, "--slo", slo, *words)
+
+
+def test_a_search_that_can_only_fail() -> None:
+    (segment,) = search("p99@peak<1s,error@1<1%")
+    assert segment == "--slo: p99@peak<1s: a trial of --find-peak has one segment: leave @peak out"
+    (rate,) = search("rps>=100,goodput.rps>99,rps<1000")
+    assert rate.startswith("--slo: rps>=100: fails at 100/s, where the search begins")
+    (high,) = search("rps.high>=10,rps.low>=59")
+    assert high.startswith("--slo: rps.high>=10: ")
+    (none,) = search("rps.mid>0", "--mix", "high=100")
+    assert none.startswith("--slo: rps.mid>0: ")
+    (much,) = search("p99<1s", peak="1:1000000:51s")
+    assert much == "--find-peak: 51000000 requests, but a plan can hold only 50000000"
+
+
+@pytest.mark.parametrize("other", ["r.x", "./r.x", "link/r.x"])
+def test_two_reports_need_two_files(other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("link").symlink_to(tmp_path)
+    (found,) = faults(*SHAPE, "--json", "r.x", "--html", other)
+    assert found == f"--html: {Path(other)} is what --json writes: name another file"
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [(OSError(28, "No space left"), "[Errno 28] No space left"), (MemoryError(), "out of memory")],
+)
+def test_what_the_machine_lacks(error: Exception, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> int:
+        raise error
+
+    assert guarded("load", fail) == 2
+    assert capsys.readouterr().err == f"autoglm-throttle load: {told}\n"
+
+
+def test_what_nobody_expected_is_no_failed_objective(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise KeyError("x")
+
+    monkeypatch.setattr(Options, "__init__", fail)
+    done = run("load", HOST, *SHAPE)
+    assert (done.status, done.out) == (2, "")
+    assert "KeyError: 'x'" in done.err
+    assert done.err.endswith("this is a fault of autoglm-throttle itself; please report it\n")
+
+
+def test_whoever_reads_may_leave_meanwhile() -> None:
+    def left() -> int:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        guarded("record", left)
