@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final
+from typing import Final, Literal
 
+from autoglm_throttle.cli.lab import preview
 from autoglm_throttle.cli.lab.faults import USAGE
 from autoglm_throttle.cli.lab.holding import Held, holding
 from autoglm_throttle.cli.lab.load_asked import Asked, Search
 from autoglm_throttle.cli.lab.offered import offered, trial
 from autoglm_throttle.cli.lab.running import carry_out
 from autoglm_throttle.cli.lab.telling import facts, tell
+from autoglm_throttle.cli.lab.watching import ready
 from autoglm_throttle.cli.output import PROBLEM_FOUND, aside, write
-from autoglm_throttle.traffic.arrivals import TraceShape, Users, timetable
+from autoglm_throttle.traffic.arrivals import TraceShape, Users
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import Roster
 from autoglm_throttle.traffic.load import Load
-from autoglm_throttle.traffic.peak import Peak, Verdict, find_peak
+from autoglm_throttle.traffic.peak import Verdict, find_peak
 from autoglm_throttle.traffic.report import Document, make
+from autoglm_throttle.traffic.report.figures import NOTHING, duration, share
+from autoglm_throttle.traffic.report.lines import table
 
 VERDICTS: Final = {0: Verdict.HOLDS, 1: Verdict.FAILS, 3: Verdict.INVALID, 130: Verdict.ABORTED}
 """What the exit status of a trial says."""
+
+REFUSED: Final[tuple[Literal["limited_ratio", "rejected_ratio"], ...]] = ("limited_ratio", "rejected_ratio")
+
+FIGURES: Final = ("goodput", "limited", "rejected", "errors", "p99")
+"""Told of each trial."""
 
 STATUSES: Final = {verdict: status for status, verdict in VERDICTS.items()}
 
@@ -36,8 +46,11 @@ def run(asked: Asked) -> int:
         KeyboardInterrupt: stopped before the first request was due.
     """
     if asked.judging.dry_run:
-        write("\n".join(_preview(asked)))
+        write("\n".join(preview.of_load(asked)))
         return 0
+    if asked.crowd.clients > 1 and asked.sending.target.identity_header is None:
+        aside(f"note: {preview.clients(asked.crowd.clients, asked.sending)}\n")
+    ready(asked.looks)
     if isinstance(asked.offer, Search):
         with holding() as held:
             return _search(asked, asked.offer, held)
@@ -49,7 +62,7 @@ def run(asked: Asked) -> int:
 def _report(asked: Asked, what: Load | Roster, held: Held) -> Document:
     result = carry_out(what, asked.sending, asked.looks, quiet=asked.judging.quiet, held=held)
     known = replace(
-        facts(asked.judging, asked.shape_text, asked.command, result.effort.loop),
+        facts(asked.judging, asked.sending, asked.shape_text, asked.command, result.effort.loop),
         arrivals=_arrivals(asked),
         seed=asked.seed,
         mix=asked.crowd.mix,
@@ -79,6 +92,8 @@ class _Trials:
         self._held = held
         self.reports: dict[float, Document] = {}
         """The last one by rate."""
+        self.rows: list[tuple[str, ...]] = []
+        """All of them, in their order."""
         self.lost = ""
         """Why the search could not go on."""
 
@@ -88,22 +103,34 @@ class _Trials:
         Raises:
             TrafficError: not even the first one could begin.
         """
+        report = self._report(rate_rps)
+        verdict = Verdict.ABORTED if report is None else VERDICTS[report["verdict"]["status"]]
+        self.rows.append(_row(rate_rps, verdict, report))
+        if report is not None:
+            self.reports[rate_rps] = report
+            figures = ", ".join(
+                f"{name} {cell}" for name, cell in zip(FIGURES, self.rows[-1][2:], strict=True)
+            )
+            aside(f"{rate_rps:g}/s: {report['verdict']['text']} ({figures})\n")
+        return verdict
+
+    def _report(self, rate_rps: float) -> Document | None:
+        """That of one trial; None if it was not made.
+
+        Raises:
+            TrafficError: not even the first one could begin.
+        """
         try:
             load = trial(self._asked, rate_rps, self._trial_s)
-            if self._held.pressed:
-                return Verdict.ABORTED
-            report = _report(self._asked, load, self._held)
+            return None if self._held.pressed else _report(self._asked, load, self._held)
         except KeyboardInterrupt:
-            return Verdict.ABORTED
+            return None
         except TrafficError as error:
             fault = f"after {len(self.reports)} trials, at {rate_rps:g}/s: {error}"
             if not self.reports:
                 raise TrafficError(fault) from None
             self.lost = fault  # nothing was sent: it says nothing of this rate, but what is known is kept
-            return Verdict.ABORTED
-        self.reports[rate_rps] = report
-        aside(f"{rate_rps:g}/s: {report['verdict']['text']}\n")
-        return VERDICTS[report["verdict"]["status"]]
+            return None
 
 
 def _search(asked: Asked, search: Search, held: Held) -> int:
@@ -116,30 +143,32 @@ def _search(asked: Asked, search: Search, held: Held) -> int:
     told = trials.reports.get(peak.holds_rps or 0.0) or list(trials.reports.values())[-1]
     text = f"{peak.text}; {trials.lost}" if trials.lost else peak.text
     told["title"] = f"{told['title']}: {text}"
-    kept = tell(told, asked.judging, [*_trials(peak), f"peak: {text}"])
+    rows = [("trial", "verdict", *FIGURES), *trials.rows]
+    more = ["", *table(rows), "", *_hint(trials.reports.values()), f"peak: {text}"]
+    kept = tell(told, asked.judging, more)
     return USAGE if kept == USAGE else status
 
 
-def _trials(peak: Peak) -> list[str]:
-    rows = [f"{trial.rate_rps:>10g}/s  {trial.verdict}" for trial in peak.trials]
-    return ["", "trials, in their order", *rows, ""]
+def _row(rate_rps: float, verdict: Verdict, report: Document | None) -> tuple[str, ...]:
+    """A trial: what it came to, and why."""
+    if report is None:
+        return f"{rate_rps:g}/s", verdict, *[NOTHING] * len(FIGURES)
+    totals = report["totals"]
+    shares = (totals["goodput"]["ratio"], *(totals[name] for name in REFUSED), totals["error_ratio"])
+    return f"{rate_rps:g}/s", verdict, *map(share, shares), duration(totals["response"]["p99_s"])
 
 
-def _preview(asked: Asked) -> list[str]:
-    """What would be sent."""
-    target = asked.sending.target
-    lines = [f"nothing is sent; this would go to {target.scheme}://{target.address}{target.base}"]
-    if isinstance(asked.offer, Search):
-        search = asked.offer
-        bounds = f"{search.low_rps:g}/s, {search.high_rps:g}/s and rates between them"
-        return [*lines, f"trials of {search.trial_s:g} s at {bounds}"]
-    what = offered(asked, asked.offer)
-    total = sum(asked.drawn.shares)
-    requests = zip(asked.drawn.requests, asked.drawn.shares, strict=True)
-    if what.requests is asked.drawn.requests:
-        lines += [f"{share / total:>7.1%} {request.label}" for request, share in requests]
-    else:
-        lines.append(f"{len(what.requests)} different requests, by the trace")
-    if isinstance(what, Roster):
-        return [*lines, *(f"{users} users for {length_s:g} s" for users, length_s in what.users.steps)]
-    return [*lines, "", *timetable(what.plan)]
+def _hint(reports: Iterable[Document]) -> list[str]:
+    """What to know of trials that failed by a limit instead of the service's own strength."""
+    failed = [report["totals"] for report in reports if report["verdict"]["status"] == PROBLEM_FOUND]
+    limited = [
+        totals
+        for totals in failed
+        if (totals["limited_ratio"] or 0.0) > 0.5 * (1.0 - (totals["goodput"]["ratio"] or 0.0))
+    ]
+    if not limited:
+        return []
+    return [
+        "most of what failed was refused by a limit of the caller (429): this is the peak of the limits, not"
+        " of the service; see --clients with --identity-header, or raise them"
+    ]

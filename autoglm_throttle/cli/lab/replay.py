@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from autoglm_throttle.cli.lab import replay_asked
+from autoglm_throttle.cli.lab import preview, replay_asked
 from autoglm_throttle.cli.lab.holding import holding
 from autoglm_throttle.cli.lab.load import guarded
 from autoglm_throttle.cli.lab.replay_asked import Asked
 from autoglm_throttle.cli.lab.running import carry_out
 from autoglm_throttle.cli.lab.telling import facts, tell
+from autoglm_throttle.cli.lab.watching import ready
 from autoglm_throttle.cli.output import FINE, write
 from autoglm_throttle.traffic.arrivals import timetable
 from autoglm_throttle.traffic.replay import Manner, Replay, differences, exceeds, open_replay, told
@@ -62,10 +63,10 @@ def _run(asked: Asked) -> int:
     sys.stderr.writelines(f"{asked.path}: {note}\n" for note in played.notes)
     asked.judging.objectives.check(played.load.plan.names)
     if asked.judging.dry_run:
-        target = asked.sending.target
-        to = f"nothing is sent; this would go to {target.scheme}://{target.address}{target.base}"
-        write("\n".join([to, "", *timetable(played.load.plan)]))
+        told_first = preview.of_replay(asked.sending, asked.judging, len(played.load.clients or "1"))
+        write("\n".join([*told_first, *timetable(played.load.plan)]))
         return FINE
+    ready(asked.looks)
     with holding() as held:
         result = carry_out(played.load, asked.sending, asked.looks, quiet=asked.judging.quiet, held=held)
         return _tell(asked, played, result)
@@ -74,7 +75,7 @@ def _run(asked: Asked) -> int:
 def _tell(asked: Asked, played: Replay, result: Result) -> int:
     """The report, the comparison with the recording, and the exit status."""
     found = differences(played, result)
-    known = facts(asked.judging, asked.played, asked.command, result.effort.loop)
+    known = facts(asked.judging, asked.sending, asked.played, asked.command, result.effort.loop)
     judged = () if asked.limit is None else (_checked(asked.limit, found),)
     report = make(result, replace(known, arrivals="recorded", replay=found, judged=judged))
     more = ["", *told(found)] if found else ["", "the file tells of no answers to compare with"]

@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from autoglm_throttle.cli.lab.about import about
 from autoglm_throttle.cli.lab.faults import USAGE
 from autoglm_throttle.cli.lab.judging import Judging
+from autoglm_throttle.cli.lab.sending import Sending
 from autoglm_throttle.cli.output import aside, reader_may_leave, write
 from autoglm_throttle.traffic.report import Document, Facts, dumps, lines
 from autoglm_throttle.traffic.report.page import render
 
 
-def facts(judging: Judging, shape: str, command: str, loop: str) -> Facts:
+def facts(judging: Judging, sending: Sending, shape: str, command: str, loop: str) -> Facts:
     """What every report of these commands says beside the run itself."""
     return Facts(
-        title=judging.title or command,
+        title=judging.title or f"{sending.target.address}, {shape}",
         shape=shape,
         limits_s=judging.limits_s,
         objectives=judging.objectives,
@@ -40,6 +41,8 @@ def tell(report: Document, judging: Judging, more: Sequence[str] = ()) -> int:
         if path is not None:
             try:
                 path.write_text(content, "utf-8")
+                if not judging.quiet:
+                    aside(f"{path} is written\n")
             except OSError as error:
                 aside(f"{path} cannot be written: {error.strerror}\n")
                 status = USAGE

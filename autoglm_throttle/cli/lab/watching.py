@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from typing import Final
 
 from autoglm_throttle.cli.lab.faults import Faults
@@ -24,6 +25,17 @@ OPTIONS: Final = (
         shown=masked_url,
     ),
 )
+
+
+def ready(looks: Iterable[Look]) -> None:
+    """Look once at what may be told wrong, before anything is sent.
+
+    Raises:
+        TrafficError: a page of metrics cannot be read.
+    """
+    for look in looks:
+        if isinstance(look, MetricsLook):
+            look.ready()
 
 
 def read(args: argparse.Namespace, faults: Faults) -> tuple[Look, ...]:

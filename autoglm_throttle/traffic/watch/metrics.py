@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from autoglm_throttle.gpu.exposition import Malformed, Series, parse
-from autoglm_throttle.gpu.fetch import Deadline, Page, fetch
+from autoglm_throttle.gpu.fetch import Deadline, Page, WrongStatus, fetch
 from autoglm_throttle.model import ProviderUnavailable
 from autoglm_throttle.settings.gpu_items import ScrapeUrl, parse_items
 from autoglm_throttle.traffic.errors import TrafficError
 
 TIMEOUT_S: Final = 2.0
 """A service under load may answer late; what it says after two seconds is of another second."""
+
+REDIRECTS: Final = frozenset((301, 302, 307, 308))
 
 PREFIX: Final = "autoglm_throttle_"
 
@@ -53,6 +55,7 @@ class MetricsLook:
         self._url = _parse(url)
         self.name: str = f"metrics of {self._url.place}"
         self._clock = clock
+        self._path = self._url.path or "/metrics"
 
     def look(self, now: float) -> dict[str, float]:  # noqa: ARG002 - what it tells is of the moment it answers
         """The numbers of the page.
@@ -60,16 +63,38 @@ class MetricsLook:
         Raises:
             ProviderUnavailable: it cannot be read.
         """
-        query = f"?{self._url.query}" if self._url.query else ""
-        page = fetch(self._url, (self._url.path or "/metrics") + query, Deadline(TIMEOUT_S, self._clock))
         try:
-            series = parse(_ours(page))
+            series = parse(_ours(self._page()))
         except Malformed as error:
             raise ProviderUnavailable(str(error)) from None
         seen = numbers(series)
         if not seen:
             raise ProviderUnavailable("tells nothing of this library")
         return seen
+
+    def ready(self) -> None:
+        """Look once before a run.
+
+        Raises:
+            TrafficError: it cannot be read, so nothing would be seen in the run either.
+        """
+        try:
+            self.look(0.0)
+        except ProviderUnavailable as error:
+            raise TrafficError(f"--metrics: {self.name} {error}") from None
+
+    def _page(self) -> Page:
+        """The page; that of a mounted application has a slash at its end, and says so by a redirect."""
+        deadline = Deadline(TIMEOUT_S, self._clock)
+        query = f"?{self._url.query}" if self._url.query else ""
+        try:
+            return fetch(self._url, self._path + query, deadline)
+        except WrongStatus as answer:
+            if answer.status not in REDIRECTS or self._path.endswith("/"):
+                raise
+        page = fetch(self._url, f"{self._path}/{query}", deadline)
+        self._path += "/"
+        return page
 
 
 def _parse(url: str) -> ScrapeUrl:

@@ -106,7 +106,7 @@ def test_ctrl_c_while_the_report_is_made_and_written_loses_nothing(
     words = SOON if command == "load" else ("replay", "r.jsonl", URL, "--quiet", "--json", "r.json")
     done = run(*words)
     assert (done.status, done.err) == (0, "")
-    assert done.out.startswith("autoglm-throttle ")
+    assert done.out.startswith("127.0.0.1:9, ")
     assert json.loads(Path("r.json").read_text())["totals"]["classes"]["ok"] == 5
 
 

@@ -35,8 +35,9 @@ def test_0_all_objectives_hold(url: str, tmp_path: Path) -> None:
     told, page = tmp_path / "r.json", tmp_path / "r.html"
     words = ("--shape", "step:50,100:1s", "--json", told, "--html", page, "--header", "authorization: s3cr3t")
     done = valid(lambda: finished(process("load", url, *words, *FULL)))
-    assert (done.status, done.err) == (0, "")
+    assert (done.status, done.err) == (0, f"{told} is written\n{page} is written\n")
     assert "all objectives hold" in done.out
+    assert done.out.startswith(f"{url.split('/')[2]}, step:50,100:1s\n")
     document = json.loads(told.read_text())
     assert document["verdict"]["status"] == 0
     assert document["totals"]["classes"]["ok"] == document["totals"]["planned"] == 150
@@ -151,6 +152,10 @@ def test_a_dry_run_sends_nothing(run: Run) -> None:
             "--shape",
             "step:10,20:2s",
             "--dry-run",
+            "--slo",
+            "p99<1s,error<1%",
+            "--clients",
+            "7",
             "--route",
             "POST /a=3",
             "--route",
@@ -158,7 +163,8 @@ def test_a_dry_run_sends_nothing(run: Run) -> None:
         )
         assert (done.status, done.err) == (0, "")
         assert f"nothing is sent; this would go to {address}/base" in done.out
-        assert "75.0% POST /a\n  25.0% GET /b" in done.out
+        assert "75.0% POST /base/a\n  25.0% GET /base/b" in done.out
+        assert "judged by p99<1s, error<1%\n7 clients, which the service cannot tell apart" in done.out
         assert "10/s" in done.out
         assert [line.split()[:2] for line in done.out.splitlines()[-4:]] == [
             ["0", "10"],
@@ -167,7 +173,7 @@ def test_a_dry_run_sends_nothing(run: Run) -> None:
             ["3", "20"],
         ]
         users = run("load", address, "--shape", "users:3:2s", "--dry-run")
-        assert "3 users for 2 s" in users.out
+        assert "no objectives: --slo states them\n1 client\n 100.0% POST /\n3 users for 2 s" in users.out
         search = run("load", address, "--find-peak", "10:20:3s", "--slo", "p99<1s", "--dry-run")
         assert "trials of 3 s at 10/s, 20/s and rates between them" in search.out
         with pytest.raises(BlockingIOError):
@@ -260,7 +266,7 @@ def test_two_reports_side_by_side(url: str, run: Run, tmp_path: Path) -> None:
         )
     done = run("load", "compare", "a.json", "b.json")
     assert (done.status, done.err) == (0, "")
-    assert done.out.startswith("A: autoglm-throttle load")
+    assert done.out.startswith("A: 127.0.0.1:")
     assert "note: not the same shape: fixed:40:500ms and fixed:80:500ms" in done.out
     rows = run("load", "compare", "a.json", "b.json", "--format", "json").document["rows"]
     assert next(row["ratio"] for row in rows if row["metric"] == "answers") == pytest.approx(2.0)
@@ -291,7 +297,9 @@ def test_the_greatest_rate_is_found(url: str, run: Run) -> None:
     assert document["load"]["planned"] == pytest.approx(0.7 * rate_rps, abs=1.0)
     assert document["verdict"]["status"] == 0
     assert document["title"].endswith(last.removeprefix("peak: "))
-    assert f"{rate_rps:g}/s: all objectives hold" in done.err
+    assert f"{rate_rps:g}/s: all objectives hold (goodput " in done.err
+    assert any(line.split()[:2] == [f"{rate_rps:g}/s", "holds"] for line in done.out.splitlines())
+    assert "(429)" not in done.out
 
 
 def test_a_service_that_cannot_do_even_the_least(url: str, run: Run) -> None:
@@ -318,7 +326,7 @@ def test_a_watched_process_that_dies_ends_nothing(url: str, once: Run, service: 
 
             killer = threading.Thread(target=kill_once_it_was_seen)
             killer.start()
-            words = ("--watch", watched.pid, "--metrics", f"http://127.0.0.1:{closed_port()}")
+            words = ("--watch", watched.pid)
             done = once("load", url, "--shape", "fixed:20:3s", "--quiet", "--format", "json", *words)
             killer.join()
             assert f"not watched: process {watched.pid} has ended" in done.err
@@ -326,7 +334,6 @@ def test_a_watched_process_that_dies_ends_nothing(url: str, once: Run, service: 
 
     done = valid(attempt)
     assert done.status == 0
-    assert "not watched: metrics of 127.0.0.1:" in done.err
     assert 1 <= len(done.document["watched"]) <= 2
     assert all(row["rss_bytes"] > 0 for row in done.document["watched"])
     assert done.document["totals"]["classes"]["ok"] == 60
@@ -368,3 +375,23 @@ def test_a_report_that_cannot_be_kept_is_still_told(
     assert done.status == 2
     assert done.err == "r.json cannot be written: No space left on device\n"
     assert "objectives" in done.out
+
+
+def test_the_peak_of_a_limit_is_no_peak_of_the_service(start: Start, run: Run) -> None:
+    server = start(GPU="none", POLICY="fixed", RATE_LOW_RPS="5")
+    url = f"http://127.0.0.1:{server.port}/v1/predict"
+    words = ("--mix", "low=100", "--find-peak", "40:80:500ms", "--slo", "goodput>0.9", "--quiet")
+    done = run("load", url, *words, "--clients", "3")
+    assert done.status == 1
+    assert "refused by a limit of the caller (429)" in done.out
+    assert "limited" in next(line for line in done.out.splitlines() if line.startswith("trial "))
+    assert done.err.startswith(
+        "note: 3 clients, which the service cannot tell apart without --identity-header"
+    )
+
+
+def test_metrics_that_nobody_tells_are_no_surprise_after_the_run(url: str, run: Run) -> None:
+    done = run("load", url, *SOON, "--metrics", f"http://127.0.0.1:{closed_port()}")
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith("autoglm-throttle load: --metrics: metrics of 127.0.0.1:")
+    assert "cannot be reached" in done.err

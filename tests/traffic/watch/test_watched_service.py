@@ -196,12 +196,14 @@ class PageServer:
     def __init__(self) -> None:
         self.page = PAGE.encode()
         self.paths: list[str] = []
+        self.mounted = False
+        """Whether only paths with a slash at their end are answered."""
         owner = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 owner.paths.append(self.path)
-                self.send_response(200)
+                self.send_response(200 if owner.answers(self.path) else 307)
                 self.end_headers()
                 self.wfile.write(owner.page)
 
@@ -212,6 +214,9 @@ class PageServer:
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
         self._thread.start()
+
+    def answers(self, path: str) -> bool:
+        return not self.mounted or path.partition("?")[0].endswith("/")
 
     def close(self) -> None:
         self._server.shutdown()
@@ -230,6 +235,24 @@ def test_the_page_of_a_service(served: PageServer) -> None:
     assert MetricsLook(served.url).look(0.0) == NUMBERS
     assert MetricsLook(f"{served.url}/other?x=1").look(0.0) == NUMBERS
     assert served.paths == ["/metrics", "/other?x=1"]
+
+
+def test_the_page_of_an_application_that_is_mounted(served: PageServer) -> None:
+    served.mounted = True
+    look = MetricsLook(f"{served.url}/metrics?x=1")
+    assert [look.look(0.0), look.look(1.0)] == [NUMBERS, NUMBERS]
+    assert served.paths == ["/metrics?x=1", "/metrics/?x=1", "/metrics/?x=1"], "it is asked astray only once"
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/metrics/"])
+def test_another_redirect_is_not_followed(
+    path: str, served: PageServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served, "answers", lambda _: False)
+    look = MetricsLook(f"{served.url}{path}")
+    with pytest.raises(TrafficError, match=r"--metrics: metrics of 127\.0\.0\.1:\d+ answers 307"):
+        look.ready()
+    assert len(served.paths) == 2 - path.endswith("/")
 
 
 @pytest.mark.parametrize(
