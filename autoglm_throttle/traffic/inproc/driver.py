@@ -32,6 +32,9 @@ PATIENCE_S = (0.001, 10.0)
 LEFTOVER_S = 30.0
 """How long work of clients that are gone may go on after the last ending; then it is cancelled."""
 
+LIFESPAN_S = 600.0
+"""How long the startup may take, and the shutdown: ten times what the slowest model takes to load."""
+
 WATCH_S = 1.0
 """Between two looks."""
 
@@ -82,13 +85,23 @@ def run_inprocess(
     Raises:
         NotVirtual: the application uses threads (sync endpoints do), sockets or processes.
         TrafficError: it does not start, or a field of ``manner`` cannot be.
-        RuntimeError: it waits for something that can never happen.
+        RuntimeError: it waits for something that can never happen, its startup or shutdown takes more than
+            `LIFESPAN_S`, a task of it cannot be cancelled, or this is called from a running event loop.
     """
     clients = _Clients(**manner)
+    _refuse_a_loop()
     with asyncio.Runner(loop_factory=lambda: VirtualLoop(clock)) as runner:
         loop = runner.get_loop()
         assert isinstance(loop, VirtualLoop)  # noqa: S101 - for the type checker
         return runner.run(_Drive(app, load, clients, loop).run(watch))
+
+
+def _refuse_a_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError("run_inprocess() has a loop of its own: call it from sync code, not from a coroutine")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,8 +144,16 @@ class _Drive:
 
     async def run(self, watch: Watch | None) -> Result:
         """Start the application, send everything, shut down."""
+        try:
+            return await self._run(watch)
+        finally:
+            self._loop.limit(LEFTOVER_S, "the cancellation of what the application left running")
+
+    async def _run(self, watch: Watch | None) -> Result:
         lifespan = Lifespan(self._app)
+        self._loop.limit(LIFESPAN_S, "the startup of the application")
         await lifespan.start()
+        self._loop.limit(math.inf, "")
         clients = self._clients
         self._scopes = Scopes(self._load, clients.priority_header, clients.identity_header, lifespan.state)
         self._start_s = self._loop.time()
@@ -145,6 +166,7 @@ class _Drive:
         stop()
         if self._fault is not None:
             raise self._fault
+        self._loop.limit(LIFESPAN_S, "the shutdown of the application")
         await lifespan.stop()
         effort = Effort(elapsed_s=elapsed_s, loop="virtual")
         return Result(self._load, self._sheet, effort, watched=tuple(self._watched))
@@ -208,7 +230,8 @@ class _Drive:
         self._sheet.lag_s[index] = max(0.0, now - self._start_s - self._offsets[index])
         self._sent_s[index] = now
         kind = self._load.plan.kinds[index]
-        exchange = self._open[index] = Exchange(self, index, self._load.requests[kind].body)
+        request = self._load.requests[kind]
+        exchange = self._open[index] = Exchange(self, index, request.body, head=request.method == "HEAD")
         self._tasks[index] = loop.create_task(self._serve(exchange), name=self._labels[kind])
         if self._impatience.random() < self._clients.abort:
             first_s, last_s = PATIENCE_S
@@ -253,6 +276,7 @@ class _Drive:
         """Let the work of clients that left come to its end, and cancel what does not."""
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=LEFTOVER_S)
+        self._loop.limit(LEFTOVER_S, "the cancellation of requests whose clients are gone")
         leftover = list(self._tasks.values())
         for task in leftover:
             task.cancel()

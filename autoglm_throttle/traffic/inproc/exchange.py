@@ -10,6 +10,9 @@ from starlette.types import Message
 from autoglm_throttle.traffic.ending import Ending, judge
 from autoglm_throttle.traffic.refusal import REFUSAL_BYTES
 
+BODILESS = (204, 304)
+"""Answers that have no body, whatever length they say."""
+
 
 class Owner(Protocol):
     """Whom an exchange tells what becomes of it."""
@@ -31,13 +34,16 @@ class Exchange:
         owner: whom to tell.
         index: of the request.
         body: of the request.
+        head: whether it is a HEAD request, whose answer has a length and no body.
     """
 
     __slots__ = (
         "_asked",
+        "_bodiless",
         "_body",
         "_gone",
         "_over",
+        "_owed",
         "_owner",
         "degraded",
         "index",
@@ -46,11 +52,13 @@ class Exchange:
         "status",
     )
 
-    def __init__(self, owner: Owner, index: int, body: bytes) -> None:
+    def __init__(self, owner: Owner, index: int, body: bytes, *, head: bool = False) -> None:
         self._owner = owner
         self._body = body
         self._asked = False
         self._over = False
+        self._bodiless = head
+        self._owed: int | None = None
         self._gone: asyncio.Future[None] | None = None
         self.index: int = index
         self.status: int = 0
@@ -75,7 +83,8 @@ class Exchange:
         """ASGI: a part of the answer.
 
         Raises:
-            RuntimeError: it is not the part that comes next.
+            RuntimeError: it is not the part that comes next, its status is none, or its body is longer or
+                shorter than it said: as a server does, which then closes the connection.
         """
         kind = message["type"]
         if self._over:
@@ -83,8 +92,10 @@ class Exchange:
         if kind == "http.response.start" and not self.status:
             self._start(message)
         elif kind == "http.response.body" and self.status:
+            more = message.get("more_body", False)
+            self._count(len(message.get("body", b"")), more=more)
             self._part(message.get("body", b""))
-            if not message.get("more_body", False):
+            if not more:
                 self.end(judge(self.status, retry_after=self.retry_after is not None, degraded=self.degraded))
         else:
             raise RuntimeError(f"{kind} cannot come {'after the start' if self.status else 'first'}")
@@ -111,13 +122,30 @@ class Exchange:
             self.end(Ending.SERVER_ERROR)
 
     def _start(self, message: Message) -> None:
-        self.status = message["status"]
+        status = message["status"]
+        if not isinstance(status, int) or not 200 <= status <= 999:
+            raise RuntimeError(f"{status!r} is no status of an answer: 200 to 999")
+        self.status = status
         for name, value in message.get("headers", ()):
             field = name.lower()
             if field == b"retry-after":
                 self.retry_after = value
             elif field == b"x-degraded":
                 self.degraded = True
+            elif field == b"content-length" and value.isdigit():
+                self._owed = int(value)
+        if self._bodiless or self.status in BODILESS:
+            self._owed = None
+
+    def _count(self, length: int, *, more: bool) -> None:
+        """Hold the body against the length that was said."""
+        if self._owed is None:
+            return
+        self._owed -= length
+        if self._owed < 0 or (self._owed and not more):
+            self.end(Ending.CONNECTION)
+            said = "longer" if self._owed < 0 else "shorter"
+            raise RuntimeError(f"the body of the answer is {said} than its content-length")
 
     def _part(self, body: bytes) -> None:
         if not body:

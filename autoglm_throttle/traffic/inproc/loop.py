@@ -7,6 +7,7 @@ cannot wait for it. A refusal ends the loop too, so that no handler of errors ca
 from __future__ import annotations
 
 import asyncio
+import math
 import selectors
 import threading
 from collections.abc import Callable, Mapping
@@ -80,7 +81,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         NotVirtual: from the methods in `REFUSED`, from `call_soon_threadsafe` of another thread, and
             after either from the loop itself.
         RuntimeError: from the loop itself when nothing is ready and no timer is set: nothing can ever
-            happen again. It names the tasks that wait.
+            happen again. Or when more time would pass than `limit` allows. It names the tasks that wait.
     """
 
     def __init__(self, clock: MovableClock | None = None) -> None:
@@ -88,6 +89,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._home = threading.get_ident()
         self._refusal = ""
         self._barring: asyncio.Task[None] | None = None
+        self._last_s, self._limited = math.inf, ""
         super().__init__(_Standstill(self._wait))
 
     def time(self) -> float:
@@ -111,6 +113,29 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if threading.get_ident() != self._home:
             self._refuse(f"a call from the thread {threading.current_thread().name!r}: {THREADS}")
         return self.call_soon(callback, *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[Unpack[_Ts]], object],
+        *args: *_Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """As ever; a timer at infinity, as of ``anyio.sleep_forever()``, is none: time never gets there."""
+        if when == math.inf:
+            return asyncio.TimerHandle(when, callback, args, self, context)
+        return super().call_at(when, callback, *args, context=context)
+
+    def limit(self, at_most_s: float, what: str) -> None:
+        """From here on no more than so much time may pass; infinity takes a limit away.
+
+        A loop whose tasks wake each other for ever never stands still, so that it would never end.
+
+        Args:
+            at_most_s: virtual seconds from now; a later one is a ``RuntimeError`` from the loop itself.
+            what: is then not over.
+        """
+        self._last_s, self._limited = self.time() + at_most_s, f"{what} is not over after {at_most_s:g} s"
 
     def every(self, interval_s: float, callback: Callable[[], object]) -> Callable[[], None]:
         """Call something again and again, the first time after one interval.
@@ -170,6 +195,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if timeout_s is None:
             raise RuntimeError(f"nothing is ready and no timer is set; {_pending(self)}")
         if timeout_s > 0.0:
+            if self.time() + timeout_s > self._last_s:
+                raise RuntimeError(f"{self._limited} of virtual time; {_pending(self)}")
             self.clock.advance(timeout_s)
 
 
