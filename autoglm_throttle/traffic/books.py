@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import NamedTuple
 
 from autoglm_throttle.model import Priority
@@ -29,6 +30,10 @@ class Row:
     """Refused requests by the reason in their body."""
     timely: int = 0
     """Served within the limit of their priority; all the served where there is no limit."""
+    answers: Counter[int] = field(default_factory=Counter)
+    """Whole answers by when they came, in steps from the start of the run."""
+    timely_answers: Counter[int] = field(default_factory=Counter)
+    """Those that are timely."""
     cost_planned: float = 0.0
     """Units of work."""
     cost_served: float = 0.0
@@ -86,6 +91,8 @@ class Row:
         self.statuses.update(other.statuses)
         self.reasons.update(other.reasons)
         self.timely += other.timely
+        self.answers.update(other.answers)
+        self.timely_answers.update(other.timely_answers)
         self.cost_planned += other.cost_planned
         self.cost_served += other.cost_served
         self.response.merge(other.response)
@@ -121,7 +128,7 @@ class Key(NamedTuple):
 
 
 def rows(
-    plan: Plan, sheet: Sheet, kinds: Sequence[Kind], limits_s: Mapping[Priority, float]
+    plan: Plan, sheet: Sheet, kinds: Sequence[Kind], limits_s: Mapping[Priority, float], step_s: float = 1.0
 ) -> dict[Key, Row]:
     """The sums of a sheet, in two passes over its columns; keys without a request are left out.
 
@@ -132,10 +139,15 @@ def rows(
         sheet: what became of it.
         kinds: by ``Plan.kinds``.
         limits_s: by priority, how late an answer may come to be timely.
+        step_s: how finely it is kept when answers came.
     """
     found: defaultdict[Key, Row] = defaultdict(Row)
     _count(found, plan, sheet, kinds)
-    _time(found, plan, sheet, [kind.group for kind in kinds], limits_s)
+    groups = [kind.group for kind in kinds]
+    for start in range(0, len(plan), BLOCK):
+        columns = _gather(plan, sheet, groups, slice(start, start + BLOCK), 1.0 / step_s)
+        for place, lists in columns.items():
+            _record(found[Key(*place)], lists, limits_s.get(Priority(place[1])))
     return dict(found)
 
 
@@ -194,39 +206,37 @@ def _count(found: dict[Key, Row], plan: Plan, sheet: Sheet, kinds: Sequence[Kind
 BLOCK = 16_384
 """Requests whose durations are gathered at a time, so that a long run needs little memory."""
 
-_Columns = tuple[list[float], list[float], list[float], list[float], list[float]]
-"""Response, service and first byte of the served, response and promise of the refused."""
-
-
-def _time(
-    found: dict[Key, Row], plan: Plan, sheet: Sheet, groups: Sequence[int], limits_s: Mapping[Priority, float]
-) -> None:
-    for start in range(0, len(plan), BLOCK):
-        columns = _gather(plan, sheet, groups, slice(start, start + BLOCK))
-        for place, lists in columns.items():
-            _record(found[Key(*place)], lists, limits_s.get(Priority(place[1])))
+_Columns = tuple[list[float], list[float], list[float], list[float], list[float], list[int], list[int]]
+"""Response, service and first byte of the served, response and promise of the refused; the steps in which
+the served and all others were answered."""
 
 
 def _gather(
-    plan: Plan, sheet: Sheet, groups: Sequence[int], block: slice
+    plan: Plan, sheet: Sheet, groups: Sequence[int], block: slice, steps_hz: float
 ) -> dict[tuple[int, int, int], _Columns]:
     """The durations of a block; a loop over its requests, so what it does for each is little."""
-    columns: defaultdict[tuple[int, int, int], _Columns] = defaultdict(lambda: ([], [], [], [], []))
+    columns: defaultdict[tuple[int, int, int], _Columns] = defaultdict(lambda: ([], [], [], [], [], [], []))
     keys = zip(
         plan.segments[block], plan.priorities[block], map(groups.__getitem__, plan.kinds[block]), strict=True
     )
     four = (sheet.response_s, sheet.service_s, sheet.first_byte_s, sheet.promised_s)
     last_served, last_refused = Ending.DEGRADED.value, Ending.REJECTED.value
-    for ending, key, response_s, service_s, first_byte_s, promised_s in zip(
-        sheet.endings[block], keys, *(column[block] for column in four), strict=True
+    last_answered = Ending.SERVER_ERROR.value
+    for ending, key, offset_s, response_s, service_s, first_byte_s, promised_s in zip(
+        sheet.endings[block], keys, plan.offsets[block], *(column[block] for column in four), strict=True
     ):
+        if ending > last_answered:
+            continue
+        lists = columns[key]
+        step = int((offset_s + response_s) * steps_hz)
         if ending <= last_served:
-            lists = columns[key]
             lists[0].append(response_s)
             lists[1].append(service_s)
             lists[2].append(first_byte_s)
-        elif ending <= last_refused:
-            lists = columns[key]
+            lists[5].append(step)
+            continue
+        lists[6].append(step)
+        if ending <= last_refused:
             lists[3].append(response_s)
             lists[4].append(promised_s)
     return columns
@@ -234,6 +244,11 @@ def _gather(
 
 def _record(row: Row, lists: _Columns, limit_s: float | None) -> None:
     histograms = (row.response, row.service, row.first_byte, row.refusal, row.promised)
-    for histogram, durations in zip(histograms, lists, strict=True):
+    for histogram, durations in zip(histograms, lists[:5], strict=True):
         histogram.record_all(durations)
-    row.timely += len(lists[0]) if limit_s is None else sum(map(limit_s.__ge__, lists[0]))
+    served, others = lists[5:]
+    timely = served if limit_s is None else list(compress(served, map(limit_s.__ge__, lists[0])))
+    row.timely += len(timely)
+    row.answers.update(served)
+    row.answers.update(others)
+    row.timely_answers.update(timely)

@@ -10,6 +10,7 @@ import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from itertools import accumulate
 
 DIGITS = 8
@@ -17,6 +18,19 @@ DIGITS = 8
 
 _MASKS = [-1 << max(0, length - DIGITS) for length in range(64)]
 """By bit length: keeps the leading digits. 63 digits of microseconds are 292 000 years."""
+
+
+def rank(share: float, count: int) -> int:
+    """Which of so many rising values, from 1, is the least that at least this share of them do not exceed.
+
+    The share is taken as it is written: 0.07 of 100 are 7, though that product is above 7 in binary.
+
+    Args:
+        share: 0..1.
+        count: at least 1.
+    """
+    parts, whole = Decimal(repr(share)).as_integer_ratio()
+    return max(1, -(-parts * count // whole))
 
 
 class Histogram:
@@ -94,10 +108,7 @@ class Histogram:
         if not rising:
             return [None for _ in shares]
         seen = list(accumulate(count for _, count in rising))
-        return [
-            self._edge_s(rising[bisect_left(seen, max(1, math.ceil(share * seen[-1])))][0])
-            for share in shares
-        ]
+        return [self._edge_s(rising[bisect_left(seen, rank(share, seen[-1]))][0]) for share in shares]
 
     def _edge_s(self, edge: int) -> float:
         width = 1 << max(0, edge.bit_length() - DIGITS)

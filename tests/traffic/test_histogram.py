@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.traffic.histogram import Histogram
+from autoglm_throttle.traffic.histogram import Histogram, rank
 
 durations = st.lists(st.floats(min_value=0.0, max_value=3600.0), min_size=1, max_size=60)
 
@@ -100,3 +101,17 @@ def test_values_are_rounded_down_to_eight_binary_digits(micros: int, edge: int) 
 
 def test_repr_says_how_much_it_holds() -> None:
     assert repr(recorded([0.5])) == "Histogram(1 recorded, max 0.500000 s)"
+
+
+@given(st.integers(1, 99_999), st.integers(1, 10**7))
+def test_a_rank_is_that_of_the_share_as_it_is_written(thousandths: int, count: int) -> None:
+    assert rank(thousandths / 100_000, count) == math.ceil(Fraction(thousandths, 100_000) * count)
+
+
+def test_shares_that_are_no_binary_fractions_take_no_rank_too_many() -> None:
+    histogram = Histogram()
+    histogram.record_all([float(seconds) for seconds in range(1, 101)])
+    for percent in (7, 14, 28, 55, 56):
+        least = histogram.percentile(percent / 100)
+        assert least is not None
+        assert percent <= least < percent + 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.arrivals import Plan
@@ -25,10 +26,16 @@ from autoglm_throttle.traffic.report.tally import tally
 from autoglm_throttle.traffic.report.times import times
 from autoglm_throttle.traffic.report.verdict import doubts, remark, verdict
 from autoglm_throttle.traffic.result import Result
-from autoglm_throttle.traffic.sheet import UNSENT, Sheet
+from autoglm_throttle.traffic.sheet import UNSENT
 
 MOST_LABELS = 50
 """Requests that are told apart, the most frequent first; a replay may have thousands of targets."""
+
+MOMENT_S = 1e-6
+"""As finely as anything is timed."""
+
+STEPS = 200
+"""Of the shortest stretch: the rate of a service that falls behind is at most 1/200 too high."""
 
 OTHERS = "others"
 """The label of all further requests."""
@@ -46,18 +53,21 @@ def make(result: Result, facts: Facts) -> Document:
     if not sheet.balanced:
         raise RuntimeError("the sheet has requests that are still open: the run is not over")
     labels, kinds = _kinds(result)
-    cells = rows(plan, sheet, kinds, facts.limits_s)
-    sent_s = _sent_s(plan, sheet)
-    segments = [_segment(number, plan, cells, sent_s) for number in range(len(plan.names))]
-    priorities = {priority.label: tally(_sum(cells, priority=priority), sent_s) for priority in Priority}
-    totals = tally(Row.of(cells.values()), sent_s)
+    sent_s = _sent_s(result)
+    step_s = _step_s(plan, sent_s)
+    cells = rows(plan, sheet, kinds, facts.limits_s, step_s)
+    segments = [_segment(number, plan, cells, sent_s, step_s) for number in range(len(plan.names))]
+    priorities = {
+        priority.label: tally(_sum(cells, priority=priority), sent_s, step_s) for priority in Priority
+    }
+    totals = tally(Row.of(cells.values()), sent_s, step_s)
     generator = _generator(result)
     return {
         "schema": SCHEMA,
         "kind": KIND,
         "title": facts.title,
         "about": facts.about,
-        "load": _load(result, facts, labels),
+        "load": _load(result, facts, labels, sent_s),
         "verdict": verdict(
             [*facts.objectives.judge(totals, priorities, segments), *facts.judged],
             [*facts.doubts, *doubts(generator, plan.duration_s)],
@@ -67,7 +77,7 @@ def make(result: Result, facts: Facts) -> Document:
         "totals": totals,
         "priorities": priorities,
         "segments": segments,
-        "requests": _requests(labels, cells, sent_s),
+        "requests": _requests(labels, cells, sent_s, step_s),
         "seconds": seconds(plan, sheet),
         "watched": [_finite(seen) for seen in result.watched],
         "generator": generator,
@@ -93,10 +103,19 @@ def _kinds(result: Result) -> tuple[list[str], list[Kind]]:
     return list(numbers), kinds
 
 
-def _sent_s(plan: Plan, sheet: Sheet) -> float:
-    """How far the sending came: the length of the plan, or where a run that was stopped left out the rest."""
-    first = sheet.endings.find(UNSENT)
+def _sent_s(result: Result) -> float:
+    """How far the sending came: the length of the plan, or to when or where a run was stopped."""
+    plan, stopped_s = result.load.plan, result.effort.stopped_s
+    if stopped_s is not None:
+        return min(plan.duration_s, max(0.0, stopped_s))
+    first = result.sheet.endings.find(UNSENT)
     return plan.duration_s if first < 0 else min(plan.duration_s, plan.offsets[first])
+
+
+def _step_s(plan: Plan, sent_s: float) -> float:
+    """How finely rates look at the time of answers: a part of the shortest stretch in which was sent."""
+    lengths_s = (min(end_s, sent_s) - start_s for start_s, end_s in pairwise((0.0, *plan.ends_s)))
+    return min((length_s for length_s in lengths_s if length_s > MOMENT_S), default=1.0) / STEPS
 
 
 def _sum(cells: Mapping[Key, Row], *, priority: int | None = None, group: int | None = None) -> Row:
@@ -105,7 +124,7 @@ def _sum(cells: Mapping[Key, Row], *, priority: int | None = None, group: int | 
     )
 
 
-def _segment(number: int, plan: Plan, cells: Mapping[Key, Row], sent_s: float) -> SegmentPart:
+def _segment(number: int, plan: Plan, cells: Mapping[Key, Row], sent_s: float, step_s: float) -> SegmentPart:
     start_s = plan.ends_s[number - 1] if number else 0.0
     end_s = plan.ends_s[number]
     length_s = min(end_s, sent_s) - start_s
@@ -114,21 +133,23 @@ def _segment(number: int, plan: Plan, cells: Mapping[Key, Row], sent_s: float) -
         "name": plan.names[number],
         "start_s": start_s,
         "end_s": end_s,
-        "tally": tally(Row.of(mine.values()), length_s),
+        "tally": tally(Row.of(mine.values()), length_s, step_s),
         "priorities": {
-            priority.label: tally(_sum(mine, priority=priority), length_s) for priority in Priority
+            priority.label: tally(_sum(mine, priority=priority), length_s, step_s) for priority in Priority
         },
     }
 
 
-def _requests(labels: Sequence[str], cells: Mapping[Key, Row], sent_s: float) -> list[RequestPart]:
+def _requests(
+    labels: Sequence[str], cells: Mapping[Key, Row], sent_s: float, step_s: float
+) -> list[RequestPart]:
     return [
-        {"label": label, "tally": tally(_sum(cells, group=group), sent_s)}
+        {"label": label, "tally": tally(_sum(cells, group=group), sent_s, step_s)}
         for group, label in enumerate(labels)
     ]
 
 
-def _load(result: Result, facts: Facts, labels: list[str]) -> LoadPart:
+def _load(result: Result, facts: Facts, labels: list[str], sent_s: float) -> LoadPart:
     plan = result.load.plan
     return {
         "shape": facts.shape,
@@ -140,6 +161,7 @@ def _load(result: Result, facts: Facts, labels: list[str]) -> LoadPart:
         "loop": "closed" if result.closed_loop else "open",
         "planned": len(plan),
         "duration_s": plan.duration_s,
+        "sent_s": sent_s,
         "limits_s": {priority.label: limit_s for priority, limit_s in sorted(facts.limits_s.items())},
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from operator import ge, gt, le, lt
 from typing import Literal
 
@@ -168,7 +169,7 @@ def _metric(name: str, text: str) -> tuple[Unit, Measure]:
     if known is not None:
         return known
     found = _DURATION.fullmatch(name)
-    share = float(found[3] or 50.0) / 100.0 if found else 0.0
+    share = float(Decimal(found[3] or 50) / 100) if found else 0.0
     if found is None or not share:
         raise TrafficError(f"unknown metric {name!r} in {text!r}: {GRAMMAR}")
     take = DURATIONS[found[1]]

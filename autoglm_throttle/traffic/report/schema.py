@@ -30,7 +30,14 @@ class About(TypedDict, total=False):
     date: str
 
 
-class LoadPart(TypedDict):
+class Sent(TypedDict, total=False):
+    """What reports did not always say."""
+
+    sent_s: float
+    """How far the sending came; less than ``duration_s`` if the run was stopped."""
+
+
+class LoadPart(Sent):
     """What was to be sent."""
 
     shape: str
@@ -119,7 +126,7 @@ class Tally(TypedDict):
     dropped_ratio: float | None
     goodput: Goodput
     rps: float
-    """Answers to these requests, by the length of the stretch they were planned for."""
+    """Answers per second to these requests, over as much time from the first of them as the sending took."""
     response: Times
     """From the intended start, of the served."""
     service: Times

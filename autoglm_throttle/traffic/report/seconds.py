@@ -14,6 +14,7 @@ from typing import NamedTuple
 from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.arrivals import Plan
 from autoglm_throttle.traffic.ending import Ending
+from autoglm_throttle.traffic.histogram import rank
 from autoglm_throttle.traffic.report.inflight import peaks
 from autoglm_throttle.traffic.report.schema import PrioritySeconds, Seconds
 from autoglm_throttle.traffic.report.times import rounded
@@ -99,7 +100,7 @@ def exact(rising: Sequence[float], share: float) -> float | None:
     Returns:
         The value to the microsecond; None without any.
     """
-    return rounded(rising[max(1, math.ceil(share * len(rising))) - 1]) if rising else None
+    return rounded(rising[rank(share, len(rising)) - 1]) if rising else None
 
 
 def _of_priority(

@@ -64,3 +64,15 @@ def test_the_page_of_any_run_is_well_formed_and_every_number_is_one(
             for word in path.replace("h0", "").replace("Z", "").replace("M", " ").replace("L", " ").split()
         ]
         assert all(-0.2 <= place <= 1000.2 for place in places)
+
+
+def test_the_rate_sent_is_that_of_the_time_of_sending() -> None:
+    made = plan(Shape((Level(10.0, 10.0),)), Arrivals.UNIFORM, Crowd())
+    sheet = Sheet(len(made))
+    for index in range(len(made)):
+        if index < 20:
+            sheet.close(index, Ending.OK, 0.001)
+        else:
+            sheet.leave_out(index)
+    result = Result(Load(made), sheet, Effort(elapsed_s=3.0, stopped_s=2.0), aborted=True)
+    assert "10/s on average" in render(make(result, Facts(title="stopped", shape="fixed")))

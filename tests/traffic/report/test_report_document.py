@@ -131,6 +131,7 @@ def test_what_was_asked_for_is_said() -> None:
         "loop": "open",
         "planned": 2,
         "duration_s": 10.0,
+        "sent_s": 10.0,
         "limits_s": {"high": 0.2, "low": 2.0},
     }
     closed = make(replace(made([Sent()]), closed_loop=True), facts)
@@ -172,6 +173,30 @@ def test_rates_are_by_the_length_of_the_stretch() -> None:
         (4.0, 5.0),
     ]
     assert told["totals"]["goodput"] == {"requests": 4, "ratio": 1.0, "rps": 4 / 5}
+
+
+def test_what_a_queue_answers_in_the_drain_raises_no_rate() -> None:
+    """300/s are offered for 2 s to a service that can do 100/s."""
+    sent = [Sent(at_s=n / 300, response_s=(n + 1) / 100 - n / 300, segment=n // 300) for n in range(600)]
+    told = make(made(sent, ends_s=[1.0, 2.0]), replace(FACTS, limits_s={}))
+    for tally in (told["totals"], *(segment["tally"] for segment in told["segments"])):
+        assert tally["rps"] == pytest.approx(100.0, rel=0.02)
+        assert tally["goodput"]["rps"] == tally["rps"]
+
+
+def test_slow_answers_alone_lower_no_rate() -> None:
+    sent = [Sent(at_s=n / 100, response_s=3.0 + n % 2 / 500, segment=n // 100) for n in range(200)]
+    told = make(made(sent, ends_s=[1.0, 2.0]), replace(FACTS, limits_s={Priority.MID: 3.0}))
+    for tally in (told["totals"], *(segment["tally"] for segment in told["segments"])):
+        assert (tally["rps"], tally["goodput"]["rps"]) == (100.0, 50.0)
+
+
+@pytest.mark.parametrize(("stopped_s", "length_s"), [(2.5, 2.5), (11.0, 5.0), (-0.01, 0.0)])
+def test_a_run_that_was_stopped_says_for_how_long_it_sent(stopped_s: float, length_s: float) -> None:
+    """Users who were stopped left out nothing: what they would have sent is not known."""
+    told = make(made([Sent(), Sent(at_s=2.0)], ends_s=[5.0], effort={"stopped_s": stopped_s}), FACTS)
+    assert told["load"].get("sent_s") == length_s
+    assert told["totals"]["rps"] == (2 / length_s if length_s else 0.0)
 
 
 def test_of_a_run_that_was_stopped_only_the_time_of_sending_counts() -> None:

@@ -192,3 +192,11 @@ def test_a_name_that_occurs_twice_is_judged_twice() -> None:
     objectives = Objectives.parse("error@base<1%")
     verdicts = objectives.judge(told["totals"], told["priorities"], told["segments"])
     assert [(one["value"], one["holds"]) for one in verdicts] == [(0.0, True), (1.0, False)]
+
+
+@pytest.mark.parametrize(("metric", "value"), [("p99.9", 0.01), ("p99.901", 4.0)])
+def test_a_percentile_is_taken_as_it_is_written(metric: str, value: float) -> None:
+    sent = [Sent(response_s=4.0 if n == 999 else 0.01) for n in range(1000)]
+    told = make(made(sent), FACTS)
+    (one,) = Objectives.parse(f"{metric}<1s").judge(told["totals"], told["priorities"], told["segments"])
+    assert one["value"] == pytest.approx(value, rel=0.01)

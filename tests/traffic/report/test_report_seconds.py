@@ -172,3 +172,8 @@ def test_what_is_planned_for_the_very_end_has_a_second_of_its_own() -> None:
 def test_the_percentiles_of_a_second_are_not_the_same() -> None:
     told = told_of([Sent(at_s=0.5, response_s=number / 64) for number in range(1, 101)])
     assert [told[name][0] for name in ("p50_s", "p95_s", "p99_s")] == [50 / 64, 1.484375, 1.546875]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("percent", [7, 14, 28, 55, 56, 99])
+def test_a_share_takes_its_own_rank(percent: int) -> None:
+    assert exact(range(1, 101), percent / 100) == percent

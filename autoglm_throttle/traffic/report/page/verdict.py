@@ -59,7 +59,7 @@ def _figures(document: Document) -> Iterator[Markup]:
     sent = totals["planned"] - totals["unsent"]
     served = totals["classes"]["ok"] + totals["classes"]["degraded"]
     refused = totals["classes"]["limited"] + totals["classes"]["rejected"]
-    duration_s = document["load"]["duration_s"]
+    duration_s = document["load"].get("sent_s", document["load"]["duration_s"])
     told = (
         ("Sent", units.count(sent), f"{units.rate(sent / duration_s if duration_s else None)} on average"),
         ("Answered", units.share(totals["done_ratio"]), f"{units.rate(totals['rps'])} answers"),
