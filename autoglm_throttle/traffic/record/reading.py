@@ -11,7 +11,7 @@ import heapq
 import math
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,10 +92,16 @@ class Recording:
         while waiting:
             yield heapq.heappop(waiting)[-1]
 
-    def written(self) -> Iterator[tuple[int, Entry]]:
-        """All entries with their line numbers, in the order they stand in the file."""
+    def written(self, shown: Callable[[int, bytes], None] | None = None) -> Iterator[tuple[int, Entry]]:
+        """All entries with their line numbers, in the order they stand in the file.
+
+        Args:
+            shown: is called with each line, those that hold no entry among them.
+        """
         self.faults = Faults()
         for number, line in self._lines(self.faults):
+            if shown is not None:
+                shown(number, line)
             entry = self._entry(number, line)
             if entry is not None:
                 yield number, entry

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import base64
+import gzip
+import json
 import secrets
 import string
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -60,6 +63,36 @@ KEY = "Zq7Xw2Kj9Vb4Nm8Tr5Ys"
         ({"target": "/users/me%40example.org"}, "target: an e-mail address"),
         ({"target": "/a?u=redis://me:pw@h"}, "target: a password in a URL"),
         ({"body": b'{"password": "1"}'}, "body: a field with the name of a secret"),
+        ({"headers": (("api-key", "x"),)}, "headers: api-key says who asks"),
+        ({"headers": (("x-auth-token", "x"),)}, "headers: x-auth-token says who asks"),
+        *(
+            ({"target": target}, "target: a parameter with the name of a secret")
+            for target in (
+                "/?token=hunter2",
+                "/?a=b&sid=abc",
+                "/?pwd=x",
+                "/cb#access_token=hunter2",
+                "/?db[password]=1",
+            )
+        ),
+        ({"target": "/a;jsessionid=SECRET12"}, "target: a parameter with the name of a secret"),
+        ({"target": "/?page=Bearer%2520abcdefghijk"}, "target: a bearer token"),
+        *(
+            ({"body": body}, "body: a field with the name of a secret")
+            for body in (
+                b'--b\r\nContent-Disposition: form-data; name="password"\r\n\r\nhunter2\r\n--b--',
+                b"passw%6frd=hunter2",
+                b"user=me&password=hunter2",
+                gzip.compress(b"password=hunter2"),
+                zlib.compress(b"password=hunter2"),
+                '{"password":"hunter2"}'.encode("utf-16"),
+                b'{"user_password":"hunter2"}',
+                b'{"session": "hunter2"}',
+            )
+        ),
+        ({"body": b'{"k":"aB3dE5gH7jK9mN1pQ3sT5vW7"}'}, "body: a long random string"),
+        ({"body": b"k=aB3dE5gH7jK%39mN1pQ3sT5vW7"}, "body: a long random string"),
+        ({"body": b'{"e":"bob@example.com"}'}, "body: an e-mail address"),
         ({"body": b"-----BEGIN RSA PRIVATE KEY-----"}, "body: a private key"),
         ({"body": b"\xff AKIAIOSFODNN7EXAMPLE"}, "body: a key with a known prefix"),
         ({"client": "me@example.org"}, "client: is no hash"),
@@ -84,6 +117,10 @@ def test_what_looks_like_a_secret_is_named_and_not_shown(
         {"target": "/users/1b4e28ba-2fa1-11d2-883f-0016d3cca427/orders/12345678901234567890"},
         {"target": "/a-very-long-name-of-a-thing-in-2026/another_long_name_of_it"},
         {"body": b'{"prompt": "what is a password"}', "body_sha256": "ab" * 32},
+        {"body": b'{"max_tokens": 5, "stop_token": "</s>", "context_tokens": 7, "signatures": 1}'},
+        {"body": b"\x1f\x8b broken"},
+        {"body": b"xyz" * 20_000},
+        {"target": "/a;*/b?token=*&*"},
         {"client": "", "decision": "rejected", "reason": "gpu"},
     ],
 )
@@ -119,11 +156,56 @@ def test_the_form_is_looked_at(tmp_path: Path) -> None:
     findings = check(stored(tmp_path, entries, "broken", heading=None))
     assert findings.told == [
         "line 1, first line: says nothing of when the recording began",
-        "line 2, t: ended more than a second before the line above it",
         "line 4, id: is that of an earlier line",
+        "line 2, t: ended more than a second before the line above it",
         "line 5: not JSON",
     ]
     assert findings.sorts["cannot be read"] == 1
+
+
+def test_the_order_of_arrival_is_one_too(tmp_path: Path) -> None:
+    entries = [Entry(**PLAIN | {"t_s": n / 2, "id": n, "ms": 60_000.0 / (n + 1)}) for n in range(9)]
+    assert check(stored(tmp_path, entries)).told == []
+    assert check(stored(tmp_path, sorted(entries, key=lambda one: one.t_s + one.ms / 1e3))).told == []
+    assert check(stored(tmp_path, [*entries[1:], entries[0]])).sorts == {
+        "ended more than a second before the line above it": 7
+    }
+
+
+FIRST, LINE, LAST = (
+    json.loads(line) for line in (HEADING.to_line(), Entry(**PLAIN).to_line(), End("closed", 0).to_line())
+)
+STRANGE = "a field that no recording has"
+
+
+@pytest.mark.parametrize(
+    ("place", "changed", "what"),
+    [
+        (1, {"note": "x"}, STRANGE),
+        (2, {"authorization": "x"}, STRANGE),
+        (3, {"x": "y"}, STRANGE),
+        (1, {"redaction": {"cookie": "x"}}, STRANGE),
+        (1, {"redaction": "x"}, ""),
+        (1, {"library": "Bearer abcdefgh1"}, "a bearer token"),
+        (3, {"end": "Bearer abcdefgh1"}, "a bearer token"),
+        (1, {"redaction": {"paths": [f"/{KEY}/{{id}}"]}}, "a long random string"),
+    ],
+)
+def test_nothing_hides_beside_what_is_read(
+    place: int, changed: dict[str, Any], what: str, tmp_path: Path
+) -> None:
+    lines = [FIRST, LINE, LAST]
+    lines[place - 1] = lines[place - 1] | changed
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert check(path).told == ([f"line {place}, line: {what}"] if what else [])
+
+
+def test_nothing_hides_behind_a_field_of_the_same_name(tmp_path: Path) -> None:
+    path = stored(tmp_path, [], Entry(**PLAIN).to_line().replace('"id":0', '"id":0,"reason":"pw"'))
+    assert check(path).told == ["line 2, line: the same field twice"]
+    path = stored(tmp_path, [], Entry(**PLAIN).to_line() + "]", "[]", "[" * 100_000)
+    assert set(check(path).sorts) == {"cannot be read"}
 
 
 def test_many_findings_are_counted(tmp_path: Path) -> None:
