@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from autoglm_throttle.model import Priority
@@ -11,6 +11,7 @@ from autoglm_throttle.traffic.arrivals import Plan
 from autoglm_throttle.traffic.convert.fill import Fill, Missing
 from autoglm_throttle.traffic.load import Load, Request
 from autoglm_throttle.traffic.record.entry import Entry
+from autoglm_throttle.traffic.record.redaction import MASK
 from autoglm_throttle.traffic.replay.cut import Cut
 
 UNSTATED = Priority.MID
@@ -34,6 +35,10 @@ OF_THE_CONNECTION = frozenset(
 
 DECISIONS = ("none", "admitted", "degraded", "limited", "rejected")
 """What became of a request as its client sees it: see `seen`."""
+
+
+STRANGER = "unknown-"
+"""How the texts begin that stand for those of whom nothing was recorded; a number follows."""
 
 
 @dataclass(slots=True)
@@ -100,7 +105,8 @@ def prepare(
     """The load that a recording stands for.
 
     Requests that look alike share one kind, so what is kept in memory is every different request once and
-    about 30 bytes for each of all. Priority fields are sent as they were recorded.
+    about 30 bytes for each of all, and 100 more where nobody knows whose it is: each request without a
+    client is a client of its own. Priority fields are sent as they were recorded.
 
     Args:
         entries: in order of time.
@@ -128,7 +134,7 @@ def prepare(
         cast.add(entry, body)
     missing.end()
     offsets = chosen.offsets(times)
-    return Replay(cast.load(offsets, chosen.duration_s), cast.recorded)
+    return Replay(cast.load(offsets, chosen.duration_s), cast.recorded, tuple(cast.notes()))
 
 
 class _Cast:
@@ -140,6 +146,7 @@ class _Cast:
         self._decided = decided
         self._kinds: dict[Request, int] = {}
         self._clients: dict[str, int] = {}
+        self._masked = 0
         self._columns = (array("I"), array("I"), bytearray())
 
     def add(self, entry: Entry, body: bytes) -> None:
@@ -154,9 +161,19 @@ class _Cast:
         )
         kinds, clients, priorities = self._columns
         kinds.append(self._kinds.setdefault(request, len(self._kinds)))
-        clients.append(self._clients.setdefault(entry.client, len(self._clients)))
+        client = entry.client or f"{STRANGER}{len(clients)}"
+        clients.append(self._clients.setdefault(client, len(self._clients)))
+        self._masked += _is_masked(entry.target)
         priorities.append(priority)
         self.recorded.note(entry)
+
+    def notes(self) -> Iterator[str]:
+        """What people should know of it."""
+        if self._masked:
+            yield (
+                f"{self._masked} requests have {MASK} where their path or query was masked, and are sent so: "
+                "the service may answer otherwise than it did"
+            )
 
     def load(self, offsets: array[float], duration_s: float | None) -> Load:
         """The load of all loops."""
@@ -181,3 +198,10 @@ class _Cast:
             if word.strip().upper() in Priority.__members__:
                 return Priority[word.strip().upper()], stated is not None
         return UNSTATED, stated is not None
+
+
+def _is_masked(target: str) -> bool:
+    path, _, query = target.partition("?")
+    if path != MASK and MASK in path.split("/"):
+        return True
+    return any(part in (MASK, f"{MASK}={MASK}") for part in query.split("&"))

@@ -60,7 +60,7 @@ def open_replay(path: Path, cut: Cut | None = None, manner: Manner | None = None
     made = prepare(
         entries, cut, manner.bodies, priority_header=manner.priority_header, decided=manner.decided
     )
-    return replace(made, notes=tuple(source.told()))
+    return replace(made, notes=(*source.told(), *made.notes))
 
 
 def of_trace(trace: Trace, cut: Cut, manner: Manner) -> Load:

@@ -34,6 +34,30 @@ def test_equal_requests_share_a_kind_and_callers_keep_their_text() -> None:
     assert made.plan.duration_s == 1.5
 
 
+def test_each_request_without_a_client_is_a_client_of_its_own() -> None:
+    entries = [entry(0.0), entry(1.0, client="aaaa"), entry(2.0), entry(3.0, client="aaaa")]
+    load = prepare(entries, Cut(loops=2)).load
+    texts = [load.client(number) for number in load.plan.clients]
+    assert texts == ["unknown-0", "aaaa", "unknown-2", "aaaa"] * 2
+
+
+@pytest.mark.parametrize(
+    ("target", "masked"),
+    [
+        ("/users/*", True),
+        ("/users/*/orders", True),
+        ("/a?*=*", True),
+        ("/a?page=1&*", True),
+        ("/a?page=1", False),
+        ("/a*b?q=*", False),
+        ("*", False),
+    ],
+)
+def test_it_is_told_that_masked_targets_are_sent_so(target: str, *, masked: bool) -> None:
+    notes = prepare([entry(0.0, method="OPTIONS", target=target), entry(1.0)]).notes
+    assert [note.partition(" where ")[0] for note in notes] == ["1 requests have *"] * masked
+
+
 def test_every_loop_repeats_who_and_what() -> None:
     entries = [entry(0.0, client="a", priority="high"), entry(1.0, client="b", priority="low", target="/x")]
     plan = prepare(entries, Cut(loops=3, duration_s=5.0)).load.plan
