@@ -11,7 +11,7 @@ from autoglm_throttle.cli.lab.faults import Faults
 from autoglm_throttle.cli.lab.option import Option, add_options
 from autoglm_throttle.cli.output import FINE, write
 from autoglm_throttle.traffic.arrivals import Arrivals, Crowd, Shape, plan
-from autoglm_throttle.traffic.convert import Bodies, Fill, Form, Options, convert, open_source
+from autoglm_throttle.traffic.convert import Bodies, Fill, Form, Options, convert, kept_of, open_source
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record import Redaction
 
@@ -31,10 +31,10 @@ KEPT: Final = (
     Option(
         "--bodies",
         "|".join(Bodies),
-        "what a recording keeps of imported bodies: SHA-256, the length, or all (default: hash)",
+        "what is kept of imported bodies in any form: SHA-256, the length, or all (default: hash)",
     ),
-    Option("--allow-header", "NAME", "keep this header field of an imported file", many=True),
-    Option("--keep-query", "NAME", "keep this query parameter", many=True),
+    Option("--allow-header", "NAME", "keep this header field; of a recording no others then", many=True),
+    Option("--keep-query", "NAME", "keep this query parameter; of a recording no others then", many=True),
     Option("--mask-path", "PATTERN", "mask segments of paths, such as /users/{id} or /reset/*", many=True),
 )
 
@@ -63,7 +63,11 @@ def run(args: argparse.Namespace) -> int:
     redaction = _redaction(args, faults)
     times_s = _times(args, faults)
     faults.end()
-    account = convert(open_source(Path(args.file), form, redaction, times_s), out, to, options)
+    path = Path(args.file)
+    if redaction is not None:
+        headers, query = kept_of(path, form)
+        redaction = _allowing(args, args.allow_header or headers, args.keep_query or query)
+    account = convert(open_source(path, form, redaction, times_s), out, to, options)
     write("\n".join(account.lines()))
     return FINE
 
@@ -109,11 +113,14 @@ def _redaction(args: argparse.Namespace, faults: Faults) -> Redaction | None:
         return None
     return faults.make(
         "--allow-header, --mask-path",
-        lambda: Redaction(
-            allow_headers=args.allow_header, keep_query=args.keep_query, mask_paths=args.mask_path
-        ),
+        lambda: _allowing(args, args.allow_header, args.keep_query),
         None,
     )
+
+
+def _allowing(args: argparse.Namespace, headers: Sequence[str], query: Sequence[str]) -> Redaction:
+    """Of what is not said, a recording keeps all that it has."""
+    return Redaction(allow_headers=headers, keep_query=query, mask_paths=args.mask_path)
 
 
 def _times(args: argparse.Namespace, faults: Faults) -> Sequence[float] | None:

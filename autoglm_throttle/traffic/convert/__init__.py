@@ -4,7 +4,7 @@ from autoglm_throttle.traffic.convert.conversion import Account, Bodies, Options
 from autoglm_throttle.traffic.convert.fill import Fill
 from autoglm_throttle.traffic.convert.form import Form, recognise
 from autoglm_throttle.traffic.convert.imported import Imported
-from autoglm_throttle.traffic.convert.source import Kept, Source, open_source
+from autoglm_throttle.traffic.convert.source import Kept, Source, kept_of, open_source
 
 __all__ = [
     "Account",
@@ -16,6 +16,7 @@ __all__ = [
     "Options",
     "Source",
     "convert",
+    "kept_of",
     "open_source",
     "recognise",
     "write",

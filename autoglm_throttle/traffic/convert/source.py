@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +12,7 @@ from autoglm_throttle.settings.record_fields import NEVER_RECORDED
 from autoglm_throttle.traffic.convert.form import Form, recognise
 from autoglm_throttle.traffic.convert.imported import Imported
 from autoglm_throttle.traffic.convert.moment import nanoseconds
+from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record import End, Entry, Heading, Recording, Redaction, open_recording
 
 
@@ -50,7 +51,7 @@ class Kept:
     def __init__(self, recording: Recording, redaction: Redaction | None = None) -> None:
         self._recording = recording
         self._redaction = redaction
-        self._fields = 0
+        self._fields = self._targets = 0
         self.heading: Heading = recording.heading
         if redaction is not None:
             described = dict(recording.heading.redaction) | redaction.described()
@@ -63,7 +64,7 @@ class Kept:
 
     def entries(self) -> Iterator[Entry]:
         """All entries in order of time."""
-        self._fields = 0
+        self._fields = self._targets = 0
         for entry in self._recording.entries():
             yield self._sifted(entry)
 
@@ -74,6 +75,7 @@ class Kept:
             headers, target = tuple(self._redaction.fields(pairs)), self._redaction.target_of(target)
         headers = tuple(pair for pair in headers if pair[0] not in NEVER_RECORDED)
         self._fields += len(entry.headers) - len(headers)
+        self._targets += target != entry.target
         return (
             entry
             if (headers, target) == (entry.headers, entry.target)
@@ -87,6 +89,8 @@ class Kept:
         lines = [*faults.told, *([f"and {more} more"] if more else [])]
         if self._fields:
             lines.append(f"{self._fields} header fields were left out")
+        if self._targets:
+            lines.append(f"of {self._targets} requests more of the path or query was masked")
         return lines
 
 
@@ -111,6 +115,38 @@ def open_source(
     if chosen is Form.JSONL:
         return Kept(open_recording(path), redaction)
     return Imported(path, chosen, redaction, times_s)
+
+
+def kept_of(path: Path, form: Form | None = None) -> tuple[list[str], list[str]]:
+    """Names of header fields and of query parameters that a recording says it kept.
+
+    Both are empty for a file of another program, and a name that could not be allowed is left out. With
+    them a `Redaction` of such a file leaves out no more than is asked for.
+
+    Args:
+        path: the file.
+        form: what it is; None: told by how it begins.
+
+    Raises:
+        TrafficError: it cannot be read, or is of no known form.
+    """
+    if (form or recognise(path)) is not Form.JSONL:
+        return [], []
+    said = open_recording(path).heading.redaction
+    return [name for name in _names(said, "headers") if _may_be_kept(name)], _names(said, "query")
+
+
+def _names(said: Mapping[str, object], what: str) -> list[str]:
+    names = said.get(what)
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+
+
+def _may_be_kept(name: str) -> bool:
+    try:
+        Redaction(allow_headers=[name])
+    except TrafficError:
+        return False
+    return True
 
 
 def start_ns(heading: Heading) -> int:

@@ -234,6 +234,25 @@ def test_an_import_is_redacted(run: Run, tmp_path: Path) -> None:
     assert ["x-trace", "t"] in found["headers"]
 
 
+def test_masking_a_path_of_a_recording_leaves_the_rest_as_it_was(run: Run, tmp_path: Path) -> None:
+    one = entry(1, 0.0, target="/users/7?keep=1&*=*", headers=(("x-trace", "t"), ("accept", "a")))
+    path = recording(tmp_path / "r.jsonl", one)
+    lines = path.read_text().splitlines(keepends=True)
+    said = json.loads(lines[0])
+    said["redaction"] = {"headers": ["accept", "x-trace", "cookie"], "query": ["keep"], "paths": []}
+    path.write_text("".join([json.dumps(said) + "\n", *lines[1:]]))
+    done = run("record", "convert", path, "s.jsonl", "--mask-path", "/users/{id}")
+    assert (done.status, done.err) == (0, "")
+    assert "of 1 requests more of the path or query was masked" in done.out
+    found = json.loads((tmp_path / "s.jsonl").read_text().splitlines()[1])
+    assert found["target"] == "/users/*?keep=1&*=*"
+    assert found["headers"] == [["x-trace", "t"], ["accept", "a"]]
+    done = run("record", "convert", path, "t.jsonl", "--allow-header", "x-none")
+    found = json.loads((tmp_path / "t.jsonl").read_text().splitlines()[1])
+    assert (found["target"], found["headers"]) == ("/users/7?keep=1&*=*", [["accept", "a"]])
+    assert "1 header fields were left out" in done.out
+
+
 def test_every_fault_of_a_conversion(run: Run, tmp_path: Path) -> None:
     recording(tmp_path / "r.jsonl", entry(1, 0.0, body_len=5))
     wrong = (
