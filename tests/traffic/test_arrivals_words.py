@@ -105,10 +105,18 @@ def test_a_trace_is_its_path_whatever_is_in_it() -> None:
 
 @pytest.mark.parametrize("text", ["", "5", "sine:1:2", "Fixed:1:1", ":", "fixed"])
 def test_one_who_writes_no_shape_is_told_what_there_is(text: str) -> None:
-    with pytest.raises(TrafficError, match="expected fixed:RATE:SECONDS") as told:
+    with pytest.raises(TrafficError, match="expected fixed:RATE:TIME") as told:
         parse_shape(text)
     if text != "fixed":
         assert GRAMMAR in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["fixed:100:10x", "fixed:1:x", "ramp:1:2:", "users:5:1h", "spike:1:2:1s:3 q"]
+)
+def test_a_slip_in_a_duration_is_told_which_units_there_are(text: str) -> None:
+    with pytest.raises(TrafficError, match=r"is no duration: a number with ms, s or m, such as 500ms"):
+        parse_shape(text)
 
 
 def test_a_timetable_counts_by_segment_priority_and_second() -> None:
@@ -132,3 +140,11 @@ def test_a_timetable_counts_by_segment_priority_and_second() -> None:
 def test_the_last_moment_of_a_timetable_belongs_to_a_second() -> None:
     half = timetable(plan(Shape.parse("fixed:2:2500ms"), Arrivals.UNIFORM, Crowd()))
     assert [line.split()[:2] for line in half[5:]] == [["0", "2"], ["1", "2"], ["2", "1"]]
+
+
+@pytest.mark.parametrize(
+    "text", ["fixed:1e-8:1e9s", "step:0.001,0.001:1500000", "users:1:2592001", "users:1:2:2:2000000"]
+)
+def test_a_load_of_more_than_a_month_is_refused(text: str) -> None:
+    with pytest.raises(TrafficError, match="longer than 30 days"):
+        parse_shape(text)

@@ -14,6 +14,9 @@ from autoglm_throttle.traffic.errors import TrafficError
 MAX_PLANNED = 50_000_000
 """Requests; a plan stays in memory at about 19 bytes a request."""
 
+MAX_DURATION_S = 30 * 86_400.0
+"""A plan and its report are told second by second; a longer run is a slip of the pen."""
+
 MAX_LEVELS = 65_535
 """A plan keeps the number of a request's segment in two bytes."""
 
@@ -21,8 +24,8 @@ MAX_STEPS = 10_000
 """Of a shape that is written with a number of steps; more is a slip of the pen."""
 
 FORMS = (
-    "fixed:RATE:SECONDS, step:R1,R2,...:SECONDS, step:FROM:TO:STEPS:SECONDS, spike:BASE:PEAK:BASE_S:PEAK_S, "
-    "ramp:FROM:TO:SECONDS"
+    "fixed:RATE:TIME, step:R1,R2,...:TIME, step:FROM:TO:STEPS:TIME, spike:BASE:PEAK:BASE_TIME:PEAK_TIME, "
+    "ramp:FROM:TO:TIME"
 )
 """What `Shape.parse` reads."""
 
@@ -81,6 +84,16 @@ class Level:
         return self.duration_s - _reached(self.last_rps, -rise, self.requests - mass)
 
 
+def check_length(duration_s: float) -> None:
+    """Make sure that a load is not longer than `MAX_DURATION_S`.
+
+    Raises:
+        TrafficError: it is.
+    """
+    if duration_s > MAX_DURATION_S:
+        raise TrafficError(f"{duration_s:g} s are longer than {MAX_DURATION_S / 86_400:g} days")
+
+
 def _reached(rate_rps: float, rise: float, mass: float) -> float:
     """The time at which a rate that begins so and grows by ``rise`` per second has integrated to ``mass``."""
     root = math.sqrt(rate_rps * rate_rps + 2.0 * rise * max(0.0, mass))
@@ -94,7 +107,7 @@ class Shape:
         levels: in order of time; each becomes one segment of the plan and of the result.
 
     Raises:
-        TrafficError: no level, or more levels or requests than a plan can hold.
+        TrafficError: no level, or more levels, requests or days than a plan can hold.
     """
 
     def __init__(self, levels: Sequence[Level]) -> None:
@@ -103,6 +116,7 @@ class Shape:
         self.levels: tuple[Level, ...] = tuple(levels)
         self._ends_s = list(accumulate(level.duration_s for level in levels))
         self._masses = list(accumulate(level.requests for level in levels))
+        check_length(self._ends_s[-1])
         if not self.requests <= MAX_PLANNED:
             raise TrafficError(f"{self.requests:.0f} requests, but a plan can hold only {MAX_PLANNED}")
 
@@ -131,8 +145,8 @@ class Shape:
     def parse(cls, text: str) -> Shape:
         """Read a shape as people write it.
 
-        Known are ``fixed:RATE:SECONDS``, ``step:R1,R2:SECONDS``, ``step:FROM:TO:STEPS:SECONDS``,
-        ``spike:BASE:PEAK:BASE_S:PEAK_S`` and ``ramp:FROM:TO:SECONDS``. Rates are requests/s; durations may
+        Known are ``fixed:RATE:TIME``, ``step:R1,R2:TIME``, ``step:FROM:TO:STEPS:TIME``,
+        ``spike:BASE:PEAK:BASE_TIME:PEAK_TIME`` and ``ramp:FROM:TO:TIME``. Rates are requests/s; durations may
         end in ``ms``, ``s`` or ``m``.
 
         Raises:

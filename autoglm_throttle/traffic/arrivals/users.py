@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autoglm_throttle.traffic.arrivals.shape import MAX_STEPS
+from autoglm_throttle.traffic.arrivals.shape import MAX_STEPS, check_length
 from autoglm_throttle.traffic.arrivals.words import duration, whole
 from autoglm_throttle.traffic.errors import TrafficError
 
@@ -16,7 +16,7 @@ THINK_S = 0.1
 MAX_USERS = 65_536
 """Each holds a connection of its own, and a host has no more ports than these."""
 
-USERS_FORMS = "users:N:SECONDS[:THINK], users:FROM:TO:STEPS:SECONDS"
+USERS_FORMS = "users:N:TIME[:THINK], users:FROM:TO:STEPS:TIME"
 """What `Users.parse` reads."""
 
 
@@ -26,7 +26,7 @@ class Users:
 
     Raises:
         TrafficError: no step, users that are not 1..65 536, a duration that is not a finite number above 0,
-            or a think time that is not a finite number of at least 0.
+            more than `MAX_DURATION_S` in all, or a think time that is not a finite number of at least 0.
     """
 
     steps: tuple[tuple[int, float], ...]
@@ -41,6 +41,7 @@ class Users:
                 raise TrafficError(f"users must be 1..{MAX_USERS}, not {users}")
             if not 0.0 < duration_s < math.inf:
                 raise TrafficError(f"a duration must be a finite number above 0, not {duration_s!r}")
+        check_length(self.duration_s)
         if not 0.0 <= self.think_s < math.inf:
             raise TrafficError(f"a think time must be a finite number of at least 0, not {self.think_s!r}")
 
@@ -56,7 +57,7 @@ class Users:
 
     @classmethod
     def parse(cls, text: str) -> Users:
-        """Read ``users:N:SECONDS[:THINK]`` or ``users:FROM:TO:STEPS:SECONDS``.
+        """Read ``users:N:TIME[:THINK]`` or ``users:FROM:TO:STEPS:TIME``.
 
         Raises:
             TrafficError: the text is neither.

@@ -23,10 +23,13 @@ def duration(word: str) -> float:
     Raises:
         TrafficError: not a duration.
     """
-    for unit, seconds in (("ms", 1e-3), ("s", 1.0), ("m", 60.0)):
+    for unit, seconds in (("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("", 1.0)):
         if word.endswith(unit):
-            return number(word.removesuffix(unit)) * seconds
-    return number(word)
+            try:
+                return float(word.removesuffix(unit)) * seconds
+            except ValueError:
+                break
+    raise TrafficError(f"{word!r} is no duration: a number with ms, s or m, such as 500ms")
 
 
 def whole(what: str, word: str, least: int, most: int) -> int:

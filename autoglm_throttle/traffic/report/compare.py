@@ -42,7 +42,7 @@ LOAD: tuple[Literal["shape", "arrivals", "seed", "mix", "clients", "requests", "
 class Compared(TypedDict):
     """One number in both reports."""
 
-    stretch: str
+    segment: str
     """``all`` or a segment."""
     priority: str
     """``all`` or a priority."""
@@ -69,8 +69,8 @@ def comparison(a: Document, b: Document) -> Comparison:
         "titles": [a["title"], b["title"]],
         "remarks": _remarks(a, b),
         "rows": [
-            _compared(stretch, priority, metric, mine, theirs)
-            for stretch, priority, mine, theirs in _pairs(a, b)
+            _compared(segment, priority, metric, mine, theirs)
+            for segment, priority, mine, theirs in _pairs(a, b)
             for metric in METRICS
         ],
     }
@@ -79,10 +79,10 @@ def comparison(a: Document, b: Document) -> Comparison:
 def compare(a: Document, b: Document) -> list[str]:
     """Two reports side by side for the terminal; what is nothing in both is left out."""
     found = comparison(a, b)
-    rows = [("stretch", "priority", "metric", "A", "B", "B/A")]
+    rows = [("segment", "priority", "metric", "A", "B", "B/A")]
     rows += [
         (
-            row["stretch"],
+            row["segment"],
             row["priority"],
             row["metric"],
             quantity(row["a"], row["unit"]),
@@ -121,12 +121,12 @@ def _pairs(a: Document, b: Document) -> Iterator[tuple[str, str, Tally, Tally]]:
             yield f"{number} ({mine['name']})", "all", mine["tally"], theirs["tally"]
 
 
-def _compared(stretch: str, priority: str, metric: str, mine: Tally, theirs: Tally) -> Compared:
+def _compared(segment: str, priority: str, metric: str, mine: Tally, theirs: Tally) -> Compared:
     unit, measure = METRICS[metric]
     a, b = measure(mine), measure(theirs)
     ratio = None if a is None or b is None or not a else b / a
     return {
-        "stretch": stretch,
+        "segment": segment,
         "priority": priority,
         "metric": metric,
         "unit": unit,

@@ -9,7 +9,7 @@ from autoglm_throttle.traffic.report.figures import NOTHING, duration, plain, qu
 from autoglm_throttle.traffic.report.schema import Document, GeneratorPart, Tally
 
 HEADINGS: tuple[str, ...] = (
-    "stretch",
+    "segment",
     "priority",
     "planned",
     "answers",
@@ -44,6 +44,7 @@ def lines(document: Document) -> list[str]:
         _load(document),
         *table(_rows(document)),
         "",
+        _limits(document["load"]["limits_s"]),
         *_details(document["totals"]),
         _generator(document["generator"]),
     ]
@@ -91,7 +92,7 @@ def _load(document: Document) -> str:
         f"{load['arrivals']} arrivals",
         f"{load['loop']} loop",
         f"seed {load['seed']}",
-        f"{load['planned']} requests in {load['duration_s']:g} s",
+        f"{load['planned']} request{'s' * (load['planned'] != 1)} in {load['duration_s']:g} s",
         mix,
     )
     return ", ".join(part for part in parts if part)
@@ -102,24 +103,24 @@ def _rows(document: Document) -> list[tuple[str, ...]]:
     segments = document["segments"]
     if len(segments) > 1:
         for segment in segments:
-            rows += _stretch(segment["name"], segment["tally"], segment["priorities"])
-    rows += _stretch("all", document["totals"], document["priorities"])
+            rows += _segment(segment["name"], segment["tally"], segment["priorities"])
+    rows += _segment("all", document["totals"], document["priorities"])
     if len(document["requests"]) > 1:
         rows += [_row(part["label"], "all", part["tally"]) for part in document["requests"]]
     return rows
 
 
-def _stretch(name: str, whole: Tally, priorities: Mapping[str, Tally]) -> list[tuple[str, ...]]:
+def _segment(name: str, whole: Tally, priorities: Mapping[str, Tally]) -> list[tuple[str, ...]]:
     parts = [(label, tally) for label, tally in priorities.items() if tally["planned"]]
     if len(parts) == 1:
         return [_row(name, parts[0][0], whole)]
     return [_row(name, "all", whole), *(_row("", label, tally) for label, tally in parts)]
 
 
-def _row(stretch: str, priority: str, tally: Tally) -> tuple[str, ...]:
+def _row(segment: str, priority: str, tally: Tally) -> tuple[str, ...]:
     response = tally["response"]
     return (
-        stretch,
+        segment,
         priority,
         str(tally["planned"]),
         rate(tally["rps"]),
@@ -133,6 +134,11 @@ def _row(stretch: str, priority: str, tally: Tally) -> tuple[str, ...]:
         duration(response["p99_s"]),
         duration(response["max_s"]),
     )
+
+
+def _limits(limits_s: Mapping[str, float]) -> str:
+    told = ", ".join(f"{name} {duration(limit_s)}" for name, limit_s in limits_s.items())
+    return f"goodput: served within {told}" if told else "goodput: all that was served"
 
 
 def _details(totals: Tally) -> list[str]:
@@ -149,6 +155,10 @@ def _details(totals: Tally) -> list[str]:
             f"service time (from the write): p50 {duration(totals['service']['p50_s'])},"
             f" p99 {duration(totals['service']['p99_s'])}"
         )
+    if totals["first_byte"]["count"]:
+        first = totals["first_byte"]
+        both = f"p50 {duration(first['p50_s'])}, p99 {duration(first['p99_s'])}"
+        details.append(f"first byte (from the intended start): {both}")
     if totals["unsent"]:
         details.append(f"left out because the run was stopped: {totals['unsent']}")
     return details

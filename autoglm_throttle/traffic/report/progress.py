@@ -65,10 +65,15 @@ class Progress:
         endings = self._endings
         planned = f"/{self._planned}" if self._planned else ""
         p50_s, p99_s = self._lately.percentiles((0.5, 0.99))
+        length_s = self._duration_s
+        when = (
+            f"{elapsed_s:.0f}/{length_s:.0f} s" if elapsed_s <= length_s else f"{elapsed_s:.0f} s, all sent"
+        )
+        late = "" if lag_s is None else f"  lag {duration(lag_s)}"
         return (
-            f"{elapsed_s:.0f}/{self._duration_s:.0f} s  sent {launched}{planned}"
+            f"{when}  sent {launched}{planned}"
             f"  done {sum(endings[: Ending.CONNECTION])}  in flight {in_flight}"
             f"  p50 {duration(p50_s)}  p99 {duration(p99_s)}"
             f"  429 {endings[Ending.LIMITED]}  503 {endings[Ending.REJECTED]}"
-            f"  errors {sum(endings[Ending.CLIENT_ERROR :])}  lag {duration(lag_s)}"
+            f"  errors {sum(endings[Ending.CLIENT_ERROR :])}{late}"
         )

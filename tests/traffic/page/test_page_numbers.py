@@ -128,3 +128,18 @@ def test_an_axis_of_time_counts_as_people_do() -> None:
     assert [says for _, says in axes.time(60, units.clock).ticks] == [f"{ten} s" for ten in range(0, 70, 10)]
     assert [says for _, says in axes.time(600, units.clock).ticks][1:3] == ["120 s", "4:00"]
     assert [place for place, _ in axes.time(20 * 86400.0, str).ticks] == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+
+
+def test_bytes_have_ticks_that_are_round_in_their_own_unit() -> None:
+    ticks = axes.linear(80.0 * 1024**2, units.size, power=1024).ticks
+    assert [says for _, says in ticks] == ["0 B", "20 MiB", "40 MiB", "60 MiB", "80 MiB"]
+    assert axes.linear(0.0, units.size, power=1024).ticks[0] == (0.0, "0 B")
+
+
+def test_one_thing_is_not_called_several() -> None:
+    assert [units.many(number, "request") for number in (0, 1, 2_000)] == [
+        "0 requests",
+        "1 request",
+        "2,000 requests",
+    ]
+    assert units.many(2, "process", "processes") == "2 processes"

@@ -359,3 +359,32 @@ def test_the_share_that_took_longer_falls_from_all_to_one() -> None:
     spread["count"], spread["histogram"] = 4, [[0, 1], [2000, 2], [8000, 1]]
     points = slower(spread)
     assert points == [(1e-4, 1.0), (1e-4, 0.75), (0.002, 0.75), (0.002, 0.25), (0.008, 0.25), (0.008, 0.25)]
+
+
+def test_what_is_watched_without_a_gpu_tells_of_none() -> None:
+    looks = [{"t_s": float(second), "factor_ratio": 1.0, "rss_bytes": 8e7} for second in range(3)]
+    page = read(changed(watched=looks))
+    titles = texts(page, ".//figure/figcaption/h3")
+    assert "Throttle" in titles
+    assert "Throttle and GPU" not in titles
+    assert "Factor on the rates 100 %." in texts(page, ".//figure/figcaption/p")
+
+
+def test_a_closed_loop_is_marked_at_the_top() -> None:
+    assert texts(made_up_page(), "body/main/header/p")[0].endswith("; open loop")
+    (said,) = texts(read(changed(load__loop="closed")), "body/main/header/p")
+    assert said.endswith("; closed loop: users wait for their answers")
+
+
+def test_no_name_of_a_fact_stands_twice() -> None:
+    page = read(changed(about={"loop": "uvloop"}, generator__processes=1))
+    names = texts(page, ".//dl[@class='facts']/div/dt")
+    assert len(names) == len(set(names))
+    assert {"Loop", "Event loop"} <= set(names)
+    assert ", 1 process, " in "".join(texts(page, ".//dl[@class='facts']/div/dd"))
+
+
+def test_kinds_of_requests_tell_their_first_byte() -> None:
+    part = MADE_UP["requests"][0]
+    heads = table(read(changed(requests=[part, part])), "Kinds of requests")[0]
+    assert heads[-1] == "first byte p99"

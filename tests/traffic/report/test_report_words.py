@@ -92,15 +92,22 @@ def test_one_doubt_is_the_verdict_and_further_ones_have_lines() -> None:
 
 def test_a_run_of_one_segment_and_priority_is_one_row() -> None:
     told = lines(document([Sent(response_s=0.02, service_s=0.01)]))
-    heading = next(place for place, line in enumerate(told) if line.startswith("stretch"))
-    assert told[heading - 1] == "by hand, uniform arrivals, open loop, seed 0, 1 requests in 10 s"
+    heading = next(place for place, line in enumerate(told) if line.startswith("segment"))
+    assert told[heading - 1] == "by hand, uniform arrivals, open loop, seed 0, 1 request in 10 s"
     assert told[heading + 1].split()[:4] == ["all", "mid", "1", "0.10/s"]
     assert told[heading + 2] == ""
     assert told[heading + 3 :] == [
+        "goodput: served within high 500 ms, mid 1.00 s, low 2.00 s",
         "statuses: 200 1",
         "service time (from the write): p50 10.0 ms, p99 10.0 ms",
         "generator: lag p99 0 us, - of a core, 0 connections, 0 sent again",
     ]
+
+
+def test_the_first_byte_is_told_where_it_is_known() -> None:
+    told = lines(document([Sent(first_byte_s=0.02), Sent(first_byte_s=0.04)], replace(FACTS, limits_s={})))
+    assert "goodput: all that was served" in told
+    assert "first byte (from the intended start): p50 20.1 ms, p99 40.0 ms" in told
 
 
 def test_segments_priorities_and_requests_have_rows_of_their_own() -> None:
@@ -111,7 +118,7 @@ def test_segments_priorities_and_requests_have_rows_of_their_own() -> None:
     ]
     facts = replace(FACTS, mix={Priority.HIGH: 40.0, Priority.LOW: 60.0})
     told = lines(make(made(sent, ends_s=(1.0, 2.0), names=("calm", "peak"), requests=REQUESTS), facts))
-    start = next(place for place, line in enumerate(told) if line.startswith("stretch"))
+    start = next(place for place, line in enumerate(told) if line.startswith("segment"))
     assert told[start - 1].endswith("3 requests in 2 s, high 40 %, low 60 %")
     rows = [(line[:16].strip(), line[16:26].strip()) for line in told[start + 1 : start + 10]]
     assert rows == [
@@ -129,7 +136,7 @@ def test_segments_priorities_and_requests_have_rows_of_their_own() -> None:
 
 def test_columns_stand_under_their_headings() -> None:
     told = lines(document([Sent(priority=priority) for priority in Priority]))
-    start = next(place for place, line in enumerate(told) if line.startswith("stretch"))
+    start = next(place for place, line in enumerate(told) if line.startswith("segment"))
     assert len({len(line) for line in told[start : start + 5]}) == 1
 
 
@@ -165,7 +172,7 @@ def test_two_reports_side_by_side() -> None:
         [Sent(response_s=0.5), Sent(at_s=1.0, ending=Ending.TIMEOUT)], replace(FACTS, title="another")
     )
     found = {
-        (row["stretch"], row["priority"], row["metric"]): (row["a"], row["b"], row["ratio"])
+        (row["segment"], row["priority"], row["metric"]): (row["a"], row["b"], row["ratio"])
         for row in comparison(a, b)["rows"]
     }
     assert found["all", "all", "p99"] == (0.25, 0.5, 2.0)
@@ -186,9 +193,9 @@ def test_segments_are_compared_when_the_shapes_are_alike() -> None:
         return document([Sent(), Sent(at_s=1.0, segment=1)], ends_s=(1.0, 2.0), names=names)
 
     alike = comparison(shaped("calm", "peak"), shaped("calm", "peak"))
-    assert {row["stretch"] for row in alike["rows"]} == {"all", "1 (calm)", "2 (peak)"}
+    assert {row["segment"] for row in alike["rows"]} == {"all", "1 (calm)", "2 (peak)"}
     apart = comparison(shaped("calm", "peak"), shaped("calm", "calm"))
-    assert {row["stretch"] for row in apart["rows"]} == {"all"}
+    assert {row["segment"] for row in apart["rows"]} == {"all"}
 
 
 def test_what_makes_two_reports_incomparable_is_said_first() -> None:
@@ -223,6 +230,9 @@ def test_a_terminal_gets_one_line_rewritten_each_second() -> None:
     later = progress.line(2.0, 20, 0)
     assert "done 4" in later
     assert "p50 -" in later  # of the last second only
+    assert "lag" not in later, "it is not known"
+    assert progress.line(60.0, 100, 1).startswith("\r60/60 s  sent 100")
+    assert progress.line(61.0, 100, 1).startswith("\r61 s, all sent  sent 100")
     assert progress.close() == "\r\x1b[K"
 
 

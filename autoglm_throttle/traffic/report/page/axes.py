@@ -24,15 +24,17 @@ class Axis:
     ticks: tuple[Tick, ...]
 
 
-def linear(most: float, says: Callable[[float], str], *, ticks: int = 4) -> Axis:
+def linear(most: float, says: Callable[[float], str], *, ticks: int = 4, power: int = 1) -> Axis:
     """From 0 to a round number that is at least this one.
 
     Args:
         most: the greatest number to be shown; 0 or more.
         says: how numbers are written.
         ticks: about how many are named.
+        power: round numbers are round in the greatest power of this, such as 1024, that is not above.
     """
-    step = _round(most / ticks) if most > 0.0 else 1.0 / ticks
+    unit = float(power) ** math.floor(math.log(most, power) + 1e-9) if power > 1 and most >= 1.0 else 1.0
+    step = _round(most / unit / ticks) * unit if most > 0.0 else 1.0 / ticks
     steps = max(1, math.ceil(most / step - 1e-9))
     top = steps * step
     return Axis(

@@ -11,6 +11,9 @@ from autoglm_throttle.traffic.report.page.markup import Markup, tag
 from autoglm_throttle.traffic.report.page.tables import Table
 from autoglm_throttle.traffic.report.schema import Document, Tally
 
+NAMES = {"loop": "Event loop"}
+"""Of what is told of the generator's surroundings, where the name alone may mean something else."""
+
 HEAD = ("sent", "served", "in time", "limited", "rejected", "errors", "p50", "p95", "p99")
 
 
@@ -18,8 +21,11 @@ def tables(document: Document) -> Iterator[Table]:
     """All tables that have anything to say."""
     yield _segments(document)
     if len(document["requests"]) > 1:
-        rows = [(part["label"], *_cells(part["tally"])) for part in document["requests"]]
-        yield Table("Kinds of requests", ("request", *HEAD), rows)
+        rows = [
+            (part["label"], *_cells(part["tally"]), units.seconds(part["tally"]["first_byte"]["p99_s"]))
+            for part in document["requests"]
+        ]
+        yield Table("Kinds of requests", ("request", *HEAD, "first byte p99"), rows)
     yield from _refusals(document)
     yield _times(document)
 
@@ -106,6 +112,7 @@ def _times(document: Document) -> Table:
 
 def _facts(document: Document) -> Iterator[tuple[str, str]]:
     load, made = document["load"], document["generator"]
+    processes = units.many(made["processes"], "process", "processes")
     loop = (
         "open: no request waited for an answer"
         if load["loop"] == "open"
@@ -123,8 +130,9 @@ def _facts(document: Document) -> Iterator[tuple[str, str]]:
     )
     yield (
         "Generator",
-        f"{made['connections']} connections, {made['processes']} processes, {made['resent']} sent again",
+        f"{units.many(made['connections'], 'connection')}, {processes}, {made['resent']:,} sent again",
     )
     yield "Its share of a core", units.share(made["cpu_share"])
     yield "Sent over time by", units.seconds(made["overrun_s"])
-    yield from ((name.capitalize(), f"{value}") for name, value in document["about"].items())
+    names = ((NAMES.get(name, name.capitalize()), value) for name, value in document["about"].items())
+    yield from ((name, f"{value}") for name, value in names)

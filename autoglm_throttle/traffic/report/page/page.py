@@ -37,7 +37,8 @@ def render(document: Document, told: Sequence[str] = ()) -> str:
 
 def _body(document: Document, told: Sequence[str]) -> Iterator[Markup]:
     load = document["load"]
-    shape = tag("p", f"{load['shape']}; arrivals {load['arrivals']}")
+    loop = "closed loop: users wait for their answers" if load["loop"] == "closed" else "open loop"
+    shape = tag("p", f"{load['shape']}; arrivals {load['arrivals']}; {loop}")
     yield tag("header", tag("h1", document["title"]), shape)
     yield verdict.section(document)
     yield from (tag("p", sentence, class_="told") for sentence in told)

@@ -20,7 +20,9 @@ def section(document: Document) -> Iterator[Markup]:
         return
     yield tag("h2", "Recorded and replayed")
     differ, changed = found["differ"], found["changed"]
-    otherwise = f"{units.share(differ['ratio'])} of {units.count(found['requests'])} requests ended otherwise"
+    otherwise = (
+        f"{units.share(differ['ratio'])} of {units.many(found['requests'], 'request')} ended otherwise"
+    )
     one_by_one = f"counted by second; {units.count(changed['requests'])} one by one."
     yield tag("p", f"{otherwise}, {one_by_one}", class_="told")
     yield shown(Table("Both sides", ("", *SIDES), _sides(found)))

@@ -11,6 +11,17 @@ def count(number: float) -> str:
     return f"{number:,.0f}"
 
 
+def many(number: int, one: str, more: str = "") -> str:
+    """Things with their name: ``1 request``, ``2,000 requests``.
+
+    Args:
+        number: of them.
+        one: the name of one.
+        more: that of several; empty: with an s.
+    """
+    return f"{count(number)} {one if number == 1 else more or one + 's'}"
+
+
 def brief(number: float) -> str:
     """A number of things where there is little room."""
     return f"{number / 1e6:.4g} M" if number >= 1e6 else count(number)

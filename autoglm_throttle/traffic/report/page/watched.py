@@ -24,6 +24,13 @@ class Group:
     says: Callable[[float], str]
     least: float = 0.0
     """What the axis reaches at least."""
+    power: int = 1
+    """Of its units: 1024 for bytes."""
+
+    def named(self, columns: Mapping[str, str]) -> str:
+        """The title over these columns: without a GPU it tells of none."""
+        gpu = any(key.startswith("gpu") for key in columns)
+        return self.title if gpu else self.title.removesuffix(" and GPU")
 
 
 def _watts(number: float) -> str:
@@ -44,7 +51,7 @@ GROUPS = (
     Group("Inside the service", {"inflight": "In flight", "waiting": "Waiting in line"}, units.brief),
     Group("GPU power", {"gpu_power_w": "Power"}, _watts),
     Group("CPU of the service", {"cpu_share": "Of one core"}, units.share, 1.0),
-    Group("Memory of the service", {"rss_bytes": "Resident"}, units.size),
+    Group("Memory of the service", {"rss_bytes": "Resident"}, units.size, power=1024),
 )
 """In the order of the page."""
 
@@ -66,7 +73,7 @@ def _plot(group: Group, columns: Mapping[str, str], seen: list[dict[str, float]]
     length_s = max(float(line.seconds), *(look["t_s"] for look in seen), 0.0)
     numbers = [look[key] for look in seen for key in columns if key in look]
     across = axes.time(length_s, units.clock)
-    up = axes.linear(max(group.least, *numbers, 0.0), group.says)
+    up = axes.linear(max(group.least, *numbers, 0.0), group.says, power=group.power)
     layers = []
     for key, name in columns.items():
         points = [(across.place(look["t_s"]), up.place(look[key])) if key in look else None for look in seen]
@@ -76,13 +83,13 @@ def _plot(group: Group, columns: Mapping[str, str], seen: list[dict[str, float]]
         for look in seen
     ]
     return Plot(
-        title=group.title,
+        title=group.named(columns),
         summary=_summary(group, columns, seen),
         across=across,
         up=up,
         layers=layers,
         bands=bands(line, length_s),
-        table=Table(f"{group.title}, as it was watched", ("time", *columns.values()), rows),
+        table=Table(f"{group.named(columns)}, as it was watched", ("time", *columns.values()), rows),
     )
 
 
@@ -90,5 +97,6 @@ def _summary(group: Group, columns: Mapping[str, str], seen: list[dict[str, floa
     told = []
     for key, name in columns.items():
         numbers = [look[key] for look in seen if key in look]
-        told.append(f"{name} {group.says(min(numbers))} to {group.says(max(numbers))}")
+        least, most = group.says(min(numbers)), group.says(max(numbers))
+        told.append(f"{name} {least}" if least == most else f"{name} {least} to {most}")
     return f"{', '.join(told)}."
