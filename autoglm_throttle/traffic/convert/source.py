@@ -8,8 +8,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-from autoglm_throttle.settings.record_fields import NEVER_RECORDED
+from autoglm_throttle.model import Priority
+from autoglm_throttle.settings.record_fields import says_who
 from autoglm_throttle.traffic.convert.form import Form, recognise
+from autoglm_throttle.traffic.convert.found import target_of
 from autoglm_throttle.traffic.convert.imported import Imported
 from autoglm_throttle.traffic.convert.moment import nanoseconds
 from autoglm_throttle.traffic.errors import TrafficError
@@ -39,7 +41,7 @@ class Source(Protocol):
 
 
 class Kept:
-    """A recording of ours. Fields that may never be recorded are left out however they came into it.
+    """A recording of ours. What may never be recorded is left out however it came into it.
 
     Args:
         recording: the file.
@@ -69,11 +71,11 @@ class Kept:
             yield self._sifted(entry)
 
     def _sifted(self, entry: Entry) -> Entry:
-        headers, target = entry.headers, entry.target
+        headers, target = entry.headers, _origin_form(entry.target)
         if self._redaction is not None:
             pairs = [(name.encode("ascii"), value.encode("ascii")) for name, value in headers]
             headers, target = tuple(self._redaction.fields(pairs)), self._redaction.target_of(target)
-        headers = tuple(pair for pair in headers if pair[0] not in NEVER_RECORDED)
+        headers = tuple(pair for pair in headers if not says_who(pair[0]) or Priority.knows(pair[1]))
         self._fields += len(entry.headers) - len(headers)
         self._targets += target != entry.target
         return (
@@ -90,7 +92,7 @@ class Kept:
         if self._fields:
             lines.append(f"{self._fields} header fields were left out")
         if self._targets:
-            lines.append(f"of {self._targets} requests more of the path or query was masked")
+            lines.append(f"of {self._targets} requests a part of the URL was left out or masked")
         return lines
 
 
@@ -115,6 +117,14 @@ def open_source(
     if chosen is Form.JSONL:
         return Kept(open_recording(path), redaction)
     return Imported(path, chosen, redaction, times_s)
+
+
+def _origin_form(target: str) -> str:
+    """A target without host, user and fragment; one that is no path, such as ``*``, stays as it is."""
+    try:
+        return target_of(target)
+    except TrafficError:
+        return target.partition("#")[0] or "/"
 
 
 def kept_of(path: Path, form: Form | None = None) -> tuple[list[str], list[str]]:

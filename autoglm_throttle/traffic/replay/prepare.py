@@ -202,6 +202,6 @@ class _Cast:
 
 def _is_masked(target: str) -> bool:
     path, _, query = target.partition("?")
-    if path != MASK and MASK in path.split("/"):
+    if path != MASK and any(part == MASK or part.endswith(f";{MASK}") for part in path.split("/")):
         return True
     return any(part in (MASK, f"{MASK}={MASK}") for part in query.split("&"))

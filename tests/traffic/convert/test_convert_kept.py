@@ -81,6 +81,24 @@ def test_a_user_in_a_url_is_left_out(url: str, target: str) -> None:
     assert target_of(url) == target
 
 
+def test_what_no_recorder_keeps_is_left_out_of_a_recording_too(tmp_path: Path) -> None:
+    secrets = ("authorization", "x-goog-api-key", "cf-connecting-ip")
+    fields = (*((name, SECRET) for name in secrets), ("x-auth-priority", "high"), ("x-own", "1"))
+    targets = ("http://bob:hunter2@h/a?b=1", "/cb?c#t=hunter2", "//bob:hunter2@h/d", "*", "h:80", "#hunter2")
+    entries = [
+        Entry(t_s=0, id=number, method="GET", target=target, headers=fields)
+        for number, target in enumerate(targets)
+    ]
+    source = open_source(recording(tmp_path / "r.jsonl", *entries))
+    kept = list(source.entries())
+    assert [one.target for one in kept] == ["/a?b=1", "/cb?c", "/d", "*", "h:80", "/"]
+    assert {one.headers for one in kept} == {(("x-auth-priority", "high"), ("x-own", "1"))}
+    assert source.told() == [
+        "18 header fields were left out",
+        "of 4 requests a part of the URL was left out or masked",
+    ]
+
+
 @pytest.mark.parametrize("end", [End("max_bytes", 7), End("max_s", 0), None])
 def test_the_end_and_the_share_of_a_recording_are_carried_over(tmp_path: Path, end: End | None) -> None:
     path = recording(tmp_path / "r.jsonl", ONE, end=end, sample=0.25, start="2026-01-02T03:04:05+00:00")

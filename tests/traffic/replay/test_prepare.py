@@ -46,6 +46,7 @@ def test_each_request_without_a_client_is_a_client_of_its_own() -> None:
     [
         ("/users/*", True),
         ("/users/*/orders", True),
+        ("/a;*/b", True),
         ("/a?*=*", True),
         ("/a?page=1&*", True),
         ("/a?page=1", False),
