@@ -33,5 +33,5 @@ def allow_connections(count: int) -> None:
         return
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-    except (ValueError, OSError):
+    except (ValueError, OSError, OverflowError):
         raise TrafficError(f"{needed} open files are needed and {soft} allowed: ulimit -n {needed}") from None

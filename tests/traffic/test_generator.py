@@ -339,6 +339,11 @@ def test_too_few_open_files_are_an_error_that_names_both_numbers() -> None:
         Generator(Load(some()), target, Options(connections=10_000_000))
 
 
+def test_more_open_files_than_there_are_numbers_for_are_an_error() -> None:
+    with pytest.raises(TrafficError, match="10000000000000000064 open files are needed"):
+        Generator(Load(some()), Target(port=1), Options(connections=10**19))
+
+
 def test_without_httptools_the_error_names_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "httptools", None)
     target = Target(port=1)

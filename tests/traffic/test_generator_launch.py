@@ -128,6 +128,22 @@ def test_a_sending_process_that_ends_early_is_told(monkeypatch: pytest.MonkeyPat
         launch(some(), Target(port=1), BRISK, processes=2)
 
 
+def test_stopped_while_the_start_is_told_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[object] = []
+    tell = fleet._say
+
+    def say(child: subprocess.Popen[bytes], what: object) -> None:
+        said.append(what)
+        tell(child, what)
+        if isinstance(what, float):
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(fleet, "_say", say)
+    with beside(always(OK)) as server, pytest.raises(KeyboardInterrupt):
+        launch(some(), Target(port=server.port), BRISK, processes=2)
+    assert fleet.STOP not in said
+
+
 def test_sending_processes_that_are_never_ready_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet, "READY_S", 0.01)
     with pytest.raises(TrafficError, match=r"not ready within 0\.01 s"):

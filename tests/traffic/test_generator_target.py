@@ -73,6 +73,8 @@ def test_what_cannot_be_reached_is_refused_and_no_secret_is_repeated(url: str, t
         {"cost_header": ""},
         {"headers": (("x y", "1"),)},
         {"headers": (("x", "1\r\nevil: 1"),)},
+        {"headers": (("Content-Length", "5"),)},
+        {"headers": (("transfer-encoding", "chunked"),)},
         {"port": 0},
         {"port": 65_536},
     ],
@@ -128,6 +130,33 @@ def test_fields_of_the_target_replace_those_of_a_request_and_framing_is_ours() -
         "content-length: 2",
     ]
     assert "x-priority: high" in head(HERE, replace(recorded, priority=False))
+
+
+def test_fields_of_the_target_replace_those_that_the_generator_adds() -> None:
+    stated = (
+        ("X-Priority", "high"),
+        ("Host", "inner.test"),
+        ("x-client", "me"),
+        ("cookie", "a"),
+        ("cookie", "b"),
+    )
+    target = replace(HERE, identity_header="X-Client", cost_header="x-cost", headers=stated)
+    assert head(target, Request(headers=()))[1:-2] == [
+        "x-priority: high",
+        "host: inner.test",
+        "x-client: me",
+        "cookie: a",
+        "cookie: b",
+        "x-cost: 1",
+        "content-length: 2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cost", "told"), [(1_234_567.0, "1234567"), (1.0, "1"), (0.1, "0.1"), (1234.56789, "1234.56789")]
+)
+def test_a_cost_is_told_without_losing_a_digit(cost: float, told: str) -> None:
+    assert f"x-cost: {told}" in head(replace(HERE, cost_header="x-cost"), Request(cost=cost))
 
 
 def load() -> Load:

@@ -17,6 +17,7 @@ from autoglm_throttle.traffic.arrivals import Crowd, Users
 from autoglm_throttle.traffic.ending import Ending
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import Crew, Options, Roster, Target
+from autoglm_throttle.traffic.generator.roster import zipf_edges
 from autoglm_throttle.traffic.load import Request
 from autoglm_throttle.traffic.result import Result
 from tests.traffic.scripted_server import OK, ScriptedServer, Serve, always, request
@@ -70,6 +71,18 @@ def test_draws_follow_the_crowd_and_the_seed() -> None:
     clients = Counter(map(roster.client, range(2000)))
     assert clients[0] > clients[3] > 0
     assert roster.client(7) == roster.client(7)
+
+
+def test_the_weights_of_many_clients_are_worked_out_once() -> None:
+    zipf_edges.cache_clear()
+    roster = Roster(Users(((100, 1.0),)), crowd=Crowd(clients=1000, skew=0.5))
+    assert len(set(map(roster.client, roster.numbers()))) > 20
+    assert zipf_edges.cache_info().misses == 1
+
+
+def test_a_client_without_a_weight_is_nobody() -> None:
+    roster = Roster(Users(((100, 1.0),)), crowd=Crowd(clients=3, skew=2000.0))
+    assert set(map(roster.client, roster.numbers())) == {0}
 
 
 def test_every_request_needs_a_share() -> None:

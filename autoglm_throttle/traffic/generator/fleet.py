@@ -92,9 +92,10 @@ class Fleet:
             for number, job in enumerate(self._jobs):
                 ending.callback(self._end, number, self._begin(number, job))
             self._all_ready()
-            self._start_s = time.monotonic() + HEAD_START_S
+            start_s = time.monotonic() + HEAD_START_S
             for child in self._children:
-                _say(child, self._start_s)
+                _say(child, start_s)
+            self._start_s = start_s  # from now on all take a stop for what it is
             self._listen(beat)
         return merge(self._what, [self._results[number] for number in range(len(self._jobs))])
 

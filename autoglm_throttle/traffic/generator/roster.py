@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import accumulate
 from random import Random
 
@@ -75,8 +76,8 @@ class Roster:
 
     def client(self, user: int) -> int:
         """The client that a user is."""
-        weights = [(rank + 1.0) ** -self.crowd.skew for rank in range(self.crowd.clients)]
-        return next(_draws(f"{self.seed}:client:{user}", weights))
+        edges = zipf_edges(self.crowd.clients, self.crowd.skew)
+        return _rank(edges, Random(f"{self.seed}:client:{user}").random())
 
     def priorities(self) -> Iterator[int]:
         """Priority values, without an end."""
@@ -91,6 +92,16 @@ class Roster:
 
 def _draws(seed: str, weights: Sequence[float]) -> Iterator[int]:
     edges, one = list(accumulate(weights)), Random(seed).random
-    last = max(rank for rank, weight in enumerate(weights) if weight > 0.0)
     while True:
-        yield min(bisect_right(edges, one() * edges[-1]), last)
+        yield _rank(edges, one())
+
+
+def _rank(edges: Sequence[float], draw: float) -> int:
+    """The rank at which sums of weights pass this share of their total; never one without weight."""
+    return min(bisect_right(edges, draw * edges[-1]), bisect_left(edges, edges[-1]))
+
+
+@lru_cache(maxsize=1)
+def zipf_edges(clients: int, skew: float) -> Sequence[float]:
+    """Sums of the weights of clients by rank; kept, since tens of thousands of users ask for the same."""
+    return list(accumulate((rank + 1.0) ** -skew for rank in range(clients)))

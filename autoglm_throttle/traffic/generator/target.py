@@ -20,6 +20,8 @@ _PORTS = {"http": 80, "https": 443}
 _FRAMING = frozenset(("host", "content-length", "transfer-encoding", "connection", "expect"))
 """Said by whoever sends; a recorded value would be wrong or break the framing."""
 
+_LENGTHS = frozenset(("content-length", "transfer-encoding"))
+
 ELSEWHERE = (
     "the generator speaks HTTP/1.1 over TCP or TLS, directly; for anything else use k6 (https://k6.io)"
 )
@@ -45,7 +47,7 @@ class Target:
     cost_header: str | None = None
     """Carries the cost of the request, if it is to be told."""
     headers: tuple[tuple[str, str], ...] = ()
-    """Further fields, such as authorization; they replace those of the same name in a request."""
+    """Further fields, such as authorization; they replace those of the same name, whoever else states it."""
     verify: bool = True
     """Whether the certificate must be valid; only for https."""
     ca_file: str | None = None
@@ -70,6 +72,8 @@ class Target:
             if not _TOKEN.fullmatch(name):
                 raise TrafficError(f"{name!r} is not an HTTP token")
         for name, text in self.headers:
+            if name.lower() in _LENGTHS:
+                raise TrafficError(f"{name} is stated by the generator, as each body has it")
             if not _VALUE.fullmatch(text):
                 raise TrafficError(f"the value of {name} must be printable ASCII")
 
@@ -123,20 +127,30 @@ class Target:
 
     def head(self, request: Request, priority: Priority, client: str) -> bytes:
         """Request line and fields of one request."""
-        added = [(name.lower(), text) for name, text in self.headers]
+        stated = [(name.lower(), text) for name, text in self.headers]
+        told = {"host": self.address}
         if request.priority:
-            added.append((self.priority_header.lower(), priority.label))
+            told[self.priority_header.lower()] = priority.label
         if self.identity_header is not None:
-            added.append((self.identity_header.lower(), client))
+            told[self.identity_header.lower()] = client
         if self.cost_header is not None:
-            added.append((self.cost_header.lower(), f"{request.cost:g}"))
+            told[self.cost_header.lower()] = _plain(request.cost)
+        for name, _ in stated:
+            told.pop(name, None)
+        first = [("host", told.pop("host"))] if "host" in told else []
+        added = [*stated, *told.items()]
         if request.body or request.method not in ("GET", "HEAD"):
             added.append(("content-length", str(len(request.body))))
         replaced = _FRAMING.union(name for name, _ in added)
         kept = [(name, text) for name, text in request.headers if name not in replaced]
-        fields = (f"{name}: {text}" for name, text in (("host", self.address), *kept, *added))
+        fields = (f"{name}: {text}" for name, text in (*first, *kept, *added))
         line = f"{request.method} {self.base}{request.target} HTTP/1.1"
         return "\r\n".join((line, *fields, "", "")).encode("ascii")
+
+
+def _plain(cost: float) -> str:
+    """As short as it can be without losing a digit."""
+    return str(int(cost)) if float(cost).is_integer() else repr(cost)
 
 
 def _refuse(url: str, parts: SplitResult) -> None:

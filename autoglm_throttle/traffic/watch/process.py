@@ -175,10 +175,13 @@ class ProcessLook:
         return seen
 
     def _used_s(self, usage: Usage) -> float:
-        """What a process has used since the last look; one that was not there then has used it all since."""
+        """What a process has used since the last look.
+
+        Of one that was not seen then nobody knows how much it had used before: its first look counts nothing.
+        """
         before = self._before.get(usage.pid)
         if before is None or before.born != usage.born:
-            return usage.cpu_s
+            return 0.0
         return max(0.0, usage.cpu_s - before.cpu_s)
 
     def _look(self) -> Table:

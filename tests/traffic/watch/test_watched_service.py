@@ -133,7 +133,7 @@ def test_workers_that_come_and_go() -> None:
 
     seen: list[frozenset[int] | None] = []
     script = [table(8, cpu_s=1.0), table(cpu_s=1.0), table(cpu_s=1.5)]
-    script += [table(cpu_s=1.5)] * (FAMILY_LOOKS - len(script)) + [table(9, cpu_s=1.75)]
+    script += [table(cpu_s=1.5)] * (FAMILY_LOOKS - len(script)) + [table(9, cpu_s=1.75), table(9, cpu_s=2.0)]
     tables = iter(script)
 
     def read(pids: frozenset[int] | None) -> Table:
@@ -146,8 +146,9 @@ def test_workers_that_come_and_go() -> None:
     for second in range(3, FAMILY_LOOKS):
         look.look(float(second))
     last = look.look(float(FAMILY_LOOKS))
-    assert last == {"rss_bytes": 200.0, "cpu_share": 0.25 + 1.75}
-    assert [pids is None for pids in seen] == [True, *[False] * (FAMILY_LOOKS - 1), True]
+    assert last == {"rss_bytes": 200.0, "cpu_share": 0.25}
+    assert look.look(FAMILY_LOOKS + 1.0)["cpu_share"] == 0.25 + 0.25
+    assert [pids is None for pids in seen] == [True, *[False] * (FAMILY_LOOKS - 1), True, False]
     assert seen[1] == frozenset((7, 8))
 
 
