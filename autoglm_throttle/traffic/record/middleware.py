@@ -96,10 +96,11 @@ class RecorderMiddleware:
             await receive()
             await send({"type": "lifespan.startup.failed", "message": str(self._fault)})
             return
-        if self.recorder is None:
+        recorder = self.recorder
+        if recorder is None:
             await self.app(scope, receive, send)
             return
-        over = False
+        over = left = False
 
         async def heard() -> Any:  # noqa: ANN401 - a message
             nonlocal over
@@ -107,12 +108,19 @@ class RecorderMiddleware:
             over = over or message["type"] == "lifespan.shutdown"
             return message
 
-        self.recorder.enter(self)
+        async def said(message: Message) -> None:
+            nonlocal left
+            if over and not left:  # once it is sent the server may end at once
+                left = True
+                await recorder.leave(self)
+            await send(message)
+
+        recorder.enter(self)
         try:
-            await self.app(scope, heard, send)
+            await self.app(scope, heard, said)
         finally:
-            if over:  # else it may be an app without lifespan, which now begins to serve
-                self.recorder.leave(self)
+            if over and not left:  # not over: an app without lifespan, which now begins to serve
+                await recorder.leave(self)
 
     def _complain(self, fault: Exception) -> None:
         if not self._complained:
@@ -156,6 +164,7 @@ class _Watch:
         self._writer = writer
         self._began_s = recorder.clock()
         self._serial = recorder.serial()
+        writer.under_way += 1
         # routers and middleware change these on the way in
         self._method: Any = scope.get("method")
         headers = scope.get("headers")
@@ -232,6 +241,7 @@ class _Watch:
             self._hand_over(answered)
         except Exception as error:  # noqa: BLE001 - a scope may hold anything
             self.fault = error
+        self._writer.under_way -= 1
 
     def _hand_over(self, answered: bool) -> None:
         recorder, scope = self._recorder, self._scope

@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, get_args
 
+import anyio
+
 from autoglm_throttle.identity import Identity, ProxyChain
 from autoglm_throttle.journal import LOGGER
 from autoglm_throttle.model import Clock
@@ -23,7 +25,7 @@ from autoglm_throttle.traffic.record.heading import Heading
 from autoglm_throttle.traffic.record.judged import identity_header
 from autoglm_throttle.traffic.record.redaction import Redaction
 from autoglm_throttle.traffic.record.store import Store
-from autoglm_throttle.traffic.record.writer import Writer
+from autoglm_throttle.traffic.record.writer import CLOSE_S, Writer
 from autoglm_throttle.version import __version__
 
 Bodies = Literal["hash", "none", "full"]
@@ -35,6 +37,9 @@ MAX_S: Final = 3600.0
 """One hour."""
 
 _CLIENT = re.compile(r"[0-9a-f]{16}")
+
+TURN_S: Final = 0.01
+"""How long the event loop goes on before an ending recording is looked at again."""
 
 
 class Counts(NamedTuple):
@@ -211,23 +216,45 @@ class Recorder:
         self.start()
         self._apps.add(app)
 
-    def leave(self, app: object) -> None:
-        """An app has ended; the last one that does closes the recording."""
+    async def leave(self, app: object) -> None:
+        """An app has ended; the last one that does closes the recording, while the event loop goes on."""
         self._apps.discard(app)
-        if not self._apps:
-            self.close()
+        if self._apps:
+            return
+        writer = self._ending()
+        if writer is None:
+            return
+        writer.end()
+        until_s = time.monotonic() + CLOSE_S
+        left_s = CLOSE_S
+        while not writer.done and left_s > 0.0:
+            before_s = time.monotonic()
+            await anyio.sleep(TURN_S)
+            now_s = time.monotonic()
+            left_s = max(0.0, until_s - now_s)
+            if now_s - before_s < TURN_S / 2:  # in virtual time nobody else waits
+                break
+        self._end(writer, left_s)
 
     def close(self) -> None:
         """End the recording and wait, at most 5 s, until it is written; ``start`` begins another."""
-        if self._pid != os.getpid():  # the file is that of the process this one was forked from
-            return
-        with self._lock:
-            writer = self._writer
-            self._over = self._over or "closed"
+        writer = self._ending()
         if writer is not None:
-            writer.close()
+            self._end(writer, CLOSE_S)
+
+    def _ending(self) -> Writer | None:
+        """Who writes no longer; None if nobody did, or only the process this one was forked from."""
+        if self._pid != os.getpid():
+            return None
+        with self._lock:
+            self._over = self._over or "closed"
+            return self._writer
+
+    def _end(self, writer: Writer, wait_s: float) -> None:
+        writer.close(wait_s)
+        if writer is self._writer:  # else another recording has begun
             self._over = writer.ended or self._over
-        atexit.unregister(self.close)
+            atexit.unregister(self.close)
 
     def heed(self, throttles: Iterable[object]) -> None:
         """Keep no header field by which one of these throttles knows callers."""
@@ -277,7 +304,7 @@ class Recorder:
         store = None
         try:
             store = Store(self.path, self._max_bytes)
-            writer = Writer(store, self._heading().to_line(), self._max_s, self.clock)
+            writer = Writer(store, self._heading().to_line(), self._max_s, self.clock, self.sample)
         except Exception as error:  # noqa: BLE001 - no thread can be started, no such path, or any other
             self._over = "failed"
             if store is not None:

@@ -17,6 +17,15 @@ from autoglm_throttle.traffic.record.store import Store
 QUEUE: Final = 10_000
 """Requests that may wait to be written: two seconds at 5,000/s. More are dropped, and counted."""
 
+QUEUE_BYTES: Final = 64 * 1024 * 1024
+"""What these may take in memory together, until they are on the disk: a thousand of the longest bodies."""
+
+WRITE_BYTES: Final = 1024 * 1024
+"""Bytes of lines after which they are handed to the operating system, though more wait."""
+
+ITEM_BYTES: Final = 1024
+"""What an item takes besides body, target and values of header fields."""
+
 GATHER_S: Final = 0.5
 """How long the thread lets requests gather once there is one: so much a killed process may lose."""
 
@@ -37,12 +46,13 @@ class Writer:
         store: the new file.
         max_s: seconds after which the recording ends.
         clock: monotonic seconds.
+        sample: share of the requests that are recorded.
 
     Raises:
         OSError: the heading cannot be written.
     """
 
-    def __init__(self, store: Store, heading: str, max_s: float, clock: Clock) -> None:
+    def __init__(self, store: Store, heading: str, max_s: float, clock: Clock, sample: float = 1.0) -> None:
         store.add(heading)
         store.flush()
         self._store = store
@@ -54,9 +64,15 @@ class Writer:
         """Why nothing is written any more: ``closed``, ``max_bytes``, ``max_s`` or ``failed``; else empty."""
         self.written: int = 0
         """Requests in the file, as the operating system has it."""
+        self.under_way: int = 0
+        """Requests that began and are not in the queue yet."""
+        self._sample = sample
+        self._put_bytes = 0
+        self._done_bytes = 0
         self._full = 0
         self._lost = 0
         self._held = 0
+        self._held_bytes = 0
         self._closing = False
         self._queue: deque[Item] = deque()
         self._filled = threading.Event()
@@ -76,24 +92,37 @@ class Writer:
 
     def put(self, item: Item) -> None:
         """Queue a request, or count it as dropped. Never waits."""
+        if self.ended:  # and what was under way then is counted
+            return
         queue = self._queue
         waiting = len(queue)
-        if waiting >= QUEUE:
+        size = _size(item)
+        if waiting >= QUEUE or self._put_bytes - self._done_bytes + size > QUEUE_BYTES:
             self._full += 1
             return
+        self._put_bytes += size
         queue.append(item)
         if not self._filled.is_set():
             self._filled.set()
         if waiting == QUEUE // 2:
             self._hurry.set()
 
-    def close(self) -> None:
-        """Write what waits and the last line; returns when that is done or has taken too long."""
+    @property
+    def done(self) -> bool:
+        """Whether everything is written, or given up."""
+        return not self._thread.is_alive()
+
+    def end(self) -> None:
+        """Have what waits and the last line written; waits for nothing."""
         self._closing = True
         self._filled.set()
         self._hurry.set()
+
+    def close(self, wait_s: float = CLOSE_S) -> None:
+        """The same; returns when that is done or has taken too long."""
+        self.end()
         if threading.current_thread() is not self._thread:
-            self._thread.join(CLOSE_S)
+            self._thread.join(wait_s)
 
     def _run(self) -> None:
         reason = ""
@@ -101,9 +130,7 @@ class Writer:
             while not reason:
                 closing = self._wait()
                 reason = self._drain() or ("closed" if closing else self._over())
-            self.ended = reason
-            self._lost += len(self._queue)
-            self._queue.clear()
+            self._give_up(reason)
             self._store.close(End(reason, self.dropped).to_line())
         except Exception as error:  # noqa: BLE001 - nobody else would hear of it
             self._fail(error)
@@ -132,12 +159,26 @@ class Writer:
         while waiting and not reason:
             count = min(waiting, size)
             waiting -= count
-            reason = self._add([queue.popleft() for _ in range(count)])
+            items = [queue.popleft() for _ in range(count)]
+            reason = self._add(items)
+            self._held_bytes += sum(map(_size, items))
+            if self._held_bytes >= WRITE_BYTES:
+                self._flush()
             time.sleep(0)  # the event loop wants the interpreter, too
+        self._flush()
+        return reason
+
+    def _flush(self) -> None:
         self._store.flush()
         self.written += self._held
-        self._held = 0
-        return reason
+        self._done_bytes += self._held_bytes
+        self._held = self._held_bytes = 0
+
+    def _give_up(self, reason: str) -> None:
+        """From here on nothing is written: count what waits, and what is still to come of what began."""
+        self.ended = reason
+        self._lost += len(self._queue) + round(max(0, self.under_way) * self._sample)
+        self._queue.clear()
 
     def _add(self, items: list[Item]) -> str:
         """Add the lines of some requests; why the rest does not fit, or nothing."""
@@ -150,9 +191,15 @@ class Writer:
         return ""
 
     def _fail(self, error: Exception) -> None:
-        self.ended = "failed"
-        self._lost += len(self._queue) + self._held
-        self._queue.clear()
+        self._give_up("failed")
+        self._lost += self._held
         self._store.abandon()
         what = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
         LOGGER.error("recording ended, %s cannot be written: %s; requests go on", self.path, what)
+
+
+def _size(item: Item) -> int:
+    """Bytes that an item takes, about."""
+    (_, target, fields), body = item[2], item[3][2]
+    values = sum(len(value) for _, value in fields)
+    return ITEM_BYTES + len(target) + values + (len(body) if body else 0)

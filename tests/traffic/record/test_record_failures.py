@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from autoglm_throttle.traffic.record import Recorder, RecorderMiddleware
+from autoglm_throttle.traffic.record import Recorder, RecorderMiddleware, open_recording
+from autoglm_throttle.traffic.record import writer as writers
 from autoglm_throttle.traffic.record.store import Store
 from tests.traffic.record.recorded import ask, hello, scope
+
+PATIENCE_S = 10.0
 
 
 def names(folder: Path) -> list[str]:
@@ -62,3 +68,109 @@ async def test_a_folder_that_cannot_be_written_costs_no_request(
         assert len(await ask(app, scope())) == 2
     assert len(caplog.records) == 1
     recorder.close()
+
+
+@pytest.fixture
+def hung(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, threading.Event]]:
+    """A disk that takes nothing: an event for its first wait, and one that mends it."""
+    waits, mended = threading.Event(), threading.Event()
+    flush = Store.flush
+
+    def slow(store: Store) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            waits.set()
+            mended.wait(PATIENCE_S)
+        flush(store)
+
+    monkeypatch.setattr(Store, "flush", slow)
+    yield waits, mended
+    mended.set()
+
+
+def test_what_waits_for_a_hung_disk_has_a_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hung: tuple[threading.Event, threading.Event]
+) -> None:
+    monkeypatch.setattr(writers, "QUEUE_BYTES", 40 * 5000)
+    monkeypatch.setattr(writers, "WRITE_BYTES", 20_000)
+    waits, mended = hung
+    recorder = Recorder(tmp_path / "a.jsonl", body="full")
+    writer = recorder.writer()
+    assert writer is not None
+    asked = ("GET", "/" + "a" * 999, [("accept", "b" * 1000)])
+    for serial in range(100):
+        if serial == 20:
+            writer._hurry.set()
+            assert waits.wait(PATIENCE_S), "what was taken from the queue and not written counts, too"
+        writer.put((0.0, serial, asked, (1976, "", b"c" * 1976), ("", "", "", ""), (200, 1.0, 1.0)))
+    assert recorder.counts.dropped == 60
+    mended.set()
+    recorder.close()
+    assert recorder.counts == (40, 60, "closed")
+    assert writer._put_bytes == writer._done_bytes == 40 * 5000
+
+
+async def test_a_hung_disk_holds_up_the_shutdown_and_not_the_event_loop(
+    tmp_path: Path, hung: tuple[threading.Event, threading.Event]
+) -> None:
+    async def lives(asked: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def shutdown() -> dict[str, str]:
+        return {"type": "lifespan.shutdown"}
+
+    sent: list[str] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+
+    waits, mended = hung
+    recorder = Recorder(tmp_path / "a.jsonl")
+    ending = asyncio.ensure_future(RecorderMiddleware(lives, recorder)({"type": "lifespan"}, shutdown, send))
+    assert await asyncio.to_thread(waits.wait, PATIENCE_S)
+    await asyncio.sleep(0.03)
+    assert sent == []
+    mended.set()
+    await ending
+    assert sent == ["lifespan.shutdown.complete"]
+    assert recorder.counts.ended == "closed"
+
+
+@pytest.mark.parametrize(("sample", "dropped"), [(1.0, 5), (0.5, 2)])
+async def test_what_is_under_way_at_the_end_is_dropped(tmp_path: Path, sample: float, dropped: int) -> None:
+    go = asyncio.Event()
+
+    async def waits(asked: Any, receive: Any, send: Any) -> None:
+        await go.wait()
+        await hello(asked, receive, send)
+
+    recorder = Recorder(tmp_path / "a.jsonl", sample=sample)
+    app = RecorderMiddleware(waits, recorder)
+    asking = [asyncio.ensure_future(ask(app, scope())) for _ in range(5)]
+    await asyncio.sleep(0)
+    writer = recorder.writer()
+    assert writer is not None
+    recorder.close()
+    go.set()
+    await asyncio.gather(*asking)
+    assert recorder.counts == (0, dropped, "closed")
+    assert (len(writer._queue), writer.under_way) == (0, 0)
+    recording = open_recording(tmp_path / "a.jsonl")
+    assert list(recording.entries()) == []
+    assert recording.end is not None
+    assert recording.end.dropped == dropped
+
+
+async def test_an_app_that_starts_while_another_ends_is_recorded(
+    tmp_path: Path, hung: tuple[threading.Event, threading.Event]
+) -> None:
+    recorder = Recorder(tmp_path / "a.jsonl")
+    recorder.enter("first")
+    ending = asyncio.ensure_future(recorder.leave("first"))
+    await asyncio.sleep(0)
+    recorder.enter("second")
+    hung[1].set()
+    await ending
+    await ask(RecorderMiddleware(hello, recorder), scope())
+    recorder.close()
+    assert (recorder.file, recorder.counts.written) == (tmp_path / "a-2.jsonl", 1)
