@@ -28,6 +28,8 @@ class Effort:
     connections: int = 0
     """Opened before the start."""
     processes: int = 1
+    lost: int = 0
+    """Processes that ended early; what they sent is not known, and all of their share counts as left out."""
     loop: str = "asyncio"
     """``asyncio``, ``uvloop`` or ``virtual``."""
 

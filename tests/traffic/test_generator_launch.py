@@ -22,6 +22,7 @@ from autoglm_throttle.traffic.ending import Ending
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import Options, Roster, Target, fleet, launch, worker
 from autoglm_throttle.traffic.load import Load
+from autoglm_throttle.traffic.report import Facts, make
 from tests.traffic.scripted_server import OK, always, beside, request
 
 BRISK = Options(connections=4, timeout_s=5.0, drain_s=5.0)
@@ -126,6 +127,45 @@ def test_a_sending_process_that_ends_early_is_told(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(fleet, "WORKER", "this")
     with pytest.raises(TrafficError, match="ended early"):
         launch(some(), Target(port=1), BRISK, processes=2)
+
+
+@pytest.mark.parametrize("what", [some("fixed:100:500ms"), Roster(Users(((4, 0.5),), think_s=0.02))])
+def test_what_the_others_sent_is_kept_when_a_sending_process_is_killed(
+    what: Load | Roster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell, told = fleet._say, list[object]()
+
+    def say(child: subprocess.Popen[bytes], said: object) -> None:
+        tell(child, said)
+        if isinstance(said, float):
+            told.append(child)
+            if len(told) == 2:
+                child.kill()
+
+    monkeypatch.setattr(fleet, "_say", say)
+    with beside(always(OK)) as server:
+        result = launch(what, Target(port=server.port), BRISK, processes=2)
+    assert result.balanced
+    assert (result.effort.processes, result.effort.lost, result.aborted) == (2, 1, False)
+    total = result.books.total()
+    assert total.endings[Ending.OK] == total.sent >= 20
+    report = make(result, Facts(title="one lost", shape="any"))
+    assert report["load"].get("sent_s") == 0.5
+    assert report["verdict"]["status"] == 3
+    assert "1 of 2 sending processes ended early" in report["verdict"]["text"]
+
+
+def test_when_all_sending_processes_are_killed_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    tell = fleet._say
+
+    def say(child: subprocess.Popen[bytes], said: object) -> None:
+        tell(child, said)
+        if isinstance(said, float):
+            child.kill()
+
+    monkeypatch.setattr(fleet, "_say", say)
+    with beside(always(OK)) as server, pytest.raises(TrafficError, match="ended early"):
+        launch(some(), Target(port=server.port), BRISK, processes=2)
 
 
 def test_stopped_while_the_start_is_told_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from autoglm_throttle.traffic.ending import Ending
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator.options import Beat, Observer, Options
 from autoglm_throttle.traffic.generator.roster import Roster
-from autoglm_throttle.traffic.generator.share import merge, split, split_options
+from autoglm_throttle.traffic.generator.share import lost, merge, split, split_options
 from autoglm_throttle.traffic.generator.target import Target
 from autoglm_throttle.traffic.load import Load
 from autoglm_throttle.traffic.result import Result
@@ -86,7 +86,7 @@ class Fleet:
         """Send everything and wait for the answers.
 
         Raises:
-            TrafficError: a process could not connect, or ended early.
+            TrafficError: a process could not connect, ended before the start, or all ended early.
         """
         with contextlib.ExitStack() as ending:
             for number, job in enumerate(self._jobs):
@@ -143,6 +143,9 @@ class Fleet:
     def _take(self, number: int, said: Said) -> None:
         if number in self._results:
             return
+        if said[0] == "gone":
+            self._lose(number)
+            return
         _must_live(said)
         if said[0] == "done":
             self._results[number] = said[1]
@@ -152,6 +155,13 @@ class Fleet:
         if self._observer is not None:
             for index, ending, response_s in zip(*endings, strict=True):
                 self._observer(index * len(self._jobs) + number, Ending(ending), response_s)
+
+    def _lose(self, number: int) -> None:
+        """One ended early, perhaps killed for its memory: what the others do is still worth a report."""
+        self._counts[number] = (self._counts[number][0], 0)
+        self._results[number] = lost(self._jobs[number][0], time.monotonic() - self._start_s)
+        if sum(result.effort.lost for result in self._results.values()) == len(self._jobs):
+            _must_live(("gone",))
 
     def _end(self, number: int, child: subprocess.Popen[bytes]) -> None:
         if number not in self._results:

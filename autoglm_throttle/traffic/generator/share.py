@@ -56,6 +56,26 @@ def merge(what: Load | Roster, results: Sequence[Result]) -> Result:
     return Result(what, sheet, _efforts(results), aborted=any(result.aborted for result in results))
 
 
+def lost(share: Load | Roster, elapsed_s: float) -> Result:
+    """The result of a process that ended early: all that was to be sent counts as left out."""
+    effort = Effort(elapsed_s=elapsed_s, lost=1)
+    if isinstance(share, Roster):
+        nothing = Plan(
+            offsets=array("d"),
+            priorities=b"",
+            segments=array("H"),
+            clients=array("I"),
+            kinds=array("I"),
+            names=share.names,
+            ends_s=share.ends_s,
+        )
+        return Result(Load(nothing, share.requests), Sheet(), effort, closed_loop=True)
+    sheet = Sheet(len(share.plan))
+    for index in range(len(sheet)):
+        sheet.leave_out(index)
+    return Result(share, sheet, effort)
+
+
 def _part(whole: int, share: int, count: int) -> int:
     return whole // count + (share < whole % count)
 
@@ -119,5 +139,6 @@ def _efforts(results: Sequence[Result]) -> Effort:
         resent=sum(effort.resent for effort in efforts),
         connections=sum(effort.connections for effort in efforts),
         processes=len(efforts),
-        loop=efforts[0].loop,
+        lost=sum(effort.lost for effort in efforts),
+        loop=next((effort.loop for effort in efforts if not effort.lost), efforts[0].loop),
     )

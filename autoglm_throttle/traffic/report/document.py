@@ -25,7 +25,7 @@ from autoglm_throttle.traffic.report.seconds import seconds
 from autoglm_throttle.traffic.report.tally import tally
 from autoglm_throttle.traffic.report.times import times
 from autoglm_throttle.traffic.report.verdict import doubts, remark, verdict
-from autoglm_throttle.traffic.result import Result
+from autoglm_throttle.traffic.result import Effort, Result
 from autoglm_throttle.traffic.sheet import UNSENT
 
 MOST_LABELS = 50
@@ -70,7 +70,7 @@ def make(result: Result, facts: Facts) -> Document:
         "load": _load(result, facts, labels, sent_s),
         "verdict": verdict(
             [*facts.objectives.judge(totals, priorities, segments), *facts.judged],
-            [*facts.doubts, *doubts(generator, plan.duration_s)],
+            [*facts.doubts, *_lost(result.effort), *doubts(generator, plan.duration_s)],
             aborted=result.aborted,
             remarked=remark(totals, sheet.endings),
         ),
@@ -109,7 +109,8 @@ def _sent_s(result: Result) -> float:
     if stopped_s is not None:
         return min(plan.duration_s, max(0.0, stopped_s))
     first = result.sheet.endings.find(UNSENT)
-    return plan.duration_s if first < 0 else min(plan.duration_s, plan.offsets[first])
+    whole = first < 0 or not result.aborted
+    return plan.duration_s if whole else min(plan.duration_s, plan.offsets[first])
 
 
 def _step_s(plan: Plan, sent_s: float) -> float:
@@ -178,6 +179,15 @@ def _generator(result: Result) -> GeneratorPart:
         "connections": effort.connections,
         "processes": effort.processes,
     }
+
+
+def _lost(effort: Effort) -> list[str]:
+    if not effort.lost:
+        return []
+    return [
+        f"{effort.lost} of {effort.processes} sending processes ended early, and their share was left out:"
+        " see what the system did to them, such as ending them for their memory, and send again"
+    ]
 
 
 def _finite(seen: Mapping[str, float]) -> dict[str, float]:
