@@ -118,7 +118,11 @@ def _put(made: Path, destination: Path) -> None:
         raise
     except OSError:  # a file system without hard links: the name is taken first
         os.close(os.open(destination, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        made.replace(destination)
+        try:
+            made.replace(destination)
+        except OSError:
+            destination.unlink()
+            raise
 
 
 def write(source: Source, out: BinaryIO, to: Form, options: Options | None = None) -> Account:

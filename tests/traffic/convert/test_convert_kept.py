@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autoglm_throttle.traffic.convert import Bodies, Fill, Form, Options, convert, open_source
+from autoglm_throttle.traffic.convert import Bodies, Fill, Form, Options, convert, kept_of, open_source
 from autoglm_throttle.traffic.convert.found import target_of
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record import End, Entry, Heading, open_recording
@@ -99,6 +99,20 @@ def test_what_no_recorder_keeps_is_left_out_of_a_recording_too(tmp_path: Path) -
     ]
 
 
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ({"headers": ["accept", "cookie", "no name", 7], "query": ["q", 7]}, (["accept"], ["q"])),
+        ({"headers": "accept"}, ([], [])),
+    ],
+)
+def test_what_a_recording_says_it_kept_is_judged(
+    tmp_path: Path, said: dict[str, object], kept: tuple[list[str], list[str]]
+) -> None:
+    assert kept_of(recording(tmp_path / "r.jsonl", ONE, redaction=said)) == kept
+    assert kept_of(browser(tmp_path / "a.har")) == ([], [])
+
+
 @pytest.mark.parametrize("end", [End("max_bytes", 7), End("max_s", 0), None])
 def test_the_end_and_the_share_of_a_recording_are_carried_over(tmp_path: Path, end: End | None) -> None:
     path = recording(tmp_path / "r.jsonl", ONE, end=end, sample=0.25, start="2026-01-02T03:04:05+00:00")
@@ -171,3 +185,16 @@ def test_a_file_that_appears_meanwhile_is_not_written_over(
         convert(source, out, Form.HAR)
     assert out.read_bytes() == before
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = open_source(recording(tmp_path / "r.jsonl", ONE))
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "hardlink_to", full)
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(TrafficError, match="cannot be written: No space left on device"):
+        convert(source, tmp_path / "out.gor", Form.GOR)
+    assert [one.name for one in tmp_path.iterdir()] == ["r.jsonl"]
