@@ -201,5 +201,7 @@ class Writer:
 def _size(item: Item) -> int:
     """Bytes that an item takes, about."""
     (_, target, fields), body = item[2], item[3][2]
-    values = sum(len(value) for _, value in fields)
-    return ITEM_BYTES + len(target) + values + (len(body) if body else 0)
+    size = ITEM_BYTES + len(target) + (len(body) if body else 0)
+    for _, value in fields:
+        size += len(value)
+    return size

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from autoglm_throttle.traffic.record import Recorder, RecorderMiddleware, open_recording
+from autoglm_throttle.traffic.record import recorder as recorders
 from autoglm_throttle.traffic.record import writer as writers
 from autoglm_throttle.traffic.record.store import Store
 from tests.traffic.record.recorded import ask, hello, scope
@@ -174,3 +176,27 @@ async def test_an_app_that_starts_while_another_ends_is_recorded(
     await ask(RecorderMiddleware(hello, recorder), scope())
     recorder.close()
     assert (recorder.file, recorder.counts.written) == (tmp_path / "a-2.jsonl", 1)
+
+
+async def test_in_virtual_time_the_end_is_waited_for_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hung: tuple[threading.Event, threading.Event]
+) -> None:
+    slept: list[float] = []
+
+    async def at_once(seconds: float) -> None:
+        slept.append(seconds)
+        hung[1].set()
+
+    recorder = Recorder(tmp_path / "a.jsonl")
+    recorder.enter("app")
+    monkeypatch.setattr(recorders, "TURN_S", 1000.0)
+    monkeypatch.setattr(anyio, "sleep", at_once)
+    await recorder.leave("app")
+    assert slept == [1000.0]
+    assert recorder.counts.ended == "closed"
+
+
+async def test_an_app_that_ends_without_a_recording(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "a.jsonl")
+    await recorder.leave("app")
+    assert (recorder.file, recorder.counts.ended) == (None, "closed")
