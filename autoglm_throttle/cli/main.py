@@ -56,6 +56,9 @@ COMMANDS: Final = (
     ),
 )
 
+COMPARE: Final = _later("load", "put two reports side by side", "autoglm_throttle.cli.lab.compare")
+"""What stands for ``load`` before the word ``compare``: it has options of its own."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
@@ -90,9 +93,11 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         prog="autoglm-throttle", description="Look at and try out the limits of a GPU service."
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    asked = next((word for word in arguments if not word.startswith("-")), None)
+    words = [word for word in arguments if not word.startswith("-")]
+    asked = words[0] if words else None
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in COMMANDS:
+    for row in COMMANDS:
+        command = COMPARE if words[:2] == [row.name, "compare"] == ["load", "compare"] else row
         own = commands.add_parser(
             command.name, help=command.help, description=command.help.capitalize() + "."
         )

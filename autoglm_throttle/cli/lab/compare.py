@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from autoglm_throttle.cli.lab.faults import Faults, Unusable
+from autoglm_throttle.cli.lab.faults import Faults, Unusable, guarded
 from autoglm_throttle.cli.lab.judging import is_json
 from autoglm_throttle.cli.output import FINE, write, write_json
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.report import Document, compare, comparison, loads
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``load compare``; its first word is ``compare`` itself."""
+    parser.usage = "autoglm-throttle load compare A B [--format text|json]"
+    parser.description = "Put two reports side by side."
+    parser.add_argument("words", metavar="A B", nargs="+", help="the JSON of two reports")
+    parser.add_argument("--format", metavar="text|json", help="of what is printed (default: text)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare two reports.
+
+    Returns:
+        0; 2 if they cannot be read.
+    """
+    return guarded("load", lambda: compare_files(args.words[1:], args.format))
 
 
 def compare_files(names: Sequence[str], form: str | None) -> int:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from autoglm_throttle.cli.output import aside
+from autoglm_throttle.model import ThrottleError
 from autoglm_throttle.traffic.errors import TrafficError
 
 USAGE: Final = 2
 """The exit status of what could not begin: wrong usage, a file, a connection."""
+
+INTERRUPTED: Final = 130
+"""The same after Ctrl-C, as shells say it."""
 
 T = TypeVar("T")
 
@@ -72,3 +78,33 @@ class Faults:
         """
         if self._found:
             raise Unusable(self._found)
+
+
+def guarded(name: str, work: Callable[[], int]) -> int:
+    """Do the work of a command; what keeps it from beginning is told and ends with 2.
+
+    So does what nobody expected, with its traceback: 1 would say that an objective failed.
+
+    Args:
+        name: of the command.
+        work: gives the exit status.
+    """
+    try:
+        return work()
+    except Unusable as error:
+        aside("".join(f"autoglm-throttle {name}: {fault}\n" for fault in error.faults))
+        return USAGE
+    except ThrottleError as error:
+        aside(f"autoglm-throttle {name}: {error}\n")
+        return USAGE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        raise
+    except (OSError, MemoryError) as error:
+        aside(f"autoglm-throttle {name}: {str(error) or 'out of memory'}\n")
+        return USAGE
+    except Exception:  # noqa: BLE001 - told in full
+        fault = f"autoglm-throttle {name}: this is a fault of autoglm-throttle itself; please report it\n"
+        aside(traceback.format_exc() + fault)
+        return USAGE

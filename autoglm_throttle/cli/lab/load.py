@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from autoglm_throttle.cli.lab import load_asked, load_run
 from autoglm_throttle.cli.lab.compare import compare_files
-from autoglm_throttle.cli.lab.faults import USAGE, Unusable
-from autoglm_throttle.cli.output import aside
-from autoglm_throttle.model import ThrottleError
-
-INTERRUPTED: Final = 130
+from autoglm_throttle.cli.lab.faults import Unusable, guarded
 
 SHAPES: Final = (
     "fixed:RATE:TIME                  one rate",
@@ -31,6 +26,14 @@ EXAMPLES: Final = """\
 shapes:
 {shapes}
   rates are requests/s; durations take ms, s or m
+
+objectives of --slo, with commas between them: METRIC[.PRIORITY][@SEGMENT] OP VALUE
+  mean, max, p50 .. p99.9          response time of the served, from the intended start: p99<500ms
+  service., first_byte., refusal.  before these: from the write; of the first byte; of refusals
+  error, limited, rejected, dropped, done, goodput
+                                   shares of the requests: error<0.5%, goodput.high>0.99
+  goodput.rps, rps                 per second: rps@2>=100/s
+  OP is < <= > or >=; SEGMENT is a name or number of the shape; values take us, ms, s, % or /s
 
 examples:
   autoglm-throttle load http://127.0.0.1:8000/v1/predict --shape fixed:100:30s
@@ -63,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Send a load, search a peak, or compare two reports.
+    """Send a load or search a peak.
 
     Returns:
         0 if all objectives hold, 1 if one failed, 2 if it could not begin, 3 if the run is not valid, 130
@@ -72,39 +75,9 @@ def run(args: argparse.Namespace) -> int:
     return guarded("load", lambda: _run(args))
 
 
-def guarded(name: str, work: Callable[[], int]) -> int:
-    """Do the work of a command; what keeps it from beginning is told and ends with 2.
-
-    So does what nobody expected, with its traceback: 1 would say that an objective failed.
-
-    Args:
-        name: of the command.
-        work: gives the exit status.
-    """
-    try:
-        return work()
-    except Unusable as error:
-        aside("".join(f"autoglm-throttle {name}: {fault}\n" for fault in error.faults))
-        return USAGE
-    except ThrottleError as error:
-        aside(f"autoglm-throttle {name}: {error}\n")
-        return USAGE
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:
-        raise
-    except (OSError, MemoryError) as error:
-        aside(f"autoglm-throttle {name}: {str(error) or 'out of memory'}\n")
-        return USAGE
-    except Exception:  # noqa: BLE001 - told in full
-        fault = f"autoglm-throttle {name}: this is a fault of autoglm-throttle itself; please report it\n"
-        aside(traceback.format_exc() + fault)
-        return USAGE
-
-
 def _run(args: argparse.Namespace) -> int:
     words: Sequence[str] = args.words
-    if words[0] == "compare":
+    if words[0] == "compare":  # after an option
         return compare_files(words[1:], args.format)
     if len(words) != 1:
         raise Unusable([f"URL: one service is loaded at a time, not {' '.join(words)}"])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from autoglm_throttle.cli.lab import converting
-from autoglm_throttle.cli.lab.load import guarded
+from autoglm_throttle.cli.lab.faults import guarded
 from autoglm_throttle.cli.output import FINE, PROBLEM_FOUND, write, write_json
 from autoglm_throttle.traffic.record import Info, check, info
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from autoglm_throttle.cli.lab import preview, replay_asked
+from autoglm_throttle.cli.lab.faults import guarded
 from autoglm_throttle.cli.lab.holding import holding
-from autoglm_throttle.cli.lab.load import guarded
 from autoglm_throttle.cli.lab.replay_asked import Asked
 from autoglm_throttle.cli.lab.running import carry_out
 from autoglm_throttle.cli.lab.telling import facts, tell

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,7 @@ from autoglm_throttle.traffic.arrivals import duration, number
 from autoglm_throttle.traffic.convert import Fill
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.replay import Cut
+from autoglm_throttle.traffic.report.schema import KIND
 from autoglm_throttle.traffic.watch import Look
 
 PLAYED: Final = (
@@ -37,6 +39,18 @@ PLAYED: Final = (
     ),
     Option("--check", "SHARE", "exit with 1 if more requests than this end otherwise than recorded"),
 )
+
+START_BYTES: Final = 4096
+"""Of a file tell what it is."""
+
+OTHERS: Final = {
+    rf'\A\{{\s*"schema": \d+,\s*"kind": "{KIND}"': "is a report and no recording: see load compare",
+    r'\A\s*\{(?=[^\n]*"method":)[^\n]*"url":\s*"https?:': (
+        "holds targets of vegeta, which have no times: give them some by"
+        " record convert FILE OUT.jsonl --from vegeta --shape SHAPE"
+    ),
+}
+"""What is easily taken for a recording: how it begins, and what to say."""
 
 OPTIONS: Final = (*PLAYED, *sending.FIELDS, *sending.EFFORT, *judging.OPTIONS, *watching.OPTIONS)
 
@@ -132,6 +146,11 @@ def _existing(name: str) -> Path:
     path = Path(name)
     if not path.is_file():
         raise TrafficError(f"there is no file {name}")
+    with path.open("rb") as file:
+        start = file.read(START_BYTES).decode("utf-8", "replace")
+    for mark, fault in OTHERS.items():
+        if re.search(mark, start):
+            raise TrafficError(f"{name} {fault}")
     return path
 
 

@@ -12,7 +12,10 @@ from autoglm_throttle.cli import main
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
-@pytest.mark.parametrize("words", ["load", "replay", "record", "record info", "record convert"])
+COMMANDS = ("load", "load compare", "replay", "record", "record info", "record convert")
+
+
+@pytest.mark.parametrize("words", COMMANDS)
 def test_help_is_as_agreed(
     words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.cli.lab import about, load_run
-from autoglm_throttle.cli.lab.load import guarded
+from autoglm_throttle.cli.lab.faults import guarded
 from autoglm_throttle.cli.lab.running import Display
 from autoglm_throttle.traffic.arrivals import Crowd, Users
 from autoglm_throttle.traffic.ending import Ending

@@ -282,6 +282,7 @@ def test_what_cannot_be_compared(run: Run, tmp_path: Path) -> None:
     assert "--format: 'xml'" in done.err
     assert "y.json: not a text" in run("load", "compare", "y.json", "y.json").err
     assert "takes the JSON of two reports" in run("load", "compare", "x.json").err
+    assert "takes the JSON of two reports" in run("load", "--format", "json", "compare", "x.json").err
     assert "one service is loaded at a time" in run("load", "http://a", "http://b").err
 
 

@@ -9,8 +9,10 @@ import pytest
 
 from autoglm_throttle.traffic.record import Entry
 from autoglm_throttle.traffic.record.heading import End, Heading
+from autoglm_throttle.traffic.report import dumps, make
 from tests.cli.lab.conftest import Run, Start
 from tests.servers.server import Server
+from tests.traffic.report.made_runs import FACTS, Sent, made
 
 SECRET = "planted-secret-planted-secret-0123456789"
 KEYS = ("--identity-header", "x-api-key", "--clients", "4")
@@ -279,3 +281,18 @@ def test_every_fault_of_a_conversion(run: Run, tmp_path: Path) -> None:
     assert "say what o is to be" in run("record", "convert", "r.jsonl", "o").err
     assert "1 requests have a body" in run("record", "convert", "r.jsonl", "o.gor").err
     assert not (tmp_path / "o.gor").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (dumps(make(made([Sent()]), FACTS)), "FILE: x.json is a report and no recording: see load compare"),
+        ('{"method": "GET", "url": "http://x/"}\n', "x.json holds targets of vegeta, which have no times"),
+        ('{"url":"https://x/","method":"POST"}', "record convert FILE OUT.jsonl --from vegeta --shape SHAPE"),
+    ],
+)
+def test_what_is_easily_taken_for_a_recording(text: str, fault: str, run: Run) -> None:
+    Path("x.json").write_text(text)
+    done = run("replay", "x.json", "http://127.0.0.1:9")
+    assert (done.status, done.out) == (2, "")
+    assert fault in done.err
