@@ -17,7 +17,7 @@ import pytest
 
 from autoglm_throttle.model import Policy
 from autoglm_throttle.settings import Settings
-from autoglm_throttle.traffic.demo import add_arguments, run
+from autoglm_throttle.traffic.demo import add_arguments, command, run
 from autoglm_throttle.traffic.demo import store as demo_store
 from autoglm_throttle.traffic.demo.child import Child
 from autoglm_throttle.traffic.demo.command import SERVER, _Performance
@@ -106,6 +106,18 @@ def test_what_cannot_begin_is_said_and_is_exit_2(tmp_path: Path, capsys: pytest.
     assert "page.html cannot be written" in capsys.readouterr().err
 
 
+def test_a_missing_server_is_said_before_anything_is_started(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(command, "find_spec", lambda name: None if name == "uvicorn" else name)
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    assert run(parser.parse_args(["--report", str(tmp_path / "page.html")])) == 2
+    told = capsys.readouterr()
+    assert (told.out, told.err.startswith("autoglm-throttle demo: this needs uvicorn: ")) == ("", True)
+    assert "uvicorn>=" in told.err
+
+
 def test_a_page_that_can_no_longer_be_written_does_not_hide_what_happened(tmp_path: Path) -> None:
     with demo_store.DemoStore() as store:
         played = _Performance(phases(5.0), Policy.FIXED, store, tmp_path / "gone" / "page.html")
@@ -192,7 +204,7 @@ def test_a_killed_parent_leaves_no_child_behind() -> None:
 
 COMMAND = """
 import argparse, sys
-from autoglm_throttle.traffic.demo import add_arguments, run
+from autoglm_throttle.traffic.demo import add_arguments, command, run
 from autoglm_throttle.traffic.demo import store as demo_store
 parser = argparse.ArgumentParser()
 add_arguments(parser)

@@ -8,11 +8,13 @@ import math
 import signal
 import sys
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
 
 from autoglm_throttle.model import Policy
 from autoglm_throttle.settings import Settings
+from autoglm_throttle.settings.installing import how_to_install
 from autoglm_throttle.traffic.arrivals import duration
 from autoglm_throttle.traffic.demo import final_page, screen, story
 from autoglm_throttle.traffic.demo.child import Child
@@ -79,6 +81,7 @@ def run(args: argparse.Namespace) -> int:
         2 if it cannot begin; 130 after Ctrl-C.
     """
     try:
+        _check_server()
         final_page.check(args.report)
         with DemoStore() as store:
             return _Performance(_scenario(args), Policy(args.policy), store, args.report).run(sys.stdout)
@@ -87,6 +90,16 @@ def run(args: argparse.Namespace) -> int:
         return USAGE
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _check_server() -> None:
+    """The service is another process, which could only die of what is missing.
+
+    Raises:
+        TrafficError: uvicorn is not installed.
+    """
+    if find_spec("uvicorn") is None:
+        raise TrafficError(f"this needs uvicorn: {how_to_install('traffic')}")
 
 
 @dataclass(frozen=True, slots=True)
