@@ -388,3 +388,9 @@ def test_kinds_of_requests_tell_their_first_byte() -> None:
     part = MADE_UP["requests"][0]
     heads = table(read(changed(requests=[part, part])), "Kinds of requests")[0]
     assert heads[-1] == "first byte p99"
+
+
+def test_one_error_is_one_request() -> None:
+    classes = {name: int(name == "timeout") for name in MADE_UP["totals"]["classes"]}
+    page = read(changed(totals__classes=classes))
+    assert "1 request" in texts(page, ".//dl[@class='figures']/div/dd")

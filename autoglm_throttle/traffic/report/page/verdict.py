@@ -73,7 +73,7 @@ def _figures(document: Document) -> Iterator[Markup]:
             units.share(refused / sent if sent else None),
             f"{units.count(refused)} told when to come back",
         ),
-        ("Errors", units.share(totals["error_ratio"]), f"{units.count(_errors(document))} requests"),
+        ("Errors", units.share(totals["error_ratio"]), units.many(_errors(document), "request")),
         (
             "p99 of the served",
             units.seconds(totals["response"]["p99_s"]),
