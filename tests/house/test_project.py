@@ -43,7 +43,7 @@ def bounds() -> Iterator[tuple[str, str]]:
     """What a user's installer may choose, and the lowest of it."""
     extras = (each for name, extra in EXTRAS.items() if name != "all" for each in extra)
     for requirement in {*REQUIRED, *extras}:
-        yield named(requirement), requirement.partition(">=")[2]
+        yield named(requirement), requirement.partition(">=")[2].partition(";")[0]
 
 
 def test_the_changelog_has_a_section_for_the_version() -> None:

@@ -27,12 +27,13 @@ def judged(scope: Mapping[str, Any], status: int, fields: Iterable[Sequence[byte
     if not isinstance(marker, dict) or not marker:
         return NOT_JUDGED
     verdicts = [verdict for verdict in marker.values() if verdict is not None]
+    degraded = status < 300 and any(name.lower() == DEGRADED for name, _ in fields)
     if not verdicts:
-        return ("", "", "exempt", "ok")
+        return ("", "", "degraded" if degraded else "exempt", "ok")
     verdict = next((one for one in verdicts if not one.admitted), verdicts[0])
     reason = verdict.decision.reason
     decision: str = decision_name(reason)
-    if not verdict.admitted and status < 300 and any(name.lower() == DEGRADED for name, _ in fields):
+    if degraded:
         decision = "degraded"
     return (verdict.demand.user, verdict.demand.priority.label, decision, reason.value)
 

@@ -233,6 +233,21 @@ async def test_a_refusal_that_a_fallback_answered_is_degraded(tmp_path: Path) ->
     assert [entry.decision for entry in kept(recording)] == ["admitted", "degraded"]
 
 
+async def test_an_answer_that_the_app_says_is_degraded_is(tmp_path: Path) -> None:
+    async def less(asked: Any, receive: Any, send: Any) -> None:
+        async def other(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [(b"X-Degraded", b"stale")]}
+            await send(message)
+
+        await hello(asked, receive, other)
+
+    recording = recorder(tmp_path)
+    throttled = ThrottleMiddleware(less, throttle=Throttle(Settings(gpu="none")))
+    await ask(RecorderMiddleware(throttled, recording), scope())
+    assert [entry.decision for entry in kept(recording)] == ["degraded"]
+
+
 async def test_the_strictest_of_several_throttles_is_told(tmp_path: Path) -> None:
     inner = ThrottleMiddleware(hello, throttle=Throttle(Settings(user_limit="1/minute", gpu="none")))
     outer = ThrottleMiddleware(inner, throttle=Throttle(Settings(gpu="none")))
