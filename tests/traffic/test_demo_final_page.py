@@ -68,7 +68,7 @@ def test_the_page_says_what_was_played_and_shows_factor_and_gpu() -> None:
     assert texts(page, "body/main/header/h1") == [f"Policy tiers: {short.title}"]
     said = texts(page, "body/main/header/p")[0]
     assert said.startswith("calm 86/s for 0.72 s, 0.86x 146/s for 0.9 s, ")
-    assert said.endswith("arrivals uniform")
+    assert said.endswith("arrivals uniform; open loop")
     assert texts(page, "body/main/section/p") == ["Passedall objectives hold"]
     assert texts(page, "body/main/p") == ["All was well."]
     titles = texts(page, ".//figure/figcaption/h3")
@@ -81,7 +81,9 @@ def test_the_page_says_what_was_played_and_shows_factor_and_gpu() -> None:
 def test_what_was_not_as_it_should_be_comes_first() -> None:
     short = scenario.phases(6.0)
     failed = final_page.page(short, Policy.FIXED, played(short, Ending.TIMEOUT), [], [])
-    assert texts(failed, "body/main/section/p") == ["Faileddone>=100%, error<=0%"]
+    assert texts(failed, "body/main/section/p") == [
+        "Faileddone>=100%, error<=0%; nothing was served: timeout"
+    ]
     lost = final_page.page(short, Policy.FIXED, played(short), [], ["the process of the service ended"])
     assert texts(lost, "body/main/section/p") == ["Not validthe process of the service ended"]
 
@@ -90,5 +92,5 @@ def test_a_trace_is_named_as_such(tmp_path: Path) -> None:
     film = scenario.traced(written(tmp_path / "made.csv", synthetic()), 30.0, None)
     result = replace(played(film), watched=())
     page = final_page.page(film, Policy.ADAPTIVE, result, [], [])
-    assert texts(page, "body/main/header/p")[0].endswith("arrivals of the trace")
+    assert texts(page, "body/main/header/p")[0].endswith("arrivals of the trace; open loop")
     assert "Throttle and GPU" not in texts(page, ".//figure/figcaption/h3")

@@ -48,6 +48,12 @@ def test_the_tolerance_decides_how_long_it_takes() -> None:
     assert fine.text == f"the objectives hold at {fine.holds_rps:g}/s and fail at {fine.fails_rps:g}/s"
 
 
+def test_rates_of_three_digits_end_the_search() -> None:
+    peak = find_peak(lambda rate: HOLDS if rate <= 100 else FAILS, 100, 101, tolerance=0.001)
+    assert [trial.rate_rps for trial in peak.trials] == [100, 101]
+    assert (peak.holds_rps, peak.fails_rps) == (100, 101)
+
+
 def test_even_the_least_rate_may_fail() -> None:
     peak = find_peak(lambda rate: FAILS, 10, 1000)
     assert peak.trials == (Trial(10, FAILS),)
