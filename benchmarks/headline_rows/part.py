@@ -12,7 +12,7 @@ from benchmarks.headline_rows.judgement import TOP
 SHOWN = ("headroom", "pressure")
 """Variants with a table; of the third the counts are checked, and nothing is compared."""
 
-COLUMNS = ("mean", "p50", "p95", "p99", "errors", "refused", "served/s", "answered", "")
+COLUMNS = ("mean", "p50", "p95", "p99", "errors", "refused", "served/s", "in 500 ms", "answered", "")
 TIMES = ("mean_s", "p50_s", "p95_s", "p99_s")
 
 
@@ -46,7 +46,7 @@ def _body(level: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     if level in PUBLISHED:
         known = PUBLISHED[level]
         cells = (f"{known.mean_ms:g} ms", "", "", "", f"{known.error_ratio:.1%}", f"{known.triggers} times")
-        yield _cells("published", *cells, "", "", "")
+        yield _cells("published", *cells, "", "", "", "")
     last = ""
     for row in rows:
         variant = row["case"].partition("/")[0]
@@ -65,6 +65,7 @@ def _figures(row: Mapping[str, Any]) -> Iterator[str]:
     yield f"{row['errors'] / row['planned']:.1%}"
     yield f"{refused / row['planned']:.1%}"
     yield f"{row['served_rps']:.0f}"
+    yield f"{row['goodput_rps']:.0f}/s"
     yield f"{row['done_ratio']:.1%}"
     yield row["outcome"]
 

@@ -35,7 +35,7 @@ def test_each_level_has_a_table_with_the_published_figures_first() -> None:
 
 def test_rows_of_the_nominal_rates_are_no_comparison() -> None:
     rows = [cells(row) for row in part.headline_part(kept()).splitlines() if row.startswith("| ")]
-    assert all(len(row) == 10 for row in rows)
+    assert all(len(row) == 11 for row in rows)
     assert not any("1000/500/100" in row[0] for row in rows)
 
 
@@ -50,5 +50,5 @@ def test_the_summary_shows_the_control_and_who_was_pressed() -> None:
     ]
     bare = rows[1]
     assert bare[4] == "2000 ms"
-    assert bare[9] == "fail"
+    assert bare[10] == "fail"
     assert "5000/s" in part.hold_part(found)
