@@ -61,11 +61,10 @@ def slowapi(sim: SimGpu, limit_rps: int) -> FastAPI:
     handler: Any = _rate_limit_exceeded_handler
     app.add_exception_handler(RateLimitExceeded, handler)
 
-    @app.post(PATH)
-    @limiter.limit(f"{limit_rps}/second")
     async def generate(request: Request, asked: Asked) -> Answered:  # noqa: ARG001 - slowapi asks for it
         return await work(desk, asked)
 
+    app.post(PATH)(limiter.limit(f"{limit_rps}/second")(generate))
     return app
 
 
