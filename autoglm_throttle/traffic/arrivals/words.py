@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from autoglm_throttle.traffic.errors import TrafficError
 
+UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "": 1.0}
+"""Suffix of a duration -> seconds; the first that fits counts."""
+
 
 def number(word: str) -> float:
     """A plain number.
@@ -23,13 +26,11 @@ def duration(word: str) -> float:
     Raises:
         TrafficError: not a duration.
     """
-    for unit, seconds in (("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("", 1.0)):
-        if word.endswith(unit):
-            try:
-                return float(word.removesuffix(unit)) * seconds
-            except ValueError:
-                break
-    raise TrafficError(f"{word!r} is no duration: a number with ms, s or m, such as 500ms")
+    unit = next(unit for unit in UNITS if word.endswith(unit))
+    try:
+        return float(word.removesuffix(unit)) * UNITS[unit]
+    except ValueError:
+        raise TrafficError(f"{word!r} is no duration: a number with ms, s or m, such as 500ms") from None
 
 
 def whole(what: str, word: str, least: int, most: int) -> int:
