@@ -71,7 +71,7 @@ def _document(found: Info) -> dict[str, Any]:
     heading, end = found.heading, found.end
     return {
         "start": heading.start,
-        "library": heading.library,
+        "library": heading.made_by,
         "sample": heading.sample,
         "redaction": dict(heading.redaction),
         "requests": found.entries,

@@ -188,7 +188,7 @@ class _Conversion:
         if not self._source.whole:
             return heading
         redaction = dict(heading.redaction) | {"body": self._options.keep.value}
-        return replace(heading, library=__version__, redaction=redaction)
+        return replace(heading, made_by=__version__, redaction=redaction)
 
     def jsonl(self, entry: Entry, _: int) -> bytes:
         kept = self._kept(entry)

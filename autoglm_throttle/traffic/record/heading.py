@@ -19,7 +19,7 @@ class Heading:
 
     start: str = ""
     """When the recording began: ISO 8601 in UTC; empty where the line is missing."""
-    library: str = ""
+    made_by: str = ""
     """Version that wrote it."""
     redaction: Mapping[str, Any] = field(default_factory=dict)
     """What was left standing: ``headers``, ``query``, ``paths`` (masked), ``body``, and whose ``key`` the
@@ -33,7 +33,7 @@ class Heading:
             "v": VERSION,
             "kind": KIND,
             "start": self.start,
-            "library": self.library,
+            "library": self.made_by,
             "redaction": dict(self.redaction),
             "sample": self.sample,
         }
@@ -45,7 +45,7 @@ class Heading:
         redaction, sample = found.get("redaction"), found.get("sample")
         return cls(
             start=_shown(found.get("start")),
-            library=_shown(found.get("library")),
+            made_by=_shown(found.get("library")),
             redaction=redaction if isinstance(redaction, dict) else {},
             sample=float(sample) if isinstance(sample, (int, float)) and 0.0 <= sample <= 1.0 else 1.0,
         )

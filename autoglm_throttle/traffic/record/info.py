@@ -55,7 +55,7 @@ class Info:
 
     def _lines(self) -> Iterator[str]:
         heading = self.heading
-        yield f"began      {heading.start or 'not said'}, by version {heading.library or 'not said'}"
+        yield f"began      {heading.start or 'not said'}, by version {heading.made_by or 'not said'}"
         yield f"requests   {self.entries} in {self.span_s:.1f} s: {self.rps:.2f}/s, at most {self.busiest}/s"
         yield f"clients    {self.clients}, of a sample of {heading.sample:g}"
         yield f"bodies     {self.bodies_bytes} bytes"

@@ -319,4 +319,4 @@ class Recorder:
     def _heading(self) -> Heading:
         described = self.redaction.described() | {"body": self.body, "key": self._key}
         start = datetime.now(UTC).isoformat(timespec="microseconds")
-        return Heading(start=start, library=__version__, redaction=described, sample=self.sample)
+        return Heading(start=start, made_by=__version__, redaction=described, sample=self.sample)

@@ -19,7 +19,7 @@ KEYS = ("--identity-header", "x-api-key", "--clients", "4")
 
 
 def recording(path: Path, *entries: Entry) -> Path:
-    lines = [Heading(start="2026-11-22T00:00:00+00:00", library="0").to_line()]
+    lines = [Heading(start="2026-11-22T00:00:00+00:00", made_by="0").to_line()]
     lines += [entry.to_line() for entry in entries] + [End("closed", 0).to_line()]
     path.write_text("\n".join(lines) + "\n")
     return path

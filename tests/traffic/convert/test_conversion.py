@@ -80,7 +80,7 @@ def entries(draw: st.DrawFn) -> list[Entry]:
 
 
 def stored(path: Path, found: list[Entry], start: str = START) -> Path:
-    lines = [Heading(start=start, library="0").to_line(), *(one.to_line() for one in found)]
+    lines = [Heading(start=start, made_by="0").to_line(), *(one.to_line() for one in found)]
     path.write_text("\n".join([*lines, End("closed", 0).to_line(), ""]))
     return path
 

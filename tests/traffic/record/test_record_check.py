@@ -20,7 +20,9 @@ from autoglm_throttle.traffic.record import End, Entry, Heading, check, info
 from autoglm_throttle.traffic.record.checking import RANDOM_AT_LEAST, _random
 
 HEADING = Heading(
-    start="2026-01-01T00:00:00+00:00", library="0.1.0", redaction={"body": "hash", "headers": ["accept"]}
+    start="2026-01-01T00:00:00+00:00",
+    made_by="0.1.0",
+    redaction={"body": "hash", "headers": ["accept"]},
 )
 
 PLAIN: dict[str, Any] = {"t_s": 0.0, "id": 0, "method": "GET", "target": "/a", "client": "0123456789abcdef"}

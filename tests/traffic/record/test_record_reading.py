@@ -19,7 +19,7 @@ from autoglm_throttle.traffic.record import End, Entry, Heading, open_recording
 from autoglm_throttle.traffic.record.entry import LINE_AT_MOST
 from autoglm_throttle.traffic.record.reading import FAULTS_SHOWN
 
-HEADING = Heading(start="2026-01-01T00:00:00+00:00", library="0.1.0", redaction={"body": "hash"}, sample=0.5)
+HEADING = Heading(start="2026-01-01T00:00:00+00:00", made_by="0.1.0", redaction={"body": "hash"}, sample=0.5)
 
 
 def entry(t_s: float, number: int = 0, ms: float = 0.0) -> Entry:
