@@ -13,7 +13,7 @@ class Held:
     """What was asked for while it could not be done at once."""
 
     def __init__(self) -> None:
-        self.pressed = False
+        self.pressed: bool = False
         """Whether somebody asked to stop while nobody was sending."""
 
     def press(self) -> None:
