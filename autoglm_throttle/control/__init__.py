@@ -1,1 +1,1 @@
-"""What follows from what the GPUs say."""
+"""Control: turns GPU telemetry into refill rates and memory quotas."""

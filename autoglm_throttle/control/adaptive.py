@@ -1,8 +1,8 @@
-"""Policy ``adaptive``: the tier table made stable.
+"""Policy ``adaptive``: the tier table, stabilized by the concurrency limiter.
 
-The table acts only if the gate itself has seen requests wait or go away in vain, and never below
-what the service completes. So a GPU that is busy with full batches is not cut, and a cut does not
-empty the GPU that it should protect.
+The table acts only while the limiter reports queued or rejected requests, and never cuts the rates
+below the measured throughput. So a GPU that is busy with full batches keeps its rates, and a cut
+does not empty the GPU that it should protect.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from autoglm_throttle.model import Evidence, GpuView, Regime, Telemetry, Why, Wo
 
 
 class AdaptiveController:
-    """Strikes only while the gate confirms; a budget for all classes while it cuts or holds.
+    """Strikes only while the limiter confirms overload; one budget for all classes while it cuts or holds.
 
-    Refusals of the rate buckets and of the budget never confirm: a version in which they did
-    kept a cut in force by its own refusals after the GPU had hung for some seconds.
+    Rejections of the token buckets and of the budget never confirm. A version in which they did kept a
+    cut in force by its own rejections after the GPU had hung for some seconds.
 
     Args:
-        rules: nominal rates, bands and factors, headroom, and how late samples are dealt with.
+        rules: nominal rates, bands and factors, headroom, and the handling of late samples.
         now: monotonic seconds.
     """
 
@@ -40,7 +40,7 @@ class AdaptiveController:
         self._why = Why.CALM
         self._confirmed = False
         self._full = 0.0
-        # What the gate has said with views that were no new sample; its word comes only once.
+        # Confirmations that came with views without a new sample: the limiter reports each only once.
         self._untold = False
         self._regime = self._publish(now, since_s=now)
 
@@ -50,11 +50,11 @@ class AdaptiveController:
         return self._listener.pressure
 
     def serves(self, now: float) -> bool:
-        """Whether any card is left that does not hang, by telemetry that can still be believed."""
+        """Whether at least one device is not stalled, by telemetry that is not too old."""
         return self._listener.serves(now)
 
     def started(self, now: float) -> None:
-        """Wait anew for the first sample."""
+        """Restart the wait for the first sample."""
         self._listener.started(now)
         self._literal.started(now)
 
@@ -77,25 +77,25 @@ class AdaptiveController:
         return self._publish(now)
 
     def regime(self, now: float, evidence: Evidence | None = None) -> Regime:
-        """The Regime in force. It is valid until its ``until_s``, so that is when to ask again."""
+        """Return the ControlState in force, valid until its ``valid_until_s``."""
         if evidence is not None:
             self._full = fullness(evidence)
         return self._publish(now)
 
     def silent(self, now: float) -> Regime:
-        """Nothing to listen to: the gate alone."""
+        """Continue without any source of samples: only the concurrency limit acts."""
         self._listener.silent()
         self._literal.silent(now)
         return self._publish(now)
 
     def gone(self, now: float) -> Regime:
-        """Blind at once: the gate alone."""
+        """Count telemetry as blind at once: only the concurrency limit acts."""
         self._listener.gone()
         self._literal.gone(now)
         return self._publish(now)
 
     def _share(self, processes: int) -> None:
-        """Go by this process's part of the nominal rates: what the gate tells is of this process alone."""
+        """Use this process's part of the nominal rates: the limiter's report covers this process alone."""
         high, mid, low = (rate / processes for rate in self._rules.rates)
         self._rates = (high, mid, low)
         self._nominal_rps = high + mid + low
@@ -104,6 +104,7 @@ class AdaptiveController:
         rules, listener = self._rules, self._listener
         confirmed = (self._confirmed or self._untold) and not listener.effect.excuses(listener.signal)
         self._untold = False
+        # Underfed or stalled devices read hot without load: no strike then.
         self._strikes = self._strikes + 1 if confirmed and signal_pct > rules.table.edge_pct else 0
         self._calm = 0 if confirmed else self._calm + 1
         if self._strikes >= rules.hysteresis.samples and listener.trusts:
@@ -123,7 +124,8 @@ class AdaptiveController:
         self._ceilings = (left, left, left)
 
     def _hold(self, service_rps: float | None, now: float) -> None:
-        """Lift the budget and each ceiling to what the service completes, and some headroom."""
+        """Raise the budget and each ceiling to the measured service rate times the headroom."""
+        # Until a request has ended the service rate is unknown: assume 1 per second.
         least_rps = self._rules.headroom * (service_rps or 1.0)
         most_rps = self._listener.capacity(now) * self._nominal_rps
         self._budget_rps = min(most_rps, max(self._budget_rps, least_rps))
@@ -165,7 +167,7 @@ class AdaptiveController:
         return self._regime
 
     def _load(self, state: Telemetry) -> float:
-        """What the GPU says if the gate confirms it, else the lesser of the GPU's and the gate's word."""
+        """Load of the GPU if the limiter confirms it, else the lesser of GPU load and occupancy."""
         told = self._listener.load(state)
         if told is None:
             return self._full

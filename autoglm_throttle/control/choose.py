@@ -1,4 +1,4 @@
-"""Which controller a policy is."""
+"""Selects the controller of a policy."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ _MAKERS: Final[Mapping[Policy, Callable[[ControlRules, float], Controller]]] = {
 
 
 def controller(rules: ControlRules, now: float) -> Controller:
-    """The controller of ``rules.policy``; telemetry counts as starting at ``now``, monotonic seconds."""
+    """Build the controller of ``rules.policy``; telemetry counts as starting at ``now``, in monotonic s."""
     return _MAKERS[rules.policy](rules, now)

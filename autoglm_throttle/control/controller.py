@@ -1,4 +1,4 @@
-"""What decides how much of the nominal rates may be refilled, and the figures by which it does."""
+"""The protocol of a controller: it decides the share of the nominal rates that may be refilled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autoglm_throttle.model import Evidence, GpuView, Policy, Regime, Signal, Wo
 
 
 class Controller(Protocol):
-    """One policy at work. All times are monotonic seconds."""
+    """Decides the ControlState under one policy. All times are monotonic seconds."""
 
     @property
     def pressure(self) -> Pressure:
@@ -20,69 +20,71 @@ class Controller(Protocol):
         ...
 
     def serves(self, now: float, /) -> bool:
-        """Whether any card is left that does not hang, by telemetry that can still be believed.
+        """Whether at least one device is not stalled, by telemetry that is not too old.
 
-        The same under every policy, whatever becomes of the rates; True where no card is looked at.
+        The same under every policy, whether or not it changes the rates; True where no device is monitored.
         """
         ...
 
     def started(self, now: float, /) -> None:
-        """The reading of samples begins: from now on the first one is due."""
+        """Begin to expect samples: the first one is due from now on."""
         ...
 
     def observe(self, view: GpuView, evidence: Evidence, work: Work, now: float, /) -> Regime:
-        """Take in a new view of the GPUs, with the gate's word and what our requests tell at this moment."""
+        """Process a new view of the GPUs with the limiter's report and the service's own statistics."""
         ...
 
     def regime(self, now: float, evidence: Evidence | None = None, /) -> Regime:
-        """The Regime in force, its age considered. It is valid until its ``until_s``.
+        """Return the ControlState in force, with its age considered; valid until its ``valid_until_s``.
 
-        With ``evidence`` the load is told as of now; only ``in_flight`` and ``limit`` are read.
+        With a ``report`` the load is that of now; only ``in_flight`` and ``limit`` are read.
         """
         ...
 
     def silent(self, now: float, /) -> Regime:
-        """No source of samples exists: none is expected any more."""
+        """Stop expecting samples: no source exists."""
         ...
 
     def gone(self, now: float, /) -> Regime:
-        """The source will not give another sample: blind from now on."""
+        """Count telemetry as blind from now on: the source will not deliver another sample."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Hysteresis:
-    """How the table is entered and left. The defaults are the founding figures, taken literally."""
+    """Conditions to enter and leave the table. The defaults are the founding figures."""
 
     samples: int = 3
-    """New samples in a row above the lowest edge before the table acts."""
+    """Consecutive new samples above the lowest edge before the table acts."""
     release_samples: int = 1
-    """New samples in a row that must ask for a higher factor before it rises; only policy ``tiers``."""
+    """Consecutive new samples that must allow a higher factor before it rises; only policy ``tiers``."""
     release_margin_pct: float = 0.0
-    """Percent by which the signal must be below an edge on the way back; only policy ``tiers``."""
+    """Percentage points by which the signal must be below an edge on the way back; only policy ``tiers``."""
     recovery_step: float = 1.0
-    """Most that the factor rises at one sample, 0..1; only policy ``tiers``."""
+    """Maximum rise of the factor at one sample, 0..1; only policy ``tiers``."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlRules:
-    """Everything that a controller is told once."""
+    """Parameters of a controller."""
 
     policy: Policy
     rates: tuple[float, float, float]
-    """Nominal requests per second for high, mid and low that this process may let in, each > 0."""
+    """Nominal requests per second for high, mid and low that this process may admit, each > 0."""
     table: TierTable
     hysteresis: Hysteresis
     staleness: Staleness
     signal: Signal = Signal.AUTO
-    """What the bands of the table are laid on, as stated."""
+    """Signal that the bands of the table apply to, as configured."""
     targets: Targets = field(default_factory=Targets)
-    """What the terms of the pressure are measured against."""
+    """Targets of the terms of the pressure."""
     pressure_terms: tuple[str, ...] = USUAL_TERMS
-    """The terms that the pressure is made of."""
+    """Terms that count for the pressure."""
     headroom: float = 1.15
-    """Policy ``adaptive`` cuts no deeper than the measured service rate times this, so that the gate
-    stays informed. From simulation: goodput stayed within 1 % of the gate's alone."""
+    """Policy ``adaptive`` cuts no deeper than the measured service rate times this, so that the limiter
+    keeps measuring. From simulation: goodput stayed within 1 % of the concurrency limit alone.
+    """
     release_samples: int = 2
-    """Policy ``adaptive`` releases after so many samples at which the gate confirmed nothing. From
-    simulation: safe because the gate stands behind."""
+    """Consecutive samples without confirmed overload before ``adaptive`` releases. From simulation: safe,
+    because the concurrency limit still acts.
+    """

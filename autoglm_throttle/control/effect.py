@@ -1,4 +1,4 @@
-"""What the verdicts on the cards mean for how much may come in."""
+"""Derives the effect of GPU verdicts on the admitted share."""
 
 from __future__ import annotations
 
@@ -8,27 +8,28 @@ from typing import Final, NamedTuple
 from autoglm_throttle.model import Finding, GpuView, Signal, Why
 
 DEGRADED_FACTOR: Final = 0.7
-"""Share left to a card from which far less comes out than before: the mildest tier of the founding table."""
+"""Share left to a degraded device, far below its baseline in throughput: the mildest default tier."""
 
 _LEFT: Final = {Finding.STALLED: 0.0, Finding.DEGRADED: DEGRADED_FACTOR}
 _NO_LOAD: Final = frozenset({Finding.IDLE, Finding.WORKING, Finding.LOST})
 
 
 class Effect(NamedTuple):
-    """What the controller makes of the verdicts of one view."""
+    """Effect of the verdicts of one view on the controller."""
 
     factor: float = 1.0
-    """0..1, the most that policy ``tiers`` lets in: 0 for a stalled card and 0.7 for a degraded one, each
-    card counted by its weight."""
+    """0..1, the maximum that policy ``tiers`` admits: 0 for a stalled device and 0.7 for a degraded one,
+    each device counted by its weight.
+    """
     why: Why | None = None
-    """The worse of the two findings behind a factor below 1."""
+    """The worse of the two conditions behind a factor below 1."""
     stalled: bool = False
-    """Whether no usable card is left that does anything."""
+    """Whether every usable device is stalled."""
     underfed: bool = False
-    """Whether every busy card is underfed, so that its utilization is no reason to send anybody away."""
+    """Whether every busy device is underfed, so that its utilization is no reason to reject requests."""
 
     def excuses(self, signal: Signal) -> bool:
-        """Whether a hot signal is none of load, so that policy ``adaptive`` does not strike."""
+        """Whether a high signal is not caused by load, so that policy ``adaptive`` does not strike."""
         return self.stalled or (self.underfed and signal is Signal.UTILIZATION)
 
 
@@ -36,7 +37,7 @@ NO_EFFECT: Final = Effect()
 
 
 def effect(view: GpuView) -> Effect:
-    """Weigh the verdicts of all usable cards; without verdicts there is no effect."""
+    """Combine the verdicts of all usable devices; without verdicts there is no effect."""
     found = [
         (verdict.finding, view.weights.get(key, 1.0))
         for key, verdict in view.verdicts.items()

@@ -1,12 +1,12 @@
-"""The 95th percentile of lately finished requests, read off a histogram that only grows.
+"""Computes the 95th percentile of recently finished requests from a histogram that only grows.
 
-The histogram is looked at from time to time. The difference of two looks is the histogram of what
-has finished between them, so no single duration is kept.
+The histogram is sampled from time to time. The difference of two snapshots is the histogram of the
+requests that finished between them, so no single duration is stored.
 
-How exact it is: of n durations the one of rank ceil(0.95 n) lies in the same bucket as the result, so
-the error is smaller than the width of that bucket. Within a bucket durations are taken to be spread
-evenly. Of those above the last edge nothing is known but that they are: then the result is the last
-edge, which is too low by an unknown amount.
+Accuracy: of n durations the one of rank ceil(0.95 n) lies in the same bucket as the result, so the
+error is smaller than the width of that bucket. Within a bucket durations are taken to be spread
+evenly. Durations above the last edge have no upper bound: then the result is the last edge, which is
+too low by an unknown amount.
 """
 
 from __future__ import annotations
@@ -16,20 +16,22 @@ from collections import deque
 from collections.abc import Sequence
 
 ENOUGH = 20
-"""Finished requests that a percentile is made of at least: of fewer the 95th is just the slowest one."""
+"""Minimum of finished requests for a percentile: of fewer the 95th is just the slowest one."""
 
 FORGET_S = 30.0
-"""Without a finished request for so long nothing is known any more, as long as until telemetry is blind.
-Otherwise a slow past would shut the door, and behind a shut door no request could ever disprove it."""
+"""Seconds without a finished request after which the percentile is unknown, as long as until telemetry
+is blind. Otherwise a slow past would reject all requests, and without requests nothing could disprove it.
+"""
 
 
 REMEMBER_S = 600.0
-"""For so long a service that has met its objective is believed to be able to; chosen, well above the length
-of an overload that somebody would leave to a throttle."""
+"""Time for which an SLO once met counts as reachable; chosen, well above the length of an overload that
+is left to a throttle.
+"""
 
 
 class P95:
-    """Of the newest 20 or more finished requests: as few as the looks allow.
+    """Tracks the 95th percentile of the newest 20 or more finished requests, as few as the snapshots allow.
 
     Args:
         edges_s: rising upper edges of the buckets, in seconds; an edge belongs to the bucket below it,
@@ -45,17 +47,18 @@ class P95:
         self._value_s: float | None = None
 
     def update(self, counts: Sequence[int], now: float) -> float | None:
-        """Look again, and tell the percentile.
+        """Add a snapshot and return the percentile.
 
         Args:
             counts: requests that have finished since the start, by bucket, one more than there are edges;
-                fewer in any of them than at the last look mean that counting began anew.
+                a smaller count than in the last snapshot means that counting began anew.
             now: monotonic seconds.
 
         Returns:
-            Seconds; None before 20 have finished, and after 30 s in which none has.
+            Seconds; None before 20 have finished, and after 30 s without a finished request.
         """
         look = tuple(counts)
+        # Counts shrink when counting began anew, for example in a fork.
         if any(count < seen for count, seen in zip(look, self._looks[-1], strict=True)):
             self._begin_at((0,) * len(look))
         if look != self._looks[-1]:
@@ -79,11 +82,11 @@ class P95:
 
 
 class Reach:
-    """Whether an objective can be met at all, where no gate knows how long an unloaded answer takes.
+    """Whether an objective can be met at all, where no limiter knows the latency without load.
 
     An objective that was not met once in ten minutes says nothing about load: the default of 2 s is out of
-    reach for answers that are streamed for longer. Taken for load it would shut the door, open it when the
-    past is forgotten, and shut it again.
+    reach for responses that are streamed for longer. Taken for load it would reject all requests, admit
+    them again when the percentile expires, and reject them again.
     """
 
     __slots__ = ("_met_s",)
@@ -92,10 +95,10 @@ class Reach:
         self._met_s = -math.inf
 
     def update(self, p95_s: float | None, slo_s: float, now: float) -> bool:
-        """Look again; False while the objective has not been met for ten minutes, or yet.
+        """Update and return the reachability: True for ten minutes after the objective was last met.
 
         Args:
-            p95_s: 95th percentile of lately finished requests; None: not known.
+            p95_s: 95th percentile of recently finished requests; None: not known.
             slo_s: the objective.
             now: monotonic seconds.
         """
@@ -105,7 +108,8 @@ class Reach:
 
 
 def _percentile(counts: Sequence[int], edges_s: Sequence[float]) -> float:
-    """The 95th, by whole numbers as long as possible: 0.95 n must not be rounded across a rank."""
+    """Compute the 95th percentile of a histogram."""
+    # Whole numbers as long as possible: 0.95 n must not be rounded across a rank.
     wanted, below = 19 * sum(counts), 0
     for count, low_s, high_s in zip(counts, edges_s, edges_s[1:], strict=False):
         if 20 * (below + count) >= wanted:

@@ -1,4 +1,4 @@
-"""Hears the samples: which one is new, how old the newest is, and what may be concluded from silence."""
+"""Tracks the control signal: detects new samples, their age, and missing telemetry."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from autoglm_throttle.control.staleness import STARTING_S, Staleness
 from autoglm_throttle.model import GpuView, Signal, Telemetry, Why, Work
 
 LOSS_HOLD_S = 30.0
-"""After a loss the table may not release for so long: a mean without the hot card looks too good."""
+"""Time after a loss in which the table may not release: a mean without the hot device looks too good."""
 
 _HEARD = frozenset({Telemetry.FRESH, Telemetry.LATE, Telemetry.STALE})
 
 
 class News(NamedTuple):
-    """A new signal."""
+    """A new sample of the signal."""
 
     pct: float
     """0..100."""
     after_outage: bool
-    """Whether the one before it was too old to be believed."""
+    """Whether the sample before it was too old to be believed."""
 
 
 class Listener:
-    """What every policy must know about its telemetry.
+    """Tracks signal, capacity and telemetry state for every policy.
 
     Args:
-        rules: which signal to hear, at which interval, and the ladder for late and missing samples.
+        rules: the signal, its interval, and the age limits of late and missing samples.
         now: monotonic seconds; telemetry counts as starting from here, or from `started` on.
     """
 
@@ -41,22 +41,22 @@ class Listener:
         self._stated = rules.signal
         self._gauge = PressureGauge(rules.targets, rules.pressure_terms)
         self.expects_source: bool = True
-        """False once it is said that there is nothing to listen to."""
+        """False once it is known that no source exists."""
         self.signal: Signal = Signal.PRESSURE if rules.signal is Signal.PRESSURE else Signal.UTILIZATION
-        """The one in force."""
+        """The signal in force."""
         self.term: str = "utilization" if self.signal is Signal.UTILIZATION else NOTHING_KNOWN.term
         """The term of the signal that decided at the newest sample."""
         self.pressure: Pressure = NOTHING_KNOWN
         """At the newest view."""
         self.effect: Effect = NO_EFFECT
-        """What the verdicts of the newest view mean."""
+        """Effect of the verdicts of the newest view."""
         self._signal_pct: float | None = None
         self._heard_s: float | None = None
         self._newest_s: dict[Signal, float] = {}
         self._deadline_s = now + STARTING_S
         self._capacity = Share(rules.staleness, now)
         self._door = Share(rules.staleness, now)
-        """As if any card were all of them: what is let in where a partial loss cuts nothing."""
+        """Admitted share; any device counts as all of them, so a partial loss does not lower it."""
         self._usable = 1.0
         self._lost_until_s = -math.inf
         self._cards_until_s = -math.inf
@@ -64,26 +64,27 @@ class Listener:
         self._release_s = -math.inf
 
     def started(self, now: float) -> None:
-        """Wait anew for the first sample: between construction and start a model may have been loaded."""
+        """Restart the wait for the first sample: a model may have been loaded since construction."""
         self._deadline_s = now + STARTING_S
 
     def silent(self) -> None:
-        """Nothing to listen to, so nothing is missing."""
+        """Stop expecting samples: without a source none is missing."""
         self.expects_source = False
         self._capacity.forget()
         self._door.forget()
 
     def gone(self) -> None:
-        """Blind at once, as after a long silence."""
+        """Count telemetry as blind at once, as after a long outage."""
         self._heard_s = -math.inf
 
     def hear(self, view: GpuView, work: Work, now: float) -> News | None:
-        """Take in a view; the new signal, if there is one in it.
+        """Process a view and return its new sample, if it holds one.
 
-        A view that does not know the signal in force, or is hardly younger than the last one, brings none.
+        A view without the signal in force, or hardly younger than the last one, holds none.
         """
         self.expects_source = True
         usable = _usable(view)
+        # A mean without the lost device looks too good: hold the release.
         if usable < self._usable:
             self._release_s = now + LOSS_HOLD_S
         self._usable = usable
@@ -102,6 +103,7 @@ class Listener:
         after_outage = self.state(now) in {Telemetry.STALE, Telemetry.BLIND}
         self._distrust = max(0, (SAMPLES_TO_TRUST if after_outage else self._distrust) - 1)
         self._staleness = ladder
+        # A timestamp in the future would make all later samples look old.
         self._newest_s[self.signal] = self._heard_s = min(measured_s, now)
         self._signal_pct, self.term = pct, term
         return News(pct, after_outage)
@@ -112,19 +114,18 @@ class Listener:
         return not self._distrust
 
     def serves(self, now: float) -> bool:
-        """Whether any card is left that does not hang; what is too old to be believed counts for it.
-
-        A loss is as young as the newest reading, for a lost card tells nothing; a hang as its measurement.
-        """
+        """Whether at least one device is not stalled; telemetry that is too old counts as yes."""
+        # A loss is as young as the newest reading, since a lost device reports nothing; a stall is as young
+        # as its measurement.
         hung = self.effect.stalled and now <= self._cards_until_s
         return not (self.expects_source and (hung or now <= self._lost_until_s))
 
     def may_release(self, now: float) -> bool:
-        """Whether a better signal may be believed: not just after an outage or a loss."""
+        """Whether a better signal may be believed: not directly after an outage or a loss."""
         return self.trusts and now >= self._release_s
 
     def state(self, now: float) -> Telemetry:
-        """How far the newest signal can be believed."""
+        """Telemetry state by the age of the newest sample."""
         if not self.expects_source:
             return Telemetry.NONE
         if self._heard_s is None:
@@ -132,7 +133,7 @@ class Listener:
         return self._staleness.state(now - self._heard_s)
 
     def load(self, state: Telemetry) -> float | None:
-        """The newest signal as 0..1, None once it is no longer heard."""
+        """The newest signal as 0..1; None once it is too old."""
         return self._signal_pct / 100.0 if state in _HEARD and self._signal_pct is not None else None
 
     def capacity(self, now: float) -> float:
@@ -140,17 +141,17 @@ class Listener:
         return self._capacity.at(now)
 
     def door(self, now: float) -> float:
-        """How far the door is open, 0..1: below 1 only after the last device was lost."""
+        """Admitted share, 0..1: below 1 only after the last device was lost."""
         return self._door.at(now) if self.expects_source else 1.0
 
     def drifted(self, held: float, now: float) -> float:
-        """What has become of a factor by the age of the signal it was made from."""
+        """Blend a factor towards the assumed one, by the age of its signal."""
         if self._heard_s is None:
             return held if now <= self._deadline_s else self._staleness.assumed(held)
         return self._staleness.factor(held, now - self._heard_s)
 
     def cause(self, state: Telemetry, capacity: float, otherwise: Why) -> Why:
-        """Why the factor is what it is, if telemetry itself is the cause."""
+        """Cause of the factor: telemetry if that is the cause, else ``otherwise``."""
         if state is Telemetry.NONE:
             return Why.NO_DEVICE
         if not capacity:
@@ -160,7 +161,7 @@ class Listener:
         return Why.BLIND if state is Telemetry.BLIND else otherwise
 
     def until(self, state: Telemetry, now: float) -> float:
-        """Until when nothing changes by age alone."""
+        """Time until which age alone changes nothing."""
         trusted_s = self._capacity.until(now)
         if self._heard_s is None:
             return min(self._deadline_s, trusted_s) if state is Telemetry.STARTING else trusted_s
@@ -172,22 +173,22 @@ class Listener:
         return min(trusted_s, known_s.get(state, math.inf))
 
     def readmits_at(self, now: float) -> float:
-        """After the last device was lost, the first sample that could open the door."""
+        """Time of the first sample that could admit requests again after the last device was lost."""
         return self._door.rises_at(now)
 
     def told_at(self, samples: int, now: float) -> float:
-        """When so many more samples can have come at the earliest."""
+        """Earliest time at which ``samples`` more samples can have arrived."""
         interval_s = self._staleness.interval_s
         following = now if self._heard_s is None else self._heard_s + interval_s
         return self._due(following, now) + (samples - 1) * interval_s
 
     def release_at(self, samples: int, calm: int, now: float) -> float:
-        """The first sample at which ``samples`` calm ones in a row may have been believed.
+        """Time of the first sample at which ``samples`` calm ones in a row may have been believed.
 
         Args:
-            samples: how many are wanted.
-            calm: how many of them have been seen; they count only if the next one may be believed, too.
-            now: monotonic seconds; one interval from here if nothing can be foreseen.
+            samples: number of calm samples needed.
+            calm: number already observed; they count only if the next one may be believed, too.
+            now: monotonic seconds; the result is one interval from here if nothing can be predicted.
         """
         interval_s = self._staleness.interval_s
         if self._heard_s is None or self._heard_s == -math.inf:
@@ -200,13 +201,14 @@ class Listener:
             counts_from = self._heard_s + max(1, self._distrust) * interval_s
         if counts_from < self._release_s:
             counts_from += math.ceil((self._release_s - counts_from) / interval_s) * interval_s
+        # Calm samples count only in an unbroken row up to the next sample.
         seen = calm if counts_from == following else 0
         return self._due(counts_from + (max(1, samples - seen) - 1) * interval_s, now)
 
     def _in_force(self, view: GpuView, now: float) -> Signal:
-        """``auto``: the pressure while an engine is heard, else the utilization.
+        """Resolve ``auto``: the pressure while an engine reports, else the utilization.
 
-        An engine that has fallen silent is left for the cards only if those can be heard.
+        An engine that stopped reporting is replaced by the devices only if their samples are recent.
         """
         if self._stated is not Signal.AUTO:
             return self._stated
@@ -218,7 +220,7 @@ class Listener:
         return Signal.UTILIZATION if silent and cards else Signal.PRESSURE
 
     def _read(self, view: GpuView) -> tuple[float | None, str, float]:
-        """The signal in %, the term that decides, and when it was measured."""
+        """The signal in %, the deciding term, and the time of measurement."""
         if self.signal is Signal.UTILIZATION:
             return view.utilization_pct, "utilization", view.taken_at_s
         value, engines_at_s = self.pressure.value, view.engines_at_s
@@ -230,7 +232,7 @@ class Listener:
 
 
 def _usable(view: GpuView) -> float:
-    """Share of the cards that are not lost; a slow one is as usable as before."""
+    """Share of the devices that are not lost; a slow one is as usable as before."""
     if not view.weights:
         return view.capacity
     lost = {(row.host, row.device) for row in view.devices if row.health == "lost"}

@@ -1,4 +1,4 @@
-"""How full the memory that requests can fill is, and what one more of them will add."""
+"""Learns how full the request memory is, and the memory that one more request will add."""
 
 from __future__ import annotations
 
@@ -10,36 +10,39 @@ from typing import NamedTuple
 from autoglm_throttle.model import Demand, DeviceKey, GpuSample, GpuView
 
 SLOPE_GAIN = 0.2
-"""Weight of the newest pair of samples in what is learned; chosen, as for the learned rates of the gate."""
+"""Weight of the newest pair of samples in the slope; chosen, as for the learned rates of the limiter."""
 
 RISE = 0.02
-"""Differences of fill up to this are noise: drivers round, and other work on a card comes and goes."""
+"""Differences of fill up to this are noise: drivers round, and other work on a device comes and goes."""
 
 BLIND_MARGIN = 0.05
-"""An idle device this near to the target belongs to an engine that took its memory in advance: of the rest a
-tremor would read as full."""
+"""An idle device this near to the target belongs to an engine that allocated its memory in advance:
+noise would read as full in the small rest.
+"""
 
 STALE_INTERVALS = 3.0
 STALE_PERIODS = 2.5
-"""A fill is not believed when it is older than so many promised intervals of its source, or periods in which
-the source measures anew: the ladder that the rates go by."""
+"""A fill expires after this many reported intervals of its source, or measurement periods of the source:
+the same age limits as for the rates.
+"""
 
 
 class Basis(StrEnum):
-    """What the fill rests on: a closed set, also the metric label."""
+    """Source of the fill: a closed set, also the metric label."""
 
     CACHE = "cache"
     """The key-value caches of the engines."""
     DEVICE = "device"
-    """The fullest device, what it holds without requests taken away."""
+    """The fullest device, less its memory in use without requests."""
     KEPT = "kept"
-    """A device whose fill stayed when requests went: an allocator keeps what it once took, or others hold it.
-    Until it moves, the caps are shares of what is left beside it."""
+    """A device with a fill that stayed when requests ended: an allocator retains its memory, or other
+    processes hold it. Until it moves, the caps are shares of the rest.
+    """
     UNKNOWN = "unknown"
 
 
 class Load:
-    """What is in flight now: the books from which a fill is carried on to the next sample."""
+    """Requests in flight now: the counts from which a fill is projected to the next sample."""
 
     __slots__ = ("cost", "ended", "ever", "held", "peak", "released", "stated_bytes")
 
@@ -47,20 +50,20 @@ class Load:
         self.held: int = 0
         """Requests in flight."""
         self.cost: float = 0.0
-        """Cost of those of them that did not state their memory."""
+        """Cost of the requests in flight that did not state their memory."""
         self.stated_bytes: int = 0
-        """Bytes that the others stated."""
+        """Bytes that the other requests stated."""
         self.peak: int = 0
-        """The most requests since the last sample."""
+        """Maximum of requests in flight since the last sample."""
         self.released: float = 0.0
-        """Cost of those that ended, since the start."""
+        """Cost of the ended requests without stated memory, since the start."""
         self.ended: int = 0
-        """Requests that ended, since the start."""
+        """Ended requests, since the start."""
         self.ever: bool = False
-        """Whether a request was ever in flight."""
+        """Whether any request was ever in flight."""
 
     def add(self, demand: Demand) -> None:
-        """Count one that begins."""
+        """Count a request that begins."""
         self.ever = True
         self.held += 1
         self.peak = max(self.peak, self.held)
@@ -70,7 +73,7 @@ class Load:
             self.stated_bytes += demand.memory_bytes
 
     def drop(self, demand: Demand) -> None:
-        """Count one that has ended, and was added before."""
+        """Count a request that has ended, and was added before."""
         self.held -= 1
         self.ended += 1
         if demand.memory_bytes is None:
@@ -83,7 +86,7 @@ class Load:
 
 
 class _Device(NamedTuple):
-    """What one device holds, all told and without requests, in bytes."""
+    """Memory of one device, in use and idle (without requests), in bytes."""
 
     used: int
     idle: int
@@ -98,7 +101,7 @@ class _Device(NamedTuple):
         return min(1.0, (self.used - self.idle) / self.usable)
 
     def kept(self) -> _Device:
-        """The same, all that is in use taken for idle; never without a byte to divide by."""
+        """The same, with all memory in use counted as idle; at least one byte stays usable."""
         return self._replace(idle=min(self.used, self.total - 1))
 
 
@@ -113,21 +116,21 @@ class _Found(NamedTuple):
 class MemoryFill:
     """Learns how full the memory is, and how much one unit of cost in flight adds to it.
 
-    The fill is that of the engines' caches where engines tell it. Else it is (used - idle) / (total - idle)
-    of the fullest device, idle being the least that was ever used: weights would otherwise read as "full"
-    for ever. Before the first request idle is what is used now, whichever way it moves, for a model may
-    still be loading; from then on it only falls.
+    The fill is that of the engines' caches where engines report it. Else it is
+    (used - idle) / (total - idle) of the fullest device. Idle is the least that was ever used: weights
+    would otherwise read as "full" for ever. Before the first request idle is the memory in use now, since
+    a model may still be loading; from then on it only falls.
 
-    A fill that stays when requests go is not theirs. While it stays, what is in use counts as idle, so the
-    fill is 0 and shares are of the rest; what a unit of cost adds is a larger share of the smaller rest.
+    A fill that stays when requests end does not belong to them. While it stays, memory in use counts as
+    idle, so the fill is 0 and shares are of the rest; a unit of cost adds a larger share of the smaller rest.
 
     The slope is the mean of d fill / d cost over pairs of samples, each weighted by the square of its d cost,
     and forgotten exponentially; never below 0.
 
     Args:
-        target: share of a whole device that may be full; an idle device near to it tells nothing.
-        interval_s: seconds between samples, where a view does not promise otherwise.
-        stale_after_s: age from which a fill is not known any more, unless its source is slower.
+        target: share of a whole device that may be full; an idle device near to it is ignored.
+        interval_s: seconds between samples, unless a view reports another interval.
+        stale_after_s: age from which a fill is unknown, unless its source is slower.
     """
 
     __slots__ = (
@@ -169,11 +172,11 @@ class MemoryFill:
         self._told: float | None = None  # the last fill, what is kept not taken away
         self.basis: Basis = Basis.UNKNOWN
         self.fill: float | None = None
-        """0..1 at the last sample; None: it does not tell."""
+        """0..1 at the last sample; None: not known."""
         self.usable_bytes: int | None = None
-        """What requests can fill of the device that was fullest then."""
+        """Memory that requests can fill on the device that was fullest then."""
         self.sampled_s: float = -math.inf
-        """When the last new measurement came."""
+        """Time of the last new measurement."""
         self.release_rate: float | None = None
         """Cost that ends per second; None: not known yet."""
         self.end_rate: float | None = None
@@ -184,7 +187,7 @@ class MemoryFill:
         self._top, self._held = 0.0, 0  # a fill, and how many requests were in flight when it came
 
     def idle_bytes(self, device: DeviceKey) -> int | None:
-        """What a device holds without requests, as far as is known."""
+        """Memory of a device without requests, as far as it is known."""
         return self._idle.get(device)
 
     @property
@@ -196,9 +199,9 @@ class MemoryFill:
 
     @property
     def ceiling(self) -> float:
-        """The fill, 0..1, at which the whole device is as full as the target; 1 where no device was asked.
+        """The fill, 0..1, at which the whole device is as full as the target; 1 without a device.
 
-        0: what stays in use is above the target by itself.
+        0: the retained memory alone is above the target.
         """
         if self._device is None:
             return 1.0
@@ -206,18 +209,18 @@ class MemoryFill:
         return max(0.0, (self._target * base.total - base.idle) / base.usable)
 
     def most_bytes(self, cap: float) -> float | None:
-        """What one request under a cap can ever get, were all that is not idle free; None: not known."""
+        """Maximum for one request under a cap, with all other memory free; None: not known."""
         device = self._device
         if device is None:
             return None
         return min(cap * device.usable, self._target * device.total - device.idle)
 
     def learn(self, view: GpuView, load: Load, now: float) -> None:
-        """Take in a view; one that holds no new measurement changes nothing.
+        """Process a view; one without a new measurement changes nothing.
 
         Args:
-            view: what the devices and engines say.
-            load: what is in flight here at this moment.
+            view: samples of the devices and engines.
+            load: requests in flight here at this moment.
             now: monotonic seconds.
         """
         interval_s = self._interval_s if view.interval_s is None else view.interval_s
@@ -235,12 +238,13 @@ class MemoryFill:
             self._forget()
         before = self._told
         self._place(found, load)
+        # A retained fill does not follow the requests: it says nothing about the slope.
         if before is not None and self.basis is not Basis.KEPT:
             self._learn_slope(found.fill - before, load)
         self._note(load, found.measured_s, now)
 
     def projected(self, load: Load, now: float) -> float | None:
-        """The fill carried on from the last sample to what is in flight now, >= 0; None: not known."""
+        """Project the fill from the last sample to the requests in flight now, >= 0; None: not known."""
         fill = self.fill
         if fill is None or now - self._measured_s > self._fresh_s:
             return None
@@ -250,7 +254,7 @@ class MemoryFill:
         return max(0.0, fill)
 
     def state(self, now: float) -> Basis:
-        """What is known at ``now``: a fill that is too old is not."""
+        """Basis at ``now``; ``unknown`` once the fill is too old."""
         return Basis.UNKNOWN if now - self._measured_s > self._fresh_s else self.basis
 
     def _cache(self, view: GpuView) -> _Found | None:
@@ -273,18 +277,19 @@ class MemoryFill:
         return fullest
 
     def _device_of(self, row: GpuSample, load: Load) -> _Device | None:
-        """What one device holds; what it holds without requests is learned on the way."""
+        """Memory of one device; its idle memory is learned on the way."""
         used, total = row.memory_used_bytes, row.memory_total_bytes
         if row.kind == "engine" or row.health == "lost" or used is None or not total:
             return None
         key = (row.host, row.device)
+        # Before the first request a model may still be loading: follow the fill both ways.
         idle = self._idle[key] = min(self._idle.get(key, used), used) if load.ever else used
         if idle >= (self._target - BLIND_MARGIN) * total:
             return None
         return _Device(used, idle, total)
 
     def _place(self, found: _Found, load: Load) -> None:
-        """Take over a new measurement: what it rests on, and what it is a share of."""
+        """Store a new measurement with its basis and its usable memory."""
         self.basis, self.fill, self._told = found.basis, found.fill, found.fill
         self._device, self.usable_bytes = found.device, None
         if found.device is None:
@@ -294,9 +299,10 @@ class MemoryFill:
             self.fill, self.usable_bytes = 0.0, found.device.kept().usable
 
     def _kept(self, fill: float, load: Load) -> Basis:
-        """Whether a fill has stayed although at least half of the requests went that were there when it rose.
+        """Basis of a device fill: retained if it stayed although at least half of the requests ended.
 
-        What is found with nothing in flight twice in a row is kept as well: it is not the work of requests.
+        The requests are those in flight when the fill rose. A fill observed with nothing in flight twice in a
+        row is retained as well: it does not belong to requests.
         """
         if abs(fill - self._top) > RISE:
             self._top, self._held = fill, max(load.held, load.peak)
@@ -326,12 +332,12 @@ class MemoryFill:
         load.peak = load.held
 
     def _forget(self) -> None:
-        """Begin anew: the figures of another basis say nothing about this one."""
+        """Discard the learned values: those of another basis say nothing about this one."""
         self._products = self._squares = self._slope = 0.0
         self._top, self._held, self._told = 0.0, 0, None
 
 
 def _nearer(old: float | None, new: float) -> float:
-    """A rate, moved towards a newer one; books begun anew in a fork count as none."""
+    """Move a rate towards a newer one; negative rates (counts reset in a fork) count as 0."""
     new = max(0.0, new)
     return new if old is None else old + SLOPE_GAIN * (new - old)

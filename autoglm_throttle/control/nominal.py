@@ -1,4 +1,4 @@
-"""Policies that leave the nominal rates as they are: ``fixed``, and ``gate``, where the gate decides."""
+"""Policies that keep the nominal rates: ``fixed``, and ``concurrency``, which limits requests in flight."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from autoglm_throttle.model import Evidence, GpuView, Regime, Why, Work
 
 
 class FixedController:
-    """Policy ``fixed``: the nominal rates, whatever the GPUs say; what the table would say is told.
+    """Policy ``fixed``: the nominal rates, independent of the GPUs; the table's factor is only reported.
 
     Args:
-        rules: what the table beside it goes by.
+        rules: parameters of the table that is evaluated beside it.
         now: monotonic seconds.
     """
 
@@ -28,27 +28,27 @@ class FixedController:
         return self._table.pressure
 
     def serves(self, now: float) -> bool:
-        """Whether any card is left that does not hang, by telemetry that can still be believed."""
+        """Whether at least one device is not stalled, by telemetry that is not too old."""
         return self._table.serves(now)
 
     def started(self, now: float) -> None:
-        """Note that samples are due."""
+        """Begin to expect samples."""
         self._table.started(now)
 
     def observe(self, view: GpuView, evidence: Evidence, work: Work, now: float) -> Regime:
-        """Note that there is a view; what it says changes nothing."""
+        """Process a view; it does not change the rates."""
         return self._nominal(self._table.observe(view, evidence, work, now))
 
     def regime(self, now: float, _evidence: Evidence | None = None) -> Regime:
-        """The nominal rates."""
+        """Return the nominal rates."""
         return self._nominal(self._table.regime(now))
 
     def silent(self, now: float) -> Regime:
-        """The nominal rates, and no source."""
+        """Return the nominal rates, without a source."""
         return self._nominal(self._table.silent(now))
 
     def gone(self, now: float) -> Regime:
-        """The nominal rates, and no sample ever again."""
+        """Return the nominal rates, without further samples."""
         return self._nominal(self._table.gone(now))
 
     def _nominal(self, heard: Regime) -> Regime:
@@ -67,10 +67,10 @@ class FixedController:
 
 
 class GateController:
-    """Policy ``gate``: the nominal rates; the load is how full the service is by the gate's own limit.
+    """Policy ``concurrency``: the nominal rates; the load is the occupancy of the concurrency limit.
 
     Args:
-        rules: what the table beside it goes by.
+        rules: parameters of the table that is evaluated beside it.
         now: monotonic seconds.
     """
 
@@ -84,30 +84,30 @@ class GateController:
         return self._fixed.pressure
 
     def serves(self, now: float) -> bool:
-        """Whether any card is left that does not hang, by telemetry that can still be believed."""
+        """Whether at least one device is not stalled, by telemetry that is not too old."""
         return self._fixed.serves(now)
 
     def started(self, now: float) -> None:
-        """Note that samples are due."""
+        """Begin to expect samples."""
         self._fixed.started(now)
 
     def observe(self, view: GpuView, evidence: Evidence, work: Work, now: float) -> Regime:
-        """Note that there is a view, and how full the service is."""
+        """Process a view, and record the occupancy."""
         self._load = fullness(evidence)
         return self._loaded(self._fixed.observe(view, evidence, work, now))
 
     def regime(self, now: float, evidence: Evidence | None = None) -> Regime:
-        """The nominal rates, and how full the service is."""
+        """Return the nominal rates and the occupancy."""
         if evidence is not None:
             self._load = fullness(evidence)
         return self._loaded(self._fixed.regime(now))
 
     def silent(self, now: float) -> Regime:
-        """The nominal rates, and no source."""
+        """Return the nominal rates, without a source."""
         return self._loaded(self._fixed.silent(now))
 
     def gone(self, now: float) -> Regime:
-        """The nominal rates, and no sample ever again."""
+        """Return the nominal rates, without further samples."""
         return self._loaded(self._fixed.gone(now))
 
     def _loaded(self, regime: Regime) -> Regime:
@@ -115,5 +115,5 @@ class GateController:
 
 
 def fullness(evidence: Evidence) -> float:
-    """Share of the gate's limit that is in flight, 0..1; 0 without a limit, 1 after it sank below it."""
+    """Share of the concurrency limit in flight, 0..1; 0 without a limit, 1 after it sank below them."""
     return min(1.0, evidence.in_flight / evidence.limit)

@@ -1,6 +1,6 @@
-"""How hard the service is pressed: the largest of several ratios of a load to its target.
+"""Measures the pressure: the largest of several ratios of a load to its target.
 
-Raw utilization is no term: a healthy server that batches well reads 100 % at half of what it can do.
+Raw utilization is no term: a healthy server that batches well reads 100 % at half of its capacity.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import Final
 from autoglm_throttle.model import GpuView, Work
 
 TERMS: Final[tuple[str, ...]] = ("queue", "kv", "memory", "latency", "compute")
-"""The terms that can be known, in the order in which the first of equal ones decides."""
+"""All terms, in the order in which the first of equal ones decides."""
 
 USUAL_TERMS: Final[tuple[str, ...]] = TERMS[:4]
-"""Those that count unless it is said otherwise. ``compute`` is near 1 on a healthy full server, like
-utilization; it suits models with batches of a fixed size."""
+"""Terms that count by default. ``compute`` is near 1 on a healthy full server, like
+utilization; it suits models with batches of a fixed size.
+"""
 
 QUEUE_TARGET = 5
 """Requests waiting inside each engine: the utilization detector of the Gateway API inference extension."""
@@ -26,26 +27,27 @@ KV_TARGET = 0.8
 """Fill of the key-value cache, from the same detector."""
 
 MEMORY_TARGET = 0.92
-"""Fill of the fullest device that counts as full: what vLLM leaves free by default is the margin."""
+"""Fill of the fullest device that counts as full: the default free share of vLLM is the margin."""
 
 DRAM_PEAK = 0.8
-"""Share of time with memory traffic that is as much as practice allows, by the DCGM user guide."""
+"""Highest share of time with memory traffic that is reached in practice, by the DCGM user guide."""
 
 PREALLOCATED = 0.05
-"""A fill that was never further than this below the target belongs to an engine that takes its memory
-in advance, and says nothing about load."""
+"""A fill that was never further than this below the target belongs to an engine that allocates its
+memory in advance, and says nothing about load.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """One measurement."""
+    """One measurement of the pressure."""
 
     value: float | None
-    """The largest term, 0..1 and never more, for the bands of the table; None if no term is known."""
+    """The largest term, capped to 0..1 for the bands of the table; None if no term is known."""
     term: str
-    """Which term that is; ``unknown`` if none is known."""
+    """Name of the largest term; ``unknown`` if none is known."""
     terms: Mapping[str, float]
-    """Every known term as it is: 0 up, 1 at its target, more above it."""
+    """Every known term without a cap: from 0, 1 at its target, more above it."""
 
 
 NOTHING_KNOWN: Final = Pressure(None, "unknown", {})
@@ -54,7 +56,7 @@ NOTHING_KNOWN: Final = Pressure(None, "unknown", {})
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What each term of the pressure is measured against."""
+    """Targets of the terms of the pressure."""
 
     queue: int = QUEUE_TARGET
     """Requests waiting inside each engine, >= 1."""
@@ -65,11 +67,11 @@ class Targets:
 
 
 class PressureGauge:
-    """Measures the pressure, and remembers how full the memory is without load.
+    """Measures the pressure, and stores the memory fill without load.
 
     Args:
         targets: the load that counts as 1, for each term.
-        terms: those of `TERMS` that count.
+        terms: members of `TERMS` that count.
     """
 
     __slots__ = ("_idle", "_targets", "_terms")
@@ -80,7 +82,7 @@ class PressureGauge:
         self._idle = math.inf
 
     def measure(self, view: GpuView, work: Work) -> Pressure:
-        """The pressure by a view of the GPUs and by what our own requests tell."""
+        """Measure the pressure from a view of the GPUs and the service's own statistics."""
         told = {
             "queue": _over(view.queued, self._targets.queue * view.engines),
             "kv": _over(view.kv_used_ratio, self._targets.kv),
@@ -96,9 +98,10 @@ class PressureGauge:
         return Pressure(min(1.0, terms[term]), term, terms)
 
     def _memory(self, view: GpuView) -> float | None:
-        """Left out as long as the lowest fill seen is near the target, or it would hold the door shut.
+        """Memory term, or None while the lowest observed fill is near the target or an engine reports.
 
-        Beside an engine it is left out, too: engines take their memory in advance, and tell its fill.
+        Such a fill would reject requests for ever. Engines allocate their memory in advance and report
+        the fill of their caches themselves.
         """
         fill, target = view.memory_ratio, self._targets.memory
         if fill is None or not fill >= 0.0 or view.engines_at_s is not None:
@@ -112,7 +115,7 @@ def _over(load: float | None, target: float | None) -> float | None:
 
 
 def _compute(view: GpuView) -> float | None:
-    """The busiest card, by what its multiprocessors or its memory do."""
+    """Compute term of the busiest device, by the activity of its multiprocessors or its memory."""
     usable = [row for row in view.devices if row.health != "lost"]
     told = [row.sm_active_ratio for row in usable if row.sm_active_ratio is not None]
     told += [row.dram_active_ratio / DRAM_PEAK for row in usable if row.dram_active_ratio is not None]

@@ -1,12 +1,13 @@
-"""Resource quotas: how much of the device memory each class may fill, and what admitted requests are told.
+"""Resource quotas: limit the device memory of each class, and advise admitted requests.
 
-Beside the memory cap of the gate, not in place of it. Nothing is counted twice: each is a bound of its own,
-and the first that is reached acts. The gate learns how many requests make the fullest device as full as
-``GPU_MEMORY_TARGET``, in shares of the whole device, and lets those beyond wait, whatever their class. A
-quota refuses class by class, in shares of what requests can fill, at once, and also where there is no gate.
-So low and mid meet their quota first, and high, on a device, the gate. The quota of high acts first under the
-policies without a gate, and with engines: they take their memory in advance, so the gate learns nothing.
-On a device no cap reaches beyond ``GPU_MEMORY_TARGET`` of the whole, whatever is idle in it.
+They act beside the memory cap of the concurrency limiter. Nothing is counted twice: each is a bound of
+its own, and the first that is reached acts. The limiter learns how many requests make the fullest device
+as full as ``GPU_MEMORY_TARGET``, in shares of the whole device, and queues the others of every class. A
+quota rejects class by class, in shares of the memory that requests can fill, at once, and also without a
+concurrency limit. So low and mid meet their quota first, and high, on a device, the limiter. The quota of
+high acts first under policies without a concurrency limit, and with engines: they allocate their memory in
+advance, so the limiter learns nothing. On a device no cap exceeds ``GPU_MEMORY_TARGET`` of the whole,
+however much of it is idle.
 """
 
 from __future__ import annotations
@@ -20,24 +21,24 @@ from autoglm_throttle.control.memory_fill import Basis, Load, MemoryFill
 from autoglm_throttle.model import Decision, Demand, Finding, GpuView, Hint, Priority, Reason
 
 RESUME = 0.05
-"""A class that was refused is let in again this far below its cap, so that it does not flutter; chosen."""
+"""A rejected class is admitted again this far below its cap, so that it does not flutter; chosen."""
 
 DEEP_CUT = 0.4
-"""Factor from which all but high get the last precision: the second step of the founding table."""
+"""Factor at or below which all but high get the last precision: the second step of the default tiers."""
 
 LONGEST_S = 3600.0
-"""Greatest wait told, in seconds: the rate at which requests end goes to 0 while none does; chosen."""
+"""Maximum wait, in seconds: the rate at which requests end goes to 0 while none ends; chosen."""
 
 COMPUTE_PRIORITIES: Final = (0, 5, 9)
-"""For high, mid, low: one digit, so that 9 minus it turns the order round; chosen."""
+"""For high, mid, low: one digit, so that 9 minus it reverses the order; chosen."""
 
 _FIRST: Final = ((True, True, True), (True, True, False), (True, False, False))
-"""By how bad things are and by class: whether the first precision is due, else the last."""
+"""By severity and class: whether the first precision applies, else the last."""
 
 
 @dataclass(frozen=True, slots=True)
 class RouteQuota:
-    """What a route says differently; None leaves it."""
+    """Quota of one route; None leaves the default."""
 
     cap: float | None = None
     precisions: tuple[str, ...] | None = None
@@ -46,14 +47,14 @@ class RouteQuota:
 
 @dataclass(frozen=True, slots=True)
 class QuotaRules:
-    """What quotas go by; shares are of the memory that requests can fill."""
+    """Parameters of quotas; shares are of the memory that requests can fill."""
 
     caps: tuple[float, float, float] = (0.92, 0.70, 0.50)
     """For high (the guard against running out), mid (founding figure) and low."""
     precisions: tuple[str, ...] = ()
     """Labels, the best first; empty: no label."""
     compute_priority: Priority | None = None
-    """Replaces the class of every request in its hint."""
+    """Replaces the class of every request in its advice."""
     routes: Mapping[str, RouteQuota] = field(default_factory=dict)
     """By the route's name."""
     interval_s: float = 1.0
@@ -66,26 +67,27 @@ class QuotaView:
     """The quotas at one moment."""
 
     basis: Basis
-    """With ``unknown`` the caps do nothing; with ``kept`` they are shares of what is left."""
+    """With ``unknown`` the caps do nothing; with ``kept`` they are shares of the rest."""
     fill: float | None
-    """Share of the usable memory that is full, carried on to what is in flight now; None: not known."""
+    """Share of the usable memory that is full, projected to the requests in flight now; None: not known."""
     caps: Mapping[Priority, float]
-    """Those in force: lower than set where the whole device would else get fuller than the target. 0: one
-    request at a time."""
+    """Caps in force: lower than configured where the whole device would exceed the target. 0: one
+    request at a time.
+    """
     closed: Mapping[Priority, bool]
-    """Whether a class is refused until the fill is 0.05 below its cap, or half of a cap below 0.1."""
+    """Whether a class is rejected until the fill is 0.05 below its cap, or half of a cap below 0.1."""
     slope: float
     """Fill that one unit of cost adds."""
     usable_bytes: int | None
-    """What requests can fill of the fullest device; None: not known, as with engines."""
+    """Memory that requests can fill on the fullest device; None: not known, as with engines."""
     cost: float
-    """In flight now, without requests that stated their memory."""
+    """Cost in flight now, without requests that stated their memory."""
 
 
 class Quota:
-    """Refuses what would fill more memory than its class may, and says how the rest should be served.
+    """Rejects requests that would exceed the memory share of their class, and advises on serving the others.
 
-    Only requests that count as in flight are looked at. Not thread-safe: callers hold one re-entrant lock.
+    Only requests that count as in flight are checked. Not thread-safe: callers hold one re-entrant lock.
 
     Args:
         rules: caps and labels.
@@ -99,21 +101,19 @@ class Quota:
         self._closed: set[Priority | str] = set()
         self._degraded = False
         self.factor: float = 1.0
-        """That of the Regime in force."""
+        """Factor of the ControlState in force."""
         self.load: Load = Load()
-        """What is in flight."""
+        """Requests in flight."""
 
     def learn(self, view: GpuView, now: float) -> None:
-        """Take in what the devices say."""
+        """Process a view of the devices."""
         self._degraded = any(verdict.finding is Finding.DEGRADED for verdict in view.verdicts.values())
         self._memory.learn(view, self.load, now)
 
     def refusal(self, demand: Demand, now: float) -> Decision | None:
-        """Why a demand may not come in; None: it may, or memory is not known.
+        """Rejection of a demand; None: it may be admitted, or memory is not known.
 
-        Nothing is charged: who is let in is counted with `hold`. The first one in flight needs room at its
-        sample alone, for a slope learned wrongly could otherwise never be corrected; and none where the fill
-        stays with nothing in flight, for no waiting would bring any.
+        Nothing is charged: admitted demands are counted with `reserve`.
         """
         if not demand.holds_slot:
             return None
@@ -124,19 +124,20 @@ class Quota:
         stated, most = demand.memory_bytes, self._memory.most_bytes(cap)
         if stated is not None and most is not None and stated > most:
             return _too_large(most)
+        # With nothing in flight and a fill that stays, waiting would free nothing: admit one request.
         return None if self._alone() else self._above(demand, fill, min(cap, self._memory.ceiling), key)
 
     def hold(self, demand: Demand) -> Load:
-        """Count a demand that comes in; it must be dropped from the load that is returned."""
+        """Count an admitted demand; it must be removed from the returned load."""
         self.load.add(demand)
         return self.load
 
     def forget(self) -> None:
-        """Begin with nothing in flight, in a fork: requests of the parent are its own."""
+        """Begin with nothing in flight, in a fork: requests of the parent belong to it."""
         self.load = Load()
 
     def hint(self, demand: Demand, now: float) -> Hint:
-        """What a demand that is let in is told; to be asked before it is counted."""
+        """Advice for an admitted demand; call it before the demand is counted."""
         rules, fill = self._rules, self._memory.projected(self.load, now)
         route = rules.routes.get(demand.route or "", _NO_ROUTE)
         priority = route.compute_priority
@@ -171,7 +172,7 @@ class Quota:
         )
 
     def _above(self, demand: Demand, fill: float, cap: float, key: Priority | str) -> Decision | None:
-        """Refuse what goes beyond a cap, and all of its class until the fill is well below."""
+        """Reject a demand beyond a cap, and all of its class until the fill is well below."""
         if key in self._closed and _shut(fill, cap):
             return self._full(fill - _resume(cap), fill, cap)
         self._closed.discard(key)
@@ -183,11 +184,11 @@ class Quota:
         return self._full(excess, fill, cap)
 
     def _alone(self) -> bool:
-        """Whether nothing is in flight here and the fill has stayed all the same: it is others', or kept."""
+        """Whether the fill stayed with nothing in flight here: other processes or the allocator hold it."""
         return self._memory.basis is Basis.KEPT and not self.load.held
 
     def _cap(self, demand: Demand) -> tuple[float, Priority | str]:
-        """The cap of a demand as it is set, and what keeps it closed together with others."""
+        """The cap of a demand as configured, and the key of its rejection state."""
         if demand.route is not None:
             route = self._rules.routes.get(demand.route, _NO_ROUTE)
             if route.cap is not None:
@@ -199,6 +200,8 @@ class Quota:
         memory = self._memory
         if demand.memory_bytes is not None and memory.usable_bytes:
             return demand.memory_bytes / memory.usable_bytes
+        # The first request in flight needs no predicted memory: a wrongly learned slope could otherwise
+        # never be corrected.
         return memory.slope * demand.cost if self.load.held else 0.0
 
     def _label(self, labels: tuple[str, ...], demand: Demand, fill: float | None) -> str:
@@ -215,12 +218,12 @@ class Quota:
         return labels[place]
 
     def _full(self, excess: float, fill: float, cap: float) -> Decision:
-        """The refusal. Room comes when requests end, and shows with the next measurement.
+        """Build the rejection. Memory becomes free when requests end, and shows with the next measurement.
 
-        The wait is an estimate, unlike that of a bucket: how soon requests end is theirs. It is no shorter
-        than a whole interval, for all who are refused in one would else come back at its end together.
+        The wait is an estimate, unlike that of a bucket, since the duration of requests is unknown.
         """
         memory = self._memory
+        # At least one whole interval: requests rejected within one would otherwise all return at its end.
         wait = memory.renewal_s
         if self.load.held and memory.end_rate:
             wait = max(wait, 1.0 / memory.end_rate)
@@ -232,17 +235,17 @@ class Quota:
 
 
 def _resume(cap: float) -> float:
-    """The fill at which a class that was refused is let in again."""
+    """The fill at which a rejected class is admitted again."""
     return max(cap - RESUME, cap / 2)
 
 
 def _shut(fill: float, cap: float) -> bool:
-    """Whether a class that was refused still is; a cap of 0 leaves nothing to be below of."""
+    """Whether a rejected class is still rejected; always with a cap of 0."""
     return cap <= 0.0 or fill > _resume(cap)
 
 
 def _too_large(limit_bytes: float) -> Decision:
-    """No wait helps: it states more than its class may fill of the whole."""
+    """Build the rejection of a demand that states more than its class may ever fill: no wait helps."""
     return Decision(
         False, Reason.TOO_LARGE, "too_large:memory", "memory", int(limit_bytes), 0, math.inf, math.inf
     )

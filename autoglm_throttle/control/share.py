@@ -1,4 +1,4 @@
-"""The share of the cards that may be counted on: it falls at once, and rises once three samples agree."""
+"""Tracks the usable share of the devices: it falls at once, and rises once three samples agree."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from collections import deque
 from autoglm_throttle.control.staleness import Staleness
 
 SAMPLES_TO_TRUST = 3
-"""New samples after a fault before anything may act on what they tell: as many as trigger the table."""
+"""New samples after a fault before their values may act: the number that triggers the table."""
 
 NEW_AFTER = 0.5
-"""Share of the sampling interval that must lie between two samples: several sources that are read in turn,
-each with new numbers of its own, are one sample in each interval, or three strikes would be over in one."""
+"""Share of the sampling interval that must lie between two samples: several sources that are read in
+turn, each with new numbers, are one sample in each interval, or one interval would make three strikes.
+"""
 
 BLEND_STEP_S = 0.25
-"""How often the factor moves while telemetry is stale."""
+"""Seconds between two steps of the factor while telemetry is stale."""
 
 
 class Share:
-    """One share in force, 0..1, by what the views tell of it.
+    """Tracks one share in force, 0..1, as reported by the views.
 
-    The first view is taken as it is. Later ones lower the share at once. It rises only after three new
-    samples in a row that tell more than what is in force, to the least of what they told: a card that comes
-    and goes counts as gone. While no view comes it drifts, by its age, to what is assumed of the unknown.
+    The first view sets the share. Later ones lower it at once. It rises only after three new samples in a
+    row that report more than the share in force, to the least of them: a device that comes and goes
+    counts as lost. While no view comes it drifts, by its age, to the assumption for missing telemetry.
 
     Args:
-        ladder: the interval as configured, and how age counts.
+        staleness: the interval as configured, and its age limits.
         now: monotonic seconds.
     """
 
@@ -34,28 +35,28 @@ class Share:
         self._spacing_s = NEW_AFTER * ladder.interval_s
         self._ladder = ladder
         self._share = 1.0
-        """When last viewed."""
+        """The share at the last view."""
         self._viewed_s = now
         self._unheard = True
         self._more: deque[float] = deque(maxlen=SAMPLES_TO_TRUST)
-        """What the last new samples told, while all of them in a row tell more than what is in force."""
+        """Values of the last new samples, while all of them in a row report more than the share in force."""
         self._measured_s = -math.inf
-        """When the newest sample that told more was."""
+        """Time of the newest sample that reported more."""
 
     def forget(self) -> None:
-        """Take the next view as it is, like the first one."""
+        """Accept the next view as it is, like the first one."""
         self._unheard = True
 
     def hear(self, told: float, measured_s: float, ladder: Staleness, now: float) -> None:
-        """Take in what a view tells.
+        """Process the share that a view reports.
 
-        A view that tells more and is no new sample counts as no view at all: it neither confirms the loss nor
-        brings a card back, and if nothing else comes the share drifts.
+        A view that reports more and is no new sample counts as no view at all: it neither confirms the loss
+        nor restores a device, and if nothing else comes the share drifts.
 
         Args:
-            told: 0..1.
-            measured_s: monotonic seconds at which it was so.
-            ladder: by which the age of this view is to count.
+            reported: 0..1.
+            measured_s: monotonic seconds of its measurement.
+            staleness: age limits for this view.
             now: monotonic seconds.
         """
         held = self.at(now)
@@ -76,7 +77,7 @@ class Share:
         return self._ladder.capacity(self._share, now - self._viewed_s)
 
     def until(self, now: float) -> float:
-        """Until when it holds if no view comes; of nothing, until the next is due: then it rises later."""
+        """Time until which the share holds without a new view; at 0, until the next view is due."""
         if not self.at(now):
             return self._due_s(now)
         if self._share == 1.0 or now - self._viewed_s > self._ladder.blind_s:
@@ -84,9 +85,9 @@ class Share:
         return max(now + BLEND_STEP_S, self._viewed_s + self._ladder.stale_s)
 
     def rises_at(self, now: float) -> float:
-        """The first sample that could raise it, if from the next one on all tell more.
+        """Time of the first sample that could raise it, if from the next one on all report more.
 
-        If the next view should have come already, nothing better is known than one interval from now.
+        If the next view is overdue, one interval from now.
         """
         first_s = self._due_s(now)
         seen = len(self._more) if first_s - self._viewed_s <= self._ladder.stale_s else 0
@@ -94,7 +95,7 @@ class Share:
         return first_s + (wanted - 1) * self._ladder.interval_s
 
     def _due_s(self, now: float) -> float:
-        """The next view; once one has told more, the next that is measured anew."""
+        """Time of the next view; once one has reported more, of the next new measurement."""
         step_s = self._ladder.interval_s if self._more else self._ladder.promised_s
         due_s = self._viewed_s + step_s
         return due_s if due_s > now else now + step_s

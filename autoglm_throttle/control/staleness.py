@@ -1,7 +1,7 @@
-"""How far an old signal can be believed, and what to assume instead.
+"""Defines how far an old signal can be believed, and the assumption that replaces it.
 
 A signal that stopped is first held, then blended into an assumption, then replaced by it:
-it never opens or shuts the door at once.
+it never admits or rejects all requests at once.
 """
 
 from __future__ import annotations
@@ -9,26 +9,26 @@ from __future__ import annotations
 from autoglm_throttle.model import Telemetry, Unknown
 
 STARTING_S = 5.0
-"""Time from the start in which a missing first sample is not yet a fault."""
+"""Seconds from the start in which a missing first sample is not yet a fault."""
 
 CONSERVATIVE = 0.7
-"""The factor assumed by ``conservative``: the mildest tier of the founding table."""
+"""The factor assumed by ``conservative``: the mildest default tier."""
 
 PERIODS_TO_STALE = 2.5
 """A source that measures anew every 30 s is stale after 75: one measurement may be missed, a second not."""
 
 
 class Staleness:
-    """The ladder fresh, late, stale, blind by the age of the newest sample.
+    """Maps the age of the newest sample to fresh, late, stale or blind.
 
     Args:
         interval_s: time between samples as configured.
         stale_after_s: age from which the factor drifts; None: 3 intervals, at least 3 s.
         blind_after_s: age at which the drift has ended, at least twice ``stale_after_s``.
-        unknown: what a blind controller assumes.
-        promised_s: time between samples as it is now, if it is another; a longer one makes a signal
+        unknown: the assumption of a blind controller.
+        sample_interval_s: current time between samples, if it is another; a longer one makes a signal
             stale no sooner than after 2.5 of it.
-        period_s: how often the source itself measures anew; the same holds for it.
+        period_s: time between two measurements of the source itself; the same holds for it.
     """
 
     def __init__(
@@ -53,20 +53,20 @@ class Staleness:
         """Age from which the factor drifts."""
         self.stale_s = max(self.stale_s, PERIODS_TO_STALE * longest_s)
         self.fresh_s: float = min(max(2.0 * promised_s, promised_s + period_s), self.stale_s)
-        """Greatest age of a fresh signal: one missed tick shows."""
+        """Maximum age of a fresh signal: one missed tick is visible."""
         self.blind_s: float = max(blind_after_s, 2.0 * self.stale_s)
         """Age at which the drift has ended."""
         self.unknown = unknown
 
     def promising(self, interval_s: float | None, period_s: float | None) -> Staleness:
-        """The same ladder for a source with another rhythm; itself if the rhythm is the same."""
+        """Return the same limits for a source with other intervals; itself if they are the same."""
         promised = (self._stated[0] if interval_s is None else interval_s, period_s or 0.0)
         if promised == self._promised:
             return self
         return Staleness(*self._stated, promised_s=promised[0], period_s=promised[1])
 
     def state(self, age_s: float) -> Telemetry:
-        """The rung for a signal of this age."""
+        """Telemetry state for a signal of this age."""
         if age_s <= self.fresh_s:
             return Telemetry.FRESH
         if age_s <= self.stale_s:
@@ -76,22 +76,22 @@ class Staleness:
         return Telemetry.BLIND
 
     def assumed(self, held: float) -> float:
-        """The factor of a blind controller that last held ``held``."""
+        """Factor of a blind controller that last held ``held``."""
         if self.unknown is Unknown.LAST:
             return held
         return {Unknown.OPEN: 1.0, Unknown.CONSERVATIVE: CONSERVATIVE, Unknown.CLOSED: 0.0}[self.unknown]
 
     def factor(self, held: float, age_s: float) -> float:
-        """The factor at this age: held while fresh or late, then straight to the assumed one."""
+        """Factor at this age: held while fresh or late, then linear to the assumed one."""
         return held + (self.assumed(held) - held) * self._way(age_s)
 
     def capacity(self, held: float, age_s: float) -> float:
-        """The usable share of the devices: as last seen, and once nothing is seen any more, all of them.
+        """Usable share of the devices: as last observed, and once telemetry is blind, all of them.
 
-        A loss is believed as long as reads go on; a sensor that died must not be an outage for ever.
+        A loss is believed only while reads go on: a broken sensor must not cause a permanent outage.
         """
         return held if self.unknown is Unknown.LAST else held + (1.0 - held) * self._way(age_s)
 
     def _way(self, age_s: float) -> float:
-        """How far the drift is: 0 until stale, 1 from blind on."""
+        """Progress of the drift: 0 until stale, 1 from blind on."""
         return min(1.0, max(0.0, (age_s - self.stale_s) / (self.blind_s - self.stale_s)))

@@ -1,13 +1,13 @@
-"""The tier table: which share of the nominal rates each band of GPU utilization leaves."""
+"""The tier table: maps each band of GPU utilization to a share of the nominal rates."""
 
 from __future__ import annotations
 
 FOUNDING = ((85.0, 0.7), (90.0, 0.4), (95.0, 0.0))
-"""Over 85 % leaves 70 %, over 90 % leaves 40 %, over 95 % nothing: the founding figures."""
+"""Above 85 % the factor is 0.7, above 90 % 0.4, above 95 % 0: the founding figures."""
 
 
 class TierTable:
-    """Edges in percent and the factor above each.
+    """Maps a signal to a factor by edges in percent.
 
     Args:
         steps: ``(edge_pct, factor)`` with rising edges in 0..100 and falling factors in 0..1.
@@ -21,7 +21,7 @@ class TierTable:
         """The lowest edge: a signal above it is a strike."""
 
     def factor(self, signal_pct: float) -> float:
-        """The factor of the highest edge below the signal, else 1. An edge itself is not above itself."""
+        """Factor of the highest edge below the signal, else 1. A signal equal to an edge is not above it."""
         factor = 1.0
         for edge_pct, step in self.steps:
             if signal_pct > edge_pct:

@@ -10,10 +10,10 @@ from autoglm_throttle.model import Evidence, GpuView, Regime, Unknown, Why, Work
 
 
 class TierController:
-    """The table, once for each new sample, with or without traffic.
+    """Applies the table once for each new sample, with or without traffic.
 
     Args:
-        rules: bands and factors, how they are entered and left, and how late samples are dealt with.
+        rules: bands, factors, hysteresis, and the handling of late samples.
         now: monotonic seconds.
     """
 
@@ -23,10 +23,11 @@ class TierController:
         self._rules = rules.hysteresis
         self._strikes = 0
         self._calm = 0
+        # GPU_UNKNOWN=closed admits nothing before the first sample.
         self._tier = 0.0 if rules.staleness.unknown is Unknown.CLOSED else 1.0
         self._why = Why.CALM
         self._cap = 1.0
-        """The most that the verdicts leave."""
+        """The maximum factor that the verdicts allow."""
         self._cap_why: Why | None = None
         self._cap_calm = 0
         self._regime = self._publish(now, since_s=now)
@@ -37,15 +38,15 @@ class TierController:
         return self._listener.pressure
 
     def serves(self, now: float) -> bool:
-        """Whether any card is left that does not hang, by telemetry that can still be believed."""
+        """Whether at least one device is not stalled, by telemetry that is not too old."""
         return self._listener.serves(now)
 
     def started(self, now: float) -> None:
-        """Wait anew for the first sample."""
+        """Restart the wait for the first sample."""
         self._listener.started(now)
 
     def observe(self, view: GpuView, _evidence: Evidence, work: Work, now: float) -> Regime:
-        """Apply the table to a new view, whatever the gate says."""
+        """Apply the table to a new view; the limiter's report is ignored."""
         held = self._listener.drifted(self._tier, now)
         news = self._listener.hear(view, work, now)
         if news is not None:
@@ -57,16 +58,16 @@ class TierController:
         return self._publish(now)
 
     def regime(self, now: float, _evidence: Evidence | None = None) -> Regime:
-        """The Regime in force. It is valid until its ``until_s``, so that is when to ask again."""
+        """Return the ControlState in force, valid until its ``valid_until_s``."""
         return self._publish(now)
 
     def silent(self, now: float) -> Regime:
-        """Nothing to listen to, so nothing is missing: the nominal rates."""
+        """Continue without a source: the nominal rates, since no sample is missing."""
         self._listener.silent()
         return self._publish(now)
 
     def gone(self, now: float) -> Regime:
-        """Blind at once, as after a long silence."""
+        """Count telemetry as blind at once, as after a long outage."""
         self._listener.gone()
         return self._publish(now)
 
@@ -88,7 +89,7 @@ class TierController:
             self._why = self._resting(want)
 
     def _limit(self) -> None:
-        """Follow the verdicts down at once, and up like the table after an outage: trusted, then by steps."""
+        """Follow the verdicts down at once; up like the table after an outage, trusted and by steps."""
         wanted = self._listener.effect.factor
         self._cap_calm = self._cap_calm + 1 if wanted > self._cap else 0
         if wanted < self._cap:
@@ -102,7 +103,7 @@ class TierController:
         return Why.TIER if want == self._tier else Why.HELD
 
     def _reopens(self, capacity: float, left: float, now: float) -> float:
-        """The first sample that could open the door: a loss, a stall or the table may hold it."""
+        """Time of the first sample that could raise a factor of 0, held by a loss, a stall or the table."""
         listener = self._listener
         back_s = 0.0 if capacity else listener.readmits_at(now)
         if left:
