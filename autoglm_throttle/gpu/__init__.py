@@ -1,1 +1,1 @@
-"""What the GPUs say: providers, the sampler that asks them, and one view of the answers."""
+"""GPU telemetry: providers, samplers, and one aggregated view of all devices."""

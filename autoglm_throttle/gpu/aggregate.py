@@ -1,8 +1,8 @@
-"""All devices of all sources as one value.
+"""Aggregates all devices of all sources into one view.
 
 A device that is lost, or that has vanished, leaves every mean and lowers the capacity.
 It is never counted as 0 % busy: that classic bug raises the admitted rate at the worst moment.
-One whose source has fallen silent leaves the means, too, but not the capacity: nobody says that it is gone.
+A device with a silent source leaves the means, too. It stays in the capacity: its loss is not reported.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 
 class Aggregator:
-    """Remembers every device that any source has told of, and merges each reading into a view.
+    """Remembers every reported device, and merges each reading into a view.
 
     Args:
-        how: which utilization the view carries. ``weighted`` counts a device by its memory,
-            because a small card says little about a fleet of large ones;
-            ``max`` suits tensor parallelism, where the slowest rank gates all.
-        stale_after_s: for how long a measurement counts in the means at least: the telemetry's own limit.
-        forget_s: for how long a card is lost that a scraped source no longer lists, before it is taken for
-            scaled away.
-        order: names of sources; where several tell one thing of one card, the first counts. Those that are
-            not named come after them, by name.
+        mode: the aggregate of utilization in the view. ``weighted`` counts a device by its memory,
+            because a small device says little about a fleet of large ones;
+            ``max`` suits tensor parallelism, where the slowest rank limits all.
+        stale_after_s: minimum time for which a measurement counts in the means: the telemetry's own limit.
+        forget_s: time for which a device that a scraped source no longer lists counts as lost. After that it
+            counts as scaled away.
+        order: names of sources. If several report a field of a device, the first counts. Sources that are not
+            named follow, sorted by name.
     """
 
     __slots__ = (
@@ -58,7 +58,7 @@ class Aggregator:
         self._forget_s = forget_s
         self._order = {name: number for number, name in reversed(list(enumerate(order)))}
         self._readings: dict[str, Reading] = {}
-        """By the source's name, the one to be preferred first."""
+        """By the source's name, in the order of preference."""
         self._engines_at_s = -math.inf
         self._devices: tuple[GpuSample, ...] = ()
 
@@ -70,21 +70,21 @@ class Aggregator:
     def update(
         self, rows: Iterable[GpuSample], now: float, *, source: str = "", interval_s: float | None = None
     ) -> GpuView:
-        """Take in one reading of a source.
+        """Add one reading of a source and return the new view.
 
         Args:
-            rows: all devices that the source tells of; what others have told remains. One that is missing
-                has vanished: a card of this host is ``lost`` until a row comes again, one of a scraped source
-                for ``forget_s``. One of another host is forgotten, for who tells of other hosts says which of
-                their devices are lost; so is an engine.
-            now: monotonic seconds; the time of the view where nothing was ever heard.
-            source: its name; empty: that in the rows of this host, or in all rows where there are none of it.
+            rows: all devices that the source reports; those of other sources remain. One that is missing has
+                vanished: a device of this host is ``lost`` until a row comes again, one of a scraped source
+                for ``forget_s``. One of another host is dropped, since such a source reports losses itself.
+                A missing engine is dropped, too.
+            now: monotonic seconds; the time of the view before the first measurement.
+            source: its name; empty: that in the rows of this host, or in all rows if this host has none.
             interval_s: until its next reading, as promised; None: as before.
 
         Returns:
-            The view. Capacity is the weight of usable cards over that of all known ones, 1 when none is
-            known. Memory and power are those of the card nearest to its own limit. Times and ages are those
-            of the measurements that tell the load.
+            The view. Capacity is the weight of usable devices over that of all known ones, 1 when none is
+            known. Memory and power are those of the device nearest to its own limit. Times and ages are those
+            of the measurements that supply the load.
         """
         rows = list(rows)
         name = source or _named(rows) or self._only()
@@ -99,7 +99,7 @@ class Aggregator:
         return self._order.get(name, len(self._order)), name
 
     def _only(self) -> str:
-        """A reading without rows and without a name is that of the only source, if it is the only one."""
+        """Return the only source, owner of a reading without rows and name. Empty if there are several."""
         return next(iter(self._readings)) if len(self._readings) == 1 else ""
 
     def _view(self, now: float) -> GpuView:
@@ -109,8 +109,10 @@ class Aggregator:
         weights = _weights(cards)
         usable = [card for card in cards if card.usable]
         current = [card for card in usable if card.believed]
+        # Stale and lost devices still date the view, or its age would look like that of a fresh one.
         shown = current or usable or cards
         heard = [one.row for one in engines if one.believed]
+        # Never goes back: an engine that vanishes must not make the newest measurement older.
         self._engines_at_s = max([self._engines_at_s, *(one.measured_s for one in engines)])
         engines_at_s = None if self._engines_at_s == -math.inf else self._engines_at_s
         whole = fsum(weights.values())
@@ -149,8 +151,9 @@ def _named(rows: Sequence[GpuSample]) -> str:
 
 
 def _weights(cards: Sequence[Merged]) -> Mapping[Identity, float]:
-    """Memory totals; 1 for all if one of the known cards never told."""
+    """Memory totals as weights; 1 for all if a known device never reported its total."""
     totals = {card.identity: card.total_bytes for card in cards if card.total_bytes}
+    # One unknown total makes memory weights incomparable.
     return totals if len(totals) == len(cards) else dict.fromkeys((card.identity for card in cards), 1.0)
 
 
@@ -164,7 +167,7 @@ def _utilization(how: Aggregate, cards: Iterable[Merged], weights: Mapping[Ident
 
 
 def _fill(how: Aggregate, engines: Iterable[GpuSample]) -> float | None:
-    """Of the engines' caches; engines have no weights."""
+    """Aggregate the fill of the engines' caches; engines have no weights."""
     return _mean(how, [(row.kv_used_ratio, 1.0) for row in engines if row.kv_used_ratio is not None])
 
 
@@ -184,7 +187,7 @@ def _highest(cards: Iterable[Merged], ratio: Callable[[GpuSample], float | None]
 
 
 def _memory_ratio(row: GpuSample) -> float | None:
-    """Use and total may come from two sources that count reserved memory differently: full is full."""
+    """Memory in use over the total, at most 1."""
     ratio = _ratio(row.memory_used_bytes, row.memory_total_bytes)
     return None if ratio is None else min(ratio, 1.0)
 

@@ -1,6 +1,6 @@
-"""The automatic choice of a source: made on the sampler's thread, never in the caller.
+"""Automatic choice of a source, made on the sampler's thread, never in the caller.
 
-Finding out whether a driver works means opening it, and some drivers hang in that call.
+A driver can be tested only by opening it, and some drivers hang in that call.
 So the choice is a provider itself, and the first ``read`` makes it.
 """
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger("autoglm_throttle")
 
 DRIVER = Path("/dev/nvidiactl")
-"""There while NVIDIA's driver is loaded on Linux: then a missing package deserves more than a quiet line."""
+"""Exists while NVIDIA's driver is loaded on Linux. A missing package is then logged as a warning."""
 
 
 class AutoProvider:
-    """The first of several providers that finds anything to read.
+    """Uses the first of several providers that finds anything to read.
 
-    A candidate that finds no driver, no device or no package is passed over. One that finds a driver
-    which does not work is the choice already: there is a GPU, and not seeing it is being blind.
-    Once found, a source stays the choice, so that its loss is not mistaken for never having had one.
+    A candidate without driver, device or package is skipped. A candidate with a driver that does not work
+    is chosen: there is a GPU, and its telemetry is blind. The choice is final once made, so that a lost
+    source is not mistaken for a missing one.
 
     Args:
         candidates: providers in the order of preference.
@@ -45,10 +45,10 @@ class AutoProvider:
         return f"AutoProvider({self._found or self._tried or 'not tried yet'})"
 
     def read(self) -> Sequence[GpuSample]:
-        """Read the source found, looking for one first if there is none yet.
+        """Read the chosen source; choose one first if there is none yet.
 
         Raises:
-            NoSource: none of the candidates has anything to read.
+            NoSourceError: no candidate has anything to read.
             ProviderUnavailable: the source is there and cannot be read now.
             ProviderMisconfigured: it is there and can never be read as configured.
         """
@@ -68,6 +68,7 @@ class AutoProvider:
                 self._found, self.name = candidate, candidate.name
                 return rows
         text = "; ".join(tried)
+        # Log only a changed result: the sampler retries once a minute.
         if text != self._tried:
             self._tried = text
             _log.log(level, "GPU telemetry: no source found (%s)", text)
@@ -79,6 +80,6 @@ class AutoProvider:
             candidate.close()
 
     def forget(self) -> None:
-        """Let every candidate drop its handles, without a driver call."""
+        """Drop the handles of every candidate, without a driver call."""
         for candidate in self._candidates:
             candidate.forget()

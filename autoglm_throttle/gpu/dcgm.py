@@ -1,7 +1,7 @@
-"""What dcgm-exporter tells of cards, as rows of samples.
+"""Converts the metrics of dcgm-exporter to samples.
 
-Names and units are those of its ``default-counters.csv`` and of DCGM's ``dcgm_fields.h``; DCGM 4 renames
-some, and both are read. What is off by default in the exporter is missing until somebody turns it on.
+Names and units are those of its ``default-counters.csv`` and of DCGM's ``dcgm_fields.h``. DCGM 4 renames
+some, and both are read. Fields that the exporter disables by default are missing until they are enabled.
 """
 
 from __future__ import annotations
@@ -54,11 +54,12 @@ ALIASES: Final[Mapping[str, tuple[tuple[str, float], ...]]] = {
     "nvlink_tx_bps": (("DCGM_FI_PROF_NVLINK_TX_BYTES", 1.0),),
     "nvlink_rx_bps": (("DCGM_FI_PROF_NVLINK_RX_BYTES", 1.0),),
 }
-"""Field of a sample -> names that tell it, the preferred first, each with what makes its unit ours.
+"""Field of a sample -> metric names in the order of preference, each with its factor to our unit.
 
-``DCGM_FI_DEV_GPU_UTIL_RATIO`` is left out: whether it counts to 1 or to 100 is disputed, and the wrong
-guess would call an idle card full. ``DCGM_FI_PROF_*_BYTES`` are bytes per second, whatever their type line
-says; ``DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL`` adds up both directions in a unit that is not documented."""
+``DCGM_FI_DEV_GPU_UTIL_RATIO`` is left out: its scale, 1 or 100, is disputed, and the wrong guess would call
+an idle device full. ``DCGM_FI_PROF_*_BYTES`` are bytes per second, despite their type line.
+``DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL`` adds up both directions in an undocumented unit.
+"""
 
 SUMS: Final[Mapping[str, tuple[str, ...]]] = {
     "throttled_ns": ("DCGM_FI_DEV_POWER_VIOLATION", "DCGM_FI_DEV_THERMAL_VIOLATION"),
@@ -69,7 +70,7 @@ SUMS: Final[Mapping[str, tuple[str, ...]]] = {
         "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL",
     ),
 }
-"""Field of a sample -> counters of which those that are told add up."""
+"""Field of a sample -> counters; the ones that are present are added up."""
 
 USED: Final = "DCGM_FI_DEV_FB_USED"
 FREE: Final = "DCGM_FI_DEV_FB_FREE"
@@ -78,7 +79,7 @@ TOTAL: Final = "DCGM_FI_DEV_FB_TOTAL"
 """In MiB. Without TOTAL, which is off by default, it is the sum of the other three."""
 
 XID: Final = ("DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_XID_ERROR")
-"""The last error number that the driver logged; it stays there until the driver is loaded anew."""
+"""Last error number that the driver logged. It stays until the driver is reloaded."""
 
 REASONS: Final = ("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS")
 """A bitmap, the same as NVML's."""
@@ -90,7 +91,7 @@ BITS: Final[Mapping[int, ThrottleBit]] = {
     0x40: "hw_thermal",
     0x80: "hw_power_brake",
 }
-"""Bit of REASONS -> what it means; the others are idleness or settings."""
+"""Bit of REASONS -> its meaning; the other bits are idleness or settings."""
 
 NAMES: Final = frozenset(
     {name for names in ALIASES.values() for name, _ in names}
@@ -112,44 +113,50 @@ OF_THE_CARD: Final = (
     "pcie_tx_bps",
     "pcie_rx_bps",
 )
-"""What a MIG instance is told of its whole card, and what cannot be split: it is left out."""
+"""Fields left out for a MIG instance: they belong to the whole device and cannot be split."""
 
 MIG_NOTE: Final = "power and links are those of the whole card, not of the instance: left out"
 
 _BLANKS: Final = ((2**31 - 16, 2**31 - 1), (2**47, 2**47 + 15), (2**63 - 1024, math.inf))
-"""DCGM's blanks of 32 bits, of floating point and of 64 bits, each with the reasons that follow it
-(not found, not supported, not permitted). As a float the last begin at 2^63."""
+"""Ranges of DCGM's blank values: 32 bits, floating point, 64 bits.
+
+Each includes the reasons that follow the blank (not found, not supported, not permitted). As floats, the
+64-bit blanks begin at 2^63.
+"""
 
 MOST_CHARACTERS: Final = 255
-"""Of a name of a card, a host or an instance: the longest that a host can have on a network. They are kept
-for as long as a card is, and stand in metrics and logs."""
+"""Maximum length of the name of a device, a host or an instance: that of a host on a network. Names are
+stored as long as the device is known, and appear in metrics and logs.
+"""
 
 _Key = tuple[str, str, str]
-"""Host, card, MIG instance or nothing."""
+"""Host, device, MIG instance; the last is empty for a whole device."""
 
 
 def cards(series: Iterable[Series], *, source: str, now: float, host: str = "") -> list[Told] | None:
-    """Make rows of what an exporter tells.
+    """Convert the series of an exporter to rows.
 
     Args:
-        series: the lines; those with other names are passed over.
+        series: the lines; unknown names are skipped.
         source: the provider's name.
         now: monotonic seconds at which the reading ended.
-        host: what a card without a ``Hostname`` is said to be on.
+        host: the host of a device without a ``Hostname``.
 
     Returns:
-        One row for each card, or for each MIG instance instead of its card, if anything is told of it;
-        blanks tell nothing. None: none of the names is there.
+        One row for each device, or for each MIG instance instead of its device, if it has any value;
+        blanks are no values. None: no known name is present.
     """
     groups: dict[_Key, list[Series]] = {}
     known = False
     for one in series:
         if one.name in NAMES:
             known = True
+            # A blank value still proves that the exporter is dcgm-exporter.
             if not _blank(one.value) and (key := _key(one.labels, host)) is not None:
                 groups.setdefault(key, []).append(one)
     if not known:
         return None
+    # A device with MIG instances is reported by its instances only.
     split = {key[:2] for key in groups if key[2]}
     whole = [(key, group) for key, group in groups.items() if key[2] or key[:2] not in split]
     return [row for place, (key, group) in enumerate(whole) if (row := _row(key, group, source, now, place))]
@@ -160,7 +167,7 @@ def _blank(value: float) -> bool:
 
 
 def _key(labels: Mapping[str, str], host: str) -> _Key | None:
-    """Which device a series tells of; None: a switch, a processor, or no name, or none that can be."""
+    """Identify the device of a series. None: a switch, a processor, or a missing or invalid name."""
     card = labels.get("UUID") or labels.get("uuid") or labels.get("device") or labels.get("gpu")
     if not card or labels.get("nvswitch") or labels.get("cpu"):
         return None
@@ -171,7 +178,7 @@ def _key(labels: Mapping[str, str], host: str) -> _Key | None:
 def _row(key: _Key, group: list[Series], source: str, now: float, place: int) -> Told | None:
     raw: dict[str, float] = {}
     for one in group:
-        raw.setdefault(one.name, one.value)  # one card for several pods stands there once for each of them
+        raw.setdefault(one.name, one.value)  # a device shared by several pods is listed once per pod
     values = _values(raw)
     if not values:
         return None
@@ -227,7 +234,7 @@ def _memory(raw: Mapping[str, float]) -> dict[str, int]:
 
 
 def _index(labels: Mapping[str, str], instance: str, place: int) -> int:
-    """The number of the card, or of the instance as NVML's provider counts them; its place if it has none."""
+    """Return the device's number, or the instance's as in `NvmlProvider`; the position if it has none."""
     texts = (labels.get("gpu", ""), instance or "0")
     if not all(text.isascii() and text.isdigit() and len(text) < 10 for text in texts):
         return place

@@ -1,6 +1,6 @@
-"""What an inference engine tells of itself, as one row: how many run, how many wait, how full its cache is.
+"""Converts the metrics of an inference engine to one row: running and queued requests, cache fill.
 
-A card says that it is busy; the engine says whether anybody waits for it, which is the better signal.
+A device reports that it is busy. The engine reports its queue, which is the better signal.
 The names are those of vLLM 0.x and 1.x and of SGLang 0.5. Under Ray they carry the prefix ``ray_`` and an
 underscore for the colon.
 """
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from autoglm_throttle.gpu.exposition import Series
 
 MOST_CHARACTERS: Final = 255
-"""Of the name of a model, which stands in metrics; what is longer is cut."""
+"""Maximum length of a model's name, which appears in metrics; longer ones are truncated."""
 
 _Rows = list[tuple[Mapping[str, str], float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """The names of one kind of engine, without prefix; of several the first that is told counts."""
+    """Metric names of one kind of engine, without prefix; of several the first that is present counts."""
 
     name: str
     """Also the prefix of its names."""
     running: tuple[str, ...]
     queued: tuple[str, ...]
     kv_used: tuple[str, ...]
-    """A share, 0..1, whatever the name says."""
+    """A share, 0..1, despite names such as ``perc``."""
     preemptions: tuple[str, ...]
     tokens: tuple[str, ...] = ("prompt_tokens_total", "generation_tokens_total")
     """These add up."""
@@ -61,30 +61,30 @@ SGLANG: Final = Preset(
     preemptions=("num_retracted_requests_total",),
 )
 PRESETS: Final[Mapping[str, Preset]] = {preset.name: preset for preset in (VLLM, SGLANG)}
-"""Kind of a source -> its names."""
+"""Kind of a source -> its preset."""
 
 RANKS: Final = frozenset({"tp_rank", "pp_rank", "moe_ep_rank"})
-"""Labels of processes that share one request: each of them counts it, so of these the largest is taken."""
+"""Labels of processes that share a request: each of them counts it, so the largest value is taken."""
 
 SHARES: Final = "priority"
-"""With priorities SGLang tells the sum under an empty one beside the parts."""
+"""With priorities SGLang reports the sum under an empty label beside the parts."""
 
 
 def engine(series: Iterable[Series], preset: Preset, *, source: str, now: float, place: str) -> Told | None:
     """Make one row of all series of an endpoint.
 
-    Requests and tokens of several engines behind it (data parallel ranks, models, replicas) add up;
-    of their caches the fullest counts, because a request that meets it waits.
+    Requests and tokens of several engines behind it (data parallel ranks, models, replicas) add up.
+    The fullest cache counts, because a request that meets it waits.
 
     Args:
-        series: the lines; those with other names are passed over.
-        preset: whose names they are.
+        series: the lines; those with other names are skipped.
+        preset: the names to read.
         source: the provider's name.
         now: monotonic seconds at which the reading ended.
         place: ``host:port``; the row's device and, unless it is this host, its host.
 
     Returns:
-        The row, or None if none of the names is there with a number.
+        The row, or None if no name of the preset is there with a number.
     """
     told = _by_name(series, preset)
     if not told:
@@ -127,6 +127,7 @@ def _added(told: Mapping[str, _Rows]) -> Callable[[tuple[str, ...]], int | None]
             return None
         groups: dict[frozenset[tuple[str, str]], float] = {}
         for labels, value in _whole(rows):
+            # Ranks of one engine share the key; replicas differ in other labels and add up.
             key = frozenset((name, text) for name, text in labels.items() if name not in RANKS)
             groups[key] = max(value, groups.get(key, -math.inf))
         return round(sum(groups.values()))
@@ -143,12 +144,13 @@ def _fullest(told: Mapping[str, _Rows]) -> Callable[[tuple[str, ...]], float | N
 
 
 def _whole(rows: _Rows) -> _Rows:
+    # Without the sum, the parts are the whole.
     sums = [row for row in rows if row[0].get(SHARES) == ""]
     return sums or rows
 
 
 def is_here(place: str) -> bool:
-    """Whether ``host:port`` is this host by its very name."""
+    """Return whether ``host:port`` is this host: a loopback address or ``localhost``."""
     host = place.rpartition(":")[0].strip("[]")
     try:
         return ipaddress.ip_address(host).is_loopback

@@ -1,9 +1,8 @@
-"""The text in which exporters and engines tell their numbers: Prometheus text 0.0.4 and OpenMetrics 1.0.
+"""Parses the text formats of exporters and engines: Prometheus text 0.0.4 and OpenMetrics 1.0.
 
 A line is a name, labels in braces, a value, perhaps a time. Label values hold commas, blanks, braces,
-quotes and escaped line feeds, so they are read by a tokenizer and never split. A text with a line that
-is none is refused as a whole, as Prometheus refuses it: a source that tells nonsense is not half right.
-So is one that ends too early, for ``9`` may be the beginning of ``95``.
+quotes and escaped line feeds, so they are read by a tokenizer and never split. One invalid line makes the
+whole text invalid, as in Prometheus. So does a truncated text, because ``9`` may be the beginning of ``95``.
 """
 
 from __future__ import annotations
@@ -28,20 +27,22 @@ _LABEL: Final = re.compile(
     re.DOTALL,
 )
 """Name, which may stand in quotes, and value. A value alone is the name of the series, as Prometheus 3
-writes a name with unusual characters."""
+writes a name with unusual characters.
+"""
 
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _UNESCAPED: Final = {"n": "\n", '"': '"', "\\": "\\"}
 MOST_LINES: Final = 100_000
-"""Of a text. A host of 16 cards tells a thousand, an engine five thousand; the two million short ones that a
-page of 8 MiB holds would take four seconds of the interpreter and 360 MB."""
+"""Maximum lines of a text. A host of 16 devices has a thousand, an engine five thousand. Two million short
+lines, as a page of 8 MiB can hold, would take four seconds of the interpreter and 360 MB.
+"""
 
 _EOF: Final = "# EOF"
 _SHOWN: Final = 60
 
 
 class Malformed(ValueError):
-    """The text is none of the two formats; the message says where."""
+    """The text has neither of the two formats; the message says where."""
 
 
 class Series(NamedTuple):
@@ -49,26 +50,27 @@ class Series(NamedTuple):
 
     name: str
     labels: Mapping[str, str]
-    """Shared by all lines with the same labels: not to be changed."""
+    """Shared by all lines with the same labels; do not modify."""
     value: float
     """May be NaN or infinite: the formats allow it."""
     at_s: float | None = None
-    """Unix time that the source claims for it; few do."""
+    """Unix time that the source reports for the value; few do."""
 
 
 def parse(text: str, *, openmetrics: bool = False) -> list[Series]:
-    """Read a whole text.
+    """Parse a whole text.
 
     Args:
-        text: as the source gave it.
+        text: as the source sent it.
         openmetrics: whether it is OpenMetrics, which counts time in seconds instead of milliseconds,
-            may append exemplars, and says where it ends.
+            may append exemplars, and marks its end.
 
     Returns:
-        A series for each line, in their order; comments and blank lines are none.
+        A series for each line, in their order; comments and blank lines are skipped.
 
     Raises:
-        Malformed: a line cannot be read, there are more than `MOST_LINES`, or the text ends too early.
+        MalformedExpositionError: a line cannot be read, there are more than `MOST_LINES`, or the text is
+            truncated.
     """
     if text.count("\n") > MOST_LINES:
         raise Malformed(f"it has more than {MOST_LINES} lines")
@@ -93,7 +95,7 @@ def parse(text: str, *, openmetrics: bool = False) -> list[Series]:
 
 
 def _cut_at_eof(lines: list[str], last: str) -> None:
-    """Leave nothing but what stands before the mark, which must be the end."""
+    """Remove the end mark, which must be the last line."""
     if last:
         lines.append(last)
     if not lines or lines.pop() != _EOF:
@@ -105,7 +107,9 @@ def _series(line: str, seen: dict[str, tuple[str, Mapping[str, str]]], *, openme
     if match is None:
         raise ValueError
     name, body, value, time, exemplar = match.groups()
+    # Parse equal label sets once: an exporter repeats them on every metric of a device.
     quoted, labels = seen.get(body or "") or seen.setdefault(body or "", _labels(body or ""))
+    # Exactly one name: before the braces, or quoted inside them. Exemplars exist in OpenMetrics only.
     if bool(name) == bool(quoted) or (exemplar and not openmetrics):
         raise ValueError
     at_s = None if time is None else _number(time) if openmetrics else int(time) / 1000.0
@@ -113,7 +117,7 @@ def _series(line: str, seen: dict[str, tuple[str, Mapping[str, str]]], *, openme
 
 
 def _labels(body: str) -> tuple[str, Mapping[str, str]]:
-    """The name that stands among the labels, usually none, and the labels."""
+    """Parse labels; return the name that stands among them, usually empty, and the labels."""
     body = body.strip(" \t")
     name, labels, at = "", dict[str, str](), 0
     while at < len(body):

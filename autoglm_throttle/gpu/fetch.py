@@ -1,11 +1,11 @@
-"""One page over HTTP, within one deadline: from looking up the host to the last byte.
+"""Fetches one page over HTTP within one deadline, from name resolution to the last byte.
 
 Timeouts of sockets bound one operation each; a server that sends a byte a second passes them for ever.
-So each operation is given what is left of the whole, headers and TLS included. Looking up a name is the
-one step that cannot be bounded from outside: where that hangs, name the address.
+So each operation gets the time that remains, headers and TLS included. Name resolution is the one step
+that cannot be bounded from outside: if it hangs, use an address in the URL.
 
 It is the standard library's client without its openers: no proxy variable reroutes a loopback scrape, no
-redirect carries a password to another host, and no connection is kept that a fork would share.
+redirect carries a password to another host, and no connection stays open for a fork to share.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from autoglm_throttle.settings.gpu_items import ScrapeUrl
 
 MOST_BYTES: Final = 8 * 1024 * 1024
-"""Of a page, inflated: an exporter of a large host tells 0.3 MB, an engine 0.1 MB. A server that sends more
-is not what was meant, and must not fill our memory."""
+"""Maximum size of a page, inflated. The exporter of a large host sends 0.3 MB, an engine 0.1 MB. A larger
+answer is a wrong address, and must not fill our memory.
+"""
 
 CHUNK_BYTES: Final = 64 * 1024
 
@@ -42,18 +43,18 @@ HINTS: Final = {
     403: "the login is not allowed to read it",
     404: "there is no such page: name its path in the URL",
 }
-"""Status -> what to do about it."""
+"""Status -> advice for the operator."""
 
 NO_PAGE_OF_THIS_PATH: Final = "there is no such page: the path in the URL is another one"
 
 
 class WrongStatus(ProviderUnavailable):
-    """An answer other than 200.
+    """The server answered with a status other than 200.
 
     Args:
         status: the number.
         start: the beginning of the body, at most ``CHUNK_BYTES``.
-        hint: what to do about it; empty: nothing is known.
+        advice: remedy for the operator; empty: none is known.
     """
 
     def __init__(self, status: int, start: bytes, hint: str = "") -> None:
@@ -64,7 +65,7 @@ class WrongStatus(ProviderUnavailable):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What was answered."""
+    """Body of an answer, and its format."""
 
     body: bytes
     openmetrics: bool
@@ -72,7 +73,7 @@ class Page:
 
 
 class Deadline:
-    """What is left of a time.
+    """Tracks the time that remains of one operation.
 
     Args:
         timeout_s: seconds from now.
@@ -85,10 +86,10 @@ class Deadline:
         self._until_s = clock() + timeout_s
 
     def left(self) -> float:
-        """Seconds, above 0.
+        """Return the remaining seconds, above 0.
 
         Raises:
-            TimeoutError: none are.
+            TimeoutError: the deadline has passed.
         """
         left = self._until_s - self._clock()
         if left <= 0.0:
@@ -100,16 +101,17 @@ def fetch(url: ScrapeUrl, target: str, deadline: Deadline) -> Page:
     """Get a page; blocks.
 
     Args:
-        url: where; its login is sent as basic authentication.
+        url: the server; its login is sent as basic authentication.
         target: path and query.
-        deadline: when it must be there, to the last byte.
+        deadline: until the last byte.
 
     Returns:
         The page, inflated if it was compressed.
 
     Raises:
         ProviderUnavailable: it is not there in time or in full, is larger than ``MOST_BYTES``, or cannot be
-            read; its kind ``WrongStatus``: the status is not 200. No text of these tells the login.
+            read; its subclass ``WrongStatusError``: the status is not 200. No text of these contains the
+            login.
     """
     try:
         with closing(_Connection(url, deadline)) as connection:
@@ -125,7 +127,7 @@ def fetch(url: ScrapeUrl, target: str, deadline: Deadline) -> Page:
 
 
 def _headers(url: ScrapeUrl) -> dict[str, str]:
-    """Of a request. Compression is not asked for: it costs the engine more than the way saves."""
+    """Build the request's header fields. No compression: it costs the engine more than it saves."""
     usual = url.port == (443 if url.tls else 80)
     headers = {
         "Host": url.place.rpartition(":")[0] if usual else url.place,
@@ -151,7 +153,7 @@ def _page(answer: HTTPResponse, url: ScrapeUrl) -> Page:
 
 
 def _hint(answer: HTTPResponse, url: ScrapeUrl) -> str:
-    """What to do about a status."""
+    """Return the advice for a status."""
     if 300 <= answer.status < 400:
         target = answer.getheader("Location", "")
         there = f": it points to {masked_url(target)!a:.200}" if target else ""
@@ -166,9 +168,11 @@ def _body(answer: HTTPResponse) -> bytes:
     body, received = bytearray(), 0
     while piece := answer.read1(CHUNK_BYTES):
         received += len(piece)
+        # The limit of inflated bytes stops a decompression bomb before it is in memory.
         body += piece if inflate is None else inflate.decompress(piece, MOST_BYTES + 1 - len(body))
         if max(received, len(body)) > MOST_BYTES:
             raise ProviderUnavailable(f"answers more than {MOST_BYTES // 1024**2} MiB")
+    # answer.length counts bytes announced and not received; http.client does not raise for read1().
     if answer.length or (inflate is not None and not inflate.eof):
         raise ProviderUnavailable("stops in the middle of its answer")
     return bytes(body)
@@ -201,7 +205,7 @@ class _Connection(HTTPConnection):
 
 
 class _Socket(socket.socket):
-    """A socket each of whose operations may take what is left."""
+    """Socket with a common deadline: each operation may take the remaining time."""
 
     deadline: Deadline
 
@@ -215,7 +219,7 @@ class _Socket(socket.socket):
 
 
 class _TlsSocket(SSLSocket):
-    """The same inside TLS."""
+    """TLS socket with a common deadline."""
 
     deadline: Deadline
 
@@ -230,20 +234,21 @@ class _TlsSocket(SSLSocket):
 
 @functools.cache
 def _context() -> SSLContext:
-    """Reads the certificates of the machine, which takes some 20 ms: once."""
+    """Make the TLS context once: reading the machine's certificates takes some 20 ms."""
     context = create_default_context()
     context.sslsocket_class = _TlsSocket
     return context
 
 
 def _reach(host: str, port: int, deadline: Deadline) -> _Socket:
-    """Connect to the first address that answers; each may take an equal part of what is left."""
+    """Connect to the first address that answers; each may take an equal part of the remaining time."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     failed = OSError("it has no address")
     for tried, (family, kind, protocol, _, address) in enumerate(found):
         plain = _Socket(family, kind, protocol)
         plain.deadline = deadline
         try:
+            # An unreachable address (such as IPv6 without a route) must leave time for the next one.
             plain.settimeout(deadline.left() / (len(found) - tried))
             plain.connect(address)
         except OSError as error:

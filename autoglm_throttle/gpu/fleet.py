@@ -1,8 +1,7 @@
-"""The GPUs of all hosts: this one's own, and those that the others publish in a Redis.
+"""Provides the GPUs of all hosts: this host's own, and those that the others publish in Redis.
 
-It is a provider like any other, on the sampler's thread. One call publishes what was read here and brings
-what the others have published; a store that hangs costs one read a quarter of a second and is then left
-alone for a while.
+It is a provider like any other, on the sampler's thread. One call publishes the local rows and returns
+those of the other hosts. A store that hangs costs one read a quarter of a second; then calls pause.
 """
 
 from __future__ import annotations
@@ -34,12 +33,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger("autoglm_throttle")
 
 TIMEOUT_S: Final = 0.25
-"""For the client's connection and replies: what a store that hangs may cost one read."""
+"""For the client's connection and replies: the maximum that a hung store may cost one read."""
 
 PAUSE_INTERVALS: Final = 1.5
 LONG_PAUSE_INTERVALS: Final = 5.0
-"""For so long the store is left alone after a failure, and after each further one. The first pause leaves out
-one reading: with a longer one a single hiccup would make this host silent for the others."""
+"""Pauses after the first failure of the store, and after each further one. The first pause leaves out
+one reading: with a longer one a single hiccup would make this host silent for the others.
+"""
 
 RIGHTS: Final = "evalsha eval time hget hset hdel hgetall pexpire"
 """Commands that a user of the server needs for the GPUs of a fleet, on the key below ``REDIS_PREFIX``."""
@@ -50,7 +50,7 @@ SyncClient = Any
 
 @dataclass(frozen=True, slots=True)
 class GpuFleetRules:
-    """Where the hosts meet, and what this one is called."""
+    """Key of the fleet in the store, and the name of this host."""
 
     host: str
     """Not empty; no other host has it."""
@@ -59,7 +59,7 @@ class GpuFleetRules:
     interval_s: float = 1.0
     """From one reading to the next."""
     stale_after_s: float | None = None
-    """For how long a silent host is believed; None: four of its own intervals, four seconds at least."""
+    """Time for which the rows of a silent host count; None: four of its intervals, at least four seconds."""
 
     @property
     def key(self) -> str:
@@ -74,7 +74,7 @@ class FleetProvider:
         local: this host's own provider; None: it has no GPUs that count.
         connect: makes a synchronous client without retries, with timeouts of `TIMEOUT_S`. It is called
             in `read`.
-        rules: where the hosts meet.
+        rules: the fleet and this host's name.
         clock: monotonic seconds.
     """
 
@@ -91,7 +91,7 @@ class FleetProvider:
         self.failures: int = 0
         """Calls that the store did not answer."""
         self.ignored: int = 0
-        """Payloads of other hosts that could not be believed."""
+        """Invalid payloads of other hosts."""
         self.last_error: str | None = None
         self._local = local
         self._connect = connect
@@ -114,10 +114,11 @@ class FleetProvider:
 
         Rows that name another host are returned but not published: they are not this host's own.
 
-        A local source that fails hides nobody: its last rows are held until they are stale, and then lost.
+        A failure of the local source does not hide the other hosts. Its last rows count until they are
+        stale, and are then lost.
 
         Raises:
-            ProviderUnavailable: it fails, and no other host tells of a device that works.
+            ProviderUnavailable: it fails, and no other host has a working device.
         """
         own = self._read_local()
         self._exchange(own)
@@ -130,21 +131,21 @@ class FleetProvider:
         return [*(self._held(row, now) for row in self._own), *others]
 
     def close(self) -> None:
-        """Let go of the driver and of the connection."""
+        """Close the driver and the connection."""
         self._disconnect()
         self._next = Next(due_s=-math.inf)
         if self._local is not None:
             self._local.close()
 
     def forget(self) -> None:
-        """In a forked process: another publisher, without the parent's connection and handles."""
+        """Become another publisher in a forked process, without the parent's connection and handles."""
         self.hosts: Hosts = Hosts(self.rules.stale_after_s)
         self._process = secrets.token_hex(8)
         self._client: SyncClient | None = None
         self._own: list[GpuSample] = []
         """The newest rows of this host."""
         self._trouble: Exception | None = None
-        """Why they are not of now."""
+        """Error of the newest local read; None: the rows are current."""
         self._schedule = Schedule(self.rules.interval_s)
         self._next = Next(due_s=-math.inf)
         self._alone_until_s = -math.inf
@@ -153,15 +154,17 @@ class FleetProvider:
             self._local.forget()
 
     def _read_local(self) -> list[GpuSample]:
-        """Rows to publish: those that were read just now, if any."""
+        """Read the local source if it is due; return the new rows, the only ones to publish."""
         started = self._clock()
         if self._local is None or started < self._next.due_s:
             return []
+        # After repeated failures: drop a broken handle before the next read.
         if self._next.fresh:
             self._local.close()
         try:
             rows = list(self._local.read())
         except ProviderMisconfigured as error:
+            # Never due again: this error cannot heal, but the other hosts remain visible.
             self._trouble, self._next = error, Next(due_s=math.inf)
             _log.critical("GPU telemetry of this host ends, that of the others goes on: %s", error)
         except NoSource:
@@ -198,10 +201,10 @@ class FleetProvider:
                 self._seldom.say("back", "the store answers again")
 
     def _payload(self, rows: Sequence[GpuSample]) -> str:
-        """The rows of this host's own devices, by whatever source.
+        """Encode the rows of this host's own devices, from any source.
 
-        A row that names another host is that of a scrape: whoever scrapes it too would count the card twice,
-        and under this host's name it would be another one.
+        A row that names another host is that of a scrape. Another host that scrapes it too would count the
+        device twice, and under this host's name it would be a different one.
         """
         own = [row for row in rows if row.host in {"", self.rules.host}]
         if not own:
@@ -221,7 +224,7 @@ class FleetProvider:
         arguments = (rules.key, rules.host, self._process, round(rules.interval_s * 1e6), payload)
         try:
             entries: Sequence[Any] = self._client.evalsha(self._sha, 1, *arguments)
-        except NoScriptError:  # it was restarted, or told to forget: nothing has run
+        except NoScriptError:  # restart or SCRIPT FLUSH emptied the script cache: nothing ran
             entries = self._client.eval(self._script, 1, *arguments)
         return entries
 
@@ -243,6 +246,7 @@ class FleetProvider:
         self._alone_until_s = self._clock() + pause * self.rules.interval_s
         if not self._away:
             self._away = True
+            # Either redis-py's error class, or the text of the server.
             forbidden = "NoPermission" in self.last_error or "can't run this command" in self.last_error
             needs = f"; it needs the rights: {RIGHTS}" if forbidden else ""
             self._seldom.say(

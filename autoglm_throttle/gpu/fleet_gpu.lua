@@ -1,4 +1,4 @@
--- The newest GPU rows of every host: one publishes its own and reads those of the others.
+-- The newest GPU rows of every host: a host publishes its own and reads those of the others.
 --
 -- KEYS  1  hash, host -> "<microsecond of this server's clock> <process> <payload>"
 -- ARGV  1  host
@@ -8,8 +8,8 @@
 -- Reply    for each other host: its name, its age in microseconds, its payload
 --
 -- One process of a host publishes. When it has been silent for one and a half intervals, another takes over.
--- Ages are those of this server's clock alone. What is older than a minute is forgotten, and so is what the
--- clock has not reached: it has stepped back, and whoever lives publishes again at once.
+-- Ages are those of this server's clock alone. Entries older than a minute are deleted, and so are entries from
+-- the future: the clock has stepped back, and live hosts publish again at once.
 local OLDEST = 60000000
 local time = redis.call('TIME')
 local clock = tonumber(time[1]) * 1000000 + tonumber(time[2])

@@ -1,8 +1,8 @@
-"""What is known of the GPUs of other hosts, and for how long it is believed.
+"""Stores the GPU rows of other hosts, and decides how long they count.
 
-A host that falls silent is believed for four of its intervals, then its devices are lost: their weight
-leaves the capacity and they are never read as idle. While the store itself is away nothing is known of the
-other hosts, which is something else: they are left out, and with them their weight.
+The rows of a silent host count for four of its intervals. Then its devices are lost: their weight
+leaves the capacity and they are never read as idle. While the store itself is unavailable, nothing is
+known of the other hosts. That is a different case: they are left out, and with them their weight.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from autoglm_throttle.model import GpuSample
 
 FORGET_S: Final = 300.0
-"""A host that is silent for so long was taken away on purpose: its weight is no capacity that is missing."""
+"""Silence after which a host counts as removed on purpose: its weight is no missing capacity."""
 
 STALE_INTERVALS: Final = 4.0
 STALE_LEAST_S: Final = 4.0
-"""A silent host is believed for four of its intervals, and for four seconds at least: one call that failed,
-and the pause after it, make three without a word."""
+"""The rows of a silent host count for four of its intervals, and for four seconds at least. One failed call
+and the pause after it make three intervals without a publication.
+"""
 
 MOST_HOSTS: Final = 1024
 
@@ -32,25 +33,25 @@ MOST_HOSTS: Final = 1024
 @dataclass(slots=True)
 class _Host:
     published_s: float
-    """Of its newest payload, on our clock."""
+    """Time of its newest payload, on our clock."""
     said: Published
     stale_after_s: float
     rows: dict[str, GpuSample]
-    """Every device it has named within `FORGET_S`, the lost ones included."""
+    """Every device it has listed within `FORGET_S`, the lost ones included."""
 
 
 class Hosts:
     """The other hosts of a fleet.
 
     Args:
-        stale_after_s: for how long a silent host is believed; None: four of its own intervals.
+        stale_after_s: time for which the rows of a silent host count; None: four of its own intervals.
     """
 
     def __init__(self, stale_after_s: float | None = None) -> None:
         self._stale_after_s = stale_after_s
         self._hosts: dict[str, _Host] = {}
         self._answers_since_s = -math.inf
-        """Since when the store answers without a failure; infinite while it does not."""
+        """Start of the current run of answers from the store; infinite while it fails."""
 
     def __repr__(self) -> str:
         return f"Hosts({', '.join(sorted(self._hosts)) or 'none'})"
@@ -59,19 +60,20 @@ class Hosts:
         return len(self._hosts)
 
     def answered(self, now: float) -> None:
-        """The store has answered: who is not in its answers is silent, but for those it was away for, too."""
+        """Record an answer of the store: a host missing from it is silent, unless the outage hid it."""
         self._answers_since_s = min(self._answers_since_s, now)
 
     def away(self) -> None:
-        """The store has not answered: nobody is silent, we are deaf."""
+        """Record a failure of the store: the silence of the hosts means nothing now."""
         self._answers_since_s = math.inf
 
     def heard(self, host: str, age_s: float, said: Published, now: float) -> None:
-        """Take in what a host published ``age_s`` seconds ago, or nothing if that was heard before."""
+        """Store the publication of a host, ``age_s`` seconds old; ignore a repetition."""
         known = self._hosts.get(host)
         if known is None and len(self._hosts) >= MOST_HOSTS:
             return
         published_s = now - age_s
+        # Equal rows within half an interval are one publication: age jitter is smaller than that.
         if known is not None and said == known.said and published_s - known.published_s < said.interval_s / 2:
             return
         before = {} if known is None else known.rows
@@ -91,7 +93,7 @@ class Hosts:
         self._hosts[host] = _Host(published_s, said, stale_after_s, rows)
 
     def rows(self, now: float) -> list[GpuSample]:
-        """What can be said of all devices of the other hosts now."""
+        """Return the rows of all devices of the other hosts as they count now."""
         for name in [n for n, host in self._hosts.items() if now - host.published_s > FORGET_S]:
             del self._hosts[name]
         found: list[GpuSample] = []
@@ -99,6 +101,7 @@ class Hosts:
             silent_s = now - host.published_s
             if silent_s <= host.stale_after_s:
                 found += (_believed(row, now, host.stale_after_s) for row in host.rows.values())
+            # Silence means loss only after the store has answered that long; else the outage may hide it.
             elif now - self._answers_since_s > host.stale_after_s:
                 found += (
                     lost(row, f"stale: its host is silent for {silent_s:.0f} s") for row in host.rows.values()
@@ -107,7 +110,7 @@ class Hosts:
 
 
 def _believed(row: GpuSample, now: float, stale_after_s: float) -> GpuSample:
-    """One that its host has from a slow source is believed for two and a half of that one's periods."""
+    """Return the row, or a lost one after two and a half periods of a slow source on its host."""
     age_s = now - row.taken_at_s
     if age_s <= max(stale_after_s, BELIEVED_PERIODS * (row.period_s or 0.0)):
         return row

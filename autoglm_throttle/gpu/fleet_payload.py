@@ -1,9 +1,9 @@
-"""What a host publishes of its GPUs: compact JSON, version 1.
+"""Encodes and decodes the GPU rows that a host publishes: compact JSON, version 1.
 
 ``{"v":1,"i":<interval in s>,"c":[<columns>],"r":[[<values>],...]}``. Columns are names of ``GpuSample``;
-``age_s`` is how old the measurement was when it was published. Null is "not known", and so is a column that
-is not there. Counters go as they are: whoever reads them makes the rates, and the verdicts.
-Whoever reads one trusts nothing in it: it may be of another version, or of somebody else.
+``age_s`` is the age of the measurement when it was published. Null means "not known", as does a missing
+column. Counters are published as they are: the reader computes the rates and the verdicts.
+A reader validates everything: the payload may have another version, or another author.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ if TYPE_CHECKING:
 
 VERSION: Final = 1
 MOST_BYTES: Final = 16_384
-"""Of a payload: some hundred devices."""
+"""Maximum size of a payload: some hundred devices."""
 
 MOST_ROW_BYTES: Final = 900
-"""Of one row; a usual one has about 150."""
+"""Maximum size of one row; a usual one has about 150."""
 
 MOST_INTERVAL_S: Final = 3600.0
 
 MOST_HOST_CHARACTERS: Final = 255
-"""The longest name a host can have on a network."""
+"""Maximum length of a host's name on a network."""
 
 SOURCE: Final = "fleet"
-"""What the rows of other hosts say they come from."""
+"""Source of the rows of other hosts."""
 
 _TEXTS: Final = {"device": 100, "name": 64}
-"""Characters that are published of a text; one with more is not believed."""
+"""Maximum characters of a published text; a longer one is invalid."""
 
 _OURS: Final = frozenset({"host", "notes", "gpu_instance"})
-"""Texts of a row that are not published: the name of a host is that of its payload, and one host's sources
-are joined there."""
+"""Texts of a row that are not published. The name of a host is that of its payload, and one host's sources
+are joined there.
+"""
 
 _ALWAYS: Final = ("device", "index", "kind", "name", "health")
 _IF_KNOWN: Final = {
@@ -63,25 +64,25 @@ _IF_KNOWN: Final = {
     "tokens_total": 0,
     "preemptions_total": 0,
 }
-"""What the means, the capacity and the verdicts of another host rest on -> decimals that are published."""
+"""Fields for the means, the capacity and the verdicts of another host -> decimals that are published."""
 
 _AGE: Final = "age_s"
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What a host has said of itself."""
+    """One publication of a host."""
 
     interval_s: float
     """From one of its readings to the next."""
     rows: tuple[GpuSample, ...]
-    """``taken_at_s`` is how long before the publication a row was read, as a negative number."""
+    """``taken_at_s`` is the time between the read of a row and its publication, as a negative number."""
 
 
 def encode(rows: Sequence[GpuSample], interval_s: float, now: float) -> str:
-    """The payload of this host's rows.
+    """Encode the payload of this host's rows.
 
-    A value that cannot be is published as not known: others ignore a host that says such a thing.
+    An implausible value is published as not known, because other hosts ignore a host that publishes one.
 
     Args:
         rows: its own devices; the ``host`` of a row is not published.
@@ -106,15 +107,15 @@ def encode(rows: Sequence[GpuSample], interval_s: float, now: float) -> str:
 
 
 def decode(payload: bytes, host: str) -> Published:
-    """Read a payload of another host.
+    """Decode a payload of another host.
 
     Args:
-        payload: as it came.
-        host: whose it is; it stands before the id of each device.
+        payload: as received.
+        host: its name; it stands before the id of each device.
 
     Raises:
-        ValueError: it is of another version, too long, no JSON, or holds a value that cannot be or a text
-            that is not printable: these stand in logs, labels and terminals. Or the name is none of a host.
+        ValueError: it has another version, is too long, is no JSON, or holds an implausible value or an
+            unprintable text: texts appear in logs, labels and terminals. Or the host's name is invalid.
     """
     if not host or not _legible(host, MOST_HOST_CHARACTERS):
         raise ValueError("its name is empty, too long or not printable")
@@ -122,6 +123,7 @@ def decode(payload: bytes, host: str) -> Published:
         raise ValueError(f"it has {len(payload)} bytes, at most {MOST_BYTES} are read")
     try:
         said = json.loads(payload.decode())
+    # json raises it for deep nesting; ValueError covers bad UTF-8 and bad JSON.
     except RecursionError:
         raise ValueError("it is no JSON of ours") from None
     if not isinstance(said, dict) or said.get("v") != VERSION:
@@ -137,7 +139,7 @@ def decode(payload: bytes, host: str) -> Published:
 
 
 def _worth(name: str, rows: Sequence[GpuSample]) -> bool:
-    """The share of time with any work only stands in for a utilization that is not known."""
+    """Return whether a column is published; ``graphics_active_ratio`` stands in for unknown utilization."""
     stands_in = name == "graphics_active_ratio"
     return any(
         getattr(row, name) is not None and not (stands_in and row.utilization_pct is not None) for row in rows
@@ -155,6 +157,7 @@ def _cell(row: GpuSample, name: str) -> object:
 
 def _short(value: float, decimals: int) -> float:
     rounded = round(value, decimals)
+    # "7" instead of "7.0": two bytes per cell.
     return int(rounded) if rounded.is_integer() else rounded
 
 
@@ -163,7 +166,7 @@ def _age_s(row: GpuSample, now: float) -> float:
 
 
 def _printed(text: str) -> str:
-    """A driver's text as others believe it: one odd character in a name must not hide a host."""
+    """Replace unprintable characters of a driver's text: one odd character in a name must not hide a host."""
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
@@ -199,7 +202,7 @@ def _row(columns: list[Any], line: object, host: str) -> GpuSample:
 
 def _seconds(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("a time is no number")  # noqa: TRY004 - one kind of error for whoever ignores the host
+        raise ValueError("a time is no number")  # noqa: TRY004 - callers catch one kind of error
     try:
         return float(value)
     except OverflowError:

@@ -1,15 +1,15 @@
-"""Which clock of a card means full speed.
+"""Learns the clock of a device that means full speed.
 
-The maximum boost clock is not it: a healthy card under dense matrix work sits at its power limit and
-clocks well below, by published figures 65..95 % of the maximum on data centre cards and half of it on 70 W
-cards. NVML calls that ``sw_power_cap`` too, so the bit alone cannot tell it from a card whose limit was
-lowered: the limit that the card was sold with can, where it is told.
+It is not the maximum boost clock. A healthy device under dense matrix work sits at its power limit and
+clocks well below: by published figures 65..95 % of the maximum on data centre devices and half of it on
+70 W devices. NVML calls that ``sw_power_cap`` too, so the bit alone does not reveal a lowered limit.
+The default limit of the device does, if it is known.
 
-Full speed is therefore the best mean of ten seconds that the card kept while busy at its power limit, once
-it has spent 30 s there: its everyday speed under full load. Not learned from: seconds with any bit of heat
-or hardware, and seconds under a limit lower than the one that the card was sold with, or than one seen
-before - a limit that was lowered stays visible for as long as it lasts. Until then full speed is the maximum
-clock, which errs towards reporting.
+Full speed is therefore the best 10 s mean of the clock while busy at the power limit, after 30 s there: the
+everyday speed under full load. Two kinds of seconds teach nothing: those with a bit of heat or hardware,
+and those under a lowered limit. A limit is lowered if it is below the default, or below an earlier one;
+it stays visible as long as it lasts. Until then full speed is the maximum clock, which errs towards
+reporting.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from autoglm_throttle.model import GpuSample, ThrottleBit
 
 SPANS: Final = 3
-"""Spans of ten seconds at the limit before the learned clock counts: power control settles within one."""
+"""Windows of ten seconds at the limit before the learned clock counts: power control settles within one."""
 
 SAME_LIMIT: Final = 0.05
 """Two power limits that differ by less are one: some drivers report the limit with the sensor's noise."""
@@ -30,11 +30,13 @@ SAME_LIMIT: Final = 0.05
 _CAPPED: Final[frozenset[ThrottleBit]] = frozenset({"sw_power_cap"})
 
 SLOWEST: Final = 0.2
-"""Smallest share told: a lower clock is that of an idle card or a wrong reading, and 0 would be an outage."""
+"""Smallest share returned. A lower clock is that of an idle device or a wrong reading, and 0 would be an
+outage.
+"""
 
 
 class FullSpeed:
-    """The clock that one card keeps under full load."""
+    """Clock of one device under full load."""
 
     __slots__ = ("_best_mhz", "_first_w", "_limit_w", "_span", "_spans")
 
@@ -57,12 +59,12 @@ class FullSpeed:
         self._best_mhz = 0.0
 
     def learn(self, row: GpuSample, at_s: float, *, busy: bool) -> None:
-        """Take in a new measurement.
+        """Add a new measurement.
 
         Args:
-            row: the card's sample.
+            row: the device's sample.
             at_s: monotonic seconds at which it was measured.
-            busy: whether the card was busy by its utilization.
+            busy: whether the device was busy by its utilization.
         """
         lowered = self._lowered(row)
         capped = row.throttle == _CAPPED
@@ -75,9 +77,9 @@ class FullSpeed:
             self._best_mhz = max(self._best_mhz, mean)
 
     def only_as_given(self, row: GpuSample) -> bool:
-        """Whether what slows the card is at most the power limit that it has had since it was first seen.
+        """Return whether only the initial power limit, or a higher one, slows the device.
 
-        Whoever set the rates did so for a card with this limit.
+        The configured rates were chosen for a device with this limit.
         """
         limit_w, first_w, bits = row.power_limit_w, self._first_w, row.throttle
         if limit_w is None or first_w is None or bits is None:
@@ -85,26 +87,27 @@ class FullSpeed:
         return bits <= _CAPPED and limit_w >= first_w * (1.0 - SAME_LIMIT)
 
     def _lowered(self, row: GpuSample) -> bool:
-        """Whether the limit lies below the highest one known; a higher one voids all that was learned."""
+        """Return whether the limit is below the highest known one; a new maximum resets the baseline."""
         limit_w = row.power_limit_w
         if limit_w is None:
             return False
         if self._first_w is None:
             self._first_w = limit_w
         highest_w = max(limit_w, row.power_limit_default_w or 0.0)
+        # Means learned under a lower limit are too slow for a raised one.
         if self._limit_w is None or highest_w > self._limit_w * (1.0 + SAME_LIMIT):
             self._limit_w = highest_w
             self._restart()
         return limit_w < self._limit_w * (1.0 - SAME_LIMIT)
 
     def share(self, row: GpuSample) -> float | None:
-        """Tell how fast the card runs.
+        """Return the speed of the device as a share of full speed.
 
         Args:
-            row: the card's sample.
+            row: the device's sample.
 
         Returns:
-            0.2..1 of full speed; None if the clock, or what full speed is, is not known.
+            0.2..1; None if the clock, or full speed, is not known.
         """
         full = self.learned_mhz or row.sm_clock_max_mhz
         if row.sm_clock_mhz is None or full is None:

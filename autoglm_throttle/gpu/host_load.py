@@ -1,7 +1,7 @@
-"""How busy the host is: whether it, and not the card, may be what requests wait for.
+"""Measures the load of the host: requests may wait for the host instead of the GPU.
 
 The load average is that of a minute and of the whole host. On Linux it counts processes that wait for a
-disk, too, so the share of time spent waiting for input and output is told beside it.
+disk, too, so the share of time spent waiting for input and output is reported beside it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LINE_BYTES: Final = 256
 
 
 class Host(NamedTuple):
-    """What is known of the host; None: not told."""
+    """Load of the host; None: not known."""
 
     load: float | None
     """Processes that want a core, per core, over the last minute; >= 0, above 1 they wait."""
@@ -34,9 +34,9 @@ class HostLoad:
     """Reads the host's load; blocking, for some tens of microseconds. Call it from one thread.
 
     Args:
-        average: gives the load averages of 1, 5 and 15 min, or raises ``OSError``; None: asks the system,
-            if it tells them (Windows does not).
-        cores: processors of the whole host, which is what the load average counts, too.
+        average: returns the load averages of 1, 5 and 15 min, or raises ``OSError``; None: use that of the
+            system, if there is one (not on Windows).
+        cores: processors of the whole host, as the load average counts them, too.
         stat: the kernel's table of processor times; where there is none (macOS), iowait is None.
     """
 
@@ -54,7 +54,7 @@ class HostLoad:
         self._last: tuple[int, int] | None = None
 
     def read(self) -> Host:
-        """Tell the load now, and iowait since the call before; the first call tells no iowait."""
+        """Return the load now, and iowait since the call before; the first call returns no iowait."""
         return Host(self._load(), self._iowait())
 
     def _load(self) -> float | None:
@@ -72,7 +72,7 @@ class HostLoad:
         return waited / total if 0 <= waited <= total and total else None
 
     def _times(self) -> tuple[int, int] | None:
-        """All cores' ticks, and those spent in iowait."""
+        """Return all cores' ticks, and those spent in iowait."""
         try:
             with self._stat.open("rb", buffering=0) as file:  # 20 us; 33 as text
                 words = file.read(_LINE_BYTES).split(b"\n", 1)[0].split()

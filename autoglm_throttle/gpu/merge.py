@@ -1,7 +1,7 @@
-"""One device of which several sources tell.
+"""Merges the reports of several sources on one device.
 
-Field by field the first source that knows counts. What is too old to be believed is left out as long as
-another source is believed. A device is lost if a source says so, or the driver no longer lists it; one that
+Each field comes from the first source that knows it. A report that is too old is left out as long as
+another one is recent. A device is lost if a source says so, or the driver no longer lists it. One that
 only vanished from a scrape is lost if no other source lists it.
 """
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 
 _FILLED: Final = tuple(name for name in MEASURED if name != "period_s")
 _NAMED: Final = ("device", "index", "host", "source", "kind")
-"""What stays that of the first source, so that a device keeps its name while sources come and go."""
+"""Fields of the first source, so that a device keeps its name while sources come and go."""
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """A device as all sources together tell of it."""
+    """A device as reported by all sources together."""
 
     row: GpuSample
-    """Its times and its period are those of the measurement that tells the load."""
+    """Its times and its period are those of the measurement that supplies the load."""
     identity: Identity
     measured_s: float
     believed: bool
-    """Whether it was measured lately enough to count in a mean."""
+    """Whether the measurement is recent enough to count in a mean."""
     interval_s: float | None
-    """Of the source that tells the load."""
+    """Interval of the source that supplies the load."""
     total_bytes: int | None
-    """Memory, remembered over a loss, by the first source that ever told."""
+    """Memory, remembered over a loss, by the first source that ever reported it."""
 
     @property
     def usable(self) -> bool:
@@ -45,22 +45,23 @@ class Merged:
 
 
 def load_pct(row: GpuSample) -> float | None:
-    """Utilization of a card; on a MIG instance, where there is none, the share of time with any work."""
+    """Utilization of a device; for a MIG instance, which has none, the share of time with any work."""
     if row.utilization_pct is not None:
         return row.utilization_pct
     return None if row.graphics_active_ratio is None else 100.0 * row.graphics_active_ratio
 
 
 def merged(told: Sequence[Told], now: float) -> Merged:
-    """Join what the sources tell of one device.
+    """Merge the reports on one device.
 
     Args:
-        told: at least one, the source to be preferred first.
+        reports: at least one, the preferred source first.
         now: monotonic seconds.
     """
     if len(told) == 1:
         return _as(told[0], told[0].row, told, now)
     live = [one for one in told if one.vanished_s is None]
+    # A loss that only a scrape reports is ignored while another source still lists the device.
     dead = [one for one in told if one.row.health == "lost" and not (live and one.doubtful)]
     if dead:
         newest = max(dead, key=lambda one: one.measured_s)
@@ -78,7 +79,7 @@ def _as(lead: Told, row: GpuSample, told: Sequence[Told], now: float) -> Merged:
 
 
 def _filled(first: GpuSample, lead: GpuSample, rows: Sequence[GpuSample]) -> GpuSample:
-    """The first row that is believed, with what it does not know from the others."""
+    """Fill unknown fields of the first recent row from the other rows."""
     changes: dict[str, Any] = {name: getattr(first, name) for name in _NAMED}
     changes |= {
         "taken_at_s": lead.taken_at_s,

@@ -1,4 +1,4 @@
-"""The ways of finding nothing to read, told apart from a source that fails.
+"""Errors of sources with nothing to read, as distinct from a source that fails.
 
 No source at all means that nothing is expected and nothing is missing: the limits apply unchanged.
 A source that was there and cannot be read makes the service blind, which is worth an alert.
@@ -14,11 +14,11 @@ class NotPresent(ProviderUnavailable):
 
 
 class PackageMissing(ProviderMisconfigured):
-    """The Python package that speaks to the driver is not installed, or another one has its name."""
+    """The Python package for the driver is not installed, or another package has its name."""
 
 
 class NoSource(ProviderUnavailable):
-    """The automatic choice found nothing; the text says what was tried.
+    """The automatic choice found nothing; the text lists the candidates.
 
-    The sampler does not count it as a failure and looks again once a minute.
+    The sampler does not count it as a failure and tries again once a minute.
     """

@@ -1,7 +1,7 @@
-"""NVIDIA's management library: opening it, and choosing and reading its devices.
+"""Opens NVIDIA's management library (NVML), and chooses and reads its devices.
 
 Everything happens in ``read`` and ``close``, thus on the sampler's thread: some drivers hang
-while they are opened. The binding is ``nvidia-ml-py``, whose module is ``pynvml``.
+while they are opened. The binding is ``nvidia-ml-py``; its module is ``pynvml``.
 """
 
 from __future__ import annotations
@@ -37,25 +37,26 @@ REMEDIES: Final[dict[int, str]] = {
     18: "the driver was replaced under the running system: reboot, or reload it and restart the container",
     999: "the GPUs were taken from this container, for example by 'systemctl daemon-reload': restart it",
 }
-"""What to do about an error of the library, by its code."""
+"""Remedy of an error of the library, by its code."""
 
 SHARE: Final = 0.5
 LEAST_S: Final = 0.2
 MOST_S: Final = 5.0
-"""A reading may take this share of the time since the one before, within these bounds: the shortest sampling
-interval, and half the longest. After that the remaining devices are read in brief."""
+"""A reading may take this share of the time since the previous one, within these bounds. The bounds are the
+shortest sampling interval, and half the longest. After that the remaining devices are read in brief.
+"""
 
 EXTRA: Final = "nvml"
-"""What brings the binding."""
+"""Extra of the package that installs the binding."""
 
 
 class NvmlProvider:
-    """Samples of the NVIDIA GPUs of this host.
+    """Samples the NVIDIA GPUs of this host.
 
     Args:
         devices: the devices to read, by NVML index or UUID (a unique beginning is enough; also MIG).
             Empty means those of ``CUDA_VISIBLE_DEVICES``, or all if that is not set.
-        environ: where the CUDA variables are looked up, at each opening; ``os.environ`` by default.
+        environ: source of the CUDA variables, read at each opening; ``os.environ`` by default.
         clock: monotonic seconds.
     """
 
@@ -80,7 +81,7 @@ class NvmlProvider:
         self._nvml: Binding = None
         self._devices: list[NvmlDevice] = []
         self._cards: dict[int, visible.Card] = {}
-        """Cards by index, kept over re-opening: a lost one no longer tells its UUID and instances."""
+        """Devices by index, retained over re-opening: a lost one no longer reports its UUID and instances."""
         self._chosen: tuple[str, ...] = ()
         """UUIDs once chosen; after that a missing device is a loss and no fault of the setting."""
 
@@ -88,15 +89,15 @@ class NvmlProvider:
         return f"NvmlProvider({', '.join(device.uuid for device in self._devices) or 'not open'})"
 
     def read(self) -> Sequence[GpuSample]:
-        """Read all devices, opening the driver first where this process has not yet.
+        """Read all devices; open the driver first if this process has not yet.
 
         Returns:
-            One row per card or MIG instance; a lost one has ``health`` ``lost``.
+            One row per device or MIG instance; a lost one has ``health`` ``lost``.
 
         Raises:
-            NotPresent: there is no driver, no library or no device.
-            ProviderUnavailable: the driver cannot be opened, or no device told anything.
-            PackageMissing: the binding is missing, or is another package of the same name.
+            NotPresentError: there is no driver, no library or no device.
+            ProviderUnavailable: the driver cannot be opened, or no device reported anything.
+            PackageMissingError: the binding is missing, or is another package of the same name.
             ProviderMisconfigured: a device was named that does not exist; the text lists the present ones.
         """
         if self._pid != os.getpid():
@@ -104,16 +105,17 @@ class NvmlProvider:
         try:
             return self._rows()
         except Uninitialized:
-            self.forget()  # another user of the library shut it down: once more, with a new opening
+            self.forget()  # other code closed the library: open it again, once
         try:
             return self._rows()
         except Uninitialized as error:
             raise ProviderUnavailable(f"NVML is shut down again and again: {error}") from error
 
     def close(self) -> None:
-        """Shut the library down, if this process opened it."""
+        """Close the library, if this process opened it."""
         nvml, pid, devices = self._nvml, self._pid, self._devices
         self.forget()
+        # A forked child must not close handles of its parent.
         if nvml is not None and pid == os.getpid():
             for device in devices:
                 device.close()
@@ -139,7 +141,7 @@ class NvmlProvider:
         return rows
 
     def _deadline(self) -> float:
-        """When this reading becomes too long, by the time that passed since the last."""
+        """Return the time when this reading becomes too long, by the time since the previous one."""
         now, before = self._clock(), self._begun_s
         self._begun_s = now
         gap_s = 1.0 if before is None else now - before
@@ -149,6 +151,7 @@ class NvmlProvider:
         if self._nvml is None:
             nvml = _binding()
             try:
+                # NO_GPUS: do not fail without a GPU; the list of devices shows that there is none.
                 nvml.nvmlInitWithFlags(nvml.NVML_INIT_FLAG_NO_GPUS)
             except nvml.NVMLError as error:
                 raise _unavailable(error) from error
@@ -166,6 +169,7 @@ class NvmlProvider:
     def _choose(self, found: Sequence[Found]) -> list[NvmlDevice]:
         cards = [one.card for one in found]
         listed = self._environ.get("CUDA_VISIBLE_DEVICES")
+        # Re-opening selects the UUIDs of the first opening: a missing device is lost now, not misconfigured.
         if self._chosen and (self._wanted or listed is not None):
             choice = visible.named(self._chosen, cards)
         elif self._wanted:

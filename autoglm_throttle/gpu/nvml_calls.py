@@ -1,7 +1,7 @@
-"""The driver calls of one device, and what each error means for it.
+"""Makes the driver calls of one device, and classifies their errors.
 
-A call that the device, the driver or the binding does not have makes its field None and is not
-tried again until the driver is opened anew: asking for ever costs time and fills the log.
+A call that the device, the driver or the binding lacks makes its field None. It is not tried again until
+the driver is reopened: repeated attempts cost time and fill the log.
 """
 
 from __future__ import annotations
@@ -17,28 +17,29 @@ _log = logging.getLogger("autoglm_throttle")
 Binding = Any
 """The module ``pynvml``, which has no types."""
 Handle = Any
-"""A device or a sample as the library names it: a pointer."""
+"""A device or a sample as the library identifies it: a pointer."""
 Refusal = Any
 """The binding's ``NVMLError``: an exception with the library's code in ``value``."""
 Call = Any
 """A function of the binding."""
 Answer = Any
-"""What such a function returns: a number or one of the library's structures."""
+"""Result of such a function: a number or one of the library's structures."""
 
 told: Final = object.__getattribute__
-"""Reads a number out of a structure past the binding, which looks in Python at each access whether it is
-text: that was a fifth of the time of a reading."""
+"""Reads a number out of a structure past the binding. At each access the binding checks in Python whether it
+is text: that was a fifth of the time of a reading.
+"""
 
 UNINITIALIZED: Final = 1
 NO_PERMISSION: Final = 4
 NOT_FOUND: Final = 6
 NEVER: Final = frozenset({3, 13, 25, 26})
-"""NotSupported, FunctionNotFound, ArgumentVersionMismatch, Deprecated: asking again cannot help."""
+"""NotSupported, FunctionNotFound, ArgumentVersionMismatch, Deprecated: repeating the call cannot help."""
 GONE: Final = frozenset({NOT_FOUND, 15, 16, 28})
 """NotFound (a MIG instance was destroyed), GpuIsLost, ResetRequired, GpuNotFound."""
 
 NEWER: Final = frozenset({"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetTemperatureV"})
-"""Calls that have an older one in reserve, so that their absence costs nothing."""
+"""Calls with an older fallback, so that a missing one costs nothing."""
 
 
 class Gone(Exception):
@@ -46,11 +47,11 @@ class Gone(Exception):
 
 
 class Uninitialized(Exception):
-    """Somebody shut the library down; every handle is dead."""
+    """Other code closed the library; every handle is dead."""
 
 
 class Calls:
-    """Guarded calls, with a memory of those that cannot work.
+    """Guards the calls of one device, and remembers those that cannot work.
 
     Args:
         nvml: the binding.
@@ -68,26 +69,26 @@ class Calls:
         self._passing: list[str] = []
 
     def begin(self) -> None:
-        """A new reading begins: what only passed is forgotten."""
+        """Begin a new reading: clear its error and its notes."""
         self.error = None
         self._passing.clear()
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the device does not tell at all, then what it did not tell this time."""
+        """Fields that the device lacks, then notes on this reading."""
         lasting = (why for name, why in self._lacking.items() if name not in NEWER)
         return (*lasting, *self._passing)
 
     def note(self, text: str) -> None:
-        """Say something about this reading."""
+        """Add a note on this reading."""
         self._passing.append(text)
 
     def lacks(self, name: str) -> bool:
-        """Whether a call is known never to work."""
+        """Return whether a call is known never to work."""
         return name in self._lacking
 
     def ask(self, name: str, *arguments: Answer) -> Answer:
-        """Make one call of the binding; None if there is no answer."""
+        """Make one call of the binding; None if it fails."""
         if name in self._lacking:
             return None
         try:
@@ -99,7 +100,7 @@ class Calls:
         return None
 
     def guarded(self, name: str, call: Callable[[], Answer]) -> Answer:
-        """Do something with the binding under a name of its own; None if there is no answer."""
+        """Run code that uses the binding, under a name of its own; None if it fails."""
         if name in self._lacking:
             return None
         try:
@@ -111,11 +112,11 @@ class Calls:
         return None
 
     def refused(self, name: str, error: Refusal) -> None:
-        """Act on an error: remember it, note it or give the device up.
+        """Handle an error: mark the call as unsupported, note the error, or give the device up.
 
         Raises:
-            Uninitialized: the library must be opened again.
-            Gone: the device is lost.
+            NvmlUninitializedError: the library must be opened again.
+            DeviceLostError: the device is lost.
         """
         if error.value == UNINITIALIZED:
             raise Uninitialized(str(error)) from error
@@ -128,6 +129,6 @@ class Calls:
             self.note(f"{name}: {error}")
 
     def remember(self, name: str, why: str) -> None:
-        """Never ask this again, and say so once."""
+        """Mark a call as unsupported, and log it once."""
         self._lacking[name] = f"{name}: {why}"
         _log.info("GPU telemetry: %s does not tell %s: %s", self.uuid, name, why)

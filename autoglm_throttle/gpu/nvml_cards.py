@@ -1,6 +1,6 @@
-"""The cards and MIG instances that the driver lists, with their handles.
+"""Lists the devices and MIG instances of the driver, with their handles.
 
-All look-ups go by index: the look-up by UUID fails for every card if any of them fell off the bus.
+All look-ups go by index: the look-up by UUID fails for every device if any of them fell off the bus.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Found:
-    """A card with what the driver gave for it."""
+    """A device with its handles."""
 
     card: Card
     handle: Handle = None
     slots: dict[int, Handle] = field(default_factory=dict)
     """Handles of its MIG instances."""
     error: Refusal = None
-    """Why the card does not answer; None if it does."""
+    """Error of the device; None if it works."""
 
 
 def look_up(nvml: Binding, seen: dict[int, Card]) -> list[Found]:
-    """List all cards of this process.
+    """List all devices of this process.
 
     Args:
         nvml: the opened binding.
-        seen: cards by index as they were known before; brought up to date.
+        known: devices by index as they were known before; updated in place.
 
     Returns:
-        The cards, those that do not answer included. Cards that this user may not read
-        belong to somebody else's job and are left out.
+        The devices, those with an error included. Devices that this user may not read
+        belong to another job and are left out.
 
     Raises:
-        pynvml.NVMLError: the library is not open, or no card answers and none of them is lost.
+        pynvml.NVMLError: the library is not open, or no device works and none of them is lost.
     """
     found: list[Found] = []
     denied: Refusal = None
@@ -64,7 +64,7 @@ def look_up(nvml: Binding, seen: dict[int, Card]) -> list[Found]:
 
 
 def driver_version(nvml: Binding) -> str:
-    """The driver's version, empty if it does not say."""
+    """Return the driver's version; empty if it is not reported."""
     try:
         return _text(nvml.nvmlSystemGetDriverVersion())
     except nvml.NVMLError as error:
@@ -74,11 +74,11 @@ def driver_version(nvml: Binding) -> str:
 
 
 def find(nvml: Binding, target: Target, uuid: str) -> tuple[Handle, Handle]:
-    """Look up the handles of one device again: its own, and that of the card it is on.
+    """Look up the handles of one device again: its own, and that of the whole device it is on.
 
     Raises:
-        Gone: another device is at its index.
-        pynvml.NVMLError: it does not answer.
+        DeviceLostError: another device is at its index.
+        pynvml.NVMLError: the look-up failed.
     """
     index, slot = target
     card = nvml.nvmlDeviceGetHandleByIndex(index)
@@ -118,7 +118,7 @@ def _instance(nvml: Binding, slot: int, handle: Handle) -> Instance:
 
 
 def _optional(nvml: Binding, call: Call, handle: Handle, *arguments: int) -> Answer:
-    """Make a call whose answer the card may lack; None then."""
+    """Make a call that the device may not support; None then."""
     try:
         return call(handle, *arguments)
     except nvml.NVMLError as error:

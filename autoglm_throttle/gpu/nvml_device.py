@@ -1,4 +1,4 @@
-"""One NVIDIA device: which driver calls say what about it, and when it is lost."""
+"""Reads one NVIDIA device, and detects its loss."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("autoglm_throttle")
 
 LOOK_AGAIN_S: Final = 60.0
-"""Pause between look-ups of a lost device: only a reset brings it back, and the others must not wait."""
+"""Pause between look-ups of a lost device: only a reset recovers it, and the others must not wait."""
 
 NOT_SUPPORTED: Final = 3
 
@@ -30,27 +30,27 @@ BITS: Final[tuple[tuple[int, ThrottleBit], ...]] = (
     (0x40, "hw_thermal"),
     (0x80, "hw_power_brake"),
 )
-"""``nvmlClocksEventReason*`` that slow a card down; the others are idleness and clocks set on purpose."""
+"""``nvmlClocksEventReason*`` that slow a device down; the others are idleness and clocks set on purpose."""
 
 Health = Literal["ok", "degraded", "lost"]
 
 
 @dataclass(slots=True, kw_only=True)
 class NvmlDevice:
-    """A card or a MIG instance, read by guarded calls.
+    """A device or a MIG instance, read by guarded calls.
 
     Args:
         nvml: the binding.
         driver: the driver's version.
         uuid: its stable id.
-        index: its number; that of a MIG instance is 100 x (card + 1) + slot.
+        index: its number; that of a MIG instance is 100 x (device + 1) + slot.
         name: the product name.
-        kind: ``gpu`` for a whole card, ``mig`` for an instance.
-        handle: what the calls take; None if the device was lost when the driver was opened.
-        card: handle of the whole card, which has the thermometer.
-        instance_id: the driver's number of the GPU instance that a MIG device is in, if it told it.
-        gpu_instance: the part of the card that it has to itself, as in `GpuSample`.
-        find: looks both handles up again; raises the binding's error if the device is still gone.
+        kind: ``gpu`` for a whole device, ``mig`` for an instance.
+        handle: argument of the calls; None if the device was lost when the driver was opened.
+        parent_handle: handle of the whole device, which has the thermometer.
+        instance_id: the driver's number of the GPU instance that a MIG device is in, if it is known.
+        gpu_instance: the part of the device that it has to itself, as in `GpuSample`.
+        find: looks both handles up again; raises the binding's error if the device is still lost.
         clock: monotonic seconds.
         source: name of the provider.
         lost: why the device is out of use, empty while it is not.
@@ -95,17 +95,17 @@ class NvmlDevice:
         return refusal
 
     def read(self, *, brief: bool = False) -> GpuSample:
-        """Read everything the device tells.
+        """Read all fields of the device.
 
         Args:
-            brief: leave out what may be slow and is not needed to see the load: GPM and the links.
+            brief: leave out slow fields that are not needed for the load: GPM and the links.
 
         Returns:
             A row. A lost device gives one with ``health`` ``lost`` and no numbers,
             without a driver call except once a minute.
 
         Raises:
-            Uninitialized: the library must be opened again.
+            NvmlUninitializedError: the library must be opened again.
         """
         self._calls.begin()
         try:
@@ -121,7 +121,7 @@ class NvmlDevice:
         return self._row("degraded" if self.error else "ok", self._calls.notes, values)
 
     def close(self) -> None:
-        """Give back what the driver holds for this device."""
+        """Free the driver's resources of this device."""
         self._gpm.close()
 
     def _row(self, health: Health, notes: tuple[str, ...], values: dict[str, Any]) -> GpuSample:
@@ -171,11 +171,12 @@ class NvmlDevice:
         return {} if rates is None else {"utilization_pct": rates.gpu, "memory_busy_pct": rates.memory}
 
     def _memory(self) -> dict[str, Any]:
-        """Prefer the second version: the first counts what the driver reserves as used."""
+        """Read the memory, by the second version of the call: the first counts reserved memory as used."""
         memory = self._calls.guarded(
             "nvmlDeviceGetMemoryInfo_v2",
             lambda: self.nvml.nvmlDeviceGetMemoryInfo(self.handle, version=self.nvml.nvmlMemory_v2),
         )
+        # Only if unsupported: after a transient error the older call would mix two definitions of "used".
         if memory is None and self._calls.lacks("nvmlDeviceGetMemoryInfo_v2"):
             memory = self._calls.ask("nvmlDeviceGetMemoryInfo", self.handle)
         return (
@@ -210,7 +211,7 @@ class NvmlDevice:
         }
 
     def _heat(self) -> dict[str, Any]:
-        """Prefer the versioned call: the other goes away with CUDA 14."""
+        """Read the temperature, by the versioned call: the other is removed in CUDA 14."""
         sensor = self.nvml.NVML_TEMPERATURE_GPU
         degrees: float | None = self._calls.ask("nvmlDeviceGetTemperatureV", self.card, sensor)
         if degrees is None and self._calls.lacks("nvmlDeviceGetTemperatureV"):
@@ -224,4 +225,5 @@ class NvmlDevice:
         elif self.instance_id is not None:
             self.nvml.nvmlGpmMigSampleGet(self.card, self.instance_id, sample)
         else:
+            # Handled like the driver's own NotSupported: GPM is not tried again.
             raise self.nvml.NVMLError(NOT_SUPPORTED)

@@ -1,9 +1,9 @@
-"""What a card tells by number: several quantities in one driver call.
+"""Reads numbered fields of a device: several quantities in one driver call.
 
-Such a field has an error of its own beside that of the call, and a number that may mean something else
+Such a field has an error of its own beside that of the call. Its number may have another meaning
 in another branch of the driver; hence the table of `throttle_ids`. Field 185, the mean power of the last
-second, is not asked for: the energy counter gives the mean of the very interval, and the field was
-measured elsewhere to cost a thousand times the one for the power of the moment.
+second, is not read: the energy counter gives the mean of the exact interval, and the field was
+measured elsewhere to cost a thousand times the one for the current power.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ if TYPE_CHECKING:
 ASK: Final = "nvmlDeviceGetFieldValues"
 
 ALL_LINKS: Final = 0xFFFFFFFF
-"""Scope of a field that is told per NVLink: the sum of all."""
+"""Scope of a field that is reported per NVLink: the sum of all."""
 
 FORMS: Final = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-"""Where a value is, by its type (``nvmlValueType_t``)."""
+"""Member of a value, by its type (``nvmlValueType_t``)."""
 
 LASTING: Final = NEVER | {2}
-"""InvalidArgument too: how an older driver refuses a number that it does not know."""
+"""InvalidArgument too: an older driver returns it for a number that it does not know."""
 
 POWER_AND_HEAT: Final = (74, 75)
-"""Nanoseconds below the clock that was asked for, to stay under the power limit, and under the temperature
-limit (``NVML_FI_DEV_PERF_POLICY_POWER``, ``_THERMAL``). They have had these numbers in every driver."""
+"""Nanoseconds below the requested clock, to stay under the power limit, and under the temperature
+limit (``NVML_FI_DEV_PERF_POLICY_POWER``, ``_THERMAL``). They have had these numbers in every driver.
+"""
 
 HARDWARE: Final = (
     ((580, 82), (270, 271)),
@@ -44,7 +45,7 @@ smoothing. Between the two nothing is known, and before 575 they did not exist."
 
 
 def throttle_ids(driver: str) -> tuple[int, ...]:
-    """Numbers of the fields that count the time spent slowed down.
+    """Return the numbers of the fields that count the time spent slowed down.
 
     Args:
         driver: the driver's version, such as ``580.126.09``; anything else is taken for an old one.
@@ -71,7 +72,7 @@ class Quantity:
 
 
 POWER: Final = Quantity("power_mw", (186,))
-"""At this moment."""
+"""Current power."""
 
 LINKS: Final = (
     Quantity("nvlink_tx_bytes", (138,), 1024, scope=ALL_LINKS, link=True),
@@ -85,21 +86,21 @@ replays, recoveries, and errors in data that its code found. Meanings as in nvid
 
 
 def of_card(driver: str) -> tuple[Quantity, ...]:
-    """What is asked of a whole card, by the version of its driver."""
+    """Return the fields of a whole device, by the version of its driver."""
     return (POWER, *of_instance(driver), *LINKS)
 
 
 def of_instance(driver: str) -> tuple[Quantity, ...]:
-    """What is asked of the card below a MIG instance: what is true of all its instances."""
+    """Return the fields of the device below a MIG instance that hold for all its instances."""
     return (Quantity("throttled_ns", throttle_ids(driver)),)
 
 
 class Fields:
-    """The fields of one device, in one call per reading.
+    """Reads the fields of one device, in one call per reading.
 
     Args:
         calls: the device's guarded calls.
-        quantities: what to ask for.
+        specs: the fields to read.
     """
 
     __slots__ = ("_calls", "_ids")
@@ -107,21 +108,21 @@ class Fields:
     def __init__(self, calls: Calls, quantities: Sequence[Quantity]) -> None:
         self._calls = calls
         self._ids = {quantity: quantity.ids for quantity in quantities}
-        """What is worth asking for, with those of its fields that the card has."""
+        """Quantities that the device supports, with the fields that it has."""
 
     def read(self, handle: Handle, *, brief: bool = False) -> dict[str, int]:
-        """Ask for everything that the card may know.
+        """Read every field that the device may know.
 
         Args:
-            handle: of the card.
+            handle: of the device.
             brief: leave the links out.
 
         Returns:
-            Values by the quantity's name; what is not known is not in it.
+            Values by the quantity's name; unknown ones are missing.
 
         Raises:
-            Gone: the device is lost.
-            Uninitialized: the library must be opened again.
+            DeviceLostError: the device is lost.
+            NvmlUninitializedError: the library must be opened again.
         """
         wanted = [(one, ids) for one, ids in self._ids.items() if not (brief and one.link)]
         asked = [(number, one.scope) for one, ids in wanted for number in ids]
@@ -132,12 +133,13 @@ class Fields:
         return {one.name: value for one, ids in wanted if (value := self._sum(one, ids, rest)) is not None}
 
     def _sum(self, quantity: Quantity, ids: Sequence[int], answers: Iterator[Answer]) -> int | None:
-        """Add this quantity's fields up. Without one that failed it would look like a counter that fell."""
+        """Add up the fields of one quantity; None if one failed."""
         kept: list[int] = []
         total: int | None = 0
         for number in ids:
             answer = next(answers)
             code = told(answer, "nvmlReturn")
+            # Not a failure: the set stays reduced, so the sum of the remaining fields is a steady counter.
             if code in LASTING:
                 continue
             kept.append(number)
@@ -151,7 +153,7 @@ class Fields:
         return None if total is None or not kept else total * quantity.factor
 
     def _keep(self, quantity: Quantity, ids: Sequence[int]) -> None:
-        """Ask only for the fields that the card has, until the driver is opened anew."""
+        """Read only the fields that the device has, until the driver is reopened."""
         if ids:
             self._ids[quantity] = tuple(ids)
         else:

@@ -1,4 +1,4 @@
-"""How busy the parts of a card are: NVIDIA's GPM, on Hopper and later, for cards and MIG instances.
+"""Reads NVIDIA's GPM: activity of the device's parts, on Hopper and later, for devices and MIG instances.
 
 A metric is the difference of two samples, which the library fills into memory of its own. Two of them
 take turns: allocated once, freed at the end.
@@ -31,23 +31,25 @@ OF_INSTANCE: Final[dict[int, tuple[str, float]]] = {
     5: ("tensor_active_ratio", PER_CENT),
     10: ("dram_active_ratio", PER_CENT),
 }
-"""``NVML_GPM_METRIC_*`` -> name in a `GpuSample`, and what makes a ratio of per cents, or bytes of MiB."""
+"""``NVML_GPM_METRIC_*`` -> name in a `GpuSample`, and the divisor that converts per cents to a ratio, or MiB
+to bytes.
+"""
 
 OF_CARD: Final = OF_INSTANCE | {60: ("nvlink_rx_bps", MIB), 61: ("nvlink_tx_bps", MIB)}
-"""The same of a whole card, which has the links."""
+"""The same for a whole device, which has the links."""
 
 TAKE: Final = "nvmlGpmSampleGet"
 SUPPORT: Final = "nvmlGpmQueryDeviceSupport"
 
 
 class Gpm:
-    """The two samples of one device.
+    """Holds and compares the two samples of one device.
 
     Args:
         calls: the device's guarded calls.
         wanted: the metrics.
-        support: asks the card whether it has GPM at all.
-        take: fills a sample.
+        support: queries whether the device has GPM at all.
+        fill_sample: fills a sample.
     """
 
     __slots__ = (
@@ -75,10 +77,10 @@ class Gpm:
         self._support = support
         self._take = take
         self._samples: list[Handle] = []
-        """The one filled longer ago first."""
+        """The older one first."""
         self._request: Any = None
         self._metrics: list[Any] = []
-        """Those parts of the request into which the library writes."""
+        """Parts of the request that the library writes."""
         self._taken_at_s: float | None = None
         self._last: dict[str, float] = {}
 
@@ -86,14 +88,14 @@ class Gpm:
         """Fill the older sample and compare it with the other.
 
         Args:
-            now: monotonic seconds. Sooner than `GAP_S` after the last sample, its result is told again.
+            now: monotonic seconds. Sooner than `GAP_S` after the last sample, its result is returned again.
 
         Returns:
             Names of a `GpuSample` and their values: nothing at the first reading, or without GPM.
 
         Raises:
-            Gone: the device is lost.
-            Uninitialized: the library must be opened again.
+            DeviceLostError: the device is lost.
+            NvmlUninitializedError: the library must be opened again.
         """
         if self._calls.lacks(SUPPORT) or (not self._samples and not self._open()):
             return {}
@@ -103,17 +105,18 @@ class Gpm:
         if self._allowed(TAKE, self._fill) is None:
             return {}
         first, self._taken_at_s = self._taken_at_s is None, now
+        # The sample just filled becomes the newer one; the other is overwritten next.
         self._samples.reverse()
         if not first:
             self._last = self._compare()
         return self._last
 
     def restart(self) -> None:
-        """Compare nothing with what was sampled before."""
+        """Discard the previous sample: the next read has no result."""
         self._taken_at_s = None
 
     def close(self) -> None:
-        """Give the samples back."""
+        """Free the samples."""
         nvml, samples = self._calls.nvml, self._samples
         self._samples = []
         for sample in samples:

@@ -1,7 +1,7 @@
-"""How often to look: seldom while there is little to see, often while it matters.
+"""Chooses the sampling interval: long while the load is low, short while it matters.
 
-A device that is nearly idle changes nothing that a reading ten times as often would tell in time,
-and each reading costs the driver some work. So the time between two readings grows with the quiet.
+A reading ten times as often on a nearly idle device would show nothing earlier that matters,
+and each reading costs the driver some work. So the interval grows while the load stays low.
 It shrinks at once and grows slowly, because a burst of load is followed by another more often than not.
 """
 
@@ -17,15 +17,16 @@ STEPS: Final = (1.0, 5.0, 10.0)
 """The time between two readings at each step, as a multiple of the shortest."""
 
 STAY_S: Final = 30.0
-"""How long a slower step must have been allowed before the next one down is taken: ten looks at 1 s would
-hardly tell a pause in the traffic from its end."""
+"""Time for which a slower step must have been allowed before it is taken. Ten samples at 1 s would hardly
+separate a pause in the traffic from its end.
+"""
 
 
 class Pace:
     """Chooses the time between two readings by the load.
 
     Args:
-        interval_s: the shortest time, used whenever something is going on; > 0.
+        interval_s: the shortest time, used under any load; > 0.
         max_s: the longest time; not below ``interval_s``.
 
     Raises:
@@ -38,7 +39,7 @@ class Pace:
         if not 0.0 < interval_s <= max_s < math.inf:
             raise ValueError(f"0 < interval_s <= max_s is needed, not {interval_s!r} and {max_s!r}")
         self.interval_s: float = interval_s
-        """The shortest time: whatever `next` returns above it is a doze."""
+        """The shortest time; above it, sampling is idle and a request wakes it."""
         self._max_s = max_s
         self._step = 0
         self._slower_since_s: float | None = None
@@ -47,12 +48,13 @@ class Pace:
         return f"Pace({self._chosen_s():g} s)"
 
     def next(self, load: float | None, urgent: bool, now: float) -> float:
-        """Choose anew, at any time but best at each reading.
+        """Choose the interval again, at any time but best at each reading.
 
         Args:
-            load: 0..1 and above, the greater of what the signal and the full gate tell; None: not known.
-            urgent: whether something is going on whatever the load: rates are cut, the newest sample is not
-                fresh, a device is lost, or a verdict is neither idle nor working.
+            load: 0..1 and above, the greater of the signal and the occupancy of the concurrency limit; None:
+                not known.
+            urgent: whether a short interval is needed at any load: rates are reduced, the newest sample is
+                not fresh, a device is lost, or a verdict is neither idle nor working.
             now: monotonic seconds.
 
         Returns:
@@ -64,6 +66,7 @@ class Pace:
             self._step, self._slower_since_s = allowed, None
         elif self._slower_since_s is None:
             self._slower_since_s = now
+        # One step at a time; the delay restarts with each step.
         elif now - self._slower_since_s >= STAY_S:
             self._step, self._slower_since_s = self._step + 1, now
         return self._chosen_s()

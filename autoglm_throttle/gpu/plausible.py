@@ -1,4 +1,4 @@
-"""Which numbers of a sample can be believed.
+"""Drops implausible numbers of a sample.
 
 Drivers and files give sentinels, torn values and other units.
 A value outside its range becomes ``None`` (not known) and is counted;
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from autoglm_throttle.model import GpuSample
 
 THROTTLE_BITS: Final = frozenset(get_args(ThrottleBit))
-"""Why a card may slow itself down."""
+"""Reasons for which a device may slow itself down."""
 
 RANGES: Final[dict[str, tuple[float, float]]] = {
     "utilization_pct": (0.0, 100.0),
     "memory_busy_pct": (0.0, 100.0),
-    "memory_used_bytes": (0, 2**53),  # 8 PiB: far above any card, exact as a float
-    "memory_total_bytes": (1, 2**53),  # a card without memory is a blank answer
-    "power_w": (0.0, 5000.0),  # the largest cards of 2025 are rated at 1400 W
+    "memory_used_bytes": (0, 2**53),  # 8 PiB: far above any device, exact as a float
+    "memory_total_bytes": (1, 2**53),  # a device without memory is a blank answer
+    "power_w": (0.0, 5000.0),  # the largest devices of 2025 are rated at 1400 W
     "power_limit_w": (1.0, 5000.0),  # it divides, so never 0
     "power_limit_default_w": (1.0, 5000.0),  # divides, too
     "temperature_c": (-50.0, 200.0),
     "sm_clock_mhz": (0.0, 100_000.0),
     "sm_clock_max_mhz": (1.0, 100_000.0),
-    "period_s": (0.0, 3600.0),  # who measures less than once an hour measures no load
+    "period_s": (0.0, 3600.0),  # a source slower than once an hour measures no load
     "energy_j": (0.0, 2.0**63 / 1000.0),  # the driver counts mJ in 64 bits
     "temperature_margin_c": (-250.0, 250.0),
     "throttled_ns": (0, 2**63),
@@ -59,14 +59,14 @@ RANGES: Final[dict[str, tuple[float, float]]] = {
     "tokens_per_s": (0.0, 1e9),
     "preemptions_per_s": (0.0, 1e9),
 }
-"""Field of a sample -> smallest and largest value believed, both included, in the field's own unit."""
+"""Field of a sample -> smallest and largest plausible value, both included, in the field's own unit."""
 
 _values: Final = attrgetter(*RANGES)
 _bounds: Final = tuple((name, low, high) for name, (low, high) in RANGES.items())
 
 
 def believable(sample: GpuSample) -> tuple[GpuSample, tuple[str, ...]]:
-    """Empty the fields whose value cannot be.
+    """Set the fields with an implausible value to None.
 
     Args:
         sample: a row as the provider gave it.
@@ -74,9 +74,9 @@ def believable(sample: GpuSample) -> tuple[GpuSample, tuple[str, ...]]:
     Returns:
         The sample, the same object if nothing was wrong, and the names of the emptied fields.
         ``memory_used_bytes`` above ``memory_total_bytes`` empties the former:
-        the total is a constant of the card, the use is the reading.
-        An ``age_s`` that cannot be is 0, for an unknown age is that of a row read now;
-        a ``throttle`` with a reason that nobody knows is emptied as a whole.
+        the total is a constant of the device, the use is the reading.
+        An implausible ``age_s`` becomes 0, for an unknown age is that of a row read now;
+        a ``throttle`` with an unknown reason is emptied as a whole.
     """
     wrong = [
         name

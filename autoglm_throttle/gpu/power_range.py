@@ -1,9 +1,9 @@
-"""How much of its power a card draws: by its limit at first, by its own range once that is known.
+"""Measures a device's power as a share: of its limit at first, later of its own learned range.
 
-The limit is a poor measure of a card that draws 25 % of it while idle, or that no model of the service
-ever drives beyond 60 %. The lowest and the highest mean of ten seconds seen are the card's own ends of the
-scale. The lowest is taken only while the card is idle and the highest only while it is busy: a card that
-never rested would else take its lightest load for idleness, and 65 % of the limit for a hang.
+The limit is a poor measure of a device that draws 25 % of it while idle, or that no model of the service
+ever drives beyond 60 %. The lowest and the highest observed mean of ten seconds are the ends of the scale.
+The lowest is taken only while the device is idle and the highest only while it is busy. Otherwise a device
+that is never idle would take its lightest load for idleness, and 65 % of the limit for a hang.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Final
 from autoglm_throttle.gpu.span_mean import SpanMean
 
 LEARN_S: Final = 600.0
-"""Seconds of watching before the learned range counts: a warm-up is not the service's load."""
+"""Seconds of observation before the learned range counts: a warm-up is not the service's load."""
 
 SPREAD: Final = 0.15
 """Share of the limit by which busy must exceed idle: below that, sensor noise would decide."""
 
 
 class PowerRange:
-    """The idle and busy power of one card."""
+    """Idle and busy power of one device."""
 
     __slots__ = ("_busy", "_idle", "_since_s", "busy_w", "idle_w")
 
@@ -29,24 +29,25 @@ class PowerRange:
         self._idle = SpanMean()
         self._busy = SpanMean()
         self.idle_w: float | None = None
-        """Lowest mean of ten idle seconds, W; None: not seen yet."""
+        """Lowest mean of ten idle seconds, W; None: not observed yet."""
         self.busy_w: float | None = None
-        """Highest mean of ten busy seconds, W; None: not seen yet."""
+        """Highest mean of ten busy seconds, W; None: not observed yet."""
 
     def __repr__(self) -> str:
         return f"PowerRange(idle_w={self.idle_w}, busy_w={self.busy_w})"
 
     def learn(self, power_w: float, at_s: float, *, idle: bool, busy: bool) -> None:
-        """Take in a new measurement.
+        """Add a new measurement.
 
         Args:
             power_w: mean power since the sample before, W.
             at_s: monotonic seconds at which it was measured.
-            idle: whether the card did nothing.
+            idle: whether the device did nothing.
             busy: whether it was busy by its utilization; neither teaches nothing.
         """
         if self._since_s is None:
             self._since_s = at_s
+        # Both windows see every sample: one that does not count restarts its window.
         low = _mean(self._idle, power_w, at_s, counts=idle)
         if low is not None and (self.idle_w is None or low < self.idle_w):
             self.idle_w = low
@@ -55,7 +56,7 @@ class PowerRange:
             self.busy_w = high
 
     def share(self, power_w: float, limit_w: float, at_s: float) -> float:
-        """Tell how much of its power the card draws.
+        """Return the power of the device as a share.
 
         Args:
             power_w: W.
@@ -63,7 +64,7 @@ class PowerRange:
             at_s: monotonic seconds.
 
         Returns:
-            0..1 between the learned idle and busy power after ten minutes of watching, if these lie more
+            0..1 between the learned idle and busy power after ten minutes of observation, if these lie more
             than 15 % of the limit apart; else the share of the limit, which may pass 1 for a moment.
         """
         idle_w, busy_w = self.idle_w, self.busy_w

@@ -1,18 +1,16 @@
-"""What comes out of the service, now and usually: what no card tells.
+"""Tracks the throughput of the service, now and compared with its baseline; no device reports it.
 
-Progress is the engines' token rate where an engine tells it, else our own completions plus streamed parts
-per second. It is that of the service as a whole: nobody tells which card made which token. A rate is a
-count over a window, never between two samples: one answer every three seconds is progress all the time.
+Throughput is the engines' token rate where an engine reports it, else our own completions plus streamed
+parts per second. It is that of the service as a whole: no source assigns tokens to devices. A rate is a
+count over a window, never between two samples: one answer every three seconds is steady progress.
 
-The usual progress is an average of 60 s, kept apart for each level of requests in flight: levels whose
-requests in flight differ by 25 % are not compared. It learns nothing while progress is below half of it,
-lest a fault become the usual within a minute; after 10 min it begins anew, for then the work itself has
-changed.
+The baseline is an average of 60 s, stored apart for each level of requests in flight: two levels differ by
+at least 25 % and are not compared. The baseline is frozen while throughput is below half of it, so that a
+fault is not learned as normal. After 10 min it restarts, for then the work itself has changed.
 
-Tokens, answers and streamed parts are compared each with its own past, and the best of them counts: who
-asks for whole answers instead of streamed ones, or for long answers to short prompts instead of short ones
-to long prompts, changes what is counted and not how fast it comes. Of whole answers alone nobody knows how
-much work one is, so fewer of them are no collapse.
+Tokens, answers and streamed parts are compared each with its own baseline, and the best of them counts. A
+change from streamed to whole answers, or to long answers on short prompts, changes the count and not the
+speed. The work of one whole answer is unknown, so fewer whole answers alone are no collapse.
 """
 
 from __future__ import annotations
@@ -31,34 +29,37 @@ WINDOW_S: Final = 10.0
 """Shortest window: the time without progress that makes a stall."""
 
 WINDOW_MAX_S: Final = 60.0
-"""Longest window. Between the two it is as long as the slowest answers take, p95: a service whose answers
-take 40 s shows nothing for 40 s, and nothing is wrong."""
+"""Longest window. Between the two it is as long as the slowest answers take, p95: a service with answers of
+40 s shows nothing for 40 s, and nothing is wrong.
+"""
 
 USUAL_S: Final = 60.0
-"""Time constant of the usual progress."""
+"""Time constant of the baseline."""
 
 USUAL_MIN_S: Final = 30.0
-"""Seconds of learning at a level before its usual progress counts."""
+"""Seconds of learning at a level before its baseline counts."""
 
 LEVEL: Final = 1.25
 """Levels of requests in flight: two loads of one level differ by at most this factor."""
 
 EVENTS: Final = 50.0
-"""Completions or parts that a window must usually hold to tell a collapse: 50 random events fall to half of
-themselves once in 50 000 windows, 20 of them once in 200."""
+"""Completions or parts that a window must usually hold to show a collapse. 50 random events fall to half of
+themselves once in 50 000 windows, 20 of them once in 200.
+"""
 
 EVENTS_EXCUSE: Final = 20.0
-"""As many are enough to tell that there is none."""
+"""Events that are enough to show that there is no collapse."""
 
 SHORT: Final = 0.5
-"""Share of the usual below which progress has collapsed, and teaches nothing."""
+"""Share of the baseline below which throughput has collapsed, and the baseline is frozen."""
 
 FORGET_S: Final = 600.0
-"""Seconds of such a shortfall after which it is the usual."""
+"""Seconds of such a shortfall after which it becomes the baseline."""
 
 STEADY: Final = 0.9
-"""Share of the time in which an engine's tokens must usually grow to be compared: SGLang counts them when an
-answer is done, and between two answers that says nothing."""
+"""Share of the time in which an engine's tokens must usually grow to be compared. SGLang counts them when an
+answer is done, and between two answers that says nothing.
+"""
 
 _TOKENS: Final = "tokens"
 _ANSWERS: Final = "answers"
@@ -66,12 +67,12 @@ _PARTS: Final = "parts"
 
 _STEP_S: Final = 0.5  # spacing of the remembered instants: 120 of them span the longest window
 _STALE_S: Final = 3.0
-_STALE_PERIODS: Final = 2.5  # both as for cards: an engine this much older than the newest one says nothing
+_STALE_PERIODS: Final = 2.5  # as for devices: an engine this much older than the newest is ignored
 
 
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """Progress at one moment."""
+    """Throughput at one moment."""
 
     per_s: float | None
     """Tokens, or completions and parts, per second over the window; None: nothing to compare with yet."""
@@ -80,18 +81,18 @@ class Movement:
     unused_s: float
     """Seconds since a request was last in flight."""
     share: float | None
-    """Progress over the usual progress at this many requests in flight; None: not comparable."""
+    """Throughput over the baseline at this number of requests in flight; None: not comparable."""
     window_s: float
-    """Seconds without progress that mean something for this service."""
+    """Seconds without progress that are significant for this service."""
     moved_s: float | None
-    """When something last came out, by the engine or by us; None: nothing ever did."""
+    """Time of the last progress, by the engine or by us; None: there never was any."""
 
 
 @dataclass(slots=True)
 class _Usual:
     per_s: float
     steady: float
-    """Share of the time in which it grows, 0..1; 1 of what is counted one by one."""
+    """Share of the time in which it grows, 0..1; 1 for units that are counted one by one."""
     learned_s: float = 0.0
     short_s: float = 0.0
 
@@ -106,10 +107,10 @@ class _Mark:
     parts: float = 0.0
     level_s: float = 0.0
     steady_s: float = 0.0
-    """Seconds in which tokens came."""
+    """Seconds in which tokens were produced."""
 
     def done(self, units: tuple[str, ...]) -> float:
-        """All that came out, by these units."""
+        """Return the sum of these units."""
         return math.fsum(getattr(self, unit) for unit in units)
 
 
@@ -120,7 +121,7 @@ class _Engines:
 
 
 class Progress:
-    """Follows what comes out of the service."""
+    """Tracks the throughput of the service."""
 
     __slots__ = (
         "_answers",
@@ -147,15 +148,15 @@ class Progress:
         self._usual: dict[tuple[str, int], _Usual] = {}
 
     def update(self, view: GpuView, work: Work, now: float) -> Movement:
-        """Take in what is known now.
+        """Add the current counts.
 
         Args:
-            view: its engines count; a reading seen before does no harm.
+            view: its engines count; a repeated reading does no harm.
             work: our own requests.
             now: monotonic seconds, not before that of the call before.
 
         Returns:
-            The progress.
+            The throughput.
         """
         engines = _engines(view)
         passed_s, mark = self._advance(work, engines, now)
@@ -171,7 +172,7 @@ class Progress:
         )
 
     def _advance(self, work: Work, engines: _Engines | None, now: float) -> tuple[float, _Mark]:
-        """Add what came out since the last call; give the seconds since then (0 after a change of source)."""
+        """Add the progress since the last call; return its seconds (0 after a new source) and the sums."""
         last, by_engines = self._now, engines is not None
         if last is None or by_engines != self._by_engines:  # tokens and parts are not one unit
             if last is None:
@@ -218,11 +219,12 @@ class Progress:
         marks = self._marks
         if mark.at_s - marks[-1].at_s >= _STEP_S:
             marks.append(mark)
+        # One measurement older than the window stays as its start.
         while len(marks) > 1 and marks[1].at_s <= mark.at_s - WINDOW_MAX_S:
             marks.popleft()
 
     def _before(self, ago_s: float, now: _Mark) -> _Mark:
-        """Return the youngest mark at least so old, else the oldest one."""
+        """Return the youngest measurement of at least this age, else the oldest one."""
         latest_s = now.at_s - ago_s
         return next((mark for mark in reversed(self._marks) if mark.at_s <= latest_s), self._marks[0])
 
@@ -232,7 +234,7 @@ class Progress:
         return (now.done(units) - start.done(units)) / passed_s if passed_s > 0.0 else None
 
     def _compare(self, window_s: float, passed_s: float, now: _Mark) -> float | None:
-        """Progress over the usual one at this level, and learn."""
+        """Return throughput over the baseline at this level, and update the baseline."""
         level = self._level(window_s, now)
         if level is None:
             return None
@@ -243,6 +245,7 @@ class Progress:
         if self._by_engines:
             steady[_TOKENS] = (now.steady_s - start.steady_s) / (now.at_s - start.at_s)
         seen = {unit: _Usual(rate, steady[unit]) for unit, rate in rates.items()}
+        # A copy: the observation itself must not be changed by learning.
         usual = {unit: self._usual.setdefault((unit, level), replace(one)) for unit, one in seen.items()}
         share = self._best(usual, window_s, now)
         for unit, one in seen.items():
@@ -263,9 +266,9 @@ class Progress:
         usual.steady += (seen.steady - usual.steady) * weight
 
     def _best(self, usual: dict[str, _Usual], window_s: float, now: _Mark) -> float | None:
-        """The greatest share of all units; a small one only if enough events speak for it.
+        """Return the greatest share of all units; a small one only if it rests on enough events.
 
-        Whole answers excuse and never accuse: four times the work in each is no collapse.
+        Whole answers can disprove a collapse and never prove one: four times the work in each is no collapse.
         """
         pieces = {unit: one for unit, one in usual.items() if unit != _ANSWERS}
         told = self._shares(pieces, EVENTS, window_s, now)
@@ -275,7 +278,7 @@ class Progress:
     def _shares(
         self, usual: dict[str, _Usual], events: float, window_s: float, now: _Mark
     ) -> Sequence[float]:
-        """Progress over the usual one of each unit that a window with so many events can be had of."""
+        """Return throughput over the baseline of each unit with enough events in a window."""
         shares = []
         for unit, one in usual.items():
             if one.learned_s < USUAL_MIN_S or one.per_s * WINDOW_MAX_S < events or one.steady < STEADY:
@@ -287,12 +290,13 @@ class Progress:
         return shares
 
     def _unstreamed(self, unit: str, rate: float, window_s: float, now: _Mark) -> bool:
-        """Whether answers come that are not streamed: that no part does is no collapse."""
+        """Return whether answers arrive unstreamed: missing parts are then no collapse."""
         return unit == _PARTS and not rate and bool(self._rate((_ANSWERS,), window_s, now))
 
     def _level(self, window_s: float, now: _Mark) -> int | None:
-        """Number the level of requests in flight; None: none is, or their number changed."""
+        """Number the level of requests in flight; None: there are none, or their number changed."""
         start, middle = self._before(window_s, now), self._before(window_s / 2.0, now)
+        # Two halves of the window at different levels show a change of load within it.
         first_s, second_s = middle.at_s - start.at_s, now.at_s - middle.at_s
         if now.at_s - start.at_s < window_s or first_s <= 0.0 or second_s <= 0.0:
             return None
@@ -306,7 +310,7 @@ class Progress:
 
 
 def _engines(view: GpuView) -> _Engines | None:
-    """Sum what engines tell; None: none tells its tokens, or it is too long ago."""
+    """Sum the engines' reports; None: no engine reports its tokens, or the reports are too old."""
     newest_s = view.engines_at_s
     if not view.engines or newest_s is None:
         return None

@@ -1,7 +1,7 @@
-"""The queries that a Prometheus server is asked, and what its answers say.
+"""Builds the queries to a Prometheus server, and parses its answers.
 
-The answer to an instant query bears the time of the query, and a series that has died is answered for five
-minutes more. So a second query asks for ``timestamp()``, when each number was scraped, and both times are
+The answer to an instant query bears the time of the query, and a dead series is returned for five
+minutes more. So a second query requests ``timestamp()``, the time of each number's scrape. Both times are
 the server's own: clocks that differ between hosts do no harm.
 """
 
@@ -27,30 +27,31 @@ DATED: Final = (
     "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO",
     "DCGM_FI_DEV_FB_USED",
 )
-"""Names of which at least one is on everywhere. All numbers of a card come with one scrape, so one of them
-dates the row; ``timestamp()`` forgets the name, so a query for all of them would find each card repeatedly,
-which the server refuses."""
+"""Metrics of which at least one is enabled everywhere. All numbers of a device come with one scrape, so one
+of them dates the row. ``timestamp()`` drops the name, so a query for all of them would return each device
+repeatedly, which the server rejects.
+"""
 
 _INSTANCE: Final = "instance"
 
 
 def values_query(selector: str = "") -> str:
-    """The query for the numbers of all cards.
+    """Return the query for the numbers of all devices.
 
     Args:
-        selector: label matchers, such as ``cluster="a"``; empty: every card that the server knows.
+        selector: label matchers, such as ``cluster="a"``; empty: every device that the server knows.
     """
     matchers = f'__name__=~"{"|".join(sorted(NAMES))}"'
     return "{" + (f"{matchers},{selector}" if selector else matchers) + "}"
 
 
 def times_query(selector: str = "") -> str:
-    """The query for when the numbers were scraped; ``or`` leaves one time for each card."""
+    """Return the query for the scrape times of the numbers; ``or`` leaves one time for each device."""
     return " or ".join(f"timestamp({name}{{{selector}}})" for name in DATED)
 
 
 def target(base: str, query: str) -> str:
-    """The path and query to ask for.
+    """Return the path and query of a request.
 
     Args:
         base: path under which the server stands, such as ``/prom``; may end with a slash or be empty.
@@ -60,18 +61,18 @@ def target(base: str, query: str) -> str:
 
 
 def read(values: bytes, times: bytes) -> tuple[list[Series], float]:
-    """Read both answers.
+    """Parse both answers.
 
     Args:
         values: JSON that answers ``values_query``.
         times: JSON that answers ``times_query``.
 
     Returns:
-        The series, each with the time of its scrape, and what time it was on the server; 0 if it found none.
-        A card without a ``Hostname`` is on the host of its ``instance``.
+        The series, each with the time of its scrape, and the server's time of the query; 0 without series.
+        A device without a ``Hostname`` is on the host of its ``instance``.
 
     Raises:
-        Malformed: an answer is none that the server's documentation describes.
+        MalformedExpositionError: an answer does not match the server's documentation.
     """
     scraped = {_identity(labels): value for labels, _, value in _vector(times)}
     series, asked_s = [], 0.0
@@ -83,7 +84,7 @@ def read(values: bytes, times: bytes) -> tuple[list[Series], float]:
 
 
 def complaint(body: bytes) -> tuple[str, str]:
-    """Kind and text of the error that a server answers; both empty if it is none of its own."""
+    """Return kind and text of the server's error; both empty if the answer is not in its format."""
     try:
         answer = json.loads(body)
     except (ValueError, RecursionError):

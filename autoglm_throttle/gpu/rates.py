@@ -1,7 +1,7 @@
-"""What counters say of the time between two measurements.
+"""Computes rates from the counters of two measurements.
 
-Bytes, joules, tokens and nanoseconds are cumulative. They start anew when a driver or a server does, and two
-measurements close together say little: a difference that cannot be right is "not known", never 0.
+Bytes, joules, tokens and nanoseconds are cumulative. They restart with a driver or a server, and two
+measurements close together say little. An implausible difference is "not known", never 0.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from autoglm_throttle.model import GpuSample
 
 LEAST_GAP_S: Final = 0.1
-"""Over less time the step of a counter decides: that of energy moves some ten times a second."""
+"""Below this gap the step of a counter dominates: the energy counter moves some ten times a second."""
 
 REASONS: Final = 4
-"""Power, heat and their hardware twins are timed apart and may all count at once."""
+"""Power and heat, in software and in hardware, are timed apart and may all count at once."""
 
 _COUNTED: Final = {
     "nvlink_rx_bps": "nvlink_rx_bytes",
@@ -29,21 +29,21 @@ _COUNTED: Final = {
 }
 
 RATES: Final = (*_COUNTED, "power_mean_w", "throttled_ratio")
-"""Fields made here where the source does not tell them."""
+"""Fields computed here if the source does not report them."""
 
 
 def rates(before: GpuSample | None, row: GpuSample, gap_s: float) -> dict[str, float]:
-    """The fields among `RATES` that ``row`` does not tell itself and that can be known.
+    """Compute the fields of `RATES` that ``row`` lacks.
 
     Args:
-        before: the measurement before; None at first sight.
+        before: the previous measurement; None for the first one.
         row: the newest one.
         gap_s: seconds between them.
 
     Returns:
         Field -> value, each within the range of its field. A counter that went back, or that neither row
-        knows, gives none. The mean power is that of the energy counter, for the sensor sees only a quarter
-        of the time on some cards (arXiv 2312.02741), and the sensor's word where there is no such counter.
+        knows, gives none. The mean power is that of the energy counter, because the sensor covers only a
+        quarter of the time on some devices (arXiv 2312.02741). Without the counter it is the sensor's value.
     """
     found: dict[str, float] = {}
     if before is not None and gap_s >= LEAST_GAP_S:
@@ -62,9 +62,9 @@ def _growth(before: GpuSample, row: GpuSample, counter: str) -> float | None:
 
 
 def _slowed(before: GpuSample, row: GpuSample, gap_s: float) -> float | None:
-    """Seconds slowed down.
+    """Return the seconds slowed down.
 
-    Several reasons at once, or clocks read at slightly different times, are no more than all of the time.
+    The sum over several reasons, or over clocks read at slightly different times, is at most the gap.
     """
     grown = _growth(before, row, "throttled_ns")
     if grown is None or grown / 1e9 > 1.1 * REASONS * gap_s:

@@ -1,4 +1,4 @@
-"""What each source has last told: its rows, when they were measured, and what has vanished from them."""
+"""Builds the newest samples of each source: its rows, their measurement times, and vanished devices."""
 
 from __future__ import annotations
 
@@ -15,35 +15,38 @@ if TYPE_CHECKING:
     from autoglm_throttle.model import DeviceKey, GpuSample
 
 SAME_S: Final = 0.05
-"""Two measurements are one if their times differ by less: a source works its age out of two clocks, read one
-after the other. A quarter of the shortest interval at which anything is sampled."""
+"""Two measurements are one if their times differ by less. A source computes its age from two clocks, read one
+after the other. A quarter of the shortest sampling interval.
+"""
 
 BELIEVED_INTERVALS: Final = 3.0
 BELIEVED_PERIODS: Final = 2.5
-"""A row is believed for three of its source's intervals, and for two and a half of its periods of measuring:
-the same limits after which the telemetry as a whole is stale."""
+"""A row counts for three of its source's intervals, and for two and a half of its measurement periods.
+The telemetry as a whole is stale after the same limits.
+"""
 
 SCRAPED: Final = ("dcgm", "prometheus")
-"""Sources that list what runs somewhere: a card that they no longer list may have been taken away."""
+"""Sources that list running devices: a device that they no longer list may have been removed."""
 
 MOST_DEVICES: Final = 1024
-"""Of more devices of one source those that vanished first are forgotten: an exporter that names its cards
-anew at every reading would fill the memory. 128 hosts of 8 cards are seen whole."""
+"""Maximum devices of one source; the first that vanished are evicted. An exporter that renames its devices
+at every reading would fill the memory. 128 hosts of 8 devices fit.
+"""
 
 VANISHED: Final = "vanished: the source no longer lists it"
 
 Identity = str | tuple[str, str]
-"""What tells devices of all sources apart."""
+"""Identifies a device across all sources."""
 
 _UUID: Final = re.compile(r"(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _PART: Final = re.compile(rf"{_UUID.pattern}/[0-9]+", re.IGNORECASE)
 
 
 def identity(row: GpuSample) -> Identity:
-    """What no two devices share, whoever tells of them.
+    """Return the identity of a device, equal for all sources that report it.
 
-    A UUID in full; of a MIG instance its part of the card, for an exporter knows no UUID of it; else host and
-    device.
+    It is a full UUID; for a MIG instance its part of the device, because an exporter knows no UUID of it;
+    else host and device.
     """
     if _PART.fullmatch(row.gpu_instance):
         return row.gpu_instance.lower()
@@ -52,33 +55,33 @@ def identity(row: GpuSample) -> Identity:
 
 @dataclass(slots=True)
 class Told:
-    """A device as one source has told of it."""
+    """A device as one source has reported it."""
 
     row: GpuSample
     """With rates."""
     identity: Identity
     measured_s: float
-    """When it was measured; of a vanished one, when it was last found missing."""
+    """When it was measured; for a vanished one, when it was last found missing."""
     believed_until_s: float
     interval_s: float | None
     """From one reading of the source to the next, as promised."""
     total_bytes: int | None
-    """Memory of the card, remembered over a loss."""
+    """Memory of the device, remembered over a loss."""
     vanished_s: float | None = None
-    """Since when the source does not list it."""
+    """Time since which the source does not list it."""
 
     @property
     def doubtful(self) -> bool:
-        """Whether only a scrape no longer lists it: an exporter drops a card now and then that works."""
+        """Whether only a scrape no longer lists it: an exporter drops a working device now and then."""
         return self.vanished_s is not None and self.row.source.startswith(SCRAPED)
 
 
 class Reading:
-    """The newest rows of one source.
+    """Builds the newest rows of one source.
 
     Args:
-        stale_after_s: for how long a measurement is believed at least.
-        forget_s: for how long a card that vanished from a scraped source is held for lost.
+        stale_after_s: minimum time for which a measurement counts.
+        forget_s: time for which a device that vanished from a scraped source counts as lost.
     """
 
     __slots__ = ("_forget_s", "_interval_s", "_stale_after_s", "_told")
@@ -91,11 +94,11 @@ class Reading:
 
     @property
     def told(self) -> Iterable[Told]:
-        """Every device that the source tells of, or has told of and that is not forgotten."""
+        """Every device that the source reports, or has reported and that is not dropped."""
         return self._told.values()
 
     def take(self, rows: Iterable[GpuSample], now: float, interval_s: float | None) -> None:
-        """Take in all that the source tells now.
+        """Add a complete reading of the source.
 
         Args:
             rows: one per device; of two with one name the newer counts.
@@ -120,9 +123,11 @@ class Reading:
     def _heard(self, before: Told | None, row: GpuSample) -> Told:
         measured_s = row.taken_at_s - row.age_s
         total_bytes = row.memory_total_bytes or (None if before is None else before.total_bytes)
+        # After a loss counters may have restarted: no rate across it.
         if before is not None and before.vanished_s is not None:
             before = None
         gap_s = 0.0 if before is None else measured_s - before.measured_s
+        # The same measurement again keeps its time and rates; a rate over a gap of 0 would be noise.
         if before is not None and abs(gap_s) < SAME_S:
             measured_s = before.measured_s
             row = altered(row, _held(before.row, row))
@@ -142,10 +147,10 @@ class Reading:
         return max(self._stale_after_s, intervals_s, BELIEVED_PERIODS * (period_s or 0.0))
 
     def _miss(self, key: DeviceKey, now: float) -> None:
-        """Decide what became of a device that is missing.
+        """Mark a missing device as lost, or drop it.
 
-        Engines come and go. Who tells of other hosts' cards says itself which of them are lost; a scraped
-        card may have been taken away; one of this host has broken.
+        Engines come and go. A source of other hosts' devices reports losses itself. A scraped device may have
+        been removed; one of this host has failed.
         """
         told = self._told[key]
         since_s = now if told.vanished_s is None else told.vanished_s
@@ -176,7 +181,7 @@ def _newest(rows: Iterable[GpuSample]) -> dict[DeviceKey, GpuSample]:
 
 
 def _held(before: GpuSample, row: GpuSample) -> dict[str, Any]:
-    """What stays of a measurement that is told again: its time, and the rates that were made of it."""
+    """Return the fields that stay for a repeated measurement: its time, and the rates computed from it."""
     times = {"taken_at_s": before.taken_at_s, "age_s": before.age_s}
     if row.health == "lost":
         return times

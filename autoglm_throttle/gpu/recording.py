@@ -1,8 +1,8 @@
-"""Recorded or written-down samples as text: CSV with a header, or one JSON object per line.
+"""Parses recorded or hand-written samples: CSV with a header, or one JSON object per line.
 
 Columns are the names of ``GpuSample`` plus ``t_s`` (seconds from the start) and ``event``:
 ``lost``, ``error``, ``stale`` or ``hang:SECONDS``. An empty cell is "not known"; ``throttle`` is a list of
-reasons, in a CSV with ``;`` between them, and ``none`` for a card that nothing slows down.
+reasons, in a CSV with ``;`` between them, and ``none`` for a device without any.
 All faults of a file are reported together.
 """
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
 GIVEN: Final = frozenset({"taken_at_s", "source"})
-"""Fields that whoever replays the rows fills in."""
+"""Fields that the replaying provider fills in."""
 
 EVENTS: Final = frozenset({"lost", "error", "stale", "hang"})
 _FAULTS_SHOWN: Final = 20
 
 Cell = Any
-"""What a cell holds before it is checked: a CSV gives text, JSON gives any of its types."""
+"""Unchecked content of a cell: a CSV gives text, JSON gives any of its types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Recording:
     """A file's rows, grouped by their time."""
 
     times: tuple[float, ...]
-    """Ascending seconds from the start; empty for a live state, whose rows are always now."""
+    """Ascending seconds from the start; empty for a live state, which is always current."""
     groups: tuple[tuple[Line, ...], ...]
 
     def at(self, elapsed_s: float) -> tuple[int, tuple[Line, ...]]:

@@ -1,11 +1,11 @@
-"""When a number that was read was measured: a source that is asked often repeats itself.
+"""Detects new measurements in repeated reads, and dates each row by them.
 
 An exporter collects every 30 s and is read every second: 29 of 30 answers are the old measurement again.
-Taken for new, one hot reading would count as thirty. So a row is dated by what changes in it:
+Taken for new, one hot reading would count as thirty. So a row is dated by its changes:
 
-- by its energy counter, where it has one: that of a card in use never stands still;
-- else by the time that the source claims for it;
-- else by whether anything changed in any row of the source. An idle card without a counter may truly
+- by its energy counter, where it has one: that of a device in use never stands still;
+- else by the time that the source reports for it;
+- else by any change in any row of the source. An idle device without a counter may truly
   repeat all its numbers, while its busy neighbours show that the source measures.
 
 The gaps between the changes are the period of the source.
@@ -22,28 +22,27 @@ from typing import Final
 from autoglm_throttle.model import DeviceKey, GpuSample
 
 GAPS: Final = 9
-"""As many gaps as are remembered: their median bears four outliers, and a changed period shows after five."""
+"""Number of remembered gaps: their median tolerates four outliers, and a changed period shows after five."""
 
 GAPS_TO_LEARN: Final = 2
-"""From so many gaps on the period is told, of two the shorter: a reading that failed does not make it."""
+"""Gaps after which the period is known, of two the shorter: a failed reading does not define it."""
 
 FORGET_S: Final = 300.0
-"""What is known of a row that is no longer told is kept so long: what comes back unchanged is old."""
+"""Seconds for which the state of a missing row is stored: if it returns unchanged, it is old."""
 
 MOST_ROWS: Final = 4096
-"""Of more rows than that those seen longest ago are forgotten: a source may name its cards anew at every
-reading."""
+"""Maximum rows; the longest unobserved are dropped. A source may rename its devices at every reading."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A row, and what dates it."""
+    """A row, and the data that dates it."""
 
     sample: GpuSample
     pulse: float | None = None
     """A number of the row that moves with every measurement: the energy counter."""
     stamp_s: float | None = None
-    """Unix time of the measurement, by the source's own word."""
+    """Unix time of the measurement as the source reports it."""
 
 
 class Renewal:
@@ -63,18 +62,19 @@ class Renewal:
         return max(known) if known else self._source.period_s
 
     def date(self, told: Iterable[Told], now: float, wall_s: float) -> list[GpuSample]:
-        """Say of each row how old its measurement is.
+        """Set the age of each row's measurement.
 
         Args:
-            told: one complete reading.
+            infos: one complete reading.
             now: monotonic seconds at which it ended.
             wall_s: Unix time at that moment, by the clock that the stamps were made with.
 
         Returns:
-            The rows with ``age_s`` and ``period_s``. What has not changed keeps its time of measurement:
+            The rows with ``age_s`` and ``period_s``. An unchanged row keeps its time of measurement:
             ``taken_at_s - age_s`` stands still.
         """
         rows = list(told)
+        # frozenset: a source may list its rows in any order.
         self._source.see(frozenset(_numbers(row.sample) for row in rows), now, now)
         for key in [key for key, watch in self._rows.items() if now - watch.seen_s > FORGET_S]:
             del self._rows[key]
@@ -98,7 +98,7 @@ class Renewal:
 
 
 class _Watch:
-    """When a mark was last another one."""
+    """Detects changes of one value, and learns their period."""
 
     def __init__(self) -> None:
         self.measured_s = 0.0
@@ -115,7 +115,7 @@ class _Watch:
         self.seen_s = now
         if self._changes and mark == self._mark:
             return
-        if self._changes > 1 and measured_s > self.measured_s:  # the first gap began when we began to look
+        if self._changes > 1 and measured_s > self.measured_s:  # the first gap began before our first read
             self._gaps.append(measured_s - self.measured_s)
         self._mark, self.measured_s = mark, measured_s
         self._changes += 1

@@ -1,4 +1,4 @@
-"""Copies of rows with something changed, and what is left of a row whose device is lost."""
+"""Copies rows with changed fields, and makes the row of a lost device."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ MEASURED: Final = (*RANGES, "throttle")
 _NAMES: Final = tuple(field.name for field in fields(GpuSample))
 _values: Final = attrgetter(*_NAMES)
 _enter: Final[dict[str, Any]] = {name: GpuSample.__dict__[name].__set__ for name in _NAMES}
-"""What writes a field into a row that nobody has seen yet: the slots below the frozen class."""
+"""Setters for the fields of a new row: the slots below the frozen class."""
 _UNKNOWN: Final[dict[str, Any]] = dict.fromkeys(MEASURED)
 
 
 def altered(row: GpuSample, changes: dict[str, Any]) -> GpuSample:
     """Copy a row with some fields changed.
 
-    It does what `dataclasses.replace` does, in a third of its time (4 against 11 us for 48 fields): a
+    It equals `dataclasses.replace` in a third of its time (4 against 11 us for 48 fields): a
     reading copies every row once.
 
     Raises:
@@ -37,7 +37,7 @@ def altered(row: GpuSample, changes: dict[str, Any]) -> GpuSample:
 
 
 def lost(last: GpuSample, note: str) -> GpuSample:
-    """Make the last row of a device into that of a lost one: nothing of it is known any more, least of all 0.
+    """Turn the last row of a device into that of a lost one: all its measurements become unknown, not 0.
 
     Args:
         last: as it was; a row that is lost already stays the same object.

@@ -1,8 +1,8 @@
-"""The thread that asks a provider, so that no request and no event loop ever does.
+"""Runs one daemon thread per provider, so that no request and no event loop waits for a driver.
 
 A driver call can take milliseconds or hang for ever, and a thread cannot interrupt it.
 So each provider has one daemon thread, and never a second one beside a hung read (a hung driver usually
-hangs for every caller). Whoever needs the samples notices their age; nobody waits for a thread.
+hangs for every caller). Readers of the samples check their age; they never wait for a thread.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _T = TypeVar("_T")
 _log = logging.getLogger("autoglm_throttle")
 
 THREAD: Final = "autoglm-throttle-gpu"
-"""How the name of each sampler's thread begins; that of its provider follows after a hyphen."""
+"""Prefix of the name of each sampler's thread; the provider's name follows after a hyphen."""
 
 DEADLINE_SHARE: Final = 0.5
 DEADLINE_MIN_S: Final = 0.2
@@ -39,15 +39,15 @@ DEADLINE_MIN_S: Final = 0.2
 
 
 class Sampler:
-    """Reads a provider again and again on its own daemon thread and hands the rows on.
+    """Reads a provider repeatedly on its own daemon thread and passes the rows on.
 
     Args:
-        provider: where the samples come from; while the thread lives only it calls the provider.
+        provider: source of the samples; while the thread lives only it calls the provider.
         on_samples: gets the rows of each successful read, on the sampler's thread, with
-            implausible fields emptied. What it raises is caught, counted and logged.
-        on_failure: gets the exception of each read that gave none, on the same thread.
+            implausible fields emptied. Its exceptions are caught, counted and logged.
+        on_failure: gets the exception of each read that gave no rows, on the same thread.
         interval_s: seconds from start to start of two reads; raised to ``provider.min_interval_s``.
-            ``pace`` changes it later.
+            ``set_interval`` changes it later.
         clock: monotonic seconds.
 
     Raises:
@@ -65,30 +65,31 @@ class Sampler:
     ) -> None:
         self.provider: GpuProvider = provider
         self.running: bool = False
-        """True from ``start`` to ``stop``: nothing to start. Also after a misconfiguration ended
-        the thread, so that the request path, which starts what does not run, does not try for ever."""
+        """True from ``start`` to ``stop``, also after a misconfiguration ended the thread. The request path
+        starts stopped samplers, so False would make it try for ever.
+        """
         self.failures: int = 0
         """Reads that raised, since construction."""
         self.overruns: int = 0
         """Reads that took longer than the deadline."""
         self.implausible: int = 0
-        """Fields emptied because their value cannot be."""
+        """Fields emptied because their value is implausible."""
         self.callback_errors: int = 0
         """Exceptions from ``on_samples`` and ``on_failure``."""
         self.crashes: int = 0
-        """Times that something got out which no read may raise, such as ``SystemExit``."""
+        """Exceptions that no read may raise, such as ``SystemExit``."""
         self.crashed: bool = False
         """True while the thread waits, 1 to 60 s, to start again after that."""
         self.last_read_s: float | None = None
         """When the newest read that gave samples ended, on ``clock``; None: none has."""
         self.reading_since_s: float | None = None
-        """When the read that goes on began, on ``clock``: here a hang is seen while it lasts. Else None."""
+        """When the current read began, on ``clock``, else None: shows a hang while it lasts."""
         self.last_error: str | None = None
         """Text of the newest failure, kept after a recovery."""
         self.misconfigured: str | None = None
         """Why the thread ended for good, with the remedy; None unless it did."""
         self.no_source: str | None = None
-        """What the automatic choice tried, while it finds nothing; None otherwise."""
+        """Candidates of the automatic choice, while it finds nothing; None otherwise."""
         self._on_samples = on_samples
         self._on_failure = on_failure
         self._clock = clock
@@ -109,7 +110,7 @@ class Sampler:
 
     @property
     def name(self) -> str:
-        """That of the provider."""
+        """Name of the provider."""
         return self.provider.name
 
     @property
@@ -123,7 +124,7 @@ class Sampler:
         return self._schedule.interval_s
 
     def pace(self, interval_s: float) -> None:
-        """Promise another time between two reads, from any thread, that of the sampler included.
+        """Change the time between two reads, from any thread, that of the sampler included.
 
         A shorter one holds at once, a longer one after the read that is planned already.
         Pauses after failures stay as they are. The deadline of a read follows.
@@ -147,8 +148,7 @@ class Sampler:
     def start(self) -> None:
         """Start the thread unless there is one; returns at once and never calls the provider.
 
-        After ``stop`` has left a thread behind in a hung read, that same thread goes on
-        when its call returns.
+        A thread that ``stop`` left behind in a hung read continues when its call returns.
         """
         with self._lock:
             self._stopping = False
@@ -158,11 +158,11 @@ class Sampler:
                 self.running = self._launch()
 
     def revive(self, now: float) -> bool:
-        """Start the thread again if it is gone and should not be; else do nothing.
+        """Start the thread again if it is missing and should not be; else do nothing.
 
-        For the request path; it costs the look at one attribute. After a crash the thread goes on by itself;
-        this is for what even that does not survive. It never starts one after ``stop``, after
-        a misconfiguration, or beside a thread that lives, be it in a hung read.
+        For the request path; it costs one attribute access. After a crash the thread restarts by itself; this
+        covers crashes that end it. It never starts a thread after ``stop``, after a misconfiguration, or
+        beside a live thread, hung or not.
 
         Args:
             now: the time on ``clock``.
@@ -181,7 +181,7 @@ class Sampler:
             return False
 
     def stop(self, join_s: float = 1.0) -> None:
-        """Ask the thread to end, and wait for it.
+        """Signal the thread to end, and wait for it.
 
         Args:
             join_s: seconds to wait at most; a thread in a hung read is left behind.
@@ -205,7 +205,7 @@ class Sampler:
         """Read once in the caller (manual mode), with the same checks and the same error handling.
 
         Raises:
-            RuntimeError: the sampler's thread lives; two readers at once are one too many.
+            RuntimeError: the sampler's thread is alive; two concurrent readers are not allowed.
         """
         if self._thread is not None:
             raise RuntimeError("the sampler's thread reads; tick() is for a sampler that was not started")
@@ -213,9 +213,9 @@ class Sampler:
         self._read()
 
     def forget(self) -> None:
-        """Leave the parent's thread and handles behind, in a forked child; no driver call.
+        """Drop the parent's thread and handles in a forked child; no driver call.
 
-        Lock and event are made anew: the parent's thread may have held them at the fork.
+        Lock and event are new: the parent's thread may have held them at the fork.
         """
         self.running = self.crashed = False
         self.misconfigured = None
@@ -224,6 +224,7 @@ class Sampler:
         self._thread = None
         self._stopping = self._woken = False
         self.reading_since_s = None
+        # The parent's failures say nothing about the handles of the child.
         self._schedule.strikes = 0
         self._next = Next(due_s=0.0)
         self.provider.forget()
@@ -236,14 +237,14 @@ class Sampler:
         return "crashed" if self.crashed or self._fallen() else "running"
 
     def _fallen(self) -> bool:
-        """Whether there should be a thread and there is none."""
+        """Return whether the thread is missing and should run."""
         return self._thread is None and self.running and self.misconfigured is None
 
     def _launch(self) -> bool:
         self._thread = threading.Thread(target=self._run, name=f"{THREAD}-{self.name}", daemon=True)
         try:
             self._thread.start()
-        except RuntimeError as error:  # no threads left: the request that started us must not fail for it
+        except RuntimeError as error:  # no threads left: the request that started us must not fail
             self._thread = None
             self.failures += 1
             self.last_error = _text(error)
@@ -257,11 +258,12 @@ class Sampler:
                 self._pause()
         finally:
             with self._lock:
+                # stop() and start() may have replaced this thread while it ended.
                 if self._thread is threading.current_thread():
                     self._thread = None
 
     def _done(self) -> bool:
-        """Read until there is no more to do; False if that crashed."""
+        """Read until the thread should end; False after a crash."""
         try:
             self._revival.launched(self._clock())
             self.crashed = False
@@ -271,13 +273,13 @@ class Sampler:
                     self._close()
                     break
                 self._sleep(started)
-        except BaseException as error:  # noqa: BLE001 - the thread outlives whatever a driver binding raises
+        except BaseException as error:  # noqa: BLE001 - the thread outlives any error of a driver binding
             self._crash(error)
             return False
         return True
 
     def _crash(self, error: BaseException) -> None:
-        """Count it, say so once, and close, so that the next read opens anew."""
+        """Count a crash, log it once, and close, so that the next read reopens the driver."""
         self.crashed = True
         self.crashes += 1
         self.last_error = _text(error)
@@ -290,7 +292,7 @@ class Sampler:
                 self._close()
 
     def _pause(self) -> None:
-        """Wait until a crash is long enough ago, or for ``stop``."""
+        """Wait until the pause after a crash is over, or for ``stop``."""
         while not self._stopping and (left := self._revival.due_s - self._clock()) > 0.0:
             self._alarm.wait(left)
             self._alarm.clear()
@@ -308,6 +310,7 @@ class Sampler:
 
     def _sleep(self, started: float) -> None:
         """Wait for the next tick, ``wake`` or ``stop``."""
+        # wake() shortens the wait, but the driver still gets its minimum interval.
         floor = started + self.provider.min_interval_s
         while not self._stopping:
             due = min(floor, self._next.due_s) if self._woken else self._next.due_s
@@ -353,11 +356,11 @@ class Sampler:
     def _succeeded(self, rows: Sequence[GpuSample], started: float) -> None:
         now = self._clock()
         self._count_overrun(started, now)
-        with self._lock:  # or a pace() from another thread is lost
+        with self._lock:  # or a set_interval() from another thread is lost
             self._next = self._schedule.succeeded(started, now)
         if rows:
             self.last_read_s = now
-        if rows and not self._stopping:  # an empty reading says nothing, and a stopped sampler is silent
+        if rows and not self._stopping:  # an empty reading has no data, a stopped sampler no listener
             self.no_source = self.misconfigured = None
             self._call(self._on_samples, rows)
 
@@ -398,20 +401,20 @@ class Sampler:
     def _call(self, callback: Callable[[_T], object], argument: _T) -> None:
         try:
             callback(argument)
-        except Exception as error:  # noqa: BLE001 - whoever listens must not be able to end the sampling
+        except Exception as error:  # noqa: BLE001 - a listener must not end the sampling
             self.callback_errors += 1
             self._seldom.say("callback", f"the receiver of GPU samples raised {_text(error)}", logging.ERROR)
 
     def _close(self) -> None:
         try:
             self.provider.close()
-        except Exception as error:  # noqa: BLE001 - what cannot be closed is left to the process's end
+        except Exception as error:  # noqa: BLE001 - a handle that cannot be closed ends with the process
             self.last_error = _text(error)
             self._seldom.say("close", f"{self.name}: closing failed: {self.last_error}")
 
 
 def _text(error: BaseException) -> str:
-    """Our own errors say what is wrong; of others the kind may be all there is."""
+    """Return the text of our own errors; other errors get their type in front, which may be all they have."""
     text = str(error)
     return text if text and isinstance(error, ThrottleError) else f"{type(error).__name__}: {text}"
 

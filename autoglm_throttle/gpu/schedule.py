@@ -1,10 +1,10 @@
-"""When to read next: the rhythm of a sampler, its retries and its back-off.
+"""Schedules the reads of a sampler: interval, retries and back-off.
 
 The next read is due one interval after the start of the last one.
-A read that took longer skips the ticks it missed: they are never made up,
-because a driver that is slow already is not helped by a burst of reads.
-The rhythm may change at any time: a faster one counts from the start of the last read,
-a slower one from the next read on, so that no read comes later than was promised.
+A read that took longer skips the ticks it missed. They are never made up,
+because a burst of reads does not help a slow driver.
+The interval may change at any time: a shorter one counts from the start of the last read,
+a longer one from the next read on, so that no read comes later than was promised.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ BACKOFF_MAX_S: Final = 60.0
 """Pauses after the retries: 1, 2, 4 ... 60 s. A driver initialisation can cost seconds of CPU."""
 
 ABSENT_S: Final = 60.0
-"""Pause before looking again for a source that was not there at all, such as a driver loaded later."""
+"""Pause before the next search for a source that was not there at all, such as a driver loaded later."""
 
 LIVED_S: Final = 60.0
-"""A thread that lived for as long as the longest pause begins with the shortest one again."""
+"""A thread that ran at least as long as the longest pause begins with the shortest one again."""
 
 
 def backoff_s(nth: int) -> float:
-    """The pause after the ``nth`` trouble in a row, from 1 on: 1, 2, 4 ... 60 s."""
+    """Return the pause after the ``nth`` failure in a row, from 1 on: 1, 2, 4 ... 60 s."""
     return min(BACKOFF_FIRST_S * 2.0 ** min(nth - 1, 6), BACKOFF_MAX_S)  # 2**6 > 60: keeps the power small
 
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """What follows a read."""
+    """Plan of the next read."""
 
     due_s: float
-    """When to read again, on the clock of the times passed in."""
+    """Time of the next read, on the clock of the times passed in."""
     fresh: bool = False
-    """Whether the provider should let go of the driver and open it anew first."""
+    """Whether the provider should close and reopen the driver first."""
     from_s: float | None = None
-    """Start of the read that the tick is counted from; None: a pause, which no faster rhythm cuts short."""
+    """Start of the read that the tick is counted from; None: a pause, which no shorter interval ends."""
 
 
 class Schedule:
@@ -58,7 +58,7 @@ class Schedule:
 
     def __init__(self, interval_s: float) -> None:
         self.interval_s: float = _checked(interval_s)
-        """Change it with ``pace``."""
+        """Change it with ``set_interval``."""
         self.strikes: int = 0
         """Failed reads in a row."""
 
@@ -70,7 +70,7 @@ class Schedule:
     def failed(self, started_s: float, now: float) -> Next:
         """Plan the read after one that began at ``started_s`` and raised.
 
-        Three times at the normal interval, then back off 1, 2, 4 ... 60 s, each with a fresh opening.
+        Three times at the normal interval, then back off 1, 2, 4 ... 60 s, each with a reopened driver.
         """
         self.strikes += 1
         if self.strikes <= RETRIES:
@@ -83,11 +83,11 @@ class Schedule:
         return Next(now + max(self.interval_s, ABSENT_S))
 
     def pace(self, interval_s: float, planned: Next) -> Next:
-        """Take up another rhythm, and return what becomes of the read that is planned.
+        """Change the interval, and return the updated plan.
 
         Args:
             interval_s: as at construction.
-            planned: the plan in force; a tick comes sooner if the new rhythm is faster, never later.
+            planned: the plan in force; a tick comes sooner if the new interval is shorter, never later.
 
         Raises:
             ValueError: ``interval_s`` is not a finite number above 0; nothing has changed.
@@ -104,7 +104,7 @@ class Schedule:
 
 
 class Revival:
-    """When a thread that crashed may be started again: after 1, 2, 4 ... 60 s."""
+    """Limits the restarts of a crashed thread: after 1, 2, 4 ... 60 s."""
 
     __slots__ = ("_deaths", "_launched_s", "due_s")
 
@@ -115,11 +115,11 @@ class Revival:
         self._launched_s = -math.inf
 
     def launched(self, now: float) -> None:
-        """Note that the thread was started."""
+        """Record the start of the thread."""
         self._launched_s = now
 
     def put_off(self, now: float) -> float:
-        """Note that it crashed, or could not be started, and return the seconds to wait."""
+        """Record a crash, or a failed start, and return the seconds to wait."""
         if now - self._launched_s >= LIVED_S:
             self._deaths = 0
         self._deaths += 1

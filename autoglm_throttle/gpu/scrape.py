@@ -1,4 +1,4 @@
-"""The provider of what is told over HTTP: dcgm-exporter, a Prometheus server, vLLM, SGLang."""
+"""Provides samples read over HTTP: dcgm-exporter, a Prometheus server, vLLM, SGLang."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ if TYPE_CHECKING:
     from autoglm_throttle.settings.gpu_items import ScrapeUrl
 
 TIMEOUT_S: Final = 2.0
-"""For one reading, all queries together: shorter than the 3 s after which a sample is stale, so that a
-server that stops answering is named before its numbers are given up."""
+"""Limit of one reading, all queries together. It is shorter than the 3 s after which a sample is stale, so
+that a hung server is reported before its numbers expire.
+"""
 
 DEFAULT_PATH: Final = "/metrics"
 
 NAMES_SHOWN: Final = 10
 
 MOST_DEVICES: Final = 1024
-"""Of one address; more is a fault or an attack, and joining them would hold up requests."""
+"""Maximum devices of one address; more is a fault or an attack, and joining them would hold up requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """What is read, and how.
+    """Source to read, and its options.
 
     Args:
         kind: ``dcgm``, ``prometheus``, ``vllm`` or ``sglang``.
-        url: where.
+        url: address of the server.
         selector: PromQL label matchers; for ``prometheus``.
         timeout_s: for one reading.
     """
@@ -50,7 +51,7 @@ class ScrapeProvider:
     """Reads one address. Each reading is a connection of its own.
 
     Args:
-        scrape: what is read.
+        scrape: the source.
         name: source of the samples; None: kind, host and port. Never shows a login, path or query.
         clock: monotonic seconds.
         wall: Unix seconds, for numbers that come with a time.
@@ -77,11 +78,11 @@ class ScrapeProvider:
         return f"ScrapeProvider({self.name})"
 
     def read(self) -> Sequence[GpuSample]:
-        """Read all that the address tells.
+        """Read all devices of the address.
 
         Raises:
-            ProviderUnavailable: it does not answer in time, or not what was expected.
-            ProviderMisconfigured: the server says that the query, and so ``GPU_SELECTOR``, is wrong.
+            ProviderUnavailable: no answer in time, or an unexpected one.
+            ProviderMisconfigured: the server reports that the query, and so ``GPU_SELECTOR``, is wrong.
         """
         visit = _Visit(self._scrape, self.name, self._clock, self._wall)
         try:
@@ -100,14 +101,14 @@ class ScrapeProvider:
         return self._renewal.date(told, visit.ended_s, wall_s)
 
     def close(self) -> None:
-        """Do nothing: no connection is kept. What was learned of the period stays true."""
+        """Do nothing: no connection stays open, and the learned period stays valid."""
 
     def forget(self) -> None:
         """Do nothing, as above."""
 
 
 class _Visit:
-    """One reading."""
+    """State of one reading."""
 
     def __init__(self, scrape: Scrape, name: str, clock: Clock, wall: Clock) -> None:
         self.scrape = scrape
@@ -125,7 +126,7 @@ class _Visit:
         return page
 
     def series(self) -> list[Series]:
-        """The lines of the page of metrics."""
+        """Fetch and parse the page of metrics."""
         url = self.scrape.url
         path = DEFAULT_PATH if url.path in {"", "/"} else url.path
         page = self.get(f"{path}?{url.query}" if url.query else path)
@@ -138,7 +139,7 @@ class _Visit:
 
 
 _Reading = tuple[Iterable[Told], float]
-"""Rows, and what time it is by the clock of their stamps."""
+"""Rows, and the time of the reading by the clock of their stamps."""
 
 
 def _cards(visit: _Visit) -> _Reading:
@@ -197,5 +198,7 @@ _KINDS: Final[Mapping[str, tuple[Callable[[_Visit], _Reading], float]]] = {
     "vllm": (_engine, 0.2),
     "sglang": (_engine, 0.2),
 }
-"""Kind -> how it is read, and the shortest interval. An exporter collects every 30 s unless told, and is
-asked each second all the same: so a new measurement is seen within a second, and costs it one page."""
+"""Kind -> reader, and the shortest interval. An exporter collects every 30 s by default. It is still read
+each
+second: a new measurement then appears within a second, and costs the exporter one page.
+"""

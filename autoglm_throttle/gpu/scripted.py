@@ -1,4 +1,4 @@
-"""Samples that are written down instead of measured: for tests, demonstrations and replays."""
+"""Provides recorded or hand-written samples: for tests, demonstrations and replays."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 Row = float | Mapping[str, object] | GpuSample
 """One device: its utilization in percent, some fields of a sample by name, or a whole sample."""
 Tick = Row | Sequence[Row] | Exception
-"""One reading: a device, several devices, or what the reading raises."""
+"""One reading: a device, several devices, or an exception to raise."""
 Script = Iterable[Tick] | Callable[[], Tick] | str | os.PathLike[str]
-"""A list or generator of readings, a function that gives one, or the path of a file."""
+"""A list or generator of readings, a function that returns one, or the path of a file."""
 
 
 class ScriptedProvider:
@@ -32,7 +32,7 @@ class ScriptedProvider:
     gives the rows of the latest time passed; one without is a live state, read again when it changes.
 
     Args:
-        source: what to play. A text is the path of a file: ``.jsonl`` holds JSON objects, others CSV.
+        source: the script. A text is the path of a file: ``.jsonl`` holds JSON objects, others CSV.
         clock: monotonic seconds; ``t_s`` counts from the first ``read``.
         name: the source named in the samples.
         hang: how to wait in a row with the event ``hang:SECONDS``.
@@ -71,7 +71,7 @@ class ScriptedProvider:
         return f"ScriptedProvider({self._file.path if self._file else self._call or 'steps'})"
 
     def read(self) -> Sequence[GpuSample]:
-        """Give the next reading.
+        """Return the next reading.
 
         Raises:
             ProviderUnavailable: the script says so, has not begun, is empty, or its file cannot be read.
@@ -86,10 +86,10 @@ class ScriptedProvider:
         return [self._sample(row, index) for index, row in enumerate(rows)]
 
     def close(self) -> None:
-        """Do nothing: a script goes on where it was, as a measured device would."""
+        """Do nothing: a script continues at its position, as a measured device would."""
 
     def forget(self) -> None:
-        """Do nothing: there is no handle to forget."""
+        """Do nothing: there is no handle to drop."""
 
     def _step(self) -> Tick:
         self._last = next(self._ticks, self._last)
@@ -168,6 +168,7 @@ class _File:
             return self._recording
         try:
             stat = self.path.stat()
+            # Size too: two writes within one tick of the file system share their mtime.
             stamp = (stat.st_size, stat.st_mtime_ns)
             if stamp != self._stamp or self._recording is None:
                 text = self.path.read_text(encoding="utf-8-sig", errors="replace")

@@ -1,4 +1,4 @@
-"""Log lines about trouble that lasts: each kind once in a while."""
+"""Logs lasting errors at a limited rate: each kind once in a while."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger("autoglm_throttle")
 
 LOG_EVERY_S: Final = 30.0
-"""At most one line per kind of trouble in this time: a driver that is away stays away for long."""
+"""At most one line per kind of error in this time: a missing driver stays missing for long."""
 
 
 class Seldom:
     """Logs a line, or nothing if one of its kind was logged less than 30 s ago.
 
     Args:
-        about: how each line begins.
+        about: prefix of each line.
         clock: monotonic seconds.
     """
 
@@ -34,7 +34,7 @@ class Seldom:
 
         Args:
             kind: a word from code, never from outside.
-            text: what to say. Names in it may come from exporters: no character of theirs begins a new line.
+            text: the message. Names in it may come from exporters: no character of theirs begins a new line.
             level: as in ``logging``.
         """
         now = self._clock()

@@ -1,4 +1,4 @@
-"""From the setting ``GPU`` to providers."""
+"""Builds providers from the setting ``GPU``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def providers(
         items: each ``auto`` (NVIDIA's driver if there is one), ``nvml`` (there must be one), ``dcgm:URL``,
             ``prometheus:URL``, ``vllm:URL``, ``sglang:URL`` (read over HTTP), ``fake:FILE`` (a recording or
             a live state file, CSV or JSONL), or ``none`` alone.
-        devices: NVIDIA devices by index or UUID; empty means those that CUDA sees.
+        devices: NVIDIA devices by index or UUID; empty means those visible to CUDA.
         selector: PromQL label matchers that choose the series of ``prometheus:URL``.
         clock: monotonic seconds.
         wall: Unix seconds, for numbers that come with a time.
@@ -43,11 +43,11 @@ def providers(
 
     Returns:
         A provider for each item, in their order, each with a name of its own and opened at its first
-        ``read``; none for ``none``. That of ``auto`` raises ``NoSource`` if there is nothing to be found.
+        ``read``; no provider for ``none``. That of ``auto`` raises ``NoSourceError`` if it finds nothing.
 
     Raises:
-        ValueError: an item has none of the allowed forms, a device is malformed, or ``nvml`` lacks the
-            package it needs. All faults of the items are told, no passwords.
+        ValueError: an item has an unknown form, a device is malformed, or ``nvml`` lacks the
+            package it needs. All faults of the items are listed, no passwords.
     """
     try:
         sources = parse_items(items)
@@ -88,6 +88,6 @@ def _nvidia(kind: str, entries: tuple[str, ...], clock: Clock) -> GpuProvider:
 
 
 def _unique(name: str, names: dict[str, int]) -> str:
-    """The name, numbered from the second of its kind on: two engines may share a host and a port."""
+    """Return the name, numbered from the second of its kind on: two engines may share a host and a port."""
     names[name] = names.get(name, 0) + 1
     return name if names[name] == 1 else f"{name}#{names[name]}"

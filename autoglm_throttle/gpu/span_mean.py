@@ -1,15 +1,15 @@
-"""Means over spans of ten seconds: what one sample says by chance, a mean of ten seconds does not."""
+"""Computes means over windows of ten seconds: they even out the noise of single samples."""
 
 from __future__ import annotations
 
 from typing import Final
 
 SPAN_S: Final = 10.0
-"""Length of a span, s: power sensors of some cards see only a quarter of the time (arXiv 2312.02741)."""
+"""Length of a window, s: some power sensors cover only a quarter of the time (arXiv 2312.02741)."""
 
 
 class SpanMean:
-    """Adds up samples and gives a mean each time ten seconds are full; spans do not overlap."""
+    """Adds up samples and returns a mean each time ten seconds are full; windows do not overlap."""
 
     __slots__ = ("_count", "_started_s", "_sum")
 
@@ -17,20 +17,20 @@ class SpanMean:
         self.restart()
 
     def restart(self) -> None:
-        """Drop what was added up: the state that is measured was interrupted."""
+        """Drop the sum: the measured state was interrupted."""
         self._count = 0
         self._sum = 0.0
         self._started_s = 0.0
 
     def add(self, value: float, at_s: float) -> float | None:
-        """Take in a sample.
+        """Add a sample.
 
         Args:
             value: in any unit.
             at_s: monotonic seconds at which it was measured; not before that of the sample before.
 
         Returns:
-            The mean of the samples of a span that this one completes, else None.
+            The mean of the samples of a window that this one completes, else None.
         """
         if not self._count:
             self._started_s = at_s

@@ -1,10 +1,10 @@
-"""Fake busy, told honestly: what each card does, whatever its utilization says.
+"""Classifies each GPU (idle, productive, stalled ...) from several signals, not utilization alone.
 
-The rules are those of ``verdict_table``; here stands what holds over time. A finding is entered, and left,
-only after three new samples that span two seconds; a lost card is lost at once and starts anew when it is
-back. Before there are that many samples, and where a finding was left and no other has come, only what
-needs no second look is said: idle, working, unknown. A stall ends when something comes out or nothing was
-in flight for ten seconds, not because utilization falls: requests that were sent away look like recovery.
+The rules are those of ``verdict_table``; this module applies them over time. A condition is entered, and
+left, only after three new samples that span two seconds. A lost device is lost at once and starts anew when
+it recovers. With fewer samples, or between two conditions, only idle, working and unknown are possible.
+A stall ends with progress, or after ten seconds without a request in flight. It does not end because
+utilization falls: rejected requests look like recovery.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Judge", "VerdictRules"]
 
-_SAME_S: Final = 1e-3  # a source's age is worked out anew each time: less is rounding, not a new measurement
-_IDLE_SHARE: Final = 0.1  # of the limit, of a card that never rested: 70 of 700 W, 50 of 400 W, 15 of 72 W
+_SAME_S: Final = 1e-3  # a source recomputes its age each time: less is rounding, not a new measurement
+_IDLE_SHARE: Final = 0.1  # of the limit, if never seen idle: 70 of 700 W, 50 of 400 W, 15 of 72 W
 _STALE_S: Final = 3.0
 _STALE_INTERVALS: Final = 3.0
-_STALE_PERIODS: Final = 2.5  # the three of the staleness ladder
+_STALE_PERIODS: Final = 2.5  # the three limits of control/staleness
 
 
 class Judge:
-    """Gives each card its verdict; for one listener, which calls it in the order of time.
+    """Tracks the verdict of each device; for one listener, which calls it in the order of time.
 
     Args:
-        rules: the figures.
+        rules: the thresholds.
     """
 
     __slots__ = ("_cards", "_progress", "_rules")
@@ -53,16 +53,16 @@ class Judge:
         return f"Judge({found})"
 
     def update(self, view: GpuView, work: Work, now: float) -> GpuView:
-        """Judge every card.
+        """Update the verdicts of all devices.
 
         Args:
-            view: all devices; a card's measurement seen before changes nothing.
-            work: what our own requests tell.
+            view: all devices; a repeated measurement of a device changes nothing.
+            work: statistics of our own requests.
             now: monotonic seconds, not before that of the call before.
 
         Returns:
-            The same view with ``verdicts`` of all cards (engines get none), and with a capacity in which a
-            throttled card counts by its clock over its full speed, the mean of its last three samples; one
+            The same view with ``verdicts`` of all devices (engines get none), and with a capacity in which a
+            throttled device counts by its clock over its full speed, the mean of its last three samples; one
             that is only held to the power limit it has had since the start counts whole.
         """
         around = _around(view, work, self._progress.update(view, work, now), self._rules)
@@ -76,6 +76,7 @@ class Judge:
                 card = self._cards[key] = _Card(self._rules, now)
             card.judge(row, around, now)
             if card.verdict.finding is Finding.THROTTLED:
+                # A throttled device stays usable; only the lost share of its speed leaves the capacity.
                 missing += view.weights.get(key, 0.0) * (1.0 - card.speed_share)
         verdicts = {key: self._cards[key].verdict for key in rows}
         return replace(view, verdicts=verdicts, capacity=max(0.0, view.capacity - missing))
@@ -83,7 +84,7 @@ class Judge:
 
 @dataclass(frozen=True, slots=True)
 class _Around:
-    """What is the same for all cards of one update."""
+    """Inputs that are common to all devices of one update."""
 
     work: Work
     movement: Movement
@@ -133,7 +134,7 @@ class _Streak:
 
 
 class _Card:
-    """What is remembered of one card."""
+    """History and verdict of one device."""
 
     __slots__ = (
         "_as_given",
@@ -166,15 +167,16 @@ class _Card:
         return math.fsum(self._clocks) / len(self._clocks) if self._clocks and not self._as_given else 1.0
 
     def _restart(self) -> None:
-        """Forget what the card did; its power range and its clock are its own and remain."""
+        """Reset the history of samples; the baselines of power and clock remain."""
         self._measured_s = -math.inf
         self._clocks: deque[float] = deque(maxlen=self._rules.samples)
         self._coming = Finding.UNKNOWN
         self._for, self._without, self._seen = _Streak(), _Streak(), _Streak()
 
     def judge(self, row: GpuSample, around: _Around, now: float) -> None:
-        """Bring the verdict up to date."""
-        at_s = min(row.taken_at_s - row.age_s, now)  # of one that claims to come, later ones are no older
+        """Update the verdict."""
+        # A timestamp in the future would make all later samples look old.
+        at_s = min(row.taken_at_s - row.age_s, now)
         if row.health == "lost":
             self._restart()
             self._say(Finding.LOST, Reading(), now)
@@ -193,7 +195,7 @@ class _Card:
         )
 
     def _follow(self, reading: Reading, movement: Movement, at_s: float) -> Finding:
-        """Enter and leave findings with the patience that noise asks for."""
+        """Return the next condition; entering and leaving one takes several agreeing samples."""
         held, found = self.verdict.finding, find(reading, self._rules)
         if held is Finding.STALLED and not self._released(movement):
             found = held
@@ -207,7 +209,7 @@ class _Card:
         self._for.add(at_s)
         self._seen.add(at_s)
         if self._for.holds(at_s, self._rules):
-            self._without.restart()  # what led here is no vote against it
+            self._without.restart()  # the samples that led here do not count against it
             return found
         settled = self._seen.holds(at_s, self._rules) and not self._without.holds(at_s, self._rules)
         return held if settled else find(reading, self._rules, PLAIN)
@@ -217,7 +219,7 @@ class _Card:
         return moved or movement.unused_s >= self._rules.release_s
 
     def _disproved(self, row: GpuSample, around: _Around, now: float) -> bool:
-        """Whether our own requests end a stall of a card that has fallen silent itself."""
+        """Return whether our own requests end the stall of a device with outdated telemetry."""
         stale_s = max(_STALE_S, _STALE_INTERVALS * around.interval_s, _STALE_PERIODS * (row.period_s or 0.0))
         silent = now - self._measured_s > stale_s
         return silent and self.verdict.finding is Finding.STALLED and self._released(around.movement)
@@ -269,7 +271,7 @@ class _Card:
         return self._power.share(power_w, row.power_limit_w, at_s)
 
     def _draw_of_usual(self, row: GpuSample) -> float | None:
-        """Power over that at work, both above what the card draws idle."""
+        """Return power over the baseline at work, both above idle power."""
         power_w, usual_w, idle_w = _power_w(row), self._work_w.mean, self._power.idle_w
         if idle_w is None:
             idle_w = _IDLE_SHARE * (row.power_limit_w or 0.0)
@@ -278,7 +280,7 @@ class _Card:
         return max(0.0, power_w - idle_w) / (usual_w - idle_w)
 
     def _long_s(self, movement: Movement) -> float:
-        """Seconds without progress that make a stall, by what the service and the card have shown."""
+        """Return the seconds without progress that make a stall of this service on this device."""
         seen = self._work_w.mean is not None or self._work_sm.mean is not None
         return max(self._rules.stalled_s, movement.window_s, 0.0 if seen else self._rules.first_s)
 
@@ -298,7 +300,7 @@ def _limit_share(row: GpuSample) -> float | None:
 
 
 def _utilization(row: GpuSample) -> float | None:
-    """A MIG instance tells no utilization; the share of time with any work on it is the same thing."""
+    """Return the utilization, or for a MIG instance, which has none, the share of time with any work."""
     if row.utilization_pct is not None or row.graphics_active_ratio is None:
         return row.utilization_pct
     return 100.0 * row.graphics_active_ratio

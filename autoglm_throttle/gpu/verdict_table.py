@@ -1,12 +1,12 @@
-"""The table of verdicts: what a card does, by what it and the service tell.
+"""The table of verdicts: classifies a device by signals of the device and of the service.
 
-The first row of ``TABLE`` that matches is the finding. A term whose signal is None does not match.
+The first row of ``TABLE`` that matches is the condition. A term with an unknown signal (None) does not match.
 Utilization is a duty cycle, so no row but ``idle``, ``working`` and ``unknown`` rests on it alone.
 
-Progress and requests in flight are the service's as a whole, for nobody tells which card made which
-answer. Each card's own power, multiprocessors and clock tell it from the others: of a group that computes
-together and hangs, every card that spins is stalled; a card that rests while another one works is idle,
-not starved. A hung card beside one that goes on working shows as underfed, since something comes out.
+Progress and requests in flight are the service's as a whole, because no source assigns answers to devices.
+Each device's own power, multiprocessors and clock separate it from the others. If a group that computes
+together hangs, every device that spins is stalled. A device that rests while another one works is idle,
+not starved. A hung device beside a working one shows as underfed, since there is progress.
 """
 
 from __future__ import annotations
@@ -25,55 +25,66 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictRules:
-    """The figures of the table; ratios are 0..1."""
+    """Thresholds of the table; ratios are 0..1."""
 
     busy_pct: float = 85.0
-    """Utilization from which a card calls itself busy, %: the first band of the control table."""
+    """Utilization from which a device reports itself busy, %: the first band of the control table."""
     filled_pct: float = 70.0
-    """Utilization below which a card is not filled although work waits, %; ours, clear of ``busy_pct``."""
+    """Utilization below which a device is not filled although work waits, %; chosen, below ``busy_pct``."""
     idle_pct: float = 10.0
-    """Utilization below which a card with no work is idle, %; ours: display and monitoring cost a few."""
+    """Utilization below which a device with no work is idle, %; chosen: display and monitoring cost a few."""
     power_stalled: float = 0.30
-    """Power share below which a silent card hangs; ours: a hung collective drew about 70 W at 100 %
-    utilization (NVIDIA/nccl#968), which is 0.10..0.23 of limits of 700..300 W."""
+    """Power share below which a device without progress hangs; chosen. A hung collective drew about 70 W at
+    100 % utilization (NVIDIA/nccl#968), which is 0.10..0.23 of limits of 700..300 W.
+    """
     power_of_usual: float = 0.25
-    """Power above idle, over that at which something came out, from which a silent card works as ever; ours:
-    a card that spins draws little more than one that idles with its clocks up."""
+    """Power above idle, over its baseline, from which a device without progress works as usual; chosen. A
+    device that spins draws little more than one that idles with its clocks up.
+    """
     sm_of_usual: float = 0.50
-    """The same for the share of multiprocessors with work; ours: one block that spins, where many worked."""
+    """Share of multiprocessors with work, over its baseline, with the same meaning; chosen. One block spins,
+    many worked before.
+    """
     power_underfed: float = 0.40
-    """Power share below which a card that works has little to do; ours. A steady vLLM server drew 320 W, 0.46
-    of the largest limit, 700 W."""
+    """Power share below which a working device has little to do; chosen. A steady vLLM server drew 320 W,
+    0.46 of the largest limit, 700 W.
+    """
     sm_stalled: float = 0.05
-    """Share of multiprocessors with work, below which a silent card hangs; ours: one of 132 is 0.008."""
+    """Share of multiprocessors with work, below which a device without progress hangs; chosen: one of 132 is
+    0.008.
+    """
     sm_underfed: float = 0.25
-    """Share of multiprocessors with work, below which a card is 'busy, low SM use' (KempnerPulse)."""
+    """Share of multiprocessors with work, below which a device is 'busy, low SM use' (KempnerPulse)."""
     dram_working: float = 0.40
-    """Share of time in which the memory moves data, from which the card works however few of its
-    multiprocessors do ('memory-active' of KempnerPulse; the practical peak is 0.8)."""
+    """Share of time in which the memory moves data, from which the device works, even with few
+    multiprocessors ('memory-active' of KempnerPulse; the practical peak is 0.8).
+    """
     tensor_working: float = 0.15
     """Share of time in which the tensor cores work, from which it does ('tensor compute' of KempnerPulse)."""
     degraded_share: float = 0.50
-    """Progress over the usual progress, below which it collapsed: a degraded vLLM fell to 0.33 (Ingero)."""
+    """Progress over its baseline, below which it collapsed: a degraded vLLM fell to 0.33 (Ingero)."""
     throttled_share: float = 0.20
-    """Share of time slowed down from which a card is throttled; ours."""
+    """Share of time slowed down from which a device is throttled; chosen."""
     slow_clock: float = 0.85
-    """Clock over full speed from which a card at its power limit is not throttled; ours: a change of work
-    moves the clock at one limit by a tenth."""
+    """Clock over full speed from which a device at its power limit is not throttled; chosen. A change of work
+    moves the clock at one limit by a tenth.
+    """
     lowered_limit: float = 0.95
-    """Power limit over the one that the card was sold with, from which being at it is no throttling; ours:
-    some drivers report the limit with the sensor's noise."""
+    """Power limit over the default limit, from which being at it is no throttling; chosen. Some drivers
+    report the limit with the sensor's noise.
+    """
     queue_target: float = 5.0
     """Requests waiting in an engine above which it has enough to do (the control's own queue target)."""
     host_load: float = 0.80
-    """Processes that want a core, per core, from which the host is in the way."""
+    """Processes that want a core, per core, from which the host is the bottleneck."""
     host_iowait: float = 0.20
-    """Share of the cores' time spent waiting for a disk, from which the host is in the way."""
+    """Share of the cores' time spent waiting for a disk, from which the host is the bottleneck."""
     stalled_s: float = 10.0
     """Seconds without progress that make a stall; more where answers take longer than that."""
     first_s: float = 600.0
-    """Seconds without progress that make a stall of a card that never did anything when something came out;
-    ours: a first request may load, compile and capture a model, and the card is busy and draws little."""
+    """Seconds without progress that make a stall of a device without a baseline; chosen. A first request may
+    load, compile and capture a model: the device is then busy and draws little.
+    """
     release_s: float = 10.0
     """Seconds without any request in flight after which a stall counts as over."""
     samples: int = 3
@@ -84,40 +95,40 @@ class VerdictRules:
 
 @dataclass(slots=True, kw_only=True)
 class Reading:
-    """Every signal of one card at one moment, as a number; None: not known."""
+    """Every signal of one device at one moment, as a number; None: not known."""
 
     utilization_pct: float | None = None
     """Utilization, or the share of time with any work on a MIG instance, %."""
     fullest_pct: float | None = None
-    """Utilization of the busiest usable card, %."""
+    """Utilization of the busiest usable device, %."""
     elsewhere: float = 0.0
-    """1 if another usable card is at work."""
+    """1 if another usable device is at work."""
     power_share: float | None = None
-    """Power over the limit, or between the card's own idle and busy power."""
+    """Power over the limit, or between the device's own idle and busy power."""
     power_of_usual: float | None = None
-    """Power over that at which something came out, both above idle."""
+    """Power over its baseline during progress, both above idle."""
     sm_active_ratio: float | None = None
     sm_of_usual: float | None = None
-    """Share of multiprocessors with work over that at which something came out."""
+    """Share of multiprocessors with work, over its baseline during progress."""
     dram_active_ratio: float | None = None
     tensor_active_ratio: float | None = None
     fault_bits: float | None = None
-    """How many reasons of heat or hardware slow the card down."""
+    """Number of heat or hardware reasons that slow the device down."""
     power_cap: float | None = None
-    """1 if the card is at its power limit, else 0."""
+    """1 if the device is at its power limit, else 0."""
     limit_share: float | None = None
-    """Power limit over the one that the card was sold with."""
+    """Power limit over the device's default limit."""
     throttled_ratio: float | None = None
     clock_share: float | None = None
     """Clock over full speed."""
     progress_per_s: float | None = None
     silent_share: float = 0.0
-    """Seconds without progress with requests in flight, over the seconds that mean something; 1: silent."""
+    """Seconds without progress with requests in flight, over the significant seconds; 1: no progress."""
     progress_share: float | None = None
-    """Progress over the usual progress at this many requests in flight."""
+    """Progress over its baseline at this number of requests in flight."""
     in_flight: float = 0.0
     backlog: float = 0.0
-    """Requests in our line; at least 1 while as many are in flight as may be."""
+    """Requests in our queue; at least 1 while the concurrency limit is reached."""
     queued: float | None = None
     """Requests waiting per engine."""
     latency_share: float | None = None
@@ -147,14 +158,14 @@ def _moves(it: Reading) -> bool:
 
 
 def _works(it: Reading, rules: VerdictRules) -> bool:
-    """Whether memory or tensor cores are at work, however few multiprocessors have any."""
+    """Return whether memory or tensor cores are at work, with any number of active multiprocessors."""
     return _from(it.dram_active_ratio, rules.dram_working) or _from(
         it.tensor_active_ratio, rules.tensor_working
     )
 
 
 def _rests(it: Reading, rules: VerdictRules) -> bool:
-    """Whether the card does nothing, and nobody expects it to."""
+    """Return whether the device does nothing, and has nothing to do."""
     return _under(it.utilization_pct, rules.idle_pct) and (not it.in_flight or bool(it.elsewhere))
 
 
@@ -169,14 +180,14 @@ def _stalled(it: Reading, rules: VerdictRules) -> bool:
 
 
 def _weak(it: Reading, rules: VerdictRules) -> bool:
-    """Whether the card shows less than any work would, and less than its own work did."""
+    """Return whether the device shows less activity than any work would, and less than its own baseline."""
     power = _under(it.power_share, rules.power_stalled) and not _from(it.power_of_usual, rules.power_of_usual)
     sm = _under(it.sm_active_ratio, rules.sm_stalled) and not _from(it.sm_of_usual, rules.sm_of_usual)
     return power or sm
 
 
 def _throttled(it: Reading, rules: VerdictRules) -> bool:
-    """Heat and hardware always count; a power limit only if it was lowered, or may have been."""
+    """Return whether the device is slowed down; a power limit counts only if lowered, or possibly so."""
     if not _busy(it, rules):
         return False
     if _over(it.fault_bits, 0.0):
@@ -215,7 +226,7 @@ PLAIN: Final[tuple[tuple[Finding, Rule], ...]] = (
     (Finding.IDLE, _rests),
     (Finding.WORKING, lambda _it, _rules: True),
 )
-"""What can be said at once."""
+"""Conditions that need no history."""
 
 TABLE: Final[tuple[tuple[Finding, Rule], ...]] = (
     (Finding.STARVED, _starved),
@@ -226,8 +237,9 @@ TABLE: Final[tuple[tuple[Finding, Rule], ...]] = (
     (Finding.PRODUCTIVE, _productive),
     *PLAIN,
 )
-"""In this order; ``lost`` comes before it and needs no signal."""
+"""Rows in this order; ``lost`` comes before them and needs no signal."""
 
+# Names must be attributes of the input: confidence() reads them with getattr, and logs show them.
 _BUSY: Final[Vote] = ("utilization_pct", lambda value, rules: value >= rules.busy_pct)
 _PROGRESS: Final[Vote] = ("progress_per_s", lambda value, _: value > 0.0)
 _SM_LOW: Final[Vote] = ("sm_active_ratio", lambda value, rules: value < rules.sm_underfed)
@@ -295,34 +307,34 @@ BALLOT: Final[Mapping[Finding, tuple[Vote, ...]]] = {
         _PROGRESS,
     ),
 }
-"""Who may speak on a finding, and what it says when it agrees; both the evidence and the confidence."""
+"""Condition -> its signals, and the check by which each agrees: source of both evidence and confidence."""
 
 
 def find(it: Reading, rules: VerdictRules, table: tuple[tuple[Finding, Rule], ...] = TABLE) -> Finding:
-    """Look up what one card does.
+    """Classify one device.
 
     Args:
         it: its signals.
-        rules: the figures.
-        table: ``TABLE``, or ``PLAIN`` for what can be said without a second look.
+        rules: the thresholds.
+        table: ``TABLE``, or ``IMMEDIATE_RULES`` for conditions that need no history.
 
     Returns:
-        The first finding whose rule matches; the last rule always does.
+        The first condition with a matching rule; the last rule always matches.
     """
     return next(finding for finding, matches in table if matches(it, rules))
 
 
 def weigh(finding: Finding, it: Reading, rules: VerdictRules) -> tuple[float, dict[str, float]]:
-    """Tell how well a finding is founded.
+    """Compute the confidence of a condition, and its evidence.
 
     Args:
-        finding: any.
-        it: the card's signals.
-        rules: the figures.
+        condition: any.
+        it: the device's signals.
+        rules: the thresholds.
 
     Returns:
-        The confidence, 0..1: of all signals that could speak on this finding, the share that is known and
-        agrees; a signal that is not known lowers it like one that disagrees. And the known ones by name.
+        The confidence, 0..1: of all signals of this condition, the share that is known and
+        agrees; an unknown signal lowers it like one that disagrees. And the known ones by name.
         ``lost`` is no inference: 1.
     """
     ballot = BALLOT[finding]

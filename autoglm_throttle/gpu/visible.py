@@ -1,7 +1,7 @@
-"""Which of the GPUs present are meant: our own list, or that of CUDA.
+"""Selects the GPUs to measure: by our own list, or by that of CUDA.
 
-NVML ignores ``CUDA_VISIBLE_DEVICES``, so a service that computes on one card of eight would
-be judged by the other seven. The rules are those of NVIDIA's page on CUDA environment variables:
+NVML ignores ``CUDA_VISIBLE_DEVICES``, so a service that computes on one device of eight would
+be measured by the other seven. The rules are those of NVIDIA's page on CUDA environment variables:
 an entry is an index, a ``GPU-`` or ``MIG-`` UUID of which a unique beginning is enough,
 or the older ``MIG-GPU-<uuid>/<gpu instance>/<compute instance>``.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 Target = tuple[int, int | None]
-"""NVML index of a card, and the slot of a MIG instance on it; None for the whole card."""
+"""NVML index of a device, and the slot of a MIG instance on it; None for the whole device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Instance:
     """A MIG instance."""
 
     slot: int
-    """Its place in the card's list."""
+    """Its place in the device's list."""
     uuid: str
     gpu_instance: int | None = None
     compute_instance: int | None = None
@@ -31,29 +31,29 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A card as the driver lists it."""
+    """A device as the driver lists it."""
 
     index: int
     """NVML's number."""
     uuid: str
-    """Empty if the card does not answer."""
+    """Empty if the device does not answer."""
     name: str = ""
     bus_id: str = ""
     """PCI address; empty if unknown."""
     instances: tuple[Instance, ...] | None = None
-    """None if the card is not in MIG mode."""
+    """None if the device is not in MIG mode."""
 
     @property
     def targets(self) -> tuple[Target, ...]:
-        """Everything on the card that can be measured: itself, or its MIG instances."""
+        """Everything on the device that can be measured: itself, or its MIG instances."""
         if self.instances is None:
             return ((self.index, None),)
         return tuple((self.index, instance.slot) for instance in self.instances)
 
     def part(self, instance: Instance) -> str:
-        """The part of the card that a MIG instance has to itself, ``<UUID>/<GPU instance>``.
+        """Return the part of the device that a MIG instance has to itself, ``<UUID>/<GPU instance>``.
 
-        Empty if the driver does not tell, or several compute instances share it: then it is more than one.
+        Empty if the driver does not report it, or if several compute instances share the part.
         """
         number = instance.gpu_instance
         sharing = [one for one in self.instances or () if one.gpu_instance == number]
@@ -62,7 +62,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a list of devices came to."""
+    """Result of a list of devices."""
 
     targets: tuple[Target, ...]
     unknown: tuple[str, ...] = ()
@@ -72,12 +72,12 @@ class Choice:
 
 
 def every(cards: Iterable[Card]) -> Choice:
-    """Choose all cards."""
+    """Select all devices."""
     return Choice(tuple(target for card in cards for target in card.targets))
 
 
 def named(entries: Iterable[str], cards: Sequence[Card]) -> Choice:
-    """Choose by our own list, whose indexes are NVML's; unknown entries are faults to be reported."""
+    """Select by our own list, with indexes of NVML; unknown entries are faults to be reported."""
     targets: list[Target] = []
     unknown: list[str] = []
     numbered = {card.index: card for card in cards}
@@ -91,14 +91,14 @@ def named(entries: Iterable[str], cards: Sequence[Card]) -> Choice:
 
 
 def cuda(value: str, cards: Sequence[Card], *, order: str = "") -> Choice:
-    """Choose as CUDA does.
+    """Select as CUDA does.
 
     Args:
         value: ``CUDA_VISIBLE_DEVICES``. Empty means no device, and an invalid entry,
             such as ``-1``, ends the list.
-        cards: the cards present.
+        devices: the devices present.
         order: ``CUDA_DEVICE_ORDER``. Unless it is ``PCI_BUS_ID``, CUDA numbers by speed,
-            fastest first, which NVML cannot tell; with cards of one name that is PCI order, too.
+            fastest first, which NVML does not report; with devices of one name that is PCI order, too.
     """
     ordered = sorted(cards, key=lambda card: (card.bus_id, card.index))
     certain = order.upper() == "PCI_BUS_ID" or len({card.name for card in cards}) <= 1
@@ -118,7 +118,7 @@ def cuda(value: str, cards: Sequence[Card], *, order: str = "") -> Choice:
 
 
 def _by_uuid(entry: str, cards: Sequence[Card]) -> tuple[Target, ...]:
-    """Find the one card or instance whose UUID begins with ``entry``; nothing if it is not one."""
+    """Find the only device or instance with a UUID that begins with ``entry``; nothing if ambiguous."""
     wanted = entry.casefold()
     if wanted.startswith("mig-gpu-") and "/" in wanted:
         return _by_legacy(wanted, cards)
