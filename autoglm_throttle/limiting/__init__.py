@@ -1,1 +1,1 @@
-"""Who may come in."""
+"""Rate limits, the concurrency limit and user limits."""

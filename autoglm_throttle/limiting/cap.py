@@ -1,6 +1,7 @@
-"""A fixed bound of the requests in flight, without a waiting line.
+"""A fixed concurrency limit, without a queue.
 
-For the policies that measure no service rate; it has the verbs of the gate, so that a request's path is one.
+For the policies that measure no service rate. It has the methods of `AdaptiveConcurrencyLimiter`, so that
+both share one request path.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from autoglm_throttle.limiting.ticket import Ticket, TicketState
 from autoglm_throttle.model import Decision, Demand, Evidence, Outcome, Priority, Reason
 
 LATENCY_GAIN = 0.1
-"""Weight of the newest request in the mean time for which a slot is held."""
+"""Weight of the newest request in the mean holding time of a slot."""
 
 _NOBODY: Sequence[Ticket] = ()
 
 
 class Cap:
-    """At most so many requests in flight; whoever comes then is refused.
+    """Limit the requests in flight to a fixed number, and reject the others.
 
     Not thread-safe: callers hold one re-entrant lock.
 
@@ -33,9 +34,9 @@ class Cap:
     def __init__(self, limit: float) -> None:
         self.limit: float = limit
         self.in_flight: int = 0
-        """Slots given and not yet given back."""
+        """Slots in use."""
         self.waiting: int = 0
-        """Always 0: nobody waits."""
+        """Always 0: there is no queue."""
         self._held_s = FIRST_LATENCY_S
         self._refused = 0
 
@@ -43,69 +44,69 @@ class Cap:
         return f"Cap({self.in_flight} of {self.limit:g} in flight)"
 
     def count(self, priority: Priority, now: float) -> None:
-        """Nothing: a fixed bound needs no demand."""
+        """Do nothing: a fixed limit needs no demand."""
 
-    def enter(self, demand: Demand, now: float) -> bool:  # noqa: ARG002 - the gate's verb
-        """Take a slot, if one is free."""
+    def enter(self, demand: Demand, now: float) -> bool:  # noqa: ARG002 - interface
+        """Acquire a slot, if one is free."""
         if self.in_flight >= self.limit:
             return False
         self.in_flight += 1
         return True
 
-    def line_up(self, demand: Demand, now: float) -> Ticket | Decision:  # noqa: ARG002 - the gate's verb
-        """The refusal: a slot becomes free after the mean time that one is held, divided by their number."""
+    def line_up(self, demand: Demand, now: float) -> Ticket | Decision:  # noqa: ARG002 - interface
+        """Reject: a slot becomes free after the mean holding time divided by the limit."""
         self._refused += 1
         return self._refusal()
 
-    def refusal(self, ticket: Ticket, now: float) -> Decision:  # noqa: ARG002 - the gate's verb
-        """The same refusal: there are no tickets."""
+    def refusal(self, ticket: Ticket, now: float) -> Decision:  # noqa: ARG002 - interface
+        """Build the same rejection: there are no tickets."""
         return self._refusal()
 
     def _refusal(self) -> Decision:
         retry_s = self._held_s / self.limit
         return Decision(False, Reason.QUEUE, "queue:cap", "queue", self.limit, 0, retry_s, retry_s)
 
-    def rescue(self, demand: Demand, now: float) -> Ticket | None:  # noqa: ARG002 - the gate's verb
-        """None: without a measured rate there is no share of it."""
+    def rescue(self, demand: Demand, now: float) -> Ticket | None:  # noqa: ARG002 - interface
+        """Return None: without a measured rate there is no reserved share."""
         return None
 
-    def finish(self, started_s: float, outcome: Outcome, now: float) -> None:  # noqa: ARG002 - the gate's verb
-        """Free the slot of a request that ended."""
+    def finish(self, started_s: float, outcome: Outcome, now: float) -> None:  # noqa: ARG002 - interface
+        """Release the slot of a request that ended."""
         self.in_flight -= 1
         self._held_s += LATENCY_GAIN * (max(0.0, now - started_s) - self._held_s)
 
-    def leave(self, ticket: Ticket, now: float) -> None:  # noqa: ARG002 - the gate's verb
-        """Free the slot of a ticket that has not begun to use it; nobody stands in line."""
+    def leave(self, ticket: Ticket, now: float) -> None:  # noqa: ARG002 - interface
+        """Release the slot of a ticket that has not begun to use it; there is no queue."""
         if ticket.state is TicketState.CALLED:
             ticket.state = TicketState.LEFT
             self.in_flight -= 1
 
-    def expire(self, ticket: Ticket, now: float) -> bool:  # noqa: ARG002 - the gate's verb
-        """False: there are no tickets."""
+    def expire(self, ticket: Ticket, now: float) -> bool:  # noqa: ARG002 - interface
+        """Return False: there are no tickets."""
         return False
 
-    def ready(self, now: float) -> Sequence[Ticket]:  # noqa: ARG002 - the gate's verb
-        """Nobody."""
+    def ready(self, now: float) -> Sequence[Ticket]:  # noqa: ARG002 - interface
+        """Return no tickets."""
         return _NOBODY
 
     def charge(self) -> None:
-        """Count a request as in flight that would have been refused: a dry run lets it load the service."""
+        """Count a request in flight above the limit: in a dry run it runs in spite of its rejection."""
         self.in_flight += 1
 
     def advance(self, now: float) -> None:
-        """Nothing: there are no periods."""
+        """Do nothing: there are no periods."""
 
     def memory(self, ratio: float | None) -> None:
-        """Nothing: the bound is fixed."""
+        """Do nothing: the limit is fixed."""
 
     def evidence(self) -> Evidence:
-        """Whether somebody was refused since the last word; no service rate."""
+        """Report rejections since the last report; without a service rate."""
         refused = self._refused
         self._refused = 0
         return Evidence(refused > 0, None, self.in_flight, self.limit)
 
-    def view(self, now: float) -> GateView:  # noqa: ARG002 - the gate's verb
-        """The bound and what is in flight; of the rest, what a gate shows that has measured nothing."""
+    def view(self, now: float) -> GateView:  # noqa: ARG002 - interface
+        """Return the limit and the requests in flight; the other figures mean "not measured"."""
         return GateView(
             limit=self.limit,
             in_flight=self.in_flight,

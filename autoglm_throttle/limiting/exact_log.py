@@ -1,7 +1,7 @@
-"""Limits of up to 1000 units, exactly: a log of the instants at which a user's units were spent.
+"""Exact sliding windows for limits of up to 1000 units: a log of the instants of a user's units.
 
-In no window of W seconds are more than the limit's units admitted.
-A unit spent at t has left a window of W at the instant t + W.
+No window of W seconds admits more than the limit's units.
+A unit spent at t leaves a window of W at the instant t + W.
 One log serves all exact limits of a user, since they are charged together, all or none.
 """
 
@@ -20,18 +20,19 @@ COMPACTED_SHARE = 4
 """A log drops its expired units once they are a quarter of it, so each unit is moved at most four times."""
 
 CLAMPED_S = 1.0
-"""A request that read the clock and was then kept from its decision for longer than this gets nothing back.
-Threads wait for a lock for milliseconds; the longer this is, the likelier another unit is mistaken for it."""
+"""Longest delay between reading the clock and the decision for which a refund is still found.
+Threads wait for a lock for milliseconds; a larger value makes a mistaken unit likelier.
+"""
 
 Log = array
 """Instants at which units were spent, in rising order; one entry for each unit."""
 
 
 class ExactLog:
-    """The exact limits of a set; what it keeps of a user is a `Log`.
+    """The exact limits of a set; the account of a user is a `Log`.
 
     Args:
-        limits: with different windows; the longest decides how long a unit is kept.
+        limits: with different windows; units stay in the log for the longest one.
     """
 
     def __init__(self, limits: Sequence[UserLimit]) -> None:
@@ -39,23 +40,23 @@ class ExactLog:
         self._horizon_s = max(limit.window_s for limit in limits)
 
     def open(self) -> Log[float]:
-        """The log of somebody who has spent nothing."""
+        """Return the log of a new user."""
         return Log("d")
 
     def resize(self, limits: Sequence[UserLimit]) -> None:
-        """Judge by other units from now on; the windows are the same."""
+        """Apply other units from now on; the windows are the same."""
         self._limits = tuple(limits)
 
     def verdicts(self, log: Log[float], units: int, now: float) -> list[Decision]:
-        """What each limit says on ``units``, with what would remain after them."""
+        """Return each limit's decision on ``units``, with the units that would remain."""
         return [verdict(log, limit, units, now) for limit in self._limits]
 
     def verdicts_each(self, log: Log[float], units: Sequence[int], now: float) -> list[Decision]:
-        """The same where each limit is asked for units of its own."""
+        """Return each limit's decision on its own number of units."""
         return [verdict(log, limit, each, now) for limit, each in zip(self._limits, units, strict=True)]
 
     def spend(self, log: Log[float], units: int, now: float) -> None:
-        """Charge ``units``; a clock that went back reads as standing still."""
+        """Charge ``units``; a clock that went back counts as standing still."""
         if log:
             last = log[-1]
             if last > now:
@@ -70,12 +71,12 @@ class ExactLog:
             log.extend([now] * units)
 
     def take_out(self, log: Log[float], units: int, charged_at: float, now: float) -> bool:
-        """Remove units charged at an instant, or at the later one at which the clock then stood still.
+        """Remove units of one charge; a charge under a stopped clock is found at the later instant.
 
-        Of the latter, at least one more unit must be there: the one that had made the clock stand.
+        At that later instant at least one more unit must be present: the one that had stopped the clock.
 
         Returns:
-            Whether they were there, all of them, and had not left the window by themselves.
+            Whether all of them were present and still in the window.
         """
         if charged_at + self._horizon_s <= now:
             return False
@@ -91,18 +92,18 @@ class ExactLog:
         return True
 
     def idle(self, log: Log[float], now: float) -> bool:
-        """Whether no limit counts anything any more."""
+        """Whether no limit counts any unit."""
         return not log or log[-1] + self._horizon_s <= now
 
     def left(self, log: Log[float], now: float) -> float:
-        """The share that is left of the limit with the least: 1 for an idle user, 0 for an exhausted one."""
+        """Return the remaining share of the fullest limit: 1 for an idle user, 0 for an exhausted one."""
         return min(
             1.0 - (len(log) - first_live(log, limit.window_s, now)) / limit.limit for limit in self._limits
         )
 
 
 def verdict(log: Log[float], limit: UserLimit, units: int, now: float) -> Decision:
-    """What one limit says on ``units``, with what would remain after them."""
+    """Return one limit's decision on ``units``, with the units that would remain."""
     window_s = limit.window_s
     live, used = 0, len(log)
     reset_s = log[0] + window_s - now if used else float(window_s)
@@ -117,7 +118,8 @@ def verdict(log: Log[float], limit: UserLimit, units: int, now: float) -> Decisi
 
 
 def first_live(log: Log[float], window_s: int, now: float) -> int:
-    """Index of the first unit that is still inside the window: of those before it, ``t + window <= now``."""
+    """Return the index of the first unit still in the window: for earlier ones ``t + window <= now``."""
+    # ``now - window`` may be rounded to either side of the exact sum: correct the index by steps.
     live = bisect_right(log, now - window_s)
     while live < len(log) and log[live] + window_s <= now:
         live += 1

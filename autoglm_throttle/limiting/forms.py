@@ -1,4 +1,4 @@
-"""The form in which it is kept what a user has spent: exact, compact, or both side by side."""
+"""Layouts of a user's account: an exact log, compact buckets, or both side by side."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from autoglm_throttle.limiting.sub_buckets import SubBuckets
 from autoglm_throttle.model import Decision, UserLimit
 
 Account = Any
-"""What a form keeps of one user: a log, a ring, or a tuple of them. Only the form looks inside."""
+"""Account of one user: a log, a ring, or a tuple of them. Only its layout reads it."""
 
 
 class Form(Protocol):
-    """How the units of a user under a set of limits are kept and judged.
+    """Stores and tests the units of a user under a set of limits.
 
-    Whoever calls sees to it that nothing is given back while a call lasts; `idle` alone bears it.
+    The caller prevents refunds during a call; only `is_idle` tolerates them.
     """
 
     def open(self) -> Account:
-        """The account of somebody who has spent nothing."""
+        """Return the account of a new user."""
         ...
 
     def resize(self, limits: Sequence[UserLimit]) -> None:
-        """Judge by other units from now on, at most those it was made for; every account stays as it is."""
+        """Apply other units from now on, at most the original ones; accounts stay as they are."""
         ...
 
     def verdicts(self, account: Account, units: int, now: float) -> list[Decision]:
-        """What each limit says on ``units``, with what would remain after them; spends nothing."""
+        """Return each limit's decision on ``units``, with the units that would remain; charges nothing."""
         ...
 
     def verdicts_each(self, account: Account, units: Sequence[int], now: float) -> list[Decision]:
-        """The same where each limit is asked for units of its own."""
+        """Return each limit's decision on its own number of units."""
         ...
 
     def spend(self, account: Account, units: int, now: float) -> None:
@@ -40,20 +40,20 @@ class Form(Protocol):
         ...
 
     def take_out(self, account: Account, units: int, charged_at: float, now: float) -> bool:
-        """Remove units charged at an instant; whether they were found."""
+        """Remove the units of the charge at one instant; True if they were present."""
         ...
 
     def idle(self, account: Account, now: float) -> bool:
-        """Whether nothing is counted any more."""
+        """Whether nothing is counted."""
         ...
 
     def left(self, account: Account, now: float) -> float:
-        """The share that is left of the limit with the least: 1 for an idle user, 0 for an exhausted one."""
+        """Return the remaining share of the fullest limit: 1 for an idle user, 0 for an exhausted one."""
         ...
 
 
 def form_of(limits: tuple[UserLimit, ...]) -> Form:
-    """The form for a set of limits: one log for all exact ones, a ring for each larger one."""
+    """Return the layout for a set of limits: one log for all exact limits, a ring for each larger one."""
     exact = [index for index, limit in enumerate(limits) if limit.exact]
     parts = [(ExactLog([limits[index] for index in exact]), exact)] if exact else []
     rings = [(SubBuckets(limit), [index]) for index, limit in enumerate(limits) if not limit.exact]
@@ -62,10 +62,10 @@ def form_of(limits: tuple[UserLimit, ...]) -> Form:
 
 
 class Mixed:
-    """Several forms side by side; what it keeps of a user is a tuple of their accounts.
+    """Several layouts side by side; the account of a user is a tuple of theirs.
 
     Args:
-        parts: forms, each with the places of its limits in the set.
+        parts: layouts, each with the indices of its limits in the set.
     """
 
     def __init__(self, parts: Sequence[tuple[Form, Sequence[int]]]) -> None:
@@ -75,23 +75,23 @@ class Mixed:
         self._order = sorted(range(len(places)), key=places.__getitem__)
 
     def open(self) -> Account:
-        """The account of somebody who has spent nothing."""
+        """Return the account of a new user."""
         return tuple([form.open() for form in self._forms])
 
     def resize(self, limits: Sequence[UserLimit]) -> None:
-        """Judge by other units from now on."""
+        """Apply other units from now on."""
         for form, places in self._parts:
             form.resize([limits[place] for place in places])
 
     def verdicts(self, account: Account, units: int, now: float) -> list[Decision]:
-        """What each limit says on ``units``, in the order of the set."""
+        """Return each limit's decision on ``units``, in the order of the set."""
         found: list[Decision] = []
         for form, part in zip(self._forms, account, strict=True):
             found += form.verdicts(part, units, now)
         return [found[index] for index in self._order]
 
     def verdicts_each(self, account: Account, units: Sequence[int], now: float) -> list[Decision]:
-        """The same where each limit is asked for units of its own."""
+        """Return each limit's decision on its own number of units."""
         found: list[Decision] = []
         for (form, places), part in zip(self._parts, account, strict=True):
             found += form.verdicts_each(part, [units[place] for place in places], now)
@@ -103,16 +103,16 @@ class Mixed:
             form.spend(part, units, now)
 
     def take_out(self, account: Account, units: int, charged_at: float, now: float) -> bool:
-        """Remove units wherever they have not left by themselves; whether any limit still counted them."""
+        """Remove units from every layout that still counts them; True if any did."""
         found = False
         for form, part in zip(self._forms, account, strict=True):
             found |= form.take_out(part, units, charged_at, now)
         return found
 
     def idle(self, account: Account, now: float) -> bool:
-        """Whether no limit counts anything any more."""
+        """Whether no limit counts any unit."""
         return all(form.idle(part, now) for form, part in zip(self._forms, account, strict=True))
 
     def left(self, account: Account, now: float) -> float:
-        """The share that is left of the limit with the least."""
+        """Return the remaining share of the fullest limit."""
         return min(form.left(part, now) for form, part in zip(self._forms, account, strict=True))

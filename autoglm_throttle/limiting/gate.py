@@ -1,11 +1,11 @@
-"""The gate: how many requests may be in flight, and a waiting line for the others.
+"""Adaptive concurrency limit with a bounded priority queue.
 
-By Little's law as many requests are let in as the service finishes within a latency budget.
-The service rate is measured, and the limit moves only where somebody found it reached.
-Whoever cannot be let in waits in a line of its priority, unless the wait could not end in time.
+The limit follows Little's law: measured service rate times a latency budget.
+It moves only in periods in which a request found it reached.
+A request that finds no slot is queued, unless its wait could not end in time.
 
-No method reads a counter, calls or allocates, and then writes it:
-the garbage collector may settle a forgotten permit at any allocation, which calls `finish` and `ready`.
+No method reads a counter, calls or allocates, and then writes the counter:
+the garbage collector may settle a dropped permit at any allocation, and that calls `release` and `pop_ready`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _NOBODY: Sequence[Ticket] = ()
 
 
 class Gate:
-    """An in-flight limit that follows the service, and four lines.
+    """Limit the requests in flight, and queue the others in four queues.
 
-    Every method takes ``now`` in monotonic seconds; a clock that goes back reads as standing still.
+    Every method takes ``now`` in monotonic seconds. A clock that goes back counts as standing still.
     Not thread-safe: callers hold one re-entrant lock.
 
     Args:
@@ -73,11 +73,11 @@ class Gate:
         self._service = Service(rules)
         self._memory = MemoryCap(rules.memory_target)
         self.in_flight: int = 0
-        """Slots given and not yet given back."""
+        """Slots in use."""
         self.waiting: int = 0
-        """Tickets in all lines."""
+        """Tickets in all queues."""
         self.limit: float = float(rules.inflight_start)
-        """Requests that may be in flight, before memory and the hard bound are looked at."""
+        """Requests that may be in flight, before the memory cap and the hard limit apply."""
         self._most = float(rules.inflight_max) or math.inf
         self._room = 0
         self._lines = Lines()
@@ -85,24 +85,24 @@ class Gate:
         self._arrived = [0, 0, 0]
         self._done, self._total_s, self._starts_s = 0, 0.0, 0.0
         self._peak, self._limited, self._refused = 0, False, 0
-        self._busiest = 0  # the highest peak of the periods since the last fill
+        self._busiest = 0  # highest peak of the periods since the last memory fill
         self._share = Share(rules.min_share, now)
         self._failure_s = math.inf
         self._seen_s = self._opened_s = now
         self._ends_s = now + self._service.longest_s
-        self._due_s = 0.0
+        self._due_s = 0.0  # earliest end of the period, compared in `try_acquire` without a call
         self._set_limit(self.limit)
 
     def __repr__(self) -> str:
         return f"Gate({self.in_flight} of {self._room} in flight, {self.waiting} waiting)"
 
     def count(self, priority: Priority, now: float) -> None:
-        """Count an arrival that something before the gate has refused: it is demand all the same."""
+        """Record an arrival that an earlier limit rejected: it counts as demand."""
         self._tick(now)
         self._arrived[priority] += 1
 
     def enter(self, demand: Demand, now: float) -> bool:
-        """Count an arrival; True: it has a slot, since there was room and nobody stood before it."""
+        """Record an arrival; True if it got a slot: one was free and no request was queued ahead."""
         if self._seen_s <= now < self._due_s:
             self._seen_s = now
         else:
@@ -120,11 +120,11 @@ class Gate:
         return True
 
     def line_up(self, demand: Demand, now: float) -> Ticket | Decision:
-        """Queue a demand that `enter` has just turned away; its arrival is not counted again.
+        """Queue a demand that `try_acquire` has just rejected; its arrival is not counted again.
 
         Returns:
-            A waiting ticket; one that was called at once, out of the guaranteed share;
-            or the refusal, if the wait could not end in time or the line is full.
+            A waiting ticket; a called ticket, if the reserved share gives it a slot at once;
+            or the rejection, if the wait could not end in time or the queue is full.
         """
         now = self._tick(now)
         priority = demand.priority
@@ -142,10 +142,10 @@ class Gate:
         return self._refusal("queue:full", 1 / rate if rate else self._service.latency_s)
 
     def rescue(self, demand: Demand, now: float) -> Ticket | None:
-        """Take a mid or low demand that was refused into the guaranteed share, if that has not been spent.
+        """Queue a rejected mid or low demand on the reserved share, if credit is left.
 
         Returns:
-            A ticket that was called at once or waits in the first lane, or None.
+            A ticket that was called at once or waits in the first queue, or None.
         """
         now = self._tick(now)
         rate = self._service.rate_rps
@@ -161,12 +161,12 @@ class Gate:
         return ticket
 
     def finish(self, started_s: float, outcome: Outcome, now: float) -> None:
-        """Free the slot of a request that ended.
+        """Release the slot of a request that ended.
 
         Args:
             started_s: when it got its slot.
-            outcome: a lost client, and a failure faster than half of an unloaded answer, say nothing
-                about the speed of the service.
+            outcome: neutral outcomes, and failures faster than half of the unloaded latency, are not
+                measured as service time.
             now: monotonic seconds.
         """
         if self._seen_s <= now < self._due_s:
@@ -174,6 +174,7 @@ class Gate:
         else:
             now = self._tick(now)
         self.in_flight -= 1
+        # Sum of the start instants of all requests in flight: area = in_flight * now - sum, without a list.
         self._starts_s -= now
         lasted_s = now - started_s
         if outcome is _SUCCESS or outcome is _SLOW or (outcome is _FAILURE and lasted_s >= self._failure_s):
@@ -181,10 +182,10 @@ class Gate:
             self._total_s += lasted_s
 
     def leave(self, ticket: Ticket, now: float) -> None:
-        """Let a waiter go: out of the line, or with the slot it was called to and has not begun to use.
+        """Cancel a ticket: remove it from its queue, or release the slot it was called to.
 
-        A ticket that was dropped or has left is let be.
-        A called one whose request has begun must be ended with `finish` instead.
+        Does nothing for an expired or cancelled ticket.
+        Once the request of a called ticket has begun, end it with `release` instead.
         """
         now = self._tick(now)
         if ticket.state is WAITING:
@@ -197,7 +198,7 @@ class Gate:
             self._starts_s -= now
 
     def expire(self, ticket: Ticket, now: float) -> bool:
-        """Drop a ticket that still waits although its patience is over; True: this call dropped it."""
+        """Expire a ticket that still waits after its maximum wait; True if this call expired it."""
         now = self._tick(now)
         if ticket.state is not WAITING or now < ticket.arrived_s + ticket.patience_s:
             return False
@@ -208,12 +209,12 @@ class Gate:
         return True
 
     def ready(self, now: float) -> Sequence[Ticket]:
-        """Give free slots to those in front, and drop the ones in front who have waited too long.
+        """Give free slots to the tickets at the head of the queues, and expire overdue heads.
 
-        To be called after everything that may free a slot or raise the limit.
+        Call it after everything that may free a slot or raise the limit.
 
         Returns:
-            The tickets that were called or dropped, in order.
+            The tickets that were called or expired, in order.
         """
         if not self.waiting:
             return _NOBODY
@@ -225,7 +226,7 @@ class Gate:
         return ended
 
     def refusal(self, ticket: Ticket, now: float) -> Decision:
-        """The refusal of a ticket that was dropped."""
+        """Build the rejection of an expired ticket."""
         now = self._tick(now)
         demand = ticket.demand
         patience_s = self._service.patience_s(demand.slo_s or self._rules.slo_s)
@@ -233,20 +234,21 @@ class Gate:
         return self._refusal("queue:wait", self._retry_s(demand.priority, late, now))
 
     def charge(self) -> None:
-        """Count a request as in flight that would have been refused: a dry run lets it load the service."""
+        """Count a request in flight above the limit: in a dry run it runs in spite of its rejection."""
         self.in_flight += 1
         self._starts_s += self._seen_s
         if self.in_flight > self._peak:
             self._peak = self.in_flight
 
     def advance(self, now: float) -> None:
-        """Close the period if it is over; to be called at least once in a period."""
+        """Close the period if it is over; call it at least once in a period."""
         self._tick(now)
 
     def memory(self, ratio: float | None) -> None:
-        """Take in the fill of the fullest device, 0..1; None: not known, the last cap stays."""
+        """Update the memory cap with the fill of the fullest device, 0..1; with None the last cap stays."""
         if ratio is None:
             return
+        # No request has ever been in flight: the fill is the idle one.
         untouched = self._service.unloaded_s is None and not self.in_flight
         peak = self._peak if self._peak > self._busiest else self._busiest
         self._busiest = 0
@@ -254,7 +256,7 @@ class Gate:
         self._set_room()
 
     def evidence(self) -> Evidence:
-        """The word to the controller about the time since the last one."""
+        """Report to the control loop: rejections since the last report, service rate, and limit."""
         refused = self._refused
         self._refused = 0
         return Evidence(
@@ -265,7 +267,7 @@ class Gate:
         )
 
     def view(self, now: float) -> GateView:
-        """All figures at ``now``."""
+        """Return all figures at ``now``."""
         self._tick(now)
         service, memory = self._service, self._memory
         high, mid, low = service.demand_rps
@@ -286,8 +288,8 @@ class Gate:
         )
 
     def _tick(self, now: float) -> float:
-        """Note the time, and close a period that is over; returns the latest time seen."""
-        if now < self._seen_s:
+        """Record the time, and close a period that is over; returns the latest time so far."""
+        if now < self._seen_s:  # a clock that went back must not give a period of negative length
             return self._seen_s
         self._seen_s = now
         if now >= self._due_s:
@@ -297,7 +299,9 @@ class Gate:
     def _close(self, now: float) -> None:
         if now < self._ends_s and self._done < self._rules.period_completions:
             return
-        lasted_s = now - self._opened_s  # from here until the next period is open no call and no container
+        # No call and no container from here until the next period is open: a collection in between
+        # could run a finalizer that changes the counters.
+        lasted_s = now - self._opened_s
         high, mid, low = self._arrived
         self._arrived[0] = self._arrived[1] = self._arrived[2] = 0
         done = self._done
@@ -354,8 +358,10 @@ class Gate:
         return True
 
     def _serve(self, lane: Line, ended: list[Ticket], now: float) -> bool:
-        """Call or drop the head of a line; False if there is nobody or no room."""
-        for ticket in lane:  # a loop, not `next`: no call between finding the head and taking it out
+        """Call or expire the head of a queue; False if the queue is empty or no slot is free."""
+        # A loop, not `next`: a call between finding the head and removing it could run the garbage
+        # collector, and a finalizer could cancel that ticket.
+        for ticket in lane:
             if now >= ticket.arrived_s + ticket.patience_s:
                 ticket.state = DROPPED
                 self._refused += 1
@@ -375,16 +381,16 @@ class Gate:
         return False
 
     def _late(self, priority: Priority, patience_s: float) -> int:
-        """Tickets that must go before a newcomer may wait; 0 or less: it may."""
+        """Count the tickets that must leave before a new request may wait; 0 or less: it may wait now."""
         if not patience_s:
-            return self.waiting + 1  # it needs a slot that nobody waits for
+            return self.waiting + 1  # it may only take a slot that no ticket waits for
         ahead, free = self._lines.ahead(priority) + self._above(), self._room - self.in_flight
-        if free > 0:  # the limit has just grown, and those in front are about to be called
+        if free > 0:  # the limit has just grown: the tickets ahead are about to be called
             ahead -= free
         return ahead - self._service.places(priority, patience_s, self._room)
 
     def _retry_s(self, priority: Priority, late: int, now: float) -> float:
-        """Seconds until a newcomer may wait, if requests end at the measured rate and nobody else comes."""
+        """Estimate the seconds until a new request may wait, at the measured rate without other arrivals."""
         rate = self._service.rate_rps
         if rate is None:
             return until(self._ends_s, now)
@@ -393,7 +399,7 @@ class Gate:
         return max(until(self._ends_s, now), (self._lines.ahead(priority) + self._above()) / rate)
 
     def _above(self) -> int:
-        """Requests in flight that would stand in line if this were no dry run."""
+        """Count the requests in flight that would be queued without the dry run."""
         return max(0, self.in_flight - self._room) if self._rules.dry_run else 0
 
     def _refusal(self, detail: str, retry_s: float) -> Decision:

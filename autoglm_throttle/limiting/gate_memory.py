@@ -1,35 +1,35 @@
-"""How many requests in flight the memory of the devices allows."""
+"""Learns the memory cap: the requests in flight that the device memory allows."""
 
 from __future__ import annotations
 
 import math
 
 BLIND_MARGIN = 0.05
-"""An idle fill this close to the target belongs to an engine that takes its memory in advance."""
+"""An idle fill this close to the target belongs to an engine that allocates its memory in advance."""
 
 LEAST_RISE = 0.02
-"""A difference between two fills from which the requests can be told that made it."""
+"""Smallest difference between two fills that is attributed to requests."""
 
 CLEAR_RISE = 4 * LEAST_RISE
-"""Of such a rise a half is clearly missed when half of the requests have gone."""
+"""Rise large enough that the end of half of the requests shows in the fill."""
 
 TELLING_SHARE = 0.25
-"""Of the most that were ever inside: with fewer, what others have left counts for more than they do."""
+"""Least share of the peak in flight for a sample: below it, leftovers of ended requests dominate."""
 
 TELLING = 4
-"""Until so many were inside at once a cap is no lower than twice the most: the first may have loaded a model,
-and a cap that lets in no more than there were could never be found wrong."""
+"""Requests in flight below which the cap is at least twice the peak."""
 
 
 class MemoryCap:
-    """Learns what one request adds to the fill of the fullest device.
+    """Learns the memory of one request from the fill of the fullest device.
 
-    Where the fill falls when requests go, it is laid to those who are inside. An allocator that keeps what it
-    once took, as that of PyTorch does, would make a few requests look as dear as many. There the highest fill
-    is laid to the most who were inside. Until a fill has fallen it is taken for kept.
+    If the fill falls when requests end, it is attributed to the requests in flight.
+    A caching allocator, such as PyTorch's, keeps its memory: a few requests would look as expensive as
+    the peak. In that case the highest fill is attributed to the peak in flight.
+    The fill counts as retained until it falls for the first time.
 
     Args:
-        target: fill that is aimed at, in (0, 1].
+        target: target fill, in (0, 1].
     """
 
     __slots__ = (
@@ -48,24 +48,24 @@ class MemoryCap:
     def __init__(self, target: float) -> None:
         self._target = target
         self._idle = math.inf
-        self._ratio, self._inside = 0.0, 0  # the fill that was believed last, and to whom it was laid
-        self._then = 0  # who was surely inside then, where it was laid to more
-        self._most = self._ever = 0  # inside since the fill was found to stay, and ever
+        self._ratio, self._inside = 0.0, 0  # the last accepted fill, and the requests it is attributed to
+        self._then = 0  # certainly in flight then, if it is attributed to more
+        self._most = self._ever = 0  # in flight since the fill was found to be retained, and ever
         self.requests: float = math.inf
-        """Requests in flight at which the target would be reached, >= 1; infinite: nothing learnt."""
+        """Requests in flight at which the target would be reached, >= 1; infinite: not learned yet."""
         self.blind: bool = False
-        """The idle fill is so near to the target that the fill tells nothing about requests."""
+        """Whether the idle fill is so near to the target that the fill says nothing about requests."""
         self.keeps: bool = True
-        """The fill stays when requests go."""
+        """Whether the fill stays when requests end."""
 
     def learn(self, ratio: float, in_flight: int, peak: int, *, untouched: bool) -> None:
-        """Take in a fill, 0..1, of the fullest device.
+        """Update the cap with a fill, 0..1, of the fullest device.
 
         Args:
             ratio: the fill.
-            in_flight: requests inside at that time.
-            peak: the most inside since the fill before, >= in_flight.
-            untouched: no request has ever been inside, so the fill is the idle one, whichever way it moved:
+            in_flight: requests in flight at that time.
+            peak: the most in flight since the previous fill, >= in_flight.
+            untouched: no request has ever been in flight, so the fill is the idle one, up or down:
                 a model that is still being loaded is not the work of requests.
         """
         self._idle = ratio if untouched else min(self._idle, ratio)
@@ -79,15 +79,16 @@ class MemoryCap:
                 self._keep(ratio, in_flight)
             elif self._tells(ratio, in_flight):
                 self._ratio, self._inside = ratio, in_flight
-        rise = self._ratio - self._idle  # of an earlier fill, where the idle one has turned out to be lower
+        rise = self._ratio - self._idle  # may be of an earlier fill, if the idle one turned out lower
         if not self._inside:
             self.requests = math.inf
         elif rise > LEAST_RISE:
+            # The first requests may have loaded a model: a cap at the peak could never be proved wrong.
             least = 1.0 if self._ever >= TELLING else min(2.0 * self._ever, TELLING)
             self.requests = max(least, (self._target - self._idle) * self._inside / rise)
 
     def _compare(self, ratio: float, in_flight: int, peak: int) -> None:
-        """Whether the fill follows the requests, by the one that was believed last."""
+        """Decide if the fill follows the requests, relative to the last accepted fill."""
         self._most, self._ever = max(self._most, peak), max(self._ever, peak)
         if ratio < self._ratio - LEAST_RISE:
             if self.keeps:
@@ -97,14 +98,14 @@ class MemoryCap:
             self.keeps, self._then, self._most = True, self._inside, in_flight
 
     def _keep(self, ratio: float, in_flight: int) -> None:
-        """Take in a fill that may have been made by any who were inside since it last fell."""
+        """Attribute a retained fill to the peak in flight since the fill last fell."""
         if ratio > self._ratio:
             self._ratio, self._then = ratio, in_flight
         self._then = max(self._then, in_flight)
         self._inside = max(self._inside, self._most)
 
     def _tells(self, ratio: float, in_flight: int) -> bool:
-        """Whether a fill that follows the requests says something new of them."""
+        """Whether a fill that follows the requests adds information."""
         if in_flight < (TELLING_SHARE * self._ever if self._inside else 1):
             return False
         return in_flight >= self._inside or abs(ratio - self._ratio) > LEAST_RISE

@@ -1,4 +1,4 @@
-"""What a gate has learnt of the service behind it: how fast it is and how much is asked of it."""
+"""Estimates the service behind the limiter: its rate, its latency, and the demand."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from autoglm_throttle.limiting.gate_rules import GateRules
 
 FIRST_LATENCY_S = 0.05
-"""Assumed until something has finished."""
+"""Assumed latency before the first completion."""
 
 SHORTEST_S = 0.001
-"""A mean latency below this is read as this: clocks and event loops are no better."""
+"""Lower bound of a mean latency: clocks and event loops are no more precise."""
 
 PROBE = 1.3
-"""A saturated service is believed to do up to so many times what it did, or the limit could never grow."""
+"""Assumed headroom of a saturated service over its throughput; without it the limit could never grow."""
 
 SLO_PER_PERIOD_MAX = 4
-"""A period ends after a quarter of the objective, however little has finished."""
+"""A period ends after a quarter of the objective, even with few completions."""
 
 IDLE_PERIODS = 2
-"""Nobody came by in a period of so many times the greatest length: it proves nothing about saturation."""
+"""A period longer than this many maximum lengths was idle: it proves nothing about saturation."""
 
 DEMAND_GAIN, LATENCY_GAIN, UNLOADED_GAIN = 0.4, 0.5, 0.3
 """Weight of the newest period in the demand, the latency, and the unloaded latency near the floor."""
@@ -28,44 +28,44 @@ RATE_UP_GAIN, RATE_DOWN_GAIN = 0.5, 0.3
 """Weight of the newest period in the service rate: a hiccup must not halve it."""
 
 SLOW_GAIN = 0.1
-"""Least weight of the newest period in the long mean of the latency."""
+"""Least weight of the newest period in the long-term mean latency."""
 
 STEP_DOWN, STEP_UP, STEP_UP_FAST = 0.3, 0.3, 1.0
 """Largest change of the limit in a period, as a share of it; the last below half of the latency budget."""
 
 LITTLE_LEFT = 0.02
-"""A class that is left no more than this share of the service rate is told not to wait."""
+"""A class with at most this share of the service rate left is not queued."""
 
 SLO_PER_BUDGET_MAX, UNLOADED_PER_BUDGET = 0.7, 2.5
 """The latency budget is at least 2.5 unloaded latencies, within 0.7 of an objective that can be met."""
 
 LATENCY_MARGIN = 1.3
-"""Of the objective, so many mean latencies are kept for the service itself."""
+"""Mean latencies of the objective that stay reserved for the service itself."""
 
 
 @dataclass(slots=True)
 class Period:
-    """What was counted between two changes of the limit."""
+    """Measurements between two changes of the limit."""
 
     lasted_s: float
     arrived: tuple[int, int, int]
     """High, mid, low."""
     done: int
-    """Requests that ended with evidence."""
+    """Requests that ended with a measured outcome."""
     total_s: float
-    """The sum of their times inside."""
+    """The sum of their times in the service."""
     mean_in_flight: float
     peak: int
     """Most requests in flight."""
     limited: bool
-    """Somebody found the limit reached."""
+    """Whether a request found the limit reached."""
 
 
 class Service:
-    """Rates and latencies, moved on once in a period.
+    """Tracks rates and latencies, updated once in a period.
 
     Args:
-        rules: of the gate.
+        rules: of the limiter.
     """
 
     __slots__ = (
@@ -83,13 +83,13 @@ class Service:
     def __init__(self, rules: GateRules) -> None:
         self._rules = rules
         self.longest_s: float = max(rules.period_s, rules.slo_s / SLO_PER_PERIOD_MAX)
-        """A period lasts no longer, however little has finished."""
+        """Longest period, even with few completions."""
         self._periods = 0
         self._slow_s = 0.0
         self.rate_rps: float | None = None
-        """Requests it finishes per second; a lower bound until ``measured``; None: nothing finished yet."""
+        """Requests finished per second, a lower bound until ``measured``; None: no completion yet."""
         self.measured: bool = False
-        """A period at the limit has been seen."""
+        """Whether a period at the limit has been observed."""
         self.demand_rps: list[float] = [0.0, 0.0, 0.0]
         self.latency_s: float = FIRST_LATENCY_S
         self.unloaded_s: float | None = None
@@ -101,7 +101,7 @@ class Service:
 
     @property
     def budget_s(self) -> float:
-        """Seconds that a request may spend inside."""
+        """Seconds that a request may spend in the service."""
         rules, unloaded_s = self._rules, self.unloaded_s
         if unloaded_s is None:
             return rules.latency_budget * rules.slo_s
@@ -113,18 +113,18 @@ class Service:
         )
 
     def patience_s(self, slo_s: float) -> float:
-        """Seconds for which it is of use to wait under an objective of ``slo_s``."""
+        """Return the longest useful wait in seconds under an objective of ``slo_s``."""
         return max(0.0, min(self._rules.wait_budget * slo_s, slo_s - LATENCY_MARGIN * self.latency_s))
 
     def left_rps(self, priority: int, rate_rps: float) -> float:
-        """Requests per second that the classes above leave to ``priority``; 0 if too few to wait for."""
+        """Return the rate that higher classes leave to ``priority``, per second; 0 if too little."""
         left = rate_rps - sum(self.demand_rps[:priority])
         return left if left > LITTLE_LEFT * rate_rps else 0.0
 
     def places(self, priority: int, patience_s: float, room: int) -> int:
-        """Tickets that may stand before a newcomer of ``priority``; below 0: it must not wait at all.
+        """Return the tickets that may be ahead of a new request of ``priority``; below 0: it must not wait.
 
-        While nothing is known of the rate, as many may wait as may be inside.
+        Until the rate is known, the queue may be as long as the limit.
         """
         rate = self.rate_rps
         if rate is None:
@@ -133,7 +133,7 @@ class Service:
         return int(left * patience_s) if left else -1
 
     def learn(self, period: Period, limit: float) -> float:
-        """Take in what was counted in a period under ``limit``; returns the limit of the next one."""
+        """Update the estimates with a period under ``limit``; returns the limit of the next period."""
         demand, lasted_s = self.demand_rps, period.lasted_s
         idle = lasted_s > IDLE_PERIODS * self.longest_s
         gain = 1.0 if idle else DEMAND_GAIN
@@ -144,6 +144,7 @@ class Service:
         mean_s = max(period.total_s / period.done, SHORTEST_S)
         self._learn_latency(mean_s, period.peak)
         if idle or not period.limited:
+            # Below the limit, throughput is a lower bound: it may raise the rate, never lower it.
             seen = min(period.done / lasted_s, period.mean_in_flight / mean_s)
             if seen > (self.rate_rps or 0.0):
                 self.rate_rps = seen
@@ -155,9 +156,9 @@ class Service:
         return limit + max(-STEP_DOWN * limit, min(change, up * limit))
 
     def _lowered(self, limit: float, peak: int) -> float:
-        """The limit that nobody has reached and that is too high all the same: answers are late below it.
+        """Lower a limit that was not reached although latency exceeds the budget.
 
-        Without this a small service would meet its first wave with more inside than it can finish in time.
+        Without this a small service would meet its first burst with more requests than it can finish in time.
         """
         wanted = max(self._rules.inflight_floor, (self.rate_rps or 0.0) * self.budget_s)
         return min(limit, max(wanted, (1.0 - STEP_DOWN) * min(limit, peak)))
@@ -169,17 +170,14 @@ class Service:
         unloaded_s = self.unloaded_s
         if unloaded_s is None or self._slow_s < unloaded_s:
             self.unloaded_s = self._slow_s
-        elif peak <= self._rules.inflight_floor:  # there, latency is all but the unloaded latency
+        elif peak <= self._rules.inflight_floor:  # near the floor, latency is almost the unloaded latency
             self.unloaded_s = unloaded_s + UNLOADED_GAIN * (mean_s - unloaded_s)
 
     def _track(self, seen: float) -> float:
-        """Follow what a period at the limit has shown.
-
-        The first one replaces a lower bound: rising from it by halves, the limit would first fall too far.
-        """
+        """Update the service rate with the observed rate of a period at the limit."""
         rate = self.rate_rps
         if rate is None or (not self.measured and seen > rate):
-            rate = seen
+            rate = seen  # rising from the lower bound by halves, the limit would first fall too far
         else:
             rate += (RATE_UP_GAIN if seen > rate else RATE_DOWN_GAIN) * (seen - rate)
         self.measured = True

@@ -1,22 +1,22 @@
-"""The share of the service rate that mid and low get together, however much high demands."""
+"""Reserves a share of the service rate for mid and low, however high the demand of high is."""
 
 from __future__ import annotations
 
 SHARE_PATIENCE = 0.5
-"""Share of its objective that a request of the guaranteed share waits."""
+"""Share of its objective that a request on the reserved share may wait."""
 
 BURST = 2.0
-"""Requests that an unused share saves up at least."""
+"""Least burst of an unused share, in requests."""
 
 BURST_S = 3.0
-"""Seconds of the share that are saved up: with less, a tenth of a demand just as high gets nothing."""
+"""Seconds of the share saved as credit: with less, a class with a tenth of the high demand gets nothing."""
 
 
 class Share:
-    """Credit that grows with time, as a token bucket whose rate is a share of the measured one.
+    """Credit that grows with time, like a token bucket with a share of the measured rate.
 
     In any t seconds at most ``max(BURST, BURST_S * share * rate) + share * rate * t`` requests spend it,
-    so a sudden flood of low requests cannot take the first place in line for all of its own.
+    so a burst of low requests cannot occupy the first queue.
 
     Args:
         share: of the service rate, 0..1; 0: never.
@@ -31,7 +31,7 @@ class Share:
         self._stamp_s = now
 
     def take(self, rate_rps: float, now: float) -> bool:
-        """Spend one request's credit, if there is so much."""
+        """Spend the credit of one request, if there is enough."""
         share_rps = self._share * rate_rps
         credit = self._credit + (now - self._stamp_s) * share_rps
         credit = min(credit, max(BURST, BURST_S * share_rps))

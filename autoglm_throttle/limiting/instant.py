@@ -1,4 +1,4 @@
-"""Waits that end at an instant and not a rounding error before it."""
+"""Waits that end exactly at an instant, not a rounding error before it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import math
 
 
 def until(instant: float, now: float) -> float:
-    """Seconds that must pass after ``now`` for the clock to show ``instant``; 0 if it does already.
-
-    The difference of two floats may be rounded down, and who comes back then would be refused once more.
-    """
+    """Return the seconds after ``now`` until the clock shows ``instant``; 0 if it does already."""
     if instant <= now:
         return 0.0
     wait = instant - now
+    # The difference of two floats may be rounded down: a retry at that time would be rejected again.
     while now + wait < instant:
         wait = math.nextafter(wait, math.inf)
     return wait

@@ -1,9 +1,9 @@
-"""Which user limits a demand is held to.
+"""Selects the user limits of a demand.
 
 The limit of the request's route replaces that of the caller's plan, which replaces that of its priority,
 which replaces the general one. Each set of limits counts for itself.
-An unverified caller is held to its address as well, at a multiple of the same limits,
-so that inventing keys does not multiply what one host may take.
+An unverified caller is limited by its address as well, at a multiple of the same limits.
+Otherwise a host could multiply its limit by inventing keys.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class LimitSet:
     """Limits that are counted together: those of a user and the wider ones of an address."""
 
     name: str
-    """What tells the set from others in a shared store: ``user``, ``user-low``, ``plan-gold``."""
+    """Name of the set in a shared store: ``user``, ``user-low``, ``plan-gold``."""
     users: Limits
     addresses: Limits
 
@@ -60,7 +60,7 @@ class LimitSets:
         return (limit_set for limit_set in dict.fromkeys(sets) if limit_set is not None)
 
     def of(self, demand: Demand) -> LimitSet | None:
-        """The set that the demand is held to; None if no user limit applies to it."""
+        """Return the set that applies to the demand; None if no user limit does."""
         if not self.plain:
             if demand.route in self.by_route:
                 return self.by_route[demand.route]
@@ -69,7 +69,7 @@ class LimitSets:
         return self.by_priority[demand.priority]
 
     def map(self, change: Callable[[Limits], Limits]) -> LimitSets:
-        """The same sets with other limits, for users and addresses alike."""
+        """Return the same sets with other limits, for users and addresses alike."""
         changed: dict[LimitSet | None, LimitSet | None] = {
             each: LimitSet(each.name, change(each.users), change(each.addresses)) for each in self
         }

@@ -1,4 +1,4 @@
-"""The waiting lines of the gate."""
+"""Priority queues of the concurrency limiter."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from autoglm_throttle.limiting.ticket import Ticket
 from autoglm_throttle.model import Priority
 
 Line: TypeAlias = "OrderedDict[Ticket, None]"
-"""Tickets in order of arrival. Any of them leaves in constant time, and keeps no memory after that."""
+"""Tickets in order of arrival. Removal takes constant time and frees its memory."""
 
 SHARE_LANE = 0
-"""Index of the line that is served first; the line of a priority is the one after its number."""
+"""Index of the queue that is served first; the queue of a priority is the one after its number."""
 
 _LOW = Priority.LOW
 
 
 class Lines:
-    """One line for the guaranteed share, then one for each priority: the order in which they are served."""
+    """One queue for the reserved share, then one for each priority, in the order of service."""
 
     __slots__ = ("all",)
 
@@ -26,7 +26,7 @@ class Lines:
         self.all: tuple[Line, ...] = (OrderedDict(), OrderedDict(), OrderedDict(), OrderedDict())
 
     def ahead(self, priority: Priority) -> int:
-        """Tickets that a newcomer of this class would find before it."""
+        """Count the tickets ahead of a new request of this class."""
         share, high, mid, low = self.all
         ahead = len(share) + len(high)
         if priority:
@@ -36,7 +36,7 @@ class Lines:
         return ahead
 
     def waiting(self) -> tuple[int, int, int]:
-        """Tickets of high, mid and low, whichever line they stand in."""
+        """Count the tickets of high, mid and low, in all queues."""
         share, high, mid, low = self.all
         shared = [ticket.demand.priority for ticket in share]
         return len(high), len(mid) + shared.count(Priority.MID), len(low) + shared.count(Priority.LOW)

@@ -1,4 +1,4 @@
-"""What somebody is told whom a rate, or a shut door, has refused: the same words wherever tokens are."""
+"""Rejections by a priority rate or by a control state that admits no request."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ class Rated(Protocol):
 
     name: str
     nominal: float
-    """Tokens per second without any cut."""
+    """Tokens per second at factor 1."""
     rate: float
     """Tokens per second now."""
     burst: float
-    """The most that it holds."""
+    """Most tokens that it holds."""
 
     def tokens(self, now: float) -> float:
-        """Tokens it holds at ``now``."""
+        """Return the tokens it holds at ``now``."""
         ...
 
 
 def rate_refusal(bucket: Rated, cost: float, wait: float, now: float) -> Decision:
-    """Below its nominal rate a bucket refuses for our load; at it, because the class asks for too much."""
+    """Build a rejection: ``gpu`` if the bucket is below its nominal rate, else ``rate`` for the class."""
     if cost > bucket.burst and math.isinf(wait):
         reason, detail, policy = Reason.TOO_LARGE, "too_large:rate", bucket.name
     elif bucket.rate < bucket.nominal:
@@ -50,11 +50,11 @@ SHUT: Final = {
     Why.STALE: "gpu:stale",
     Why.BLIND: "gpu:blind",
 }
-"""What shuts the door, where it is not the table: who reads ``gpu:stop`` looks for load."""
+"""Details of a closed service for causes other than the table: ``gpu:overload`` means load."""
 
 
 def door_shut(regime: Regime, now: float) -> Decision:
-    """What everybody is told while nothing is refilled."""
+    """Build the rejection of every request while no bucket is refilled."""
     wait = regime.reopens_s - now
     return Decision(
         allowed=False,

@@ -1,7 +1,7 @@
-"""One budget for all priorities, in force only while the policy ``adaptive`` cuts or holds.
+"""One budget for all priorities, active only while the policy ``adaptive`` reduces or holds rates.
 
-Each class may spend it only above its own reserve, so the lower ones stop first.
-No demand is estimated and nothing is drawn by lot: under the rate nobody is refused.
+Each class may spend it only above its own reserve, so lower classes are rejected first.
+It estimates no demand and draws no lots: below the rate no request is rejected.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ CAPACITY_S = 0.5
 """Seconds of the rate that a full budget holds."""
 
 LEAST_CAPACITY = 8.0
-"""Requests that a full budget holds at least: at less than two a second it would be below one request,
-and nobody would ever pass."""
+"""Least capacity of a full budget in requests: below two requests a second it would fall under one
+request, and no request would ever pass.
+"""
 
 
 class SharedBudget:
-    """A token bucket that all classes spend from, one token for a request. It starts at rest.
+    """A token bucket that all classes spend from, one token for a request. It starts inactive.
 
     Args:
         reserves: for high, mid and low: share of the capacity that stays behind, each 0..0.875
@@ -38,7 +39,7 @@ class SharedBudget:
         self._detail = ""
 
     def take(self, priority: Priority, now: float) -> Decision | None:
-        """Take one; None means taken, or that no budget is in force."""
+        """Take one token; None means taken, or that no budget is active."""
         if not self._acts:
             return None
         bucket = self._bucket
@@ -57,17 +58,17 @@ class SharedBudget:
         )
 
     def give_back(self, now: float) -> None:
-        """Return one that was taken and not used."""
+        """Return an unused token."""
         self._bucket.give_back(1.0, now)
 
     def rescale(self, budget_rps: float | None, term: str, now: float) -> None:
-        """Refill at ``budget_rps`` requests per second from now on; None puts the budget at rest.
+        """Refill at ``budget_rps`` requests per second from now on; None deactivates the budget.
 
-        What is stored stays, within the new capacity. After a rest it begins full.
+        Stored tokens stay, within the new capacity. After an inactive phase it begins full.
 
         Args:
             budget_rps: > 0, or None.
-            term: what decided, named by refusals as ``gpu:<term>``.
+            term: the deciding term; rejections name it as ``gpu:<term>``.
             now: monotonic seconds.
         """
         if budget_rps is None:

@@ -1,10 +1,10 @@
-"""The user window in memory: a table of what each user has spent under one set of limits.
+"""User limits in memory: a table of each user's account under one set of limits.
 
-In no window of W seconds are more than the limit's units admitted.
-All limits of a user are charged together, or none; `forms` says in what form it is kept.
+No window of W seconds admits more than the limit's units.
+All limits of a user are charged together, or none; `window_layout` defines the accounts.
 
-The garbage collector may run at any call, and end a forgotten request that gives units back: what it gives
-back while an account is being read or changed stays aside until that is over.
+The garbage collector may run at any call and settle a dropped request, which refunds units.
+Refunds that arrive while an account is read or changed are deferred until that is over.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from autoglm_throttle.limiting.verdict import OK, deciding, refusal
 from autoglm_throttle.model import Decision, UserLimit
 
 SWEPT_PER_NEWCOMER = 2
-"""Users looked at for idleness when one arrives: more than one, so the idle leave faster than others come."""
+"""Users checked for idleness per new user: more than one, so that the table shrinks faster than it grows."""
 
 SCANNED_WHEN_FULL = 16
-"""Users looked at for one that may be forgotten when the table is full: bounds the work of one request."""
+"""Users scanned for one to evict when the table is full: bounds the work of one request."""
 
 _Charge = tuple[str, int, float, float, str]
-"""What `SlidingWindow.give_back` is told."""
+"""Arguments of a deferred `SlidingWindow.give_back`."""
 
 
 class SlidingWindow:
     """One set of limits and the accounts of the users under it.
 
-    A user is forgotten when all its units have left the longest window.
-    At ``max_users`` the one with the most left goes first, and never one who has used up a limit:
-    if only such users are found, a newcomer is charged to its neighbourhood until there is room again.
+    A user is evicted when all its units have left the longest window.
+    At ``max_users`` the user with the most units left is evicted first, never one with an exhausted limit.
+    If the scan finds only such users, a new user is charged to its neighbourhood until there is capacity.
 
     Args:
         limits: 1 to 4 limits with different windows.
-        max_users: most users remembered, > 0.
-        neighbourhoods: the window that newcomers share while this one is full; None: they share one account.
+        max_users: capacity of the table, > 0.
+        neighbourhoods: the window that new users share while this one is full; None: they share one account.
     """
 
     def __init__(
@@ -46,10 +46,10 @@ class SlidingWindow:
         self.limits: tuple[UserLimit, ...] = limits
         self.max_users = max_users
         self.overflowed: int = 0
-        """Decisions taken on a shared account: the table was full of users who may not be forgotten."""
+        """Decisions made on a shared account because the table was full of users that may not be evicted."""
         self._form = form_of(limits)
         self._only = limits[0] if len(limits) == 1 and limits[0].exact else None
-        """The limit, if there is but one and it is exact: the usual case, and the fastest."""
+        """The limit, if there is only one and it is exact: the usual case, and the fastest."""
         self._smallest = min(limit.limit for limit in limits)
         self._accounts: dict[str, Account] = {}
         self._ring: list[str] = []
@@ -70,13 +70,13 @@ class SlidingWindow:
         return f"SlidingWindow({names}, {len(self)} of {self.max_users} users)"
 
     def hit(self, user: str, units: int, now: float, group: str = "") -> Decision:
-        """Charge ``units`` to every limit of the user, or to none.
+        """Charge ``units`` to every limit of the user, or to no limit.
 
         Args:
             user: identity text.
             units: >= 1.
-            now: monotonic seconds; a clock that went back reads as standing still.
-            group: the user's neighbourhood, charged instead while there is no room for a newcomer.
+            now: monotonic seconds; a clock that went back counts as standing still.
+            group: the user's neighbourhood, charged instead while the table has no capacity.
         """
         account = self._accounts.get(user)
         if account is None:
@@ -84,10 +84,11 @@ class SlidingWindow:
         only = self._only
         if only is not None and units == 1:
             used = len(account)
-            if account:  # no call from here until the unit is spent
+            # No call from here until the unit is charged: a finalizer could refund units of this account.
+            if account:
                 oldest_leaves = account[0] + only.window_s
                 left = only.limit - used - 1
-                if account[-1] <= now < oldest_leaves and left >= 0:  # usually: room, and nothing has left
+                if account[-1] <= now < oldest_leaves and left >= 0:  # usually: units left, none expired
                     account.append(now)
                     reset_s = oldest_leaves - now
                     return Decision(True, OK, "", only.name, only.limit, left, 0.0, reset_s, only.window_s)
@@ -97,26 +98,26 @@ class SlidingWindow:
         return decision
 
     def find(self, user: str, units: int, now: float, group: str = "") -> Account:
-        """The account that `hit` would charge, for a caller who asks another window before spending."""
+        """Return the account that `hit` would charge, for a caller that tests another window first."""
         account = self._accounts.get(user)
         return account if account is not None else self._newcomer(user, units, now, group)
 
     def peek(self, user: str) -> Account:
-        """The account of a user, an empty one for a user who is not remembered; makes no room."""
+        """Return the account of a user, empty for an unknown user; evicts no one."""
         account = self._accounts.get(user)
         return account if account is not None else self._form.open()
 
     def judge(
         self, account: Account, units: int, now: float, within: Sequence[int] | None = None
     ) -> Decision:
-        """The decision on ``units``, with what would remain after them; spends nothing.
+        """Return the decision on ``units``, with the units that would remain; charges nothing.
 
         Args:
             account: from `find` or `peek`.
             units: >= 1.
             now: monotonic seconds.
-            within: units that may be used up of each limit, in their order, where others than this window
-                count as well and have left no more; None: all that the limits hold.
+            within: usable units of each limit, in their order, where other processes count as well;
+                None: the full limits.
         """
         only = self._only
         self._reading = True
@@ -132,7 +133,7 @@ class SlidingWindow:
         return decision
 
     def spend(self, account: Account, units: int, now: float) -> None:
-        """Charge ``units`` that `judge` has just allowed."""
+        """Charge ``units`` that `test` has just allowed."""
         self._reading = True
         self._form.spend(account, units, now)
         self._reading = False
@@ -140,11 +141,10 @@ class SlidingWindow:
             self._put_back()
 
     def give_back(self, user: str, units: int, charged_at: float, now: float, group: str = "") -> bool:
-        """Take back what `hit` charged at the instant ``charged_at`` and what was then not used.
+        """Refund unused units that `hit` charged at the instant ``charged_at``.
 
-        To be called once for a charge: a second call finds nothing, unless the user was charged
-        for another request at the same instant, or in the same bucket of a limit that is not exact,
-        whose units are then not told apart.
+        Call it once for a charge. A second call finds nothing, with two exceptions: another charge of the
+        user at the same instant, or in the same bucket of an inexact limit. Such units look alike.
 
         Args:
             user: identity text, as it was charged.
@@ -154,8 +154,8 @@ class SlidingWindow:
             group: the user's neighbourhood, as it was charged.
 
         Returns:
-            Whether the units were found, or will be sought once an account is no longer being read.
-            They are not found if they have left every window by themselves, or if the user was forgotten.
+            Whether the units were found, or the refund was deferred until an account is no longer read.
+            They are not found if they have left every window, or if the user was evicted.
         """
         if self._reading:
             self._aside.append((user, units, charged_at, now, group))
@@ -168,7 +168,7 @@ class SlidingWindow:
         return found
 
     def resize(self, limits: tuple[UserLimit, ...]) -> None:
-        """Hold everybody to other limits from now on; all that has been counted stays.
+        """Apply other limits to all users from now on; counted units stay.
 
         Args:
             limits: the same windows in the same order, of at most the units that this one was made with.
@@ -181,9 +181,9 @@ class SlidingWindow:
             self._neighbourhoods.resize(limits)
 
     def _within(self, account: Account, units: int, within: Sequence[int], now: float) -> Decision:
-        """The decision where only a part of each limit may be used up.
+        """Return the decision if only a part of each limit may be used up.
 
-        Whoever asks for what is missing as well is answered as though the part were the limit.
+        It tests the units plus the missing part, and answers as if the part were the limit.
         """
         only = self._only
         if only is not None:
@@ -207,12 +207,12 @@ class SlidingWindow:
         return self._form.take_out(self._common, units, charged_at, now)
 
     def _put_back(self) -> None:
-        """Give back what was set aside."""
+        """Apply the deferred refunds."""
         while self._aside:
             self.give_back(*self._aside.pop())
 
     def sweep(self, now: float, users: int) -> None:
-        """Look at the next ``users`` users and forget the idle ones."""
+        """Check the next ``users`` users and evict the idle ones."""
         ring, idle = self._ring, self._form.idle
         for _ in range(min(users, len(ring))):
             slot = self._hand % len(ring)
@@ -225,7 +225,8 @@ class SlidingWindow:
             self._neighbourhoods.sweep(now, users)
 
     def mend(self) -> None:
-        """Make the table whole again where a change was broken off half-way: the accounts are the truth."""
+        """Rebuild the ring from the accounts after an interrupted change."""
+        # The accounts are complete; the ring of names may lack one or have one too many.
         self._ring = list(self._accounts)
         self._reading = False
         if self._neighbourhoods is not None:
@@ -271,9 +272,9 @@ class SlidingWindow:
 
 
 def _refused(limit: UserLimit, said: Decision, units: int, missing: int) -> Decision:
-    """The refusal where ``missing`` units of the limit may not be used up.
+    """Build the rejection for a limit of which ``missing`` units may not be used up.
 
-    They were spent elsewhere before now, so a window on from now they are there again.
+    They were spent elsewhere before now, so they are available again one window from now.
     """
     wait_s = math.inf if units > limit.limit else min(said.retry_after_s, limit.window_s)
     left = max(0, int(said.remaining) - missing)

@@ -1,4 +1,4 @@
-"""A place in the waiting line."""
+"""Tickets of queued requests."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from autoglm_throttle.model import Decision, Demand
 
 
 class TicketState(IntEnum):
-    """Where a waiting request stands. A ticket changes its state once, except that a called one may leave."""
+    """State of a queued request. It changes once, except that a called ticket may be cancelled."""
 
     WAITING = 0
     CALLED = 1
     """It has a slot."""
     DROPPED = 2
-    """It waited for as long as waiting was of use to it."""
+    """It waited for its maximum wait."""
     LEFT = 3
-    """The waiter went away, from the line or with the slot it had been called to."""
+    """The waiter was cancelled, in the queue or with the slot it had been called to."""
 
 
 WAITING, CALLED, DROPPED, LEFT = TicketState
-"""Before Python 3.12 reading a member from its class costs as much as a look into a dictionary."""
+"""Module constants: before Python 3.12, reading an enum member costs as much as a dictionary lookup."""
 
 
 NO_LANE = -1
-"""Of a ticket that never stood in line."""
+"""Index of a ticket that was never queued."""
 
 
 class Ticket:
-    """One waiting request. All but the last six fields are written by the gate alone.
+    """One waiting request. All but the last six fields are written by the limiter alone.
 
     Args:
-        demand: what it asks for.
+        demand: its demand.
         arrived_s: monotonic seconds.
-        patience_s: seconds it waits at most, > 0.
-        lane: index of its line: 0 the lane of the guaranteed share, then high, mid, low.
+        max_wait_s: seconds it waits at most, > 0.
+        queue_index: index of its queue: 0 for the reserved share, then high, mid, low.
     """
 
     __slots__ = (
@@ -67,21 +67,21 @@ class Ticket:
         self.called_s: float | None = None
         """When it got its slot."""
         self.wake: Callable[[], None] | None = None
-        """Tells the waiter that the state has changed."""
+        """Callback that wakes the waiter after a change of state."""
         self.paid: Payer | None = None
-        """What has paid, for the refund."""
+        """Bucket that paid, for the refund."""
         self.metered: bool = False
-        """Whether the shared budget paid, too."""
+        """Whether the shared budget was charged, too."""
         self.decision: Decision | None = None
-        """What the user window said."""
+        """Decision of the user limit."""
         self.home: object = None
-        """Where it is given back: in a forked process that is not where it was given out."""
+        """`Settlement` that the ticket is returned to; after a fork the issuing one belongs to the parent."""
         self.question: Question | None = None
-        """What a shared store must be asked before it may begin."""
+        """Check of the shared store that must end before the request may begin."""
 
     @classmethod
     def entered(cls, demand: Demand, now: float) -> Ticket:
-        """One that has its slot, if it holds one, and never stood in line."""
+        """Make a ticket that has its slot, if it holds one, and was never queued."""
         ticket = cls(demand, now, 0.0, NO_LANE)
         ticket.state = CALLED
         ticket.called_s = now
@@ -89,12 +89,12 @@ class Ticket:
 
     @property
     def stood(self) -> bool:
-        """Whether it has stood in line."""
+        """Whether it was queued."""
         return self.lane != NO_LANE
 
     @property
     def deadline_s(self) -> float:
-        """The instant at which its patience is over."""
+        """The instant at which its maximum wait is over."""
         return self.arrived_s + self.patience_s
 
     def __repr__(self) -> str:

@@ -1,10 +1,10 @@
 """Token buckets, one for each priority.
 
 In any t seconds a bucket admits at most ``burst + rate * t`` units.
-A refused take changes nothing and names the exact instant from which it would have succeeded.
+A rejected take changes nothing and returns the exact instant from which it would have succeeded.
 
 No method of a bucket reads its tokens, calls, and then writes them: at any call the garbage collector may run
-and end a forgotten request, which gives tokens back.
+and settle a dropped request, which returns tokens.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from autoglm_throttle.limiting.rate_refusal import rate_refusal
 from autoglm_throttle.model import Borrow, Decision, Demand, Priority
 
 DONOR_KEEPS = 0.5
-"""Share of its burst that a lending bucket holds back for its own class."""
+"""Share of its burst that a lending bucket reserves for its own class."""
 
 
 class Payer(Protocol):
-    """What has paid for a request."""
+    """A bucket that was charged for a request."""
 
     def give_back(self, cost: float, now: float) -> None:
-        """Return tokens that were taken and not used."""
+        """Return unused tokens."""
         ...
 
 
 class TokenBucket:
-    """Tokens that refill at a rate which may be changed while it runs.
+    """Tokens that refill at a rate which may change at run time.
 
     Args:
         rate: nominal tokens per second, > 0.
-        burst: most tokens it holds, and what it starts with, > 0.
+        burst: most tokens it holds, and its initial tokens, > 0.
         now: monotonic seconds.
-        name: what refusals call it.
+        name: its name in rejections.
     """
 
     __slots__ = ("_stamp", "_tokens", "burst", "name", "nominal", "rate")
@@ -66,6 +66,7 @@ class TokenBucket:
             need, rate = cost + keep, self.rate
             if need > self.burst or not rate:
                 return math.inf
+            # From the stored stamp, so that each rejection before `ready` names the same instant.
             ready = self._stamp + (need - self._tokens) / rate
             if now < ready:
                 return until(ready, now)
@@ -74,7 +75,7 @@ class TokenBucket:
         return 0.0
 
     def give_back(self, cost: float, now: float) -> None:
-        """Return tokens that were taken and not used; the bucket never holds more than its burst."""
+        """Return unused tokens; the bucket never holds more than its burst."""
         tokens = self._tokens
         if now > self._stamp:
             tokens += (now - self._stamp) * self.rate
@@ -85,13 +86,13 @@ class TokenBucket:
     def rescale(self, factor: float, now: float) -> None:
         """Refill at ``nominal * factor`` from now on; stored tokens and burst stay.
 
-        A factor outside 0..1 counts as the nearer end, so that no mistake above drains or floods a bucket.
+        A factor outside 0..1 counts as the nearer end, so that no wrong factor drains or floods a bucket.
         """
         self.give_back(0.0, now)
         self.rate = self.nominal * min(1.0, max(0.0, factor))
 
     def refit(self, rate: float, burst: float, now: float) -> None:
-        """Another nominal rate and another size from now on; stored tokens stay, within the new burst."""
+        """Set another nominal rate and burst from now on; stored tokens stay, within the new burst."""
         self.give_back(0.0, now)
         self.nominal = self.rate = rate
         self.burst = burst
@@ -99,7 +100,7 @@ class TokenBucket:
             self._tokens = burst
 
     def tokens(self, now: float) -> float:
-        """Tokens it holds at ``now``; a clock that went back reads as standing still."""
+        """Return the tokens it holds at ``now``; a clock that went back counts as standing still."""
         if now <= self._stamp:
             return self._tokens
         tokens = self._tokens + (now - self._stamp) * self.rate
@@ -112,13 +113,13 @@ class TokenBucket:
 class PriorityBuckets:
     """One bucket for each priority, with optional borrowing between them.
 
-    Borrowing takes the whole cost from the first bucket, lowest priority first,
-    that keeps half of its burst, so the sum of what is admitted stays within the sum of bursts and rates.
+    Borrowing takes the whole cost from the first bucket, lowest priority first, that keeps half of its burst.
+    So the sum of admitted units stays within the sum of bursts and rates.
 
     Args:
         rates: nominal tokens per second for high, mid, low.
         burst_s: seconds of nominal rate that a full bucket holds; a bucket holds at least one token.
-        borrow: whose tokens a class may take when its own bucket is short.
+        borrow: the buckets from which a class may take tokens when its own is short.
         now: monotonic seconds.
     """
 
@@ -131,11 +132,11 @@ class PriorityBuckets:
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """Tokens per second in force, for high, mid, low."""
+        """Current tokens per second, for high, mid, low."""
         return tuple(bucket.rate for bucket in self.all)
 
     def take(self, demand: Demand, now: float) -> TokenBucket | Decision:
-        """Take the demand's cost; returns the bucket that paid, or the refusal."""
+        """Take the demand's cost; returns the bucket that paid, or the rejection."""
         bucket = self.all[demand.priority]
         wait = bucket.take(demand.cost, now)
         if not wait:

@@ -1,6 +1,6 @@
-"""What users and addresses have spent, kept in memory: checked and spent all or none.
+"""User limits in memory: units of users and addresses, tested and charged all or none.
 
-Which limits a demand is held to is said by `limit_sets`; each set counts for itself.
+`limit_sets` selects the limits of a demand; each set counts for itself.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from autoglm_throttle.limiting.sliding_window import SlidingWindow
 from autoglm_throttle.model import Decision, Demand
 
 Part = Sequence[int]
-"""Units that may be used up of each limit of a set, in their order."""
+"""Usable units of each limit of a set, in their order."""
 
 NEIGHBOURHOODS_SHARE = 0.1
-"""Neighbourhoods remembered for newcomers without room, as a share of ``max_users``."""
+"""Capacity for neighbourhoods of new users, as a share of ``max_users``."""
 
 
 class UserWindows:
     """All user limits of a service, kept in memory.
 
     Args:
-        sets: which limits a demand is held to.
-        max_users: most users remembered under each set of limits.
+        sets: selects the limits of a demand.
+        max_users: capacity of the user table under each set of limits.
     """
 
     def __init__(self, sets: LimitSets, max_users: int) -> None:
@@ -36,12 +36,12 @@ class UserWindows:
 
     @property
     def users(self) -> int:
-        """Users remembered now."""
+        """Users in the tables now."""
         return sum(len(window) for window in self._windows())
 
     @property
     def overflowed(self) -> int:
-        """Decisions taken on a shared account because a table was full of exhausted users."""
+        """Decisions made on a shared account because a table was full of exhausted users."""
         return sum(window.overflowed for window in self._windows())
 
     def hit(self, demand: Demand, now: float) -> Decision | None:
@@ -58,12 +58,12 @@ class UserWindows:
     def hit_within(
         self, demand: Demand, user: Part | None, address: Part | None, now: float
     ) -> Decision | None:
-        """As `hit`, where of the user's or the address's limits only a part may be used up here.
+        """Charge as `hit`, using only a part of the user's or the address's limits.
 
         Args:
-            demand: who wants what.
-            user: the part of the user's limits; None: all that they hold.
-            address: the part of the address's.
+            demand: the demand to charge.
+            user: the usable part of the user's limits; None: the full limits.
+            address: the usable part of the address's limits.
             now: monotonic seconds.
         """
         pair = self._choose(demand)
@@ -79,7 +79,7 @@ class UserWindows:
         return decision
 
     def give_back(self, demand: Demand, charged_at: float, now: float) -> bool:
-        """Take back, once, what `hit` charged for the demand at the instant ``charged_at``.
+        """Refund, once, the charge of `hit` for the demand at the instant ``charged_at``.
 
         Returns:
             Whether all of it was found; False, too, if no user limit applies.
@@ -94,20 +94,20 @@ class UserWindows:
         return given
 
     def sweep(self, now: float, users: int) -> None:
-        """Forget idle users among the next ``users`` of each table."""
+        """Evict idle users among the next ``users`` of each table."""
         for window in self._windows():
             window.sweep(now, users)
 
     def mend(self) -> None:
-        """Make every table whole again, as after a fork in the midst of a change."""
+        """Repair every table after a fork that interrupted a change."""
         for window in self._windows():
             window.mend()
 
     def resize(self, sets: LimitSets) -> None:
-        """Hold everybody to limits of other sizes from now on; all that has been counted stays.
+        """Apply limits of other sizes from now on; counted units stay.
 
         Args:
-            sets: those this was made with, each limit with at most as many units as there.
+            sets: those this was made with, each limit with at most as many units as before.
         """
         self._pairs = dict(zip(sets, self._pairs.values(), strict=True))
         for limit_set, pair in self._pairs.items():
@@ -134,10 +134,10 @@ def _hit_both(
     now: float,
     within: tuple[Part | None, Part | None] = (None, None),
 ) -> Decision:
-    """Charge a caller and its address, or neither; of two refusals the longer one counts.
+    """Charge a caller and its address, or neither; if both reject, the longer wait decides.
 
-    No room is made for a caller at an exhausted address:
-    a host that invents keys must not push others out of the table.
+    An exhausted address adds no caller to the table:
+    a host that invents keys must not evict other users.
     """
     users, addresses = pair.users, pair.addresses
     address_account = addresses.find(demand.address, units, now, demand.group)
@@ -156,7 +156,7 @@ def _hit_both(
 
 
 class _Pair:
-    """The windows of one set of limits: that of the users and the wider one of their addresses."""
+    """The windows of one set of limits: for the users, and the wider one for their addresses."""
 
     __slots__ = ("addresses", "users")
 

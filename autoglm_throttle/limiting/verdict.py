@@ -1,4 +1,4 @@
-"""What a single limit says, and which limit speaks for all of them."""
+"""Builds the decision of a single limit, and selects the deciding one of several."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import math
 from autoglm_throttle.model import Decision, Reason, UserLimit
 
 OK, USER, TOO_LARGE = Reason.OK, Reason.USER, Reason.TOO_LARGE
-"""Before Python 3.12 reading a member from its class costs as much as a look into a dictionary."""
+"""Module constants: before Python 3.12, reading an enum member costs as much as a dictionary lookup."""
 
 
 def refusal(limit: UserLimit, used: int, reset_s: float, wait_s: float) -> Decision:
-    """The word of a limit that has no room.
+    """Build the rejection for an exhausted limit.
 
     Args:
-        limit: which one.
+        limit: the exhausted limit.
         used: units that it counts now.
-        reset_s: seconds until the oldest of them leaves; 0 if it counts none.
-        wait_s: seconds until there is room; infinite if there never is, since more was asked than it holds.
+        reset_s: seconds until the oldest of them leaves; 0 if it counts no unit.
+        wait_s: seconds until the request fits; infinite if it exceeds the whole limit.
     """
     name, most, window_s = limit.name, limit.limit, limit.window_s
     left = most - used if used < most else 0
@@ -27,11 +27,11 @@ def refusal(limit: UserLimit, used: int, reset_s: float, wait_s: float) -> Decis
 
 
 def deciding(verdicts: list[Decision], units: int) -> Decision:
-    """Of several limits, the refusal with the longest wait or the admission with the least room.
+    """Select the rejection with the longest wait, or the admission with the least remaining share.
 
     Args:
-        verdicts: one for each limit, each as though all of them allowed; the chosen one is given the others.
-        units: what each that allows has counted as spent already.
+        decisions: one for each limit, each as though all of them allowed; the result carries the others.
+        units: units that each admission has counted as spent already.
     """
     if len(verdicts) == 1:
         return verdicts[0]
@@ -58,7 +58,7 @@ def _patience(verdict: Decision) -> float:
 
 
 def later(decision: Decision, seconds: float) -> Decision:
-    """What a user window said, as of so many seconds later."""
+    """Shift a user limit's decision by ``seconds`` that have passed since."""
     if decision.window_s:
         decision.reset_after_s = max(0.0, decision.reset_after_s - seconds)
         for other in decision.others:

@@ -1,1 +1,1 @@
-"""User limits that several processes share: a store, and what is done while it cannot be asked."""
+"""User limits and priority rates that several processes share through a store, with a local fallback."""

@@ -1,4 +1,4 @@
-"""Work in the background of whichever event loop runs."""
+"""Background work in the event loop that is running."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 THREAD: Final = "autoglm-throttle-store"
-"""Name of a thread that does what a loop has not lived to see done."""
+"""Name of a thread that repeats work which its event loop did not finish."""
 
 _running: set[asyncio.Task[None]] = set()
-"""A loop itself holds its tasks only weakly."""
+"""Strong references to tasks: a loop holds its tasks only weakly."""
 
 
 def loop_runs() -> bool:
@@ -27,7 +27,7 @@ def loop_runs() -> bool:
 
 
 def later(seconds: float, call: Callable[[], None]) -> bool:
-    """Call something in the running loop after a while; False where none runs. The loop may end before."""
+    """Call a function in the running loop after ``seconds``; False without one. The loop may end first."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
@@ -37,15 +37,15 @@ def later(seconds: float, call: Callable[[], None]) -> bool:
 
 
 def begin(work: Callable[[], Awaitable[T]], done: Callable[[T], None], *, insists: bool = False) -> bool:
-    """Begin work whose outcome is handed to ``done``, in the loop; False where no asyncio loop runs here.
+    """Start work in the running asyncio loop and hand its result to ``done``; False without a loop.
 
-    A loop that ends before takes the work with it, and ``done`` is never called.
+    If the loop ends before, the work is cancelled and ``done`` is never called.
 
     Args:
-        work: what to do.
-        done: called with its outcome, in the loop that did it.
-        insists: have the work done over again in a thread if the loop ends before. Where each request has a
-            loop of its own, none lives as long as anything in the background takes.
+        work: the work to do.
+        done: called with its result, in the loop that did it.
+        retry_in_thread: repeat the work in a thread if the loop ends before. Where each request has a
+            loop of its own, no loop lives long enough for background work.
     """
     try:
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""What makes entries into a call and its reply into answers, and what carries it."""
+"""Protocols of a batch: its entries, their codec, and the sender of its calls."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Words = tuple[list[str], list[str | int]]
 
 
 class Entry(Protocol):
-    """What travels: one question, or one word that needs no answer."""
+    """One check, or one refund that needs no answer."""
 
     @property
     def keys(self) -> list[str]:
-        """What it touches; counted against `BatchRules.batch_keys`."""
+        """Its keys; counted against `BatchRules.batch_keys`."""
         ...
 
     @property
     def tag(self) -> int:
-        """Entries of one call must have one tag where the server wants that (Cluster)."""
+        """Partition: entries of one call must have one tag where the server requires that (Cluster)."""
         ...
 
 
@@ -32,14 +32,14 @@ A = TypeVar("A")
 
 
 class Codec(Protocol[E, A]):
-    """Entries to calls and replies to answers."""
+    """Encodes entries into calls and decodes replies into answers."""
 
     def encode(self, entries: Sequence[E]) -> Words:
-        """One call for all entries."""
+        """Encode all entries into one call."""
         ...
 
     def decode(self, reply: object, entries: Sequence[E]) -> Sequence[A | Trouble]:
-        """One answer for each entry, in order; whatever for one that was only told.
+        """Return one answer for each entry, in order; a one-way entry gets any value.
 
         Raises:
             ValueError: the reply does not fit the entries.
@@ -47,22 +47,22 @@ class Codec(Protocol[E, A]):
         ...
 
     def undo(self, entry: E, answer: A) -> E | None:
-        """What takes back an answer that nobody heard; None if it changed nothing."""
+        """Return the entry that refunds an answer without a receiver; None if it changed nothing."""
         ...
 
 
 class Sender(Protocol):
-    """Carries calls; it never raises but for a cancellation."""
+    """Sends calls; it never raises but for a cancellation."""
 
     def __call__(self, calls: Sequence[Words], wanted: Callable[[], bool]) -> Awaitable[Sequence[object]]:
         """Send all calls at once.
 
         Args:
             calls: each with keys of one tag.
-            wanted: whether they may still be sent, to be asked whenever something had to be waited for: what
-                was decided without the store meanwhile must not be spent in it, too.
+            wanted: whether they may still be sent; called again after every wait. A request that was
+                decided without the store in the meantime must not be charged in the store, too.
 
         Returns:
-            For each call its reply, or a `Trouble`; `Trouble.TIMEOUT` if it was not wanted any more.
+            For each call its reply, or a `StoreErrorKind`; `StoreErrorKind.TIMEOUT` if it is not wanted.
         """
         ...

@@ -1,4 +1,4 @@
-"""Sizes and times of the calls that carry decisions."""
+"""Sizes and times of the batched store calls."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ class BatchRules:
     """Sizes and times of a batch.
 
     Raises:
-        ValueError: one of them is below 1, or the deadline is not above 0.
+        ValueError: a size is below 1, or the deadline is not above 0.
     """
 
     deadline_s: float = 0.05
-    """Seconds from asking to an answer, one way or the other; the p99 at 5000 decisions/s is 8 ms."""
+    """Deadline of an answer in seconds, with or without the store; the p99 at 5000 decisions/s is 8 ms."""
     in_flight: int = 2
-    """Calls at a time: 1, 2 and 4 are equal on loopback, two hide a network's way."""
+    """Calls at a time: 1, 2 and 4 are equal on loopback; two hide a network's latency."""
     batch_keys: int = 128
     """Keys in one call: about 0.6 ms of one core of the server."""
     queue: int = 4096

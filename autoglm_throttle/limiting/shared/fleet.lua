@@ -1,21 +1,21 @@
--- Who of a fleet is alive, and the priority buckets that it draws its leases from. One call does both.
+-- Heartbeat of a fleet's member, and leases from the fleet's priority buckets. One call does both.
 --
--- KEYS  1  members: sorted set, member -> microsecond of this server's clock at which it counts as gone
+-- KEYS  1  members: sorted set, member -> microsecond of this server's clock at which it counts as dead
 --       2  buckets: hash, number of the priority -> "<micro-tokens> <microsecond>"
 --       Both carry one tag in braces, so a cluster keeps them together.
 -- ARGV  1  member
---       2  microseconds for which it lives without another call; 0: it leaves
+--       2  microseconds for which it counts as alive without another call; 0: it leaves the fleet
 --       then for each priority, all in micro-tokens:
 --          rate (per second), burst, want, need, back
 -- Reply    clock in microseconds, number of members, then for each priority: grant, left
 --
--- rate counts for the time since the last call of anybody: callers with different rates average out.
--- back is what a lease has not used; below 0: what its owner has spent without asking, while it could not.
--- need is what the first in line is short of: without it a grant helps nobody, so it is all or nothing.
--- Beyond it nobody gets more than half of what is there, in whole tokens: the rest is for the others.
+-- rate counts for the time since the last call of any member: members with different rates average out.
+-- back is the unused part of a lease; below 0: tokens spent while the store was unavailable.
+-- need is the shortfall of the first waiter: a smaller grant is useless, so it is all or nothing.
+-- Beyond it a member gets at most half of the tokens, in whole tokens: the rest is for the others.
 --
--- A bucket that is not there is full. Its key outlives the time it takes to fill.
--- A clock that steps back stops the refill for that call and nothing else.
+-- A missing bucket is full. Its key outlives the time it takes to fill.
+-- A clock that steps back stops the refill for that call only.
 local time = redis.call('TIME')
 local clock = tonumber(time[1]) * 1000000 + tonumber(time[2])
 
@@ -27,7 +27,7 @@ local lives = tonumber(ARGV[2])
 redis.call('ZADD', KEYS[1], text(clock + lives), ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', text(clock))
 if lives > 0 then
-  -- Written by a clock that was far ahead: nobody living is away so long, and the dead must not stay.
+  -- Written by a clock that was far ahead: no live member expires so late, and dead ones must not stay.
   redis.call('ZREMRANGEBYSCORE', KEYS[1], '(' .. text(clock + 4 * lives), '+inf')
   redis.call('PEXPIRE', KEYS[1], text(math.ceil(lives / 250)))
 end

@@ -1,7 +1,7 @@
-"""What each user had left when the store last answered.
+"""Units left of each user at the store's last answer.
 
-With it a process that loses the store does not hand out fresh windows: whoever had used up most of a limit
-begins with its share of the rest.
+A process that loses the store therefore does not start with fresh windows: a user that had used up most of a
+limit begins with its share of the rest.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ SIZE = 100_000
 class LastSeen:
     """The newest answers, by user.
 
-    They are kept in two halves. When the young one is full it becomes the old one, and what was old is
-    forgotten: so the last ``size / 2`` users are always remembered, at most ``size``, and a note is one
-    write into a dictionary. A list in the order of use would cost half as much memory again.
+    They are stored in two halves. When the young half is full it replaces the old one.
+    So the last ``size / 2`` users are always present, at most ``size``, and a record is one dictionary write.
 
     Args:
-        size: most users remembered, of all kinds together; >= 2.
+        size: most users stored, of all kinds together; >= 2.
     """
 
     __slots__ = ("_half", "_old", "_young")
@@ -37,35 +36,36 @@ class LastSeen:
         return f"LastSeen({len(self)} users)"
 
     def note(self, kind: str, user: str, remaining: tuple[int, ...], now: float) -> None:
-        """Remember an answer.
+        """Store an answer.
 
         Args:
             kind: name of the set of limits.
-            user: identity text. All are equally long, so that joined to a kind they stay apart.
+            user: identity text. All are equally long, so that a user and a kind join without ambiguity.
             remaining: units left of each limit.
             now: monotonic seconds.
         """
         young = self._young
         young[user + kind] = (now, *remaining)
+        # Two halves instead of an order of use: a list of uses would cost half as much memory again.
         if len(young) >= self._half:
             self._old, self._young = young, {}
 
     def seed(
         self, kind: str, user: str, limits: tuple[UserLimit, ...], processes: int, now: float
     ) -> tuple[int, ...] | None:
-        """What one of several processes may let a user begin with: its part of what was left, rounded down.
+        """Return the units that one of several processes may give a user: its part of the rest, rounded down.
 
-        A limit whose window has passed since then is whole again: there it is the fair share.
+        A limit with a window that has passed since then is whole again: its part is the fair share.
 
         Args:
-            kind: as for `note`.
-            user: as for `note`.
+            kind: as for `record`.
+            user: as for `record`.
             limits: in the order of ``remaining``.
             processes: >= 1.
             now: monotonic seconds.
 
         Returns:
-            Units for each limit; None if the user was not seen within any of the windows.
+            Units for each limit; None if the user was not recorded within any of the windows.
         """
         key = user + kind
         seen = self._young.get(key) or self._old.get(key)

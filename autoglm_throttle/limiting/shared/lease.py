@@ -1,10 +1,10 @@
-"""One priority's part of a fleet's tokens: drawn ahead by what is asked of this process, then spent freely.
+"""One priority's part of a fleet's tokens, leased in advance by local demand.
 
-Tokens are drawn before they are spent, so in any t seconds a fleet admits at most
-``burst + rate * t`` and what was leased and unspent at the start.
+Tokens are leased before they are spent. So in any t seconds a fleet admits at most
+``burst + rate * t`` and the leased tokens that were unspent at the start.
 
 As in a bucket, no method reads the pool, calls, and then writes it: at any call the garbage collector may run
-and end a forgotten request, which gives tokens back.
+and settle a dropped request, which returns tokens.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ from autoglm_throttle.limiting.token_bucket import TokenBucket
 
 TICK_S: Final = 0.1
 WEIGHT: Final = 0.3
-"""Demand is the mean of the arrivals in ticks of 0.1 s, each new one with this weight: by simulation."""
+"""Weight of each new tick of 0.1 s in the mean demand: by simulation."""
 
 AHEAD: Final = 0.5
-"""Share of the lease time for which tokens are drawn ahead: a killed process takes no more with it."""
+"""Share of the lease time for which tokens are prefetched: a killed process loses no more."""
 
 AHEAD_BURST: Final = 0.1
-"""And of the time in which the bucket fills: what lies in pools comes on top of a full bucket."""
+"""Limit of the prefetch as a share of the bucket's fill time: pools come on top of a full bucket."""
 
 COLD: Final = 8.0
-"""Tokens asked for in one tick before they say more than the mean does: fewer are chance."""
+"""Cost in one tick above which arrivals outweigh the mean: fewer are chance."""
 
 REFILL_AT: Final = 0.25
-"""Share of what was wanted last below which more is drawn in the background."""
+"""Share of the last prefetch below which more is leased in the background."""
 
 PAUSE_S: Final = 0.012
-"""After a grant that fell short nobody asks before this: less than 100 calls a second above the limit."""
+"""Pause after a grant that fell short: less than 100 calls a second above the limit."""
 
 MICRO: Final = 1_000_000
 """Micro-tokens in a token, the unit of the store: its arithmetic is on whole numbers."""
 
 
 class Ask(NamedTuple):
-    """What one priority asks of the store, in micro-tokens; the order is that of the script."""
+    """Request of one priority to the store, in micro-tokens; the order is that of the script."""
 
     rate: int
-    """Per second, for the time since the last call of anybody."""
+    """Per second, for the time since the last call of any process."""
     burst: int
     want: int
     need: int
-    """What the first in line is short of."""
+    """Shortfall of the first waiter."""
     back: int
-    """Leased and not used; below 0: spent without asking."""
+    """Leased and unused; below 0: spent without a lease."""
 
 
 class Lease:
@@ -60,8 +60,8 @@ class Lease:
         rate: nominal tokens per second of the whole fleet, > 0.
         burst: most tokens that the fleet's bucket holds, > 0.
         now: monotonic seconds.
-        name: what refusals call it.
-        lease_s: seconds after which unspent tokens go back.
+        name: its name in rejections.
+        lease_s: seconds after which unspent tokens are returned.
     """
 
     __slots__ = (
@@ -103,23 +103,23 @@ class Lease:
         return f"Lease({self.name}, {self._pool:g} {where}, {self.rate:g}/s)"
 
     def forget(self, now: float) -> None:
-        """Begin anew with nothing: what a parent process has leased is the parent's."""
+        """Reset to an empty lease: after a fork, the leased tokens belong to the parent."""
         self._pool = 0.0
         self._grants: deque[tuple[float, float]] = deque()
-        """When each grant must be spent, and its size."""
+        """Expiry and size of each grant."""
         self._waiting: dict[object, float] = {}
         self._demand = self._arrived = 0.0
         self._tick_ends_s = now + TICK_S
         self._refill_at = 0.0
         self._asked = 0.0
         self._told_s = -math.inf
-        """When the store spoke last; then what it had left, and whether it fell short of what was asked."""
+        """Time of the store's last answer; then its remaining tokens, and whether it fell short."""
         self._left = math.inf
         self._short = False
         self._refused = 0.0
-        """Cost of the first one refused since then."""
+        """Cost of the first rejection since then."""
         self._local: TokenBucket | None = None
-        """What is spent from while the store cannot be asked, and how much was."""
+        """Local bucket while the store is unavailable; then the tokens spent from it."""
         self._owes = 0.0
         self._owes_said = 0.0
 
@@ -140,11 +140,11 @@ class Lease:
         if not wait:
             self._owes += cost
         elif math.isinf(wait) and self.rate:
-            return 1.0  # more than this process's part ever holds: the store may be back by then
+            return 1.0  # exceeds this process's burst: the store may be back by then
         return wait
 
-    def give_back(self, cost: float, now: float) -> None:  # noqa: ARG002 - the face of a bucket
-        """Return tokens that were taken and not used; what nobody takes then goes back to the fleet."""
+    def give_back(self, cost: float, now: float) -> None:  # noqa: ARG002 - a bucket's interface
+        """Return unused tokens; if they stay unused they go back to the fleet."""
         self._pool += cost
 
     def rescale(self, factor: float, now: float) -> None:
@@ -154,40 +154,40 @@ class Lease:
             self._local.rescale(factor, now)
 
     def tokens(self, now: float) -> float:
-        """Tokens that this process can spend without asking."""
+        """Return the tokens that this process can spend without a call."""
         return self._pool + (0.0 if self._local is None else self._local.tokens(now))
 
     def settled(self, cost: float, now: float) -> bool:
-        """Whether `take` says now what the store would say: from the pool, or as it is known to be short."""
+        """Whether `take` gives the store's answer now: from the pool, or because a shortage is known."""
         return self._pool >= cost or cost > self.burst or self._local is not None or now < self._ready_s(cost)
 
     def wait(self, token: object, cost: float) -> None:
-        """Somebody waits for the store's next answer."""
+        """Register a waiter for the store's next answer."""
         self._waiting[token] = cost
 
     def leave(self, token: object) -> None:
-        """Nobody waits under this token any more. Idempotent."""
+        """Remove a waiter. Idempotent."""
         self._waiting.pop(token, None)
 
     @property
     def waiting(self) -> Collection[object]:
-        """The tokens of those who wait, the first in line first."""
+        """The waiters in order of arrival."""
         return self._waiting.keys()
 
     def low(self, now: float) -> bool:
-        """Whether the store should be asked for more in the background."""
+        """Whether more tokens should be leased in the background."""
         return self._runs_out() and now >= max(self._ready_s(1.0), self._told_s + PAUSE_S)
 
     def calls(self, now: float) -> bool:
-        """Whether there is a reason to ask the store now."""
+        """Whether there is a reason to call the store now."""
         return bool(self._waiting) or self.low(now) or now >= self.due_s()
 
     def due_s(self) -> float:
-        """When unspent tokens must go back; never, if there are none."""
+        """Return the time at which unspent tokens must be returned; infinite without any."""
         return self._grants[0][0] if self._grants and self._pool > 0.0 else math.inf
 
     def ask(self, now: float) -> Ask:
-        """What to ask of the store now. What goes back has left the pool when this returns."""
+        """Build the request to the store; returned tokens have left the pool then."""
         if now >= self._tick_ends_s:
             self._tick(now)
         rate, burst = math.floor(self.rate * MICRO), math.floor(self.burst * MICRO)
@@ -196,6 +196,7 @@ class Lease:
         owes = _up(self._owes_said)
         if self._local is not None:
             return Ask(rate, burst, 0, 0, -owes)
+        # Out of the pool before the call: a request during the call must not spend returned tokens.
         back = self._unspent(now)
         self._pool -= back / MICRO
         want, need = self._short_of()
@@ -203,14 +204,14 @@ class Lease:
         return Ask(rate, burst, want, need, back - owes)
 
     def ask_nothing(self) -> Ask:
-        """All that is left goes back, and nothing is wanted."""
+        """Build the last request: return all tokens, want none."""
         pool = self._pool
         self._pool -= pool
         self._grants.clear()
         return Ask(math.floor(self.rate * MICRO), math.floor(self.burst * MICRO), 0, 0, _micro(pool))
 
     def granted(self, grant: int, left: int, now: float) -> None:
-        """The store's answer to the last `ask`, in micro-tokens: all who wait have it."""
+        """Apply the store's answer to the last `request`, in micro-tokens, and release all waiters."""
         tokens = grant / MICRO
         self._pool += tokens
         if grant:
@@ -224,14 +225,14 @@ class Lease:
 
     @property
     def in_force(self) -> float:
-        """Tokens per second: of the whole fleet, or while the store cannot be asked of this process."""
+        """Tokens per second: of the whole fleet, or of this process while the store is unavailable."""
         return self.rate if self._local is None else self._local.rate
 
     def alone(self, processes: int, now: float) -> None:
-        """The store cannot be asked: from now on a part of the rate, and of what the store holds.
+        """Switch to a local part of the rate, and of the tokens in the store.
 
-        That is what it had left when it spoke last, and what it has gained since. If it never spoke, the
-        first request is let in and nothing more: how many others there are is not known.
+        These are the tokens of its last answer, plus the refill since then. Without any answer the
+        first request is admitted and no other: the number of processes is unknown.
         """
         burst = max(1.0, self.burst / processes)
         holds = 1.0
@@ -242,7 +243,7 @@ class Lease:
         self._local.rescale(self.rate / self.nominal, now)
 
     def _debt(self, now: float) -> float:
-        """What the store must take off: what was spent without it and would not have come back by now."""
+        """Return the tokens to deduct in the store: spent without it and not refilled by now."""
         local = self._local
         return self._owes if local is None else min(self._owes, local.burst - local.tokens(now))
 
@@ -255,11 +256,11 @@ class Lease:
         self._tick_ends_s = now + TICK_S if ended > 1 else self._tick_ends_s + TICK_S
 
     def _ahead(self) -> float:
-        """Tokens that will be spent in the time for which they are drawn ahead."""
+        """Return the expected demand during the prefetch time."""
         return self._ahead_s * self._demand
 
     def _ready_s(self, cost: float) -> float:
-        """From when the store may have what ``cost`` is short of, as far as it has told."""
+        """Return the time from which the store may cover ``cost``, by its last answer."""
         short_of = cost - self._pool - self._left
         if short_of <= 0.0:
             fits = self._told_s
@@ -273,16 +274,12 @@ class Lease:
         return self._pool <= self._refill_at and self._ahead() >= 1.0
 
     def _short_of(self) -> tuple[int, int]:
-        """What to want and what to need, in micro-tokens.
-
-        One call asks for all priorities, also for those that would have had to pause: else each of them would
-        call in its own rhythm.
-        """
+        """Return the wanted and the needed tokens, in micro-tokens."""
         waiting = math.fsum(self._waiting.values())
         first = next(iter(self._waiting.values()), self._refused)
         if not first and not self._runs_out():
             return 0, 0
-        # At a cold start no mean says what is to come; what came in this tick doubles from call to call.
+        # At a cold start there is no mean yet: arrivals of this tick count, and double from call to call.
         ahead = max(self._ahead(), first, waiting + max(0.0, self._arrived - COLD))
         self._refill_at = REFILL_AT * ahead
         need = max(0.0, first - self._pool)
@@ -290,7 +287,7 @@ class Lease:
         return _up(want), _up(need)
 
     def _unspent(self, now: float) -> int:
-        """What was leased a lease time ago, or was given back, and is there still: the oldest goes first."""
+        """Return the unspent tokens of expired grants and refunds; the oldest grants are spent first."""
         grants = self._grants
         while grants and grants[0][0] <= now:
             grants.popleft()

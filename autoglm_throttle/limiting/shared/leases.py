@@ -1,7 +1,7 @@
-"""The priority rates of a fleet: what this process has leased of them, and when to ask for more.
+"""The priority rates of a fleet: tokens leased by this process, and the next request for more.
 
-It has the face of ``PriorityBuckets``. It is touched under the throttle's lock, asks nobody by itself,
-and says through `wants` what is to be asked.
+It has the interface of ``PriorityBuckets``. It is used under the throttle's lock and makes no calls:
+`next_request` returns the figures of the next call.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from autoglm_throttle.limiting.shared.lease import Lease
 from autoglm_throttle.model import Decision, Demand, Priority
 
 DEADLINE_S: Final = 0.05
-"""An answer that takes longer than this is not waited for: the store counts as away."""
+"""Longest wait for an answer: after it the store counts as unavailable."""
 
 TIMER_S: Final = 0.001
-"""By so much a timer may fire too early."""
+"""Seconds by which a timer may fire too early."""
 
 MOST_MEMBERS: Final = 10_000
-"""A member count is held to 1..this: no mistake in a store may cut the rates to nothing."""
+"""A member count is clamped to 1..this: no mistake in a store may reduce the rates to nothing."""
 
 _HEAD: Final = 2
 _EACH: Final = 2
@@ -32,20 +32,20 @@ def _nobody() -> None:
     return None
 
 
-def _unlinked(now: float) -> None:  # noqa: ARG001 - the face of a listener
+def _unlinked(now: float) -> None:  # noqa: ARG001 - a listener's interface
     return None
 
 
 class Leases:
-    """What one process may spend of a fleet's tokens, one `Lease` for each priority.
+    """Tokens of a fleet that one process may spend, one `TokenLease` for each priority.
 
     Args:
         rates: nominal tokens per second of the whole fleet, for high, mid, low.
         burst_s: seconds of nominal rate that a full bucket holds; it holds at least one token.
         now: monotonic seconds.
-        workers: processes of the fleet where that is known, for times when the store cannot be asked;
-            1: the members it has counted last.
-        lease_s: seconds after which unspent tokens go back.
+        workers: processes of the fleet if known, for times when the store is unavailable;
+            1: the last member count of the store.
+        lease_s: seconds after which unspent tokens are returned.
     """
 
     def __init__(
@@ -58,16 +58,16 @@ class Leases:
         self.members: int = 1
         """Living processes, counted by the store; 1 before its first answer."""
         self.away_since_s: float | None = None
-        """Since when the store cannot be asked; None: it can."""
+        """Start of the store's outage; None: it is available."""
         self.wake: Callable[[], None] = _nobody
-        """Called under the lock when there is something to ask; must not block."""
+        """Called under the lock when a request is pending; must not block."""
         self.lost: Callable[[float], None] = _unlinked
-        """Told, under the lock, when the store is away: whoever else asks it need not find out."""
+        """Called under the lock when the store is lost, for other users of the same store."""
         self._workers = workers
         self._woken = False
         self._asking = False
         self._silent_s: float | None = None
-        """Since when an answer is being waited for: by a call, or by somebody for whom none is made yet."""
+        """Start of the wait for an answer: of a call, or of a waiter without a call."""
 
     def __repr__(self) -> str:
         state = "leased" if self.away_since_s is None else "alone"
@@ -76,16 +76,16 @@ class Leases:
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """Tokens per second in force: of the whole fleet, or this process's part while the store is away."""
+        """Current tokens per second: of the fleet, or of this process while the store is unavailable."""
         return tuple(lease.in_force for lease in self.all)
 
     @property
     def processes(self) -> int:
-        """Among how many the rates are divided while the store cannot be asked."""
+        """Number of processes that divide the rates while the store is unavailable."""
         return self._workers if self._workers > 1 else self.members
 
     def take(self, demand: Demand, now: float) -> Lease | Decision:
-        """Take the demand's cost; returns the lease that paid, or the refusal."""
+        """Take the demand's cost; returns the lease that paid, or the rejection."""
         lease = self.all[demand.priority]
         wait = lease.take(demand.cost, now)
         if not self._woken and self.away_since_s is None and lease.low(now):
@@ -99,24 +99,24 @@ class Leases:
             lease.rescale(ceiling, now)
 
     def covers(self, demand: Demand, now: float) -> bool:
-        """Whether `take` can say the truth now; else the store must be asked first.
+        """Whether `take` can decide now without a call to the store.
 
-        True if the lease holds enough, if it is known that the store does not, and without a store. One that
-        is silent for longer than the deadline counts as away from here on.
+        True if the lease holds enough, if the store is known to be short, and without a store. A store
+        without an answer for longer than the deadline counts as unavailable from here on.
         """
         lease = self.all[demand.priority]
         if lease.settled(demand.cost, now):
             return True
         if self._silent_s is not None and now >= self._silent_s + DEADLINE_S:
-            self._unheard(now)
+            self._unheard(now)  # the thread's call may hang: requests must not wait for it again
             return True
         return False
 
     def wait(self, token: object, demand: Demand, now: float) -> float:
-        """Somebody waits for the store's next answer, under a token of their own.
+        """Register a waiter for the store's next answer.
 
         Returns:
-            Seconds after which `covers` should be asked again, whether or not there was an answer.
+            Seconds after which `is_decidable` should be called again, with or without an answer.
         """
         if self._silent_s is None:
             self._silent_s = now
@@ -127,9 +127,9 @@ class Leases:
         return until(self._silent_s + DEADLINE_S, now)
 
     def leave(self, token: object, demand: Demand, now: float) -> None:
-        """Nobody waits under this token any more. Idempotent.
+        """Remove a waiter. Idempotent.
 
-        Who leaves because nothing was heard for the deadline has found out that the store is away.
+        A waiter that leaves after the deadline without an answer reports the store as lost.
         """
         self.all[demand.priority].leave(token)
         if self._silent_s is None:
@@ -141,20 +141,20 @@ class Leases:
 
     @property
     def waiting(self) -> list[object]:
-        """The tokens of all who wait for an answer that has not come."""
+        """All waiters without an answer."""
         return [token for lease in self.all for token in lease.waiting]
 
     def due_s(self) -> float:
-        """When `wants` has something to say even if nobody asks: unspent tokens go back."""
+        """Return the time of the next request even without waiters: unspent tokens are returned then."""
         return math.inf if self.away_since_s is not None else min(lease.due_s() for lease in self.all)
 
     def wants(self, now: float, *, beat: bool) -> list[int] | None:
-        """The figures of the next call, five for each priority; None if there is nothing to ask.
+        """Return the figures of the next call, five for each priority; None if no call is due.
 
         Args:
             now: monotonic seconds.
-            beat: a sign of life is due, so the call is made in any case; while the store is away it is
-                the only one that is made.
+            beat: a heartbeat is due, so the call is made in any case; while the store is unavailable it is
+                the only call.
         """
         self._woken = False
         if not beat and (self.away_since_s is not None or not any(lease.calls(now) for lease in self.all)):
@@ -168,14 +168,14 @@ class Leases:
         return [figure for ask in asks for figure in ask]
 
     def farewell(self) -> list[int]:
-        """The figures of the last call: all that is unspent goes back."""
+        """Return the figures of the last call: all unspent tokens are returned."""
         return [figure for lease in self.all for figure in lease.ask_nothing()]
 
     def granted(self, reply: Sequence[int], now: float) -> None:
-        """Take in the store's answer: its clock, the members, then grant and left for each priority.
+        """Apply the store's answer: its clock, the members, then grant and remaining tokens by priority.
 
-        Nobody waits any more then. Who finds that it was too little for them waits anew: an event loop that
-        stands still between the answer and its reader says nothing about the store.
+        All waiters are released. A waiter with too few tokens registers again: a stall of the event loop
+        between the answer and its reader is no failure of the store.
 
         Raises:
             ValueError: the reply has another shape; nothing has changed then.
@@ -192,7 +192,7 @@ class Leases:
         self._silent_s = None
 
     def away(self, now: float) -> None:
-        """The store cannot be asked: each process runs its part of the rates, until `granted`. Idempotent."""
+        """Mark the store as lost: each process uses its part of the rates until `apply_reply`. Idempotent."""
         self._asking = False
         self._silent_s = None
         if self.away_since_s is None:
@@ -202,17 +202,17 @@ class Leases:
             self.lost(now)
 
     def suspect(self, now: float) -> None:
-        """Somebody else has found the store silent: nobody waits for it until a call has told. Idempotent."""
+        """Mark the store as lost after another user's timeout, until a call succeeds. Idempotent."""
         if self.away_since_s is None:
             self._unheard(now)
 
     def _unheard(self, now: float) -> None:
-        """Somebody has waited in vain. Whoever calls the store is told: no request has a call made now."""
+        """Mark the store as lost after a waiter's timeout, and wake the thread that calls it."""
         self.away(now)
         self.wake()
 
     def forget(self, now: float) -> None:
-        """Begin anew with nothing, in a forked process."""
+        """Reset to empty leases in a forked process."""
         self.away_since_s = self._silent_s = None
         self._asking = self._woken = False
         for lease in self.all:

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     Work = asyncio.Task[Answer | Trouble]
 
 CLOSE_S: Final = 1.0
-"""For a farewell; a server that hangs would keep the loop from its end."""
+"""Longest close; a server that hangs would delay the end of the loop."""
 
 
 class LoopStorage:
-    """What a `LimitsWindow` holds for one loop. Touched in that loop only.
+    """The storage of a `LimitsWindow` in one loop. Used in that loop only.
 
     Args:
         loop: the loop.
@@ -51,28 +51,28 @@ class LoopStorage:
         return self._counting
 
     def another(self) -> Counting:
-        """A storage with a connection of its own; the one in use where there is nothing to connect to."""
+        """Return a storage with a new connection; the current one if it needs no connection."""
         kept = self.counting()
         return self._make() if _connects(kept) else kept
 
     def take(self, fresh: Counting) -> None:
-        """Use this one from now on."""
+        """Use this storage from now on."""
         old, self._counting = self._counting, fresh
         if old is not None and old is not fresh:
             self.end(old)
         if self._closer is None:
             self._closer = self._closing()
-            with contextlib.suppress(StopIteration):  # so far as its yield: from now on the loop knows it
+            with contextlib.suppress(StopIteration):  # run to its yield: the loop registers it
                 self._closer.__anext__().send(None)
 
     def drop(self) -> None:
-        """Let go of the connections; what has none, such as a storage in memory, stays."""
+        """Close the connections; a storage without any, such as one in memory, stays."""
         if self._counting is not None and _connects(self._counting):
             self.end(self._counting)
             self._counting = None
 
     def end(self, counting: Counting) -> None:
-        """Close a storage, unless it is in use and has nothing to close."""
+        """Close a storage, unless it has no connection."""
         if not _connects(counting):
             return
         self._calls += counting.calls
@@ -81,25 +81,25 @@ class LoopStorage:
         ending.add_done_callback(self._ended)
 
     def _ended(self, ending: asyncio.Task[None]) -> None:
-        if not ending.cancelled():  # else the loop ends, which cancels its tasks, and then its generators
+        if not ending.cancelled():  # else the loop ends: it cancels tasks, then closes generators
             del self._endings[ending]
 
     def begin(self, work: Coroutine[None, None, Answer | Trouble]) -> Work:
-        """Begin a decision."""
+        """Start a decision."""
         task = self.loop.create_task(work)
         self._works.add(task)
         task.add_done_callback(self._works.discard)
         return task
 
     async def in_time(self, work: Work, due_s: float) -> bool:
-        """Wait for a decision; False once its time is over, unless it was the loop that had stood still."""
+        """Wait for a decision; False after its deadline, unless the loop itself had stalled."""
         await asyncio.wait((work,), timeout=due_s - self.loop.time())
         if not work.done() and self.loop.time() > due_s + STALL_S:
             await asyncio.wait((work,), timeout=GRACE_S)
         return work.done()
 
     def leave(self, work: Work, due_s: float) -> None:
-        """Let a decision nobody waits for end by itself, until its time is over."""
+        """Let a decision without a waiter end by itself, until its deadline."""
         self.loop.call_at(due_s, work.cancel)
 
         def ended(task: Work) -> None:
@@ -109,7 +109,7 @@ class LoopStorage:
         work.add_done_callback(ended)
 
     def is_news(self, answer: Answer | Trouble, asked_s: float) -> bool:
-        """Whether it tells of the storage; what fails along with what was told already does not."""
+        """Whether the result is new information about the storage; errors that failed together count once."""
         if not isinstance(answer, Trouble):
             return True
         if asked_s < self._failed_s:
@@ -118,12 +118,12 @@ class LoopStorage:
         return True
 
     def health(self) -> Health:
-        """The counters of this loop."""
+        """Return the counters of this loop."""
         now = self._counting.calls if self._counting is not None else 0
         return Health(self._calls + now, self.asked, self._late, len(self._works))
 
     async def _closing(self) -> AsyncGenerator[None]:
-        """Closes what is still open when the loop ends its generators."""
+        """Close open storages when the loop ends its generators."""
         try:
             yield
         finally:

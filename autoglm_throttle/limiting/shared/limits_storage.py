@@ -1,7 +1,7 @@
-"""A storage of the ``limits`` package: how it is made, asked, closed, and what its errors mean.
+"""A storage of the ``limits`` package: opening, queries, closing, and the meaning of its errors.
 
-It is asked below the strategies of `limits`, by the two interfaces that these use themselves. So one question
-brings all numbers, and a key holds no limit: one that is changed goes on with the units already counted.
+It is used below the strategies of `limits`, by the two interfaces that these use themselves. So one query
+returns all numbers. A key holds no limit: after a change of the limit the counted units stay.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ US: Final = 1_000_000
 """Microseconds in a second."""
 
 EDGE_US: Final = 1
-"""Added to each wait: at the very instant the storages still count a unit."""
+"""Added to each wait: at the exact instant the storages still count a unit."""
 
 
 class View(Protocol):
-    """What a storage counts for one user under one limit, at one moment."""
+    """Units that a storage counts for one user under one limit, at one moment."""
 
     @property
     def used(self) -> int:
@@ -37,11 +37,11 @@ class View(Protocol):
         ...
 
     def wait_us(self, units: int) -> int:
-        """Until so many units have left; 0: now."""
+        """Return the wait until ``units`` have left; 0: now."""
         ...
 
     def after(self, units: int) -> View:
-        """With so many units spent now."""
+        """Return the view with ``units`` spent now."""
         ...
 
 
@@ -50,20 +50,20 @@ class Counting(Protocol):
 
     storage: object
     calls: int
-    """Questions that were put to the storage."""
+    """Queries sent to the storage."""
 
     async def look(self, key: str, limit: UserLimit) -> View:
-        """What it counts now; spends nothing."""
+        """Return the current count; spends nothing."""
         ...
 
     async def hit(self, key: str, limit: UserLimit, units: int) -> bool:
-        """Spend, if there is room."""
+        """Spend, if the limit allows."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LogView:
-    """Of a log of all units in the window only the number and the oldest are told."""
+    """View of a log of all units in the window: only their number and the oldest are known."""
 
     window_s: int
     now_s: float
@@ -71,20 +71,20 @@ class LogView:
     used: int
 
     def wait_us(self, units: int) -> int:
-        """Until the oldest leaves: for several units, the earliest instant at which they could have left."""
+        """Return the wait until the oldest unit leaves: for several units, a lower bound."""
         if units <= 0 or not self.used:
             return 0
         return max(0, math.ceil((self.oldest_s + self.window_s - self.now_s) * US)) + EDGE_US
 
     def after(self, units: int) -> LogView:
-        """With units spent now."""
+        """Return the view with ``units`` spent now."""
         oldest_s = self.oldest_s if self.used else self.now_s
         return LogView(self.window_s, self.now_s, oldest_s, self.used + units)
 
 
 @dataclass(frozen=True, slots=True)
 class CounterView:
-    """Two fixed windows; of the one before, the share counts that lies within the last ``window_s``."""
+    """Two fixed windows; of the previous one, the share within the last ``window_s`` counts."""
 
     window_s: int
     rest_s: float
@@ -98,10 +98,9 @@ class CounterView:
         return math.floor(self.before * self.rest_s / self.window_s + self.present)
 
     def wait_us(self, units: int) -> int:
-        """Until the count has fallen by so many units; exact if nobody spends meanwhile.
+        """Return the wait until the count has fallen by ``units``; exact without other requests.
 
-        The count falls in a straight line: until the end of the present window, since the one before it
-        fades, and after that, since the present one does.
+        The count falls linearly: first the previous window fades, after its end the present one does.
         """
         room = self.used - units + 1
         if units <= 0 or room <= 0:
@@ -113,7 +112,7 @@ class CounterView:
         return max(0, math.ceil(wait_s * US)) + EDGE_US
 
     def after(self, units: int) -> CounterView:
-        """With units spent now."""
+        """Return the view with ``units`` spent now."""
         return CounterView(self.window_s, self.rest_s, self.before, self.present + units)
 
 
@@ -125,14 +124,14 @@ class MovingLog:
         self.calls: int = 0
 
     async def look(self, key: str, limit: UserLimit) -> LogView:
-        """What it counts now."""
+        """Return the current count."""
         self.calls += 1
         start_s, used = await self.storage.get_moving_window(key, limit.limit, limit.window_s)
-        oldest_s = start_s if used else 0.0  # of nothing some tell the present, and some None
+        oldest_s = start_s if used else 0.0  # without units, some return the present and some None
         return LogView(limit.window_s, time.time(), oldest_s, used)
 
     async def hit(self, key: str, limit: UserLimit, units: int) -> bool:
-        """Spend, if there is room."""
+        """Spend, if the limit allows."""
         self.calls += 1
         took = await self.storage.acquire_entry(key, limit.limit, limit.window_s, amount=units)
         return cast("bool", took)
@@ -146,23 +145,23 @@ class TwoCounters:
         self.calls: int = 0
 
     async def look(self, key: str, limit: UserLimit) -> CounterView:
-        """What it counts now."""
+        """Return the current count."""
         self.calls += 1
         before, _, present, expires_s = await self.storage.get_sliding_window(key, limit.window_s)
         return CounterView(limit.window_s, expires_s - limit.window_s, before, present)
 
     async def hit(self, key: str, limit: UserLimit, units: int) -> bool:
-        """Spend, if there is room."""
+        """Spend, if the limit allows."""
         self.calls += 1
         took = await self.storage.acquire_sliding_window_entry(key, limit.limit, limit.window_s, units)
         return cast("bool", took)
 
 
 def counting(storage: object) -> type[MovingLog | TwoCounters]:
-    """How a storage can count; the log where it can.
+    """Return the way in which a storage can count; the log if possible.
 
     Raises:
-        ValueError: it knows neither way.
+        ValueError: it supports neither way.
     """
     if hasattr(storage, "acquire_entry") and hasattr(storage, "get_moving_window"):
         return MovingLog
@@ -175,12 +174,12 @@ def counting(storage: object) -> type[MovingLog | TwoCounters]:
 
 
 def sample(uri: StorageUri) -> object:
-    """Something by which to tell what the storage can, once it is known that it can be made.
+    """Return an object that shows the storage's abilities, once it is known that it can be made.
 
     Raises:
         ValueError: naming the package that is missing, or saying that there is no such storage.
     """
-    if uri.kind.startswith("mongodb"):  # its client wants a running loop
+    if uri.kind.startswith("mongodb"):  # its client needs a running loop
         from importlib.util import find_spec
 
         from limits.aio.storage import MongoDBStorage
@@ -192,7 +191,7 @@ def sample(uri: StorageUri) -> object:
 
 
 def open_storage(uri: StorageUri) -> object:
-    """A storage that has no connection yet.
+    """Open a storage without connecting it.
 
     Raises:
         ValueError: as for `sample`.
@@ -221,20 +220,20 @@ def _missing(uri: StorageUri) -> str:
 
 
 def client_of(storage: object) -> Any:  # noqa: ANN401 - of whichever library
-    """The client with the connections, None if there are none: `limits` itself cannot close a storage."""
+    """Return the client with the connections, None without any: `limits` itself cannot close a storage."""
     inner = getattr(storage, "bridge", storage)  # before limits 5 the one for memcached had none
     client = getattr(inner, "_storage", None) or getattr(inner, "storage", None)
     return client if hasattr(client, "close") or hasattr(client, "connection_pool") else None
 
 
 async def close(storage: object) -> None:
-    """Close the connections of a storage. What its client cannot close any more is none of our business."""
+    """Close the connections of a storage. Errors of its client are ignored."""
     client = client_of(storage)
     try:
         closed = client.close() if hasattr(client, "close") else client.connection_pool.close()
         if inspect.isawaitable(closed):
             await closed
-    except Exception:  # noqa: BLE001, S110 - whatever a client of any library raises on its way out
+    except Exception:  # noqa: BLE001, S110 - a client of any library may raise anything on close
         pass
 
 
@@ -250,7 +249,7 @@ _NAMES: Final[Mapping[str, Trouble]] = {
     "AutoReconnect": Trouble.LOST,
     "MemcachioConnectionError": Trouble.LOST,
 }
-"""Errors of emcache, memcachio and pymongo, by name: of what is not installed there is nothing else."""
+"""Errors of emcache, memcachio and pymongo, by name: these packages may not be installed."""
 
 _NOBODY: Final = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENOENT})
 
@@ -259,7 +258,7 @@ _UNAUTHORIZED: Final = frozenset({13, 18})
 
 
 def trouble_of(error: BaseException) -> Trouble:
-    """What an error of a storage means; what it was raised from says more than the error itself."""
+    """Classify an error of a storage; its cause is more precise than the error itself."""
     chain: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in chain:

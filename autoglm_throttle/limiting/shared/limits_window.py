@@ -1,8 +1,8 @@
-"""User limits in a storage of the ``limits`` package, for those who have no Redis.
+"""User limits in a storage of the ``limits`` package, for services without Redis.
 
-Each decision is a conversation of its own: no batches, and nothing can be given back. With several limits all
-are looked at and then hit one after the other, so that one may be spent when another, meanwhile used up by
-somebody else, refuses. The storages count by each host's own clock: the hosts need NTP.
+Each decision makes its own round trips: there are no batches and no refunds. Several limits are all
+read and then charged one after the other. So one may be spent when another, used up meanwhile by another
+request, rejects. The storages count by each host's own clock: the hosts need NTP.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from autoglm_throttle.limiting.shared.limits_storage import Counting, View
 
 DEADLINE_S: Final = 0.05
-"""As for Redis, whose 99th percentile at 5000 decisions a second is 8 ms."""
+"""Same value as for Redis: its 99th percentile at 5000 decisions a second is 8 ms."""
 
 CONNECT_S: Final = 0.25
 """For a probe, which has to connect first."""
@@ -42,19 +42,19 @@ _PROBE = UserLimit("probe-1s", 1_000_000, 1)
 
 
 class LimitsWindow:
-    """A `Store` on any asynchronous storage of `limits`.
+    """A `UserLimitStore` on any asynchronous storage of `limits`.
 
     Args:
         uri: ``async+memory://``, which counts for each event loop apart, ``async+memcached://HOST:PORT``,
-            ``async+mongodb://HOST:PORT``, or the scheme of a storage of one's own.
+            ``async+mongodb://HOST:PORT``, or the scheme of a custom storage.
         deadline_s: seconds within which a decision is wanted.
         prefix: of every key.
-        service: the service whose limits these are; stands in every key.
-        headers: whether what is left is wanted where all is allowed, which costs a round trip more. Without
-            it an answer that allows says ``limit - units`` under a single limit: at most so much.
+        service: name of the service; part of every key.
+        headers: whether an admission must return the remaining units, which costs a round trip more. Without
+            it an admission under a single limit returns ``limit - units``: an upper bound.
 
     Raises:
-        ValueError: the URI names no usable storage, or its client is not installed; the text says what to do.
+        ValueError: the URI names no usable storage, or its client is missing; the text names the remedy.
     """
 
     def __init__(
@@ -83,18 +83,17 @@ class LimitsWindow:
 
     @property
     def last_error(self) -> str:
-        """What the storage or its client said of the present trouble."""
+        """Text of the current error of the storage or its client."""
         return self._news.text
 
     def listen(self, report: Callable[[Trouble | None], None]) -> None:
-        """Have each answer and each failure reported, but of those that failed together only the first."""
+        """Report each answer and each failure; of those that failed together only the first."""
         self._news.listen(report)
 
     async def charge(self, charges: Sequence[Charge]) -> Answer | Trouble:
         """Spend all units of all charges, or none but for a race between several limits.
 
-        A caller that is cancelled leaves its conversation to end by itself: cut off in the midst of it, the
-        connection would be lost.
+        The round trips of a cancelled caller end by themselves: aborting them would break the connection.
         """
         here = self._loops.here()
         if here is None:
@@ -117,10 +116,10 @@ class LimitsWindow:
         return answer
 
     def give_back(self, charges: Sequence[Charge], answer: Answer) -> None:
-        """Nothing: these storages know no way back; what was not used counts until its window has passed."""
+        """Do nothing: these storages have no refunds; unused units count until their window has passed."""
 
     async def probe(self) -> Trouble | None:
-        """Spend a unit of nobody's limit over a new connection, which takes the place of the old one."""
+        """Spend a unit of the probe's own limit over a new connection, which replaces the old one."""
         here = self._loops.here()
         if here is None:
             return Trouble.LOOP
@@ -128,7 +127,7 @@ class LimitsWindow:
         try:
             async with asyncio.timeout(CONNECT_S):
                 await fresh.hit(f"{self._root}probe", _PROBE, 1)
-        except Exception as error:  # noqa: BLE001 - whatever a client of any library raises
+        except Exception as error:  # noqa: BLE001 - a client of any library may raise anything
             here.end(fresh)
             trouble = self._failed(error)
             self._news.note(trouble)
@@ -138,17 +137,17 @@ class LimitsWindow:
         return None
 
     def drop(self) -> None:
-        """Let go of all connections, from any thread, without waiting for it."""
+        """Close all connections, from any thread, without waiting for it."""
         for here in self._loops.all():
             with contextlib.suppress(RuntimeError):  # that loop is closed
                 here.loop.call_soon_threadsafe(here.drop)
 
     def forget(self) -> None:
-        """In a forked process: the parent's loops and connections are not ours."""
+        """Reset in a forked process: loops and connections belong to the parent."""
         self._loops.forget()
 
     def health(self) -> Health:
-        """The counters of all event loops together."""
+        """Return the counters of all event loops together."""
         return self._loops.health()
 
     def _storage(self, loop: asyncio.AbstractEventLoop) -> LoopStorage:
@@ -166,7 +165,7 @@ class LimitsWindow:
     async def _spend(self, here: LoopStorage, charges: Sequence[Charge]) -> Answer | Trouble:
         try:
             return await _decide(here.counting(), self._asked(charges), self._headers)
-        except Exception as error:  # noqa: BLE001 - whatever a client of any library raises
+        except Exception as error:  # noqa: BLE001 - a client of any library may raise anything
             return self._failed(error)
 
     def _failed(self, error: Exception) -> Trouble:
@@ -183,12 +182,12 @@ class _Asked(NamedTuple):
     units: int
 
     def fits(self, view: View) -> bool:
-        """Whether there is room."""
+        """Whether the limit allows the units."""
         return view.used + self.units <= self.limit.limit
 
 
 async def _decide(counts: Counting, asked: list[_Asked], headers: bool) -> Answer:
-    """Look at all, then hit each: the first that refuses keeps those behind it from being spent."""
+    """Read all, then charge each: the first rejection leaves the later ones uncharged."""
     views: list[View] = []
     if headers or len(asked) > 1:
         views = [await counts.look(each.key, each.limit) for each in asked]
@@ -214,7 +213,7 @@ async def _decide(counts: Counting, asked: list[_Asked], headers: bool) -> Answe
 
 
 def _values(asked: _Asked, view: View, *, refused: bool, spent: bool) -> tuple[int, int, int, int, int]:
-    """The `VALUES` integers of one limit."""
+    """Return the `VALUES` integers of one limit."""
     most = asked.limit.limit
     retry_us = 0
     if refused:
@@ -224,5 +223,5 @@ def _values(asked: _Asked, view: View, *, refused: bool, spent: bool) -> tuple[i
 
 
 def _password(uri: str) -> str:
-    """As it stands in the URI: a storage of a user's own may repeat that in its errors."""
+    """Return the password as the URI has it: a custom storage may repeat that in its errors."""
     return uri.partition("://")[2].rpartition("@")[0].partition(":")[2]

@@ -1,4 +1,4 @@
-"""What a store's calls have told: who hears of it, and the text of the trouble that there is now."""
+"""Last error of the shared store, and the listener that is notified of each call's result."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 
 class News:
-    """One store's news, from all its event loops.
+    """Tracks the last error of one store, from all its event loops.
 
-    A text is told only with the trouble that it came with, and only until an answer comes: a store that is
-    lost to silence must not be explained by the error of yesterday.
+    A text is shown only with the error that it belongs to, and only until the next answer: an outage by
+    timeouts must not be explained by an older error.
 
     Args:
-        secrets: what no text may show; empty ones say nothing.
+        secrets: texts to mask; empty ones are ignored.
     """
 
     __slots__ = ("_listener", "_present", "_said", "_secrets")
@@ -33,16 +33,16 @@ class News:
 
     @property
     def text(self) -> str:
-        """What the server or its client said of the present trouble; empty if there is none."""
+        """Text of the current error from the server or its client; empty without one."""
         trouble, text = self._said
         return text if trouble is not None and trouble is self._present else ""
 
     def listen(self, listener: Callable[[Trouble | None], None]) -> None:
-        """Have each `tell` passed on."""
+        """Set the listener of `notify`."""
         self._listener = listener
 
     def said(self, trouble: Trouble, error: BaseException | str) -> str:
-        """Keep the text of an error, until it is known whether it is what the store is in trouble with."""
+        """Store the text of an error, until it is known to be the current one."""
         text = error if isinstance(error, str) else f"{type(error).__name__}: {error}".removesuffix(": ")
         for secret in self._secrets:
             text = text.replace(secret, "***")
@@ -50,13 +50,13 @@ class News:
         return text
 
     def note(self, trouble: Trouble | None) -> None:
-        """Take in how a call went, a probe's for instance, and tell nobody; None: it was answered."""
+        """Record a call's result, such as a probe's, without notifying; None: it was answered."""
         self._present = trouble
         if trouble is None:
             self._said = (None, "")
 
     def tell(self, trouble: Trouble | None) -> None:
-        """Take in how a call went, and tell it."""
+        """Record a call's result, and notify the listener."""
         self.note(trouble)
         if self._listener is not None:
             self._listener(trouble)

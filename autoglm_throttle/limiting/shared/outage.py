@@ -1,13 +1,13 @@
-"""Whether a shared store can be asked, and how large a share each process takes while it cannot.
+"""Health of a shared store, and the share of each process while it is unavailable.
 
 | state   | entered                                  | left by                                 |
 |---------|------------------------------------------|-----------------------------------------|
 | remote  | at the start; by a probe's answer        | failures in a row, or one that is final |
 | local   | from remote; by a probe's failure        | the end of an interval                  |
-| probing | by the first who asks after its end      | the probe's result, or a lack of it     |
-| probing | from remote, by another's suspicion      | the same; an answer makes it no outage  |
+| probing | by the first request after its end       | the probe's result, or its absence      |
+| probing | from remote, by a reported failure       | the same; an answer makes it no outage  |
 
-The interval does not grow: the service is to be back on its store within 1.5 s, and one small question
+The interval does not grow: the service is to be back on its store within 1.5 s, and one small call
 a second from each process burdens no server.
 """
 
@@ -23,47 +23,48 @@ from autoglm_throttle.limiting.shared.store import Trouble
 from autoglm_throttle.model import EXACT_AT_MOST, UserLimit
 
 FAILURES = 3
-"""In a row: one late answer is no outage, and three deadlines of 50 ms are soon over."""
+"""In a row: one late answer is no outage, and three deadlines of 50 ms pass quickly."""
 
 PROBE_S = 1.0
-"""Between probes: with the jitter and the probe itself below the 1.5 s in which recovery is promised."""
+"""Between probes: with the jitter and the probe itself below the promised recovery time of 1.5 s."""
 
 JITTER = 0.2
-"""Share of the interval by which it varies, so that the processes do not all ask in one instant."""
+"""Share of the interval by which it varies, so that the processes do not probe at the same instant."""
 
 PROBE_LOST_S = 3.0
-"""A probe without a result for so long counts as failed: it went down with its event loop.
-Above the second or so for which a client waits for a connection and an answer."""
+"""Seconds after which a probe without a result counts as failed: it was lost with its event loop.
+Above the second or so that a client waits for a connection and an answer.
+"""
 
 AT_ONCE = frozenset({Trouble.UNREACHABLE, Trouble.FORBIDDEN, Trouble.LOOP})
-"""Nobody is hurt by the wait, and the next call would find the same: one is enough."""
+"""Errors for which one failure is enough: the next call would fail in the same way."""
 
 NO_EVIDENCE = frozenset({Trouble.QUEUE_FULL, Trouble.FOREIGN})
-"""They tell of our own queue and of one key: the store itself may be well."""
+"""Errors of our own queue or of one key: the store itself may be healthy."""
 
 
 class State(StrEnum):
-    """Who decides on user limits."""
+    """Source of the decisions on user limits."""
 
     REMOTE = "remote"
     """The store."""
     LOCAL = "local"
-    """Each process for itself."""
+    """Each process decides alone."""
     PROBING = "probing"
-    """Each process for itself, while the store is asked whether it answers again."""
+    """Each process decides alone, while a probe checks the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The store was lost, or has come back: what one line of the log says."""
+    """A loss or recovery of the store: one log event."""
 
     state: State
     """``LOCAL`` or ``REMOTE``."""
     trouble: Trouble | None
-    """What it was lost to, or had last failed with."""
+    """Cause of the loss, or the last failure before the recovery."""
     at_s: float
     lasted_s: float
-    """Seconds that the state before it lasted; an outage lasts from the loss to the probe that succeeded."""
+    """Seconds that the previous state lasted; an outage lasts from the loss to the successful probe."""
 
 
 def _about_one() -> float:
@@ -71,10 +72,10 @@ def _about_one() -> float:
 
 
 class Outage:
-    """Follows one store. Its callers hold one lock; it reads no clock.
+    """Tracks the health of one store. Its callers hold one lock; it reads no clock.
 
     Args:
-        failures: calls in a row that must fail, >= 1, before the store is left alone.
+        failures: consecutive failures, >= 1, before the store counts as unavailable.
         probe_s: seconds from the loss, or from a failed probe, to the next probe.
         jitter: factor of each such interval.
         now: monotonic seconds.
@@ -93,27 +94,27 @@ class Outage:
         self.forget(now)
 
     def forget(self, now: float) -> None:
-        """Begin anew, as in a forked process: what the parent has met is not ours."""
+        """Reset, as in a forked process: failures of the parent do not count."""
         self.state: State = State.REMOTE
         self.since_s: float = now
-        """When the store was lost, or came back."""
+        """Time of the loss, or of the recovery."""
         self.why: Trouble | None = None
-        """What it last failed with; None while it answers."""
+        """Last failure; None while the store answers."""
         self.next_probe_s: float = math.inf
-        """When it may be asked again; infinite while it answers."""
+        """Time of the next probe; infinite while the store answers."""
         self._in_a_row = 0
         self._probing_s = now
         self._suspected = False
-        """Whether the store has not been asked since another found it silent."""
+        """Whether no call was made since a timeout was reported by another user of the store."""
 
     def __repr__(self) -> str:
         why = f" because of {self.why}" if self.why else ""
         return f"Outage({self.state} since {self.since_s:.3f}{why})"
 
     def heard(self, trouble: Trouble | None, now: float) -> Change | None:
-        """Take in how a call went, or that the deadline of some has passed; None: it was answered.
+        """Record the result of a call, or a missed deadline; None: it was answered.
 
-        What is heard of earlier calls while the store is left alone changes nothing.
+        Results of earlier calls change nothing while the store is unavailable.
         """
         if self.state is not State.REMOTE or trouble in NO_EVIDENCE:
             return None
@@ -128,10 +129,10 @@ class Outage:
         return self._change(State.LOCAL, now)
 
     def suspect(self, now: float) -> bool:
-        """Somebody else who asks the same store found it silent: nobody waits for it until a probe has told.
+        """Record a timeout of another user of the same store: decide locally until a probe ends.
 
         Returns:
-            Whether the caller should have that probe sent, now. Its word is not yet an outage: no `Change`.
+            Whether the caller should send that probe now. The report is not yet an outage: no `HealthChange`.
         """
         if self.state is not State.REMOTE:
             return False
@@ -140,9 +141,10 @@ class Outage:
         return True
 
     def due(self, now: float) -> bool:
-        """Whether to send a probe now: True once for each, and then `probed` is awaited."""
+        """Begin a probe if one is due. True once for each probe; `record_probe` must follow."""
         if self.state is State.PROBING and now >= self._probing_s + PROBE_LOST_S:
             self.state = State.LOCAL
+            # Counted from the end of the lost probe: the next one may be due at once.
             self._wait(self._probing_s + PROBE_LOST_S)
         if self.state is not State.LOCAL or now < self.next_probe_s:
             return False
@@ -151,7 +153,7 @@ class Outage:
         return True
 
     def probed(self, trouble: Trouble | None, now: float) -> Change | None:
-        """Take in the result of a probe; one that had been given up changes nothing."""
+        """Record the result of a probe; the result of an abandoned one changes nothing."""
         if self.state is not State.PROBING:
             return None
         suspected, self._suspected = self._suspected, False
@@ -175,22 +177,22 @@ class Outage:
 
 @dataclass(frozen=True, slots=True)
 class Share(UserLimit):
-    """The part of a user limit that one process takes for itself."""
+    """The part of a user limit that one process applies alone."""
 
     of: int
-    """Units of the whole limit, which decide on the form it is kept in."""
+    """Units of the whole limit, which decide on its layout."""
 
     @property
     def exact(self) -> bool:
-        """As for the whole limit: a share does not change its form with the number of processes."""
+        """Whether the whole limit is exact: a share keeps its layout with any number of processes."""
         return self.of <= EXACT_AT_MOST
 
 
 def fair_share(limits: tuple[UserLimit, ...], processes: int) -> tuple[UserLimit, ...]:
-    """What each of several processes may give a user; together they stay below limit + processes.
+    """Return the share of each of several processes; together they stay below limit + processes.
 
     Args:
-        limits: as they are configured.
+        limits: the configured limits.
         processes: >= 1; for one, the limits stay as they are.
     """
     if processes <= 1:

@@ -1,4 +1,4 @@
-"""What a store keeps for each event loop: a connection belongs to the loop it was made in."""
+"""Parts of a store for each event loop: a connection belongs to the loop it was made in."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Generic, Protocol, TypeVar
 from autoglm_throttle.limiting.shared.store import Health
 
 _not_ours: list[object] = []
-"""Parts of a parent process, kept so that nothing of theirs is ended here."""
+"""Parts of a parent process, referenced so that no finalizer closes the parent's connections here."""
 
 
 class Part(Protocol):
-    """One loop's part of a store."""
+    """The part of a store in one loop."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -22,7 +22,7 @@ class Part(Protocol):
         ...
 
     def health(self) -> Health:
-        """Its counters."""
+        """Return its counters."""
         ...
 
 
@@ -30,7 +30,7 @@ P = TypeVar("P", bound=Part)
 
 
 class PerLoop(Generic[P]):
-    """The parts of all loops, each made where it is first wanted.
+    """The parts of all loops, each made at its first use.
 
     Args:
         make: makes the part of the running loop.
@@ -45,7 +45,7 @@ class PerLoop(Generic[P]):
         return len(self._parts)
 
     def here(self) -> P | None:
-        """The part of the running loop; None if it is no asyncio loop, or none runs."""
+        """Return the part of the running loop; None if it is no asyncio loop, or none runs."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -53,23 +53,24 @@ class PerLoop(Generic[P]):
         return self._parts.get(id(loop)) or self._new(loop)
 
     def all(self) -> list[P]:
-        """The parts of all loops, from any thread."""
+        """Return the parts of all loops; from any thread."""
         return list(self._parts.values())
 
     def forget(self) -> None:
-        """In a forked process: the parent's loops are not ours."""
+        """Reset in a forked process: loops belong to the parent."""
         _not_ours.append(self._parts)
         self._parts = {}
         self._gone = Health()
 
     def health(self) -> Health:
-        """The counters of all loops together, of those that are closed, too."""
+        """Return the counters of all loops together, closed ones included."""
         total = self._gone
         for part in self.all():
             total += part.health()
         return total
 
     def _new(self, loop: asyncio.AbstractEventLoop) -> P:
+        # A copy: another thread may add its loop's part meanwhile.
         for key, other in list(self._parts.items()):
             if other.loop.is_closed() and self._parts.pop(key, None) is not None:
                 self._gone += replace(other.health(), waiting=0)

@@ -1,4 +1,4 @@
-"""What a shared store must be asked about one demand, and what came of it."""
+"""A check of one demand in the shared store, and its result."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from autoglm_throttle.limiting.shared.store import Answer, Charge, Store, Troubl
 from autoglm_throttle.model import Decision, Demand
 
 Key = tuple[str, str, str, int]
-"""Set of limits, user, address, units: what makes two questions the same."""
+"""Set of limits, user, address, units: equal for equal checks."""
 
 
 class Asker(Protocol):
-    """Who asks, and makes a decision of the answer."""
+    """Sends checks to a store and makes decisions of the answers."""
 
     store: Store
 
     def answered(self, question: Question, answer: Answer | Trouble, now: float) -> Decision:
-        """The decision."""
+        """Return the decision."""
         ...
 
     def undo(self, question: Question, now: float) -> None:
-        """Take back what was allowed."""
+        """Refund an admission."""
         ...
 
 
 class Question:
-    """One request that waits for the word of the store."""
+    """One request that waits for the answer of the store."""
 
     __slots__ = ("_asker", "answer", "charged_s", "charges", "demand", "key", "sent_s")
 
@@ -47,18 +47,18 @@ class Question:
         self.charges: tuple[Charge, ...] = charges
         self.sent_s: float = now
         self.answer: Answer | None = None
-        """What has been allowed and may be given back."""
+        """The answer of an admission, for the refund."""
         self.charged_s: float | None = None
-        """When this process alone has charged it."""
+        """Time at which this process alone has charged it."""
 
     def send(self) -> Awaitable[Answer | Trouble]:
-        """Ask, without the lock; answered before the deadline, one way or the other."""
+        """Send the check, without the lock; it ends before the deadline, with or without an answer."""
         return self._asker.store.charge(self.charges)
 
     def answered(self, answer: Answer | Trouble, now: float) -> Decision:
-        """The decision, under the lock."""
+        """Return the decision, under the lock."""
         return self._asker.answered(self, answer, now)
 
     def undo(self, now: float) -> None:
-        """Give back what was allowed, under the lock. Idempotent."""
+        """Refund an admission, under the lock. Idempotent."""
         self._asker.undo(self, now)

@@ -1,11 +1,11 @@
-"""All decisions of one event-loop pass in one call, and at most two calls in flight.
+"""Batches all checks of one event-loop iteration into one call, with at most two calls in flight.
 
-What it costs a decision to travel alone is not the server but the client: some 50 microseconds of Python for
-each command. Here a call carries all that have come up since the last one left: a busy service sends large
-calls, an idle one sends at once, and there is no timer to tune. The only timer is that of the deadline.
+The cost of a single check is not in the server but in the client: some 50 microseconds of Python for each
+command. Here a call carries all checks that arrived since the last one was sent. A busy service sends large
+calls, an idle one sends at once, and there is no batching delay. The only timer is that of the deadline.
 
-It knows no limits and no Redis: a `Codec` makes entries into a call and a reply into answers, and a `Sender`
-carries the calls.
+It knows neither limits nor Redis. A `BatchCodec` encodes entries into calls and decodes replies into answers;
+a `BatchSender` sends the calls.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from autoglm_throttle.limiting.shared.batch_rules import BatchRules
 
 GRAIN_S: Final = 0.002
-"""Seconds: whose deadlines lie so close together have one."""
+"""Seconds: deadlines that close together share one timer."""
 
 _Waiter: TypeAlias = "asyncio.Future[A | Trouble] | None"
 
 
 class _Flight(Generic[E, A]):
-    """What one round trip carries, as three columns, and until when."""
+    """Entries of one round trip, as three columns, and its time limit."""
 
     __slots__ = ("dues", "entries", "futures", "loses", "missed", "task", "told", "trouble")
 
@@ -48,18 +48,19 @@ class _Flight(Generic[E, A]):
         self.futures = futures
         self.dues = dues
         self.loses = loses
-        """Loop time at which the call is given up, so that it does not keep its slot for ever."""
+        """Loop time at which the call is abandoned, so that it does not keep its slot forever."""
         self.task: asyncio.Task[None] | None = None
         self.trouble: Trouble | None = None
-        """What is said of a call that was given up; None: nothing, for it is known already."""
+        """Error to report for an abandoned call; None: it is reported already."""
         self.told = False
-        """Whether somebody in it has been told that no answer came in time."""
+        """Whether a caller in it has timed out."""
         self.missed = False
-        """Whether its answer came when all who waited had been told otherwise: it is no sign of health then.
-        A server that always takes a little longer than the deadline would never be left alone."""
+        """Whether its answer came after all callers had timed out: it is no sign of health then.
+        A server that always takes a little longer than the deadline would otherwise never be left alone.
+        """
 
     def wanted(self) -> bool:
-        """Whether nobody in it has been told otherwise."""
+        """Whether no caller in it has timed out."""
         return not self.told
 
 
@@ -68,15 +69,15 @@ class RedisBatch(Generic[E, A]):
 
     Args:
         loop: the running loop.
-        codec: how entries become calls.
-        send: how calls become replies.
+        codec: encodes entries and decodes replies.
+        sender: sends the calls.
         rules: sizes and times.
         report: called once for each round trip and each firing of the deadline: None if it answered.
-        read_s: seconds after which a call that is not answered is given up.
+        read_s: seconds after which an unanswered call is abandoned.
         split: whether entries of different tags need calls of their own.
     """
 
-    def __init__(  # noqa: PLR0913 - the six things that a batch is made of
+    def __init__(  # noqa: PLR0913 - the six parts of a batch
         self,
         loop: asyncio.AbstractEventLoop,
         codec: Codec[E, A],
@@ -115,15 +116,15 @@ class RedisBatch(Generic[E, A]):
         return f"RedisBatch({len(self._queue)} waiting, {len(self._flights)} in flight, {self._calls} calls)"
 
     def due(self) -> float:
-        """Loop time until which a request that begins now must have its answers."""
+        """Return the loop time by which a request that begins now must have its answers."""
         return self.loop.time() + self._deadline_s
 
     def ask(self, entry: E, due: float | None = None) -> asyncio.Future[A | Trouble]:
         """Send an entry with the next call; the future always ends, and not with an exception.
 
         Args:
-            entry: what to ask.
-            due: what `due` gave when its request began, if this is not the first that it asks.
+            entry: the check.
+            due: the value of `due` when its request began, if this is not its first check.
         """
         loop = self.loop
         future: asyncio.Future[A | Trouble] = loop.create_future()
@@ -143,19 +144,19 @@ class RedisBatch(Generic[E, A]):
         return future
 
     def tell(self, entry: E) -> None:
-        """Send an entry that needs no answer; lost if too many wait already."""
+        """Send an entry that needs no answer; it is dropped if the queue is full."""
         if len(self._queue) < self._most:
             self._queue.append((entry, None, math.inf))
             if self._next is None:
                 self._schedule()
 
     def unheard(self, entry: E, future: asyncio.Future[A | Trouble]) -> None:
-        """The caller of `ask` was cancelled: take back what the answer may already have granted."""
+        """Refund the possible grant of a cancelled caller of `request`."""
         if future.done() and not future.cancelled():
             self._took_back(entry, future.result())
 
     def abort(self) -> None:
-        """Give up all calls, and tell all who wait that the store cannot be reached."""
+        """Abandon all calls, and answer all callers that the store is unreachable."""
         waiting, self._queue = self._queue, deque()
         for _, future, _ in waiting:
             if future is not None and not future.done():
@@ -165,26 +166,26 @@ class RedisBatch(Generic[E, A]):
                 flight.task.cancel()
 
     def health(self) -> Health:
-        """The counters; from any thread."""
-        flights = list(self._flights)  # at once: the loop goes on meanwhile
+        """Return the counters; from any thread."""
+        flights = list(self._flights)  # a copy: the loop changes the set meanwhile
         waiting = len(self._queue) + sum(len(flight.entries) for flight in flights)
         return Health(calls=self._calls, asked=self._asked, late=self._late, waiting=waiting)
 
     def _schedule(self) -> None:
-        """Start a call at the next pass of the loop, so that all who ask in this one travel with it."""
+        """Start a call at the next iteration of the loop, so that all checks of this one share it."""
         if len(self._flights) < self._in_flight:
-            # Not by the loop's factory: an eager task would leave with the first who asks.
+            # Not by the loop's factory: an eager task would start at once, with the first check alone.
             self._next = asyncio.Task(self._fly(), loop=self.loop, context=self._context)
             self._tasks.add(self._next)
             self._next.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if self._next is task:  # cancelled before it began, by whoever cancels all tasks of a loop
+        if self._next is task:  # cancelled before it began, as when a loop's tasks are all cancelled
             self._next = None
 
     def _board(self) -> _Flight[E, A] | None:
-        """The next call, if anybody waits for one; and a task for the one after it."""
+        """Take the next call, if entries are queued, and schedule the one after it."""
         self._next = None
         taken = self._take()
         if not taken:
@@ -200,7 +201,7 @@ class RedisBatch(Generic[E, A]):
         return flight
 
     def _take(self) -> list[tuple[E, _Waiter[A], float]]:
-        """The oldest entries up to the most keys of a call, without those whose caller is gone."""
+        """Pop the oldest entries up to the key limit of a call, without those of cancelled callers."""
         queue, most, keys = self._queue, self._rules.batch_keys, 0
         taken: list[tuple[E, _Waiter[A], float]] = []
         while queue:
@@ -221,7 +222,7 @@ class RedisBatch(Generic[E, A]):
         trouble: Trouble | None = Trouble.CONFUSED
         try:
             trouble = await self._carry(flight)
-            # Who waited in vain has been reported; that nothing was sent since is the same silence.
+            # The callers' timeouts have been reported already; a call that was not sent is the same failure.
             if not flight.missed or trouble not in {None, Trouble.TIMEOUT}:
                 self._report(trouble)
         except asyncio.CancelledError:
@@ -248,7 +249,7 @@ class RedisBatch(Generic[E, A]):
         return worst
 
     def _land(self, entries: Sequence[E], futures: Sequence[_Waiter[A]], reply: object) -> Trouble | None:
-        """Hand out the answers of one reply."""
+        """Deliver the answers of one reply."""
         if isinstance(reply, Trouble):
             self._fail(futures, reply)
             return reply
@@ -267,7 +268,7 @@ class RedisBatch(Generic[E, A]):
         return None
 
     def _nobody_waits(self, entry: E, future: asyncio.Future[A | Trouble], answer: A | Trouble) -> None:
-        """A late reply: one whose deadline passed was decided without it, and may have run."""
+        """Handle a late reply: after its deadline the check was decided without it, and may have run."""
         if future.cancelled():
             self._took_back(entry, answer)
         else:
@@ -280,7 +281,7 @@ class RedisBatch(Generic[E, A]):
             self.tell(undo)
 
     def _fail(self, futures: Sequence[_Waiter[A]], trouble: Trouble) -> int:
-        """Say a trouble to all who still wait; how many they were."""
+        """Answer an error to all callers still waiting; returns their number."""
         said = 0
         for future in futures:
             if future is not None and not future.done():
@@ -295,14 +296,14 @@ class RedisBatch(Generic[E, A]):
         self._timer = self.loop.call_at(due, self._tick, context=self._context)
 
     def _tick(self) -> None:
-        """The deadline of the oldest has come, unless the loop itself was held up."""
+        """Expire the oldest deadline, unless the loop itself had stalled."""
         now = self.loop.time()
         stalled = now - self._armed > STALL_S
         self._armed, self._timer = math.inf, None
-        # After a stall only those are given up who have been spared once: the others' replies may be here.
+        # After a stall only callers expire that survived an earlier one: replies to the others may be here.
         said = self._expire(now, self._spared if stalled else now + GRAIN_S)
         if said and now >= self._quiet_until:
-            # One silence is one failure for each deadline, however many it hits one after the other.
+            # One silent server is one failure for each deadline, even if callers expire one after the other.
             self._quiet_until = now + self._deadline_s / 2
             self._report(Trouble.TIMEOUT)
         if stalled:
@@ -312,10 +313,10 @@ class RedisBatch(Generic[E, A]):
             self._arm(due)
 
     def _expire(self, now: float, last: float) -> int:
-        """Say TIMEOUT to all who were due until ``last``; how many they were."""
+        """Answer TIMEOUT to all callers that were due until ``last``; returns their number."""
         queue = self._queue
-        # A copy, and then one by one: at any call the garbage collector may run and end a forgotten request,
-        # which gives units back.
+        # A copy, and then one by one: at any call the garbage collector may settle a dropped request, and
+        # its refund appends to this queue.
         said = self._fail([future for _, future, due in list(queue) if due <= last], Trouble.TIMEOUT)
         for _ in range(len(queue) if said else 0):
             item = queue.popleft()
@@ -333,7 +334,7 @@ class RedisBatch(Generic[E, A]):
         return said
 
     def _next_due(self) -> float:
-        """Loop time at which something has to be looked at; infinite if nothing is under way."""
+        """Return the loop time of the next timer; infinite without entries and calls."""
         nexts = [due for _, future, due in list(self._queue) if future is not None and not future.done()]
         for flight in self._flights:
             nexts.append(flight.loses)
@@ -343,7 +344,7 @@ class RedisBatch(Generic[E, A]):
 
 
 def _all_told(futures: Sequence[_Waiter[A]]) -> bool:
-    """Whether nobody waits any more, and not because all have left."""
+    """Whether no caller is waiting, and at least one of them has timed out."""
     told = False
     for future in futures:
         if future is not None:

@@ -1,8 +1,8 @@
-"""The thread that speaks for this process in a fleet: a sign of life, and tokens before they are needed.
+"""Background thread of a fleet: sends heartbeats and leases tokens before they are needed.
 
-It is a thread, not a task: a process whose event loop is blocked by a handler still lives, and the other
-processes must go on counting it. A call is never made under the lock, and nobody waits for one longer than
-the deadline of the leases.
+It is a thread, not a task: a process with a blocked event loop still lives, and the other processes must
+go on counting it. A call is never made under the lock, and no request waits for one longer than the
+deadline of the leases.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
 _log = logging.getLogger("autoglm_throttle")
 
 TIMEOUT_S: Final = 0.25
-"""For the client's connection and replies. Who decides does not wait for it; it frees the thread."""
+"""For the client's connection and replies. No decision waits for it; it frees the thread."""
 
 PROBE_S: Final = 1.0
 JITTER: Final = 0.2
-"""Once a second, give or take a fifth, a store that is away is asked again: a fleet must not ask in step."""
+"""A lost store is probed once a second, plus or minus a fifth: a fleet must not probe in step."""
 
 LIVES_BEATS: Final = 3
-"""Heartbeats that may be missed before the others count a process as gone."""
+"""Missed heartbeats after which the others count a process as dead."""
 
 SILENT: Final = f"no answer within {DEADLINE_S * 1000.0:.0f} ms"
-"""Why a store was lost that those who waited for it have given up."""
+"""Cause of a loss that was reported by waiters."""
 
 LOG_EVERY_S: Final = 30.0
-"""At most one pair of lines, away and back, in this time."""
+"""At most one pair of log lines, lost and recovered, in this time."""
 
 RIGHTS: Final = "evalsha eval time hget hset pexpire zadd zcard zremrangebyscore"
-"""Commands that a user of the server needs for a fleet, on the keys below ``REDIS_PREFIX``."""
+"""Commands that the server must permit for a fleet, on the keys below ``REDIS_PREFIX``."""
 
 SyncClient = Any
 """A synchronous client of redis-py: single, Sentinel or cluster."""
@@ -67,12 +67,12 @@ class Bell(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FleetRules:
-    """Where a fleet meets, and how often."""
+    """Keys of a fleet, and its heartbeat."""
 
     prefix: str = "athr"
     service: str = "default"
     heartbeat_s: float = 5.0
-    """Seconds between two signs of life; a process that is silent for three of them is gone."""
+    """Seconds between two heartbeats; a process that misses three of them counts as dead."""
 
     @property
     def keys(self) -> tuple[str, str]:
@@ -82,16 +82,16 @@ class FleetRules:
 
 
 class Fleet:
-    """Keeps the leases of this process filled, and tells the others that it lives.
+    """Keeps the leases of this process filled, and announces it to the fleet.
 
     Args:
-        leases: what is filled. Its ``wake`` becomes ours.
+        leases: the leases to fill. Their ``wake`` becomes ours.
         lock: guards the leases, here and wherever they are taken from; re-entrant.
         connect: makes a synchronous client without retries, with timeouts of `TIMEOUT_S`. It is called
             on the thread, at the first call.
-        doorbell: makes a bell for the task that asks.
-        rules: where and how often.
-        clock: monotonic seconds, the one that the leases are used with.
+        new_wakeup: makes a wake-up for the waiting task.
+        rules: keys and heartbeat.
+        clock: monotonic seconds, the same clock as for the leases.
     """
 
     def __init__(
@@ -108,9 +108,9 @@ class Fleet:
         self.running: bool = False
         """True from `start` to `stop`."""
         self.calls: int = 0
-        """Round trips that were begun."""
+        """Round trips started."""
         self.failures: int = 0
-        """Those that gave no answer."""
+        """Round trips without an answer."""
         self.last_error: str | None = None
         """Text of the newest failure, kept after a recovery."""
         self._connect = connect
@@ -132,7 +132,7 @@ class Fleet:
         return self.leases.members
 
     def start(self) -> None:
-        """Start the thread unless there is one; returns at once. Also after `stop` and in a fork."""
+        """Start the thread unless it runs; returns at once. Also after `stop` and in a fork."""
         with self._mutex:
             self._stopping = False
             self.running = True
@@ -140,10 +140,10 @@ class Fleet:
                 self._launch()
 
     def stop(self, join_s: float = 1.0) -> None:
-        """Give back what is unspent, leave the fleet, and end the thread.
+        """Return unspent tokens, leave the fleet, and end the thread.
 
         Args:
-            join_s: seconds to wait for it at most; a thread in a call that hangs is left behind.
+            join_s: longest wait in seconds; a thread in a call that hangs is left behind.
         """
         with self._mutex:
             self.running = False
@@ -154,7 +154,7 @@ class Fleet:
             thread.join(join_s)
 
     def forget(self, lock: contextlib.AbstractContextManager[Any]) -> None:
-        """In a forked process: leave thread, connection, membership and tokens to the parent.
+        """Reset in a forked process: thread, connection, membership and tokens belong to the parent.
 
         Args:
             lock: the one that guards the leases from now on; the parent's thread may hold the old one.
@@ -164,9 +164,10 @@ class Fleet:
         self._reset(lock)
 
     async def cover(self, demand: Demand) -> None:
-        """Wait until the leases can say the truth about a demand; 50 ms at most.
+        """Wait until the leases can decide on a demand; 50 ms at most.
 
-        To be awaited, without the lock, where `Leases.covers` is False. Then `Leases.take` decides.
+        Await it, without the lock, where `LeasedBuckets.is_decidable` is False.
+        Then `LeasedBuckets.take` decides.
         """
         gives_up_s = self._clock() + DEADLINE_S
         while True:
@@ -176,7 +177,7 @@ class Fleet:
                 if self.leases.covers(demand, now):
                     return
                 if now >= gives_up_s:
-                    return  # answers came, and others were faster
+                    return  # answers came, but other requests took the tokens
                 seconds = min(self.leases.wait(bell, demand, now), gives_up_s - now)
             try:
                 await bell.wait(seconds, anyio.sleep_forever)
@@ -228,7 +229,7 @@ class Fleet:
                     self._thread = None
 
     def _ends(self) -> bool:
-        """Decide under the mutex whether the thread ends, so that ``start`` never counts on a dying one."""
+        """Decide under the mutex whether the thread ends, so that ``start`` never relies on a dying one."""
         with self._mutex:
             if not self._stopping:
                 return False
@@ -239,9 +240,9 @@ class Fleet:
             return self._stopping
 
     def _hear_of_silence(self) -> None:
-        """Ask at once if those who wait have given the store up, and no call of ours has failed.
+        """Call at once after a timeout of the waiters, if no call of the thread has failed.
 
-        They may be wrong: the whole process can have stood still.
+        The waiters may be wrong: the whole process can have stalled.
         """
         with self._lock:
             since_s = self.leases.away_since_s
@@ -250,20 +251,20 @@ class Fleet:
             self._beat_s = -math.inf
 
     def _sleep(self, seconds: float) -> None:
-        """Until the next sign of life, until tokens go back, or until somebody asks."""
+        """Sleep until the next heartbeat, until tokens must be returned, or until a request arrives."""
         with contextlib.suppress(queue.Empty):
             self._alarm.get(timeout=max(seconds, 0.001))
             while True:
                 self._alarm.get_nowait()
 
     def _exchange(self, figures: list[int]) -> None:
-        """Make one call, and wake all who wait for an answer."""
+        """Make one call, and wake all waiters."""
         try:
             reply = self._call(figures, self.rules.heartbeat_s * LIVES_BEATS)
             with self._lock:
                 bells, since_s = self.leases.waiting, self.leases.away_since_s
                 self.leases.granted(reply, self._clock())
-        except Exception as error:  # noqa: BLE001 - a client may raise anything; none may end the thread
+        except Exception as error:  # noqa: BLE001 - a client may raise anything; no error may end the thread
             self._failed(error)
             now = self._clock()
             with self._lock:
@@ -276,7 +277,7 @@ class Fleet:
                 self._lose(since_s, SILENT)
             self._say_back()
         for bell in bells:
-            bell.ring()  # type: ignore[attr-defined]  # the leases keep what waits as mere objects
+            bell.ring()  # type: ignore[attr-defined]  # the leases store waiters as plain objects
 
     def _call(self, figures: list[int], lives_s: float) -> list[int]:
         from redis.exceptions import NoScriptError
@@ -287,18 +288,18 @@ class Fleet:
         arguments = (*self.rules.keys, self._member, round(lives_s * 1e6), *figures)
         try:
             reply: list[int] = self._client.evalsha(self._sha, 2, *arguments)
-        except NoScriptError:  # it was restarted, or told to forget: nothing has run
+        except NoScriptError:  # restarted or flushed server: nothing has run
             reply = self._client.eval(self._script, 2, *arguments)
         return reply
 
     def _leave(self) -> None:
-        """The last call: tokens back, and out of the list. A store that is away is not waited for again."""
+        """Make the last call: return tokens and leave the fleet. A lost store is not waited for again."""
         with self._lock:
             figures = self.leases.farewell() if self.leases.away_since_s is None else None
         try:
             if figures is not None and self._client is not None:
                 self._call(figures, 0.0)
-        except Exception as error:  # noqa: BLE001 - what cannot be given back is lost, and nothing else
+        except Exception as error:  # noqa: BLE001 - tokens that cannot be returned are lost, no more
             self._failed(error)
         finally:
             self._beat_s = -math.inf
@@ -311,7 +312,7 @@ class Fleet:
         self._lose(self._clock(), self._explained(error))
 
     def _lose(self, since_s: float, why: str) -> None:
-        """The store is away: one line, unless that is known."""
+        """Log the loss of the store once."""
         if self._lost_s is not None:
             return
         self._lost_s = since_s

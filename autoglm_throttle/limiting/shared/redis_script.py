@@ -1,8 +1,8 @@
-"""One script on one client: sent once for each decision, and what goes wrong has a name.
+"""Runs one Lua script on one client, once for each batch, and classifies its errors.
 
-A connection, once taken from the client's pool, is kept for the next call: taking and giving back costs more
-than the call. It also tells apart what a client does not: an error before the question left, when nothing can
-have been spent, and one after it.
+A connection, once taken from the client's pool, is reused for the next call: taking and returning it costs
+more than the call. A client does not separate two errors, this module does: one before the call was sent,
+when nothing can have been spent, and one after it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger("autoglm_throttle")
 
 RIGHTS: Final = "evalsha eval time lindex llen lpush lrem rpop ltrim del get set pexpire"
-"""Commands that a user of the server needs for user limits, on the keys below `REDIS_PREFIX`."""
+"""Commands that the server must permit for user limits, on the keys below `REDIS_PREFIX`."""
 
 CLUSTER_RIGHTS: Final = "cluster|slots command"
-"""And what the client of a cluster asks for by itself."""
+"""Commands that the client of a cluster needs for itself."""
 
 _FORBIDDEN: Final = (
     "NOPERM",
@@ -46,15 +46,15 @@ _BY_TEXT: Final = (
     (("OOM ", "OutOfMemory"), Trouble.FULL),
     (("LOADING", "BUSY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS"), Trouble.BUSY),
 )
-"""Before Redis 7 an error inside a script comes wrapped into another one: only its text tells it."""
+"""Before Redis 7 an error inside a script is wrapped into another one: only its text identifies it."""
 
 
 def trouble_of(error: BaseException, *, sent: bool) -> Trouble:
-    """The name of an error of redis-py.
+    """Classify an error of redis-py.
 
     Args:
-        error: what was raised.
-        sent: whether the question had left: then its units may have been spent.
+        error: the exception.
+        sent: whether the call had been sent: then its units may have been spent.
     """
     from redis import exceptions as known
 
@@ -63,7 +63,7 @@ def trouble_of(error: BaseException, *, sent: bool) -> Trouble:
         if any(word in text for word in words):
             return trouble
     if isinstance(error, known.MaxConnectionsError) or text == "Too many connections":
-        return Trouble.QUEUE_FULL  # it tells of our own pool, whose client may be a user's own
+        return Trouble.QUEUE_FULL  # our own pool is full; the client may be the user's
     by_class = (
         ((known.AuthenticationError, known.AuthorizationError, known.NoPermissionError), Trouble.FORBIDDEN),
         (known.ReadOnlyError, Trouble.READONLY),
@@ -83,9 +83,9 @@ class RedisScript:
     """Sends calls of one script, each at most once unless it is certain that it did not run.
 
     Args:
-        client: makes the client of the running loop, or gives the one that is there.
+        client: makes the client of the running loop, or returns the existing one.
         text: the script.
-        news: takes the texts of errors.
+        errors: records the texts of errors.
         cluster: whether the calls need a cluster's pipelines.
     """
 
@@ -101,17 +101,17 @@ class RedisScript:
         self._said_rights = False
 
     async def __call__(self, calls: Sequence[Words], wanted: Callable[[], bool]) -> Sequence[object]:
-        """Send all calls; for each its reply, or a `Trouble`.
+        """Send all calls; returns for each its reply, or a `StoreErrorKind`.
 
-        Whether they are still wanted is asked once a connection is there. A cluster's client opens those to
-        its nodes in the midst of sending: there it is asked once the nodes are known.
+        ``wanted`` is checked once a connection is open. A cluster's client opens connections to its nodes
+        while it sends: there it is checked once the nodes are known.
         """
         if self._cluster:
             return await self._across(calls, wanted)
         return [await self._single(words, wanted) for words in calls]
 
     async def ready(self, connections: int = 1) -> Trouble | None:
-        """Have so many connections, open and idle, or as many as the client's pool holds; None if it has."""
+        """Open idle connections, as far as the client's pool permits; None on success."""
         opened: list[_Connection] = []
         try:
             client = self._client()
@@ -124,7 +124,7 @@ class RedisScript:
             finally:
                 if client is self._of:
                     self._idle += opened
-        except Exception as error:  # noqa: BLE001 - whatever a client raises, the caller needs its name
+        except Exception as error:  # noqa: BLE001 - a client may raise anything
             trouble = self._named(error, sent=False)
             return None if trouble is Trouble.QUEUE_FULL and opened else trouble
         return None
@@ -136,7 +136,7 @@ class RedisScript:
             client = self._client()
             try:
                 connection = await self._connection(client)
-            except Exception as error:  # noqa: BLE001 - whatever a client raises, the caller needs its name
+            except Exception as error:  # noqa: BLE001 - a client may raise anything
                 return self._named(error, sent=False)
             try:
                 if not wanted():
@@ -147,13 +147,14 @@ class RedisScript:
             finally:
                 if client is self._of:
                     self._idle.append(connection)
+            # The only error that is retried: a replica rejects the first write, so nothing was spent.
             if trouble is not Trouble.READONLY or not again:
                 return trouble
             again = False
             await self._look_again()
 
     async def _connection(self, client: AsyncClient) -> _Connection:
-        """A connection that is open and has nothing unread."""
+        """Return a connection that is open and has nothing unread."""
         pool = client.connection_pool
         if client is not self._of:
             self._of, self._idle = client, []
@@ -166,7 +167,7 @@ class RedisScript:
                 raise
             return connection
         connection = await pool.get_connection()
-        # Its own timeout would cost a task for each call; calls that take too long are given up by the batch.
+        # Its own timeout would cost a task for each call; the batch abandons calls that take too long.
         connection.socket_timeout = None
         return connection
 
@@ -188,16 +189,16 @@ class RedisScript:
             await connection.send_packed_command(self._pack(command))
 
     async def _look_again(self) -> None:
-        """The primary is another server now: connect anew, by name."""
+        """Disconnect after a failover: the next call resolves the primary by name."""
         for connection in self._idle:
             await connection.disconnect(nowait=True)
 
     async def _across(self, calls: Sequence[Words], wanted: Callable[[], bool]) -> Sequence[object]:
-        """One pipeline for each node: in one for all, a node that is away fails those of the others, too."""
+        """Send one pipeline to each node: in a common one, a lost node fails the calls of the others, too."""
         client = self._client()
         try:
             await client.initialize()
-        except Exception as error:  # noqa: BLE001 - whatever a client raises, the caller needs its name
+        except Exception as error:  # noqa: BLE001 - a client may raise anything
             return [self._named(error, sent=False)] * len(calls)
         if not wanted():
             return [Trouble.TIMEOUT] * len(calls)
@@ -227,7 +228,7 @@ class RedisScript:
                 healed = await _pipeline(client, "EVAL", self._text, [calls[place] for place in unknown])
                 for place, reply in zip(unknown, healed, strict=True):
                     replies[place] = reply
-        except Exception as error:  # noqa: BLE001 - whatever a client raises, the caller needs its name
+        except Exception as error:  # noqa: BLE001 - a client may raise anything
             return [self._named(error, sent=not _refused(error))] * len(calls)
         return [
             self._named(reply, sent=not _refused(reply)) if isinstance(reply, Exception) else reply
@@ -251,21 +252,21 @@ class RedisScript:
 
 async def _pipeline(client: AsyncClient, command: str, script: str, calls: Sequence[Words]) -> list[object]:
     pipeline = client.pipeline()
-    for keys, arguments in calls:  # its own evalsha() refuses, though the server would not
+    for keys, arguments in calls:  # its own evalsha() raises in a cluster; the server accepts it
         pipeline.execute_command(command, script, len(keys), *keys, *arguments)
     replies: list[object] = await pipeline.execute(raise_on_error=False)
     return replies
 
 
 def _refused(error: BaseException) -> bool:
-    """Whether a cluster's client never came so far as to send: its pool does not say it otherwise."""
+    """Whether a cluster's client failed before sending: its pool has no other sign of it."""
     from redis.exceptions import RedisClusterException
 
     return isinstance(error, RedisClusterException) or "connecting to" in str(error)
 
 
 def _packer() -> Callable[[tuple[str | int, ...]], bytes] | None:
-    """The packer of hiredis where it is installed: 5 microseconds for 64 keys instead of 60."""
+    """Return the packer of hiredis if installed: 5 microseconds for 64 keys instead of 60."""
     try:
         from hiredis import pack_command
     except ImportError:

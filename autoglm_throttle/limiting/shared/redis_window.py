@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from autoglm_throttle.redis_client import RedisClients
 
 PROBES: Final = 16
-"""Users that a probe of a cluster charges: with as many partitions nearly every server is asked."""
+"""Users that a probe of a cluster charges: with 16 partitions this reaches nearly every server."""
 
 _PROBE = (UserLimit("probe-1s", 1000, 1),)
 
 
 class RedisWindow:
-    """A `Store` on Redis.
+    """A `UserLimitStore` on Redis.
 
     Args:
         clients: the clients of its URL.
-        wire: charges to keys, replies to answers.
+        protocol: encodes charges and decodes replies.
         rules: sizes and times of the batches.
     """
 
@@ -55,26 +55,27 @@ class RedisWindow:
 
     @property
     def last_error(self) -> str:
-        """What the server or its client said of the present trouble; empty if there is none."""
+        """Text of the current error from the server or its client; empty without one."""
         return self._news.text
 
     def listen(self, report: Callable[[Trouble | None], None]) -> None:
-        """Have each round trip and each firing of the deadline reported."""
+        """Report each round trip and each firing of the deadline to ``report``."""
         self._news.listen(report)
 
     async def charge(self, charges: Sequence[Charge]) -> Answer | Trouble:
         """Spend all units of all charges, or none.
 
-        Cancelled, it takes back what may have been spent.
+        A cancelled call refunds units that may have been spent.
         """
         batch = self._batches.here()
         if batch is None:
             self._news.tell(Trouble.LOOP)
             return Trouble.LOOP
         ask = self._wire.ask(charges)
+        # Keys on several servers: one script call cannot cover them.
         if ask.tag < 0 and self.clients.cluster:
             return await self._one_by_one(batch, charges)
-        future = batch.ask(ask)  # as `_asked`, whose frame would be one more to resume for each decision
+        future = batch.ask(ask)  # inlined `_await_reply`: one frame less to resume per decision
         try:
             return await future
         except asyncio.CancelledError:
@@ -82,7 +83,7 @@ class RedisWindow:
             raise
 
     def give_back(self, charges: Sequence[Charge], answer: Answer) -> None:
-        """Take back what an answer has allowed; returns at once, and a loss is conservative."""
+        """Refund the units of an admission; returns at once, and a lost refund is conservative."""
         batch = self._batches.here() or next(iter(self._batches.all()), None)
         if batch is None:
             return
@@ -94,7 +95,7 @@ class RedisWindow:
                     batch.loop.call_soon_threadsafe(batch.tell, settlement)
 
     async def probe(self) -> Trouble | None:
-        """Charge a unit of nobody's limit: to read alone would not find a replica or a full memory."""
+        """Charge a unit of the probe's own limit: reading alone would miss a replica or a full memory."""
         batch = self._batches.here()
         if batch is None:
             return Trouble.LOOP
@@ -103,19 +104,19 @@ class RedisWindow:
         return trouble
 
     def drop(self) -> None:
-        """Let go of all connections, from any thread, without waiting for it."""
+        """Close all connections, from any thread, without waiting for it."""
         for batch in self._batches.all():
             with contextlib.suppress(RuntimeError):  # that loop is closed
                 batch.loop.call_soon_threadsafe(batch.abort)
         self.clients.drop()
 
     def forget(self) -> None:
-        """In a forked process: the parent's loops and connections are not ours."""
+        """Reset in a forked process: loops and connections belong to the parent."""
         self._batches.forget()
         self.clients.forget()
 
     def health(self) -> Health:
-        """The counters of all event loops together."""
+        """Return the counters of all event loops together."""
         return self._batches.health()
 
     def _batch(self, loop: asyncio.AbstractEventLoop) -> _LoopBatch:
@@ -137,7 +138,7 @@ class RedisWindow:
         return next((trouble for trouble in map(self._heard, replies, asks) if trouble is not None), None)
 
     def _heard(self, reply: object, ask: Ask) -> Trouble | None:
-        """What a reply to a probe says."""
+        """Return the error in the reply to a probe, if any."""
         if isinstance(reply, Trouble):
             return reply
         try:
@@ -154,9 +155,9 @@ class RedisWindow:
         return [self._wire.back(self._wire.ask([c]), part) for c, part in zip(charges, slices, strict=True)]
 
     async def _one_by_one(self, batch: _LoopBatch, charges: Sequence[Charge]) -> Answer | Trouble:
-        """Charges whose keys lie on different servers: addresses first, and back if a later one refuses.
+        """Charge keys on different servers: addresses first, with a refund if a later charge is rejected.
 
-        The charges after a refusal are only read. All have one deadline together.
+        The charges after a rejection are only read. All have one deadline together.
         """
         due = batch.due()
         order = sorted(range(len(charges)), key=lambda place: charges[place].kind != "address")
@@ -185,7 +186,7 @@ class RedisWindow:
         return [value for place in range(len(charges)) for value in parts[place]]
 
     def _take_back(self, batch: _LoopBatch, spent: list[tuple[Ask, list[int]]]) -> None:
-        """Give back, and say the remaining units as they are after it."""
+        """Refund, and add the refunded units to the remaining ones."""
         for ask, answer in spent:
             undo = self._codec.undo(ask, answer)
             if undo is not None:
@@ -226,14 +227,14 @@ class _LoopBatch(RedisBatch["Ask | Settlement", Answer]):
 
 
 class _WindowCodec:
-    """`WindowWire` as the batch wants it."""
+    """`WindowProtocol` as a `BatchCodec`."""
 
     def __init__(self, wire: WindowWire) -> None:
         self._wire = wire
         self.encode: Callable[[Sequence[Ask | Settlement]], Words] = wire.encode
 
     def decode(self, reply: object, entries: Sequence[Ask | Settlement]) -> list[Answer | Trouble]:
-        """A foreign key under one request is that request's trouble alone."""
+        """Decode a reply; a foreign key under one request is an error of that request alone."""
         answers = cast("list[Answer | Trouble]", self._wire.decode(reply, entries))
         if -1 not in cast("list[int]", reply):
             return answers
@@ -243,14 +244,14 @@ class _WindowCodec:
         return answers
 
     def undo(self, entry: Ask | Settlement, answer: Answer) -> Settlement | None:
-        """A settlement of what an allowed answer has spent."""
+        """Return the refund of an admitted check; None without spent units."""
         if isinstance(entry, Settlement) or any(ok != 1 for ok in answer[::VALUES]):
             return None
         return self._wire.back(entry, answer) if any(charge.units for charge in entry.charges) else None
 
 
 async def _asked(batch: _LoopBatch, ask: Ask, due: float | None = None) -> Answer | Trouble:
-    """The answer to a question; what one who leaves may have been granted goes back."""
+    """Await the answer to a check; a cancelled caller refunds its grant."""
     future = batch.ask(ask, due)
     try:
         return await future
@@ -264,7 +265,7 @@ def _only_read(charge: Charge) -> Charge:
 
 
 def _slices(charges: Sequence[Charge], answer: Answer) -> list[Answer]:
-    """The part of an answer that belongs to each charge."""
+    """Split an answer into the parts of its charges."""
     slices, start = [], 0
     for charge in charges:
         end = start + VALUES * len(charge.limits)

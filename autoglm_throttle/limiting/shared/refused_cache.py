@@ -1,14 +1,14 @@
-"""Who was refused by the store and need not ask it again yet.
+"""Local cache of recent denials by the store.
 
-A refusal says when it could end. What others spend meanwhile can only move that instant further away, so
-until then the same request is refused here, with what is left of its wait. The wait is counted from the
-sending of the question, so it ends here no later than in the store.
+A denial carries the time at which it could end. Charges of other requests can only delay that instant. Until
+then the same request is rejected here, with the rest of its wait. The wait is counted from the sending of
+the check, so it ends here no later than in the store.
 
-It may end earlier in the store for two reasons. Units may be given back: what is given back to the caller by
-this process is taken in by `RefusedCache.remove`; by another process, or to another user of its address, it
-shows within ``ask_again_s``, after which the store is asked in any case. And a limit may be raised: settings
-are frozen, so that comes with a new process, whose cache is empty; the others see it within ``ask_again_s``,
-but for a request above the whole limit, which is never asked again.
+It may end earlier in the store for two reasons. First, units may be refunded. `DenyCache.remove` handles
+refunds to the same caller by this process. Refunds by another process, or to another user of the
+address, take effect within ``recheck_after_s``. Second, a limit may be raised. Settings are frozen, so that
+takes a new process with an empty cache; the others see it within ``recheck_after_s``. The exception is a
+request above the whole limit, which is never checked again.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from autoglm_throttle.limiting.shared.question import Key
 from autoglm_throttle.model import Decision, Reason, WindowState
 
 SIZE = 100_000
-"""Callers. Each takes some 600 bytes, and is forgotten soon after it could ask again."""
+"""Callers. Each takes some 600 bytes, and is evicted soon after it could be checked again."""
 
 ASK_AGAIN_S = 1.0
-"""Whoever is refused and comes back ten times a second reaches the store with one request in ten."""
+"""A denied caller with ten requests a second reaches the store with one in ten."""
 
 COSTS_AT_MOST = 8
-"""Refusals remembered for one caller, each for another number of units."""
+"""Denials stored for one caller, each for another number of units."""
 
 SWEPT = 2
-"""Callers looked at when one is added: more than one, so that they leave faster than others come."""
+"""Callers checked per insertion: more than one, so that the cache shrinks faster than it grows."""
 
 _TOO_LARGE: Final = Reason.TOO_LARGE
 
 
 class RefusedCache:
-    """Refusals that still hold.
+    """Denials that still hold.
 
-    The one who was added first goes first: a refusal holds for ``ask_again_s`` at most, however
-    often it is looked up, so there is nothing that is worth keeping longer.
+    The oldest caller is evicted first. A denial holds for ``recheck_after_s`` at most, however often it is
+    used, so no entry is worth keeping longer.
 
     Args:
-        size: most callers remembered; 0 remembers nobody.
-        ask_again_s: seconds after which the store is asked again even if the refusal should still hold.
+        size: most callers stored; 0 disables the cache.
+        recheck_after_s: seconds after which the store is checked again even if the denial still holds.
     """
 
     def __init__(self, size: int = SIZE, ask_again_s: float = ASK_AGAIN_S) -> None:
@@ -59,7 +59,7 @@ class RefusedCache:
         return f"RefusedCache({len(self)} of {self._size} callers)"
 
     def find(self, key: Key, now: float) -> Decision | None:
-        """The refusal of such a request, as it stands now; None: the store must be asked."""
+        """Return the current denial of such a request; None: the store must be checked."""
         refusals = self._callers.get(key[:3])
         if refusals is not None:
             units = key[3]
@@ -69,14 +69,15 @@ class RefusedCache:
         return None
 
     def put(self, key: Key, decision: Decision, sent_s: float, now: float) -> None:
-        """Remember the store's refusal of such a request.
+        """Store the denial of such a request.
 
         Args:
             key: set of limits, user, address, units.
-            decision: the refusal; one without end is only remembered if the request is too large.
-            sent_s: when the question was sent: the store's wait begins there or later.
+            decision: the denial; one without end is only stored if the request is too large.
+            sent_s: when the check was sent: the store's wait begins there or later.
             now: monotonic seconds.
         """
+        # A request above the whole limit never fits, so its denial holds without end.
         too_large = decision.reason is _TOO_LARGE
         free_s = math.inf if too_large else sent_s + decision.retry_after_s
         ask_again_s = free_s if too_large else min(free_s, now + self._ask_again_s)
@@ -93,11 +94,11 @@ class RefusedCache:
         self._callers[caller] = (refusal, *others[: COSTS_AT_MOST - 1])
 
     def remove(self, key: Key) -> None:
-        """Let a caller ask again, whatever for: units were given back to it."""
+        """Remove a caller, with all units: units were refunded to it."""
         self._callers.pop(key[:3], None)
 
     def _sweep(self, now: float) -> None:
-        """Forget those whose time is over among the oldest, and make room for one."""
+        """Evict expired callers among the oldest, and make space for one."""
         callers = self._callers
         for _ in range(min(SWEPT, len(callers))):
             caller, refusals = next(iter(callers.items()))
@@ -113,7 +114,7 @@ class RefusedCache:
 
 
 class _Refusal:
-    """A decision, as instants instead of waits; nothing of it is shared with the one it was made from."""
+    """A decision with instants instead of waits; it shares nothing with its source."""
 
     __slots__ = (
         "ask_again_s",
@@ -145,7 +146,7 @@ class _Refusal:
         self.others: list[WindowState] = [_shifted(state, sent_s) for state in decision.others]
 
     def at(self, now: float) -> Decision:
-        """The decision for somebody who asks at that instant."""
+        """Return the decision for a request at that instant."""
         reset_s = self.reset_s - now
         return Decision(
             False,

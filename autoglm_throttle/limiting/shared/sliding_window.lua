@@ -1,17 +1,17 @@
--- The user windows of many requests in one call: twin of the windows in memory, counted by the server's clock.
+-- User limits of many requests in one call. Decides as the windows in memory do, by the server's clock.
 --
 -- KEYS  one for each limit of each request, request after request.
--- ARGV  P, then P policies: form (l: list of stamps, b: sub-buckets), limit in units, window in microseconds.
+-- ARGV  P, then P policies: layout (l: list of stamps, b: sub-buckets), limit in units, window in microseconds.
 --       Then for each request m, the number of its limits, and m times: number of the policy (from 1), cost.
---       A settlement has -m instead, and m times: number of the policy, delta, stamp.
+--       A refund or adjustment has -m instead, and m times: number of the policy, delta, stamp.
 --       If nothing follows the only policy, every key is a request of one limit and cost 1.
 -- Reply one flat array of integers: the clock, then for each limit of a request
---         ok           1 allows, 0 refuses, -1 something else stands under this key
---         remaining    units left, after spending if all limits of the request allowed
---         retry_after  microseconds until the cost fits if nobody else spends; 0 if ok, -1 if it never can
+--         ok           1 admits, 0 rejects, -1 another type of value under this key
+--         remaining    units left, after spending if all limits of the request admit
+--         retry_after  microseconds until the cost fits without other charges; 0 if ok, -1 if it never can
 --         reset        microseconds until the oldest counted unit leaves; 0 if nothing is counted
---         stamp        what the units are given back by
---       and one for each limit of a settlement: the units moved, -1 for a foreign key.
+--         stamp        identifies the units for a refund
+--       and one for each limit of a refund or adjustment: the units moved, -1 for a foreign key.
 --
 -- A request spends under all of its limits or under none. Every command that writes a key sets its time to live,
 -- in the same call. Times are microseconds, exact in a double until the year 2255; a number becomes text by %.0f
@@ -28,13 +28,13 @@ local function text(number)
   return format('%.0f', number)
 end
 
--- Time to live of what leaves in so many microseconds; one more millisecond, since the server rounds its clock down.
+-- Time to live in milliseconds, plus one: the server rounds its clock down.
 local function milliseconds(left)
   return text(ceil(left / 1000) + 1)
 end
 
--- What a look returns where a read found something else. An error that is none of type concerns all keys: it ends
--- the call, in the server's words.
+-- Result of a look at a key with another type of value. Any other error concerns all keys: it ends the call with
+-- the server's text.
 local function foreign(found, command, ...)
   if type(found) == 'table' and not string.find(tostring(found.err), 'WRONGTYPE', 1, true) then
     call(command, ...)
@@ -42,7 +42,7 @@ local function foreign(found, command, ...)
   return -1, 0, 0, 0, 0
 end
 
--- What a look returns where nothing is counted.
+-- Result of a look at an empty key.
 local function fresh(policy, cost)
   if cost > policy.limit then
     return 0, -1, 0, policy.present, 0, 0, '', 1
@@ -50,9 +50,9 @@ local function fresh(policy, cost)
   return 1, 0, 0, policy.present, 0, 0, '', 1
 end
 
--- Each form has three functions, made in the calls that need them: to make them all takes as long as two decisions.
+-- Each layout has three functions, made in the calls that need them: making all of them costs two decisions.
 -- look(key, policy, cost) drops what has expired, adds nothing, and returns ok, retry_after, reset, stamp, the units
--- used (nil: not counted yet) and what else its spend needs.
+-- used (nil: not counted yet) and further values that its spend needs.
 -- spend(key, policy, cost, stamp, used, ...) returns the units used then.
 -- settle(key, policy, delta, stamp) returns the units moved.
 
@@ -96,7 +96,7 @@ local function list_form()
     end
     local window, now = policy.window, clock
     if newest > clock then
-      now = newest -- the clock went back: it stands until it has caught up
+      now = newest -- the clock went back: hold it until it has caught up
     end
     local edge = now - window
     if newest <= edge or newest - clock >= window then
@@ -172,16 +172,16 @@ local function list_form()
 end
 
 -- The sub-buckets: a mark, the number of the newest bucket (5 bytes), the total (4), the count of the newest, then a
--- count for each bucket before it from the oldest that holds any; big-endian. The mark says of how many bytes all
--- counts are: of 1, 2 or 3, as the largest needs. No text in UTF-8 begins with a mark. Bucket j leaves as a whole at
--- the instant (j + 61) * width: a partly expired one counts whole, so the limit is never passed.
+-- count for each bucket before it from the oldest that holds any; big-endian. The mark gives the bytes of every
+-- count: 1, 2 or 3, as the largest needs. No text in UTF-8 begins with a mark. Bucket j leaves as a whole at
+-- the instant (j + 61) * width: a partly expired one counts fully, so the limit is never exceeded.
 
 local function buckets_form()
   local byte, char, find, gsub, rep, sub = string.byte, string.char, string.find, string.gsub, string.rep, string.sub
   local BEFORE, HEAD, MARK, MOST = 60, 10, 248, 16777215
   local MARKS = {char(MARK + 1), char(MARK + 2), char(MARK + 3)}
-  local FITS = {255, 65535, MOST} -- in a count of so many bytes
-  local LARGE = {256, 256, 65536} -- counts from here on need so many bytes
+  local FITS = {255, 65535, MOST} -- in a count of 1, 2 or 3 bytes
+  local LARGE = {256, 256, 65536} -- smallest counts of a larger size
   local REST = {'', '.(.)', '.(..)'} -- a count without its first byte
 
   local function bytes(number, size)
@@ -274,7 +274,7 @@ local function buckets_form()
     return (bucket + BEFORE + 1) * policy.width - clock
   end
 
-  -- Microseconds until the units have left that are too many, the oldest bucket first.
+  -- Microseconds until the excess units have left, the oldest bucket first.
   local function wait_buckets(policy, present, before, size, surplus)
     local bucket = present - #before / size
     for at = 1, #before, size do
@@ -311,7 +311,7 @@ local function buckets_form()
         return fresh(policy, cost)
       end
     else
-      present = last -- the clock may have gone back: it stands until it has caught up
+      present = last -- the clock may have gone back: hold it until it has caught up
     end
     local reset = leaves(policy, present - #before / size)
     local surplus = total + cost - policy.limit
@@ -408,7 +408,7 @@ local function next_number()
   return tonumber(ARGV[argument])
 end
 
--- Spend if all looks of the request allow it, and answer for one limit.
+-- Spend if all looks of the request admit it, and answer for one limit.
 local function finish(key, policy, cost, others, ok, retry_after, reset, stamp, used, ...)
   if ok == 1 and others and cost > 0 then
     used = policy.spend(key, policy, cost, stamp, used, ...)

@@ -1,4 +1,4 @@
-"""From a store's answer to decisions, the same that the windows in memory would take."""
+"""Converts a store's answer to decisions, the same as those of the windows in memory."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from autoglm_throttle.limiting.shared.store import VALUES, Answer, Charge
 from autoglm_throttle.model import Decision, Reason, UserLimit
 
 _OK, _USER, _TOO_LARGE = Reason.OK, Reason.USER, Reason.TOO_LARGE
-"""Before Python 3.12 reading a member from its class costs as much as a look into a dictionary."""
+"""Module constants: before Python 3.12, reading an enum member costs as much as a dictionary lookup."""
 
 US: Final = 1e-6
 """Seconds in a microsecond."""
 
 
 def decision(charge: Charge, answer: Answer) -> Decision:
-    """One caller's decision: the longest of its refusals, else the limit with the least left."""
+    """Return one caller's decision: the rejection with the longest wait, else the fullest limit."""
     limits = charge.limits
     if len(limits) == 1:
         return verdict(limits[0], answer[0], answer[1], answer[2], answer[3])
@@ -29,7 +29,7 @@ def decision(charge: Charge, answer: Answer) -> Decision:
 
 
 def verdict(limit: UserLimit, ok: int, left: int, retry_us: int, reset_us: int) -> Decision:
-    """What one limit says: the first four of its `VALUES` in an answer."""
+    """Return one limit's decision, from the first four of its `VALUES` in an answer."""
     name, most, window_s, reset_s = limit.name, limit.limit, limit.window_s, reset_us * US
     if ok:
         return Decision(True, _OK, "", name, most, left, 0.0, reset_s, window_s)
@@ -39,7 +39,7 @@ def verdict(limit: UserLimit, ok: int, left: int, retry_us: int, reset_us: int) 
 
 
 def together(user: Decision, address: Decision) -> Decision:
-    """One decision on a user and its address: of two refusals the longer one counts."""
+    """Combine the decisions on a user and its address; of two rejections the longer one counts."""
     if not (user.allowed and address.allowed):
         return user if user.retry_after_s >= address.retry_after_s else address
     user.others += address.items
@@ -47,7 +47,7 @@ def together(user: Decision, address: Decision) -> Decision:
 
 
 def left(limits: Sequence[UserLimit], decision: Decision) -> tuple[int, ...]:
-    """What a decision on one caller says is left of each limit, in their order."""
+    """Return the remaining units of each limit, in their order, from a decision on one caller."""
     if len(limits) == 1:
         return (int(decision.remaining),)
     by_window = {state.window_s: state.remaining for state in decision.items}

@@ -1,6 +1,6 @@
-"""The user limits of several processes: what is known here, what the store is asked, who decides without it.
+"""User limits shared through a store: local deny cache, store check, fallback when it is unavailable.
 
-Everything here is touched under the lock of the throttle, `Question.send` apart.
+Everything here is used under the lock of the throttle, except `PendingCheck.send`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from autoglm_throttle.limiting.user_windows import Part, UserWindows
 from autoglm_throttle.model import Decision, Demand, OnError, Reason
 
 SILENT: Final = frozenset({Trouble.TIMEOUT, Trouble.UNREACHABLE, Trouble.LOST})
-"""What whoever else asks the same server would meet, too; the others may be ours alone."""
+"""Errors that other users of the same server would meet, too; the others may be ours alone."""
 
 
-def _nobody(now: float) -> None:  # noqa: ARG001 - the face of a listener
+def _nobody(now: float) -> None:  # noqa: ARG001 - a listener's interface
     return None
 
 
@@ -35,35 +35,36 @@ class StoreView:
     kind: str
     state: State
     why: Trouble | None
-    """What the store's absence began with; None while it answers."""
+    """Cause of the outage; None while the store answers."""
     since_s: float
-    """Monotonic: since when it has been in this state."""
+    """Monotonic time at which it entered this state."""
     on_error: OnError
     processes: int
     """Processes that share the limits, as far as is known here."""
     fallbacks: dict[Trouble, int]
-    """Decisions taken without the store, by cause."""
+    """Decisions without the store, by cause."""
     spared: int
-    """Refusals known here already, for which it was not asked."""
+    """Denials from the local cache, without a check of the store."""
     health: Health
 
 
 class SharedWindows:
-    """User limits in a store that several processes ask.
+    """User limits in a store that several processes share.
 
     Args:
-        sets: which limits a demand is held to.
-        store: where they are counted.
-        outage: whether the store can be asked.
-        refused: who need not ask again yet.
-        on_error: who decides while it cannot be asked.
-        processes: how many processes share the limits: each takes its fair share while it cannot be asked.
-        max_users: most users remembered under each set of limits, meanwhile.
-        text_of: makes an identity of a user's name that is none.
-        askable: whether the store's client can run where this is asked: in an asyncio loop.
+        sets: selects the limits of a demand.
+        store: counts the units.
+        store_health: whether the store is available.
+        deny_cache: recent denials.
+        last_known: units left at the store's last answers.
+        on_error: mode of the decisions while the store is unavailable.
+        processes: number of processes that share the limits: each applies its fair share meanwhile.
+        max_users: capacity of the local table under each set of limits, meanwhile.
+        text_of: makes an identity text from a user name.
+        is_usable: whether the store's client can run in the current context: in an asyncio loop.
     """
 
-    def __init__(  # noqa: PLR0913 - one argument for each part that it is put together from
+    def __init__(  # noqa: PLR0913 - one argument for each part
         self,
         sets: LimitSets,
         store: Store,
@@ -80,11 +81,11 @@ class SharedWindows:
         self.store: Store = store
         self.outage: Outage = outage
         self.changes: list[Change] = []
-        """Of the store's state, for whoever writes the log."""
+        """Changes of the store's state, for the log."""
         self.probe_due: bool = False
-        """Whether somebody with an event loop should ask the store whether it answers again."""
+        """Whether a caller with an event loop should probe the store."""
         self.lost: Callable[[float], None] = _nobody
-        """Told, under the lock, when the store has fallen silent: whoever else asks it need not find out."""
+        """Called under the lock when the store is lost, for other users of the same server."""
         self._sets = sets
         self._refused = refused
         self._last_seen = last_seen
@@ -100,7 +101,7 @@ class SharedWindows:
         self._twin: UserWindows | None = None
 
     def hit(self, demand: Demand, now: float) -> Decision | Question | None:
-        """What is known without the store; a Question must be sent. None if no user limit applies."""
+        """Decide without the store, or return a `PendingCheck` to send. None if no user limit applies."""
         limit_set = self._sets.of(demand)
         if limit_set is None:
             return None
@@ -127,29 +128,29 @@ class SharedWindows:
         )
 
     def give_back(self, demand: Demand, charged_at: float, now: float) -> bool:
-        """Take back what was charged here, without the store."""
+        """Refund a local charge, without the store."""
         return self._twin is not None and self._twin.give_back(demand, charged_at, now)
 
     def look(self, now: float) -> None:
-        """Have a probe sent if one is due."""
+        """Request a probe if one is due."""
         if self.outage.due(now):
             self.probe_due = True
 
     def suspect(self, now: float) -> None:
-        """Decide here until a probe has told: somebody else has found the store silent. Idempotent."""
+        """Decide locally until a probe ends, after another user's timeout. Idempotent."""
         if self.outage.suspect(now):
             self.probe_due = True
 
     def heard(self, trouble: Trouble | None, now: float) -> None:
-        """Take in what a round trip has told about the store."""
+        """Record the result of a round trip."""
         self._note(self.outage.heard(trouble, now))
 
     def probed(self, trouble: Trouble | None, now: float) -> None:
-        """Take in what the question whether it answers again has told."""
+        """Record the result of a probe."""
         self._note(self.outage.probed(trouble, now))
 
     def view(self) -> StoreView:
-        """What there is to see."""
+        """Return the state of the store."""
         outage = self.outage
         return StoreView(
             kind=self.store.kind,
@@ -165,7 +166,7 @@ class SharedWindows:
 
     @property
     def users(self) -> int:
-        """Users counted here while the store could not be asked."""
+        """Users counted here during outages of the store."""
         return self._twin.users if self._twin is not None else 0
 
     @property
@@ -174,12 +175,12 @@ class SharedWindows:
         return self._twin.overflowed if self._twin is not None else 0
 
     def sweep(self, now: float, users: int) -> None:
-        """Forget idle users among the next ``users`` of each table."""
+        """Evict idle users among the next ``users`` of each table."""
         if self._twin is not None:
             self._twin.sweep(now, users)
 
     def forget(self, now: float) -> None:
-        """In a forked process: the parent's connections are not ours."""
+        """Reset in a forked process: the connections belong to the parent."""
         self.store.forget()
         self.outage.forget(now)
         self.probe_due = False
@@ -188,12 +189,12 @@ class SharedWindows:
         self._spared = 0
 
     def mend(self) -> None:
-        """Make every table whole again, as after a fork in the midst of a change."""
+        """Repair every table after a fork that interrupted a change."""
         if self._twin is not None:
             self._twin.mend()
 
     def answered(self, question: Question, answer: Answer | Trouble, now: float) -> Decision:
-        """The decision on a question, with the store's answer or without."""
+        """Decide on a check, with the store's answer or without."""
         if isinstance(answer, Trouble):
             return self._unanswered(question, answer, now)
         word = self._verdict(question.charges, answer, now)
@@ -204,7 +205,7 @@ class SharedWindows:
         return word
 
     def _verdict(self, charges: Sequence[Charge], answer: Answer, now: float) -> Decision:
-        """The decision that an answer is, on a user or on a user and its address."""
+        """Convert an answer to a decision on a user, or on a user and its address."""
         charge = charges[0]
         if len(answer) == VALUES:
             ok, remaining, retry_us, reset_us, _ = answer
@@ -220,7 +221,7 @@ class SharedWindows:
         return together(user, address)
 
     def undo(self, question: Question, now: float) -> None:
-        """Take back, once, all that a question has been allowed."""
+        """Refund, once, all units of a check."""
         answer, question.answer = question.answer, None
         charged_s, question.charged_s = question.charged_s, None
         if answer is not None:
@@ -245,7 +246,7 @@ class SharedWindows:
         return decision
 
     def _without(self, demand: Demand, trouble: Trouble, now: float) -> Decision:
-        """The decision of this process alone."""
+        """Decide in this process alone."""
         self._fallbacks[trouble] += 1
         if self._on_error is OnError.ALLOW:
             return Decision(True, Reason.OK, f"store:{trouble}")
@@ -258,7 +259,7 @@ class SharedWindows:
         return decision if decision is not None else Decision(True, Reason.OK)
 
     def _local(self) -> UserWindows:
-        """The windows of this process alone. When its share changes, what they have counted stays."""
+        """Return the local windows. When the share of this process changes, counted units stay."""
         processes = max(1, self._processes())
         if self._twin is None:
             self._twin = UserWindows(self._sets, self._max_users)
@@ -268,12 +269,12 @@ class SharedWindows:
         return self._twin
 
     def _seed(self, demand: Demand, now: float) -> tuple[Part | None, Part | None]:
-        """How much may be used up here: the share of what the store had left the user, and its address.
+        """Return the usable units of the user and its address: the share of the store's last known rest.
 
-        All that has been counted here goes off it, as the store knows of none.
+        Units counted here reduce it, as the store does not know them.
         """
         limit_set = self._sets.of(demand)
-        assert limit_set is not None  # noqa: S101 - for the type checker: who has no limits is not asked about
+        assert limit_set is not None  # noqa: S101 - for the type checker
         user_kind, address_kind = self._kinds[limit_set]
         seed, shares = self._last_seen.seed, self._shared_by
         user = seed(user_kind, self._text_of(demand.user), limit_set.users, shares, now)
@@ -283,6 +284,6 @@ class SharedWindows:
 
 
 def _kinds(limit_set: LimitSet) -> tuple[str, str]:
-    """What a set's users and addresses are called in the store."""
+    """Return the names of a set's users and addresses in the store."""
     name = limit_set.name
     return name, "address" if name == "user" else f"{name}-address"

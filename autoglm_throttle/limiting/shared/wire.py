@@ -1,6 +1,6 @@
-"""Between charges and the numbers that the script of the user windows is sent and sends back.
+"""Encodes charges into the numbers of the user-limit script, and decodes its replies.
 
-The script, `sliding_window.lua`, says in its first lines what the numbers mean.
+The script, `sliding_window.lua`, defines the numbers in its first lines.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from autoglm_throttle.limiting.shared.store import VALUES, Answer, Charge
 from autoglm_throttle.model import UserLimit
 
 LAYOUT = "w1"
-"""Version of what stands under a key: two that differ, deployed side by side, never share one."""
+"""Version of the values under a key: two versions, deployed side by side, never share a key."""
 
 SPLIT = -1
-"""The tag of a request whose keys lie in more than one partition."""
+"""Tag of a request with keys in more than one partition."""
 
 Policy = tuple[str, int, int]
-"""Form (``l`` for a list of stamps, ``b`` for sub-buckets), limit in units, window in microseconds."""
+"""Layout (``l`` for a list of stamps, ``b`` for sub-buckets), limit in units, window in microseconds."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]{1,60}")
 _PREFIX = re.compile(r"[^\s{}]{1,120}")
@@ -51,7 +51,7 @@ class Ask:
 
 
 class Settlement:
-    """Units that are taken back or spent afterwards; its answer may be ignored."""
+    """Units that are refunded or charged afterwards; its answer may be ignored."""
 
     __slots__ = ("alone", "deltas", "keys", "policies", "stamps", "tag")
 
@@ -59,9 +59,9 @@ class Settlement:
         self.keys: list[str] = ask.keys
         self.policies: tuple[Policy, ...] = ask.policies
         self.deltas: Sequence[int] = deltas
-        """Units for each key; below 0 they are taken back."""
+        """Units for each key; below 0 they are refunded."""
         self.stamps: Sequence[int] = stamps
-        """What each key's units were spent at, as answered."""
+        """Stamp of each key's units, from the answer."""
         self.tag: int = ask.tag
         self.alone: Policy | None = None
 
@@ -80,7 +80,7 @@ def script() -> str:
 
 
 class WindowWire:
-    """Makes keys and arguments of requests, and answers of replies.
+    """Encodes requests into keys and arguments, and decodes replies into answers.
 
     Args:
         prefix: of every key of the library; 1 to 120 characters without blanks and braces.
@@ -88,7 +88,7 @@ class WindowWire:
         partitions: >= 1; the keys of one partition lie on one node of a Cluster.
 
     Raises:
-        ValueError: an argument is not as said above.
+        ValueError: an argument violates these rules.
     """
 
     def __init__(self, prefix: str, service: str, partitions: int) -> None:
@@ -104,7 +104,7 @@ class WindowWire:
         self._shapes: dict[str, _Shape] = {}
 
     def ask(self, charges: Sequence[Charge]) -> Ask:
-        """The request for the charges, at least one, which are spent together."""
+        """Build the request for the charges, at least one, which are spent together."""
         if len(charges) > 1:
             return self._ask_all(charges)
         charge = charges[0]
@@ -116,19 +116,19 @@ class WindowWire:
         return Ask(charges, [head + user for head in shape.heads[tag]], shape.policies, tag)
 
     def back(self, ask: Ask, answer: Answer) -> Settlement:
-        """What gives all units of an allowed answer back."""
+        """Build the refund of all units of an admission."""
         deltas = [-charge.units for charge in ask.charges for _ in charge.limits]
         return Settlement(ask, deltas, answer[VALUES - 1 :: VALUES])
 
     def spent(self, ask: Ask, answer: Answer, delta: int) -> Settlement:
-        """What charges ``delta`` more units under each limit of an allowed answer, or takes some back.
+        """Build a change of ``delta`` units under each limit of an admission; below 0 it refunds.
 
-        More units are spent without asking: a limit may be passed, and the next who come wait for it.
+        More units are charged without a check: a limit may be exceeded, and later requests wait for it.
         """
         return Settlement(ask, [delta] * len(ask.keys), answer[VALUES - 1 :: VALUES])
 
     def encode(self, entries: Sequence[Entry]) -> tuple[list[str], list[str | int]]:
-        """Keys and arguments of one call; no entries make a call that only reads the server's clock."""
+        """Encode entries into keys and arguments of one call; without entries it only reads the clock."""
         keys: list[str] = []
         policy = entries[0].alone if entries else None
         if policy is not None:
@@ -141,10 +141,10 @@ class WindowWire:
         return _encode_each(entries)
 
     def decode(self, reply: object, entries: Sequence[Entry]) -> list[Answer]:
-        """An answer for each entry; that of a settlement has one integer for each key, the units moved.
+        """Return an answer for each entry; a refund's has one integer for each key, the units moved.
 
         Raises:
-            ValueError: the reply is none to these entries.
+            ValueError: the reply does not fit these entries.
         """
         if not isinstance(reply, list) or set(map(type, reply)) != {int}:
             raise ValueError("the reply of the script is no list of integers")
@@ -170,13 +170,13 @@ class WindowWire:
         )
 
     def _shape(self, charge: Charge) -> _Shape:
-        """Learn the limits that are in force now under a name."""
+        """Store the current limits of a name."""
         shape = self._shapes[charge.kind] = _Shape(self._root, charge.kind, charge.limits, self._partitions)
         return shape
 
 
 class _Shape:
-    """What all requests under one set of limits have in common."""
+    """Common parts of all requests under one set of limits."""
 
     __slots__ = ("heads", "limits", "policies")
 
@@ -194,7 +194,7 @@ class _Shape:
 
 
 def key_safe(name: str) -> str:
-    """A name as it may stand in a key: as it is, or a digest of it that no plain name equals."""
+    """Return a name for use in a key: unchanged, or a digest that no plain name equals."""
     if _PLAIN.fullmatch(name):
         return name
     return "~" + blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
@@ -205,7 +205,7 @@ def _form(limit: UserLimit) -> str:
 
 
 def _encode_each(entries: Sequence[Entry]) -> tuple[list[str], list[str | int]]:
-    """The long form: the policies once, then what each entry wants of them."""
+    """Encode in the long form: the policies once, then each entry's units of them."""
     keys: list[str] = []
     numbers: dict[Policy, int] = {}
     usual: dict[tuple[int, int], list[int]] = {}
