@@ -1,4 +1,4 @@
-"""What people see: metrics and log lines. Readers of a Snapshot; no mechanism knows them."""
+"""Metrics and log lines for operators. They read a Snapshot; no mechanism imports them."""
 
 from autoglm_throttle.observe.endpoint import MetricsApp, collector, metrics_app
 from autoglm_throttle.observe.logs import JsonFormatter

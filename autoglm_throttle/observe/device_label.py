@@ -1,4 +1,4 @@
-"""What a device is called in the labels of metrics and in tables: short, and never twice the same."""
+"""Labels of devices in metrics and tables: short and unique."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from autoglm_throttle.model import GpuSample
 def labelled(devices: Iterable[GpuSample]) -> list[tuple[str, GpuSample]]:
     """Give each device its label.
 
-    A card's is its index, an engine's its ``host:port``; those of another host begin with its name. Two
-    sources that number their cards alike and tell no common UUID would share one, and a scrape with two
-    equal series is refused as a whole: the second is called ``0#2``.
+    A GPU's label is its index, an engine's its ``host:port``; on another host the host's name comes first.
+    Two sources that number their devices alike and report no common UUID would share a label. Prometheus
+    rejects a scrape with two equal series, so the second one is called ``0#2``.
 
     Args:
         devices: in the order of the view, which does not change while the devices stay the same.
@@ -21,6 +21,7 @@ def labelled(devices: Iterable[GpuSample]) -> list[tuple[str, GpuSample]]:
     found = []
     for device in devices:
         plain = _plain(device)
+        # Engines and GPUs have labels of their own: "0" may be used in both.
         key = (device.kind == "engine", plain)
         taken[key] = taken.get(key, 0) + 1
         found.append((plain if taken[key] == 1 else f"{plain}#{taken[key]}", device))

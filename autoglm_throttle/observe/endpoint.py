@@ -1,4 +1,4 @@
-"""The path ``/metrics``, and the collector for a registry of one's own."""
+"""Serves the path ``/metrics``, and makes the collector for your own registry."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from autoglm_throttle.throttle import Throttle
 
 UNDERSTOOD: Final = (b"accept", b"accept-encoding")
-"""The header fields that matter for a scrape; no other reaches the exporter."""
+"""Header fields that matter for a scrape; no other reaches the exporter."""
 
 
 def collector(throttle: Throttle, recorder: Recorder | None = None) -> Collector:
@@ -32,8 +32,8 @@ def collector(throttle: Throttle, recorder: Recorder | None = None) -> Collector
     of prometheus-client, which leaves custom collectors out.
 
     Args:
-        throttle: whose counts to tell.
-        recorder: a ``traffic.record.Recorder``, whose counts to tell as well; None: there is none.
+        throttle: source of the counts.
+        recorder: a ``traffic.record.Recorder`` as a further source; None: there is none.
 
     Raises:
         ConfigError: prometheus-client is not installed.
@@ -54,9 +54,9 @@ def metrics_app(throttle: Throttle, recorder: Recorder | None = None) -> Metrics
     itself: the multi-process mode of prometheus-client leaves custom collectors out.
 
     Args:
-        throttle: whose counts to tell. With ``METRICS=off``, or ``auto`` and no prometheus-client,
-            the app answers 404 and says why.
-        recorder: a ``traffic.record.Recorder``, whose counts to tell as well; None: there is none.
+        throttle: source of the counts. With ``METRICS=off``, or ``auto`` and no prometheus-client,
+            the app answers 404 with the reason.
+        recorder: a ``traffic.record.Recorder`` as a further source; None: there is none.
 
     Raises:
         ConfigError: ``METRICS=prometheus``, and prometheus-client is not installed.
@@ -72,10 +72,10 @@ def metrics_app(throttle: Throttle, recorder: Recorder | None = None) -> Metrics
 
 
 class MetricsApp:
-    """What `metrics_app` makes: an ASGI app that is exempt from the throttle wherever it is mounted.
+    """ASGI app made by `metrics_app`, exempt from the throttle wherever it is mounted.
 
-    A mount redirects ``/metrics`` to ``/metrics/``, which is not among ``EXEMPT_PATHS``; without a mark a
-    closed door would shut out those who want to see why it is closed.
+    A mount redirects ``/metrics`` to ``/metrics/``, which is not among ``EXEMPT_PATHS``. Without the mark,
+    metrics would be rejected under overload, exactly when operators need them.
 
     Args:
         answer: the ASGI app that answers GET and HEAD.
@@ -107,6 +107,7 @@ def _absent(text: str) -> ASGIApp:
 
 def _exporter(throttle: Throttle, recorder: Recorder | None) -> ASGIApp:
     metrics = collector(throttle, recorder)
+    # Imported here: prometheus-client is optional.
     from prometheus_client import CollectorRegistry, make_asgi_app
 
     registry = CollectorRegistry()
@@ -116,7 +117,7 @@ def _exporter(throttle: Throttle, recorder: Recorder | None) -> ASGIApp:
 
 
 def _sanitized(scope: Scope) -> Scope:
-    """A scope without what the exporter would stumble over: it raises at bytes that are no text."""
+    """Return a scope with ASCII only: the exporter raises at bytes that are no text."""
     query = scope.get("query_string") or b""
     headers = [(name, value) for name, value in scope["headers"] if name in UNDERSTOOD and value.isascii()]
     return {**scope, "headers": headers, "query_string": query if query.isascii() else b""}

@@ -1,4 +1,4 @@
-"""Metrics of the inference engines, as they tell of themselves."""
+"""Metrics of the inference engines, as the engines report them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autoglm_throttle.observe.metric import PREFIX, Labels, MetricSpec, Picture,
 
 
 def _each(read: Callable[[GpuSample], float | None]) -> Callable[[Picture], Rows]:
-    """A series for each engine that tells the quantity."""
+    """Make a series for each engine that reports the quantity."""
 
     def rows(picture: Picture) -> Iterator[tuple[Labels, float]]:
         for label, engine in told(picture, engines=True):

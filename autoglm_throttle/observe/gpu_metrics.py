@@ -1,7 +1,7 @@
-"""Metrics of the cards: every quantity that any source tells of them, and what each was found to be doing.
+"""Metrics of the devices: every quantity that any source reports, and the verdicts.
 
-What a card does not tell has no series, and neither has what was told too long ago to be believed. Units are
-the base units of Prometheus; counters are the card's own and start anew with its driver.
+An unknown quantity has no series, and neither has an outdated one. Units are
+the base units of Prometheus; counters are the device's own and restart with its driver.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HEALTHS: Final = ("ok", "degraded", "lost")
 
 
 def told(picture: Picture, *, engines: bool = False) -> Iterator[tuple[str, GpuSample]]:
-    """The cards, or the engines, whose measurement is not too old to be believed, with their labels."""
+    """Yield the GPUs, or the engines, with a measurement that is recent enough, and their labels."""
     view = picture.snapshot.view
     if view is None:
         return
@@ -35,7 +35,7 @@ def told(picture: Picture, *, engines: bool = False) -> Iterator[tuple[str, GpuS
 
 
 def _each(read: Read) -> Callable[[Picture], Rows]:
-    """A series for each card that tells the quantity."""
+    """Make a series for each device that reports the quantity."""
 
     def rows(picture: Picture) -> Iterator[tuple[Labels, float]]:
         for label, device in told(picture):
@@ -47,7 +47,7 @@ def _each(read: Read) -> Callable[[Picture], Rows]:
 
 
 def _both_ways(receive: Read, transmit: Read) -> Callable[[Picture], Rows]:
-    """A series for each card and direction."""
+    """Make a series for each device and direction."""
 
     def rows(picture: Picture) -> Iterator[tuple[Labels, float]]:
         for label, device in told(picture):
@@ -75,13 +75,14 @@ def _throttle(picture: Picture) -> Rows:
 
 
 def _judged(picture: Picture) -> Iterator[tuple[str, Verdict]]:
-    """Every card with a verdict; that of a lost one does not grow old."""
+    """Yield every device with a verdict; that of a lost one does not grow old."""
     view = picture.snapshot.view
     if view is None:
         return
     believed = {label for label, _ in told(picture)}
     for label, device in labelled(view.devices):
         verdict = view.verdicts.get((device.host, device.device))
+        # A lost device has no recent measurement, and its verdict must stay visible.
         if verdict is not None and (label in believed or device.health == "lost"):
             yield label, verdict
 

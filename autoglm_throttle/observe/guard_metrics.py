@@ -1,4 +1,4 @@
-"""Metrics of calls that leave the process. Absent where there is no guard."""
+"""Metrics of calls that leave the process. Absent if there is no guard."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autoglm_throttle.snapshot import GuardsView
 
 
 def _of(read: Callable[[GuardsView], Rows]) -> Callable[[Picture], Rows]:
-    """Series of all guards, where there are any."""
+    """Make the series of all guards, if there are any."""
 
     def rows(picture: Picture) -> Rows:
         guards = picture.snapshot.guards
@@ -21,7 +21,7 @@ def _of(read: Callable[[GuardsView], Rows]) -> Callable[[Picture], Rows]:
 
 
 def _each(read: Callable[[BreakerView], float]) -> Callable[[Picture], Rows]:
-    """A series for each breaker."""
+    """Make a series for each breaker."""
     return _of(lambda guards: [((breaker.name,), read(breaker)) for breaker in guards.breakers])
 
 

@@ -1,4 +1,4 @@
-"""One JSON object per log line."""
+"""Formats each log record as one JSON object on one line."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 TEXT_AT_MOST = 2000
-"""Characters of one value; tracebacks are the longest, and a log line is no place for more."""
+"""Maximum characters of one value; tracebacks are the longest, and must not flood the log."""
 
 _OWN: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
-"""What every record has; the rest came in ``extra`` and is ours to print."""
+"""Attributes of every record; all others came in ``extra`` and are printed."""
 
 
 class JsonFormatter(logging.Formatter):
-    r"""Prints a record as one JSON object on one line, in ASCII.
+    """Prints a record as one JSON object on one line, in ASCII.
 
     First ``time`` (UTC), ``level``, ``logger`` and ``message``, then the keys that came in ``extra``:
     for this library ``event`` and those of the event. Line ends and control characters are escaped,
-    so no value can begin a line of its own. A number that JSON cannot say, such as an infinite wait,
-    is null; any other value that it cannot say is printed as text.
+    so no value can begin a line of its own. A number outside JSON, such as an infinite wait,
+    is null; any other value outside JSON is printed as text.
 
     How to use it::
 
@@ -38,7 +38,7 @@ class JsonFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without a line end."""
+        """Return the line, without a line end."""
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -54,7 +54,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _plain(value: object) -> object:
-    """The value as JSON can say it."""
+    """Convert the value to types of JSON."""
     if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, float):

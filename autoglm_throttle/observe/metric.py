@@ -1,4 +1,4 @@
-"""What a metric is: its name, its labels, and where its value comes from."""
+"""Describes a metric: its name, its labels, and the source of its value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Labels = tuple[str, ...]
 
 
 class RecorderCounts(Protocol):
-    """What a recorder of traffic has done so far."""
+    """Totals of a traffic recorder."""
 
     @property
     def written(self) -> int:
@@ -29,17 +29,17 @@ class RecorderCounts(Protocol):
 
 
 class Recorder(Protocol):
-    """A recorder of traffic as far as metrics ask it, such as that of ``autoglm_throttle.traffic.record``."""
+    """A traffic recorder as the metrics read it, such as that of ``autoglm_throttle.traffic.record``."""
 
     @property
     def counts(self) -> RecorderCounts:
-        """The counts of this moment."""
+        """The current counts."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What one scrape sees."""
+    """Input of one scrape."""
 
     snapshot: Snapshot
     settings: Settings

@@ -1,8 +1,8 @@
-"""Every metric there is: its name, its labels and where its value comes from.
+"""The table of all metrics: names, labels, and the sources of their values.
 
-`METRICS` is the only place where a metric is named; the collector, the endpoint and the page of the
-documentation are made from it. A value that is not known has no series: it is absent, never 0.
-Labels are closed sets from code, settings or the driver, never something that a client has sent.
+`METRICS` is the only place that names a metric; the collector, the endpoint and the page of the
+documentation are made from it. An unknown value has no series: it is absent, never 0.
+Labels are closed sets from code, settings or the driver, never data that a client has sent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from autoglm_throttle.snapshot import HINTS
 from autoglm_throttle.version import __version__
 
 _TELLS_NOTHING: Final = frozenset({Telemetry.STARTING, Telemetry.BLIND, Telemetry.NONE})
-"""States in which there is no sample that a table could be read with."""
+"""States without a sample for the table."""
 
 
 def _requests(picture: Picture) -> Rows:
@@ -96,7 +96,7 @@ def _inflight(picture: Picture) -> Rows:
 
 
 def _inflight_limit(picture: Picture) -> Rows:
-    """The smallest of all that bound it; none where nothing does."""
+    """Return the smallest of all bounds; no series without one."""
     gate = picture.snapshot.gate
     if gate is None:
         return []

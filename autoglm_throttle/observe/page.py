@@ -1,4 +1,4 @@
-"""The page of the documentation that lists the metrics, made from the table of metrics."""
+"""Generates the page of the documentation that lists the metrics, from the table of metrics."""
 
 from __future__ import annotations
 
@@ -104,6 +104,6 @@ def _rows() -> Iterator[str]:
 
 
 def metrics_page() -> str:
-    """The page, in Markdown."""
+    """Return the page, in Markdown."""
     edges = ", ".join(f"{edge:g}" for edge in DURATION_BUCKETS_S)
     return _HEAD + "".join(_rows()) + f"\nBuckets of the histograms, in seconds: {edges}.\n"

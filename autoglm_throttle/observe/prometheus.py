@@ -1,4 +1,4 @@
-"""The metrics for prometheus-client. Loaded only where its package is wanted."""
+"""Exports the metrics to prometheus-client. Loaded only if its package is wanted."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ EDGES: Final = (*(repr(float(edge)) for edge in DURATION_BUCKETS_S), "+Inf")
 
 
 class SnapshotCollector(Collector):
-    """Turns one snapshot into metric families whenever it is asked.
+    """Turns one snapshot into metric families at each scrape.
 
     Args:
-        throttle: whose counts to tell.
-        recorder: of traffic, whose counts to tell as well; None: there is none.
+        throttle: source of the counts.
+        recorder: of traffic, as a further source; None: there is none.
     """
 
     def __init__(self, throttle: Throttle, recorder: Recorder | None = None) -> None:
@@ -38,11 +38,11 @@ class SnapshotCollector(Collector):
         self._recorder = recorder
 
     def describe(self) -> Iterable[Metric]:
-        """The families without their values, so that registering one reads nothing."""
+        """Return the families without their values, so that registering one reads nothing."""
         return [_family(spec, None) for spec in METRICS]
 
     def collect(self) -> Iterator[Metric]:
-        """The families with the values of this moment."""
+        """Yield the families with their current values."""
         recorded = None if self._recorder is None else self._recorder.counts
         picture = Picture(self._throttle.snapshot(), self._throttle.settings, recorded)
         for spec in METRICS:

@@ -1,4 +1,4 @@
-"""Metrics of resource quotas: how full memory is taken to be, and who is refused. Absent without quotas."""
+"""Metrics of resource quotas: the fill of memory, and the rejecting classes. Absent without quotas."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autoglm_throttle.observe.metric import PREFIX, MetricSpec, Picture, Rows
 
 
 def _one(read: Callable[[QuotaView], float | None]) -> Callable[[Picture], Rows]:
-    """A single series, where there are quotas and the value is known."""
+    """Make a single series, if there are quotas and the value is known."""
 
     def rows(picture: Picture) -> Rows:
         quota = picture.snapshot.quota
@@ -23,12 +23,12 @@ def _one(read: Callable[[QuotaView], float | None]) -> Callable[[Picture], Rows]
 
 
 def _measured(read: Callable[[QuotaView], float | None]) -> Callable[[Picture], Rows]:
-    """The same for what a measurement has told, until that is too old to be believed."""
+    """Make a single series for a measured value, until the measurement is too old."""
     return _one(lambda quota: None if quota.basis is Basis.UNKNOWN else read(quota))
 
 
 def _each(read: Callable[[QuotaView], Mapping[Priority, float]]) -> Callable[[Picture], Rows]:
-    """A series for each class."""
+    """Make a series for each class."""
 
     def rows(picture: Picture) -> Rows:
         quota = picture.snapshot.quota

@@ -1,4 +1,4 @@
-"""Metrics of the telemetry itself: how far it can be believed, and how each source fares."""
+"""Metrics of the telemetry itself: its age, and the state of each source."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _errors(picture: Picture) -> Rows:
 
 
 def _each(read: Callable[[SourceView], float]) -> Callable[[Picture], Rows]:
-    """A series for each source."""
+    """Make a series for each source."""
 
     def rows(picture: Picture) -> Rows:
         return [((source.name,), read(source)) for source in picture.snapshot.sources]

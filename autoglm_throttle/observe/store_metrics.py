@@ -1,4 +1,4 @@
-"""Metrics of what processes share: a store of user limits, a fleet. Absent where there is none."""
+"""Metrics of shared state: a store of user limits, a fleet. Absent if there is none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autoglm_throttle.snapshot import FleetView
 
 
 def _one(read: Callable[[StoreView], float]) -> Callable[[Picture], Rows]:
-    """A single series, where there is a store."""
+    """Make a single series, if there is a store."""
 
     def rows(picture: Picture) -> Rows:
         store = picture.snapshot.store
@@ -22,7 +22,7 @@ def _one(read: Callable[[StoreView], float]) -> Callable[[Picture], Rows]:
 
 
 def _of_fleet(read: Callable[[FleetView], float]) -> Callable[[Picture], Rows]:
-    """A single series, where there is a fleet."""
+    """Make a single series, if there is a fleet."""
 
     def rows(picture: Picture) -> Rows:
         fleet = picture.snapshot.fleet
