@@ -1,1 +1,1 @@
-"""Calls that leave the process: breakers, fallbacks, and degradation on purpose."""
+"""Guards around calls that leave the process: circuit breakers, fallbacks and graceful degradation."""

@@ -1,10 +1,11 @@
-"""The circuit breaker as a machine without clock, lock or device: every method is told the time.
+"""The circuit breaker as a pure state machine: no clock, lock or I/O; every method receives the time.
 
-The moves stand in `transitions`; what opens a closed breaker in `evidence`; who may call meanwhile in
-`trials` and `ramp`. Each change of state begins a new generation, and a result of an earlier one counts no
-more: no late answer closes, opens or prolongs anything. A trial has a lease, so one that hangs costs a wait
-and never the breaker. Any other call has none: with ``max_in_flight`` it keeps its place until its result is
-told, however late, and that counts. A clock that steps back reads as standing still.
+The state transitions stand in `transitions`. `failure_stats` decides when a closed breaker opens.
+`half_open_probes` and `ramp` decide which calls are admitted meanwhile. Each change of state starts a new
+generation. A result of an earlier generation is counted as stale and changes nothing, so a late result never
+closes, opens or prolongs anything. A probe has a lease, so a hanging probe costs a wait and never blocks the
+breaker. Other calls have no lease: with ``max_in_flight`` a call holds its slot until its result is recorded,
+however late, and that result counts. A clock that steps back is treated as standing still.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from autoglm_throttle.resilience.transitions import OPERATED, Event
 from autoglm_throttle.resilience.trials import Trials
 
 LONGEST_RETRY_AFTER_S: Final = 300.0
-"""Seconds that a dependency can ask for where ``open_max_s`` says nothing: its slip is no outage of ours."""
+"""Longest accepted Retry-After in seconds if ``open_max_s`` is None: protects against a wrong value."""
 
 LEASE_ASK_S: Final = 0.05
-"""Seconds between two callers that ask for the fleet's lease: the deadline of the store, by default."""
+"""Seconds between two calls that request the fleet's lease: the default deadline of the store."""
 
 LAST_FAILURE_AT_MOST: Final = 200
-"""Characters kept of a failure's text: enough to know it again, and no body of an answer."""
+"""Characters kept of a failure's text: enough to identify it, too few for a response body."""
 
 UNRECORDED: Final = Pass(generation=-1)
-"""The pass of a call that an enforcing breaker would have refused: its result counts nowhere."""
+"""Permit of a call that an enforcing breaker would have rejected: its result is not counted."""
 
-# In front of every call: as names of the module they cost a fraction of what they cost as members.
+# Read on every call: a module-level name costs a fraction of an enum member look-up.
 _CLOSED: Final = State.CLOSED
 _OPEN: Final = State.OPEN
 _HALF_OPEN: Final = State.HALF_OPEN
@@ -43,13 +44,13 @@ _RAMPING: Final = State.RAMPING
 
 
 class Breaker:
-    """One breaker. Its owner sees to it that one method runs at a time.
+    """One circuit breaker. Its owner must serialize all calls of its methods.
 
     Args:
         name: of the guard.
-        rules: complete and checked.
+        rules: complete and validated.
         now: monotonic seconds.
-        lease_ask_s: seconds between two callers that are told to ask for the fleet's lease, > 0.
+        lease_request_interval_s: seconds between two calls that may request the fleet's lease, > 0.
     """
 
     __slots__ = (
@@ -63,19 +64,19 @@ class Breaker:
         self.name: str = name
         self.rules: Rules = rules
         self.leased: bool = False
-        """Whether a trial needs the fleet's lease; set by the owner."""
+        """Whether a probe needs the fleet's lease; set by the owner."""
         self.fast: Pass | None
-        """The pass of all calls while there is nothing to ask: closed, enforcing, no bound in flight."""
+        """The shared permit if no check is needed (closed, enforcing, ``max_in_flight`` unset), else None."""
         self.clean: bool
-        """Whether recording a success for `fast` would change nothing."""
+        """Whether recording a success for `fast_permit` would change nothing."""
         self.calls: int = 0
-        """Let through; who takes `fast` without asking counts here."""
+        """Admitted calls. A caller that uses `fast_permit` directly increments it."""
         self.stale_results: int = 0
         """Results of an earlier generation, and second results of one call."""
         self.classifier_errors: int = 0
         """Counted by the owner."""
         self.would_refuse: int = 0
-        """Calls let through that an enforcing breaker would have refused."""
+        """Admitted calls that an enforcing breaker would have rejected."""
         self.last_failure: str = ""
         """Type and text of the newest failure."""
         start = State.DISABLED if rules.mode is Mode.DISABLED else State.CLOSED
@@ -97,14 +98,14 @@ class Breaker:
 
     @property
     def generation(self) -> int:
-        """Rises by one with each change of state; a pass carries the one that it was given in."""
+        """Generation number: rises by one with each change of state. Each permit carries its own."""
         return self._machine.generation
 
     def __repr__(self) -> str:
         return f"<Breaker {said(self.view(self._now), self.rules, self._figures)}>"
 
     def allow(self, now: float) -> Pass | Refusal:
-        """Ask for one call; who gets a pass records the outcome, exactly once."""
+        """Request one call. The caller records the outcome of a returned permit exactly once."""
         self._now = now
         fast = self.fast
         if fast is not None:
@@ -122,7 +123,7 @@ class Breaker:
         return answer
 
     def refuses(self, now: float) -> Refusal | None:
-        """What `allow` would answer, if that is a refusal; free of effects."""
+        """Return the rejection that `allow` would return, or None. Has no effects."""
         state = self.state(now)
         if self._watching or state is State.DISABLED:
             return None
@@ -137,15 +138,17 @@ class Breaker:
         return self._kept_out(now)
 
     def record(self, pass_: Pass, outcome: Outcome, now: float) -> None:
-        """Say how a call has ended.
+        """Record the outcome of a call.
 
-        A pass that counts no more, because the state has changed, a trial's place was given away or the
-        result was told before, changes nothing but ``stale_results``.
+        A permit is stale if the state has changed, its probe lease has expired, or its outcome was recorded
+        before. A stale permit only increments ``stale_results``.
         """
         self._now = now
         machine = self._machine
         state = machine.state
         if pass_.generation != machine.generation:
+            # Negative generations mark permits that are never counted (`UNRECORDED_PERMIT`), so they are not
+            # stale.
             self.stale_results += pass_.generation >= 0
         elif state is _HALF_OPEN:
             if self._trials.leave(pass_.serial):
@@ -164,19 +167,19 @@ class Breaker:
             self.stale_results += 1
 
     def fail_note(self, text: str) -> None:
-        """Keep what the newest failure was; told before its result is recorded.
+        """Store the text of the newest failure; called before its outcome is recorded.
 
         Args:
-            text: its type and what it says; `LAST_FAILURE_AT_MOST` characters are kept.
+            text: type and message; truncated to `LAST_FAILURE_MAX_CHARS` characters.
         """
         self.last_failure = text[:LAST_FAILURE_AT_MOST]
 
     def state(self, now: float) -> State:
-        """What a caller would meet; free of effects. An open breaker whose time is over reads half-open."""
+        """Return the state visible to callers: an open breaker reads half-open after its open period."""
         return self._machine.seen(now)
 
     def view(self, now: float) -> BreakerView:
-        """All there is to see; free of effects."""
+        """Return an immutable view of all figures. Has no effects."""
         machine = self._machine
         counts = self._evidence.counts(now)
         trials = len(self._trials)
@@ -207,18 +210,17 @@ class Breaker:
         )
 
     def drain(self) -> list[Transition]:
-        """Take the changes of state that nobody has been told of, the oldest first."""
+        """Take the transitions that were not yet published, oldest first."""
         return self._machine.drain()
 
     def open_for(self, duration_s: float, cause: Cause, now: float) -> None:
-        """Open because the dependency says when to come back; the round that follows waits as usual.
+        """Open for the period that the dependency requests; the following round waits as usual.
 
-        A breaker that is open already stays so until the later of the two moments, and an operator's decision
-        stands.
+        An open breaker stays open until the later of the two ends. An operator's decision takes precedence.
 
         Args:
-            duration_s: seconds from now; no more than ``open_max_s``, or `LONGEST_RETRY_AFTER_S`.
-            cause: why.
+            duration_s: seconds from now; capped at ``open_max_s`` or `MAX_RETRY_AFTER_S`.
+            cause: of the transition.
             now: monotonic seconds.
         """
         self._now = now
@@ -228,31 +230,32 @@ class Breaker:
             self._go(Event.RETRY_AFTER, now, wait_s=wait_s, cause=cause)
 
     def force_open(self, now: float) -> None:
-        """Let nothing through until an operator says otherwise."""
+        """Reject all calls until the next operator command."""
         self._decide(Event.FORCE, now)
 
     def disable(self, now: float) -> None:
-        """Let everything through and count nothing until an operator says otherwise."""
+        """Admit all calls and count nothing until the next operator command."""
         self._decide(Event.DISABLE, now)
 
     def metrics_only(self, now: float) -> None:
-        """Begin anew, let everything through and only count what would be refused.
+        """Reset, admit all calls and only count the calls that would be rejected.
 
-        It stays so until an operator says otherwise here, or opens or turns off the breakers of the fleet.
+        Lasts until the next operator command in this process, or until an operator opens or disables the
+        breakers of the fleet.
         """
         self._decide(Event.WATCH, now)
 
     def reset(self, now: float) -> None:
-        """Begin anew, closed and enforcing."""
+        """Reset to closed and enforcing."""
         self._decide(Event.RESET, now)
 
     def grant(self, lease: Lease, now: float) -> Pass | Refusal:
-        """Begin a trial for which the fleet has given its lease.
+        """Start a probe with the lease that the fleet has granted.
 
         Returns:
-            The pass of the trial, with ``fence`` above 0. Where the machine has moved on since the lease was
-            asked for, what `allow` answers to any call: an ordinary pass, with ``fence`` 0, or a refusal. The
-            lease is then of no use, and to be given back.
+            The permit of the probe, with ``fence`` above 0. If the state has changed since the lease was
+            requested: the answer of `allow`, which is an ordinary permit with ``fence`` 0, or a rejection.
+            The lease is unused then and must be returned.
         """
         if self.state(now) is not _HALF_OPEN:
             return self.allow(now)
@@ -264,14 +267,14 @@ class Breaker:
         return self._begin_trial(now, lease.fence)
 
     def adopt(self, remote: Remote, now: float) -> None:
-        """Go where the fleet has gone, if that is news.
+        """Apply a newer state of the fleet.
 
-        Closed or ramping, a process goes on as it is when it hears that the fleet has closed; and where it is
-        already, it stays for its own cause. What an operator has decided in this process stands until the
-        fleet tells an operator's word: this one, or another.
+        A closed or ramping process ignores that the fleet has closed. A process that is already in the remote
+        state keeps its own cause. An operator's decision in this process holds until the fleet reports an
+        operator command, the same or another.
 
         Args:
-            remote: of a ``version`` above all that were adopted before, or it changes nothing.
+            remote: ignored unless its ``version`` is above all applied before.
             now: monotonic seconds.
         """
         self._now = now
@@ -283,12 +286,14 @@ class Breaker:
         self._decided_here = False
         if remote.state in OPERATED:
             self._watching = False
+        # Already in the remote state: the local cause is the more precise one.
         cause = machine.cause if machine.state is remote.state else None
         self._go(machine.heard(remote), now, wait_s=remote.wait_s, cause=cause, rounds=remote.rounds)
 
     def forget(self, now: float) -> None:
-        """Let go of all calls under way: this process was forked, and they are its parent's."""
+        """Drop all calls in flight in a forked child: they belong to the parent process."""
         self._now = now
+        # A new generation makes the late results of the parent's calls stale in this process.
         self._machine.generation += 1
         won = self._trials.won
         self._trials.clear()
@@ -340,6 +345,7 @@ class Breaker:
             return refusal(self.name, _HALF_OPEN, Cause.TRIAL, 0.0, self.last_failure)
         if not leased:
             return None
+        # The lower bound treats a clock that stepped back as expired, so the lease is requested again.
         wanted = not 0.0 <= now - self._asked_s < self._lease_ask_s
         return refusal(self.name, _HALF_OPEN, Cause.TRIAL, 0.0, self.last_failure, wanted)
 

@@ -1,4 +1,4 @@
-"""Guarded calls of functions: one attempt as a value, and the short way of the decorator."""
+"""Guarded function calls: one attempt as a value, and the fast path of the decorator."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ Kwargs = Mapping[str, Any]
 
 @dataclass(slots=True)
 class Attempt:
-    """What came of one call."""
+    """Result of one call."""
 
     value: Any = None
     error: Exception | None = None
-    """What the function raised; None after a refusal."""
+    """Exception of the function; None after a rejection."""
     outcome: Outcome | None = None
-    """As it was recorded; None: the call was refused."""
+    """Recorded outcome; None: the call was rejected."""
     refusal: Refusal | None = None
 
 
 def attempt(circuit: Circuit, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> Attempt:
-    """Ask, call, judge and record, without a fallback.
+    """Request a permit, call, classify and record, without a fallback.
 
-    Where the value is an awaitable, nothing is known yet: it settles when it ends, and is neutral until then.
-    What is no `Exception` is raised past the caller, after it was recorded as neutral.
+    An awaitable value settles when it ends and is neutral until then. A `BaseException` that is no
+    `Exception` is recorded as neutral and raised.
     """
     core = circuit.breaker
     pass_ = core.fast if circuit.met else None
@@ -48,7 +48,7 @@ def attempt(circuit: Circuit, fn: Callable[..., Any], args: Args, kwargs: Kwargs
     begun_s = circuit.begin()
     try:
         value = fn(*args, **kwargs)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is judged and handed on
+    except Exception as error:  # noqa: BLE001 - classified and returned
         elapsed_s = circuit.since(begun_s)
         return Attempt(error=error, outcome=circuit.settle(pass_, error, raised=True, elapsed_s=elapsed_s))
     except BaseException:
@@ -56,6 +56,7 @@ def attempt(circuit: Circuit, fn: Callable[..., Any], args: Args, kwargs: Kwargs
         raise
     if hasattr(type(value), "__await__"):
         return Attempt(value=settling(circuit, pass_, value, begun_s), outcome=_NEUTRAL)
+    # Fast path without a lock: the success changes nothing and the state has not changed.
     if circuit.usual and core.clean and core.fast is pass_:
         return Attempt(value=value, outcome=_SUCCESS)
     elapsed_s = circuit.since(begun_s)
@@ -65,7 +66,7 @@ def attempt(circuit: Circuit, fn: Callable[..., Any], args: Args, kwargs: Kwargs
 async def attempt_async(
     circuit: Circuit, fn: Callable[..., Awaitable[Any]], args: Args, kwargs: Kwargs
 ) -> Attempt:
-    """The same for a coroutine function, under the time limit of the guard."""
+    """Make one attempt at a coroutine function as `attempt` does, under the guard's time limit."""
     core = circuit.breaker
     pass_ = core.fast if circuit.met else None
     if pass_ is None:
@@ -79,7 +80,7 @@ async def attempt_async(
     begun_s = circuit.begin()
     try:
         value = await (fn(*args, **kwargs) if unlimited else _in_time(circuit, fn, args, kwargs))
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is judged and handed on
+    except Exception as error:  # noqa: BLE001 - classified and returned
         elapsed_s = circuit.since(begun_s)
         return Attempt(error=error, outcome=circuit.settle(pass_, error, raised=True, elapsed_s=elapsed_s))
     except BaseException:
@@ -92,15 +93,15 @@ async def attempt_async(
 
 
 async def within(limit_s: float, start: Callable[[], Awaitable[Any]], what: str) -> Any:  # noqa: ANN401
-    """Await something for so long at most, under asyncio or trio.
+    """Await with a time limit, under asyncio or trio.
 
     Args:
         limit_s: seconds.
-        start: makes the awaitable.
-        what: has not happened in time, for the error.
+        start: creates the awaitable.
+        description: text of the error, before the limit.
 
     Raises:
-        TimeoutError: the time is over. A cancellation from outside stays a cancellation.
+        TimeoutError: the limit is exceeded. A cancellation from outside stays a cancellation.
     """
     import anyio
 
@@ -117,7 +118,7 @@ async def _in_time(circuit: Circuit, fn: Callable[..., Awaitable[Any]], args: Ar
 
 
 def guarded_function(circuit: Circuit, fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a plain function. If it returns an awaitable, the end of that is the outcome."""
+    """Decorate a plain function. The outcome of a returned awaitable is the outcome of the call."""
     core = circuit.breaker
     usual = circuit.usual
 

@@ -1,4 +1,4 @@
-"""One guard of one process: its breaker, its clock, its judge, its observers, and its fleet."""
+"""State of one guard in one process: breaker, clock, classifier, observers and link to the fleet."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ _FAULTY: Final = "classify failed; what it was asked about counts as neutral"
 
 
 class Circuit:
-    """One guard of one process.
+    """State of one guard in one process.
 
-    What the faces need: admission, judgement and the record of each call, and what operators do.
+    Provides admission, classification and recording of calls, and the operator commands.
 
     Args:
         name: of the guard.
-        rules: its figures.
+        rules: settings of its breaker.
         clock: monotonic seconds.
-        judge: what counts as what; None: the table alone.
-        store: the state that a fleet shares; None: this process goes by itself.
-        told: is told each change of the state, in order, after the lock.
+        classifier: maps results to outcomes; None: the built-in table alone.
+        store: the state shared by the fleet; None: this process decides alone.
+        on_transitions: receives the transitions in order, after the lock is released.
     """
 
     __slots__ = (
@@ -65,24 +65,26 @@ class Circuit:
         self.name: str = name
         self.rules: Rules = rules
         self.slow_s: float | None = rules.slow_call_s
-        """Seconds from which a call is slow; None: no clock is read for it."""
+        """Duration in seconds above which a call is slow; None: the duration is not measured."""
         self.untimed: bool = rules.slow_call_s is None and rules.timeout_s is None
-        """Whether a block has to do with no clock."""
+        """Whether a block needs no clock."""
         self.clock: Clock = clock
         self.judge: Judge = judge or Judge()
         self.usual: bool = rules.slow_call_s is None and self.judge.classify is None
-        """Whether a value is a success without a further look."""
+        """Whether every returned value is a success, without classification."""
         self.store: BreakerStore | None = store
         self.breaker: Breaker = Breaker(name, rules, clock())
         self.met: bool = False
-        """Whether no first word of the fleet is awaited: then `enter` would answer with ``breaker.fast``."""
+        """Whether the fleet's first state is known, or not needed."""
         self.direct: bool = False
-        """Whether a call has to do with the breaker alone: it is `met`, and nobody else may shed or answer
-        it. Then ``breaker.fast`` may be used without asking."""
+        """Whether only the breaker decides: `is_synced`, no load shedding, no fallback.
+
+        ``breaker.fast_permit`` may then be used without further checks.
+        """
         self._served: Serving | None = None
         self._shed: Callable[[], Refusal | None] | None = None
         self.faults: Seldom = Seldom(name, clock)
-        """Logs what is odd, each kind now and then."""
+        """Logs faults, rate-limited by kind."""
         self._locked = LockedBreaker(self.breaker, clock, store, told, self.faults)
         self._aim()
         if store is not None:
@@ -93,7 +95,7 @@ class Circuit:
 
     @property
     def served(self) -> Serving | None:
-        """What answers decorated functions in the dependency's place; None: nothing does."""
+        """Executor with fallbacks for decorated functions; None: the guard has no fallback."""
         return self._served
 
     @served.setter
@@ -103,7 +105,7 @@ class Circuit:
 
     @property
     def shed(self) -> Callable[[], Refusal | None] | None:
-        """Asked by the faces that know no fallback, whether the service has no load to spare for this."""
+        """Check used by callers without a fallback: returns the rejection while the feature is shed."""
         return self._shed
 
     @shed.setter
@@ -114,35 +116,36 @@ class Circuit:
     # Calls
 
     def keep_out(self) -> None:
-        """Refuse a call without the lock, where the breaker is known to be open for longer.
+        """Reject a call without the lock while the breaker is known to be open.
 
         Raises:
-            ShutOut: it is. Else the breaker has to be asked.
+            OpenGuardRejected: it is open. Otherwise the caller must request a permit.
         """
         shut = self._locked.shut
         if shut is None or not self.direct:
             return
         since_s = self.clock() - shut.at_s
         left_s = shut.left_s - since_s
+        # since_s < 0: the clock stepped back, so the breaker itself must decide.
         if left_s > CLOSE_S and since_s >= 0.0 and self.breaker.generation == shut.generation:
             shut.count += 1
             raise ShutOut(shut.refusal, left_s)
 
     def admit(self) -> Pass | Refusal:
-        """Ask for one call on behalf of a face without fallback: while the feature is shed, it is refused."""
+        """Request one call for a caller without a fallback: rejected while the feature is shed."""
         shed = None if self._shed is None else self._shed()
         return self.enter() if shed is None else shed
 
     async def admit_async(self) -> Pass | Refusal:
-        """The same without blocking the event loop."""
+        """Request one call as `admit` does, without blocking the event loop."""
         shed = None if self._shed is None else self._shed()
         return await self.enter_async() if shed is None else shed
 
     def enter(self) -> Pass | Refusal:
-        """Ask for one call.
+        """Request one call.
 
-        Waits for the fleet's store alone, at most its deadline: for the first state of a guard, and for leave
-        to make a trial.
+        Waits only for the fleet's store, at most its deadline: for the first state of a guard, and for the
+        lease of a probe.
         """
         store, fleet = self.store, self._locked.fleet
         if store is None or fleet is None:
@@ -155,7 +158,7 @@ class Circuit:
         return answer
 
     async def enter_async(self) -> Pass | Refusal:
-        """The same without blocking the event loop."""
+        """Request one call as `allow` does, without blocking the event loop."""
         store, fleet = self.store, self._locked.fleet
         if store is None or fleet is None:
             return self._locked.ask(leased=False)
@@ -167,27 +170,28 @@ class Circuit:
         return answer
 
     def leave(self, pass_: Pass, outcome: Outcome, error: BaseException | str | None = None) -> None:
-        """Record how a call ended. Never waits and never raises.
+        """Record the outcome of a call. Never waits and never raises.
 
         Args:
-            pass_: what let it through; once for each call.
-            outcome: how it ended.
-            error: what was raised, or the failure in words, for ``last_failure``.
+            permit: of the call; recorded once.
+            outcome: of the call.
+            error: the exception or the text of the failure, for ``last_failure``.
         """
         core = self.breaker
+        # The usual case: a success changes nothing, so it needs no lock.
         if outcome is _SUCCESS and core.clean and core.fast is pass_:
             return
         note = failure_text(error) if outcome is Outcome.FAILURE and error is not None else ""
         self._locked.record(pass_, outcome, note)
 
     def settle(self, pass_: Pass, seen: object, *, raised: bool, elapsed_s: float = 0.0) -> Outcome:
-        """Judge what a call gave and record it.
+        """Classify the result of a call and record it.
 
         Args:
-            pass_: what let it through.
-            seen: the returned value or the exception.
-            raised: whether it was raised.
-            elapsed_s: seconds that the call took; they matter with ``slow_call_s`` alone.
+            permit: of the call.
+            result: the returned value or the exception.
+            raised: whether the result was raised.
+            elapsed_s: duration of the call in seconds; used only with ``slow_call_s``.
         """
         if not raised and self.judge.classify is None:
             outcome = timed(_SUCCESS, elapsed_s, self.slow_s)
@@ -201,32 +205,34 @@ class Circuit:
         return outcome
 
     def begin(self) -> float:
-        """Monotonic seconds, if it matters how long a call takes, else 0."""
+        """Return monotonic seconds if the duration of a call matters, else 0."""
         return 0.0 if self.slow_s is None else self.clock()
 
     def since(self, begun_s: float) -> float:
-        """Seconds since `begin`; 0 where they do not matter."""
+        """Return the seconds since `start_time`, or 0 if the duration does not matter."""
         return 0.0 if self.slow_s is None else self.clock() - begun_s
 
     def outcome_of(self, seen: object, *, raised: bool, otherwise: Outcome = _SUCCESS) -> Outcome:
-        """Judge what a call gave. A classifier that raises is logged and counted; its answer is neutral.
+        """Classify the result of a call.
+
+        A classifier that raises is logged and counted; the outcome is neutral.
 
         Args:
-            seen: the returned value or the exception.
-            raised: whether it was raised.
-            otherwise: what a returned value is where the user's own word is silent.
+            result: the returned value or the exception.
+            raised: whether the result was raised.
+            default: outcome of a returned value if the user's classifier returns None.
         """
         if not raised and self.judge.classify is None:
             return otherwise
         try:
             return self.judge.judge(seen, raised=raised, otherwise=otherwise)
-        except Exception as error:  # noqa: BLE001 - the user's own, and no concern of his caller
+        except Exception as error:  # noqa: BLE001 - a faulty classifier must not fail the call
             self._locked.fault()
             self.faults.say("classify", _FAULTY, error)
             return Outcome.NEUTRAL
 
     def opened_for(self, retry_after_s: float) -> None:
-        """Open for as long as the dependency itself says.
+        """Open for the period that the dependency requests.
 
         Args:
             retry_after_s: seconds from now.
@@ -237,39 +243,39 @@ class Circuit:
     # Operators
 
     def force_open(self) -> None:
-        """Let nothing through until an operator says otherwise."""
+        """Reject all calls until the next operator command."""
         self._locked.operate(self.breaker.force_open, State.FORCED_OPEN)
 
     def disable(self) -> None:
-        """Let everything through and count nothing until an operator says otherwise."""
+        """Admit all calls and count nothing until the next operator command."""
         self._locked.operate(self.breaker.disable, State.DISABLED)
 
     def metrics_only(self) -> None:
-        """Let everything through and count what would be refused; in this process alone."""
+        """Admit all calls and count those that would be rejected; in this process only."""
         self._locked.turn(self.breaker.metrics_only, ours=False)
 
     def reset(self) -> None:
-        """Close, and forget what was."""
+        """Reset to closed and discard all results."""
         self._locked.operate(self.breaker.reset, State.CLOSED)
 
-    # What there is to see
+    # Views
 
     def refuses(self) -> Refusal | None:
-        """What a call would be refused with now; free of effects."""
+        """Return the rejection of a call made now, or None. Has no effects."""
         shed = None if self._served is None else self._served.would_shed()
         return shed or self._locked.refuses()
 
     def state(self) -> State:
-        """What a caller sees now; free of effects."""
+        """Return the state visible to callers. Has no effects."""
         return self._locked.state()
 
     def view(self) -> BreakerView:
-        """The breaker now; free of effects."""
+        """Return an immutable view of the breaker. Has no effects."""
         return self._locked.view()
 
     @property
     def idle(self) -> bool:
-        """Whether nothing would be lost with it: as it began, no failure in mind, nothing under way."""
+        """Whether the guard can be evicted: initial state, no recent failure, no call in flight."""
         view = self._locked.view()
         return (
             view.machine is State.CLOSED
@@ -278,7 +284,7 @@ class Circuit:
         )
 
     def forget(self) -> None:
-        """Begin anew in a fork: the parent's threads are gone, and with them the calls that they made."""
+        """Reset in a forked child: the parent's threads and their calls do not exist here."""
         self._locked.begin()
         self.breaker.forget(self.clock())
         self._aim()
@@ -299,14 +305,14 @@ class Circuit:
         self._aim()
 
     def adopt(self, remote: Remote) -> None:
-        """Take over a newer state of the fleet."""
+        """Apply a newer state of the fleet."""
         self._locked.adopt(remote)
 
     def _answered(self, reply: Lease | Remote | None) -> Pass | Refusal:
-        """Go by the fleet's answer to who asked for a trial.
+        """Apply the store's reply to the request of a probe lease.
 
         Args:
-            reply: the lease, the state that stands against it, or None where the store is away.
+            reply: the lease, the state that prevents it, or None if the store is unavailable.
         """
         if isinstance(reply, Lease):
             return self._locked.grant(reply)

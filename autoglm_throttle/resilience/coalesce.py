@@ -1,4 +1,4 @@
-"""One live call for all who want the same: the others wait for its end."""
+"""Single flight: concurrent calls with one key share one live call and wait for its result."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ class _Bell(Protocol):
 B = TypeVar("B", bound=_Bell)
 
 _IN_VAIN: Final = 2
-"""Ends of calls that are of no use to one who waits; then he makes his own. One is what a single impatient
-caller costs the others; were there no second limit, a dependency that hangs would have them wait in a row."""
+"""Number of unshared results after which a waiter makes its own call.
+
+One is the cost of a single impatient caller. Without the limit, a dependency that hangs would make all
+waiters call one after the other.
+"""
 
 
 class _Flight(Generic[T, B]):
-    """One live call; without a result when it has landed, if it was cancelled or is for nobody else."""
+    """One live call; it ends without a result if it was cancelled or its result is not shared."""
 
     __slots__ = ("in_vain", "landed", "result")
 
@@ -37,7 +40,7 @@ class _Flight(Generic[T, B]):
         self.landed: B = landed
         self.result: T | Unset = UNSET
         self.in_vain = False
-        """Whether it has ended with what is for nobody else."""
+        """Whether it has ended with a result that is not shared."""
 
     def end(self, result: T, *, shared: bool) -> None:
         if shared:
@@ -47,22 +50,20 @@ class _Flight(Generic[T, B]):
 
 
 _LEADING: ContextVar[tuple[object, ...]] = ContextVar("autoglm_throttle_leading", default=())
-"""The flights that this call is a part of: a function that calls itself must not wait for its own end."""
+"""Shared calls that contain the current call: a recursive function must not wait for its own end."""
 
 
 class Flights(Generic[T]):
-    """The live calls under way.
+    """The live calls in flight.
 
-    Threads share theirs with the whole process; tasks share theirs with those of the same event loop, as no
-    other loop can wake them. Whoever finds no call with its key under way makes one. When it ends, all who
-    waited have its result; when it was cancelled, or its result is for nobody else, they start over, and the
-    first of them makes the next one. So nobody is handed anything that could be lost with him, and nobody
-    has to do with the time limit of another: after two results that are of no use to him, or after his own
-    limit, whoever waits makes a call of his own.
+    Threads share calls within the process, tasks within their event loop, since no other loop can wake them.
+    The first caller of a key makes the call. All waiters get its result. If it was cancelled or its result is
+    not shared, they start over, and the first of them makes the next call. A waiter makes its own call after
+    two unshared results or after its own time limit, so no caller depends on another's time limit.
 
     Args:
-        shares: whether a result is for all who waited, too; by default each one is. One that says that its
-            caller's time is over should not be.
+        is_shareable: whether waiters may use a result; by default always. A time-out of the caller should not
+            be shared.
     """
 
     __slots__ = ("_shares", "_tasks", "_threads")
@@ -89,15 +90,16 @@ class Flights(Generic[T]):
         Args:
             key: of the call.
             call: makes it.
-            limit_s: seconds to wait for others at most, 0 or more; None: any.
+            limit_s: maximum wait for other callers in seconds, 0 or more; None: no limit.
 
         Returns:
-            The result, and whether it is of our own call.
+            The result, and whether it comes from the own call.
         """
         mine: _Flight[T, threading.Event] = _Flight(threading.Event())
         end_s = None if limit_s is None else monotonic() + limit_s
         in_vain = 0
         while in_vain < _IN_VAIN:
+            # `setdefault` is atomic: of several threads exactly one becomes the leader.
             flight = self._threads.setdefault(key, mine)
             if flight is mine:
                 with _Lead(self._threads, key, mine):
@@ -123,10 +125,10 @@ class Flights(Generic[T]):
         Args:
             key: of the call.
             call: makes it.
-            limit_s: seconds to wait for others at most, 0 or more; None: any.
+            limit_s: maximum wait for other callers in seconds, 0 or more; None: no limit.
 
         Returns:
-            The result, and whether it is of our own call.
+            The result, and whether it comes from the own call.
         """
         import anyio
 
@@ -134,6 +136,7 @@ class Flights(Generic[T]):
         end_s = None if limit_s is None else anyio.current_time() + limit_s
         in_vain = 0
         while in_vain < _IN_VAIN:
+            # No await between look-up and insertion, so exactly one task of the loop becomes the leader.
             flight = self._tasks.get(place)
             if flight is None:
                 mine: _Flight[T, _AsyncBell] = _Flight(anyio.Event())
@@ -153,7 +156,7 @@ class Flights(Generic[T]):
         return await call(), True
 
     def forget(self) -> None:
-        """In a forked process: the threads and the loops that make these calls are not here."""
+        """Drop all calls in a forked child: their threads and loops do not exist here."""
         self._threads = {}
         self._tasks = {}
 
@@ -166,7 +169,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class _Lead(Generic[K, T, B]):
-    """The time in which one makes the call for all; at its end the others wake, whatever has happened."""
+    """Context in which one caller makes the shared call; at its end all waiters wake, even after an error."""
 
     __slots__ = ("_flight", "_flights", "_key", "_token")
 
@@ -179,37 +182,39 @@ class _Lead(Generic[K, T, B]):
         self._token = _LEADING.set((*_LEADING.get(), self._flight))
 
     def __exit__(self, *error: object) -> None:
-        with suppress(ValueError):  # the coroutine was thrown away, and is closed in another context
+        with suppress(ValueError):  # a dropped coroutine is closed in another context
             _LEADING.reset(self._token)
+        # Remove before waking: a waiter that starts over must not find this call again.
         del self._flights[self._key]
-        with suppress(RuntimeError):  # its loop has ended, and all who waited with it
+        with suppress(RuntimeError):  # its loop has ended, and so have its waiters
             self._flight.landed.set()
 
 
 def own(error: Exception, trace: TracebackType | None) -> Exception:
-    """One's own of an exception that several raise: causes, notes and tracebacks are nobody else's then.
+    """Copy a shared exception so that each waiter gets its own traceback, cause and notes.
 
-    Where a class cannot be copied, or its copy says something else, it is the same exception for all.
+    If a class cannot be copied, or the copy has other arguments, all waiters share the exception.
 
     Args:
-        error: of the call that was made for all.
-        trace: where it came from; each who raises it begins with this one.
+        error: of the shared call.
+        trace: its traceback; each waiter starts with it.
     """
     try:
         mine = copy.copy(error)
+        # copy.copy rebuilds an exception from its args, which loses data if __init__ takes others.
         if type(mine) is not type(error) or mine.args != error.args:
             return error.with_traceback(trace)
         mine.__cause__, mine.__context__ = error.__cause__, error.__context__
         mine.__suppress_context__ = error.__suppress_context__
         if hasattr(error, "__notes__"):
             mine.__notes__ = [*error.__notes__]
-    except Exception:  # noqa: BLE001 - whatever the user's class raises
+    except Exception:  # noqa: BLE001 - a user's class may raise anything
         return error.with_traceback(trace)
     return mine.with_traceback(trace)
 
 
 async def _landed(bell: _AsyncBell, end_s: float | None) -> bool:
-    """Wait for the end of a call until then at most; whether it has come."""
+    """Wait for the end of a call, until ``end_s`` at most; return whether it has ended."""
     import anyio
 
     if end_s is None:

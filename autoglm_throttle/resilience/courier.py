@@ -1,4 +1,4 @@
-"""What happened under a lock, told after it: in order, each once, by one thread at a time."""
+"""Notifications created under a lock and delivered after it: in order, each once, by one thread at a time."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _FAULTY = "an observer failed; the change that it was told of stands"
 
 
 class Courier:
-    """A queue of messages to observers and to the store of the fleet.
+    """A queue of notifications to observers and to the store of the fleet.
 
-    Whoever finds messages delivers them, those of others included; who finds another at it goes on, since
-    that one looks again before it leaves.
+    One thread drains the queue at a time. Others return at once; the draining thread re-checks the queue
+    before it stops.
 
     Args:
-        faults: what logs a message that raises.
+        fault_log: logs exceptions of notifications.
     """
 
     __slots__ = ("_bag", "_faults", "_turn")
@@ -29,11 +29,11 @@ class Courier:
         self._turn = threading.Lock()
 
     def take(self, message: Callable[[], object]) -> None:
-        """Keep a message for the next delivery; may be called under any lock."""
+        """Enqueue a notification for the next delivery; may be called under any lock."""
         self._bag.append(message)
 
     def deliver(self) -> None:
-        """Deliver what there is. A message that raises is logged, and changes nothing for the others."""
+        """Deliver all queued notifications. An exception is logged and does not affect the others."""
         while self._bag and self._turn.acquire(blocking=False):
             try:
                 self._empty()
@@ -45,5 +45,5 @@ class Courier:
             message = self._bag.popleft()
             try:
                 message()
-            except Exception as error:  # noqa: BLE001 - whoever made the change must not hear of it
+            except Exception as error:  # noqa: BLE001 - the caller that made the change must not fail
                 self._faults.say("observer", _FAULTY, error)

@@ -1,4 +1,4 @@
-"""How far the service degrades under load: the ladder, and what each level means for a feature."""
+"""Degradation levels under load, and the action that each level means for a feature."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from autoglm_throttle.resilience.feature import UNSET, Feature
 
 
 class Choice(StrEnum):
-    """What is done with a call under the load of the moment."""
+    """Action for a call under the current load."""
 
     SERVE = "serve"
-    """Make the call, if the breaker lets it through."""
+    """Make the call, if the breaker admits it."""
     STALE = "stale"
-    """Answer with what was kept."""
+    """Answer from the stale cache."""
     STATIC = "static"
-    """Answer without the call, with whatever there is."""
+    """Answer without the call, by any fallback."""
     SHED = "shed"
-    """Answer without the call, and refuse if there is nothing to answer with."""
+    """Answer without the call; reject if no fallback answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LadderRules:
-    """The figures of the ladder. Loads are ratios 0..1.
+    """Thresholds of the degradation levels. Loads are ratios 0..1.
 
-    The thresholds are those that operators of overloaded services are advised to begin with; three samples,
-    the margin and the time are the controller's own habits.
+    The thresholds are the common advice to operators of overloaded services; samples, margin and time are
+    those of the controller.
 
     Raises:
-        ValueError: what is given cannot work; all faults in one message.
+        ValueError: invalid combination; all problems in one message.
     """
 
     shed_at: float = 0.80
     stale_at: float = 0.90
     static_at: float = 0.95
     margin: float = 0.05
-    """A level is kept until the load has fallen this far below its threshold."""
+    """A level lasts until the load is this far below its threshold."""
     samples: int = 3
-    """Samples in a row that must say the same."""
+    """Consecutive samples that must agree."""
     load_stale_s: float = 3.0
-    """Seconds for which an unknown load is taken for the last known one."""
+    """Seconds for which the last known load stands for an unknown one."""
 
     def __post_init__(self) -> None:
         faults = []
@@ -63,26 +63,26 @@ class LadderRules:
 
 @dataclass(frozen=True, slots=True)
 class LadderView:
-    """The ladder at one moment."""
+    """The degradation level at one moment."""
 
     level: Level
     load: float | None
     """The newest sample; None: unknown."""
     since_s: float
-    """Monotonic seconds at which the level began."""
+    """Monotonic seconds of the newest level change."""
     samples: tuple[float, ...]
-    """Those that the level rests on, oldest first."""
+    """Samples behind the level, oldest first."""
 
 
 class Ladder:
-    """Turns samples of the load into a level, slowly enough that it does not flap.
+    """Maps samples of the load to a level, with hysteresis.
 
-    Each threshold is a latch of its own: it closes when all of the last ``samples`` samples are above it, and
-    opens when all of them are below it by more than the margin. The level is the highest latch that is
-    closed, so the ladder may go up or down by several steps at once.
+    Each threshold has a latch. It closes when all of the last ``samples`` samples are above the threshold,
+    and opens when all of them are below it by more than the margin. The level is that of the highest closed
+    latch, so it may change by several steps at once.
 
     Args:
-        rules: the figures.
+        rules: thresholds and margin.
         now: monotonic seconds; so in all methods.
     """
 
@@ -104,10 +104,10 @@ class Ladder:
         return f"<Ladder {self.level.label} load={load} for {self._now_s - self._since_s:.0f} s>"
 
     def watch(self, threshold: float) -> None:
-        """Keep a latch for one more threshold, which moves no level.
+        """Add a latch for one more threshold; it does not affect the level.
 
         Raises:
-            ValueError: no load could ever fall far enough below it.
+            ValueError: no load could fall far enough below it.
         """
         if not threshold > self._rules.margin:
             raise ValueError(f"a threshold must be above the margin of {self._rules.margin}, is {threshold}")
@@ -115,24 +115,25 @@ class Ladder:
         self._turn(threshold)
 
     def holds(self, threshold: float) -> bool:
-        """Whether the load holds a threshold that is watched.
+        """Whether the latch of a registered threshold is closed.
 
         Raises:
-            KeyError: it is not.
+            KeyError: the threshold is not registered.
         """
         return self._latches[threshold]
 
     def observe(self, load: float | None, now: float) -> Level:
-        """Take in one sample.
+        """Take one sample.
 
         Args:
-            load: 0..1; None, or no number, is unknown. An unknown load keeps the level for
-                ``load_stale_s``, then the level is full and the samples start anew.
+            load: 0..1; None or NaN is unknown. An unknown load keeps the level for ``load_stale_s``; then the
+                level is full and the samples start anew.
             now: monotonic seconds.
 
         Returns:
-            The level from here on.
+            The new level.
         """
+        # After a gap old samples prove nothing: a level must be confirmed by new ones.
         if now - self._sampled_s > self._rules.load_stale_s:
             self._samples.clear()
             self._latches = dict.fromkeys(self._latches, False)
@@ -150,7 +151,7 @@ class Ladder:
         return level
 
     def view(self) -> LadderView:
-        """What the ladder stands on. Changes nothing."""
+        """Return an immutable view. Changes nothing."""
         return LadderView(self.level, self._load, self._since_s, tuple(self._samples))
 
     def _turn(self, threshold: float) -> None:
@@ -178,17 +179,17 @@ _CORE: Final[Mapping[Level, tuple[Choice, ...]]] = {
     Level.STALE: (Choice.STALE,),
     Level.STATIC: (Choice.STATIC, Choice.STALE),
 }
-"""What a feature that is not shed is answered with: the first that there is, else the call is made."""
+"""Actions of a feature that is not shed: the first available one; without any the call is made."""
 
 
 def choose(level: Level, feature: Feature, entry_usable: bool, shed: bool | None = None) -> Choice:
-    """Say what is done with a call of a feature.
+    """Return the action for a call of a feature.
 
     Args:
-        level: of the ladder.
-        feature: whose call it is.
-        entry_usable: whether an answer is kept that is not too old.
-        shed: whether the load holds the feature's own threshold; None: it has none, the level decides.
+        level: current degradation level.
+        feature: the feature that is called.
+        entry_usable: whether a result is cached and not too old.
+        shed: whether the load is above the feature's own threshold; None: the level decides.
     """
     if feature.criticality is not Criticality.CORE and (level >= Level.SHED if shed is None else shed):
         return Choice.SHED

@@ -1,4 +1,4 @@
-"""What the results of calls say so far, and when that is enough to open."""
+"""Failure statistics of a breaker, and the rules that open it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Evidence:
 
     def __init__(self, rules: Rules) -> None:
         self.streak: int
-        """Failures in a row."""
+        """Consecutive failures."""
         self.figures: str
-        """Of the newest rule that `note` has named: how many of how many."""
+        """Count and limit of the newest rule that `record` returned, such as ``5/5``."""
         self._first_s: float
         self._rules = rules
         self._consecutive = Trip.CONSECUTIVE in rules.trip
@@ -30,14 +30,14 @@ class Evidence:
         return not self.streak and self._window is None
 
     def counts(self, now: float) -> Counts:
-        """Results in the window; zeros where no rule looks at it."""
+        """Return the results in the window; zeros if no rule needs a window."""
         return NOTHING if self._window is None else self._window.counts(now)
 
     def note(self, failed: bool, slow: bool, now: float) -> Event | None:
         """Count one result.
 
         Returns:
-            The rule by which the breaker opens now, if there is one.
+            The rule that opens the breaker now, or None.
         """
         if not failed:
             self.streak = 0
@@ -52,7 +52,7 @@ class Evidence:
         return None if self._window is None else self._judged(self._window.add(failed, slow, now))
 
     def clear(self) -> None:
-        """Forget all results."""
+        """Discard all results."""
         self.streak = 0
         if self._window is not None:
             self._window.clear()

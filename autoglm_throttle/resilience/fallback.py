@@ -1,4 +1,4 @@
-"""What is answered where the call was refused, has failed, or is not made: one rung after the other."""
+"""Fallback chain of a feature: answers if the call was rejected, has failed or is not made."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
     from autoglm_throttle.resilience.seldom import Seldom
 
 LOAD: Final = "load"
-"""The cause of an answer that the ladder asked for."""
+"""Cause of a fallback used because of the degradation level."""
 
 ERROR: Final = "error"
-"""The cause of an answer in place of a failure."""
+"""Cause of a fallback used after a failure."""
 
 REFRESH: Final = "refresh"
-"""The cause of an answer from memory while a newer one is on its way to somebody else."""
+"""Cause of a cached answer while another caller's live call fetches a newer one."""
 
 Counted = Callable[[str, Rung, str], None]
-"""Is told of each degraded answer: guard, rung, cause."""
+"""Callback for each degraded answer: guard, kind of fallback, cause."""
 
 Kept = Callable[[], object]
-"""Gives what is kept of this call, or `UNSET`."""
+"""Returns the cached value of this call, or `UNSET`."""
 
 _NOTE_CHARS: Final = 500
-"""Characters of a note about a fallback that has raised: enough for one line of a log."""
+"""Maximum characters of an exception note about a failed fallback: one line of a log."""
 
 Check = Callable[[object, Rung], None]
-"""Raises for a value that the face cannot give to its caller; is never asked about `UNSET`."""
+"""Raises for a value that the caller cannot use; never called with `UNSET`."""
 
 _AT_LOAD: Final = (Rung.DYNAMIC, Rung.STATIC, Rung.STALE)
 
@@ -45,17 +45,20 @@ _ORDER: Final[Mapping[Choice, tuple[Rung, ...]]] = {
     Choice.STATIC: _AT_LOAD,
     Choice.SHED: _AT_LOAD,
 }
-"""The rungs in their order. After a refusal or a failure: what was true lately, what can be computed, what is
-better than nothing. Under load: what the user said may be computed then, and what costs least."""
+"""Order of the fallbacks per action.
+
+After a rejection or failure: a recent value, a computed one, a static one. Under load: the dynamic fallback
+if declared cheap, then the cheapest.
+"""
 
 
 def nothing() -> object:
-    """Gives `UNSET`: nothing is kept."""
+    """Return `UNSET`: no value is cached."""
     return UNSET
 
 
 def anything(value: object, rung: Rung) -> None:
-    """Take any value."""
+    """Accept any value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +70,17 @@ class Answer:
 
 
 class Rungs:
-    """The fallback of one feature, for every face.
+    """Fallback chain of one feature, for functions and HTTP alike.
 
-    Each answer is counted. A rung that raises, or whose value does not fit, is logged and the next one is
-    tried; the error that it stands in for has a note of it. Only what is no `Exception`, a cancellation above
-    all, passes through at once.
+    Each answer is counted. If a fallback raises or its value is not accepted, this is logged and the next one
+    is tried; the original error gets a note about it. A `BaseException` that is no `Exception`, such as a
+    cancellation, propagates at once.
 
     Args:
-        feature: whose fallback it is; without one there are no answers.
-        counted: is told of each answer.
-        timeout_s: seconds for which an asynchronous dynamic fallback may run; None: for ever.
-        log: is told of rungs that raise.
+        feature: declares the fallbacks; without them there are no answers.
+        on_degraded: called with each answer.
+        timeout_s: time limit of an asynchronous dynamic fallback in seconds; None: no limit.
+        log: logs fallbacks that raise.
     """
 
     __slots__ = ("_counted", "_fallback", "_log", "_name", "_orders", "_timeout_s", "asynchronous")
@@ -91,7 +94,7 @@ class Rungs:
         self._log = log
         self._orders = {choice: _there(order, fallback, choice) for choice, order in _ORDER.items()}
         self.asynchronous: bool = fallback is not None and fallback.asynchronous
-        """Whether the dynamic fallback can only be used by asynchronous faces."""
+        """Whether the dynamic fallback is a coroutine function, usable by asynchronous callers only."""
 
     def answer(
         self,
@@ -103,14 +106,13 @@ class Rungs:
         """Answer without the call.
 
         Args:
-            context: why, and what is told to the dynamic fallback.
-            kept: gives what is kept of this call.
-            choice: what the ladder says; ``SERVE`` after a refusal or a failure.
-            check: of each value before it counts as an answer; a rung whose value it raises for has raised.
+            context: cause and error; passed to the dynamic fallback.
+            lookup: returns the cached value of this call.
+            action: from the degradation level; ``SERVE`` after a rejection or a failure.
+            check: accepts each value before it counts as an answer; raising rejects the value.
 
         Returns:
-            The answer of the first rung that has one; None if there is none: what the context says, and what
-            would be without a fallback, stands.
+            The first available answer. None: no fallback has one, and the original result stands.
         """
         for rung in self._orders[choice]:
             try:
@@ -119,7 +121,7 @@ class Rungs:
                     _refuse_awaitable(value)
                 if value is not UNSET:
                     check(value, rung)
-            except Exception as error:  # noqa: BLE001 - whatever the user's fallback raises
+            except Exception as error:  # noqa: BLE001 - a user's fallback may raise anything
                 self._failed(rung, error, context.error)
             else:
                 if value is not UNSET:
@@ -133,7 +135,7 @@ class Rungs:
         choice: Choice = Choice.SERVE,
         check: Check = anything,
     ) -> Answer | None:
-        """Answer without the call, as `answer` does; waits for an asynchronous dynamic fallback."""
+        """Answer without the call, as `answer` does; awaits an asynchronous dynamic fallback."""
         for rung in self._orders[choice]:
             try:
                 value = self._value(rung, context, kept)
@@ -141,7 +143,7 @@ class Rungs:
                     value = await self._limited(value)
                 if value is not UNSET:
                     check(value, rung)
-            except Exception as error:  # noqa: BLE001 - whatever the user's fallback raises
+            except Exception as error:  # noqa: BLE001 - a user's fallback may raise anything
                 self._failed(rung, error, context.error)
             else:
                 if value is not UNSET:
@@ -171,8 +173,9 @@ class Rungs:
         if original is None or error is original:
             return
         what = f"the {rung} fallback of {self._name!r} has raised "
-        with suppress(Exception):  # whatever the user's classes raise
+        with suppress(Exception):  # a user's exception class may raise
             if not any(note.startswith(what) for note in getattr(original, "__notes__", ())):
+                # An exception may be raised again and again: one note per kind of fallback.
                 original.add_note(f"{what}{error!r}"[:_NOTE_CHARS])
 
 

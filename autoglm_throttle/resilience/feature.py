@@ -1,4 +1,4 @@
-"""What a feature is to the service, and what is answered in its place."""
+"""Features of a service and their fallbacks."""
 
 from __future__ import annotations
 
@@ -24,42 +24,51 @@ class Unset(Enum):
 
 
 UNSET: Final = Unset.UNSET
-"""No value given: None is a value like any other."""
+"""No value given: None is a valid value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fallback:
-    """What to answer where there is no answer: after a refusal, after a failure, or under load.
+    """Fallbacks of a feature: after a rejection, after a failure, or under load.
 
-    After a refusal or a failure the first of these that has an answer is taken: what was kept (`stale`),
-    what is computed (`dynamic`), what was given (`static`). Under load the cheap ones come first.
+    After a rejection or a failure the first available answer is used: cached (`stale`), computed (`dynamic`),
+    fixed (`static`). Under load the cheap ones come first.
 
     Raises:
-        ValueError: what is given cannot work; all faults in one message.
+        ValueError: invalid combination; all problems in one message.
     """
 
     static: Any = UNSET
-    """A value given once and for all; each caller gets a deep copy of it."""
+    """Fixed value; each caller gets a deep copy."""
     shared_value: bool = False
-    """Give every caller the same object, of `static` and of what is kept, instead of deep copies: cheaper,
-    and right where nobody changes it."""
+    """Return the same object to all callers, for `static` and cached values, instead of deep copies.
+
+    Cheaper, and correct if callers do not change it.
+    """
     dynamic: Callable[[FallbackContext], Any] | None = None
-    """Computes an answer, may be a coroutine function. Only that kind has a time limit, and only in
-    asynchronous faces: a plain function is called where the call would have been, and blocks as it does."""
+    """Computes an answer; may be a coroutine function.
+
+    Only a coroutine function has a time limit, and it works with asynchronous callers only. A plain function
+    runs in place of the call and blocks as it would.
+    """
     under_load: bool = False
-    """Whether `dynamic` is cheap enough to be called when the service sheds load."""
+    """Whether `dynamic` is cheap enough to be called while the service sheds load."""
     stale: bool = False
-    """Whether successful answers are kept, to be given when there is no other."""
+    """Whether successful results are cached, and used as a fallback."""
     key: Callable[..., Hashable] | None = None
-    """What tells one answer from another, made of the call's arguments; None: keep nothing of this call.
-    Without it all arguments do, by their equality and their types: a method's ``self`` is one of them."""
+    """Cache key, computed from the call's arguments; None as its result: do not cache.
+
+    By default all arguments form the key, by equality and type; a method's ``self`` is one of them.
+    """
     max_stale_s: float | None = None
-    """Seconds after which a kept answer is of no use; None: as ``DEGRADE_MAX_STALE_S`` says."""
+    """Maximum age of a cached result in seconds; None: ``DEGRADE_MAX_STALE_S``."""
     on_value: bool | None = None
-    """Whether a returned value that was judged a failure is replaced, too; None: in faces that know HTTP."""
+    """Whether a returned value classified as failure is replaced too; None: only for HTTP callers."""
     coalesce: Literal["load", "always"] = "load"
-    """When calls with one key share one live call: while core features are answered from memory, or always.
-    Only what is kept is shared, so this says nothing without `stale`."""
+    """Single-flight mode: share a live call of one key only at level ``stale`` or above, or always.
+
+    Only cached results are shared, so this needs `stale`.
+    """
 
     def __post_init__(self) -> None:
         _refuse("Fallback", self._faults())
@@ -97,35 +106,37 @@ class Fallback:
         if not self.shared_value:
             try:
                 copy.deepcopy(self.static)
-            except Exception as error:  # noqa: BLE001 - whatever the user's own class raises
+            except Exception as error:  # noqa: BLE001 - a user's class may raise anything
                 yield f"static cannot be copied ({error!r}): set shared_value if nobody changes it"
 
     @property
     def asynchronous(self) -> bool:
-        """Whether `dynamic` is known to give an awaitable, which a synchronous face cannot wait for."""
+        """Whether `dynamic` is a coroutine function, which a synchronous caller cannot await."""
         called: Any = self.dynamic
         while isinstance(called, functools.partial):
             called = called.func
         return inspect.iscoroutinefunction(called) or inspect.iscoroutinefunction(
-            getattr(called, "__call__", None)  # noqa: B004 - the method itself is wanted
+            getattr(called, "__call__", None)  # noqa: B004 - the method itself is inspected
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """A part of the service that may be left out, or answered otherwise, when there is too much load.
+    """A part of the service that can be shed or answered by fallbacks under load.
 
     Raises:
-        ValueError: what is given cannot work; all faults in one message.
+        ValueError: invalid combination; all problems in one message.
     """
 
     name: str
-    """Of its guard, too."""
+    """Name of the feature and of its guard."""
     criticality: Criticality = Criticality.CORE
     fallback: Fallback | None = None
     shed_above: float | None = None
-    """Load, 0..1, above which this feature is shed, in place of ``DEGRADE_SHED_AT``. While it is not shed, it
-    is dealt with as a core feature."""
+    """Load, 0..1, above which this feature is shed, instead of ``DEGRADE_SHED_AT``.
+
+    While it is not shed, it is treated as a core feature.
+    """
 
     def __post_init__(self) -> None:
         _refuse(f"Feature {self.name!r}", self._faults())

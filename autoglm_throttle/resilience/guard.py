@@ -1,4 +1,4 @@
-"""What ``throttle.guard(name)`` returns: one block, any number of decorated functions, or bare calls."""
+"""The object returned by ``throttle.guard(name)``: a block, a decorator, or manual permits."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ _UNLIMITED: Final = (
 )
 
 _SPENT: Final = Pass(generation=-2)
-"""What a block holds after its end: it serves no second time."""
+"""Permit of a block after its end: a block cannot be entered twice."""
 
 
 class Guard:
-    """A handle on one guard; cheap to make, so make one for each block.
+    """Handle of one guard; cheap to create, so create one per block.
 
-    As a block (``with`` or ``async with``) it serves once, as a decorator or by hand any number of times.
+    As a block (``with`` or ``async with``) it can be used once; as a decorator or by hand any number of
+    times.
 
     Args:
-        circuit: the guard's one breaker in this process.
+        circuit: state of the guard in this process.
     """
 
     __slots__ = ("_begun_s", "_limit", "_pass", "circuit")
@@ -50,16 +51,17 @@ class Guard:
 
     @property
     def name(self) -> str:
-        """Of the guard."""
+        """Name of the guard."""
         return self.circuit.name
 
     @property
     def rules(self) -> Rules:
-        """Its figures."""
+        """Settings of the guard's breaker."""
         return self.circuit.rules
 
     def __enter__(self) -> Guard:
         if self._pass is not None:
+            # A block holds one permit and one start time, so entering it twice would lose a permit.
             raise self._used()
         circuit = self.circuit
         core = circuit.breaker
@@ -123,7 +125,7 @@ class Guard:
                 raise ended from error
 
     def _in_time(self, limit: CancelScope, pass_: Pass, error: BaseException | None) -> BaseException | None:
-        """How the block has ended, its time limit considered."""
+        """Return the block's exception, with its time limit applied."""
         try:
             limit.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
         except BaseException:
@@ -158,37 +160,36 @@ class Guard:
                 ends.
 
         Raises:
-            TypeError: the guard has a time limit that ``fn`` cannot be held to, since nothing can interrupt
-                it, or a fallback that ``fn`` cannot wait for.
+            TypeError: the guard has a time limit, but ``fn`` cannot be interrupted; or a fallback that ``fn``
+                cannot await.
         """
         return decorated(self.circuit, fn)
 
     def allow(self) -> Pass | Refusal:
-        """Ask for one call by hand; a Pass must be settled once, so in a ``finally``.
+        """Request one call by hand; settle a returned GuardPermit exactly once, in a ``finally``.
 
-        One that never is holds its place: that of a trial until its lease is over, and with
-        ``max_in_flight`` any other until the state changes, since a call may take as long as it likes.
-        ``view().in_flight`` shows how many are held. A block or a decorated function gives its place back
-        whatever happens.
+        A permit that is never settled keeps its slot: that of a probe until its lease expires, and with
+        ``max_in_flight`` any other until the state changes. ``view().in_flight`` shows the number of held
+        slots. A block or a decorated function always returns its slot.
         """
         return self.circuit.admit()
 
     async def allow_async(self) -> Pass | Refusal:
-        """The same without blocking the event loop, where a fleet's store has to be asked."""
+        """Request one call as `allow` does, without blocking the event loop on the fleet's store."""
         return await self.circuit.admit_async()
 
     def settle(
         self, pass_: Pass, outcome: Outcome = Outcome.SUCCESS, error: BaseException | str | None = None
     ) -> None:
-        """Say how a call ended that `allow` let through. Never waits.
+        """Record the outcome of a call admitted by `allow`. Never waits.
 
         Args:
-            pass_: from `allow`.
-            outcome: how it ended.
-            error: what was raised, or the failure in words, for ``last_failure``.
+            permit: from `allow`.
+            outcome: of the call.
+            error: the exception or the text of the failure, for ``last_failure``.
 
         Raises:
-            ValueError: there is no such outcome; the call then counts as neutral.
+            ValueError: unknown outcome; the call then counts as neutral.
         """
         try:
             outcome = Outcome(outcome)
@@ -198,31 +199,31 @@ class Guard:
         self.circuit.leave(pass_, outcome, error)
 
     def refuses(self) -> Refusal | None:
-        """What a call would be refused with now; free of effects."""
+        """Return the rejection of a call made now, or None. Has no effects."""
         return self.circuit.refuses()
 
     def state(self) -> State:
-        """What a caller sees now."""
+        """Return the state visible to callers."""
         return self.circuit.state()
 
     def view(self) -> BreakerView:
-        """The breaker now."""
+        """Return an immutable view of the breaker."""
         return self.circuit.view()
 
     def force_open(self) -> None:
-        """Let nothing through until an operator says otherwise."""
+        """Reject all calls until the next operator command."""
         self.circuit.force_open()
 
     def disable(self) -> None:
-        """Let everything through and count nothing until an operator says otherwise."""
+        """Admit all calls and count nothing until the next operator command."""
         self.circuit.disable()
 
     def metrics_only(self) -> None:
-        """Let everything through and count what would be refused; in this process alone."""
+        """Admit all calls and count those that would be rejected; in this process only."""
         self.circuit.metrics_only()
 
     def reset(self) -> None:
-        """Close, and forget what was."""
+        """Reset to closed and discard all results."""
         self.circuit.reset()
 
     def __repr__(self) -> str:
@@ -230,7 +231,7 @@ class Guard:
 
 
 def _limit(limit_s: float | None) -> CancelScope | None:
-    """The running time limit of a block; None: it has none."""
+    """Start the time limit of a block; None: it has none."""
     if limit_s is None:
         return None
     import anyio
@@ -265,4 +266,4 @@ def decorated(circuit: Circuit, fn: Callable[P, R]) -> Callable[P, R]:
 def _is(kind: Callable[[object], bool], fn: object) -> bool:
     while isinstance(fn, partial):
         fn = fn.func
-    return kind(fn) or kind(getattr(type(fn), "__call__", None))  # noqa: B004 - it is looked at, not asked for
+    return kind(fn) or kind(getattr(type(fn), "__call__", None))  # noqa: B004 - inspected only

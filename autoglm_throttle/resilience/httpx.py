@@ -1,6 +1,6 @@
-"""Transports for httpx whose calls go through a guard: ``httpx.Client(transport=GuardTransport(throttle))``.
+"""Transports for httpx that guard each call: ``httpx.Client(transport=GuardTransport(throttle))``.
 
-Each hop of a redirect is a call of its own. Retries belong outside the client: each try asks the guard anew.
+Each hop of a redirect is a call of its own. Retries belong outside the client, so each try requests a permit.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ if TYPE_CHECKING:
 
 
 CHECKSUM_CHARACTERS: Final = 16
-"""64 bits: among a thousand names two are alike once in 10^13."""
+"""64 bits: a collision among a thousand names has a probability of 1 in 10^13."""
 
 
 class Guards(Protocol):
-    """Whoever has guards, such as a `Throttle`."""
+    """Owner of guards, such as a `Throttle`."""
 
     def guard(self, name: str) -> Guard:
-        """A handle on the guard of that name."""
+        """Return a handle of the guard with this name."""
         ...
 
 
 class TransportRefused(GuardRefused, httpx.TransportError):
-    """The call was refused and no fallback answered; an ``httpx.HTTPError``, as callers expect."""
+    """The call was rejected and no fallback answered; an ``httpx.HTTPError``, as callers expect."""
 
     def __init__(self, refusal: Refusal, request: httpx.Request) -> None:
         super().__init__(refusal)
@@ -64,9 +64,9 @@ class TransportRefused(GuardRefused, httpx.TransportError):
 
 
 def origin(url: httpx.URL) -> str:
-    """Scheme, host and port, such as ``https://models.test:8443``; the port of the scheme is left out.
+    """Return scheme, host and port, such as ``https://models.test:8443``, without the scheme's default port.
 
-    A host may have 253 characters, more than the name of a guard: what is too long ends in its own checksum.
+    A host may have 253 characters, more than the name of a guard: longer names end in a checksum.
     """
     name = f"{url.scheme}://{url.netloc.decode('ascii')}"
     if len(name) <= NAME_CHARACTERS:
@@ -76,14 +76,14 @@ def origin(url: httpx.URL) -> str:
 
 
 def _mine(landing: Landing) -> httpx.Response:
-    """The response of the one who made the call, or what it has raised."""
+    """Return the response of the caller that made the call, or raise its exception."""
     if landing.error is not None:
         raise landing.error
     return cast("httpx.Response", landing.response)
 
 
 def _theirs(landing: Landing, call: HttpCall, ask: Ask) -> httpx.Response | None:
-    """What somebody else's call means to this one; None: no answer that it could have, too."""
+    """Return the response that another caller's call stands for; None: it does not fit this request."""
     error, kept = landing.error, landing.fitting(ask)
     call.outcome = landing.outcome
     if error is not None:
@@ -92,7 +92,7 @@ def _theirs(landing: Landing, call: HttpCall, ask: Ask) -> httpx.Response | None
 
 
 class _Face:
-    """What both transports are made with."""
+    """Parameters of both transports."""
 
     def __init__(self, throttle: Guards, *, name: str | None = None, key: Key | None = None) -> None:
         self._throttle = throttle
@@ -100,6 +100,7 @@ class _Face:
         self._key = key
 
     def _call(self, request: httpx.Request) -> HttpCall:
+        # Looked up for each call: a guard may be evicted between two calls of one transport.
         circuit = self._throttle.guard(self._name or origin(request.url)).circuit
         served = circuit.served
         http = served.http if isinstance(served, Served) else None
@@ -107,19 +108,19 @@ class _Face:
 
 
 class GuardTransport(_Face, httpx.BaseTransport):
-    """A transport for ``httpx.Client``; serves any number of threads.
+    """A transport for ``httpx.Client``; safe for any number of threads.
 
     ``timeout_s`` limits each step of a call until its headers (connecting, sending, one read) and
-    ``stream_idle_s`` each read of the body, as far as the inner transport honours the request's time-outs:
-    a thread that waits cannot be called back.
+    ``stream_idle_s`` each read of the body. Both depend on the inner transport, which must honour the
+    request's time-outs: a blocked thread cannot be interrupted.
 
     Args:
-        throttle: whose guards are asked.
+        throttle: owns the guards.
         inner: makes the calls; by default ``httpx.HTTPTransport()``. It is closed with this one.
         name: of the guard; by default each origin has its own, named like ``https://models.test:8443``.
-        key: makes of a request what its answer is kept under, in place of method and URL, for fallbacks with
-            ``stale``; None as its result: keep nothing. Requests with a body, or with any field that could
-            tell who asks, are kept only with such a key, which must tell users and bodies apart.
+        key: computes the cache key of a request, instead of method and URL, for fallbacks with ``stale``;
+            None as its result: do not cache. Requests with a body, or with a field that may identify the
+            user, are cached only with such a key, which must distinguish users and bodies.
     """
 
     def __init__(
@@ -134,10 +135,10 @@ class GuardTransport(_Face, httpx.BaseTransport):
         self._inner = httpx.HTTPTransport() if inner is None else inner
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Make one call, or answer in its place.
+        """Make one call, or answer by a fallback.
 
         Raises:
-            TransportRefused: the guard refuses it, and there is no other answer.
+            TransportRejected: the guard rejects it, and no fallback answers.
         """
         call = self._call(request)
         served = call.served
@@ -177,7 +178,7 @@ class GuardTransport(_Face, httpx.BaseTransport):
         return given(answer, fault.cause, request)
 
     def _live(self, call: HttpCall, served: HttpServed) -> httpx.Response | None:
-        """Make the call, or wait for one like it; None: that one had a failing status."""
+        """Make the call, or wait for a shared one; None: the shared one had a failing status."""
         ask = call.ask
         if ask is None or not served.shares(ask):
             return self._make(call, call.circuit.enter())
@@ -195,7 +196,7 @@ class GuardTransport(_Face, httpx.BaseTransport):
         try:
             response = self._make(call, call.circuit.enter())
             return call.landed(ask, response, read_in(response) if call.short else None)
-        except Exception as error:  # noqa: BLE001 - it is told to all who wait
+        except Exception as error:  # noqa: BLE001 - passed on to all waiters
             return call.crashed(ask, error, late=isinstance(error, httpx.TimeoutException))
 
     def _make(self, call: HttpCall, pass_: Pass | Refusal) -> httpx.Response:
@@ -245,7 +246,7 @@ class AsyncGuardTransport(_Face, httpx.AsyncBaseTransport):
         throttle: as in `GuardTransport`, and so the others.
         inner: by default ``httpx.AsyncHTTPTransport()``.
         name: of the guard.
-        key: of what is kept.
+        key: computes the cache key.
     """
 
     def __init__(
@@ -260,10 +261,10 @@ class AsyncGuardTransport(_Face, httpx.AsyncBaseTransport):
         self._inner = httpx.AsyncHTTPTransport() if inner is None else inner
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Make one call, or answer in its place.
+        """Make one call, or answer by a fallback.
 
         Raises:
-            TransportRefused: the guard refuses it, and there is no other answer.
+            TransportRejected: the guard rejects it, and no fallback answers.
         """
         call = self._call(request)
         served = call.served
@@ -303,7 +304,7 @@ class AsyncGuardTransport(_Face, httpx.AsyncBaseTransport):
         return given(answer, fault.cause, request)
 
     async def _live(self, call: HttpCall, served: HttpServed) -> httpx.Response | None:
-        """Make the call, or wait for one like it; None: that one had a failing status."""
+        """Make the call, or wait for a shared one; None: the shared one had a failing status."""
         ask = call.ask
         if ask is None or not served.shares(ask):
             return await self._make(call, await call.circuit.enter_async())
@@ -323,7 +324,7 @@ class AsyncGuardTransport(_Face, httpx.AsyncBaseTransport):
         try:
             response = await self._make(call, await call.circuit.enter_async())
             return call.landed(ask, response, await read_in_async(response) if call.short else None)
-        except Exception as error:  # noqa: BLE001 - it is told to all who wait
+        except Exception as error:  # noqa: BLE001 - passed on to all waiters
             return call.crashed(ask, error, late=isinstance(error, httpx.TimeoutException))
 
     async def _make(self, call: HttpCall, pass_: Pass | Refusal) -> httpx.Response:

@@ -1,4 +1,4 @@
-"""What a result says about the dependency; the table of the guide, first match first."""
+"""Classification of results as outcomes: a table of rules, first match first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from autoglm_throttle.model import GuardRefused, Outcome
 
 Classify = Callable[[object], Outcome | None]
-"""The user's own word on a returned value or an exception; None: go on with the table."""
+"""User function: maps a returned value or an exception to an outcome; None: continue with the table."""
 
 OWN_MISTAKES: Final = frozenset(
     {
@@ -22,29 +22,29 @@ OWN_MISTAKES: Final = frozenset(
         "UnsupportedProtocol",
     }
 )
-"""Exceptions of httpx that are the caller's doing. Known by name, since httpx need not be installed."""
+"""Exceptions of httpx caused by the caller. Compared by name, since httpx may not be installed."""
 
 FAILING_STATUSES: Final = frozenset({500, 502, 503, 504})
-"""RFC 5861 section 4: the answers that count as errors. 501 and 505 say what a server cannot do at all."""
+"""Statuses that count as errors (RFC 5861 section 4). 501 and 505 report missing features of the server."""
 
 TEXT_AT_MOST: Final = 200
-"""Characters of a failure that are kept: enough for a cause, too little for a body."""
+"""Characters kept of a failure's text: enough for a cause, too few for a body."""
 
 _WEIGHT: Final = (Outcome.FAILURE, Outcome.NEUTRAL, Outcome.SLOW, Outcome.SUCCESS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge:
-    """What counts as what for one guard.
+    """Maps results to outcomes for one guard.
 
     Args:
-        classify: asked first, for every exception and for every value that a guarded function returns. It
-            must answer at once: a coroutine function cannot serve.
-        ignore: exceptions that say nothing about the dependency.
-        expected: exceptions that are as good as an answer, such as "not found".
+        classify: called first, for each exception and each value that a guarded function returns. It must be
+            a plain function: a coroutine function is rejected.
+        ignore: exceptions without information about the dependency.
+        expected: exceptions that count as success, such as "not found".
 
     Raises:
-        TypeError: ``classify`` is a coroutine function, or what should be an exception class is none.
+        TypeError: ``classify`` is a coroutine function, or an entry is no exception class.
     """
 
     classify: Classify | None = None
@@ -60,16 +60,15 @@ class Judge:
                     raise TypeError(f"{name} must hold exception classes, not {kind!r}")
 
     def judge(self, seen: object, *, raised: bool, otherwise: Outcome = Outcome.SUCCESS) -> Outcome:
-        """What one result says.
+        """Classify one result.
 
         Args:
-            seen: the returned value or the exception.
-            raised: whether it was raised. An exception that was returned is a value.
-            otherwise: what a returned value is where the user's own word is silent.
+            result: the returned value or the exception.
+            raised: whether the result was raised. A returned exception is a value.
+            default: outcome of a returned value if the user's classifier returns None.
 
         Raises:
-            TypeError: ``classify`` answered with something else than an outcome or None. Whatever else it
-                raises comes through as well.
+            TypeError: ``classify`` returned neither an outcome nor None. Its own exceptions propagate.
         """
         if raised and isinstance(seen, BaseException):
             return self._of_error(seen)
@@ -77,6 +76,7 @@ class Judge:
         return otherwise if answer is None else answer
 
     def _of_error(self, error: BaseException) -> Outcome:
+        # Cancellation and the rejection of a nested guard say nothing about this dependency.
         if not isinstance(error, Exception) or isinstance(error, GuardRefused):
             return Outcome.NEUTRAL
         answer = self._classified(error)
@@ -87,6 +87,7 @@ class Judge:
         if isinstance(error, self.expected):
             return Outcome.SUCCESS
         if isinstance(error, ExceptionGroup):
+            # The most severe outcome of a group decides.
             return min((self._of_error(leaf) for leaf in error.exceptions), key=_WEIGHT.index)
         return _usual(error)
 
@@ -114,10 +115,10 @@ def _own_mistake(kind: type[BaseException]) -> bool:
 
 
 def _status_of(error: Exception) -> int | None:
-    """The status of the HTTP answer that an exception stands for; None: it stands for none.
+    """Return the HTTP status that an exception stands for, or None.
 
-    As clients tell it: ``status_code`` (openai, starlette), ``status`` (aiohttp), or that of their
-    ``response`` (httpx, requests).
+    Looks at ``status_code`` (openai, starlette), ``status`` (aiohttp), and ``response.status_code`` (httpx,
+    requests).
     """
     try:
         places = (error, "status_code"), (error, "status"), (getattr(error, "response", None), "status_code")
@@ -125,32 +126,33 @@ def _status_of(error: Exception) -> int | None:
             status = getattr(holder, name, None)
             if isinstance(status, int) and 400 <= status <= 599:
                 return int(status)
-    except Exception:  # noqa: BLE001 - of whoever wrote the exception
+    except Exception:  # noqa: BLE001 - properties of a user's exception may raise
         return None
     return None
 
 
 def failure_text(failure: BaseException | str) -> str:
-    """Type and text of an exception, never the exception itself: its traceback would keep frames alive.
+    """Return type and text of an exception.
 
     Args:
-        failure: the exception, or what has failed in words.
+        failure: the exception, or a text.
     """
+    # Only text is kept: a stored exception would keep the frames of its traceback alive.
     if isinstance(failure, str):
         return failure[:TEXT_AT_MOST]
     try:
         text = str(failure)[:TEXT_AT_MOST]
-    except Exception:  # noqa: BLE001 - of whoever wrote the exception
+    except Exception:  # noqa: BLE001 - properties of a user's exception may raise
         text = ""
     return f"{type(failure).__name__}: {text}" if text else type(failure).__name__
 
 
 def status_outcome(status: int) -> Outcome:
-    """What the status of an HTTP answer says about the server.
+    """Classify the status of an HTTP response.
 
     Args:
-        status: 500, 502, 503 and 504 are failures; 429 says that the caller asks too much, which is no
-            evidence; any other answer is one.
+        status: 500, 502, 503 and 504 are failures; 429 is neutral, since it reports the caller's rate; every
+            other status is a success.
     """
     if status in FAILING_STATUSES:
         return Outcome.FAILURE
@@ -158,12 +160,12 @@ def status_outcome(status: int) -> Outcome:
 
 
 def timed(outcome: Outcome, elapsed_s: float, slow_call_s: float | None) -> Outcome:
-    """The outcome, with the time it took.
+    """Return the outcome, adjusted for the duration of the call.
 
     Args:
         outcome: only a success can be slow.
-        elapsed_s: seconds that the call took.
-        slow_call_s: seconds that it may take; None: any.
+        elapsed_s: duration of the call in seconds.
+        slow_call_s: seconds above which a call is slow; None: no limit.
     """
     if outcome is Outcome.SUCCESS and slow_call_s is not None and elapsed_s > slow_call_s:
         return Outcome.SLOW

@@ -1,4 +1,4 @@
-"""The ladder of a running process: who samples the load, and who is told of a change."""
+"""Degradation level of the running process: samples the load and notifies a listener of changes."""
 
 from __future__ import annotations
 
@@ -12,28 +12,27 @@ from autoglm_throttle.resilience.feature import Feature
 from autoglm_throttle.resilience.seldom import Seldom
 
 Load = Callable[[], float | None]
-"""Gives the load, 0..1, or None while it is unknown."""
+"""Returns the load, 0..1, or None if it is unknown."""
 
 Told = Callable[[Level, Level, float | None], None]
-"""Is told of a change: from which level, to which, at which load."""
+"""Called with each change: old level, new level, load."""
 
 EARLY = 0.9
-"""Share of the interval after which a tick of the sampler takes a sample: its ticks are not quite even, and
-one that comes a little early must not be left out."""
+"""Share of the interval after which a tick takes a sample: ticks jitter, and an early one must count."""
 
 
 class Degradation:
-    """The level of the process. Whoever asks for it samples the load himself when that is due.
+    """Degradation level of the process, updated by its callers: a call samples the load if that is due.
 
-    So there is no thread behind it. Nobody waits for a load that takes its time: while one caller asks for
-    it, it is unknown to the others.
+    It has no thread of its own. A slow load source blocks only the caller that samples it; for all others the
+    load is unknown meanwhile.
 
     Args:
-        rules: of the ladder.
-        load: gives the load; called at most once per interval, never under the lock.
+        rules: thresholds of the levels.
+        load: returns the load; called at most once per interval, never under the lock.
         interval_s: seconds between two samples.
         clock: monotonic seconds.
-        told: is called once for each change, in order, never under the lock.
+        on_change: called once for each change, in order, never under the lock.
     """
 
     __slots__ = (
@@ -63,22 +62,23 @@ class Degradation:
 
     @property
     def retry_after_s(self) -> float:
-        """Seconds in which a feature that is shed can at the earliest be served again."""
+        """Seconds after which a shed feature can be served again at the earliest."""
         return self._rules.samples * self._interval_s
 
     def watch(self, feature: Feature) -> None:
-        """Keep count of a feature's own threshold, if it has one.
+        """Register a feature's own threshold, if it has one.
 
         Raises:
-            ValueError: its ``shed_above`` is not above the ladder's margin.
+            ValueError: its ``shed_above`` is not above the margin of the levels.
         """
         if feature.shed_above is not None:
             with self._lock:
                 self._ladder.watch(feature.shed_above)
 
     def level(self) -> Level:
-        """The level of now."""
+        """Return the current level; take a sample if it is due."""
         now = self._clock()
+        # The lower bound samples again after a clock that stepped back.
         if not 0.0 <= now - self._sampled_s < self._interval_s:
             self._pull(now, self._interval_s)
         return self._level
@@ -88,21 +88,21 @@ class Degradation:
         self._pull(self._clock(), EARLY * self._interval_s)
 
     def sheds(self, feature: Feature) -> bool:
-        """Whether the load of now is too much for a feature. Core features are never shed."""
+        """Whether the current load sheds a feature. Core features are never shed."""
         return self._sheds(feature, self.level())
 
     def choice(self, feature: Feature, entry_usable: bool) -> Choice:
-        """What is done with a call of a feature now; ``entry_usable``: whether an answer to it is kept."""
+        """Return the action for a call of a feature; ``entry_usable``: whether its result is cached."""
         level = self.level()
         return choose(level, feature, entry_usable, self._sheds(feature, level))
 
     def view(self) -> LadderView:
-        """What the level stands on. Takes no sample."""
+        """Return an immutable view of the level. Takes no sample."""
         with self._lock:
             return self._ladder.view()
 
     def forget(self) -> None:
-        """In a forked process: what other threads were at is undone; the level stays until new samples."""
+        """Reset in a forked child: work of other threads is dropped, the level stays until new samples."""
         self._lock = threading.RLock()
         self._pulling = False
         self._telling = False
@@ -119,6 +119,7 @@ class Degradation:
             if 0.0 <= now - self._sampled_s < after_s:
                 return
             self._sampled_s = now
+            # A caller that finds another one sampling observes an unknown load instead of waiting.
             alone, self._pulling = not self._pulling, True
         load = None
         if alone:
@@ -131,7 +132,7 @@ class Degradation:
     def _asked(self) -> float | None:
         try:
             return self._load()
-        except Exception as error:  # noqa: BLE001 - whatever it raises
+        except Exception as error:  # noqa: BLE001 - a callback may raise anything
             self._log.say("load", "the load could not be read: it counts as unknown", error)
             return None
 
@@ -146,13 +147,15 @@ class Degradation:
     def _tell(self) -> None:
         while self._news:
             with self._lock:
+                # One thread delivers at a time, so the listener sees changes in order; it re-checks the
+                # queue.
                 if self._telling or not self._news:
                     return
                 self._telling = True
                 news = self._news.popleft()
             try:
                 self._told(*news)
-            except Exception as error:  # noqa: BLE001 - whatever it raises
+            except Exception as error:  # noqa: BLE001 - a callback may raise anything
                 self._log.say("told", "an observer has raised, the change stands", error)
             finally:
                 self._telling = False

@@ -1,4 +1,4 @@
-"""A breaker under its lock: one change at a time, and who has to know is told after it."""
+"""A thread-safe breaker: changes are serialized, notifications follow after the lock is released."""
 
 from __future__ import annotations
 
@@ -27,18 +27,17 @@ from autoglm_throttle.resilience.store import BreakerStore, Lease, Remote
 
 
 class LockedBreaker:
-    """A breaker that threads share.
+    """A breaker shared by threads.
 
-    It is changed under the lock alone, and nothing is called or awaited under it. The lock is re-entrant,
-    because the garbage collector or a signal handler may run under it in the same thread and end an abandoned
-    stream: such a change waits until the one at hand is done.
+    It is changed only under the lock; no callback runs and no I/O happens under it. A change that finds the
+    lock held by its own thread is deferred until the current change is done.
 
     Args:
-        core: the breaker; nobody else changes it.
+        core: the breaker; only this class changes it.
         clock: monotonic seconds.
-        store: the state that a fleet shares; None: this process goes by itself.
-        told: is told each change of the state, in order, after the lock.
-        faults: what logs a ``told`` that raises.
+        store: the state shared by the fleet; None: this process decides alone.
+        on_transitions: receives the transitions in order, after the lock is released.
+        fault_log: logs exceptions of ``on_transitions``.
     """
 
     __slots__ = (
@@ -64,7 +63,9 @@ class LockedBreaker:
         self.begin()
 
     def begin(self) -> None:
-        """Take new locks, and forget whatever was under way."""
+        """Create new locks and drop all deferred work."""
+        # Re-entrant: the garbage collector or a signal handler may run under it in the same thread and settle
+        # an abandoned stream. `_is_locked_here` then defers that change.
         self._lock = threading.RLock()
         self._inside = False
         self._late.clear()
@@ -77,10 +78,10 @@ class LockedBreaker:
         )
 
     def ask(self, *, leased: bool) -> Pass | Refusal:
-        """Ask leave for one call.
+        """Request one call.
 
         Args:
-            leased: whether a trial needs the fleet's lease.
+            lease_required: whether a probe needs the fleet's lease.
         """
         core = self._core
         pass_ = core.fast
@@ -90,6 +91,8 @@ class LockedBreaker:
         now = self._clock()
         with self._lock:
             if self._inside:
+                # A finalizer makes a guarded call while this thread changes the breaker: reject, do not
+                # deadlock.
                 return Refusal(core.name, State.HALF_OPEN, Cause.IN_FLIGHT, 0.0)
             self._inside = True
             try:
@@ -107,58 +110,58 @@ class LockedBreaker:
         return answer
 
     def record(self, pass_: Pass, outcome: Outcome, note: str) -> None:
-        """Record how a call ended.
+        """Record the outcome of a call.
 
         Args:
-            pass_: what let it through.
-            outcome: how it ended.
-            note: the failure in words, or nothing.
+            permit: of the call.
+            outcome: of the call.
+            failure_text: text of the failure; empty without one.
         """
         self._change(partial(self._record, pass_, outcome, note, self._clock()))
 
     def turn(self, deed: Callable[[float], None], *, ours: bool) -> None:
-        """Do something to the breaker that may change its state.
+        """Run an action that may change the breaker's state.
 
         Args:
-            deed: is told the time.
-            ours: whether an opening by it is news for the fleet.
+            action: receives the time.
+            is_local: whether the fleet must be informed of an opening.
         """
         self._change(partial(self._turn, deed, ours=ours))
 
     def operate(self, deed: Callable[[float], None], state: State) -> None:
-        """Do what an operator wants, here and in the fleet."""
+        """Run an operator command here and send it to the fleet."""
         self._change(partial(self._turn, deed, ours=False))
         if self.fleet is not None:
             self.fleet.operated(state)
             self._courier.deliver()
 
     def adopt(self, remote: Remote) -> None:
-        """Take over a newer state of the fleet."""
+        """Apply a newer state of the fleet."""
         self.turn(partial(self._core.adopt, remote), ours=False)
 
     def grant(self, lease: Lease) -> Pass | Refusal:
-        """Begin a trial under a lease; where the machine has moved on, the lease is given back."""
+        """Start a probe with a lease; if the state has changed meanwhile, the lease is returned."""
         answers: list[Pass | Refusal] = []
         self._change(partial(self._grant, lease, answers))
         return answers[0]
 
     def fault(self) -> None:
-        """Count a classifier that has raised."""
+        """Count an exception of the user's classifier."""
         with self._lock:
             self._core.classifier_errors += 1
 
     def state(self) -> State:
-        """What a caller sees now; free of effects."""
+        """Return the state visible to callers. Has no effects."""
         with self._lock:
             return self._core.state(self._clock())
 
     def refuses(self) -> Refusal | None:
-        """What a call would be refused with now; free of effects."""
+        """Return the rejection of a call made now, or None. Has no effects."""
         with self._lock:
             return self._core.refuses(self._clock())
 
     def view(self) -> BreakerView:
-        """The breaker now; free of effects."""
+        """Return an immutable view of the breaker. Has no effects."""
         with self._lock:
             view = self._core.view(self._clock())
             refused = dict(view.refused)
@@ -169,7 +172,8 @@ class LockedBreaker:
         return replace(view, refused=refused)
 
     def _change(self, deed: Callable[[], None]) -> None:
-        """Do it under the lock; where this thread is under it already, as soon as it can."""
+        """Run an action under the lock; defer it if this thread already holds the lock."""
+        # Append before locking: a nested call returns at once, and the outer one runs its action.
         self._late.append(deed)
         with self._lock:
             if self._inside:
@@ -204,14 +208,15 @@ class LockedBreaker:
         generation = core.generation
         core.record(pass_, outcome, now)
         if core.generation != generation:
+            # The store derives the opening from the probe's result itself: do not report it twice.
             self._spread(ours=not pass_.fence)
         if self.fleet is not None and pass_.fence:
             self.fleet.ended(pass_.fence, outcome)
 
     def _spread(self, *, ours: bool) -> None:
-        """Have the changes told to the observers; and openings that are this process's own to its fleet.
+        """Queue the transitions for the observers, and local openings for the fleet.
 
-        What a breaker that only counts would do is nobody else's business.
+        A breaker in metrics-only mode sends nothing to the fleet.
         """
         changes = self._core.drain()
         if changes and self._told is not None:

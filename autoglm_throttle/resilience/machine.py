@@ -1,4 +1,4 @@
-"""Where a breaker stands: its state, since when, for how long, and the changes still to be told."""
+"""Current state of a breaker: since when, for how long, and the transitions to publish."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _TOLD: Final = {
 
 
 class Machine:
-    """The state of one breaker. It moves by the table alone, and each move begins a generation.
+    """The state of one breaker. It changes only by the transition table, and each change starts a generation.
 
     Args:
         name: of the guard.
-        rules: complete and checked.
-        state: the first.
+        rules: complete and validated.
+        state: the initial state.
     """
 
     __slots__ = (
@@ -36,16 +36,16 @@ class Machine:
         self.rules: Rules = rules
         self.state: State = state
         self.cause: Cause | None = None
-        """Of the newest move."""
+        """Cause of the newest transition."""
         self.shut_by: Cause = Cause.OPERATOR
-        """Why nothing is let through, while that is so."""
+        """Cause of rejections while no call is admitted."""
         self.generation: int = 0
         self.opened_s: float | None = None
-        """Of the newest opening; None: never opened, or closed since."""
+        """Time of the newest opening; None: never opened, or closed since."""
         self.wait_s: float
-        """How long the newest opening lasts."""
+        """Length of the newest open period in seconds."""
         self.rounds: int = 0
-        """Openings in a row without a closing between them, less one."""
+        """Consecutive openings without a closing between them, less one."""
         self._outbox: list[Transition] = []
 
     def go(
@@ -57,17 +57,18 @@ class Machine:
         cause: Cause | None = None,
         rounds: int | None = None,
     ) -> bool:
-        """Make the move that the table has for an event.
+        """Apply the transition that the table has for an event.
 
         Args:
-            event: what has happened.
+            event: the event.
             now: monotonic seconds.
-            wait_s: how long to stay open this once; None: as the rules say.
-            cause: said in place of the table's.
-            rounds: counted by somebody else; None: to be counted here.
+            wait_s: length of this open period; None: as the rules say.
+            cause: replaces the cause of the table.
+            rounds: counted by the fleet; None: counted here.
 
         Returns:
-            Whether there is such a move. One to the present state is a move too, but not told.
+            Whether the table has such a transition. A transition to the current state counts, but is not
+            published.
         """
         before = self.state
         move = MOVES.get((before, event))
@@ -91,9 +92,9 @@ class Machine:
         return True
 
     def heard(self, remote: Remote) -> Event:
-        """What it means here that the fleet has gone to a state.
+        """Translate a remote state into a local event.
 
-        An operator's reset closes at once, and so does whatever lifts an operator's decision; else a process
+        An operator's reset closes at once, and so does the end of an operator's decision. Otherwise a process
         closes by its own ramp.
         """
         if remote.state is not State.CLOSED:
@@ -103,26 +104,27 @@ class Machine:
         return Event.REMOTE_CLOSED_RAMP if self.rules.ramp else Event.REMOTE_CLOSED
 
     def left_s(self, now: float) -> float:
-        """What is left of the newest opening; not positive when it is over."""
+        """Remaining seconds of the newest open period; zero or negative when it is over."""
         opened_s = self.opened_s
         if opened_s is None:
             return 0.0
+        # A clock that stepped back must not lengthen the open period.
         return self.wait_s - (now - opened_s) if now > opened_s else self.wait_s
 
     def seen(self, now: float) -> State:
-        """What a caller would meet: an open breaker whose time is over reads half-open."""
+        """Return the state visible to callers: an open breaker reads half-open after its open period."""
         if self.state is State.OPEN and self.left_s(now) <= 0.0:
             return State.HALF_OPEN
         return self.state
 
     def retry_after_s(self, now: float) -> float:
-        """How long nothing is let through; of an operator's opening nobody knows, it is ``open_s``."""
+        """Return the seconds until a call may be admitted; ``open_s`` in forced_open, which has no end."""
         if self.state is State.FORCED_OPEN:
             return self.rules.open_s
         return max(0.0, self.left_s(now)) if self.state is State.OPEN else 0.0
 
     def drain(self) -> list[Transition]:
-        """Take the changes of state that nobody has been told of, the oldest first."""
+        """Take the transitions that were not yet published, oldest first."""
         outbox, self._outbox = self._outbox, []
         return outbox
 

@@ -1,4 +1,4 @@
-"""What one breaker tells the store of its fleet."""
+"""Link of one breaker to the store of its fleet."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from autoglm_throttle.resilience.store import Ask, BreakerStore, Lease
 
 
 class Membership:
-    """One breaker's part in its fleet: the leases it holds, and the messages it has for the store.
+    """One breaker's link to its fleet: the leases it holds, and its messages to the store.
 
-    Messages go by the courier, since they are made under the breaker's lock.
+    Messages go through the notification queue, since they are created under the breaker's lock.
 
     Args:
         name: of the guard.
-        rules: its figures.
+        rules: settings of its breaker.
         store: of the fleet.
-        courier: who brings the messages.
+        notifications: queue that delivers the messages.
     """
 
     __slots__ = ("_courier", "_leases", "_name", "_rules", "_store", "ask", "cold")
@@ -32,38 +32,38 @@ class Membership:
         self._courier = courier
         self._leases: dict[int, Lease] = {}
         self.cold: bool = True
-        """Whether the first word of the store is still awaited."""
+        """Whether the first state of the store is still unknown."""
         self.ask: Ask = Ask(
             half_open_max=rules.half_open_max,
             need=rules.need,
             threshold=rules.success_threshold is not None,
             lease_s=rules.lease_s,
         )
-        """What a lease for a trial is asked with."""
+        """Parameters of each request for a probe lease."""
 
     def opened(self, changes: Sequence[Transition]) -> None:
-        """Tell of openings that this process alone knows of."""
+        """Report openings that only this process knows."""
         for change in changes:
             if change.after is State.OPEN:
                 wait_s, rounds = change.retry_after_s, change.rounds
                 self._courier.take(partial(self._store.opened, self._name, wait_s, rounds, change.cause))
 
     def operated(self, state: State) -> None:
-        """Tell what an operator has decided."""
+        """Report an operator command."""
         self._courier.take(partial(self._store.operated, self._name, state))
 
     def hold(self, lease: Lease) -> None:
-        """Keep the lease of a trial that has begun."""
+        """Store the lease of a probe that has started."""
         self._leases[lease.fence] = lease
 
     def ended(self, fence: int, outcome: Outcome) -> None:
-        """Tell how a trial ended; nothing where its lease is not held."""
+        """Report the outcome of a probe; nothing if its lease is not held."""
         lease = self._leases.pop(fence, None)
         if lease is not None:
             self.give_back(lease, outcome)
 
     def give_back(self, lease: Lease, outcome: Outcome = Outcome.NEUTRAL) -> None:
-        """Give a lease back, with what its trial has shown."""
+        """Return a lease, with the outcome of its probe."""
         wait_s = self._rules.wait_s(lease.rounds + 1)
         self._courier.take(
             partial(self._store.finished, self._name, lease, outcome, self._rules.need, wait_s)

@@ -1,4 +1,4 @@
-"""What was degraded while one request was answered, for the field that says so to the client."""
+"""Degraded answers used for the current request, for the response field that reports them to the client."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from contextvars import ContextVar
 from autoglm_throttle.model import Rung
 
 Note = tuple[Rung, str]
-"""What the answer was made of, and why."""
+"""Kind of fallback, and its cause."""
 
 NOTES: ContextVar[list[Note] | None] = ContextVar("autoglm_throttle_notes", default=None)
-"""The notes of the request at hand; None where nobody reads them. Workers' threads see the same list."""
+"""Degraded answers of the current request; None if they are not collected. Worker threads share the list."""
 
 
 def note(rung: Rung, cause: str) -> None:
-    """Note a degraded answer, if the request is one whose notes are read."""
+    """Record a degraded answer, if they are collected for this request."""
+    # The list is shared, not copied: a context copied into a worker thread refers to the same list.
     notes = NOTES.get()
     if notes is not None and (rung, cause) not in notes:
         notes.append((rung, cause))

@@ -1,4 +1,4 @@
-"""Trials under way that each hold a place, but only for a time: one that never ends gives its place up."""
+"""Slots for half-open probes, each with a lease: a probe that never ends loses its slot."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import math
 
 
 class Places:
-    """Places by serial number, each with the moment at which it was taken.
+    """Slots by serial number, each with the time of its acquisition.
 
     Args:
-        lease_s: how long a place is held at most, > 0.
+        lease_s: longest time for which a slot is held, in seconds, > 0.
     """
 
     __slots__ = ("_first_s", "_lease_s", "_taken")
@@ -18,37 +18,37 @@ class Places:
         self._lease_s = lease_s
         self._taken: dict[int, float] = {}
         self._first_s = math.inf
-        """No place was taken before: while this lease runs they all do, and nobody has to search."""
+        """Time of the oldest slot at most: until its lease expires, no search is needed."""
 
     def __len__(self) -> int:
         return len(self._taken)
 
     def take(self, serial: int, now: float) -> None:
-        """Give the trial ``serial`` a place."""
+        """Give the probe ``serial`` a slot."""
         self._first_s = min(self._first_s, now)
         self._taken[serial] = now
 
     def leave(self, serial: int) -> bool:
-        """Free the place of a trial.
+        """Release the slot of a probe.
 
         Returns:
-            Whether it still had one.
+            Whether it still held one.
         """
         return self._taken.pop(serial, None) is not None
 
     def expire(self, now: float) -> None:
-        """Take their places away from the trials whose lease is over."""
+        """Release the slots with an expired lease."""
         if now - self._first_s >= self._lease_s:
             self._taken = {serial: at for serial, at in self._taken.items() if now - at < self._lease_s}
             self._first_s = min(self._taken.values(), default=math.inf)
 
     def held(self, now: float) -> int:
-        """How many leases are not over; free of effects."""
+        """Return the number of leases that have not expired. Has no effects."""
         if now - self._first_s < self._lease_s:
             return len(self._taken)
         return sum(now - at < self._lease_s for at in self._taken.values())
 
     def clear(self) -> None:
-        """Free all places."""
+        """Release all slots."""
         self._taken.clear()
         self._first_s = math.inf

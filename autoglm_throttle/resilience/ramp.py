@@ -1,17 +1,17 @@
-"""Closing in steps: a growing share of the calls is let through, spread evenly and without chance."""
+"""Gradual closing: a growing share of the calls is admitted, evenly spaced and deterministic."""
 
 from __future__ import annotations
 
 from typing import Final
 
 _WHOLE: Final = 1.0 - 1e-9
-"""A whole call's worth of credit: ten times 0.1 falls short of 1 by the last bit, and is to be one call."""
+"""Credit of one call, with tolerance: ten times 0.1 falls short of 1 by the last bit."""
 
 
 class Ramp:
-    """The shares of one ramp, and how far it has come since its newest `start`.
+    """Shares of one ramp-up, and its progress since the newest `start`.
 
-    A step is over when it has lasted ``step_s`` and a call of it has succeeded.
+    A step is over when it has lasted ``step_s`` and one of its calls has succeeded.
 
     Args:
         shares: rising, each in (0, 1).
@@ -30,31 +30,31 @@ class Ramp:
 
     @property
     def share(self) -> float:
-        """Of the calls, in the present step."""
+        """Admitted share of the calls in the current step."""
         return self._shares[self._step]
 
     def start(self, now: float) -> None:
-        """Begin with the first step."""
+        """Start with the first step."""
         self._step = 0
         self._since_s = now
         self._has_success = False
         self._credit = 0.0
 
     def succeeded(self) -> None:
-        """Note that a call of this step has succeeded."""
+        """Record that a call of this step has succeeded."""
         self._has_success = True
 
     def ends(self, now: float) -> bool:
-        """Whether the next call would find the last step over; free of effects."""
+        """Whether the next call would find the last step over. Has no effects."""
         return self._step + 1 == len(self._shares) and self._over(now)
 
     def admits(self, now: float) -> bool:
-        """Whether the next call would be let through; free of effects."""
+        """Whether the next call would be admitted. Has no effects."""
         step = self._step + self._over(now)
         return step == len(self._shares) or self._credit + self._shares[step] >= _WHOLE
 
     def ask(self, now: float) -> bool:
-        """Count a call, which must not find the last step over; whether it is let through."""
+        """Count a call and return whether it is admitted; the last step must not be over."""
         if self._over(now):
             self._step += 1
             self._since_s = now
@@ -62,6 +62,7 @@ class Ramp:
         self._credit += self.share
         if self._credit < _WHOLE:
             return False
+        # The fraction left over stays as credit, so a share of 0.3 admits exactly 3 calls of 10.
         self._credit -= 1.0
         return True
 

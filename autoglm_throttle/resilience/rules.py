@@ -1,4 +1,4 @@
-"""The figures that one breaker goes by."""
+"""Settings of one breaker, as its mechanism reads them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from autoglm_throttle.model import Mode, On429, SlowIs, StreamSettle, Trip
 
 LEASE_AT_LEAST_S = 30.0
-"""Seconds that a trial may take where nothing else is said: longer than the common time-outs of clients."""
+"""Default lease of a probe in seconds: longer than the common time-outs of clients."""
 
 LEASE_TIMEOUTS = 3.0
-"""A trial whose own time limit is known may take three of them: a retry within the call, and some air."""
+"""Lease of a probe in multiples of the guard's time limit: covers a retry inside the call, and a margin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """One breaker's figures, complete and checked: what ``BREAKER_*`` says of all, and one guard's own.
+    """Settings of one breaker, complete and validated: ``BREAKER_*`` merged with the guard's own.
 
     Times are seconds, ratios 0..1.
     """
@@ -48,26 +48,27 @@ class Rules:
 
     @property
     def lease_s(self) -> float:
-        """How long a trial holds its place."""
+        """Longest time in seconds for which a probe holds its slot."""
         if self.trial_lease_s is not None:
             return self.trial_lease_s
         return max(LEASE_TIMEOUTS * (self.timeout_s or 0.0), LEASE_AT_LEAST_S)
 
     @property
     def need(self) -> int:
-        """Trials that must succeed before the breaker closes."""
+        """Probes that must succeed before the breaker closes."""
         return self.success_threshold or self.half_open_max
 
     def wait_s(self, rounds: int) -> float:
-        """How long the breaker stays open.
+        """Return the length of an open period in seconds.
 
         Args:
-            rounds: openings in a row without a closing between them, less one.
+            rounds: consecutive openings without a closing between them, less one.
         """
         longest = float("inf") if self.open_max_s is None else self.open_max_s
         if self.backoff == 1.0 or not rounds:
             return min(self.open_s, longest)
         try:
             return min(self.open_s * self.backoff**rounds, longest)
+        # backoff**rounds can exceed the float range; 2**40 s stands for no limit.
         except OverflowError:
             return min(float.fromhex("0x1p+40"), longest)

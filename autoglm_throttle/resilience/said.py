@@ -1,4 +1,4 @@
-"""How a breaker says what it is, in one line for logs and bug reports."""
+"""One-line summary of a breaker, for logs and bug reports."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from autoglm_throttle.resilience.rules import Rules
 
 
 def said(view: BreakerView, rules: Rules, figures: str) -> str:
-    """Name, state and all figures that are not zero.
+    """Return name, state and all figures that are not zero.
 
     Args:
-        view: the breaker at one moment.
-        rules: its own.
-        figures: how many of how many the newest change was for; may be empty.
+        view: of the breaker at one moment.
+        rules: of the breaker.
+        trip_ratio: count and limit of the newest opening, such as ``5/5``; may be empty.
     """
     return f"{view.name!r} " + ", ".join(_parts(view, rules, figures))
 

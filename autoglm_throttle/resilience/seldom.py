@@ -1,4 +1,4 @@
-"""Log lines about faults that repeat: the first one, then a count now and then."""
+"""Rate-limited log of repeated faults: the first at once, then one line with a count per interval."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger("autoglm_throttle")
 
 LOG_EVERY_S: Final = 10.0
-"""Seconds between two lines of one kind: a service under load makes the same mistake with every call."""
+"""Seconds between two lines of one kind: under load the same fault repeats with each call."""
 
 
 class Seldom:
     """Logs a fault, or counts it if one of its kind was logged less than 10 s ago.
 
     Args:
-        about: how each line begins.
+        prefix: start of each line.
         clock: monotonic seconds.
     """
 
@@ -32,12 +32,12 @@ class Seldom:
         """Faults, logged or not."""
 
     def say(self, kind: str, text: str, error: BaseException | None = None) -> None:
-        """Log a fault of this kind, with what was not logged since the last line.
+        """Log a fault of this kind, with the number of faults suppressed since the last line.
 
         Args:
-            kind: a word from code, never from outside.
-            text: what has happened and what follows.
-            error: whose traceback belongs to the line.
+            kind: fixed in code, never from outside.
+            text: the fault and its consequence.
+            error: its traceback is logged.
         """
         now = self._clock()
         self.count += 1

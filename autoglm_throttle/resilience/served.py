@@ -1,4 +1,4 @@
-"""A feature's calls: made, answered from elsewhere, or refused, as the load and the breaker say."""
+"""Executes a feature's calls: live, by fallback, or rejected, depending on load and breaker."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from autoglm_throttle.resilience.stale_cache import StaleCache
 
 FALLBACK_TIMEOUT_S: Final = 1.0
-"""Seconds: a fallback that is slower than this is no relief (``DEGRADE_FALLBACK_TIMEOUT_S``)."""
+"""Default time limit of a fallback in seconds (``DEGRADE_FALLBACK_TIMEOUT_S``)."""
 
 MAX_STALE_S: Final = 60.0
-"""Seconds that an answer may be old where nothing else is said (``DEGRADE_MAX_STALE_S``)."""
+"""Default maximum age of a cached result in seconds (``DEGRADE_MAX_STALE_S``)."""
 
 _KEPT: Final = frozenset({Outcome.SUCCESS, Outcome.SLOW})
 
@@ -38,30 +38,30 @@ Kwargs = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Landing:
-    """What one live call means to all who waited for it."""
+    """Result of one live call, for all callers that waited for it."""
 
     attempt: Attempt
     copy: object
-    """Of a returned value, as the first caller may change his; `UNSET` where it cannot be copied."""
+    """Copy of the returned value, which the first caller may change; `UNSET` if it cannot be copied."""
     trace: TracebackType | None
-    """Of what was raised: each who raises it again begins with this one."""
+    """Traceback of the exception; each caller that raises it again starts with this one."""
 
 
 class Served:
-    """One feature's calls, for functions.
+    """Executes the calls of one feature, for functions.
 
     Args:
         circuit: the guard of the same name.
-        feature: what may be answered in its place.
+        feature: declares the fallbacks.
         degradation: the level of the process.
-        cache: keeps the feature's answers, and those of no other; None: it keeps none.
-        counted: is told of each degraded answer.
-        fallback_timeout_s: seconds that an asynchronous dynamic fallback may take.
-        max_stale_s: seconds that a kept answer is of use where the feature does not say.
+        cache: results of this feature only; None: nothing is cached.
+        on_degraded: called with each degraded answer.
+        fallback_timeout_s: time limit of an asynchronous dynamic fallback in seconds.
+        max_stale_s: maximum age of a cached result in seconds, unless the feature sets it.
 
     Raises:
-        ValueError: the feature's ``shed_above`` is not above the ladder's margin, or it keeps answers and has
-            no cache.
+        ValueError: the feature's ``shed_above`` is not above the margin of the degradation levels, or it
+            caches results and has no cache.
     """
 
     __slots__ = (
@@ -84,7 +84,7 @@ class Served:
         fallback = feature.fallback
         self.feature: Feature = feature
         self.http: HttpServed | None = None
-        """The same feature for faces that know HTTP; None: those have no fallback."""
+        """Executor of the same feature for HTTP callers; None: they have no fallback."""
         self._circuit = circuit
         self._degradation = degradation
         self._counted = counted
@@ -104,15 +104,15 @@ class Served:
         return f"<Served {self.feature.name!r} {self._degradation!r} {self._shelf or 'keeps nothing'}>"
 
     def call(self, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:  # noqa: ANN401
-        """Answer one call of a plain function.
+        """Execute one call of a plain function.
 
         Returns:
             Its value, or that of a fallback.
 
         Raises:
-            TypeError: the dynamic fallback is a coroutine function; or there is a fallback, and the function
-                has returned an awaitable, in whose place only a coroutine function's could be given.
-            GuardRefused: the call was not made, and there is no other answer.
+            TypeError: the dynamic fallback is a coroutine function; or there is a fallback and the function
+                returned an awaitable, which only a coroutine function's fallback could replace.
+            GuardRejected: the call was not made, and no fallback answered.
             Exception: the function's own.
         """
         self.fit(asynchronous=False)
@@ -139,16 +139,16 @@ class Served:
                     return answer.value
             return _ended(made, fault)
         finally:
-            del made, fault  # an exception's traceback knows this frame
+            del made, fault  # breaks the reference cycle: traceback, frame, exception
 
     async def call_async(self, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:  # noqa: ANN401
-        """Answer one call of a coroutine function.
+        """Execute one call of a coroutine function.
 
         Returns:
             Its value, or that of a fallback.
 
         Raises:
-            GuardRefused: the call was not made, and there is no other answer.
+            GuardRejected: the call was not made, and no fallback answered.
             Exception: the function's own.
         """
         key = None if self._shelf is None else self._shelf.key(fn, args, kwargs)
@@ -172,13 +172,13 @@ class Served:
                     return answer.value
             return _ended(made, fault)
         finally:
-            del made, fault  # an exception's traceback knows this frame
+            del made, fault  # breaks the reference cycle: traceback, frame, exception
 
     def fit(self, *, asynchronous: bool) -> None:
-        """Check that a function of this kind can have this fallback; for decorators, before the first call.
+        """Check that a function of this kind can use the fallback; decorators call it early.
 
         Raises:
-            TypeError: a plain function cannot wait for a dynamic fallback that is a coroutine function.
+            TypeError: a plain function cannot await a dynamic fallback that is a coroutine function.
         """
         if self._rungs.asynchronous and not asynchronous:
             raise TypeError(
@@ -197,18 +197,18 @@ class Served:
         )
 
     def shed(self) -> Refusal | None:
-        """The refusal of a call that is shed, counted; for faces that know no fallback."""
+        """Return the rejection of a shed call and count it, or None; for callers without a fallback."""
         refusal = self.would_shed()
         if refusal is not None:
             self._counted(self.feature.name, Rung.SHED, LOAD)
         return refusal
 
     def would_shed(self) -> Refusal | None:
-        """What `shed` would give, without being counted."""
+        """Return the rejection that `reject_if_shed` would return, without counting it."""
         return self._refusal() if self._degradation.sheds(self.feature) else None
 
     def forget(self) -> None:
-        """In a fork: the calls of the parent's threads are not here. What is kept stays."""
+        """Reset in a forked child: shared calls of the parent's threads are dropped, cached results stay."""
         self._flights.forget()
         if self._shelf is not None:
             self._shelf.forget()
@@ -237,7 +237,7 @@ class Served:
         raise GuardRefused(self._refusal())
 
     def _fault(self, made: Attempt, args: Args, kwargs: Kwargs) -> FallbackContext | None:
-        """What a fallback may replace: a refusal, by whichever guard, or a failure."""
+        """Return the context for a fallback if the attempt was rejected or failed, else None."""
         error: Exception | None = made.error
         if made.refusal is not None:
             error = GuardRefused(made.refusal)
@@ -249,11 +249,12 @@ class Served:
             return None
         return FallbackContext(self.feature.name, cause, error, args, kwargs)
 
-    # Live calls whose answers are kept, and shared with those who want the same at that moment.
+    # Live calls with a cached result, shared with concurrent callers of the same key.
 
     def _attempt(self, key: Hashable, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> Attempt:
         if not self._together():
             return self._live(key, fn, args, kwargs).attempt
+        # Another caller refreshes this key already: use the cached result, do not wait.
         if self._flights.under_way(key):
             found = self._refreshed(key)
             if found is not None:
@@ -291,7 +292,7 @@ class Served:
         shelf = self._shelf
         if made.error is not None or made.refusal is not None or shelf is None:
             return _Landing(made, UNSET, None if made.error is None else made.error.__traceback__)
-        if isinstance(made.value, Settling):  # it has no end yet
+        if isinstance(made.value, Settling):  # not finished: nothing to cache or share
             return _Landing(made, UNSET, None)
         copy = shelf.copied(made.value)
         if copy is not UNSET and made.outcome in _KEPT:
@@ -306,7 +307,7 @@ class Served:
         return Attempt(value, None, Outcome.SUCCESS, None)
 
     def _joined(self, landing: _Landing) -> Attempt | None:
-        """What somebody else's live call means to us; None: its value cannot be shared."""
+        """Return the attempt that another caller's live call stands for; None: its value cannot be shared."""
         made = landing.attempt
         if made.refusal is not None:
             return made
@@ -318,12 +319,12 @@ class Served:
 
 
 def _for_all(landing: _Landing) -> bool:
-    """Whether a call means anything to others: not if its caller's time was over, as theirs need not be."""
+    """Whether other callers may use the result: not after a time-out, since their limits differ."""
     return not isinstance(landing.attempt.error, TimeoutError)
 
 
 def _ended(made: Attempt, fault: FallbackContext | None) -> Any:  # noqa: ANN401
-    """The value or the exception of a call that no fallback has replaced."""
+    """Return the value, or raise the exception, of a call that no fallback replaced."""
     error = made.error if fault is None else fault.error
     if error is None:
         return made.value

@@ -1,4 +1,4 @@
-"""What stands before a breaker where a feature may be shed, or answered from elsewhere."""
+"""Protocol of the layer before a breaker that may shed a feature's calls or use its fallback."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from autoglm_throttle.model import Refusal
 
 
 class Serving(Protocol):
-    """Answers the calls of one feature, in part by making them."""
+    """Answers the calls of one feature, by a live call or a fallback."""
 
     def call(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401
         """Answer one call of a plain function."""
@@ -22,13 +22,13 @@ class Serving(Protocol):
         ...
 
     def fit(self, *, asynchronous: bool) -> None:
-        """Raise TypeError if functions of this kind cannot be answered."""
+        """Raise TypeError if functions of this kind cannot use the fallback."""
         ...
 
     def would_shed(self) -> Refusal | None:
-        """The refusal of a call that would be shed now; free of effects."""
+        """Return the rejection of a call that would be shed now, or None. Has no effects."""
         ...
 
     def forget(self) -> None:
-        """Begin anew in a fork."""
+        """Reset in a forked child."""
         ...

@@ -1,4 +1,4 @@
-"""The awaitable that a guarded plain function has returned, and whose end is the outcome."""
+"""Wrapper of an awaitable that a guarded plain function returned: its end is the outcome of the call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autoglm_throttle.resilience.circuit import Circuit
 
 
 class _Call:
-    """A call under way, to be settled once."""
+    """A call in flight, settled once."""
 
     __slots__ = ("_begun_s", "_circuit", "_pass")
 
@@ -31,7 +31,7 @@ class _Call:
             self._circuit.leave(pass_, Outcome.NEUTRAL)
 
     def __del__(self) -> None:
-        """Whoever held it has dropped it: what was never begun, too."""
+        """Settle as neutral when the awaitable is garbage-collected, awaited or not."""
         self.drop()
 
 
@@ -46,16 +46,16 @@ async def _settled(call: _Call, inner: Awaitable[Any]) -> Any:  # noqa: ANN401
 
 
 class Settling(Coroutine[Any, Any, Any]):
-    """Stands for an awaitable and settles the call when that ends; may be awaited or made a task.
+    """Wraps an awaitable and settles the call when it ends; may be awaited or run as a task.
 
-    What else the awaitable has, as the methods of a future, is found here, too. Never awaited, or dropped
-    before its end, it gives its place back, as no evidence.
+    Other attributes, such as the methods of a future, are forwarded. If it is never awaited or is dropped
+    before its end, the call is recorded as neutral.
 
     Args:
         circuit: of the guard.
-        pass_: what let the call through.
-        inner: what the function has returned.
-        begun_s: from `Circuit.begin`.
+        permit: of the call.
+        inner: the awaitable that the function returned.
+        begun_s: from `GuardState.start_time`.
     """
 
     __slots__ = ("_call", "_inner", "_running")
@@ -66,7 +66,7 @@ class Settling(Coroutine[Any, Any, Any]):
         self._running: Coroutine[Any, Any, Any] | None = None
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
-        return getattr(object.__getattribute__(self, "_inner"), name)  # fails where a copy has none yet
+        return getattr(object.__getattribute__(self, "_inner"), name)  # a copy has none yet
 
     def _started(self) -> Coroutine[Any, Any, Any]:
         if self._running is None:
@@ -77,19 +77,20 @@ class Settling(Coroutine[Any, Any, Any]):
         return self._started().__await__()
 
     def send(self, value: object, /) -> Any:  # noqa: ANN401
-        """Go on, as a task does."""
+        """Resume the awaitable."""
         return self._started().send(value)
 
     def throw(self, *error: Any) -> Any:  # noqa: ANN401
-        """Raise something where it waits, as a cancellation does."""
+        """Raise an exception at the suspension point, for example a cancellation."""
         try:
             return self._started().throw(*error)
         except BaseException:
-            self._call.drop()  # it may not have been begun, and then nothing in it hears of this
+            self._call.drop()  # an unstarted coroutine never runs its handler
             raise
 
     def close(self) -> None:
-        """End it where it stands."""
+        """Close the awaitable and settle the call as neutral."""
+        # Closing an unstarted wrapper does not close the inner coroutine: close it explicitly.
         if self._running is not None:
             self._running.close()
         elif isinstance(self._inner, Coroutine):
@@ -98,7 +99,7 @@ class Settling(Coroutine[Any, Any, Any]):
 
 
 class SettlingBlock(Settling):
-    """The same for what may be entered instead, as a request of aiohttp: it settles when it was entered."""
+    """Awaitable that is also an async context manager, such as an aiohttp request: settles when entered."""
 
     __slots__ = ()
 
@@ -112,6 +113,6 @@ class SettlingBlock(Settling):
 
 
 def settling(circuit: Circuit, pass_: Pass, inner: Awaitable[Any], begun_s: float) -> Settling:
-    """What stands for an awaitable; where that is an asynchronous context manager, it is one, too."""
+    """Wrap an awaitable; the wrapper is an async context manager if the awaitable is one."""
     kind = SettlingBlock if hasattr(type(inner), "__aenter__") else Settling
     return kind(circuit, pass_, inner, begun_s)

@@ -1,4 +1,4 @@
-"""The answers that are kept of one feature: what they are kept under, for how long, and their copies."""
+"""Stale cache of one feature: keys, maximum age and copies."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 
 class Shelf:
-    """Keeps answers, and gives them out as long as they are of use.
+    """Stores results and returns them up to their maximum age.
 
-    What is kept is a deep copy, and so is what is given out: neither the caller who had the answer first nor
-    any later one can change it for the others. With ``shared_value`` there are no copies. An answer that
-    cannot be copied, and a call that has no key, are not kept; that is logged, never raised.
+    Stored and returned values are deep copies, so no caller can change the value of another. With
+    ``shared_value`` no copies are made. A result that cannot be copied and a call without a key are not
+    stored; this is logged, never raised.
 
     Args:
-        fallback: says whether and how answers are kept.
-        cache: of this feature alone.
-        max_stale_s: seconds that an answer is of use where the fallback does not say.
+        fallback: declares whether and how results are cached.
+        cache: of this feature only.
+        max_stale_s: maximum age in seconds, unless the fallback sets it.
         clock: monotonic seconds.
-        log: is told of what could not be kept.
+        log: logs results that cannot be cached.
     """
 
     __slots__ = ("_cache", "_clock", "_inside", "_key", "_lock", "_log", "_max_stale_s", "_shared")
@@ -47,7 +47,7 @@ class Shelf:
         return repr(self._cache)
 
     def forget(self) -> None:
-        """In a fork: a new lock, as the parent's may have been taken; what is kept stays."""
+        """Create a new lock in a forked child; cached results stay."""
         # Re-entrant: the garbage collector may run under it, and a finalizer may make a guarded call.
         self._lock = threading.RLock()
         self._inside = False
@@ -55,9 +55,9 @@ class Shelf:
     def key(
         self, fn: Callable[..., object], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Hashable | None:
-        """What the answer to a call is kept under; None: it is not kept.
+        """Return the cache key of a call; None: it is not cached.
 
-        The function is a part of it, so several functions of one guard do not mix up their answers.
+        The function is a part of the key, so several functions of one guard have separate results.
         """
         try:
             if self._key is not None:
@@ -66,15 +66,17 @@ class Shelf:
             else:
                 named = tuple(sorted(kwargs.items())) if kwargs else ()
                 key = (fn, args, named, _kinds((*args, *(value for _, value in named))))
+            # Unhashable arguments raise here and not later under the lock.
             hash(key)
-        except Exception as error:  # noqa: BLE001 - whatever the user's function or arguments raise
+        except Exception as error:  # noqa: BLE001 - a user's key function may raise anything
             self._log.say("key", f"a call has no key, its answer is not kept, give key= ({error!r})")
             return None
         return key
 
     def find(self, key: Hashable) -> Entry[object] | None:
-        """The answer under a key, if it is not too old."""
+        """Return the entry of a key, if it is not too old."""
         with self._lock:
+            # Re-entered by a finalizer of this thread in the middle of a change: treat as a miss.
             if self._inside:
                 return None
             self._inside = True
@@ -84,7 +86,7 @@ class Shelf:
                 self._inside = False
 
     def keep(self, key: Hashable, value: object) -> None:
-        """Keep an answer; the value is a copy already."""
+        """Store a result; the value is already a copy."""
         with self._lock:
             if self._inside:
                 return
@@ -95,29 +97,29 @@ class Shelf:
                 self._inside = False
 
     def copied(self, value: object) -> object:
-        """A copy that may be kept, or given out; `UNSET` where there is none."""
+        """Return a copy to store or to hand out; `UNSET` if it cannot be copied."""
         if self._shared:
             return value
         try:
             return copy.deepcopy(value)
-        except Exception as error:  # noqa: BLE001 - whatever the user's class raises
+        except Exception as error:  # noqa: BLE001 - a user's class may raise anything
             self._log.say("copy", f"an answer cannot be copied, give shared_value=True ({error!r})")
             return UNSET
 
     def take(self, key: Hashable | None) -> object:
-        """A copy of the answer under a key, or `UNSET`."""
+        """Return a copy of the cached result of a key, or `UNSET`."""
         entry = None if key is None else self.find(key)
         return UNSET if entry is None else self.copied(entry.value)
 
 
 def _kinds(values: tuple[object, ...]) -> tuple[object, ...]:
-    """The types of values and of what is in them: what is equal, as 1, 1.0 and True, need not be the same."""
+    """Return the types of values and of their items: 1, 1.0 and True are equal, but differ in type."""
     return tuple(map(_kind, values))
 
 
 def _kind(value: object) -> object:
     if isinstance(value, tuple):
         return type(value), _kinds(tuple(value))
-    if isinstance(value, frozenset):  # equal ones may be in any order, so each type stays with its value
+    if isinstance(value, frozenset):  # unordered, so each type stays with its value
         return type(value), frozenset((item, _kind(item)) for item in value)
     return type(value)

@@ -1,4 +1,4 @@
-"""A refusal that is known without asking: while a breaker is open, the same for all but for the time."""
+"""Cached rejection of an open breaker: only ``retry_after_s`` changes during an open period."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from typing import Final
 from autoglm_throttle.model import GuardRefused, Refusal
 
 CLOSE_S: Final = 0.001
-"""Seconds before the end of an open period in which the breaker itself is asked, so that rounding never makes
-the first trial late."""
+"""Seconds before the end of an open period without use of this cache: rounding must not delay the probe."""
 
 
 class Shut:
-    """An open period, as the breaker's own first refusal of it has shown it.
+    """An open period, known from the breaker's first rejection in it.
 
     Args:
-        refusal: of an open breaker.
-        generation: of the breaker; a later one ends this.
-        at_s: monotonic seconds of the refusal.
+        rejection: of an open breaker.
+        generation: of the breaker; a later one ends this period.
+        at_s: monotonic seconds of the rejection.
     """
 
     __slots__ = ("at_s", "count", "generation", "left_s", "refusal")
@@ -29,27 +28,28 @@ class Shut:
         self.at_s: float = at_s
         self.left_s: float = refusal.retry_after_s
         self.count: int = 0
-        """Refusals by this alone. Counted without a lock: of two threads at once one may be lost."""
+        """Rejections served from this cache. Counted without a lock: concurrent ones may be lost."""
 
 
 class ShutOut(GuardRefused):
-    """A refusal by an open breaker, put in words only when somebody looks: most callers only want the time.
+    """A rejection by an open breaker. Its `GuardRejection` is built on first access.
 
     Args:
-        known: the first refusal of this open period.
+        first_rejection: the first one of this open period.
         retry_after_s: seconds left of it.
     """
 
     def __init__(self, known: Refusal, retry_after_s: float) -> None:
-        # BaseException.__new__ has kept the arguments
+        # No super().__init__: BaseException.__new__ has stored the arguments already.
         self._known = known
         self._retry_after_s = retry_after_s
 
     @property
     def retry_after_s(self) -> float:
-        """Seconds after which the next call is worth making."""
+        """Seconds until the next call is useful."""
         return self._retry_after_s
 
+    # Called only while the attribute is missing: the first access stores it on the instance.
     def __getattr__(self, name: str) -> Refusal:
         if name != "refusal":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")

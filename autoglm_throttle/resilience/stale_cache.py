@@ -1,4 +1,4 @@
-"""Answers that were right a while ago."""
+"""Bounded cache of earlier results, used as fallbacks."""
 
 from __future__ import annotations
 
@@ -12,29 +12,28 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Entry(Generic[T]):
-    """One answer that is kept."""
+    """One cached value."""
 
     value: T
     stored_s: float
-    """Monotonic seconds at which it came; giving it out changes nothing about it."""
+    """Monotonic seconds of storage; a read does not change it."""
     weight: int = 0
-    """What it takes of the room, in the unit of the cache."""
+    """Weight of the entry, in the unit of the cache."""
 
     def age_s(self, now: float) -> float:
-        """Seconds since it came, at least 0."""
+        """Return the seconds since storage, at least 0."""
         return max(0.0, now - self.stored_s)
 
 
 class StaleCache(Generic[T]):
-    """A bounded number of answers of a bounded weight; the one that was used longest ago goes first.
+    """LRU cache with a maximum number of entries and a maximum total weight.
 
-    It keeps the values as they are: whoever puts them in or takes them out sees to copies. It has no lock:
-    users in several threads bring their own.
+    Values are stored as they are: copying is up to the caller. It has no lock: threads need their own.
 
     Args:
-        entries: most answers kept; each holds its key and its value.
-        room: most that they weigh together, in the unit of `put`, but for a single one that is heavier;
-            None: any.
+        entries: maximum number of entries; each holds its key and its value.
+        max_weight: maximum total weight, in the unit of `put`; a single heavier entry is still stored; None:
+            no limit.
 
     Raises:
         ValueError: ``entries`` is below 1.
@@ -50,7 +49,7 @@ class StaleCache(Generic[T]):
         self._now_s = 0.0
         self._room = room
         self.weight: int = 0
-        """Of all that is kept."""
+        """Total weight of the entries."""
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -61,14 +60,12 @@ class StaleCache(Generic[T]):
         return f"<StaleCache {len(self)}/{self._entries}{oldest}>"
 
     def get(self, key: Hashable, now: float, max_stale_s: float) -> Entry[T] | None:
-        """The answer that is kept under a key, if it is of use.
-
-        One that is too old is forgotten: it grows no younger.
+        """Return the entry of a key if it is not too old; an expired entry is removed.
 
         Args:
-            key: what it was put under.
+            key: of the entry.
             now: monotonic seconds.
-            max_stale_s: greatest age in seconds.
+            max_stale_s: maximum age in seconds.
         """
         self._now_s = now
         entry = self._kept.get(key)
@@ -81,18 +78,19 @@ class StaleCache(Generic[T]):
         return entry
 
     def put(self, key: Hashable, value: T, now: float, weight: int = 0) -> None:
-        """Keep an answer, in place of an older one with the same key.
+        """Store a value; it replaces the entry of the same key.
 
         Args:
-            key: what it is found by.
-            value: of the answer.
+            key: of the entry.
+            value: to store.
             now: monotonic seconds.
-            weight: what it takes of the room, at least 0.
+            weight: of the entry, at least 0.
         """
         self._now_s = now
         older = self._kept.pop(key, None)
         self.weight += weight - (0 if older is None else older.weight)
         self._kept[key] = Entry(value, now, weight)
+        # The newest entry always stays, even if it alone exceeds the maximum weight.
         while len(self._kept) > self._entries or (len(self._kept) > 1 and self._is_full()):
             self.weight -= self._kept.popitem(last=False)[1].weight
 

@@ -1,4 +1,4 @@
-"""The page of the documentation on the states of a breaker, made from the table of moves."""
+"""Documentation page on the states of a breaker, generated from the transition table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MEANINGS: Final = {
     State.FORCED_OPEN: ("is refused", "is late and counts no more"),
     State.DISABLED: ("is let through", "is not counted"),
 }
-"""What becomes of a call in each state, and of a result."""
+"""Effect of each state on a call, and on the result of a call."""
 
 _HEAD: Final = """\
 # States of a circuit breaker
@@ -63,11 +63,11 @@ waits longer, at most `BREAKER_OPEN_MAX_S`. Nobody watches a clock: an open brea
 """
 
 _BY_ITSELF: Final = "by_itself"
-"""Of the diagram: the states that an operator has not decided."""
+"""Composite state of the diagram: all states that no operator has set."""
 
 
 def states_page() -> str:
-    """The whole page as Markdown."""
+    """Return the whole page as Markdown."""
     rows = [row for row in ROWS if not _of_fleet(row.event)]
     fleet = [row for row in ROWS if _of_fleet(row.event)]
     parts = [
@@ -81,10 +81,10 @@ def states_page() -> str:
 
 
 def diagram(rows: Iterable[Row]) -> Iterator[str]:
-    """The lines of a mermaid state diagram.
+    """Yield the lines of a mermaid state diagram.
 
-    What moves every state is drawn once, out of the frame round all that an operator has not decided; not
-    where it leads back into the frame, which mermaid cannot draw.
+    An event that leaves every state is drawn once, from the frame around the automatic states. It is not
+    drawn from the frame if it leads back into it, which mermaid cannot draw.
     """
     arrows: dict[tuple[str, str], list[str]] = {}
     for row in rows:
@@ -100,6 +100,7 @@ def diagram(rows: Iterable[Row]) -> Iterator[str]:
 
 
 def _starts(row: Row) -> Iterator[str]:
+    # Rows of all states start at the frame, except where mermaid cannot draw that arrow.
     if len(row.states) < len(State):
         yield from row.states
         return

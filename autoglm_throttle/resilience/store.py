@@ -1,4 +1,4 @@
-"""What a breaker and the store of its fleet say to each other."""
+"""Interface between a breaker and the store of its fleet."""
 
 from __future__ import annotations
 
@@ -11,81 +11,84 @@ from autoglm_throttle.model import Cause, Outcome, State
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """The state of a breaker as the fleet knows it. Never ``RAMPING``: a ramp is each process's own."""
+    """State of a breaker as the fleet knows it. Never ``RAMPING``: a ramp is local to a process."""
 
     version: int
     """Rises with every change, even after a lost key."""
     state: State
     wait_s: float = 0.0
-    """Seconds left of the open period, as of when this was received."""
+    """Seconds left of the open period when this was received."""
     rounds: int = 0
     cause: Cause = Cause.REMOTE
-    """Why, in the process that found out."""
+    """Cause in the process that made the change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The fleet's leave for one trial."""
+    """The fleet's permission for one probe."""
 
     fence: int
-    """Above 0; newer ones are greater."""
+    """Fencing token: above 0, and greater for newer leases."""
     version: int
-    """Of the state that it was given in."""
+    """Version of the state in which it was granted."""
     rounds: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What a lease is asked with."""
+    """Parameters of a request for a probe lease."""
 
     half_open_max: int
     need: int
     threshold: bool
-    """Whether ``half_open_max`` is the number of trials at a time, else the number of a whole round."""
+    """Whether ``half_open_max`` limits concurrent probes; else it limits the probes of a round."""
     lease_s: float
 
 
 class BreakerStore(Protocol):
-    """The shared state of all breakers of a process. No method raises; one that waits says so."""
+    """Shared state of all breakers of a process. No method raises; a method that waits says so."""
 
     @property
     def up(self) -> bool:
-        """Whether the store answers; while it does not, each breaker goes by itself."""
+        """Whether the store is available; otherwise each breaker decides alone."""
         ...
 
     def watch(self, name: str, changed: Callable[[Remote], None]) -> None:
-        """Have ``changed`` called, from any thread, with each newer state of a breaker; also after a loss."""
+        """Register ``on_change``; it is called, from any thread, with each newer state of a breaker."""
         ...
 
     def known(self, name: str) -> Remote | None:
-        """Wait, at most the deadline, for the first state; None: nothing is stored, or no answer."""
+        """Wait, at most the deadline, for the first state; None: nothing is stored, or no reply."""
         ...
 
     async def known_async(self, name: str) -> Remote | None:
-        """The same without blocking the event loop."""
+        """Wait as `read_state` does, without blocking the event loop."""
         ...
 
     def acquire(self, name: str, ask: Ask) -> Lease | Remote | None:
-        """Ask for a trial, waiting at most the deadline.
+        """Request a probe lease, waiting at most the deadline.
 
         Returns:
-            The lease; the state that stands against it, half-open where every place is taken; None where the
-            store does not answer.
+            The lease; the state that prevents it, half-open if every slot is taken; None if the store does
+            not reply.
         """
         ...
 
     async def acquire_async(self, name: str, ask: Ask) -> Lease | Remote | None:
-        """The same without blocking the event loop. Cancelled, it gives a lease that comes late back."""
+        """Request a lease as `acquire` does, without blocking the event loop.
+
+        A cancelled call returns a lease that arrives late.
+        """
         ...
 
     def opened(self, name: str, wait_s: float, rounds: int, cause: Cause) -> None:
-        """Tell the fleet that this process has opened a breaker."""
+        """Report that this process has opened a breaker."""
         ...
 
     def finished(self, name: str, lease: Lease, outcome: Outcome, need: int, wait_s: float) -> None:
-        """Tell the fleet how a trial ended; ``wait_s``: how long to stay open if it failed."""
+        """Report the outcome of a probe; ``wait_s``: length of the open period after a failure."""
         ...
 
     def operated(self, name: str, state: State) -> None:
-        """Tell the fleet what an operator has decided: ``CLOSED``, ``FORCED_OPEN`` or ``DISABLED``."""
+        """Report an operator command: ``CLOSED``, ``FORCED_OPEN`` or ``DISABLED``."""
         ...

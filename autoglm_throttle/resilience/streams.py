@@ -1,4 +1,4 @@
-"""Guarded generators: admitted at the first item, settled at the end, given back when the consumer leaves."""
+"""Guarded generators: admitted at the first item, settled at the end, neutral if the consumer stops early."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from autoglm_throttle.resilience.circuit import Circuit
 
 
 class Watch:
-    """The pass of one stream, and what is known of it so far; a block round the stream.
+    """Permit and progress of one stream; a context manager around the stream.
 
-    ``slow_call_s`` does not apply: how long a whole stream takes is as much its consumer's doing.
+    ``slow_call_s`` does not apply, since the duration of a stream depends on its consumer too.
 
     Args:
         circuit: of the guard.
-        pass_: what let the stream through.
+        permit: of the stream.
 
     Raises:
-        GuardRefused: nothing did.
+        GuardRejected: the stream was rejected.
     """
 
     __slots__ = ("_begun_s", "_circuit", "_pass", "_slow", "waiting")
@@ -36,7 +36,7 @@ class Watch:
         self._slow = False
         self._begun_s = 0.0 if rules.first_item_s is None else circuit.clock()
         self.waiting: bool = rules.first_item_s is not None or rules.stream_settle is StreamSettle.FIRST_ITEM
-        """Whether the first item will say something."""
+        """Whether the first item matters for the outcome."""
 
     def __enter__(self) -> Watch:
         return self
@@ -50,25 +50,25 @@ class Watch:
             self.fail(error)
 
     def first(self) -> None:
-        """Note the first item: it may have been slow, and it may be all that a trial has to show."""
+        """Record the first item: it may be slow, and it may settle a probe."""
         self.waiting = False
         circuit, limit_s = self._circuit, self._circuit.rules.first_item_s
         self._slow = limit_s is not None and circuit.clock() - self._begun_s > limit_s
         if circuit.rules.stream_settle is StreamSettle.FIRST_ITEM and circuit.state() is State.HALF_OPEN:
-            self.end()  # a trial; or a stream from before the opening, which counts no more
+            self.end()  # a probe; or a stream of an earlier generation, recorded as stale
 
     def end(self) -> None:
-        """Note that the stream came to its end."""
+        """Record the end of the stream."""
         self._leave(Outcome.SLOW if self._slow else Outcome.SUCCESS)
 
     def fail(self, error: BaseException) -> None:
-        """Note that the stream broke off, or was cancelled."""
+        """Record an error or a cancellation of the stream."""
         pass_, self._pass = self._pass, None
         if pass_ is not None:
             self._circuit.settle(pass_, error, raised=True)
 
     def left(self) -> None:
-        """Note that the consumer has left."""
+        """Record that the consumer stopped early."""
         self._leave(Outcome.NEUTRAL)
 
     def _leave(self, outcome: Outcome) -> None:
@@ -78,7 +78,7 @@ class Watch:
 
 
 class _Steps(Generator[Any, Any, Any]):
-    """An inner generator, whose first item and whose end by its consumer are noted."""
+    """Wraps a generator: observes its first item, and its end by the consumer."""
 
     __slots__ = ("_inner", "_watch")
 
@@ -114,10 +114,10 @@ def guarded_generator(circuit: Circuit, fn: Callable[..., Any]) -> Callable[...,
 
 
 class _AsyncSteps:
-    """Takes the items of an inner generator one by one, and hands on what the consumer sends or throws.
+    """Fetches the items of an inner async generator, and forwards values and exceptions of the consumer.
 
-    A block that closes the inner generator; but not where the whole task is destroyed while it waits for an
-    item: then nobody is left who could wait for that, and the inner one is destroyed with it.
+    As a context manager it closes the inner generator, except when the whole task is destroyed while it waits
+    for an item.
     """
 
     __slots__ = ("_adrift", "_idle_s", "_inner", "_name", "_next", "item")
@@ -129,7 +129,7 @@ class _AsyncSteps:
         self._next: Callable[[], Awaitable[Any]] = inner.__anext__
         self._adrift = False
         self.item: Any = None
-        """The newest one."""
+        """The newest item."""
 
     async def more(self, watch: Watch) -> bool:
         """Wait for the next item.
@@ -138,7 +138,7 @@ class _AsyncSteps:
             Whether there is one.
 
         Raises:
-            TimeoutError: it is not there within ``stream_idle_s``.
+            TimeoutError: no item arrived within ``stream_idle_s``.
         """
         step, self._next = self._next, self._inner.__anext__
         try:
@@ -148,6 +148,7 @@ class _AsyncSteps:
                 self.item = await within(self._idle_s, step, f"{self._name} has sent nothing")
         except StopAsyncIteration:
             return False
+        # The task is destroyed while it awaits: closing the inner generator would await again.
         except GeneratorExit:
             self._adrift = True
             raise
@@ -156,12 +157,12 @@ class _AsyncSteps:
         return True
 
     def sent(self, value: object) -> None:
-        """Hand on what the consumer sent."""
+        """Forward a value that the consumer sent."""
         if value is not None:
             self._next = partial(self._inner.asend, value)
 
     def thrown(self, error: BaseException) -> None:
-        """Hand on what the consumer threw."""
+        """Forward an exception that the consumer threw."""
         self._next = partial(self._inner.athrow, error)
 
     async def __aenter__(self) -> _AsyncSteps:
@@ -189,7 +190,7 @@ def guarded_async_generator(circuit: Circuit, fn: Callable[..., Any]) -> Callabl
                         steps.sent((yield steps.item))
                     except GeneratorExit:
                         raise
-                    except BaseException as error:  # noqa: BLE001 - it is the inner one's to deal with
+                    except BaseException as error:  # noqa: BLE001 - the inner generator handles it
                         steps.thrown(error)
 
     return guarded

@@ -1,8 +1,8 @@
-"""Which state follows which: the table that the breaker moves by, and that its page is made from.
+"""Transition table of the breaker, also the source of its documentation page.
 
-An event that has no row for a state changes nothing there. So time, results and the dependency's own word do
-not move a breaker that an operator has decided on: ``FORCED_OPEN`` and ``DISABLED`` have rows only of
-operators, and of a fleet in which an operator has decided anew.
+An event without a row for a state changes nothing in that state. ``FORCED_OPEN`` and ``DISABLED`` have rows
+only for operator commands, local or of the fleet. So time, results and a Retry-After of the dependency never
+end an operator's decision.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from autoglm_throttle.model import Cause, State
 
 
 class Event(StrEnum):
-    """What can happen to a breaker; the value is how its page says it."""
+    """Events of a breaker; the value is the text on its documentation page."""
 
     FAILURES = "as many failures in a row as are allowed"
     FAILURE_RATE = "too large a share of the calls failed"
@@ -42,7 +42,7 @@ class Event(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Where an event leads, and what is given as the reason."""
+    """Effect of an event: the new state and the cause reported for it."""
 
     to: State
     cause: Cause
@@ -50,7 +50,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table: an event that does the same in several states."""
+    """One row of the table: an event with the same effect in several states."""
 
     states: tuple[State, ...]
     event: Event
@@ -58,10 +58,10 @@ class Row:
 
 
 OPERATED: Final = (State.FORCED_OPEN, State.DISABLED)
-"""An operator's decisions."""
+"""States set by an operator."""
 
 OPENED_AGAIN: Final = (State.HALF_OPEN, State.RAMPING)
-"""An opening out of these is a further round of the same trouble, and waits longer."""
+"""States from which an opening counts as a further round, with a longer wait."""
 
 _ANY: Final = tuple(State)
 _COUNTING: Final = (State.CLOSED, State.RAMPING)
@@ -90,9 +90,9 @@ ROWS: Final = (
     Row(_ANY, Event.REMOTE_DISABLE, Move(State.DISABLED, Cause.REMOTE)),
     Row(_ANY, Event.REMOTE_RESET, Move(State.CLOSED, Cause.REMOTE)),
 )
-"""All that can happen, the everyday first."""
+"""All transitions, the most frequent first."""
 
 MOVES: Final[Mapping[tuple[State, Event], Move]] = {
     (state, row.event): row.move for row in ROWS for state in row.states
 }
-"""The same for the machine: one look-up per event."""
+"""The table as a mapping: one look-up per event."""

@@ -1,4 +1,4 @@
-"""A round of trials: who makes one now, and how many have succeeded."""
+"""A round of half-open probes: free slots, and successes so far."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from autoglm_throttle.resilience.rules import Rules
 
 
 class Trials(Places):
-    """The trials of one half-open round.
+    """The probes of one half-open round.
 
-    Without ``success_threshold`` a round admits ``half_open_max`` trials in all, so a success keeps its
-    place; with one, so many at a time. A trial that gives no evidence gives its place back in both.
+    Without ``success_threshold`` a round admits ``half_open_max`` probes in total, so a success keeps its
+    slot. With it, ``half_open_max`` limits the concurrent probes. A probe with a neutral outcome returns its
+    slot in both cases.
     """
 
     __slots__ = ("_in_all", "_most", "_need", "won")
@@ -24,21 +25,21 @@ class Trials(Places):
         self._in_all = rules.success_threshold is None
 
     def full(self, now: float, leased: bool) -> bool:
-        """Whether no further trial may begin here; free of effects.
+        """Whether no further probe may start here. Has no effects.
 
         Args:
             now: monotonic seconds.
-            leased: the round is the fleet's, which knows better how many have succeeded.
+            lease_required: the round belongs to the fleet, and its store counts the successes.
         """
         kept = self.won if self._in_all and not leased else 0
         return self.held(now) + kept >= self._most
 
     def win(self) -> bool:
-        """Note a success; whether there are enough now."""
+        """Record a success and return whether the round has enough."""
         self.won += 1
         return self.won >= self._need
 
     def clear(self) -> None:
-        """Begin a new round."""
+        """Start a new round."""
         super().clear()
         self.won = 0

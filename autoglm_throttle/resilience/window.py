@@ -1,4 +1,4 @@
-"""The newest results of a breaker, counted: of the last so many calls, or of the last so many seconds."""
+"""Windows of a breaker's newest results, by number of calls or by time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 BUCKETS: Final = 10
-"""Parts of a window of time: so many sums are kept and not each result, at the price of a blurred end."""
+"""Buckets of a time window: sums use constant memory, but the window's end is blurred by one bucket."""
 
 
 class Counts(NamedTuple):
@@ -22,18 +22,18 @@ NOTHING: Final = Counts(0, 0, 0)
 
 
 class Window(Protocol):
-    """What the rules of rates look at."""
+    """Window of results that the failure-rate and slow-rate rules evaluate."""
 
     def add(self, failed: bool, slow: bool, now: float) -> Counts:
-        """Count one result; what the window holds then."""
+        """Count one result and return the new counts."""
         ...
 
     def counts(self, now: float) -> Counts:
-        """What the window holds; free of effects."""
+        """Return the current counts. Has no effects."""
         ...
 
     def clear(self) -> None:
-        """Forget all results."""
+        """Discard all results."""
         ...
 
 
@@ -51,7 +51,7 @@ class CountWindow:
         self._failures = self._slow = 0
 
     def add(self, failed: bool, slow: bool, now: float) -> Counts:  # noqa: ARG002 - as `counts`
-        """Count one result, and the oldest no longer if there are too many."""
+        """Count one result; a full window drops its oldest."""
         results = self._results
         if len(results) == results.maxlen:
             old_failed, old_slow = results[0]
@@ -63,11 +63,11 @@ class CountWindow:
         return Counts(len(results), self._failures, self._slow)
 
     def counts(self, now: float) -> Counts:  # noqa: ARG002 - a window of time has to know it
-        """What the window holds."""
+        """Return the current counts."""
         return Counts(len(self._results), self._failures, self._slow)
 
     def clear(self) -> None:
-        """Forget all results."""
+        """Discard all results."""
         self._results.clear()
         self._failures = self._slow = 0
 
@@ -83,8 +83,8 @@ class _Bucket:
 class TimeWindow:
     """The results of the last ``length_s`` seconds, in at most `BUCKETS` sums.
 
-    A sum begins with its first result, so it does not matter where the clock has its zero. It takes results
-    for a tenth of the window and counts for the whole of it: each result counts for nine to ten tenths.
+    A bucket starts with its first result, so the clock's zero does not matter. It collects results for a
+    tenth of the window and expires as a whole: each result counts for nine to ten tenths of the window.
 
     Args:
         length_s: > 0.
@@ -98,7 +98,7 @@ class TimeWindow:
         self._buckets: deque[_Bucket] = deque()
 
     def add(self, failed: bool, slow: bool, now: float) -> Counts:
-        """Count one result; a clock that went back reads as standing still."""
+        """Count one result. A clock that steps back is treated as standing still."""
         buckets = self._buckets
         while buckets and now - buckets[0].start_s >= self._length_s:
             buckets.popleft()
@@ -111,7 +111,7 @@ class TimeWindow:
         return self.counts(now)
 
     def counts(self, now: float) -> Counts:
-        """What the window holds; free of effects."""
+        """Return the current counts. Has no effects."""
         calls = failures = slow = 0
         for bucket in self._buckets:
             if now - bucket.start_s < self._length_s:
@@ -121,5 +121,5 @@ class TimeWindow:
         return Counts(calls, failures, slow)
 
     def clear(self) -> None:
-        """Forget all results."""
+        """Discard all results."""
         self._buckets.clear()

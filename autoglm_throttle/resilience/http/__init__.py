@@ -1,1 +1,1 @@
-"""Calls and answers of HTTP: how they are guarded, kept, and stand in for one another."""
+"""HTTP calls and responses: guarding, caching, and fallbacks."""

@@ -1,8 +1,8 @@
-"""An HTTP answer as a value: what a fallback gives in place of a dependency's own.
+"""An HTTP response as a value, as fallbacks return it.
 
-A stored answer keeps its body as it came, content-encoding and all, so nothing here decodes or encodes one.
-Header text is what the bytes on the wire say in ISO 8859-1, the one reading in which no byte is lost
-(RFC 9110 section 5.5).
+A stored response keeps its body as received, including content-encoding, so no body is decoded or encoded
+here. Header text is the ISO 8859-1 decoding of the bytes on the wire, which loses no byte (RFC 9110 section
+5.5).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 Pairs = tuple[tuple[str, str], ...]
-"""Header fields in their order, names repeated where a field came several times."""
+"""Header fields in their order; a name is repeated if a field occurs several times."""
 
 NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+\Z")
 """A field name, RFC 9110 section 5.1."""
@@ -22,13 +22,13 @@ VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*\Z")
 
 
 def sendable(name: str, value: str) -> bool:
-    """Whether a field can be sent as it is."""
+    """Whether a field can be sent unchanged."""
     return bool(NAME.match(name) and VALUE.match(value))
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class HttpAnswer:
-    """A whole answer: what a static or a dynamic fallback gives in the faces for HTTP."""
+    """A complete HTTP response, returned by static or dynamic fallbacks of HTTP callers."""
 
     status: int
     headers: Pairs
@@ -40,16 +40,16 @@ class HttpAnswer:
         headers: Mapping[str, str] | Iterable[tuple[str, str]] = (),
         body: bytes = b"",
     ) -> None:
-        """Take an answer that can be sent as it stands.
+        """Validate and store a response.
 
         Args:
-            status: 200..599; an answer below 200 is none yet.
-            headers: a mapping, or pairs where a name comes several times.
-            body: bytes as they go over the wire.
+            status: 200..599; responses below 200 are not final.
+            headers: a mapping, or pairs if a name occurs several times.
+            body: bytes as sent on the wire.
 
         Raises:
-            ValueError: a status, a name or a value that HTTP does not have; all faults in one report.
-            TypeError: a body that is not bytes.
+            ValueError: invalid status, name or value; all problems in one message.
+            TypeError: the body is not bytes.
         """
         if not isinstance(body, bytes):
             raise TypeError(f"body is {type(body).__name__}, not bytes: encode it")
@@ -66,10 +66,10 @@ class HttpAnswer:
         return f"<HttpAnswer {self.status}, {len(self.headers)} headers, {len(self.body)} bytes>"
 
     def saying(self, *pairs: tuple[str, str]) -> HttpAnswer:
-        """The same answer with some fields set, whatever it said of them before.
+        """Return a copy with some fields replaced.
 
         Args:
-            pairs: names and values; a name given replaces each field of that name.
+            pairs: names and values; a given name replaces each field of that name.
         """
         said = {name.lower() for name, _ in pairs}
         kept = tuple(pair for pair in self.headers if pair[0].lower() not in said)

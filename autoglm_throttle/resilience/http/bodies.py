@@ -1,4 +1,4 @@
-"""Bodies of httpx: watched on their way, or made of an answer from elsewhere."""
+"""Bodies of httpx responses: observed in transfer, or built from a fallback's answer."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _ENCODED = frozenset({"content-encoding", "content-length", "transfer-encoding"})
-"""Fields of a body that are wrong once it is decoded."""
+"""Fields that are wrong once the body is decoded."""
 
 
 class Body(httpx.SyncByteStream):
-    """A body whose end is the outcome of its call; read once."""
+    """A response body that settles its call at the end; read once."""
 
     def __init__(self, inner: httpx.SyncByteStream, watch: BodyWatch) -> None:
         self._inner = inner
@@ -50,13 +50,13 @@ class Body(httpx.SyncByteStream):
         return part
 
     def close(self) -> None:
-        """Read no further."""
+        """Close the body without reading further."""
         self._watch.left()
         self._inner.close()
 
 
 class AsyncBody(httpx.AsyncByteStream):
-    """The same without blocking, under the guard's limit of the time between two parts."""
+    """An asynchronous response body that settles its call at the end, with a time limit between two parts."""
 
     def __init__(self, inner: httpx.AsyncByteStream, watch: BodyWatch, call: HttpCall) -> None:
         self._inner = inner
@@ -89,22 +89,22 @@ class AsyncBody(httpx.AsyncByteStream):
         return part
 
     async def aclose(self) -> None:
-        """Read no further."""
+        """Close the body without reading further."""
         self._watch.left()
         await self._inner.aclose()
 
 
 async def in_time(limit_s: float, start: Callable[[], Awaitable[T]], what: str, request: httpx.Request) -> T:
-    """Await something for so long at most.
+    """Await with a time limit.
 
     Args:
         limit_s: seconds.
-        start: makes the awaitable.
-        what: did not end in time, for the error.
+        start: creates the awaitable.
+        description: text of the error, before the limit.
         request: of the call.
 
     Raises:
-        httpx.ReadTimeout: the time is over; those who call through httpx expect no other kind.
+        httpx.ReadTimeout: the limit is exceeded; callers of httpx expect this type.
     """
     try:
         return cast("T", await within(limit_s, start, what))
@@ -113,7 +113,7 @@ async def in_time(limit_s: float, start: Callable[[], Awaitable[T]], what: str, 
 
 
 def read_already(response: httpx.Response, watch: BodyWatch) -> None:
-    """Take note of a body that came with its headers, as from a transport that is no network's."""
+    """Record a body that arrived with its headers, as from a transport without a network."""
     watch.whole(_there(response))
 
 
@@ -123,7 +123,7 @@ def _there(response: httpx.Response) -> bytes | None:
 
 
 def read_in(response: httpx.Response) -> bytes | None:
-    """Read a short body to its end; None: it was read on the way. The response can be read once more."""
+    """Read a short body to its end; the response can be read again. None: it was consumed already."""
     if not response.is_closed:
         stream = cast("httpx.SyncByteStream", response.stream)
         try:
@@ -134,7 +134,7 @@ def read_in(response: httpx.Response) -> bytes | None:
 
 
 async def read_in_async(response: httpx.Response) -> bytes | None:
-    """The same without blocking."""
+    """Read a short body as `read_body` does, without blocking the event loop."""
     if not response.is_closed:
         stream = cast("httpx.AsyncByteStream", response.stream)
         try:
@@ -145,7 +145,7 @@ async def read_in_async(response: httpx.Response) -> bytes | None:
 
 
 async def closed(response: httpx.Response) -> None:
-    """Close a response, even while the caller is being cancelled: its connection goes back to the pool."""
+    """Close a response even during cancellation: its connection returns to the pool."""
     import anyio
 
     with anyio.CancelScope(shield=True):
@@ -153,14 +153,14 @@ async def closed(response: httpx.Response) -> None:
 
 
 def fit(value: object, rung: Rung) -> None:
-    """Take an `HttpAnswer`, or an ``httpx.Response``.
+    """Accept an `HttpAnswer` or an ``httpx.Response``.
 
     Args:
         value: of a fallback.
-        rung: whose it is.
+        fallback_kind: of that fallback.
 
     Raises:
-        TypeError: it is something else.
+        TypeError: any other type.
     """
     if not isinstance(value, HttpAnswer | httpx.Response):
         kind = type(value).__name__
@@ -168,18 +168,20 @@ def fit(value: object, rung: Rung) -> None:
 
 
 def given(answer: Answer, cause: str, request: httpx.Request) -> httpx.Response:
-    """The response that a fallback's answer makes.
+    """Build the response of a fallback's answer.
 
     Args:
-        answer: whose value is `fit`; the body of a response may still be unread.
-        cause: why the dependency has not answered.
+        answer: with a value accepted by `check_response`; the body of a response may still be unread.
+        cause: of the fallback.
         request: of the call.
     """
     value = answer.value
     if isinstance(value, httpx.Response):
         if not value.is_closed:
+            # An unread stream is passed through: reading it here would buffer it.
             value.headers[DEGRADED] = f"{answer.rung}; cause={cause}"
             return value
+        # `content` is decoded, so the encoding fields of the response no longer apply.
         fields = [pair for pair in pairs(value.headers) if pair[0].lower() not in _ENCODED]
         length = ("content-length", str(len(value.content)))
         value = HttpAnswer(value.status_code, [*fields, length], value.content)
@@ -187,7 +189,7 @@ def given(answer: Answer, cause: str, request: httpx.Request) -> httpx.Response:
 
 
 def made(said: HttpAnswer, request: httpx.Request) -> httpx.Response:
-    """The response that a whole answer makes."""
+    """Build the response of a complete answer."""
     return httpx.Response(
         said.status,
         headers=[(name.encode("latin-1"), text.encode("latin-1")) for name, text in said.headers],
@@ -197,12 +199,12 @@ def made(said: HttpAnswer, request: httpx.Request) -> httpx.Response:
 
 
 class Steps:
-    """The time limits of the single steps of a call, where whoever waits cannot be called back.
+    """Time limits of the steps of a synchronous call, since a blocked thread cannot be interrupted.
 
-    They lie in the request that is sent, beside the caller's own; the shorter one counts.
+    They are set in the request that is sent, beside the caller's own; the shorter one counts.
 
     Args:
-        request: the caller's; it stays as it is.
+        request: the caller's; it is not changed.
         timeout_s: for each step until the headers; None: the caller's own.
         idle_s: for each read of the body; None: the caller's own.
     """
@@ -210,6 +212,7 @@ class Steps:
     __slots__ = ("_idle_s", "_limits", "_read_s", "request")
 
     def __init__(self, request: httpx.Request, timeout_s: float | None, idle_s: float | None) -> None:
+        # This dict travels in the request, and `body` changes it once the headers have arrived.
         own: dict[str, float | None] = dict(request.extensions.get("timeout") or {})
         self._read_s = own.get("read")
         self._idle_s = idle_s
@@ -228,7 +231,7 @@ class Steps:
         )
 
     def body(self) -> None:
-        """The headers are there: from here on each read has the limit of the body."""
+        """Apply the limit of the body to each further read; called when the headers have arrived."""
         self._limits["read"] = _shorter(self._read_s, self._idle_s)
 
 

@@ -1,4 +1,4 @@
-"""An answer whose body is still to come, and what becomes of the call's pass."""
+"""A response body in transfer, and the permit of its call."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from autoglm_throttle.resilience.circuit import Circuit
 
 @dataclass(slots=True)
 class Keep:
-    """Where a body goes that may be kept."""
+    """Destination of a body that may be cached."""
 
     put: Callable[[bytes], None]
-    """Is given the whole body, as it came over the wire, once it is complete."""
+    """Called with the complete body, as received."""
     body_bytes: int
-    """Longest body that is kept."""
+    """Maximum length of a cached body."""
     parts: list[bytes] = field(default_factory=list)
 
 
 class BodyWatch:
-    """The pass of one call from the answer's headers to the end of its body.
+    """Holds the permit of one call from the response headers to the end of its body.
 
-    Only the dependency's time can be slow: what the reader takes between two parts does not count. A response
-    that is dropped unread gives its place back.
+    Only the dependency's time can be slow: the time that the reader takes between two parts does not count. A
+    response that is dropped unread counts as neutral.
 
     Args:
-        circuit: that let the call through.
-        pass_: what let it through.
-        begun_s: monotonic, when the call began.
-        length: bytes that the body will have; None: not known before its end.
-        keep: where a complete body goes; None: nowhere.
+        circuit: of the guard.
+        permit: of the call.
+        begun_s: monotonic seconds at the start of the call.
+        length: bytes of the body; None: unknown before its end.
+        cache_policy: destination of a complete body; None: it is not cached.
     """
 
     __slots__ = (
@@ -50,7 +50,7 @@ class BodyWatch:
         self._length = length
         self._keep = keep
         self.outcome: Outcome = Outcome.NEUTRAL
-        """Of a body that broke."""
+        """Outcome of a body that failed."""
         self._got = 0
         self._slow = False
         self._waiting = first
@@ -59,16 +59,17 @@ class BodyWatch:
         self._spent_s = 0.0
         self._spend()
 
+    # A response dropped unread is settled by the garbage collector, so its slot is not lost.
     def __del__(self) -> None:
         self._leave(Outcome.NEUTRAL)
 
     def asking(self) -> None:
-        """The reader wants the next part."""
+        """Record that the reader waits for the next part."""
         if self._slow_call_s is not None:
             self._asked_s = self._circuit.clock()
 
     def came(self, part: bytes) -> None:
-        """A part of the body is there."""
+        """Record a part of the body."""
         self._spend()
         if not part:
             return
@@ -77,13 +78,14 @@ class BodyWatch:
         keep = self._keep
         if keep is None:
             return
+        # Too long for the cache: drop the parts at once, do not hold them until the end.
         if self._got > keep.body_bytes:
             self._keep = None
         else:
             keep.parts.append(part)
 
     def whole(self, body: bytes | None) -> None:
-        """The body was there with the headers; None: it is gone, and not as it came over the wire."""
+        """Record a body that arrived with the headers; None: it was consumed or decoded already."""
         if body is None:
             self._keep = None
         else:
@@ -91,7 +93,7 @@ class BodyWatch:
         self.ended()
 
     def ended(self) -> None:
-        """The body is complete."""
+        """Record that the body is complete."""
         self._spend()
         self._first()
         late = self._slow_call_s is not None and self._spent_s > self._slow_call_s
@@ -101,14 +103,14 @@ class BodyWatch:
             keep.put(b"".join(keep.parts))
 
     def broke(self, error: BaseException) -> None:
-        """The body ended in an error, or its reader was cancelled."""
+        """Record that the body ended in an error, or its reader was cancelled."""
         self._keep = None
         pass_, self._pass = self._pass, None
         if pass_ is not None:
             self.outcome = self._circuit.settle(pass_, error, raised=True)
 
     def left(self) -> None:
-        """The reader wants no more of it. Who leaves after the last byte has missed nothing."""
+        """Record that the reader stopped; after the last byte this counts as complete."""
         if self._length is not None and self._got >= self._length:
             self.ended()
         else:
@@ -116,7 +118,7 @@ class BodyWatch:
             self._leave(Outcome.NEUTRAL)
 
     def _first(self) -> None:
-        """The first part, or the end of a body that has none: it may be all that a trial has to show."""
+        """Record the first part, or the end of an empty body: it may settle a probe."""
         if not self._waiting:
             return
         self._waiting = False
@@ -128,6 +130,7 @@ class BodyWatch:
 
     def _is_trial(self) -> bool:
         pass_ = self._pass
+        # A serial above 0 also marks a bounded ordinary call, so the state decides too.
         return pass_ is not None and pass_.serial > 0 and self._circuit.state() is State.HALF_OPEN
 
     def _leave(self, outcome: Outcome) -> None:

@@ -1,4 +1,4 @@
-"""Answers of HTTP that are kept: one per request, or one per variant of it."""
+"""Cache of HTTP responses: one per request, or one per variant of it."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from autoglm_throttle.resilience.http.stale import METHODS, Ask, Kept, keeping, 
 from autoglm_throttle.resilience.stale_cache import StaleCache
 
 KEPT_BYTES: Final = 64 * 1024 * 1024
-"""Most bytes that are kept for one feature, but for a single answer that is longer.
+"""Default maximum of stored bytes per feature; a single longer response is still stored.
 
-64 of the longest answers that are kept by default (1 MiB each), or a thousand of 64 KiB; an eighth of a
-container of 512 MiB.
+64 responses of the default maximum length (1 MiB), or a thousand of 64 KiB; an eighth of a container of
+512 MiB.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Variants:
-    """Stands for a request whose answers are kept apart by some of its fields."""
+    """Entry of a request with responses that vary by some of its fields."""
 
     names: tuple[str, ...]
     serial: int
-    """Part of their keys: without this mark none of them is found again."""
+    """Part of the keys of all variants: without this entry they cannot be found."""
 
 
 class HttpCache:
-    """A bounded number of answers and of bytes. It has no lock: users in several threads bring their own.
+    """Cache with a maximum number of responses and of bytes. It has no lock: threads need their own.
 
     Args:
-        entries: most answers kept; one more for each request whose answers vary.
-        body_bytes: longest body that is kept.
-        kept_bytes: most bytes of bodies, fields and URLs that are kept together.
+        entries: maximum number of entries; one more for each request with variants.
+        max_body_bytes: maximum length of a stored body.
+        max_stored_bytes: maximum bytes of bodies, fields and URLs together.
     """
 
     __slots__ = ("_memory", "_serial", "body_bytes")
@@ -50,14 +50,14 @@ class HttpCache:
         return f"<HttpCache {self._memory!r}>"
 
     def put(self, ask: Ask, status: int, headers: Pairs, body: bytes, asked_s: float) -> None:
-        """Keep a complete answer, if it may be kept and none is kept that is younger.
+        """Store a complete response, if it is storable and the stored one is not younger.
 
         Args:
-            ask: the request.
-            status: of the answer.
-            headers: of the answer.
-            body: whole, as it came over the wire.
-            asked_s: monotonic, when the request was sent.
+            cache_request: the request.
+            status: of the response.
+            headers: of the response.
+            body: complete, as received.
+            requested_s: monotonic seconds at which the request was sent.
         """
         if len(body) > self.body_bytes or not keeping(ask, status, headers):
             return
@@ -68,14 +68,14 @@ class HttpCache:
             self._memory.put(key, answer, asked_s, _bytes(ask, answer))
 
     def get(self, ask: Ask, now: float, max_stale_s: float) -> Kept | None:
-        """What may stand in for an error of this request, if anything may.
+        """Return the stored response that may replace an error of this request, or None.
 
-        What answers GET can answer HEAD without its body (RFC 9111 section 4), which is up to the caller.
+        A response to GET also answers HEAD (RFC 9111 section 4); the caller omits the body.
 
         Args:
-            ask: the request.
+            cache_request: the request.
             now: monotonic seconds.
-            max_stale_s: how long past its lifetime an answer may that says nothing of that itself.
+            max_stale_s: seconds past its lifetime for which a response is used, unless it declares its own.
         """
         if not ask.keepable:
             return None
@@ -91,15 +91,16 @@ class HttpCache:
         return found if isinstance(found, Kept) and found.usable(now, max_stale_s) else None
 
     def outdated(self, ask: Ask, status: int, now: float) -> None:
-        """Forget what an answer says is right no more.
+        """Remove the stored responses that a response invalidates.
 
         Args:
-            ask: the request.
-            status: of its answer.
+            cache_request: the request.
+            status: of its response.
             now: monotonic seconds.
         """
         if outdates(ask.method, status):
             for method in METHODS:
+                # An age limit below 0 makes every entry too old, and `get` removes what is too old.
                 self._memory.get(replace(ask, method=method).own, now, max_stale_s=-1.0)
 
     def _at(self, key: Hashable, now: float) -> Kept | Variants | None:
@@ -107,10 +108,11 @@ class HttpCache:
         return None if found is None else found.value
 
     def _place(self, ask: Ask, names: tuple[str, ...], now: float) -> Hashable:
-        """Where an answer is kept that varies by these fields."""
+        """Return the key of a response that varies by these fields."""
         if not names:
             return ask.own
         mark = self._at(ask.own, now)
+        # Another Vary list: a new serial makes all earlier variants unreachable; they age out as LRU.
         if not isinstance(mark, Variants) or mark.names != names:
             self._serial += 1
             mark = Variants(names, self._serial)
@@ -119,11 +121,11 @@ class HttpCache:
 
 
 def _bytes(ask: Ask, answer: Kept) -> int:
-    """What an answer takes with its key."""
+    """Return the size of a response with its key."""
     fields = sum(len(name) + len(value) for name, value in answer.answer.headers)
     return _key_bytes(ask) + fields + len(answer.answer.body)
 
 
 def _key_bytes(ask: Ask) -> int:
-    """What a key takes at most: the URL, and the fields that its answers may vary by."""
+    """Return the maximum size of a key: the URL, and the fields that its responses may vary by."""
     return len(ask.url) + sum(len(name) + len(value) for name, value in ask.headers)

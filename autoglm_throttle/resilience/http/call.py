@@ -1,4 +1,4 @@
-"""One guarded HTTP call, but for the waiting: the part that the sync and the async transport share."""
+"""One guarded HTTP call without the waiting: shared by the sync and the async transport."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from autoglm_throttle.resilience.http.served import HttpServed, Key
 
 SWITCHING: Final = 101
-"""What follows this status is no HTTP any more, so nothing is waited for."""
+"""After status 101 the connection is no longer HTTP, so no body follows."""
 
 TOO_MANY: Final = 429
 
 
 def pairs(headers: httpx.Headers) -> Pairs:
-    """Header fields as text in which no byte is lost."""
+    """Return header fields as text without loss of bytes."""
     return tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers.raw)
 
 
@@ -37,9 +37,9 @@ class HttpCall:
 
     Args:
         circuit: of the guard.
-        served: what may be answered in its place; None: nothing.
-        request: what is asked.
-        key: the face's own key of what is kept.
+        executor: of the fallbacks; None: there are none.
+        request: to send.
+        key: the transport's function for the cache key.
     """
 
     __slots__ = ("ask", "begun_s", "circuit", "outcome", "pass_", "request", "served", "short", "watch")
@@ -54,29 +54,29 @@ class HttpCall:
         self.pass_: Pass = Pass(0)
         self.begun_s: float = 0.0
         self.outcome: Outcome = Outcome.NEUTRAL
-        """As far as it is known at the headers."""
+        """Outcome as known at the headers."""
         self.watch: BodyWatch | None = None
-        """Of a body that is still to come."""
+        """Observer of a body that has not ended."""
         self.short: bool = False
-        """Whether its body may be kept, and is known to be short enough for that."""
+        """Whether the body may be cached and is known to be short enough."""
         if served is not None:
             url = str(request.url).partition("#")[0]
             self.ask = served.asked(request.method, url, pairs(request.headers), request, key)
 
     def begin(self, pass_: Pass) -> None:
-        """The call was let through, and is made now."""
+        """Record that the call was admitted and starts now."""
         self.pass_ = pass_
         self.begun_s = self.circuit.clock()
 
     def failed(self, error: BaseException) -> None:
-        """The call ended without an answer."""
+        """Record that the call ended without a response."""
         self.outcome = self.circuit.settle(self.pass_, error, raised=True)
 
     def answered(self, response: httpx.Response) -> BodyWatch | None:
-        """Go by the status; a good one still has its body to come.
+        """Classify the response by its status; a success waits for the body.
 
         Returns:
-            `watch`, which is to be told of the body; None: the outcome is known.
+            `body_observer`, which must be notified of the body; None: the outcome is final.
         """
         circuit, status = self.circuit, response.status_code
         self.outcome = circuit.outcome_of(response, raised=False, otherwise=status_outcome(status))
@@ -96,12 +96,12 @@ class HttpCall:
         return None
 
     def landed(self, ask: Ask, response: httpx.Response, body: bytes | None) -> Landing:
-        """What the call means to those who wait for it.
+        """Build the result for the callers that wait for this call.
 
         Args:
-            ask: of this call.
+            cache_request: of this call.
             response: to this call.
-            body: whole, as it came over the wire; None: it is not to be shared.
+            body: complete, as received; None: it must not be shared.
         """
         shared = None if body is None else kept(ask, pairs(response.headers), body, self.begun_s)
         if shared is None and self.served is not None and self.outcome is not Outcome.FAILURE:
@@ -109,12 +109,12 @@ class HttpCall:
         return Landing(ask, response, shared, outcome=self.outcome)
 
     def crashed(self, ask: Ask, error: Exception, *, late: bool) -> Landing:
-        """The same of a call that has raised, at its headers or in its body.
+        """Build the result of a call that raised, at its headers or in its body.
 
         Args:
-            ask: of this call.
-            error: that it has raised.
-            late: whether that is the end of a time limit, which others share only if it is the guard's.
+            cache_request: of this call.
+            error: the exception.
+            timed_out: whether a time limit ended; it is shared only if it was the guard's.
         """
         if self.watch is not None:
             self.outcome = self.watch.outcome
@@ -123,7 +123,7 @@ class HttpCall:
 
     @property
     def patience_s(self) -> float | None:
-        """How long to wait for somebody else's call: as long as for one's own to say anything; None: any."""
+        """Maximum wait for another caller's call: the limit of the own call; None: no limit."""
         limits = (self._limits().get("read"), self.circuit.rules.timeout_s)
         return min((limit for limit in limits if limit is not None), default=None)
 

@@ -1,4 +1,4 @@
-"""Header fields of HTTP as values. Whatever a peer sends, nothing here raises: nonsense is not there."""
+"""Parsers of HTTP header fields. No parser raises: an invalid value counts as absent."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 
 SECONDS_AT_MOST = 2**31
-"""Where a count of seconds is greater than a cache can hold, it counts as this (RFC 9111 section 1.2.2)."""
+"""Cap for numbers of seconds (RFC 9111 section 1.2.2)."""
 
 NO_BODY = frozenset({204, 304})
-"""Answers whose body is empty by definition (RFC 9110 section 6.4.1)."""
+"""Statuses without a body by definition (RFC 9110 section 6.4.1)."""
 
 DIRECTIVE = re.compile(r"([!#$%&'*+\-.^_`|~0-9A-Za-z]+)(?:=(?:\"((?:[^\"\\]|\\.)*)\"|([^\s,;\"]*)))?")
 
 
 def members(fields: Iterable[tuple[str, str]], name: str) -> list[str]:
-    """The values of each field of that name, in their order.
+    """Return the values of each field of that name, in order.
 
     Args:
         fields: names in any case, and values.
@@ -27,32 +27,33 @@ def members(fields: Iterable[tuple[str, str]], name: str) -> list[str]:
 
 
 def joined(fields: Iterable[tuple[str, str]], name: str) -> str | None:
-    """The one value that several fields of a name come to; None: there is no such field.
+    """Join the values of all fields of a name; None: there is no such field.
 
-    An absent field and an empty one are two things (RFC 9111 section 4.1).
+    An absent and an empty field differ (RFC 9111 section 4.1).
     """
     found = members(fields, name)
     return ", ".join(found) if found else None
 
 
 def seconds(text: str) -> int | None:
-    """A count of whole seconds, `SECONDS_AT_MOST` at most; None: it is none."""
+    """Parse a number of whole seconds, capped at `MAX_SECONDS`; None: invalid."""
     count = whole(text)
     return None if count is None else min(count, SECONDS_AT_MOST)
 
 
 def whole(text: str) -> int | None:
-    """A number of digits alone; None: it is none. Past 18 digits it is so great that only its size counts."""
+    """Parse a number of digits only; None: invalid. More than 18 digits return 10**18."""
     if not (text.isascii() and text.isdigit()):
         return None
+    # Python rejects very long digit strings (4,300 by default), a peer can send them.
     return int(text) if len(text) <= 18 else 10**18
 
 
 def directives(fields: Iterable[tuple[str, str]], name: str = "cache-control") -> Mapping[str, str]:
-    """What a list of directives says (RFC 9111 section 5.2): values by names in lower case, ``""`` for none.
+    """Parse a list of directives (RFC 9111 section 5.2): values by lower-case names, ``""`` without a value.
 
-    Of a directive said twice the smaller number counts, and a value that is no number counts as the smallest:
-    where freshness is unclear, less of it is claimed (RFC 9111 section 4.2.1).
+    If a directive is repeated, the smaller number counts, and an invalid value counts as the smallest:
+    unclear freshness is taken as less freshness (RFC 9111 section 4.2.1).
     """
     said: dict[str, str] = {}
     for match in DIRECTIVE.finditer(joined(fields, name) or ""):
@@ -63,13 +64,13 @@ def directives(fields: Iterable[tuple[str, str]], name: str = "cache-control") -
 
 
 def moment(fields: Iterable[tuple[str, str]], name: str) -> float | None:
-    """The date that a field gives, in seconds since 1970; None: there is none, or it is none."""
+    """Return the date in a field as seconds since 1970; None: absent or invalid."""
     found = members(fields, name)
     return date_s(found[0]) if found else None
 
 
 def date_s(text: str) -> float | None:
-    """An HTTP date in seconds since 1970; None: it is none."""
+    """Parse an HTTP date as seconds since 1970; None: invalid."""
     try:
         date = parsedate_to_datetime(text)
         return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
@@ -78,22 +79,22 @@ def date_s(text: str) -> float | None:
 
 
 def age_s(fields: Iterable[tuple[str, str]]) -> int:
-    """How old an answer says it is: the first of several numbers, else 0 (RFC 9111 section 5.1)."""
+    """Return the declared age of a response: the first of several numbers, else 0 (RFC 9111 section 5.1)."""
     first = (joined(fields, "age") or "").partition(",")[0]
     return seconds(first.strip()) or 0
 
 
 def retry_after_s(fields: Iterable[tuple[str, str]], wall_s: float) -> float | None:
-    """How long Retry-After says to wait; None: it says nothing that can be read.
+    """Return the wait that Retry-After requests; None: absent or invalid.
 
-    A date is taken against the answer's own Date, so that the two clocks need not agree.
+    A date is compared with the response's own Date, so the two clocks need not agree.
 
     Args:
-        fields: of the answer.
-        wall_s: seconds since 1970 by this machine's clock, used where the answer has no Date.
+        fields: of the response.
+        wall_s: local seconds since 1970, used if the response has no Date.
 
     Returns:
-        Seconds, 0 for a date that is past.
+        Seconds, 0 for a date in the past.
     """
     pairs = tuple(fields)
     found = members(pairs, "retry-after")
@@ -109,12 +110,12 @@ def retry_after_s(fields: Iterable[tuple[str, str]], wall_s: float) -> float | N
 
 
 def body_bytes(method: str, status: int, fields: Iterable[tuple[str, str]]) -> int | None:
-    """How many bytes of body an answer will have; None: nothing says so before its end.
+    """Return the length of a response body in bytes; None: unknown before its end.
 
     Args:
         method: of the request.
-        status: of the answer.
-        fields: of the answer.
+        status: of the response.
+        fields: of the response.
     """
     pairs = tuple(fields)
     if method == "HEAD" or status in NO_BODY:

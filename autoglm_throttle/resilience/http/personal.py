@@ -1,18 +1,18 @@
-"""Which requests may be one user's own: those with any field that is not known to be harmless.
+"""Classification of requests as private: any request with a field that may identify the user.
 
-Who asks can stand in a field of any name: ``Authorization``, ``Cookie``, ``X-Api-Key``, whatever the next
-service has thought of. So the list here is of the fields that cannot tell whose answer it is, and every other
-field makes a request personal. A field is on it when it speaks of
+A user can be identified by a field of any name: ``Authorization``, ``Cookie``, ``X-Api-Key`` or a custom one.
+So the list here names the fields that do not identify a user, and every other field makes a request private.
+The listed fields describe
 
-- how the answer is to be packed or worded (``Accept-*``; answers that differ say so with ``Vary``), or which
-  part of it is wanted, or whether (``Range``, ``If-*``: only whole answers of 200 are kept, and those are
-  right for all of these);
+- encoding and form of the response (``Accept-*``; responses that differ declare it with ``Vary``), or the
+  wanted part of it, or a condition (``Range``, ``If-*``: only complete responses with status 200 are stored,
+  and they satisfy all of these);
 - the message and the connection, hop by hop;
-- the program that asks and the page it asks from (``User-Agent``, ``Sec-Fetch-*``, ``Referer``, ``Origin``);
-- the path of the request through proxies and traces. The address of the client is among that: a dependency
-  whose answers depend on the address needs a key, as does one that goes by ``Referer`` or ``Origin``.
+- the client program and the calling page (``User-Agent``, ``Sec-Fetch-*``, ``Referer``, ``Origin``);
+- the path of the request through proxies and traces. This includes the address of the client: a dependency
+  with responses per address needs a key, as does one that uses ``Referer`` or ``Origin``.
 
-Not on it, though they look alike: ``Forwarded`` and ``X-Forwarded-*`` in general, of which some name a user
+Not listed, though similar: ``Forwarded`` and ``X-Forwarded-*`` in general, since some name a user
 (``X-Forwarded-User``) or a certificate (``X-Forwarded-Client-Cert``), and ``baggage``, which may carry
 anything.
 """
@@ -132,7 +132,7 @@ HARMLESS: Final = _ANSWER | _MESSAGE | _PROGRAM | _ADDRESS | _TRACE
 """Names in lower case."""
 
 HARMLESS_BEGINNINGS: Final = ("sec-ch-", "sec-fetch-")
-"""What a browser says of itself and of the page; scripts cannot set fields that begin with ``sec-``."""
+"""Fields that describe the browser and the page; scripts cannot set fields that begin with ``sec-``."""
 
 ADDRESSING: Final = frozenset(
     {
@@ -145,14 +145,14 @@ ADDRESSING: Final = frozenset(
         "x-scheme",
     }
 )
-"""A part of what is asked for, like the URL, as apps make links of them.
+"""Fields that are a part of the address, like the URL, since apps build links from them.
 
-Were they left out, whoever sends a false host once would have his links given to others.
+Without them in the key, one request with a forged host could poison the links of all others.
 """
 
 
 def personal(headers: Pairs) -> bool:
-    """Whether the fields of a request could tell who asks.
+    """Whether a field of the request may identify the user.
 
     Args:
         headers: of the request; names in any case.
@@ -161,7 +161,7 @@ def personal(headers: Pairs) -> bool:
 
 
 def addressing(headers: Pairs) -> Pairs:
-    """The fields that say what is asked for beside the URL, in one order.
+    """Return the addressing fields of a request, sorted.
 
     Args:
         headers: of the request; names in any case.

@@ -1,4 +1,4 @@
-"""A feature's fallback, for faces that know HTTP: what is kept follows the rules of HTTP caches."""
+"""A feature's fallbacks for HTTP callers, with a cache that follows the rules of HTTP."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Key = Callable[[Any], Hashable | None]
-"""What stands for a request in place of its method and URL; None: keep nothing of it."""
+"""Computes the cache key of a request, instead of method and URL; None: do not cache."""
 
 
 ALONE_S: Final = 10.0
-"""Seconds for which nobody waits for a call like one whose answer could not be shared.
+"""Seconds without single flight after a response that could not be shared.
 
-Waiting in vain doubles the time of a call. Once in 10 s, as long as a breaker stays open by default, that is
-little, and answers that have become ones to be shared are soon found to be.
+An unshared wait doubles the duration of a call. Once in 10 s, the default open period of a breaker, that is
+acceptable, and a response that has become sharable is soon detected.
 """
 
 ALONE_ENTRIES: Final = 256
-"""Requests of which that is remembered; beyond them some wait in vain once more."""
+"""Maximum number of such requests remembered; beyond it some wait once more without a result."""
 
 
 def whole(value: object, rung: Rung) -> None:
-    """Take an `HttpAnswer`, which every face for HTTP can give.
+    """Accept only an `HttpAnswer`, which every HTTP caller can send.
 
     Args:
         value: of a fallback.
-        rung: whose it is.
+        fallback_kind: of that fallback.
 
     Raises:
-        TypeError: it is something else.
+        TypeError: any other type.
     """
     if not isinstance(value, HttpAnswer):
         raise TypeError(f"the {rung} fallback of HTTP must give an HttpAnswer, not {type(value).__name__}")
@@ -58,22 +58,22 @@ def whole(value: object, rung: Rung) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """What one live call means to all who waited for it."""
+    """Result of one live call, for all callers that waited for it."""
 
     ask: Ask
     response: object
-    """For the one who made the call alone; None: it has raised."""
+    """For the caller that made the call only; None: it raised."""
     kept: Kept | None = None
-    """For the others; None: there is nothing that may be shared."""
+    """For the other callers; None: nothing may be shared."""
     error: Exception | None = None
     outcome: Outcome = Outcome.NEUTRAL
     hurried: bool = False
-    """Whether the caller's own time was over: the others have their own."""
+    """Whether the caller's own time limit ended, which the others do not share."""
     trace: TracebackType | None = None
-    """Of what was raised: each who raises it again begins with this one."""
+    """Traceback of the exception; each caller that raises it again starts with this one."""
 
     def fitting(self, ask: Ask) -> Kept | None:
-        """The answer, if it is one to this request, too."""
+        """Return the response if it answers this request too, else None."""
         kept = self.kept
         if kept is None:
             return None
@@ -82,17 +82,17 @@ class Landing:
 
 
 class HttpServed:
-    """What may be answered in place of one feature's HTTP calls.
+    """Answers in place of one feature's HTTP calls.
 
     Args:
         circuit: the guard of the same name.
-        feature: what may be answered in its place.
-        degradation: the level of the process; it watches the feature already.
-        cache: of this feature alone; None: it keeps nothing.
-        counted: is told of each degraded answer.
-        fallback_timeout_s: seconds that an asynchronous dynamic fallback may take; None: any.
-        max_stale_s: seconds beyond its lifetime for which a kept answer is of use, where neither the answer
-            nor the feature says.
+        feature: declares the fallbacks.
+        degradation: the level of the process; the feature is registered there.
+        cache: of this feature only; None: nothing is cached.
+        on_degraded: called with each degraded answer.
+        fallback_timeout_s: time limit of an asynchronous dynamic fallback in seconds; None: no limit.
+        max_stale_s: seconds beyond its lifetime for which a cached response is used, unless the response or
+            the feature declares it.
     """
 
     __slots__ = (
@@ -115,9 +115,9 @@ class HttpServed:
         own_s = None if fallback is None else fallback.max_stale_s
         self.feature: Feature = feature
         self.on_value: bool = fallback is not None and fallback.on_value is not False
-        """Whether a failing status is replaced, too."""
+        """Whether a failing status is replaced too."""
         self.flights: Flights[Landing] = Flights(lambda landing: not landing.hurried)
-        """The live calls that others may wait for."""
+        """Live calls that other callers may share."""
         self._alone: StaleCache[None] = StaleCache(ALONE_ENTRIES)
         self._always = fallback is not None and fallback.coalesce == "always"
         self._circuit = circuit
@@ -134,21 +134,21 @@ class HttpServed:
         return f"<HttpServed {self.feature.name!r} {self._degradation!r} {self._cache or 'keeps nothing'}>"
 
     def forget(self) -> None:
-        """In a fork: a new lock, as the parent's may have been taken, and no calls; what is kept stays."""
+        """Create a new lock in a forked child and drop calls in flight; cached responses stay."""
         self.flights.forget()
         # Re-entrant: the garbage collector may run under it, and a finalizer may make a guarded call.
         self._lock = threading.RLock()
         self._inside = False
 
     def asked(self, method: str, url: str, headers: Pairs, request: object, key: Key | None) -> Ask | None:
-        """A request, as far as what is kept depends on it; None: it has no part in what is kept.
+        """Return the cache request of an HTTP request; None: it is not cached.
 
         Args:
             method: in upper case.
             url: without a fragment.
             headers: of the request.
-            request: what the key is made of.
-            key: the face's own; None: the fallback's, if it has one.
+            request: passed to the key function.
+            key: the caller's key function; None: that of the fallback, if any.
         """
         if self._cache is None:
             return None
@@ -158,32 +158,32 @@ class HttpServed:
         try:
             own = make(request)
             hash(own)
-        except Exception as error:  # noqa: BLE001 - whatever the user's function raises
+        except Exception as error:  # noqa: BLE001 - a user's key function may raise anything
             self._log.say("key", f"a request has no key, its answer is not kept ({error!r})")
             return None
         return None if own is None else Ask(method, url, headers, own)
 
     def choice(self, ask: Ask | None) -> Choice:
-        """What is done with a call under the load of now."""
+        """Return the action for a call under the current load."""
         if self._degradation.level() is Level.FULL and self.feature.shed_above is None:
             return Choice.SERVE
         return self._degradation.choice(self.feature, self._find(ask) is not None)
 
     def shares(self, ask: Ask | None) -> bool:
-        """Whether calls like this one wait for one that is under way."""
+        """Whether this request may wait for a call in flight."""
         if ask is None or not (self._always or self._degradation.level() >= Level.STALE):
             return False
         return ask.keepable and not self._is_alone(ask)
 
     def alone(self, ask: Ask) -> None:
-        """The answer to a call could not be shared: for a while nobody waits for one like it."""
+        """Disable single flight for this request for a while: its response could not be shared."""
         self._within(lambda: self._alone.put(ask.own, None, self._circuit.clock()))
 
     def _is_alone(self, ask: Ask) -> bool:
         return self._within(lambda: self._alone.get(ask.own, self._circuit.clock(), ALONE_S)) is not None
 
     def refreshed(self, ask: Ask) -> HttpAnswer | None:
-        """What is kept, counted; for a call like one that is under way."""
+        """Return the cached response and count it; used while another caller fetches a newer one."""
         found = self._find(ask)
         if found is None:
             return None
@@ -191,16 +191,16 @@ class HttpServed:
         return found.answering(self._circuit.clock(), REFRESH)
 
     def loaded(self, request: object) -> FallbackContext:
-        """Why there is no answer: the load."""
+        """Return the fallback context of a call not made because of the load."""
         return FallbackContext(self.feature.name, LOAD, None, (request,))
 
     def fault(self, request: object, error: Exception | None, outcome: Outcome) -> FallbackContext | None:
-        """Why there is no answer, if a fallback may replace what there is: a refusal, or a failure.
+        """Return the fallback context of a rejection or a failure; None: no fallback may replace the result.
 
         Args:
-            request: told to a dynamic fallback.
-            error: what was raised; None: a failing status was received.
-            outcome: of the call, as it was recorded.
+            request: passed to a dynamic fallback.
+            error: the exception; None: a failing status was received.
+            outcome: of the call, as recorded.
         """
         if isinstance(error, GuardRefused):
             cause = error.refusal.cause.value
@@ -217,13 +217,13 @@ class HttpServed:
         choice: Choice = Choice.SERVE,
         check: Check = whole,
     ) -> Answer | None:
-        """Answer without the call, as `Rungs.answer` does.
+        """Answer without the call, as `FallbackChain.answer` does.
 
         Args:
-            context: why, and what is told to a dynamic fallback.
-            ask: what is asked for.
-            choice: what the ladder says; ``SERVE`` after a refusal or a failure.
-            check: of what the face can answer with.
+            context: cause and error; passed to a dynamic fallback.
+            cache_request: of the call.
+            action: from the degradation level; ``SERVE`` after a rejection or a failure.
+            check: accepts values that the caller can send.
         """
         kept = partial(self._kept, ask, context.cause)
         return self._rungs.answer(context, kept, choice, check)
@@ -235,24 +235,24 @@ class HttpServed:
         choice: Choice = Choice.SERVE,
         check: Check = whole,
     ) -> Answer | None:
-        """Answer without the call, as `Rungs.answer_async` does."""
+        """Answer without the call, as `FallbackChain.answer_async` does."""
         kept = partial(self._kept, ask, context.cause)
         return await self._rungs.answer_async(context, kept, choice, check)
 
     def shed(self) -> Refusal:
-        """The refusal of a call that is shed, counted."""
+        """Return the rejection of a shed call, and count it."""
         self._counted(self.feature.name, Rung.SHED, LOAD)
         after_s = self._degradation.retry_after_s
         return Refusal(self.feature.name, self._circuit.state(), Cause.SHED, after_s)
 
     def keep(self, ask: Ask | None, status: int, headers: Pairs, asked_s: float) -> Keep | None:
-        """Where the body of an answer goes, if the answer may be kept.
+        """Return the destination of a body, or None if the response must not be stored.
 
         Args:
-            ask: the request.
-            status: of the answer.
-            headers: of the answer.
-            asked_s: monotonic, when the request was sent.
+            cache_request: the request.
+            status: of the response.
+            headers: of the response.
+            requested_s: monotonic seconds at which the request was sent.
         """
         cache = self._cache
         if ask is None or cache is None:
@@ -277,8 +277,9 @@ class HttpServed:
         return self._within(lambda: cache.get(ask, self._circuit.clock(), self._max_stale_s))
 
     def _within(self, deed: Callable[[], T]) -> T | None:
-        """Do something to a cache under the lock; nothing, if this thread is at it already."""
+        """Run an action on a cache under the lock; None if this thread already holds it."""
         with self._lock:
+            # Re-entered by a finalizer of this thread in the middle of a change: treat as a miss.
             if self._inside:
                 return None
             self._inside = True

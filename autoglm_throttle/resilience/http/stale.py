@@ -1,16 +1,16 @@
-"""Which answers of a dependency may be kept, and how long each may stand in for an error.
+"""Rules of the HTTP cache: storable responses, and the time for which each may replace an error.
 
-RFC 5861 section 4 (stale-if-error) on top of RFC 9111. The cache is a *shared* one: what it keeps may go to
-any user of the service. It answers errors and our own load only, never a call that the dependency could
-answer, so freshness decides nothing but how long an answer may be used:
+RFC 5861 section 4 (stale-if-error) on top of RFC 9111. The cache is a *shared* one: a stored response may go
+to any user of the service. It answers only errors and overload, never a call that the dependency could
+answer. So freshness matters only for the time for which a response may be used:
 
-- Beyond its lifetime (``s-maxage``, else ``max-age``, else Expires less Date, else nothing) an answer may be
-  used for its own ``stale-if-error``; where it says none, for the ``max_stale_s`` of the feature.
+- Beyond its lifetime (``s-maxage``, else ``max-age``, else Expires less Date, else 0) a response may be
+  used for its own ``stale-if-error``; without that directive, for the ``max_stale_s`` of the feature.
 - ``must-revalidate`` and ``proxy-revalidate`` forbid any use beyond the lifetime, ``stale-if-error`` or not
   (RFC 9111 section 4.2.4: an explicit directive prohibits). ``s-maxage`` forbids it too (section 5.2.2.10),
-  unless the same answer says ``stale-if-error``: that word of the origin is about this very case.
-- ``no-cache`` forbids any use without asking first (section 5.2.2.4), which is what cannot be done here: such
-  an answer is not kept. With field names it is taken the same way, as that section allows.
+  unless the same response has ``stale-if-error``, which is specific to this case.
+- ``no-cache`` forbids any use without revalidation (section 5.2.2.4), which an unavailable dependency cannot
+  do: such a response is not stored. With field names it is treated the same, as that section allows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from autoglm_throttle.resilience.http.personal import addressing, personal
 METHODS = frozenset({"GET", "HEAD"})
 
 SAFE = METHODS | {"OPTIONS", "TRACE"}
-"""Methods that change nothing (RFC 9110 section 9.2.1)."""
+"""Safe methods (RFC 9110 section 9.2.1)."""
 
 GONE = frozenset({404, 410})
 
@@ -36,7 +36,7 @@ FORBID_STALE = frozenset({"must-revalidate", "proxy-revalidate"})
 
 NOT_KEPT = frozenset(
     {
-        "age",  # said anew at each use
+        "age",  # computed at each use
         "connection",
         "keep-alive",
         "proxy-authenticate",
@@ -54,33 +54,33 @@ NOT_KEPT = frozenset(
 """Fields of one connection (RFC 9111 section 3.1), of one user, or of one use."""
 
 DEGRADED = "x-degraded"
-"""The field that says of an answer that the dependency has not just given it."""
+"""Response field that marks an answer of a fallback."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What is asked for, as far as an answer kept depends on it."""
+    """The parts of a request that determine its cache key."""
 
     method: str
     url: str
     headers: Pairs
     """Names in any case."""
     key: Hashable = None
-    """The user's own, in place of method and URL; None: there is none."""
+    """Key of the user's function, instead of method and URL; None: there is none."""
 
     @property
     def own(self) -> Hashable:
-        """What stands for the request before the fields that its answers vary by."""
+        """Cache key without the fields that the responses vary by."""
         if self.key is not None:
             return (self.method, self.key)
         return (self.method, self.url, addressing(self.headers))
 
     @property
     def keepable(self) -> bool:
-        """Whether an answer to it may be kept, or given from what was kept.
+        """Whether a response may be stored for this request, or a stored one used.
 
-        A request with any field that could tell who asks may have an answer for one user, and one with a body
-        has an answer to that body, unless the user's own key tells them apart.
+        A request with a field that may identify the user can have a private response. A request with a body
+        has a response for that body. Both need the user's own key.
         """
         headers = self.headers
         if self.method not in METHODS or directives(headers).keys() & {"no-store", "no-cache"}:
@@ -91,75 +91,75 @@ class Ask:
         return body == "0" and not personal(headers)
 
     def varied(self, names: Sequence[str]) -> Hashable:
-        """The key of the answer to exactly this request.
+        """Return the cache key with the values of the varying fields.
 
         Args:
-            names: of the fields that the answers vary by.
+            names: of the fields that the responses vary by.
         """
         return (self.own, tuple((name, joined(self.headers, name)) for name in names))
 
 
 def outdates(method: str, status: int) -> bool:
-    """Whether an answer says that what was kept of its URL is right no more.
+    """Whether a response invalidates the stored responses of its URL.
 
-    A change that was made (RFC 9111 section 4.4), or word that there is nothing now.
+    True after a successful unsafe method (RFC 9111 section 4.4), and for 404 and 410.
     """
     return status in GONE or (method not in SAFE and status < 400)
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """An answer of 200 that was kept, and what it says of its age."""
+    """A stored response with status 200, and its age figures."""
 
     answer: HttpAnswer
     asked_s: float
-    """Monotonic, when its request was sent: the time on the way counts as age (RFC 9111 section 4.2.3)."""
+    """Monotonic send time of its request: transfer time counts as age (RFC 9111 section 4.2.3)."""
     aged_s: int
-    """How old it said it was when it came."""
+    """Age in seconds that it declared on arrival."""
     lifetime_s: int
     beyond_s: int | None
-    """How long past its lifetime it may stand in for an error; None: it says nothing of that."""
+    """Seconds past its lifetime for which it may replace an error; None: not declared."""
 
     @property
     def born_s(self) -> float:
-        """When it was new, by its own word; monotonic seconds."""
+        """Monotonic seconds at which it was created, by its declared age."""
         return self.asked_s - self.aged_s
 
     def age_s(self, now: float) -> float:
-        """How old it is; never less than it was."""
+        """Return its age in seconds, at least the declared one."""
         return self.aged_s + max(0.0, now - self.asked_s)
 
     def usable(self, now: float, max_stale_s: float) -> bool:
-        """Whether it may stand in for an error.
+        """Whether it may replace an error.
 
         Args:
             now: monotonic seconds.
-            max_stale_s: how long past its lifetime it may where it says nothing of that itself.
+            max_stale_s: seconds past its lifetime for which it may be used, unless it declares its own.
         """
         beyond = max_stale_s if self.beyond_s is None else self.beyond_s
         return self.age_s(now) <= self.lifetime_s + beyond
 
     def aged(self, now: float) -> HttpAnswer:
-        """The answer with its true age in whole seconds."""
+        """Return the response with its current age in whole seconds."""
         return self.answer.saying(("age", str(int(self.age_s(now)))))
 
     def answering(self, now: float, cause: str) -> HttpAnswer:
-        """The answer to be given in place of another, with its true age in whole seconds.
+        """Return the response as a fallback, with its current age in whole seconds.
 
         Args:
             now: monotonic seconds.
-            cause: why the dependency has not answered.
+            cause: of the fallback.
         """
         return degraded(self.aged(now), Rung.STALE, cause)
 
 
 def degraded(answer: HttpAnswer, rung: Rung, cause: str) -> HttpAnswer:
-    """An answer that says what it is, as an RFC 9651 item: ``X-Degraded: static; cause=error``."""
+    """Mark a response as degraded with an RFC 9651 item: ``X-Degraded: static; cause=error``."""
     return answer.saying((DEGRADED, f"{rung}; cause={cause}"))
 
 
 def lifetime_s(headers: Pairs) -> int:
-    """How long an answer is fresh, in a shared cache and without guessing (RFC 9111 section 4.2.1)."""
+    """Return the freshness lifetime in a shared cache, without heuristics (RFC 9111 section 4.2.1)."""
     said = directives(headers)
     for word in ("s-maxage", "max-age"):
         if word in said:
@@ -169,7 +169,7 @@ def lifetime_s(headers: Pairs) -> int:
 
 
 def beyond_s(headers: Pairs) -> int | None:
-    """How long past its lifetime an answer lets itself be used; None: it says nothing of that."""
+    """Return the seconds past its lifetime for which a response may be used; None: not declared."""
     said = directives(headers)
     if said.keys() & FORBID_STALE:
         return 0
@@ -179,18 +179,18 @@ def beyond_s(headers: Pairs) -> int | None:
 
 
 def varies_by(headers: Pairs) -> tuple[str, ...] | None:
-    """The names of the request's fields that an answer varies by; None: by anything (``*``)."""
+    """Return the request fields that a response varies by; None: any (``*``)."""
     names = {name.strip().lower() for name in (joined(headers, "vary") or "").split(",")} - {""}
     return None if "*" in names else tuple(sorted(names))
 
 
 def keeping(ask: Ask, status: int, headers: Pairs) -> bool:
-    """Whether an answer may be kept once it is complete.
+    """Whether a response may be stored once it is complete.
 
     Args:
-        ask: the request.
-        status: of the answer; only 200 is kept, so that no part of something stands for the whole.
-        headers: of the answer.
+        cache_request: the request.
+        status: of the response; only 200 is stored, since a partial response must not replace a full one.
+        headers: of the response.
     """
     if status != 200 or not ask.keepable or directives(headers).keys() & FORBID_KEEPING:
         return False
@@ -198,13 +198,13 @@ def keeping(ask: Ask, status: int, headers: Pairs) -> bool:
 
 
 def kept(ask: Ask, headers: Pairs, body: bytes, asked_s: float) -> Kept:
-    """What is kept of an answer that may be.
+    """Build the stored form of a response.
 
     Args:
-        ask: the request.
-        headers: of the answer.
-        body: whole, as it came over the wire.
-        asked_s: monotonic, when the request was sent.
+        cache_request: the request.
+        headers: of the response.
+        body: complete, as received.
+        requested_s: monotonic seconds at which the request was sent.
     """
     named = {name.strip().lower() for name in (joined(headers, "connection") or "").split(",")}
     fields = tuple(pair for pair in headers if pair[0].lower() not in NOT_KEPT | named)

@@ -1,1 +1,1 @@
-"""Breakers that the processes of a fleet share, in a Redis."""
+"""Breakers shared by the processes of a fleet, in a Redis."""

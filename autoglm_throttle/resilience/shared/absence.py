@@ -1,12 +1,12 @@
-"""Whether a store can be asked, and when one that cannot is asked again.
+"""Availability of a store, and the schedule of probes while it is unavailable.
 
-| state | entered                                        | left by                                   |
-|-------|------------------------------------------------|-------------------------------------------|
-| up    | at the start; by an answer                     | failures in a row, or one that is final   |
-| away  | from up; while it lasts, by each further probe | a probe's answer                          |
+| state       | entered                                        | left by                                   |
+|-------------|------------------------------------------------|-------------------------------------------|
+| up          | at the start; by a reply                       | consecutive failures, or a permanent one  |
+| unavailable | from up; while it lasts, by each further probe | the reply to a probe                      |
 
-Unlike the store of user limits, which is asked once a second for ever, this one is asked ever less often:
-nothing is waiting for it but news, and a breaker by itself is a whole breaker.
+The store of user limits is probed once a second. This one is probed with increasing pauses, since only
+updates wait for it, and a breaker works without it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from collections.abc import Callable
 from typing import Final
 
 FAILURES: Final = 3
-"""In a row: one late answer is no outage, and three deadlines of 50 ms are soon over."""
+"""Consecutive failures: one late reply is no outage, and three deadlines of 50 ms pass soon."""
 
 FIRST_S: Final = 1.0
 LONGEST_S: Final = 10.0
-"""Seconds to the first probe, doubled to at most those between two."""
+"""Seconds to the first probe; the pause doubles up to the maximum."""
 
 JITTER: Final = 0.2
-"""Share by which each pause varies: a fleet must not ask in step."""
+"""Share by which each pause varies, so that a fleet does not probe in step."""
 
 
 def _about_one() -> float:
@@ -31,7 +31,7 @@ def _about_one() -> float:
 
 
 class Absence:
-    """Follows one store. Not locked: its owner's lock guards it.
+    """Tracks the availability of one store. Not locked: its owner's lock guards it.
 
     Args:
         jitter: factor of each pause.
@@ -40,9 +40,9 @@ class Absence:
     def __init__(self, jitter: Callable[[], float] = _about_one) -> None:
         self.up: bool = True
         self.due_s: float = 0.0
-        """Monotonic seconds from which on a probe may be sent, while it is away."""
+        """Monotonic seconds from which on a probe may be sent, while the store is unavailable."""
         self.since_s: float = 0.0
-        """When it was lost."""
+        """Monotonic seconds at which the store became unavailable."""
         self._jitter = jitter
         self._in_a_row = 0
         self._pause_s = FIRST_S
@@ -51,17 +51,17 @@ class Absence:
         return "Absence(up)" if self.up else f"Absence(since {self.since_s:.3f}, asked at {self.due_s:.3f})"
 
     def failed(self, now: float, *, final: bool = False) -> bool:
-        """Take in a failure, or a deadline that was missed.
+        """Record a failure or a missed deadline.
 
         Args:
             now: monotonic seconds.
-            final: the next call would find the same: one is enough.
+            final: the next call would fail in the same way, so one failure is enough.
 
         Returns:
-            Whether the store is lost by this one.
+            Whether the store becomes unavailable by this failure.
         """
         if not self.up:
-            if now >= self.due_s:  # a probe; what fails before was sent before the loss
+            if now >= self.due_s:  # a probe; earlier failures were sent before the loss
                 self._pause_s = min(2.0 * self._pause_s, LONGEST_S)
                 self.due_s = now + self._pause_s * self._jitter()
             return False
@@ -73,10 +73,10 @@ class Absence:
         return True
 
     def answered(self) -> bool:
-        """Take in an answer.
+        """Record a reply.
 
         Returns:
-            Whether the store is back by this one.
+            Whether the store becomes available by this reply.
         """
         back = not self.up
         self.up, self._in_a_row = True, 0

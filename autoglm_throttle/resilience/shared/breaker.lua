@@ -1,27 +1,27 @@
--- What the processes of a fleet know of a breaker together: its state, how long it stays open, who tries it.
+-- Shared state of a circuit breaker in a fleet: state, end of the open period, and leases of half-open probes.
 --
 -- KEYS  1  state: hash v, state, until, wait, rounds, won, fence, cause; times in microseconds of this server
---       2  trials: sorted set, ticket -> microsecond at which its lease ends
---       Both carry one tag in braces, so a cluster keeps them together. Of `read` each key is a state's.
+--       2  probes: sorted set, ticket -> microsecond at which its lease ends
+--       Both carry one hash tag in braces, so a cluster puts them in one slot. For `read` each key is a state.
 -- ARGV  1  command
---       2  name, without blanks; 3  channel; 4  who asks; 5  v that the asker knows, 0: none
+--       2  name, without blanks; 3  channel; 4  process that sends the command; 5  v known to it, 0: none
 --       open     6  wait  7  rounds  8  cause
---       acquire  6  most trials  7  successes to close  8  1: most at a time, 0: of a round  9  lease  10  ticket
+--       acquire  6  most probes  7  successes to close  8  1: most at a time, 0: of a round  9  lease  10  ticket
 --       finish   6  outcome  7  successes to close  8  wait  9  ticket
 --       operate  6  state  7  1: even if others have changed it meanwhile, 0: only if not
 --       read     no further ones, and none but the first counts
 -- Reply    done (1 or 0), v (0: nothing is stored), state, time left of an open period, rounds, cause, fence;
 --          of `read` v, state, left, rounds, cause for each key
--- Message  "<name> <v> <state> <left> <rounds> <cause> <who>"
+-- Message  "<name> <v> <state> <left> <rounds> <cause> <process>"
 --
 -- v rises with every change, also after the key was lost and after a clock that stepped back.
--- A refused `acquire` writes nothing: nothing lives longer because somebody asks for it.
--- What is further ahead than it can have been set was set by a clock that was ahead: it counts as over.
--- The first write of each command is one that a full memory refuses: later ones are not, and half would be done.
+-- A rejected `acquire` writes nothing, so requests do not extend the lifetime of a key.
+-- An end further ahead than its period was set by a clock that was ahead: it counts as over.
+-- The first write of each command is one that a full server rejects, so no command is executed in part.
 local CLOSED, OPEN, HALF_OPEN = 'closed', 'open', 'half_open'
 local OPERATORS = { forced_open = true, disabled = true }
-local KEEP_MS = 3600000 -- an hour beyond its own end: nobody has called for so long
-local KEEP_OPERATORS_MS = 2592000000 -- thirty days after the last who read it: only a verb takes it back
+local KEEP_MS = 3600000 -- an hour beyond its end: no process has called meanwhile
+local KEEP_OPERATORS_MS = 2592000000 -- thirty days after the last read: only an operator command ends it
 
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
@@ -103,7 +103,7 @@ local function acquire()
   if is.state == OPEN then
     is.won = 0
   end
-  if is.v > 0 and is.won >= need then -- by the successes that others wanted it would go on for ever
+  if is.v > 0 and is.won >= need then -- else the higher number that others require would keep the round open
     return go(CLOSED, 0, 0, 'trial')
   end
   local taken = redis.call('ZCOUNT', KEYS[2], '(' .. text(now), text(now + 4 * lease))

@@ -1,7 +1,7 @@
-"""What the threads of one process know of the breakers of its fleet, under one lock.
+"""Shared state of a fleet's breakers in one process, under one lock.
 
-Callers put questions and writes in, the thread that asks takes them out; news come from both threads that
-speak with the store. The lock is held for moments, never while anything is called.
+Callers add queries and writes, the sender thread takes them out. Updates come from the sender and the
+listener thread. The lock is held briefly; no callback runs under it.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 _log = logging.getLogger("autoglm_throttle")
 
 LOG_EVERY_S: Final = 30.0
-"""At most one pair of lines, away and back, in this time."""
+"""Minimum seconds between two pairs of log lines about loss and recovery."""
 
 
 class Ledger:
-    """Questions, writes, news, trials under way, and whether the store can be asked.
+    """Queries, pending writes, subscriptions, own probes, and the availability of the store.
 
     Args:
-        wake: there is something to do for the thread that asks; from any thread.
+        wake: wakes the sender thread; called from any thread.
         clock: monotonic seconds.
     """
 
     def __init__(self, wake: Callable[[], None], clock: Clock = time.monotonic) -> None:
         self.callback_errors: int = 0
-        """Exceptions of those who were handed news."""
+        """Exceptions of listeners."""
         self.watches: dict[str, Watch] = {}
         self.clock: Clock = clock
         self._wake = wake
@@ -49,20 +49,20 @@ class Ledger:
         self.forget()
 
     def forget(self) -> None:
-        """In a forked process: new locks, and nothing of what the parent was about to do."""
+        """Reset in a forked child: new locks, without the parent's queries and writes."""
         self.lock: threading.RLock = threading.RLock()
-        """Re-entrant: a finalizer may settle a trial in the midst of another call."""
+        """Re-entrant: a finalizer may settle a probe in the middle of another call."""
         self.closed: bool = False
-        """Whether the thread is to end."""
+        """Whether the thread must end."""
         self.absence: Absence = Absence()
         self.outbox: Outbox = Outbox()
         self.unread: dict[str, None] = dict.fromkeys(self.watches)
-        """Breakers whose state is to be read."""
+        """Breakers with a state to read."""
         self.tickets: dict[int, tuple[str, float]] = {}
-        """Of the trials that callers of this process make: fence -> ticket, and when its lease ends."""
+        """Probes of this process: fence -> ticket, and the end of its lease."""
         self._questions: deque[Question] = deque()
         self._waiting: list[Question] = []
-        """For the first state of a breaker."""
+        """Queries for the first state of a breaker."""
         for watch in self.watches.values():
             watch.forget()
 
@@ -71,20 +71,20 @@ class Ledger:
 
     @property
     def up(self) -> bool:
-        """Whether it is worth asking."""
+        """Whether the store is available."""
         return self.absence.up
 
     # Callers
 
     def watch(self, name: str, changed: Callable[[Remote], None]) -> None:
-        """Hand on what is heard of a breaker from now on."""
+        """Register a listener for the states of a breaker."""
         with self.lock:
             self.watches[name] = Watch(name, changed)
             self.unread[name] = None
         self._wake()
 
     def ask(self, name: str, ask: Ask | None, ring: Callable[[], None]) -> Question:
-        """Have something asked; it is answered already where there is nothing to wait for."""
+        """Add a query; it is answered at once if there is nothing to wait for."""
         question = Question(name, ask, ring)
         with self.lock:
             watch = self.watches.get(name)
@@ -101,11 +101,11 @@ class Ledger:
         return question
 
     def answer(self, question: Question, why: str) -> Lease | Remote | None:
-        """The answer when the wait is over; none at all is a failure of the store.
+        """Return the answer at the end of the wait; a missing answer counts as a failure of the store.
 
         Args:
-            question: which one.
-            why: what to say if the store is lost by it.
+            query: from `query`.
+            reason: logged if the store becomes unavailable by it.
         """
         rings: list[Question] = []
         with self.lock:
@@ -116,61 +116,61 @@ class Ledger:
         return question.answer
 
     def abandon(self, question: Question) -> None:
-        """Who asked is cancelled: a trial that he was given, nobody makes."""
+        """Cancel a query: return the probe lease it was granted."""
         with self.lock:
             question.over = True
             if isinstance(question.answer, Lease):
                 self._give_back(question.name, question.answer)
 
     def put(self, write: Write) -> None:
-        """Have something told."""
+        """Add a write."""
         with self.lock:
             self.outbox.put(write)
         self._wake()
 
     def position(self, name: str) -> tuple[int, bool]:
-        """The version that this process knows of a breaker, and whether the breaker knows it as well."""
+        """Return the known version of a breaker's state, and whether the breaker has applied it."""
         with self.lock:
             watch = self.watches.get(name)
             return (0, True) if watch is None else (watch.version, not watch.handing)
 
     def own(self, name: str) -> int:
-        """The newest version that this process has made itself: what it says next, it says knowing that."""
+        """Return the newest version written by this process: its next write is based on it."""
         with self.lock:
             watch = self.watches.get(name)
             return 0 if watch is None else watch.own
 
     def ticket(self, lease: Lease) -> tuple[str, float]:
-        """The ticket of a trial that has ended, and when its lease ends; empty: none of this process."""
+        """Remove and return the ticket of a finished probe and the end of its lease; empty: unknown here."""
         with self.lock:
             return self.tickets.pop(lease.fence, ("", 0.0))
 
     def close(self) -> None:
-        """Nobody is answered any more, and the thread ends."""
+        """Answer all queries with None and end the thread."""
         with self.lock:
             self.closed = True
             rings = self._release()
         _ring(rings)
 
-    # The thread that asks
+    # The sender thread
 
     def next_question(self) -> Question | None:
-        """The oldest."""
+        """Return the oldest query, or None."""
         with self.lock:
             return self._questions.popleft() if self._questions else None
 
     def next_write(self, name: str | None = None) -> Write | None:
-        """What to tell next, of one breaker or of any."""
+        """Return the next write of one breaker or of any."""
         with self.lock:
             return self.outbox.next(self.clock(), name)
 
     def busy(self) -> bool:
-        """Whether there is anything to do now."""
+        """Whether there is work now."""
         with self.lock:
             return bool(self._questions or self.unread or len(self.outbox))
 
     def reply(self, question: Question, answer: Lease | Remote | None) -> None:
-        """Hand an answer over; a lease that nobody waits for any more goes back, a state becomes news."""
+        """Answer a query; without a waiter a lease is returned and a state published."""
         with self.lock:
             taken = question.give(answer)
             if not taken and isinstance(answer, Lease):
@@ -181,20 +181,21 @@ class Ledger:
             self.news(question.name, answer)
 
     def granted(self, lease: Lease, ticket: str, until_s: float) -> None:
-        """A trial of this process begins."""
+        """Record the lease of a probe of this process."""
         with self.lock:
             now = self.clock()
+            # Probes that never ended leave their tickets behind: drop the expired ones.
             for fence in [fence for fence, (_, ends_s) in self.tickets.items() if ends_s < now]:
                 del self.tickets[fence]
             self.tickets[lease.fence] = (ticket, until_s)
 
     def told(self, write: Write, remote: Remote | None, *, ours: bool) -> None:
-        """A write has arrived.
+        """Record that a write was sent.
 
         Args:
-            write: which one.
-            remote: the state since then.
-            ours: whether the breaker knows it already.
+            write: the write.
+            remote: the resulting state.
+            is_current: whether the breaker has that state already.
         """
         with self.lock:
             self.outbox.told(write)
@@ -204,18 +205,19 @@ class Ledger:
         self.news(write.name, remote)
 
     def later(self, name: str) -> None:
-        """What is to be told of that breaker could not be."""
+        """Postpone the writes of a breaker after a failure."""
         with self.lock:
             self.outbox.later(name)
 
     def read(self, name: str, remote: Remote | None) -> None:
-        """The store has said what it knows of a breaker; what it has forgotten it is told again."""
+        """Record a state read from the store; restore a state that the store has lost."""
         self.news(name, remote)
         with self.lock:
             self.unread.pop(name, None)
             watch = self.watches.get(name)
             if watch is not None:
                 watch.met = True
+                # The store lost its key (restart, eviction): restore operator commands and open periods.
                 again = watch.forgotten(self.clock()) if remote is None else None
                 if again is not None and not self.outbox.holds(name):
                     self.outbox.put(again)
@@ -225,29 +227,31 @@ class Ledger:
         _ring(rings)
 
     def reread(self) -> None:
-        """Everything is to be read that somebody still wants to know."""
+        """Schedule a read of all subscribed breakers."""
         with self.lock:
             self.watches = {name: watch for name, watch in self.watches.items() if watch.changed is not None}
             self.unread = dict.fromkeys(self.watches)
         self._wake()
 
-    # News
+    # Updates
 
     def note(self, name: str, remote: Remote | None) -> None:
-        """Take a state that the breaker has, or gets, by another way."""
+        """Record a state that the breaker has, or receives, by another way."""
         with self.lock:
             watch = self.watches.get(name)
             if watch is not None and remote is not None:
                 watch.note(remote, self.clock())
 
     def news(self, name: str, remote: Remote | None) -> None:
-        """Hand on what is newer, unless this process has a state to tell: the answer to that decides."""
+        """Publish a newer state, unless a state write is pending: its reply decides."""
         with self.lock:
             watch = self.watches.get(name)
+            # A state read meanwhile may be older than the pending local write; the reply to it decides.
             if watch is None or remote is None or self.outbox.holds(name):
                 return
             if not watch.hear(remote, self.clock()):
                 return
+        # Deliver without the lock; updates that arrive meanwhile replace each other, the newest is next.
         while True:
             with self.lock:
                 news = watch.news(self.clock())
@@ -257,14 +261,14 @@ class Ledger:
             try:
                 if changed is not None:
                     changed(news)
-            except Exception:  # noqa: BLE001 - whoever listens must not be able to end a thread
+            except Exception:  # noqa: BLE001 - a listener must not end the thread
                 self.callback_errors += 1
                 _log.warning("the breaker %s could not take in what it was told", name, exc_info=True)
 
-    # Loss and return
+    # Loss and recovery
 
     def answered(self) -> bool:
-        """The store has answered; True if it was lost before."""
+        """Record a reply of the store; return True if it was unavailable before."""
         with self.lock:
             back = self.absence.answered()
             since_s = self.absence.since_s
@@ -273,7 +277,7 @@ class Ledger:
         return back
 
     def failed(self, why: str, *, final: bool) -> None:
-        """A call has failed."""
+        """Record a failed call."""
         with self.lock:
             rings = self._failed(why, final=final)
         _ring(rings)
@@ -289,7 +293,7 @@ class Ledger:
         return self._release()
 
     def _release(self) -> list[Question]:
-        """Answer all who wait with nothing; they are yet to be rung."""
+        """Resolve all queries with None and return them; the caller wakes them."""
         waiting = [*self._questions, *self._waiting]
         self._questions.clear()
         self._waiting.clear()

@@ -1,4 +1,4 @@
-"""What a process still has to tell its fleet about its breakers."""
+"""Pending writes of a process to the store of its fleet."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Final, TypeAlias
 from autoglm_throttle.model import Cause, Outcome, State
 
 MOST: Final = 64
-"""Writes that wait at most for each breaker: more trials than anybody makes at a time. What is too old for
-that is forgotten: a lease ends by itself."""
+"""Maximum pending writes per breaker: more than the usual number of concurrent probes.
+
+The oldest is dropped beyond that: a lease expires by itself.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,30 +20,30 @@ class Opening:
 
     name: str
     until_s: float
-    """Monotonic seconds at which the open period ends; then there is nothing left to tell."""
+    """Monotonic end of the open period; afterwards the message is obsolete."""
     rounds: int
     cause: Cause
     known: int
-    """Version of what this process knew when it opened."""
+    """Version of the state that this process knew when it opened."""
     settled: bool = True
-    """Whether all that was known had been said to the breaker by then."""
+    """Whether the breaker had applied that version by then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """An operator has decided something in this process; or the store has forgotten that one did."""
+    """Operator command of this process, or its restoration after the store lost it."""
 
     name: str
     state: State
     known: int
     settled: bool = True
     again: bool = False
-    """Whether the store has forgotten it: what others have said since goes before."""
+    """Whether the store lost the command; newer commands of others then take precedence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """A trial has ended, or nobody wants it any more."""
+    """Result of a probe, or the return of its lease."""
 
     name: str
     ticket: str
@@ -50,18 +52,21 @@ class Finish:
     need: int
     wait_s: float
     until_s: float
-    """Monotonic seconds at which its lease ends, and with it the interest in its end."""
+    """Monotonic end of the lease; afterwards the result is obsolete."""
 
 
 Write: TypeAlias = Opening | Verb | Finish
 
 
 class Outbox:
-    """Writes of each breaker in their order; of its state only the newest. Its owner's lock guards it."""
+    """Pending writes of each breaker in order, with only the newest state write.
+
+    The lock of its owner guards it.
+    """
 
     def __init__(self) -> None:
         self._of: dict[str, dict[str, Write]] = {}
-        """Name, then ticket; a state has none."""
+        """By name, then by ticket; a state write has the empty ticket."""
 
     def __len__(self) -> int:
         return sum(len(writes) for writes in self._of.values())
@@ -70,8 +75,9 @@ class Outbox:
         return f"Outbox({len(self)} to tell of {len(self._of)} breakers)"
 
     def put(self, write: Write) -> None:
-        """Take a write. A new state ends the trials of the one before, and what is to be told of them."""
+        """Add a write. A new state ends the probes of the previous one and drops their results."""
         writes = self._of.setdefault(write.name, {})
+        # Returned leases stay: the store must free their slots in any state.
         if not isinstance(write, Finish):
             for ticket in [key for key, old in writes.items() if not _gives_back(old)]:
                 del writes[ticket]
@@ -80,15 +86,15 @@ class Outbox:
             del writes[next(iter(writes))]
 
     def holds(self, name: str) -> bool:
-        """Whether a state of that breaker has yet to be told: what the fleet says meanwhile may be older."""
+        """Whether a state write of that breaker is pending: states from the fleet may be older meanwhile."""
         return "" in self._of.get(name, ())
 
     def next(self, now: float, name: str | None = None) -> Write | None:
-        """What to tell next, of this breaker or of any; what is no longer worth telling is dropped.
+        """Return the next write of this breaker or of any; drop obsolete ones.
 
         Args:
             now: monotonic seconds.
-            name: None: of the one that has waited longest.
+            name: None: the breaker that has waited longest.
         """
         for each in list(self._of) if name is None else [name]:
             writes = self._of.get(each, {})
@@ -100,7 +106,7 @@ class Outbox:
         return None
 
     def told(self, write: Write) -> None:
-        """It was told, or need not be; a newer one in its place stays."""
+        """Remove a write that is done; a newer one in its place stays."""
         writes = self._of.get(write.name, {})
         if writes.get(_ticket(write)) is write:
             del writes[_ticket(write)]
@@ -108,7 +114,7 @@ class Outbox:
             self._of.pop(write.name, None)
 
     def later(self, name: str) -> None:
-        """What is to be told of that breaker could not be: others first."""
+        """Postpone the writes of a breaker after a failure: others come first."""
         if name in self._of:
             self._of[name] = self._of.pop(name)
 

@@ -1,7 +1,7 @@
-"""The thread that hears at once what the other processes of a fleet tell.
+"""Listener thread: receives the published changes of the other processes of a fleet.
 
-What is published while nobody listens is lost, so whoever uses this reads once it has joined, and now and
-then later on. A connection that is dead without a word is found out by questions that stay unanswered.
+Messages published without a subscriber are lost, so the user of this class reads all states after each
+subscription and periodically. Unanswered pings detect a dead connection.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ THREAD: Final = "autoglm-throttle-breakers-push"
 
 PING_S: Final = 1.0
 SILENCE_S: Final = 3.0
-"""Once a second the server is asked for a sign; three that are missed are as good as a lost connection."""
+"""The server is pinged once a second; three seconds without any message count as a lost connection."""
 
 SLICE_S: Final = 0.25
-"""For so long the thread listens before it looks whether it is still wanted."""
+"""Seconds of one blocking read; between two reads the thread checks whether it must stop."""
 
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 10.0
 JITTER: Final = 0.2
-"""Seconds before it tries again, doubled from the first to the longest, give or take a fifth."""
+"""Seconds before a reconnect, doubled from the first to the longest, varied by this share."""
 
 SyncClient = Any
 """A synchronous client of redis-py: single, Sentinel or cluster."""
@@ -38,10 +38,10 @@ class Push:
     """Listens on one channel.
 
     Args:
-        connect: makes a synchronous client; called on the thread.
-        channel: where to listen.
-        heard: is given what is published, on the thread; must not raise.
-        joined: is told each time that from now on nothing is missed, on the thread; must not raise.
+        connect: creates a synchronous client; called on the thread.
+        channel: to subscribe.
+        on_message: receives published data, on the thread; must not raise.
+        on_subscribed: called after each subscription, on the thread; must not raise.
         clock: monotonic seconds.
     """
 
@@ -58,7 +58,7 @@ class Push:
         self.failures: int = 0
         """Connections that failed or were lost."""
         self.last_error: str | None = None
-        """Text of the newest failure, kept after a recovery."""
+        """Text of the newest failure; kept after a recovery."""
         self._connect = connect
         self._channel = channel
         self._heard = heard
@@ -71,7 +71,7 @@ class Push:
         return f"Push({'listening' if self.listening else 'deaf'}, failures={self.failures})"
 
     def start(self) -> bool:
-        """Start the thread unless there is one; False if the system has no thread left."""
+        """Start the thread unless it runs; return False if the system has no thread left."""
         with self._mutex:
             self._stopping = False
             if self._thread is not None:
@@ -86,7 +86,7 @@ class Push:
         return True
 
     def stop(self, join_s: float) -> None:
-        """End the thread, and wait for it at most so many seconds."""
+        """Stop the thread, and wait for it at most ``join_s`` seconds."""
         with self._mutex:
             self._stopping = True
             thread = self._thread
@@ -95,15 +95,15 @@ class Push:
             thread.join(join_s)
 
     def hurry(self) -> None:
-        """The server answers others: try now, if it was not heard."""
+        """Reconnect now: the server has replied to another connection."""
         self._alarm.set()
 
     def forget(self) -> None:
-        """In a forked process: leave thread and connection to the parent."""
+        """Reset in a forked child: thread and connection belong to the parent."""
         self.listening: bool = False
-        """Whether changes are heard at once."""
+        """Whether changes are received at once."""
         if hasattr(self, "_open"):
-            self._left_behind.append(self._open)  # kept: to finish it would speak on the parent's connection
+            self._left_behind.append(self._open)  # kept: closing would write to the parent's socket
         self._open: tuple[Any, ...] = ()
         self._mutex = threading.RLock()  # re-entrant: a finalizer may call stop() in the middle of start()
         self._alarm = threading.Event()
@@ -116,11 +116,11 @@ class Push:
             while not self._ends():
                 try:
                     self._listen()
-                except Exception as error:  # noqa: BLE001 - a client may raise anything; none may end the thread
+                except Exception as error:  # noqa: BLE001 - any client error; it must not end the thread
                     self._failed(error)
                 finally:
                     self._hang_up()
-                self._alarm.clear()  # what hurried while it listened is of no use now
+                self._alarm.clear()  # a wake-up from before this failure is void
                 if not self._stopping:
                     self._alarm.wait(self._pause_s * random.uniform(1.0 - JITTER, 1.0 + JITTER))
                     self._pause_s = min(2.0 * self._pause_s, LONGEST_PAUSE_S)
@@ -130,22 +130,23 @@ class Push:
                     self._thread = None
 
     def _ends(self) -> bool:
-        """Decide under the mutex whether the thread ends, so that ``start`` never counts on a dying one."""
+        """Decide under the mutex whether the thread ends, so that ``start`` never relies on a dying one."""
         with self._mutex:
             if self._stopping:
                 self._thread = None
             return self._stopping
 
     def _listen(self) -> None:
-        """Subscribe, and hand on what comes until there is silence or an end.
+        """Subscribe and dispatch messages until the connection is silent or closed.
 
         Raises:
-            TimeoutError: nothing comes, not even an answer.
+            TimeoutError: no message arrived, not even a reply to a ping.
         """
         client = self._connect()
         self._open = (client,)
         subscription = client.pubsub()
         self._open = (subscription, client)
+        # The confirmation arrives as a message; only then `listening` becomes true.
         subscription.subscribe(self._channel)
         heard_s = pinged_s = self._clock()
         while not self._stopping:
@@ -171,7 +172,7 @@ class Push:
         self.listening = False
         ends, self._open = self._open, ()
         for end in ends:
-            with contextlib.suppress(Exception):  # it is broken already
+            with contextlib.suppress(Exception):  # it may be broken already
                 end.close()
 
     def _failed(self, error: Exception) -> None:

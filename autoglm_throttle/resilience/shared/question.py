@@ -1,4 +1,4 @@
-"""What a caller asks the fleet's store, and waits for at most its deadline."""
+"""A query of a caller to the fleet's store, with a wait of at most the store's deadline."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ class Bell(Protocol):
     """Wakes one task in its own event loop."""
 
     def ring(self) -> None:
-        """Wake it; from any thread."""
+        """Wake the task; may be called from any thread."""
         ...
 
     async def wait(self, seconds: float, leaves: Callable[[], Awaitable[None]]) -> bool:
-        """Wait for it."""
+        """Wait for the wake-up."""
         ...
 
 
 class Question:
-    """One caller's. It is answered once, or nobody waits for it any more; its store's lock guards it.
+    """One caller's query: answered once, or abandoned. The lock of its store guards it.
 
     Args:
         name: of the breaker.
-        ask: what a trial is asked with; None: the first state is asked for.
-        ring: wakes who waits.
+        request: for a probe lease; None: the first state is queried.
+        wake: wakes the caller.
     """
 
     __slots__ = ("answer", "answered", "ask", "name", "over", "ring")
@@ -38,10 +38,13 @@ class Question:
         self.answer: Lease | Remote | None = None
         self.answered: bool = False
         self.over: bool = False
-        """Nobody waits for it any more."""
+        """Whether the caller no longer waits."""
 
     def give(self, answer: Lease | Remote | None) -> bool:
-        """Answer it, unless nobody waits any more. Who answers rings, without the lock."""
+        """Store the answer; return False if the query is settled.
+
+        The caller of this method then wakes the waiter, without the lock.
+        """
         if self.over or self.answered:
             return False
         self.answer, self.answered = answer, True

@@ -1,10 +1,10 @@
-"""The breakers of all processes of a service as one, over a Redis.
+"""Breakers shared by all processes of a service, in a Redis.
 
-Two daemon threads with a connection each: one runs the script and tells what this process has found out, the
-other hears what others tell. A caller waits for the first of them only where he asks for a trial, or for the
-first state of a breaker, and never longer than the deadline. A closed breaker says nothing to anybody.
+Two daemon threads have a connection each: the sender runs the script and sends local changes, the listener
+receives the changes of other processes. A caller waits for the sender only for a probe lease or for the first
+state of a breaker, and never longer than the deadline. A closed breaker sends nothing.
 
-Whatever happens to the store, each breaker goes on by itself with the state that it has.
+If the store is unavailable, each breaker continues alone with its current state.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from autoglm_throttle.model import Clock
 
 TIMEOUT_S: Final = 0.25
-"""For a client's connections and replies. Who asks does not wait for it; it frees the thread."""
+"""Seconds for a client's connections and replies. No caller waits for it; it frees the thread."""
 
 
 class RedisBreakerStore:
     """Implements `BreakerStore`.
 
     Args:
-        connect: makes a synchronous client without retries, with timeouts of `TIMEOUT_S`. It is called on the
-            threads, once for each connection.
-        doorbell: makes a bell for the task that asks.
-        rules: where the fleet meets.
+        connect: creates a synchronous client without retries, with timeouts of `TIMEOUT_S`. It is called on
+            the threads, once for each connection.
+        new_wakeup: creates a wake-up for the current task.
+        rules: namespace of the fleet.
         clock: monotonic seconds.
     """
 
@@ -56,7 +56,7 @@ class RedisBreakerStore:
     ) -> None:
         self.rules: SharedRules = rules if rules is not None else SharedRules()
         self.ignored: int = 0
-        """Messages that were none of ours."""
+        """Messages of an unknown format."""
         self._doorbell = doorbell
         self._clock = clock
         self._scripts = Scripts(connect)
@@ -74,36 +74,36 @@ class RedisBreakerStore:
 
     @property
     def up(self) -> bool:
-        """Whether the store answers; while it does not, each breaker goes by itself."""
+        """Whether the store is available; otherwise each breaker decides alone."""
         return self._ledger.up
 
     @property
     def running(self) -> bool:
-        """Whether it has its thread: from the first use to `stop`."""
+        """Whether the sender thread runs: from the first use to `stop`."""
         return self._teller.running
 
     @property
     def listening(self) -> bool:
-        """Whether changes are heard at once; else they are read once a second."""
+        """Whether changes are received at once; otherwise they are read once a second."""
         return self._push.listening
 
     @property
     def calls(self) -> int:
-        """Round trips that were begun, those of the subscription not included."""
+        """Round trips started, without those of the subscription."""
         return self._scripts.calls
 
     @property
     def failures(self) -> int:
-        """Those that gave no answer."""
+        """Round trips without a reply."""
         return self._teller.failures
 
     @property
     def last_error(self) -> str | None:
-        """Text of the newest failure, kept after a recovery."""
+        """Text of the newest failure; kept after a recovery."""
         return self._teller.last_error
 
     def start(self) -> None:
-        """Start the threads unless they run; returns at once. Also after `stop` and in a fork."""
+        """Start the threads unless they run; returns at once. Also used after `stop` and in a fork."""
         with self._ledger.lock:
             self._ledger.closed = False
             self._teller.start()
@@ -111,10 +111,10 @@ class RedisBreakerStore:
                 self._push.start()
 
     def stop(self, join_s: float = 1.0) -> None:
-        """Tell what is still to be told, and end the threads; the next question, or guard, starts them again.
+        """Send the pending writes and stop the threads; the next query or guard starts them again.
 
         Args:
-            join_s: seconds to wait at most; a thread in a call that hangs is left behind.
+            join_s: maximum wait in seconds; a thread in a call that hangs is left behind.
         """
         ends_s = self._clock() + join_s
         self._ledger.close()
@@ -123,10 +123,11 @@ class RedisBreakerStore:
         self._push.stop(max(0.0, ends_s - self._clock()))
 
     def forget(self) -> None:
-        """In a forked process: leave threads, connections, trials and writes to the parent.
+        """Reset in a forked child: threads, connections, probes and writes belong to the parent.
 
-        It is called in each child by itself; in a process that is no child it does nothing.
+        Each child calls it automatically; in any other process it does nothing.
         """
+        # The hook of os.register_at_fork and the owner's own reset may both call this in the child.
         if self._pid == os.getpid():
             return
         self._pid = os.getpid()
@@ -135,30 +136,33 @@ class RedisBreakerStore:
         self._teller.forget()
 
     def watch(self, name: str, changed: Callable[[Remote], None]) -> None:
-        """Have ``changed`` called, from any thread, with each newer state of a breaker; also after a loss."""
+        """Register ``on_change``; it is called, from any thread, with each newer state of a breaker."""
         self._ledger.watch(name, changed)
         self.start()
 
     def known(self, name: str) -> Remote | None:
-        """Wait, at most the deadline, for the first state; None: nothing is stored, or no answer."""
+        """Wait, at most the deadline, for the first state; None: nothing is stored, or no reply."""
         answer = self._ask(name, None)
         return answer if isinstance(answer, Remote) else None
 
     async def known_async(self, name: str) -> Remote | None:
-        """The same without blocking the event loop."""
+        """Wait as `read_state` does, without blocking the event loop."""
         answer = await self._ask_async(name, None)
         return answer if isinstance(answer, Remote) else None
 
     def acquire(self, name: str, ask: Ask) -> Lease | Remote | None:
-        """Ask for a trial, waiting at most the deadline."""
+        """Request a probe lease, waiting at most the deadline."""
         return self._ask(name, ask)
 
     async def acquire_async(self, name: str, ask: Ask) -> Lease | Remote | None:
-        """The same without blocking the event loop. Cancelled, it gives a lease that comes late back."""
+        """Request a lease as `acquire` does, without blocking the event loop.
+
+        A cancelled call returns a lease that arrives late.
+        """
         return await self._ask_async(name, ask)
 
     def opened(self, name: str, wait_s: float, rounds: int, cause: Cause) -> None:
-        """Tell the fleet that this process has opened a breaker. Kept for as long as that lasts."""
+        """Report that this process has opened a breaker. Kept until the open period ends."""
         until_s = self._clock() + wait_s
         with self._ledger.lock:
             known, settled = self._ledger.position(name)
@@ -166,14 +170,14 @@ class RedisBreakerStore:
         self._use()
 
     def finished(self, name: str, lease: Lease, outcome: Outcome, need: int, wait_s: float) -> None:
-        """Tell the fleet how a trial ended. Kept for as long as its lease lasts."""
+        """Report the outcome of a probe. Kept until its lease ends."""
         ticket, until_s = self._ledger.ticket(lease)
         if ticket:
             self._ledger.put(Finish(name, ticket, lease.version, outcome, need, wait_s, until_s))
             self._use()
 
     def operated(self, name: str, state: State) -> None:
-        """Tell the fleet what an operator has decided. Kept until it can be told."""
+        """Report an operator command. Kept until it can be sent."""
         with self._ledger.lock:
             known, settled = self._ledger.position(name)
             self._ledger.put(Verb(name, state, known, settled))
@@ -207,17 +211,17 @@ class RedisBreakerStore:
         return self._ledger.answer(question, self._silent)
 
     def _use(self) -> None:
-        if not self._ledger.closed:  # what ends after `stop` waits for the next question
+        if not self._ledger.closed:  # writes after `stop` wait for the next query
             self.start()
 
     def _wake(self) -> None:
         self._teller.wake()
 
-    def _heard(self, data: Any) -> None:  # noqa: ANN401 - anybody may publish anything
+    def _heard(self, data: Any) -> None:  # noqa: ANN401 - any client may publish
         told = message(data)
         if told is None:
             self.ignored += 1
-        elif told.who != self._teller.who:  # of what we do ourselves the answer tells
+        elif told.who != self._teller.who:  # own changes are known from the reply
             self._ledger.news(told.name, told.remote)
 
 
@@ -226,7 +230,7 @@ _STORES: weakref.WeakSet[RedisBreakerStore] = weakref.WeakSet()
 
 def _after_fork_in_child() -> None:
     for store in list(_STORES):
-        with contextlib.suppress(Exception):  # one store's fault must not leave the others unprepared
+        with contextlib.suppress(Exception):  # a failure of one store must not affect the others
             store.forget()
 
 

@@ -1,4 +1,4 @@
-"""The thread that asks the store of a fleet's breakers, and tells it what this process has found out."""
+"""Sender thread: sends the queries and writes of this process to the store of a fleet's breakers."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ THREAD: Final = "autoglm-throttle-breakers"
 
 READ_S: Final = 5.0
 DEAF_READ_S: Final = 1.0
-"""So often all states are read, since a message may be lost; and while none is heard."""
+"""Interval in seconds of reading all states, since a message may be lost; shorter without a subscription."""
 
 RETRY_S: Final = 0.05
-"""After a failure that is no loss yet: a deadline, so that three of them are soon known to be one."""
+"""Pause after a single failure: one deadline, so that a third failure, which is a loss, follows soon."""
 
 AT_ONCE: Final = 128
-"""States in one call: half a millisecond of the server."""
+"""States per call: half a millisecond of server time."""
 
 
 class Teller:
-    """Works a ledger off.
+    """Processes the queries and writes of a `FleetState`.
 
     Args:
-        ledger: questions and writes of the process.
-        scripts: the connection; used on the thread alone.
-        rules: where the fleet meets.
-        listening: whether changes are heard at once.
-        back: is told that the store answers again.
+        fleet_state: queries and writes of the process.
+        scripts: the connection; used on the thread only.
+        rules: namespace of the fleet.
+        is_listening: whether changes are received at once.
+        on_recovery: called when the store is available again.
     """
 
     _thread: threading.Thread | None
@@ -56,9 +56,9 @@ class Teller:
         back: Callable[[], None],
     ) -> None:
         self.failures: int = 0
-        """Calls that gave no answer."""
+        """Calls without a reply."""
         self.last_error: str | None = None
-        """Text of the newest failure, kept after a recovery."""
+        """Text of the newest failure; kept after a recovery."""
         self._ledger = ledger
         self._scripts = scripts
         self._rules = rules
@@ -69,7 +69,7 @@ class Teller:
 
     @property
     def who(self) -> str:
-        """This process, as the others hear of it."""
+        """Identifier of this process in messages."""
         return self._wire.who
 
     @property
@@ -78,35 +78,36 @@ class Teller:
         return self._thread is not None
 
     def start(self) -> None:
-        """Start the thread unless there is one. Where there is none to be had, the store counts as lost."""
+        """Start the thread unless it runs. If the system has no thread left, the store is unavailable."""
         ledger = self._ledger
         with ledger.lock:
+            # No new thread before the next probe is due: a process without threads must not retry per call.
             lost = not ledger.absence.up and self._clock() < ledger.absence.due_s
             if self._thread is not None or lost:
                 return
             self._thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
             try:
                 self._thread.start()
-            except RuntimeError as error:  # the call that started us must not fail for it
+            except RuntimeError as error:  # the call that starts the thread must not fail
                 self._thread = None
                 self._failed(error, last=True)
 
     def stop(self, join_s: float) -> None:
-        """Wait for the end of the thread; the ledger is closed already."""
+        """Wait for the end of the thread; the fleet state is closed already."""
         thread = self._thread
         self.wake()
         if thread is not None and thread is not threading.current_thread():
             thread.join(join_s)
 
     def wake(self) -> None:
-        """There is something to do."""
+        """Wake the thread: there is work."""
         self._alarm.put(None)
 
     def forget(self) -> None:
-        """In a forked process: leave the thread and its connection to the parent, and be somebody else."""
+        """Reset in a forked child: thread and connection belong to the parent; use a new identifier."""
         self._scripts.forget()
         self._alarm: queue.SimpleQueue[None] = queue.SimpleQueue()
-        """Its ``put`` may be called in the midst of another one, by a finalizer."""
+        """Queue of wake-ups: a finalizer may call its ``put`` in the middle of another one."""
         self._thread = None
         self._wire = Wire(self._rules, secrets.token_hex(8))
         self._asked = 0
@@ -122,7 +123,7 @@ class Teller:
                     self._thread = None
 
     def _ends(self) -> bool:
-        """Decide under the lock whether the thread ends, so that ``start`` never counts on a dying one."""
+        """Decide under the lock whether the thread ends, so that ``start`` never relies on a dying one."""
         ledger = self._ledger
         if not ledger.closed:
             return False
@@ -133,8 +134,8 @@ class Teller:
             return ledger.closed
 
     def _farewell(self) -> None:
-        """Tell the rest. A store that is away is not waited for again."""
-        with contextlib.suppress(Exception):  # what cannot be told is lost, and nothing else
+        """Send the remaining writes, unless the store is unavailable."""
+        with contextlib.suppress(Exception):  # an unsendable write is lost, and nothing else
             while self._ledger.absence.up and (write := self._ledger.next_write()) is not None:
                 self._tell(write)
         self._scripts.close()
@@ -147,11 +148,11 @@ class Teller:
             return
         try:
             self._work(now)
-        except Exception as error:  # noqa: BLE001 - a client may raise anything; none may end the thread
+        except Exception as error:  # noqa: BLE001 - any client error; it must not end the thread
             self._failed(error, last=final(error))
 
     def _idle_s(self, now: float) -> float:
-        """Seconds without anything to do."""
+        """Return the seconds without work."""
         absence = self._ledger.absence
         if not absence.up:
             return absence.due_s - now
@@ -166,12 +167,12 @@ class Teller:
                 self._alarm.get_nowait()
 
     def _work(self, now: float) -> None:
-        """A question, a write and a reading, so that none of them waits for many of another kind.
+        """Process one query, one write and one read, so that no kind starves another.
 
-        While the store is away the reading is the probe.
+        While the store is unavailable the read is the probe.
 
         Raises:
-            Exception: whatever a client raises.
+            Exception: of the client.
         """
         ledger = self._ledger
         if ledger.absence.up:
@@ -188,7 +189,7 @@ class Teller:
             self._read(list(ledger.unread)[: 1 if self._rules.cluster else AT_ONCE])
 
     def _answer(self, question: Question) -> None:
-        """Ask for a trial, after all that has to be told of that breaker."""
+        """Request a probe lease, after all pending writes of that breaker."""
         answer: Lease | Remote | None = None
         try:
             while (write := self._ledger.next_write(question.name)) is not None:
@@ -206,17 +207,18 @@ class Teller:
         try:
             said = self._call(self._wire.acquire(name, ledger.position(name)[0], ask, ticket))
         except Exception:
-            # It may have been given all the same.
+            # The lease may have been granted although the reply was lost: return it.
             ledger.put(Finish(name, ticket, 0, Outcome.NEUTRAL, 0, 0.0, until_s))
             raise
         lease = said.lease()
         if lease is not None:
             ledger.granted(lease, ticket, until_s)
+        # Not for an abandoned query: `resolve` publishes its state, which must still be new then.
         ledger.note(name, None if question.over and lease is None else said.remote)
         return lease if lease is not None else said.remote
 
     def _tell(self, write: Write) -> None:
-        """Tell one thing; what the state is then is news where it is not this process's own doing."""
+        """Send one write; the resulting state is an update unless this process caused it."""
         try:
             said = self._call(self._words(write))
         except Exception:
@@ -260,9 +262,9 @@ class Teller:
 
 
 def _ours(write: Write) -> bool:
-    """Whether the breaker knows what has become of a write that was carried out."""
+    """Whether the breaker knows the resulting state of an executed write."""
     if not isinstance(write, Finish):
         return write.settled
     if write.outcome is Outcome.SUCCESS:
-        return write.need <= 1  # with more to win, others may have won theirs
+        return write.need <= 1  # otherwise other processes may have recorded successes meanwhile
     return write.outcome is not Outcome.NEUTRAL

@@ -1,4 +1,4 @@
-"""What one process has heard of one breaker of its fleet."""
+"""Known state of one shared breaker in one process."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ OPERATORS = (State.FORCED_OPEN, State.DISABLED)
 
 
 class Watch:
-    """The newest state of a breaker, and who wants to know it. Its owner's lock guards it.
+    """The newest state of a breaker, and its listener. The lock of its owner guards it.
 
-    News are handed over by one at a time, without the lock, the newest alone: two threads hear of them, and
-    whoever hears takes whatever time he likes.
+    One thread delivers updates at a time, without the lock, and only the newest one: two threads receive
+    updates, and a listener may be slow.
 
     Args:
         name: of the breaker.
-        changed: is handed the news. A method is not what keeps its object alive: a registry that drops a
-            breaker need not say so here.
+        listener: receives the updates. A bound method is held weakly, so a registry that drops a breaker need
+            not unsubscribe.
     """
 
     __slots__ = ("_changed", "_heard_s", "_news", "handing", "met", "name", "own", "remote", "version")
@@ -34,43 +34,44 @@ class Watch:
         self.forget()
 
     def forget(self) -> None:
-        """Know nothing, as in a forked process: what the parent's threads were about to hand over is lost."""
+        """Reset to an unknown state, as in a forked child: the parent's pending updates are lost."""
         self.version: int = 0
-        """Of the newest state; also of one that this process has made itself."""
+        """Version of the newest state, including states written by this process."""
         self.own: int = 0
-        """Of the newest that this process has made itself."""
+        """Version of the newest state written by this process."""
         self.met: bool = False
-        """Whether the store has answered yet, be it that it knows nothing."""
+        """Whether the store has replied once, even if it knows nothing."""
         self.handing: bool = False
-        """Whether somebody hands news over."""
+        """Whether a thread is delivering updates."""
         self.remote: Remote | None = None
         self._heard_s = 0.0
         self._news = False
 
     @property
     def changed(self) -> Callable[[Remote], None] | None:
-        """Who is handed the news; None: there is nobody any more."""
+        """Listener of the updates; None: it was garbage-collected."""
         return self._changed()
 
     def note(self, remote: Remote, now: float) -> bool:
-        """Take a state that the breaker has, or gets, by another way; False if it is not newer."""
+        """Record a state that reaches the breaker by another way; return False if it is not newer."""
         if remote.version <= self.version:
             return False
         self.version, self.remote, self._heard_s = remote.version, remote, now
         return True
 
     def hear(self, remote: Remote, now: float) -> bool:
-        """Take a state; True if it is news that the caller has to hand over."""
+        """Record a state; return True if the caller must deliver it."""
         if not self.note(remote, now):
             return False
         self._news = True
+        # Another thread is delivering and will pick up this update.
         if self.handing:
             return False
         self.handing = True
         return True
 
     def news(self, now: float) -> Remote | None:
-        """What to hand over next; None: all is said, and the next who hears something says that."""
+        """Return the next update to deliver; None: done, and the next receiver of an update delivers."""
         if not self._news:
             self.handing = False
             return None
@@ -78,13 +79,13 @@ class Watch:
         return self.latest(now)
 
     def latest(self, now: float) -> Remote | None:
-        """The newest state with what is left of its open period."""
+        """Return the newest state with the rest of its open period."""
         if self.remote is None:
             return None
         return replace(self.remote, wait_s=max(0.0, self.remote.wait_s - (now - self._heard_s)))
 
     def forgotten(self, now: float) -> Write | None:
-        """The store knows nothing of it any more: what to tell it again; None: nothing that matters."""
+        """Return the write that restores a state lost by the store; None: it need not be restored."""
         state = self.latest(now)
         if state is None:
             return None
@@ -99,6 +100,6 @@ def _weakly(changed: Callable[[Remote], None]) -> Callable[[], Callable[[Remote]
     if ismethod(changed):
         try:
             return weakref.WeakMethod(changed)
-        except TypeError:  # its object cannot be held so
+        except TypeError:  # its object does not support weak references
             pass
     return lambda: changed

@@ -1,6 +1,6 @@
-"""What goes to a store of breakers and comes from it: keys, arguments, replies, messages.
+"""Protocol of the breaker store: keys, arguments, replies and messages.
 
-The script, `breaker.lua`, says in its first lines what the numbers mean.
+The first lines of the script, `breaker.lua`, document the meaning of the numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Words: TypeAlias = tuple[tuple[str, ...], tuple[str | int, ...]]
 """Keys and arguments of one call."""
 
 LONGEST_S: Final = 365.0 * 86400.0
-"""Seconds of the longest period that is told: more is no number of microseconds that a script can count."""
+"""Longest period in seconds that is sent: the script counts in microseconds as floats."""
 
 _STATE_VALUES: Final = 5
 _REPLY_VALUES: Final = 7
@@ -28,44 +28,45 @@ _MESSAGE_WORDS: Final = 7
 
 
 class ConfusedReply(ValueError):
-    """The store answered something that is none of the script's answers."""
+    """The reply does not match the script's format."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedRules:
-    """Where the processes of a fleet meet, and how long a caller waits for what they know."""
+    """Namespace of a fleet in the store, and the deadline of its callers."""
 
     prefix: str = "athr"
     service: str = "default"
     deadline_s: float = 0.05
-    """Seconds, as for every other decision that a store takes part in (``BREAKER_STORE_DEADLINE_S``)."""
+    """Seconds, as for every other decision of a store (``BREAKER_STORE_DEADLINE_S``)."""
     cluster: bool = False
     """Whether the keys of one call must lie in one slot."""
 
     @property
     def channel(self) -> str:
-        """Where changes are told."""
+        """Channel of published changes."""
         return f"{self.prefix}:{self.service}:brk:ev"
 
     def keys(self, name: str) -> tuple[str, str]:
-        """State and trials of a breaker; one tag, so that a cluster keeps them in one place."""
+        """Return the keys of a breaker's state and probes; a hash tag puts them in one cluster slot."""
+        # Braces mark the hash tag of Redis Cluster; `escape_name` keeps braces out of the name.
         place = f"{self.prefix}:{self.service}:{{brk:{escaped(name)}}}"
         return f"{place}:h", f"{place}:t"
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the script made of a command."""
+    """Reply of the script to a command."""
 
     done: bool
-    """Whether it was carried out; else nothing was written, and the state is why."""
+    """Whether the command was executed; else nothing was written, and the state is the reason."""
     remote: Remote | None
-    """The state after it; None: nothing is stored."""
+    """The state after the command; None: nothing is stored."""
     fence: int
-    """Of the newest trial."""
+    """Fencing token of the newest probe."""
 
     def lease(self) -> Lease | None:
-        """The lease that was asked for; None: it was not given."""
+        """Return the requested lease; None: it was not granted."""
         if not self.done or self.remote is None or self.remote.state is not State.HALF_OPEN:
             return None
         return Lease(self.fence, self.remote.version, self.remote.rounds)
@@ -73,7 +74,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A change that somebody tells everybody."""
+    """A change published by a process."""
 
     name: str
     remote: Remote
@@ -81,22 +82,22 @@ class Message:
 
 
 def script() -> tuple[str, str]:
-    """The script's text and its digest, by which a server knows it."""
+    """Return the script's text and its SHA-1 digest for EVALSHA."""
     text = resources.files(__package__).joinpath("breaker.lua").read_text("utf-8")
     return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
 def escaped(name: str) -> str:
-    """A name as one word without braces, from which it can be had back."""
+    """Percent-encode a name, without blanks and braces; the encoding is reversible."""
     return quote(name, safe="", errors="surrogatepass")
 
 
 class Wire:
-    """Says everything for one process.
+    """Builds the arguments of all commands of one process.
 
     Args:
-        rules: where the fleet meets.
-        who: the process; messages of its own are not news to it.
+        rules: namespace of the fleet.
+        process_id: marks the messages of this process, which it ignores itself.
     """
 
     def __init__(self, rules: SharedRules, who: str) -> None:
@@ -104,25 +105,25 @@ class Wire:
         self.who: str = who
 
     def open(self, name: str, known: int, wait_s: float, rounds: int, cause: Cause) -> Words:
-        """Tell of an opening; ``wait_s``: what is left of it."""
+        """Build the report of an opening; ``wait_s``: rest of the open period."""
         return self._words("open", name, known, _us(wait_s), rounds, cause.value)
 
     def acquire(self, name: str, known: int, ask: Ask, ticket: str) -> Words:
-        """Ask for a trial, which is given back by its ticket."""
+        """Build the request of a probe lease; its ticket identifies the lease."""
         figures = (ask.half_open_max, ask.need, int(ask.threshold), max(1, _us(ask.lease_s)))
         return self._words("acquire", name, known, *figures, ticket)
 
     def finish(self, end: Finish) -> Words:
-        """Tell how a trial ended."""
+        """Build the report of a probe's outcome."""
         figures = (end.outcome.value, end.need, _us(end.wait_s), end.ticket)
         return self._words("finish", end.name, end.version, *figures)
 
     def operate(self, name: str, known: int, state: State, *, again: bool) -> Words:
-        """Tell what an operator has decided; ``again``: what the store has forgotten since."""
+        """Build the report of an operator command; ``is_restore``: the store has lost it."""
         return self._words("operate", name, known, state.value, int(not again))
 
     def read(self, names: Sequence[str]) -> Words:
-        """Ask for states."""
+        """Build the query of several states."""
         return tuple(self.rules.keys(name)[0] for name in names), ("read",)
 
     def _words(self, command: str, name: str, known: int, *more: str | int) -> Words:
@@ -130,11 +131,11 @@ class Wire:
         return self.rules.keys(name), (*about, *more)
 
 
-def reply(said: Any) -> Reply:  # noqa: ANN401 - whatever a server sends
-    """Read the answer to a command other than `Wire.read`.
+def reply(said: Any) -> Reply:  # noqa: ANN401 - any reply
+    """Parse the reply to a command other than `BreakerProtocol.read`.
 
     Raises:
-        ConfusedReply: it is none.
+        InvalidReplyError: it has another format.
     """
     if not isinstance(said, list) or len(said) != _REPLY_VALUES:
         raise ConfusedReply(f"the script answered {said!r:.100}")
@@ -144,11 +145,11 @@ def reply(said: Any) -> Reply:  # noqa: ANN401 - whatever a server sends
         raise ConfusedReply(f"the script answered {said!r:.100}") from error
 
 
-def states(said: Any, names: Sequence[str]) -> dict[str, Remote | None]:  # noqa: ANN401 - whatever a server sends
-    """Read the answer to `Wire.read`: a state for each name; None: nothing is stored, or what nobody knows.
+def states(said: Any, names: Sequence[str]) -> dict[str, Remote | None]:  # noqa: ANN401 - any reply
+    """Parse the reply to `BreakerProtocol.read`: a state per name; None: nothing is stored, or it is invalid.
 
     Raises:
-        ConfusedReply: it is none.
+        InvalidReplyError: it has another format.
     """
     if not isinstance(said, list) or len(said) != _STATE_VALUES * len(names):
         raise ConfusedReply(f"the script answered {said!r:.100}")
@@ -161,8 +162,8 @@ def states(said: Any, names: Sequence[str]) -> dict[str, Remote | None]:  # noqa
     return found
 
 
-def message(data: Any) -> Message | None:  # noqa: ANN401 - anybody may publish anything
-    """Read what was published; None: it is not of ours."""
+def message(data: Any) -> Message | None:  # noqa: ANN401 - any client may publish
+    """Parse published data; None: it is not a message of this protocol."""
     try:
         words = _text(data).split(" ")
         if len(words) != _MESSAGE_WORDS:
@@ -175,14 +176,15 @@ def message(data: Any) -> Message | None:  # noqa: ANN401 - anybody may publish 
 
 
 def _remote(version: Any, state: Any, left: Any, rounds: Any, cause: Any) -> Remote | None:  # noqa: ANN401
-    """A state from five values.
+    """Parse a state from five values.
 
     Raises:
-        ValueError: one of them is not what it should be.
+        ValueError: a value is invalid.
     """
     number = int(version)
     if number <= 0:
         return None
+    # Ramping is local to a process, so no process may publish it.
     word = State(_text(state))
     if word is State.RAMPING:
         raise ValueError("a ramp is each process's own")
@@ -192,7 +194,7 @@ def _remote(version: Any, state: Any, left: Any, rounds: Any, cause: Any) -> Rem
 def _cause(text: str) -> Cause:
     try:
         return Cause(text)
-    except ValueError:  # of a version that knows more causes: the state counts all the same
+    except ValueError:  # of a newer version with more causes: the state is still valid
         return Cause.REMOTE
 
 
