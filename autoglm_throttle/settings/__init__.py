@@ -1,4 +1,4 @@
-"""Settings: environment, files and code become one frozen value, and every fault is said at once."""
+"""Settings: combine environment, files and code into one frozen value, and report all problems together."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final

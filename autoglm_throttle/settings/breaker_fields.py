@@ -1,4 +1,4 @@
-"""Settings of breakers: what each of them goes by that has no figures of its own."""
+"""Settings of breakers: the defaults of guards without settings of their own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RESILIENCE4J: Final = "convention: half of the calls, as in resilience4j"
 
 
 class BreakerFields(QuotaFields):
-    """The declarations of this group; ``BreakerSettings`` has the same for one guard."""
+    """Declarations of the breaker settings; ``BreakerSettings`` has the same for one guard."""
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(defer_build=True)
 

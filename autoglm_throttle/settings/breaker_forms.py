@@ -1,4 +1,4 @@
-"""Forms of breakers: the rules by which they open, and the steps in which they close."""
+"""Field types of breakers: the conditions that open them, and the steps in which they close."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from autoglm_throttle.settings.quantity import plain
 
 
 class Trips(Form[frozenset[Trip]]):
-    """The rules by which a breaker opens; any of them does."""
+    """The conditions that open a breaker; any of them does."""
 
     allowed: str = "a list, separated by commas, of " + ", ".join(Trip)
     example = "consecutive,failure_rate"
     _word = Choice(Trip)
 
     def parse(self, raw: object) -> frozenset[Trip]:
-        """Read words separated by commas, or several words or members; at least one."""
+        """Parse words separated by commas, or several words or members; at least one."""
         parts = _parts(raw)
         if not parts or parts == [NOTHING]:
             raise FormError("a breaker that is never to open has the mode disabled or metrics_only")
@@ -31,7 +31,7 @@ class Trips(Form[frozenset[Trip]]):
         return frozenset(trips)
 
     def text(self, value: frozenset[Trip]) -> str:
-        """The words in the order of the page."""
+        """Format the words in the order of the page."""
         return ",".join(trip for trip in Trip if trip in value)
 
 
@@ -43,7 +43,7 @@ class Ramp(Form[tuple[float, ...]]):
     _share = Number(0, 1, "share", above=True)
 
     def parse(self, raw: object) -> tuple[float, ...]:
-        """Read shares separated by commas, or several numbers; the word ``none`` is the empty list."""
+        """Parse shares separated by commas, or several numbers; the word ``none`` is the empty list."""
         parts = _parts(raw)
         if parts == [NOTHING]:
             return ()
@@ -61,7 +61,7 @@ class Ramp(Form[tuple[float, ...]]):
         return tuple(shares)
 
     def text(self, value: tuple[float, ...]) -> str:
-        """The shares separated by commas, or ``none``."""
+        """Format the shares separated by commas, or ``none``."""
         return ",".join(map(plain, value)) or NOTHING
 
 

@@ -1,4 +1,4 @@
-"""What the figures of one breaker must hold together, wherever each of them was written."""
+"""Cross-field checks of one breaker's settings, independent of their sources."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from autoglm_throttle.settings.problem import Problem
 from autoglm_throttle.settings.quantity import plain
 
 OWN_ALONE: Final = frozenset({"criticality"})
-"""Keys about which nothing is said of all guards: that a guard leaves one out says something, too."""
+"""Keys that exist only for single guards: a guard that leaves one out is checked as well."""
 
 _RATES: Final = frozenset({Trip.FAILURE_RATE, Trip.SLOW_RATE})
 
 
 @dataclass(frozen=True)
 class Contradiction:
-    """Figures that cannot stand together."""
+    """Values that contradict each other."""
 
     needs: tuple[str, ...]
     broken: Callable[[Mapping[str, Any]], bool]
     told: Mapping[str, tuple[str, str]]
-    """Key -> message and hint for one who has written that key; the first that was written is told.
+    """Key -> message and hint if that key was written; the problem stands under the first written key.
 
-    ``{key}`` becomes the name and the value of another figure, ``{key.name}`` the name alone.
+    ``{key}`` becomes the name and the value of another key, ``{key.name}`` the name alone.
     """
 
 
@@ -118,13 +118,12 @@ CONTRADICTIONS: Final = (
 def contradictions(
     values: Mapping[str, Any], given: Collection[str], named: Callable[[str], str] = str
 ) -> list[Problem]:
-    """A problem for each contradiction, under the key that somebody has written.
+    """Find each contradiction, as a problem under a key that was written.
 
     Args:
-        values: figures by key; a contradiction is asked only if all that it needs are among them.
-        given: the keys that were written where the problem is to be told; of what was written
-            elsewhere it is told there.
-        named: from a key to how another figure is called there.
+        values: values by key; a check runs only if all keys that it needs are among them.
+        given: the keys that were written at this place; problems of other places are reported there.
+        name_of: maps another key to its name in messages.
     """
     problems = []
     for rule in CONTRADICTIONS:

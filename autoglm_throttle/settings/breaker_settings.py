@@ -1,4 +1,4 @@
-"""The figures of one guard that differ from those of all."""
+"""Breaker settings of one guard that differ from the defaults of all guards."""
 
 from __future__ import annotations
 
@@ -14,52 +14,51 @@ from autoglm_throttle.settings.form import Form, WithNone, read_all
 from autoglm_throttle.settings.problem import ConfigError
 
 BREAKER: Final = "breaker_"
-"""How the settings begin that say the same of all guards."""
+"""Prefix of the settings that hold the defaults of all guards."""
 
 OF_ALL: Final = frozenset({"breaker_shared"})
-"""What is said of all guards or none."""
+"""Settings that cannot differ between guards."""
 
 BREAKER_FORMS: Final[Mapping[str, Form[Any]]] = {
     name.removeprefix(BREAKER): WithNone(setting_of(name, info).form)
     for name, info in BreakerFields.model_fields.items()
     if name.startswith(BREAKER) and name not in OF_ALL
 }
-"""Key of a guard -> its form, which is that of the setting."""
+"""Key of a guard -> its field type, which is that of the setting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class BreakerSettings:
-    """What one guard goes by instead of ``BREAKER_*``; None leaves a figure to them.
+    """Settings of one guard instead of ``BREAKER_*``; None leaves a value to them.
 
-    The texts that the environment would have are read, too: after ``BreakerSettings(open_s="1m")`` the
-    figure is 60.0.
+    Texts are parsed as in the environment: after ``BreakerSettings(open_s="1m")`` the value is 60.0.
 
     Args:
-        failures: failures in a row that open it, 1..10000.
+        failures: consecutive failures that open it, 1..10000.
         open_s: seconds that it stays open, 0.001..86400.
-        open_max_s: longest such time, however often it was prolonged; at least ``open_s``.
-        backoff: factor by which the time grows with each trial that fails, 1..100.
-        half_open_max: trials under way at once, 1..10000.
-        success_threshold: trials that must succeed before it closes.
+        open_max_s: maximum of the open time, however often it was prolonged; at least ``open_s``.
+        backoff: factor by which the open time grows with each failed probe call, 1..100.
+        half_open_max: probe calls in flight at once, 1..10000.
+        success_threshold: probe calls that must succeed before it closes.
         timeout_s: time limit of a call inside the guard, for coroutines.
-        trial_lease_s: seconds after which a trial leaves its place; at least ``timeout_s``.
-        trip: the rules by which it opens.
-        failure_window_s: seconds within which failures in a row must lie.
-        window: calls that the shares are taken of, 1..100000.
-        window_s: the calls of so many seconds instead.
-        min_calls: calls below which no share is judged; with ``window`` at most that.
+        trial_lease_s: seconds after which a probe call releases its slot; at least ``timeout_s``.
+        trip: the conditions that open it.
+        failure_window_s: seconds within which consecutive failures must lie.
+        window: number of last calls over which rates are measured, 1..100000.
+        window_s: seconds over which rates are measured instead.
+        min_calls: calls below which no rate is evaluated; with ``window`` at most that.
         failure_rate: share of failures that opens it, above 0 up to 1.
         slow_rate: share of slow calls that opens it, above 0 up to 1.
-        slow_call_s: seconds after which a call that succeeds was slow.
-        slow_is: what a slow call is to the other rules.
+        slow_call_s: seconds after which a successful call was slow.
+        slow_is: how a slow call counts for the other conditions.
         ramp: rising shares between 0 and 1 in which it closes; empty: at once.
         ramp_step_s: seconds of each of these steps.
         first_item_s: seconds until the first item of a stream, after which it was slow.
         stream_idle_s: a longer gap between two items of a stream is a failure.
-        stream_settle: when the trial of a stream has succeeded.
-        max_in_flight: calls under way at once, 0..1000000; 0: any number.
-        on_429: what an answer 429 means.
-        mode: how it begins.
+        stream_settle: when the probe call of a stream has succeeded.
+        max_in_flight: calls in flight at once, 0..1000000; 0: any number.
+        on_429: effect of a response 429.
+        mode: initial mode.
 
     Raises:
         ConfigError: one problem for each argument that is not allowed, and for each two that
@@ -103,10 +102,11 @@ class BreakerSettings:
         if problems:
             raise ConfigError(problems)
         for key, value in values.items():
+            # The dataclass is frozen.
             object.__setattr__(self, key, value)
 
     def given(self) -> dict[str, Any]:
-        """The figures of the breaker that it says something about."""
+        """Return the breaker values that are set."""
         return {key: value for key in BREAKER_FORMS if (value := getattr(self, key)) is not None}
 
     def __repr__(self) -> str:

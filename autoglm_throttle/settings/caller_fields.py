@@ -1,4 +1,4 @@
-"""Settings of callers and of the answers they get: who they are, what they may say, what they are told."""
+"""Settings of callers and of responses: identity, priority, exempt paths, response headers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from autoglm_throttle.settings.store_fields import StoreFields
 
 
 class HeaderTrust(StrEnum):
-    """How far a client's priority header is believed."""
+    """How far a client's priority header is trusted."""
 
     LOWER = "lower"
     PROXY = "proxy"
@@ -31,7 +31,7 @@ class HeaderTrust(StrEnum):
 
 
 class HeaderStyle(StrEnum):
-    """Which rate limit headers answers carry."""
+    """Rate limit headers in responses."""
 
     AUTO = "auto"
     IETF = "ietf"
@@ -40,7 +40,7 @@ class HeaderStyle(StrEnum):
 
 
 class CallerFields(StoreFields):
-    """The declarations of this group."""
+    """Declarations of the settings of callers and responses."""
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(defer_build=True)
 

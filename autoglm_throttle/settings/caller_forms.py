@@ -1,4 +1,4 @@
-"""Forms of what is known about callers: headers, identities, proxies, paths, the secret."""
+"""Field types of callers: headers, identities, proxies, paths, the secret."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from autoglm_throttle.settings.user_limits import (
 )
 
 SECRET_BYTES = 16
-"""128 bits: as many as half the block of SHA-256 can be guessed against."""
+"""Minimum length of a secret: 128 bits, out of reach of guessing."""
 
 HEADER_CHARACTERS = 64
 PATH_CHARACTERS = 1000
@@ -26,17 +26,17 @@ PATH_CHARACTERS = 1000
 UNIX = "unix"
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-"""RFC 9110, 5.6.2: what a header name is made of."""
+"""RFC 9110, 5.6.2: the characters of a header name."""
 
 
 class HeaderName(Form[str]):
-    """The name of a request header, kept in lower case as ASGI has it."""
+    """The name of a request header, stored in lower case as in ASGI."""
 
     allowed = "a header name of letters, digits and -"
     example = "x-priority"
 
     def parse(self, raw: object) -> str:
-        """Read a token of RFC 9110 of at most 64 characters."""
+        """Parse a token of RFC 9110 of at most 64 characters."""
         name = raw.strip().lower() if isinstance(raw, str) else ""
         if not _TOKEN.fullmatch(name) or len(name) > HEADER_CHARACTERS:
             raise FormError
@@ -44,14 +44,14 @@ class HeaderName(Form[str]):
 
 
 class IdentityForm(Form[str]):
-    """What a caller is known by. Whether a callable exists is seen when it is imported, later."""
+    """The source of a caller's identity. A callable is resolved later, at its import."""
 
     allowed = "address, bearer, header:NAME or module:callable"
     example = "header:x-api-key"
     _header = HeaderName()
 
     def parse(self, raw: object) -> str:
-        """Read one of the four; ``header:`` wins over a module of that name."""
+        """Parse one of the four; ``header:`` wins over a module of that name."""
         text = raw.strip() if isinstance(raw, str) else ""
         head, colon, tail = text.partition(":")
         if not colon and text.lower() in {"address", "bearer"}:
@@ -64,13 +64,13 @@ class IdentityForm(Form[str]):
 
 
 class Proxy(Form[str]):
-    """One peer that may say who its client is."""
+    """One peer that is trusted to name its client."""
 
     allowed = f"addresses, networks such as 10.0.0.0/8, or the word {UNIX}"
     example = "10.0.0.0/8"
 
     def parse(self, raw: object) -> str:
-        """Read an address, a CIDR or ``unix``; an IPv4 address inside IPv6 becomes IPv4."""
+        """Parse an address, a CIDR or ``unix``; an IPv4 address inside IPv6 becomes IPv4."""
         text = raw.strip().lower() if isinstance(raw, str) else ""
         if text == UNIX:
             return text
@@ -92,7 +92,7 @@ class RequestPath(Form[str]):
     example = "/health"
 
     def parse(self, raw: object) -> str:
-        """Read a path without a wildcard."""
+        """Parse a path without a wildcard."""
         path = raw.strip() if isinstance(raw, str) else ""
         if "*" in path:
             raise FormError("no wildcard, because /health* would also free /healthcare; list each path")
@@ -111,7 +111,7 @@ class Secret(Form[SecretStr]):
     secret = True
 
     def parse(self, raw: object) -> SecretStr:
-        """Take a text that is long enough, with its blanks."""
+        """Accept a text that is long enough, with its blanks."""
         text = raw.get_secret_value() if isinstance(raw, SecretStr) else raw
         if not isinstance(text, str):
             raise FormError
@@ -124,18 +124,18 @@ class Secret(Form[SecretStr]):
         return SecretStr(text)
 
     def text(self, value: SecretStr) -> str:
-        """The secret itself: callers that show settings must ask ``secret`` first."""
+        """Return the secret itself: callers that show settings must check ``secret`` first."""
         return value.get_secret_value()
 
 
 class UserLimits(Form[tuple[UserLimit, ...]]):
-    """The limits of one user, or none of them."""
+    """The limits of one user; may be empty."""
 
     allowed = "one to four limits in the notation of the limits package, or off"
     example = EXAMPLE
 
     def parse(self, raw: object) -> tuple[UserLimit, ...]:
-        """Read the notation, ``off``, or limits made in code, whose names are set right."""
+        """Parse the notation, ``off``, or limits made in code, renamed to their standard names."""
         if isinstance(raw, str):
             return () if raw.strip().lower() == "off" else parse_user_limits(raw)
         if not isinstance(raw, (tuple, list)) or not all(isinstance(limit, UserLimit) for limit in raw):
@@ -144,7 +144,7 @@ class UserLimits(Form[tuple[UserLimit, ...]]):
         return check_user_limits(named) if named else ()
 
     def text(self, value: tuple[UserLimit, ...]) -> str:
-        """The notation, or ``off``."""
+        """Format the notation, or ``off``."""
         return user_limits_text(value) or "off"
 
 
@@ -157,6 +157,7 @@ def _address(text: str) -> str:
         address = ipaddress.ip_address(text)
     except ValueError:
         raise FormError("not an address") from None
+    # Dual-stack servers report IPv4 peers as ::ffff:a.b.c.d.
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return str(mapped or address)
 

@@ -1,4 +1,4 @@
-"""The TOML of ``CONFIG_FILE``: ``[[routes]]``, ``[plans.<name>]``, ``[guards.<name>]`` and settings."""
+"""Reads the TOML of ``CONFIG_FILE``: ``[[routes]]``, ``[plans.<name>]``, ``[guards.<name>]`` and settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from autoglm_throttle.settings.problem import spelled
 
 BYTES_AT_MOST = 1 << 20
-"""A policy of a thousand routes takes a tenth of it; a wrong path may be a log of gigabytes."""
+"""A policy of a thousand routes needs a tenth of it; a wrong path may be a log of gigabytes."""
 
 _PART = r"""(?:"(?:[^"\\]|\\.)*"|'[^']*'|[A-Za-z0-9_-]+)"""
 _PATH = rf"{_PART}(?:\s*\.\s*{_PART})*"
@@ -21,7 +21,7 @@ _KEY = re.compile(rf"({_PATH})\s*=")
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """A file that was read."""
+    """A parsed file with the lines of its keys."""
 
     path: Path
     values: dict[str, Any]
@@ -29,7 +29,7 @@ class ConfigFile:
     """Place, such as ``rate_high_rps``, ``routes[1]`` or ``plans.gold``, -> line, from 1."""
 
     def place(self, key: str) -> str:
-        """File, line and key, as far as the line is known: ``throttle.toml:12: routes[1].pattern``."""
+        """Format file, line (if it is known) and key: ``throttle.toml:12: routes[1].pattern``."""
         parents = [
             place for place in self.lines if key == place or key.startswith((f"{place}.", f"{place}["))
         ]
@@ -41,10 +41,11 @@ def read_config_file(path: Path) -> ConfigFile:
     """Read and parse the file.
 
     Raises:
-        ValueError: it cannot be read, is too long, or is not TOML; the text says which.
+        ValueError: the file cannot be read, is too long, or is not TOML; the text names the reason.
     """
     try:
         with path.open("rb") as file:
+            # One byte more than allowed shows that the file is too long, without reading all of it.
             data = file.read(BYTES_AT_MOST + 1)
     except OSError as error:
         raise ValueError(error.strerror or "cannot be read") from None
@@ -61,10 +62,11 @@ def read_config_file(path: Path) -> ConfigFile:
 
 
 def _lines(text: str) -> dict[str, int]:
-    """Where tables and keys begin. The parser does not tell; text inside a long string may mislead us."""
+    """Find the lines where tables and keys begin."""
     lines: dict[str, int] = {}
     counts: dict[str, int] = {}
     table = ""
+    # tomllib reports no lines; text inside a long string may be taken for a key.
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip()
         header = _HEADER.match(stripped)
@@ -82,7 +84,7 @@ def _lines(text: str) -> dict[str, int]:
 
 
 def _note(lines: dict[str, int], table: str, path: str, number: int) -> str:
-    """Note the line of each table on the way to a key, unless it began before; the place of the key."""
+    """Record the line of each table on the path to a key, unless it began before; return the key's place."""
     place = table
     for part in re.findall(_PART, path):
         place = f"{place}.{_spelled(part)}" if place else _spelled(part)
@@ -91,7 +93,7 @@ def _note(lines: dict[str, int], table: str, path: str, number: int) -> str:
 
 
 def _spelled(part: str) -> str:
-    """One part of a key as ``spelled`` writes it, however the file does."""
+    """Format one part of a key like ``quoted_key``, for any notation in the file."""
     if part.startswith("'"):
         return spelled(part[1:-1])
     if not part.startswith('"'):

@@ -1,4 +1,4 @@
-"""Settings of how much may come in: the policy, the rates, the gate and its line, the tier table."""
+"""Settings of admission: the policy, the rates, the concurrency limit and its queue, the tier table."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from autoglm_throttle.settings.form import Choice, Flag, Number, Whole
 _RATE = Number(0.001, 1_000_000, "requests/s")
 
 BUDGET = Number(0, 1, "share", above=True)
-"""A share of an objective: with none of it nothing could run, with more than all it would not be met."""
+"""A share of an objective: at 0 no request could run, above 1 the objective would not be met."""
 
 OBJECTIVE = Number(0.001, 86_400, "s")
-"""An objective for one answer."""
+"""An objective for one response."""
 
 
 class ControlFields(BaseSettings):
-    """The declarations of this group."""
+    """Declarations of the settings of policy, rates, concurrency limit and tier table."""
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(defer_build=True)
 

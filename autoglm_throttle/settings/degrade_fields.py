@@ -1,4 +1,4 @@
-"""Settings of degradation: from which load on a service answers with less, and how old that may be."""
+"""Settings of degradation: the load thresholds of fallbacks, and the maximum age of stale responses."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from autoglm_throttle.settings.field import CHOSEN, FOUNDING, setting
 from autoglm_throttle.settings.form import Number
 
 LOAD: Final = Number(0.01, 1, "share")
-"""A load, as the controller sees it: 1 is all that the service can do."""
+"""A load as seen by the controller: 1 is the full capacity of the service."""
 
 AGE: Final = Number(0.001, 31_536_000, "s")
-"""The age of an answer that was kept: up to a year, as caches have it."""
+"""The age of a cached response: up to a year, as in HTTP caches."""
 
 
 class DegradeFields(BreakerFields):
-    """The declarations of this group."""
+    """Declarations of the settings of degradation."""
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(defer_build=True)
 

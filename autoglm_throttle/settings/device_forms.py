@@ -1,4 +1,4 @@
-"""Forms of what is said about GPUs and files: source, devices, pressure, the tier table, a path."""
+"""Field types of GPUs and files: source, devices, pressure, the tier table, a path."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autoglm_throttle.settings.gpu_items import FORMS, normal_item, parse_items,
 from autoglm_throttle.settings.quantity import plain
 
 TIERS_AT_MOST = 20
-"""More rows than anybody can tell apart on a scale of 100."""
+"""Maximum of rows; more are not distinguishable on a scale of 100."""
 
 Tiers = tuple[tuple[float, float], ...]
 """Rows of (edge in percent, factor): above the edge, the rates are multiplied by the factor."""
@@ -21,13 +21,13 @@ _DEVICE = re.compile(r"\d{1,4}|GPU-[0-9A-Fa-f][0-9A-Fa-f-]*|MIG-[0-9A-Za-z][0-9A
 
 
 class GpuSources(Form[tuple[str, ...]]):
-    """Where telemetry comes from: one source or several."""
+    """The sources of telemetry: one or several."""
 
     allowed = f"a list, separated by commas, of {FORMS}"
     example = "auto,vllm:http://127.0.0.1:8000"
 
     def parse(self, raw: object) -> tuple[str, ...]:
-        """Read text, in which a comma ends an item where a known kind follows, or a sequence of items."""
+        """Parse text, in which a comma ends an item before a known kind, or a sequence of items."""
         items = self._items(raw)
         parse_items(items)
         return tuple(normal_item(item) for item in items)
@@ -40,19 +40,19 @@ class GpuSources(Form[tuple[str, ...]]):
         return [item if isinstance(item, str) else repr(item) for item in raw]
 
     def text(self, value: tuple[str, ...]) -> str:
-        """The items separated by commas."""
+        """Format the items separated by commas."""
         return ",".join(value)
 
     def public(self, value: tuple[str, ...]) -> str:
-        """The items without passwords."""
+        """Format the items without passwords."""
         return self.text(self.seen(value))
 
     def seen(self, value: tuple[str, ...]) -> tuple[str, ...]:
-        """The items without passwords."""
+        """Return the items without passwords."""
         return tuple(shown_item(item) for item in value)
 
     def complaint(self, raw: object, reason: ValueError) -> tuple[str, str]:
-        """The allowed forms and, by its item, every fault; without passwords."""
+        """Return the allowed items and, by item, every problem; without passwords."""
         try:
             raw = self.public(tuple(self._items(raw)))
         except FormError:
@@ -61,7 +61,7 @@ class GpuSources(Form[tuple[str, ...]]):
 
 
 class LabelMatchers(Form[str]):
-    """Which series a Prometheus server is asked for."""
+    """The series that a Prometheus server is queried for."""
 
     allowed = 'label matchers of PromQL such as cluster="a",Hostname=~"gpu-.*"'
     example = 'cluster="a"'
@@ -70,7 +70,7 @@ class LabelMatchers(Form[str]):
     )
 
     def parse(self, raw: object) -> str:
-        """Read matchers separated by commas, with or without braces around them."""
+        """Parse matchers separated by commas, with or without braces around them."""
         if not isinstance(raw, str) or not raw.isprintable():
             raise FormError
         text = raw.strip()
@@ -92,7 +92,7 @@ class Device(Form[str]):
     example = "0,1"
 
     def parse(self, raw: object) -> str:
-        """Read an entry as it would stand in CUDA_VISIBLE_DEVICES."""
+        """Parse an entry as in CUDA_VISIBLE_DEVICES."""
         text = str(raw).strip()
         if isinstance(raw, bool) or not isinstance(raw, (int, str)) or not _DEVICE.fullmatch(text):
             raise FormError("neither an index nor a UUID")
@@ -107,7 +107,7 @@ class PressureTerm(Form[str]):
     _KNOWN = ("queue", "kv", "memory", "latency", "compute")
 
     def parse(self, raw: object) -> str:
-        """Read one of the words."""
+        """Parse one of the words."""
         word = raw.strip().lower() if isinstance(raw, str) else ""
         if word not in self._KNOWN:
             raise FormError
@@ -115,7 +115,7 @@ class PressureTerm(Form[str]):
 
 
 class TierTable(Form[Tiers]):
-    """The table of a signal and what it leaves of the rates."""
+    """The table of a signal and the factor for the rates."""
 
     allowed = "percent:factor pairs, edges rising within 0..100, factors falling within 0..1"
     example = "85:0.7,90:0.4,95:0"
@@ -124,7 +124,7 @@ class TierTable(Form[Tiers]):
     _factor = Number(0, 1, "share")
 
     def parse(self, raw: object) -> Tiers:
-        """Read ``85:0.7,90:0.4``, where signs such as ``85%:70%`` are welcome, or a sequence of pairs."""
+        """Parse ``85:0.7,90:0.4``, with optional signs such as ``85%:70%``, or a sequence of pairs."""
         rows = tuple(self._row(pair) for pair in _pairs(raw))
         if not 1 <= len(rows) <= TIERS_AT_MOST:
             raise FormError(f"1 to {TIERS_AT_MOST} rows, for example {self.example}")
@@ -143,18 +143,18 @@ class TierTable(Form[Tiers]):
             raise FormError(str(error) or f"for example {self.example}") from None
 
     def text(self, value: Tiers) -> str:
-        """The rows as pairs."""
+        """Format the rows as pairs."""
         return ",".join(f"{plain(edge)}:{plain(factor)}" for edge, factor in value)
 
 
 class FilePath(Form[Path]):
-    """The path of a file. Whether it can be read is seen when it is read."""
+    """The path of a file. Whether it can be read shows when it is read."""
 
     allowed = "the path of a file"
     example = "throttle.toml"
 
     def parse(self, raw: object) -> Path:
-        """Take a path that can be printed."""
+        """Accept a path that can be printed."""
         if not isinstance(raw, (str, Path)) or not str(raw).strip() or not str(raw).isprintable():
             raise FormError
         return Path(raw)

@@ -1,4 +1,4 @@
-"""What is known about a setting beside its value, and where a value came from."""
+"""Defines a setting, its metadata, and the source of its value."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ FOUNDING = "founding figure"
 CHOSEN = "chosen in the design"
 SIMULATED = "simulated in the design"
 CONVENTION = "convention"
-"""Where a default may come from; where it can be said more closely, a sentence stands instead."""
+"""Possible origins of a default; a sentence may stand instead where it is more precise."""
 
 
 class Source(StrEnum):
-    """Where the value of a setting came from, the weakest first."""
+    """Source of a setting's value, the weakest first."""
 
     DEFAULT = "default"
     CONFIG_FILE = "config_file"
@@ -32,15 +32,15 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: everything the settings page says about it."""
+    """One setting with all its data for the settings page."""
 
     name: str
-    """As an attribute and as a key of ``CONFIG_FILE``."""
+    """Name as an attribute and as a key of ``CONFIG_FILE``."""
     form: Form[Any]
     default: Any
     about: str
     provenance: str
-    """Where the default comes from."""
+    """Origin of the default."""
     starred: bool
     """Whether a first user should know it."""
     tuning: bool
@@ -48,19 +48,19 @@ class Setting:
 
     @property
     def variable(self) -> str:
-        """How an operator names it: the variable, or for a tuning constant the key of ``CONFIG_FILE``."""
+        """Name for operators: the variable, or for a tuning constant the key of ``CONFIG_FILE``."""
         return self.name if self.tuning else PREFIX + self.name.upper()
 
     @property
     def default_text(self) -> str:
-        """The default as it would be written; empty for "not set"."""
+        """The default in the notation of the environment; empty for "not set"."""
         return "" if self.default is None else str(self.form.text(self.default))
 
 
 def setting(
     default: object, about: str, provenance: str, *, starred: bool = False, tuning: bool = False
 ) -> Any:  # noqa: ANN401 - as Field
-    """Declare a setting beside its type, ``Annotated`` with its form."""
+    """Declare a setting beside its type, ``Annotated`` with its field type."""
     return Field(
         default=default,
         description=about,
@@ -69,10 +69,10 @@ def setting(
 
 
 def setting_of(name: str, info: FieldInfo) -> Setting:
-    """Read the declaration back.
+    """Read the declaration of a setting.
 
     Raises:
-        TypeError: the field has no form.
+        TypeError: the field has no field type.
     """
     form = next((part for part in info.metadata if isinstance(part, Form)), None)
     extra = info.json_schema_extra

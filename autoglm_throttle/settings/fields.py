@@ -1,4 +1,4 @@
-"""Every setting there is: type, form, default, meaning, and where the default comes from.
+"""Every setting: type, field type, default, meaning, and origin of the default.
 
 This table is the source of the settings page, of ``autoglm-throttle show`` and of every message.
 """
@@ -20,14 +20,14 @@ from autoglm_throttle.settings.tuning_fields import TuningFields
 
 
 class UnknownNames(StrEnum):
-    """What a name with our prefix that nobody knows leads to."""
+    """Effect of an unknown name with our prefix."""
 
     ERROR = "error"
     WARN = "warn"
 
 
 class MetricsExport(StrEnum):
-    """Where the counts go."""
+    """Destination of the counters."""
 
     AUTO = "auto"
     PROMETHEUS = "prometheus"
@@ -35,7 +35,7 @@ class MetricsExport(StrEnum):
 
 
 class ServiceFields(RecordFields):
-    """The declarations of what remains: metrics, logs, and where settings come from."""
+    """Declarations of the other settings: metrics, logs, and loading of settings."""
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(defer_build=True)
 
@@ -59,7 +59,7 @@ class ServiceFields(RecordFields):
 
 
 class Fields(TuningFields, ServiceFields):
-    """Every declaration, in the order of the settings page; ``Settings`` adds how values come in."""
+    """Every declaration, in the order of the settings page; ``Settings`` adds the loading of values."""
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(defer_build=True)
 

@@ -1,7 +1,7 @@
-"""Forms of values: what a setting accepts as text or in code, and how it is written back.
+"""Field types: parse the values of settings from text or code, and format them.
 
-A form reads text (environment, files) as well as ready values (code, TOML), so that
-every way of giving a setting meets the same rules and the same words.
+A field type parses text (environment, files) as well as ready values (code, TOML), so that
+every source of a setting has the same rules and messages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NOTHING = "none"
 
 
 class FormError(ValueError):
-    """A value that its form does not allow; the text may say what to write instead."""
+    """A value that its field type does not allow; the text may name an allowed one."""
 
 
 class Form(ABC, Generic[T]):
@@ -33,33 +33,33 @@ class Form(ABC, Generic[T]):
     allowed: str
     """Completes "must be ...": the range or the choices."""
     example: str
-    """A value that is right."""
+    """An allowed value."""
     unit: str = ""
     secret: bool = False
     """Whether a value, or a part of it, must never be shown."""
 
     @abstractmethod
     def parse(self, raw: object) -> T:
-        """Read a value.
+        """Parse a value.
 
         Raises:
-            ValueError: it is not allowed; the text may say what to write instead. Usually a ``FormError``.
+            ValueError: it is not allowed; the text may name an allowed value. Usually a ``FieldTypeError``.
         """
 
     def text(self, value: T) -> str:
-        """The text that ``parse`` reads back as ``value``."""
+        """Format a value; ``parse`` reads the text back."""
         return str(value)
 
     def public(self, value: T) -> str:
-        """The text as it may be shown."""
+        """Format a value without its secrets."""
         return MASK if self.secret else self.text(value)
 
     def seen(self, value: T) -> object:
-        """The value as a ``repr`` may show it. That of a secret hides itself."""
+        """Return the value for a ``repr``. A secret masks itself."""
         return value
 
     def complaint(self, raw: object, reason: ValueError) -> tuple[str, str]:
-        """Message and hint about a value that ``parse`` refused for a reason."""
+        """Return message and hint for a value that ``parse`` rejected."""
         message = f"must be {self.allowed}"
         if not self.secret:
             message += f", not {shown(raw)}"
@@ -67,12 +67,12 @@ class Form(ABC, Generic[T]):
 
 
 class Number(Form[float]):
-    """A finite number within a range, with or without a spelling of its unit.
+    """A finite number within a range, with or without a unit.
 
     Args:
         low: smallest value allowed, or the bound itself if ``above``.
         high: largest value allowed.
-        unit: a unit of ``quantity``, or any other word for numbers without spellings.
+        unit: a unit of ``parse_quantity``, or any other word for numbers without units in their text.
         above: ``low`` itself is not allowed.
     """
 
@@ -87,7 +87,7 @@ class Number(Form[float]):
         self.example: str = "0.1 or 10%" if unit == "share" else plain(high if low <= 0 else max(low, 1.0))
 
     def parse(self, raw: object) -> float:
-        """Read a number; text may carry a unit."""
+        """Parse a number; text may carry a unit."""
         if isinstance(raw, str):
             value = quantity(raw, self.unit)
         elif isinstance(raw, (int, float)):
@@ -95,12 +95,13 @@ class Number(Form[float]):
         else:
             raise FormError
         if not self.low <= value <= self.high or (self.above and value == self.low):
+            # Above 1 without a sign, a percentage was probably intended.
             meant_percent = self.unit == "share" and 1 < value <= 100 and "%" not in str(raw)
             raise FormError(f"for {plain(value)} percent write {plain(value)}%" if meant_percent else "")
         return value
 
     def text(self, value: float) -> str:
-        """The plain number, in the unit of the setting."""
+        """Format the plain number, in the unit of the setting."""
         return plain(float(value))
 
 
@@ -115,12 +116,13 @@ class Whole(Form[int]):
         self.example: str = str(low)
 
     def parse(self, raw: object) -> int:
-        """Read a whole number; ``3.0`` is none."""
+        """Parse a whole number; ``3.0`` is not allowed."""
         if isinstance(raw, str):
             digits = raw.strip().removeprefix("+")
             if not (digits.isascii() and digits.replace("_", "").isdigit()) or len(digits) > 20:
                 raise FormError
             value = int(digits)
+        # bool is a subclass of int.
         elif isinstance(raw, int) and not isinstance(raw, bool):
             value = raw
         else:
@@ -131,13 +133,13 @@ class Whole(Form[int]):
 
 
 class Size(Whole):
-    """A number of bytes, with or without a spelling such as ``256KiB``."""
+    """A number of bytes, with or without a unit such as ``256KiB``."""
 
     def __init__(self, low: int, high: int) -> None:
         super().__init__(low, high, "bytes")
 
     def parse(self, raw: object) -> int:
-        """Read a whole number of bytes."""
+        """Parse a whole number of bytes."""
         if isinstance(raw, str):
             value = quantity(raw, self.unit)
             raw = int(value) if value.is_integer() else raw
@@ -145,7 +147,7 @@ class Size(Whole):
 
 
 class Flag(Form[bool]):
-    """Yes or no."""
+    """A boolean."""
 
     allowed = "true or false"
     example = "true"
@@ -154,19 +156,19 @@ class Flag(Form[bool]):
     )
 
     def parse(self, raw: object) -> bool:
-        """Read ``true false``, ``1 0``, ``yes no`` or ``on off`` in any case."""
+        """Parse ``true false``, ``1 0``, ``yes no`` or ``on off`` in any case."""
         word = str(raw).strip().lower()
         if not isinstance(raw, (bool, str)) or word not in self._WORDS:
             raise FormError
         return self._WORDS[word]
 
     def text(self, value: bool) -> str:
-        """``true`` or ``false``."""
+        """Format ``true`` or ``false``."""
         return "true" if value else "false"
 
 
 class Choice(Form[E]):
-    """One word of a closed set, without regard to case."""
+    """One word of a closed set, in any case."""
 
     def __init__(self, kind: type[E]) -> None:
         self._kind = kind
@@ -175,7 +177,7 @@ class Choice(Form[E]):
         self.example: str = next(iter(self._words))
 
     def parse(self, raw: object) -> E:
-        """Read a word or take a member."""
+        """Parse a word or accept a member."""
         if isinstance(raw, self._kind):
             return raw
         if not isinstance(raw, str) or raw.strip().lower() not in self._words:
@@ -183,20 +185,20 @@ class Choice(Form[E]):
         return self._words[raw.strip().lower()]
 
     def text(self, value: E) -> str:
-        """The word."""
+        """Format the word."""
         return str(value.value)
 
 
 class PriorityName(Form[Priority]):
-    """A priority by name. An unknown one is an error here: only a client's header may be wrong."""
+    """A priority by name. An unknown one is an error here, unlike in a client's header."""
 
     allowed = "one of high, mid, low"
     example = "mid"
 
     def parse(self, raw: object) -> Priority:
-        """Read a name or one of the texts ``1 2 3``.
+        """Parse a name or one of the texts ``1 2 3``.
 
-        A bare number is refused: as a text 1 is high, as a ``Priority`` it is mid.
+        A bare number is rejected: as a text 1 is high, as a ``Priority`` it is mid.
         """
         if isinstance(raw, Priority):
             return raw
@@ -205,15 +207,15 @@ class PriorityName(Form[Priority]):
         return Priority.parse(raw)
 
     def text(self, value: Priority) -> str:
-        """The name."""
+        """Format the name."""
         return value.label
 
 
 class Listed(Form[tuple[str, ...]]):
-    """A list of texts, each of one form; repeated ones count once.
+    """A list of texts of one field type; repeated ones count once.
 
     Args:
-        item: the form of one element; its ``allowed`` reads on after "a list of".
+        item: the field type of one element; its ``allowed`` completes "a list of".
     """
 
     def __init__(self, item: Form[str]) -> None:
@@ -222,7 +224,7 @@ class Listed(Form[tuple[str, ...]]):
         self.example: str = item.example
 
     def parse(self, raw: object) -> tuple[str, ...]:
-        """Read text separated by commas, or a sequence; the word ``none`` is the empty list."""
+        """Parse text separated by commas, or a sequence; the word ``none`` is the empty list."""
         if isinstance(raw, str):
             parts: list[object] = [part.strip() for part in raw.split(",")]
             if parts == [NOTHING]:
@@ -243,12 +245,12 @@ class Listed(Form[tuple[str, ...]]):
         return tuple(values)
 
     def text(self, value: tuple[str, ...]) -> str:
-        """The elements separated by commas, or ``none``."""
+        """Format the elements separated by commas, or ``none``."""
         return ",".join(value) or NOTHING
 
 
 class WithNone(Form[T | None]):
-    """Another form, or None in code for "not set"."""
+    """Another field type, or None in code for "not set"."""
 
     def __init__(self, form: Form[T]) -> None:
         self._form = form
@@ -258,29 +260,29 @@ class WithNone(Form[T | None]):
         self.secret: bool = form.secret
 
     def parse(self, raw: object) -> T | None:
-        """Read a value of the other form; None stays None."""
+        """Parse a value of the other field type; None stays None."""
         return None if raw is None else self._form.parse(raw)
 
     def text(self, value: T | None) -> str:
-        """Its text; empty for None, as an empty variable is."""
+        """Format its text; empty for None, like an empty variable."""
         return "" if value is None else self._form.text(value)
 
     def public(self, value: T | None) -> str:
-        """What may be shown of it; empty for None."""
+        """Format it without secrets; empty for None."""
         return "" if value is None else self._form.public(value)
 
 
 def read_all(
     forms: Mapping[str, Form[Any]], raws: Mapping[str, object]
 ) -> tuple[dict[str, Any], list[Problem]]:
-    """Read many values at once.
+    """Parse many values at once.
 
     Args:
-        forms: name -> form of every value there is.
-        raws: name -> value given; names that have no form are not read here.
+        field_types: name -> field type of every known value.
+        raw_values: name -> given value; names without a field type are ignored.
 
     Returns:
-        The values that are right, and a problem under its name for each that is not, ordered as ``forms``.
+        The valid values, and a problem under its name for each invalid one, ordered as ``field_types``.
     """
     values: dict[str, Any] = {}
     problems: list[Problem] = []

@@ -1,4 +1,4 @@
-"""Collecting raw values from code, environment, ``.env`` and ``CONFIG_FILE``, with where each came from."""
+"""Loads raw values from code, environment, ``.env`` and ``CONFIG_FILE``, with the source of each."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ if TYPE_CHECKING:
     from autoglm_throttle.settings.config_file import ConfigFile
 
 POLICY = "resource_policy"
-"""A table that gives several settings at once."""
+"""Name of a table that sets several settings at once."""
 
 TABLES = ("routes", "plans", "guards", POLICY)
-"""What stands in ``CONFIG_FILE`` or code only: it has a shape that no variable can hold."""
+"""Names for ``CONFIG_FILE`` or code only: a variable cannot hold their shape."""
 
 NAMES = (*SETTINGS, *TABLES)
 
 
 @dataclass
 class Gathered:
-    """Raw values, before anything is checked, and the faults met on the way to them."""
+    """Raw values before validation, and the problems found while loading them."""
 
     values: dict[str, object] = field(default_factory=dict)
     sources: dict[str, Source] = field(default_factory=dict)
     places: dict[str, Callable[[str], str]] = field(default_factory=dict)
-    """Name -> what turns the name, or a place inside its value, into where the user wrote it."""
+    """Name -> function that maps the name, or a place inside its value, to its place in the source."""
     problems: list[Problem] = field(default_factory=list)
     unknown: list[Problem] = field(default_factory=list)
-    """Names that nobody knows: faults, or with ``UNKNOWN_ENV=warn`` warnings."""
+    """Unknown names: errors, or with ``UNKNOWN_ENV=warn`` warnings."""
 
     def put(self, name: str, value: object, source: Source, place: Callable[[str], str]) -> None:
-        """Take a value in unless a stronger source has given one; sources come strongest first."""
+        """Store a value unless a stronger source has set it; sources come strongest first."""
         if name not in self.values:
             self.values[name] = value
             self.sources[name] = source
             self.places[name] = place
 
     def place(self, where: str) -> str:
-        """Where the user wrote what has a problem: ``where`` is a name, perhaps with a place inside."""
+        """Place of a problem in its source: ``where`` is a name, perhaps with a place inside."""
         name = where.partition(".")[0].partition("[")[0]
         return self.places[name](where) if name in self.places else _variable(where)
 
 
 def from_code(values: Mapping[str, object]) -> Gathered:
-    """Values given as arguments."""
+    """Load values given as arguments."""
     gathered = Gathered()
     for name, value in values.items():
         if name == POLICY:
@@ -67,7 +67,7 @@ def from_code(values: Mapping[str, object]) -> Gathered:
 def from_everywhere(
     overrides: Mapping[str, object], environ: Mapping[str, str], env_file: str | Path | None
 ) -> Gathered:
-    """Values from code, then the environment, then the ``.env`` file, then the configuration file."""
+    """Load values from code, the environment, the ``.env`` file and the configuration file, in this order."""
     gathered = from_code(overrides)
     _take_environment(gathered, environ.items(), Source.ENV, "")
     if env_file is not None:
@@ -100,6 +100,7 @@ def _take_environment(
             gathered.unknown.append(_unknown_variable(variable, name, where))
         elif SETTINGS[name].tuning:
             gathered.problems.append(_tuning_variable(variable, name, where))
+        # Names are matched without case, so two variables may name one setting.
         elif seen.setdefault(name, value or "") != value:
             gathered.problems.append(
                 Problem(_variable(name) + where, "is set twice, in different case, to different values")
@@ -143,7 +144,7 @@ def _take_file_values(gathered: Gathered, file: ConfigFile) -> None:
 
 
 def _take_policy(gathered: Gathered, table: object, source: Source, place: Callable[[str], str]) -> None:
-    """Take the settings that a table ``resource_policy`` gives; it turns ``QUOTAS`` on."""
+    """Load the settings of a table ``resource_policy``, which turns ``QUOTAS`` on."""
     if table is None:
         return
     from autoglm_throttle.settings.resource_policy import SETTINGS_OF, ResourcePolicy
@@ -168,9 +169,9 @@ def _take_policy(gathered: Gathered, table: object, source: Source, place: Calla
 
 
 def _own_name(variable: str) -> str | None:
-    """The name after our prefix, or that of the setting whose variable was missed by one slip.
+    """Name after our prefix, or the setting with a variable that differs by one typo.
 
-    A mistyped prefix would otherwise leave a limit silently unset.
+    A mistyped prefix would otherwise leave a limit unset without notice.
     """
     upper = variable.upper()
     if upper.startswith(PREFIX):

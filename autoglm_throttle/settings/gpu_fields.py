@@ -1,4 +1,4 @@
-"""Settings of GPU telemetry: where samples come from, how often, and what they are measured against."""
+"""Settings of GPU telemetry: sources, sampling intervals, and targets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GIE: Final = "the utilization detector of the Gateway API inference extension"
 
 
 class GpuFields(CallerFields):
-    """The declarations of this group."""
+    """Declarations of the settings of GPU telemetry."""
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(defer_build=True)
 

@@ -1,6 +1,6 @@
-"""What the setting ``GPU`` may name: the sources of telemetry, and the URLs of those that are scraped.
+"""Parses the value of ``GPU``: the telemetry sources, and the URLs of scraped ones.
 
-A password in a URL never shows in a text made here.
+No text made here contains the password of a URL.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ SCRAPED: Final = ("dcgm", "prometheus", "vllm", "sglang")
 """Kinds that are read over HTTP."""
 
 LOCAL: Final = ("auto", "nvml", "none")
-"""Kinds that are one word."""
+"""Kinds without a URL or file."""
 
 ENGINES: Final = frozenset({"vllm", "sglang"})
-"""Sources that tell the queue of an engine."""
+"""Sources that report the queue of an engine."""
 
 KINDS: Final = (*LOCAL, *SCRAPED, "fake")
 
 FORMS: Final = "auto, nvml, dcgm:URL, prometheus:URL, vllm:URL, sglang:URL, fake:FILE, or none alone"
-"""What may be written."""
+"""Allowed items."""
 
 _NEXT: Final = re.compile(rf",(?=\s*(?:{'|'.join(KINDS)})\s*(?:[:,]|\Z))", re.IGNORECASE)
-"""A comma before the next item; others belong to a URL or the name of a file."""
+"""A comma before the next item; other commas belong to a URL or the name of a file."""
 
 _AFTER: Final = {
     **dict.fromkeys(SCRAPED, "a URL, such as :http://127.0.0.1:8000"),
@@ -41,21 +41,21 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class ScrapeUrl:
-    """A URL taken apart."""
+    """The parts of a URL."""
 
     tls: bool
     host: str
     port: int
     path: str = ""
-    """As it is sent; empty or ``/`` where none was named."""
+    """Path as it is sent; empty or ``/`` if the URL has none."""
     query: str = ""
-    """As it is sent, without the question mark."""
+    """Query as it is sent, without the question mark."""
     username: str | None = None
     password: str | None = field(default=None, repr=False)
 
     @property
     def place(self) -> str:
-        """``host:port``: all of it that a name or a label may show."""
+        """``host:port``, the only part that a name or a label may show."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
@@ -65,27 +65,27 @@ class GpuItem:
 
     kind: str
     url: ScrapeUrl | None = None
-    """Of a kind in ``SCRAPED``."""
+    """URL of a kind in ``SCRAPED``."""
     file: str = ""
-    """Of ``fake``."""
+    """File of ``fake``."""
 
 
 def split_items(text: str) -> list[str]:
-    """Cut a list at the commas that stand before a known kind; blanks around the items are dropped."""
+    """Split a list at the commas before a known kind; blanks around the items are dropped."""
     return [part.strip() for part in _NEXT.split(text)]
 
 
 def parse_items(items: Sequence[str]) -> tuple[GpuItem, ...]:
-    """Read what a list names.
+    """Parse the items of a list.
 
     Args:
-        items: each one of ``FORMS``.
+        items: each one of ``ALLOWED_ITEMS``.
 
     Returns:
         At least one source.
 
     Raises:
-        ValueError: something in it is wrong; the text tells all faults, without passwords.
+        ValueError: an item is wrong; the text lists all problems, without passwords.
     """
     read: list[GpuItem] = []
     faults: list[str] = []
@@ -106,13 +106,13 @@ def parse_items(items: Sequence[str]) -> tuple[GpuItem, ...]:
 
 
 def normal_item(text: str) -> str:
-    """An item that is right, with its kind in lower case and without blanks around its parts."""
+    """Normalize a valid item: kind in lower case, no blanks around its parts."""
     kind, colon, rest = text.partition(":")
     return kind.strip().lower() + colon + rest.strip()
 
 
 def shown_item(text: str) -> str:
-    """An item as it may be shown."""
+    """Format an item without its password."""
     kind, colon, rest = text.strip().partition(":")
     return kind + colon + (rest if kind.strip().lower() == "fake" else masked_url(rest))
 
@@ -142,7 +142,7 @@ def _contradictions(items: Sequence[GpuItem]) -> Iterable[str]:
 
 
 def _same(item: GpuItem) -> tuple[object, ...]:
-    """What two items must not share: a login does not make another source."""
+    """Key that two items must not share: another login does not make another source."""
     url = item.url
     return (item.kind, item.file, url and (url.host, url.port, url.path.rstrip("/"), url.query))
 
@@ -155,7 +155,7 @@ def _url(text: str) -> ScrapeUrl:
         raise ValueError(
             "its host or port cannot be read; special characters in a password are written %2F"
         ) from None
-    # First of all: what follows may show a part of the URL, and this is what a password has become a part of.
+    # First, since the errors below may quote a part of the URL: an unencoded password ends up in these parts.
     if parts.fragment or "@" in parts.path + parts.query or not text.isprintable() or " " in text:
         raise ValueError("'/', '?', '#', '@' and blanks in a password or a path must be percent-encoded")
     if parts.scheme not in _PORTS:

@@ -1,4 +1,4 @@
-"""What the configuration says of one guard: a table ``[guards.<name>]``, or the same in code."""
+"""Configuration of one guard: a table ``[guards.<name>]``, or the same in code."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ NAME_CHARACTERS: Final = 200
 
 
 class GuardName(Form[str]):
-    """What a guard is called; an origin such as ``https://host:8443`` is a name, too."""
+    """The name of a guard; an origin such as ``https://host:8443`` is a name, too."""
 
     allowed: str = f"a name of 1 to {NAME_CHARACTERS} printable characters"
     example = "vector-db"
 
     def parse(self, raw: object) -> str:
-        """Take the name as it is: code asks for it letter by letter."""
+        """Accept the name unchanged: code refers to it letter by letter."""
         if not isinstance(raw, str) or not raw.isprintable() or not 1 <= len(raw) <= NAME_CHARACTERS:
             raise FormError
         return raw
@@ -42,14 +42,14 @@ GUARD_KEYS: Final = tuple(key for key in GUARD_FORMS if key != "name")
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class GuardPolicy(BreakerSettings):
-    """What one guard goes by instead of ``BREAKER_*`` and ``DEGRADE_*``; None leaves it to them.
+    """Settings of one guard instead of ``BREAKER_*`` and ``DEGRADE_*``; None leaves a value to them.
 
     Args:
-        name: as it stands in ``throttle.guard(name)``.
-        criticality: whether the feature behind it is core; None: as the code has registered it.
+        name: the name in ``throttle.guard(name)``.
+        criticality: whether its feature is core; None: as registered in code.
         shed_above: load above which the feature is shed, 0.01..1, instead of ``DEGRADE_SHED_AT``; it
             needs the criticality ``non_core``.
-        max_stale_s: age in seconds up to which an answer that was kept may stand in for a new one.
+        max_stale_s: age in seconds up to which a cached response may replace a new one.
 
     The others are those of ``BreakerSettings``.
 
@@ -102,7 +102,7 @@ class GuardPolicies(Mapping[str, GuardPolicy]):
 
 
 def guard_from_table(name: str, table: object) -> GuardPolicy:
-    """A policy from one ``[guards.<name>]`` table, or from the figures of a breaker made in code.
+    """Build a policy from one ``[guards.<name>]`` table, or from ``BreakerSettings`` made in code.
 
     Raises:
         ConfigError: problems under the names of the keys, each with a dot in front.
@@ -122,6 +122,6 @@ def guard_from_table(name: str, table: object) -> GuardPolicy:
 
 
 def _inside(problem: Problem) -> Problem:
-    """The problem below its table; one with the name is one of the table itself."""
+    """Move a problem below its table; one of the name becomes one of the table itself."""
     where = "" if problem.variable == "name" else f".{problem.variable}"
     return Problem(where, problem.message, problem.hint)

@@ -1,4 +1,4 @@
-"""What is allowed of a breaker and yet probably not meant."""
+"""Advice on breaker settings that are allowed but probably not intended."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ READ: Final[Mapping[str, tuple[Callable[[_Figures], bool], str]]] = {
         "{backoff} above 1",
     ),
 }
-"""Key -> whether anything reads it beside the other figures, and what it would need."""
+"""Key -> whether another value makes it effective, and the condition in words."""
 
 
 @dataclass(frozen=True)
 class Doubt:
-    """Figures that work, but hardly as they were meant."""
+    """Values that work, but probably not as intended."""
 
     blames: tuple[str, ...]
-    """The first of them that was written is told."""
+    """The advice stands under the first of these keys that was written."""
     holds: Callable[[_Figures], bool]
     message: str
     hint: str
@@ -99,7 +99,7 @@ DOUBTS: Final = (
 
 
 def guard_advice(settings: Settings) -> list[Problem]:
-    """What is said of breakers, of all or of one, and probably not meant."""
+    """Collect the advice on breaker settings, of all guards or of one."""
     of_all = {key: getattr(settings, BREAKER + key) for key in BREAKER_FORMS}
     written = {key for key in of_all if settings.source_of(BREAKER + key) is not Source.DEFAULT}
     of_each = {name: breaker_of(settings, name) for name in settings.guards}

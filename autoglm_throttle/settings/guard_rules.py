@@ -1,4 +1,4 @@
-"""What all that is said of one guard must hold together: of all guards, of it, and in code."""
+"""Cross-field checks of breaker settings: global defaults, ``[guards.<name>]``, and code."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ MARGIN: Final = "degrade_margin"
 
 
 def breaker_of(settings: Settings, name: str, own: BreakerSettings | None = None) -> dict[str, Any]:
-    """Every figure of one guard's breaker: its own, else that of ``[guards.<name>]``, else ``BREAKER_*``.
+    """Return every setting of one guard's breaker: from code, else ``[guards.<name>]``, else ``BREAKER_*``.
 
     Args:
-        settings: what is said of all guards, and of this one.
+        settings: the defaults of all guards, and the table of this one.
         name: the guard.
-        own: what its code says.
+        own: the settings made in code.
 
     Raises:
-        ConfigError: what the code says contradicts the others.
+        ConfigError: the settings made in code contradict the others.
     """
     policy = settings.guards.get(name)
     of_code = {} if own is None else own.given()
@@ -48,21 +48,21 @@ def breaker_of(settings: Settings, name: str, own: BreakerSettings | None = None
 
 
 def of_all_guards(values: Mapping[str, Any], given: Collection[str], wrong: Collection[str]) -> list[Problem]:
-    """A problem for each contradiction among ``BREAKER_*``; the arguments are those of ``broken_rules``."""
+    """Find contradictions among ``BREAKER_*``; the arguments are those of ``failed_checks``."""
     written = {key for key in BREAKER_FORMS if BREAKER + key in given}
     found = contradictions(_figures(values, wrong), written, _variable)
     return [Problem(BREAKER + p.variable, p.message, p.hint) for p in found]
 
 
 def of_each_guard(raw: object, values: Mapping[str, Any], wrong: Collection[str]) -> list[Problem]:
-    """A problem for each contradiction between what is said of a guard and what is said of all.
+    """Find contradictions between the table of a guard and the defaults of all guards.
 
-    A guard of which something is wrong by itself is asked about the rest.
+    Values that are invalid by themselves are left out of the checks.
 
     Args:
         raw: the guards as they were given.
         values: all settings.
-        wrong: names of settings that are faulty by themselves.
+        wrong: names of settings that are invalid by themselves.
     """
     try:
         pairs = named(raw, GuardPolicy)
@@ -87,7 +87,7 @@ def of_each_guard(raw: object, values: Mapping[str, Any], wrong: Collection[str]
 
 
 def _own(part: object) -> tuple[dict[str, Any], set[str]]:
-    """What is right of a guard's table, and the keys of which it is not."""
+    """Return the valid values of a guard's table, and the keys of the invalid ones."""
     if isinstance(part, BreakerSettings):
         part = {key: getattr(part, key) for key in part.forms}
     table = part if isinstance(part, Mapping) else {}

@@ -1,4 +1,4 @@
-"""How to install what an extra of this package brings."""
+"""Builds the command that installs the packages of an extra."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ DISTRIBUTION: Final = "autoglm-throttle"
 
 
 def how_to_install(extra: str) -> str:
-    """The command that installs the packages of an extra, such as ``pip install 'redis[hiredis]>=6.0'``.
+    """Return the command that installs an extra's packages, such as ``pip install 'redis[hiredis]>=6.0'``.
 
-    It names the packages themselves: that is right wherever this one came from, an index or a clone.
+    It names the packages themselves: that is right for an installation from an index or a clone.
 
     Args:
         extra: a key of ``[project.optional-dependencies]``.
 
     Returns:
-        The command; where this package is not installed itself, so that nothing tells what the extra
-        brings, a sentence.
+        The command; a sentence where this package is not installed itself, so that the packages of the
+        extra are unknown.
     """
-    from importlib import metadata  # it takes milliseconds, and hardly anybody comes here
+    from importlib import metadata  # takes milliseconds and is rarely needed
 
     try:
         requirements = metadata.requires(DISTRIBUTION) or []

@@ -1,4 +1,4 @@
-"""Secrets as they may be shown: never, except for what stands around the password of a URL."""
+"""Masks secrets for display."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _SECRET_OPTION = re.compile(r"([?&;][^=&;]*(?:pass|pwd|secret|token)[^=&;]*=)[^&
 
 
 def masked_url(text: str) -> str:
-    """A URL whose password and secret options are hidden; user name and host stay.
+    """Mask the password and the secret options of a URL; user name and host stay.
 
-    Meant for texts that may be no URL at all: everything up to the last ``@`` counts as the login, and a
-    login without a colon is hidden as a whole, because it may be a password in the wrong place.
+    Also accepts texts that may be no URL: everything up to the last ``@`` counts as the login.
     """
     scheme, separator, rest = text.partition("://") if "://" in text else ("", "", text)
     login, at, tail = rest.rpartition("@")
     if at and login:
         user, colon, password = login.partition(":")
+        # A login without a colon is masked as a whole: it may be a password in the wrong place.
         login = f"{user}:{MASK if password else ''}" if colon else MASK
     return scheme + separator + login + at + _SECRET_OPTION.sub(rf"\g<1>{MASK}", tail)

@@ -1,4 +1,4 @@
-"""The settings page of the documentation, made from the table of settings."""
+"""Generates the settings page of the documentation from the table of settings."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ slow_call_s = 5
 criticality = "non_core"
 shed_above = "85%"
 """
-"""A configuration file that is right; the tests read it."""
+"""A valid configuration file; the tests read it."""
 
 _HEAD: Final = f"""\
 # Settings
@@ -147,7 +147,7 @@ A name that has other characters than letters, digits, dashes and underscores st
 
 
 def settings_page() -> str:
-    """The whole page as Markdown."""
+    """Build the whole page as Markdown."""
     parts = [_HEAD]
     for name, known in SETTINGS.items():
         if name in HEADINGS:

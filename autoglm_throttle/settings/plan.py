@@ -1,4 +1,4 @@
-"""Plans: what a caller's contract gives, by name, and who is in which plan."""
+"""Plans: limits and priority of groups of callers, by name, with their members."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _IDENTITY = re.compile(r"[0-9a-f]{16}")
 
 
 class Member(Form[str]):
-    """The identity text that stands for a caller, never the key or address itself."""
+    """The identity text of a caller, never the key or address itself."""
 
     allowed = "identity texts of 16 hex digits, as printed by autoglm-throttle identity"
     example = "07f3a9c2d4e5b617"
     secret = True
-    """Somebody who puts an API key here must not read it back in a log."""
+    """An API key that was put here by mistake must not appear in a log."""
 
     def parse(self, raw: object) -> str:
-        """Take 16 hex digits."""
+        """Accept 16 hex digits."""
         text = raw.strip().lower() if isinstance(raw, str) else ""
         if not _IDENTITY.fullmatch(text):
             raise FormError
@@ -33,7 +33,7 @@ class Member(Form[str]):
 
 
 class Members(Listed):
-    """A list of identity texts whose faults are counted, not quoted."""
+    """A list of identity texts; its problems are counted, not quoted."""
 
     secret = True
 
@@ -41,7 +41,7 @@ class Members(Listed):
         super().__init__(Member())
 
     def parse(self, raw: object) -> tuple[str, ...]:
-        """Read the list without ever repeating what stands in it."""
+        """Parse the list without ever repeating its content."""
         try:
             return super().parse(raw)
         except ValueError:
@@ -58,10 +58,10 @@ PLAN_FORMS: Final[Mapping[str, Form[Any]]] = {
 
 @dataclass(frozen=True, slots=True, init=False)
 class Plan:
-    """What one group of callers gets.
+    """Limits and priority of one group of callers.
 
     Args:
-        name: as it stands in ``Demand.plan``.
+        name: the name in ``Demand.plan``.
         user_limit: replaces ``USER_LIMIT`` for each member; ``off`` lifts it, None leaves it.
         priority: the class of its requests; None leaves it to routes and settings.
         members: identity texts of the callers (16 hex digits); they mean the same caller everywhere
@@ -122,12 +122,12 @@ class Plans(Mapping[str, Plan]):
             raise ConfigError(problems)
 
     def of(self, member: str) -> Plan | None:
-        """The plan of a caller, by identity text; None if there is none."""
+        """Return the plan of a caller, by identity text; None if there is none."""
         return self._by_member.get(member)
 
     @property
     def has_members(self) -> bool:
-        """Whether any caller is named."""
+        """Whether any plan has members."""
         return bool(self._by_member)
 
     def __getitem__(self, name: str) -> Plan:
@@ -144,7 +144,7 @@ class Plans(Mapping[str, Plan]):
 
 
 def plan_from_table(name: str, table: object) -> Plan:
-    """A plan from one ``[plans.<name>]`` table.
+    """Build a plan from one ``[plans.<name>]`` table.
 
     Raises:
         ConfigError: problems under the names of the keys, each with a dot in front.

@@ -1,4 +1,4 @@
-"""What is wrong with a setting, said once and together with everything else that is wrong."""
+"""Problems of the settings, all reported together in one exception."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from autoglm_throttle.model import ThrottleError
 
 SHOWN_CHARACTERS = 60
-"""Longer values are cut: enough to recognise what was typed, short enough for one line of a log."""
+"""Longer values are truncated: enough to recognise the input, short enough for one line of a log."""
 
 NEAR_ENOUGH = 0.6
-"""Similarity (difflib) from which a name is proposed; below it a guess misleads more than it helps."""
+"""Similarity (difflib) from which a name is proposed; below it a proposal misleads more than it helps."""
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -21,14 +21,14 @@ _URL_LOGIN = re.compile(r"://.*@", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One fault of the settings."""
+    """One problem of the settings."""
 
     variable: str
-    """Where it is: a variable, an argument, or file, line and key."""
+    """Place of the problem: a variable, an argument, or file, line and key."""
     message: str
-    """What is allowed and, unless it is secret, what was given."""
+    """The allowed values and, unless it is secret, the given value."""
     hint: str = ""
-    """What to write instead; may be empty."""
+    """Proposed correction; may be empty."""
 
     def __post_init__(self) -> None:
         for name in ("variable", "message", "hint"):
@@ -40,7 +40,7 @@ class Problem:
 
 
 class ConfigError(ThrottleError, ValueError):
-    """Settings that cannot be used; it carries every fault found, not just the first.
+    """Raised for settings that cannot be used; carries every problem found, not just the first.
 
     Args:
         problems: at least one, in the order of the settings page.
@@ -58,7 +58,7 @@ class ConfigError(ThrottleError, ValueError):
 
 
 def shown(value: object) -> str:
-    """A value as it may stand in a message: in quotes, one line, 60 characters, no password of a URL."""
+    """Format a value for a message: in quotes, one line, 60 characters, no password of a URL."""
     text = value if isinstance(value, str) else repr(value)
     text = _URL_LOGIN.sub("://***@", text)
     if len(text) > SHOWN_CHARACTERS:
@@ -67,14 +67,14 @@ def shown(value: object) -> str:
 
 
 def spelled(name: str) -> str:
-    """A name as a key of TOML: in quotes unless it is of letters, digits, dashes and underscores."""
+    """Format a name as a key of TOML: in quotes unless it is of letters, digits, dashes and underscores."""
     if _BARE.fullmatch(name):
         return name
     return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def nearest(name: str, known: Sequence[str]) -> str | None:
-    """The known name most like ``name``, or None if none is near."""
+    """Return the known name most like ``name``, or None if none is near."""
     from difflib import get_close_matches
 
     matches = get_close_matches(name, known, n=1, cutoff=NEAR_ENOUGH)
@@ -82,7 +82,7 @@ def nearest(name: str, known: Sequence[str]) -> str | None:
 
 
 def unknown_keys(table: Mapping[str, object], known: Sequence[str]) -> list[Problem]:
-    """A problem for each key that is not known, with the nearest one that is."""
+    """Return a problem for each unknown key, with the nearest known one."""
     problems = []
     for key in table:
         if key not in known:
@@ -98,5 +98,5 @@ def unknown_keys(table: Mapping[str, object], known: Sequence[str]) -> list[Prob
 
 
 def _escaped(text: str) -> str:
-    """The text without control characters: what users wrote must not steer the terminal that shows it."""
+    """Escape control characters: user input must not control the terminal that shows it."""
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

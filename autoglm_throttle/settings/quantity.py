@@ -1,4 +1,4 @@
-"""Numbers with a unit: ``250ms``, ``3m``, ``256MiB``, ``85%``, ``6000/m``."""
+"""Parses numbers with a unit: ``250ms``, ``3m``, ``256MiB``, ``85%``, ``6000/m``."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ UNITS: dict[str, dict[str, tuple[int, int]]] = {
     "%": {"%": (1, 1)},
     "share": {"%": (1, 100)},
 }
-"""Unit of a setting -> spelling -> (times, over). Fractions, because 57 * 0.01 is not 0.57."""
+"""Unit of a setting -> unit in the text -> (times, over). Fractions, because 57 * 0.01 is not 0.57."""
 
 
 def quantity(text: str, unit: str = "") -> float:
-    """Read a number that may carry a spelling of its unit.
+    """Parse a number with an optional unit.
 
     Args:
-        text: ``0.25``, ``250ms``, ``3 m``; without a spelling the number is in ``unit``.
+        text: ``0.25``, ``250ms``, ``3 m``; without a unit the number is in ``unit``.
         unit: a key of ``UNITS``; any other takes plain numbers only.
 
     Raises:
-        ValueError: not a finite number, or a spelling that the unit does not have.
+        ValueError: not a finite number, or a unit that ``unit`` does not have.
     """
     match = _NUMBER.fullmatch(text.strip())
     if match is None:
@@ -53,6 +53,7 @@ def quantity(text: str, unit: str = "") -> float:
         raise ValueError(
             f"unit {match[2]} is not known, only {known}" if known else "a plain number, no unit"
         )
+    # Multiply before dividing: 57 * 0.01 is not 0.57.
     times, over = spellings.get(spelling, (1, 1))
     value = float(match[1]) * times / over
     if not math.isfinite(value):
@@ -61,5 +62,5 @@ def quantity(text: str, unit: str = "") -> float:
 
 
 def plain(value: float) -> str:
-    """The shortest text that reads back as the same number: ``100``, ``0.1``."""
+    """Format a number as the shortest text that reads back as the same number: ``100``, ``0.1``."""
     return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))

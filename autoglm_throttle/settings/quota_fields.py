@@ -1,4 +1,4 @@
-"""Settings of resource quotas: how much memory each class may fill, and what the app is told."""
+"""Settings of resource quotas: the memory share of each class, and the advice to the app."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autoglm_throttle.settings.resource_policy import RATIO, Precision
 
 
 class QuotaFields(GpuFields):
-    """The declarations of this group."""
+    """Declarations of the settings of resource quotas."""
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(defer_build=True)
 

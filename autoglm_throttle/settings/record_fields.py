@@ -1,4 +1,4 @@
-"""Settings of the recorder: where traffic is recorded to, how much of it, and what may stand in it."""
+"""Settings of the recorder: the file, its limits, and the content of a recording."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ NEVER_RECORDED: Final = frozenset(
         "x-real-ip",
     }
 )
-"""Header fields that say who asks, or prove it. The header that ``IDENTITY`` names is another."""
+"""Header fields that identify or authenticate the caller. The header that ``IDENTITY`` names is another."""
 
 _WHO = re.compile(
     r"api[-_.]?key|token|secret|passw|cookie|auth[nz]?(?:[-_.]|$)|authori[sz]|authentic|session|credential"
     r"|signature|jwt|client[-_.]?cert|forwarded|(?:^|[-_.])ip$",
     re.IGNORECASE,
 )
-"""What the names of others have in common: ``x-goog-api-key``, ``x-auth-token``, ``cf-connecting-ip``."""
+"""Common parts of other such names: ``x-goog-api-key``, ``x-auth-token``, ``cf-connecting-ip``."""
 
 SMALLEST_BYTES: Final = 4096
-"""A smaller file has no room for its first and last lines."""
+"""A smaller file cannot hold its first and last lines."""
 
 
 class RecordBody(StrEnum):
-    """What is kept of the bodies of requests."""
+    """Recorded data of request bodies."""
 
     HASH = "hash"
     NONE = "none"
@@ -55,7 +55,7 @@ class RecordedHeader(HeaderName):
     example = "x-model"
 
     def parse(self, raw: object) -> str:
-        """Read a name that `says_who` lets pass."""
+        """Parse a name that `identifies_caller` permits."""
         name = super().parse(raw)
         if says_who(name):
             raise FormError("it says who asks, and can never be recorded")
@@ -69,7 +69,7 @@ class RecordingPath(FilePath):
     example = "traffic.jsonl.gz"
 
     def parse(self, raw: object) -> Path:
-        """Read a path whose name says what the file is: a folder given by mistake is seen at once."""
+        """Parse a path with the ending of a recording: a folder given by mistake is detected at once."""
         path = super().parse(raw)
         if not path.name.removesuffix(".gz").endswith(".jsonl"):
             raise FormError
@@ -84,7 +84,7 @@ class QueryName(Form[str]):
     _one = re.compile(r"[\x21-\x7e]{1,100}")
 
     def parse(self, raw: object) -> str:
-        """Read a name as it stands in a URL once that is decoded."""
+        """Parse a name as in a decoded URL."""
         name = raw.strip() if isinstance(raw, str) else ""
         if not self._one.fullmatch(name) or set(name) & set("&;=,?#"):
             raise FormError
@@ -92,13 +92,13 @@ class QueryName(Form[str]):
 
 
 class MaskedPath(Form[str]):
-    """A pattern of paths that hold something secret."""
+    """A pattern of paths with secret parts."""
 
     allowed = "patterns with {name} or a last * for what is masked"
     example = "/users/{id}"
 
     def parse(self, raw: object) -> str:
-        """Read a pattern that masks at least one segment."""
+        """Parse a pattern that masks at least one segment."""
         pattern = raw.strip() if isinstance(raw, str) else ""
         if len(pattern) > 1000 or not pattern.isascii() or not masks(pattern):
             raise FormError
@@ -106,15 +106,15 @@ class MaskedPath(Form[str]):
 
 
 def says_who(name: str) -> bool:
-    """Whether a header field, by its name, says who asks or proves it, and so can never be recorded.
+    """Whether a header field, by its name, identifies or authenticates the caller; it can never be recorded.
 
-    A name that only looks so is refused, too: what is not recorded costs less than what should not be.
+    Names that only look alike are rejected, too: a missing field costs less than a recorded secret.
     """
     return name.lower() in NEVER_RECORDED or _WHO.search(name) is not None
 
 
 def masks(pattern: str) -> bool:
-    """Whether a pattern of paths is one that masks something."""
+    """Whether a pattern of paths masks a segment."""
     segments = pattern.strip("/").split("/")
     named = [part.startswith("{") and part.endswith("}") for part in segments]
     plain = [part for part, one in zip(segments, named, strict=True) if not one]
@@ -126,7 +126,7 @@ def masks(pattern: str) -> bool:
 
 
 class RecordFields(DegradeFields):
-    """The declarations of this group."""
+    """Declarations of the settings of the recorder."""
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(defer_build=True)
 

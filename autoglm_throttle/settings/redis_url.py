@@ -1,6 +1,6 @@
-"""Where the shared store is, read from one URL; pure, so that the settings may check it.
+"""Parses the address of the shared store from one URL; pure, so that the settings may check it.
 
-One form for each topology. A ``password`` never shows in a text made here.
+One URL scheme for each topology. No text made here contains a ``password``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Topology(StrEnum):
-    """How many servers stand behind the URL, and who says which of them to ask."""
+    """Arrangement of the servers: one, a primary found through sentinels, or a cluster."""
 
     SINGLE = "single"
     SENTINEL = "sentinel"
@@ -32,7 +32,7 @@ FORMS: Final = (
     "redis+cluster://[user:password@]host1[:6379][,host2:6379]",
     "rediss+cluster://...",
 )
-"""What may be written; ``rediss`` is TLS."""
+"""Allowed URLs; ``rediss`` is TLS."""
 
 _SCHEMES: Final[Mapping[str, tuple[Topology, bool]]] = {
     "redis": (Topology.SINGLE, False),
@@ -51,38 +51,38 @@ TLS_OPTIONS: Final = (
     "ssl_cert_reqs",
     "ssl_check_hostname",
 )
-"""What may stand after ``?`` of a TLS URL, with the names that redis-py gives them."""
+"""Options allowed after ``?`` of a TLS URL, with the names of redis-py."""
 
 SENTINEL_OPTIONS: Final = ("sentinel_username", "sentinel_password")
-"""Sentinels keep users of their own: without these they are asked without a password."""
+"""Sentinels have users of their own: without these options no password is sent to them."""
 
 CERT_REQS: Final = ("required", "optional", "none")
 
 PORT: Final = 6379
 SENTINEL_PORT: Final = 26379
-"""The ports that servers and sentinels listen on unless told."""
+"""Default ports of servers and sentinels."""
 
 DATABASES: Final = 2**31
-"""A database is a number below this; how many there are only the server knows (16 unless told)."""
+"""A database is a number below this; only the server knows its own maximum (16 by default)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RedisUrl:
-    """A URL taken apart."""
+    """The parts of a URL."""
 
     topology: Topology
     tls: bool
     hosts: tuple[tuple[str, int], ...]
-    """Host and port of each; of the sentinels under SENTINEL; none for a unix socket."""
+    """Host and port of each server; of the sentinels under SENTINEL; none for a unix socket."""
     path: str = ""
-    """The unix socket."""
+    """Path of the unix socket."""
     service: str = ""
-    """What the sentinels call the primary."""
+    """Name of the primary at the sentinels."""
     db: int = 0
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     options: tuple[tuple[str, str | bool], ...] = ()
-    """Of `TLS_OPTIONS`, in the order written."""
+    """Options of `TLS_OPTIONS`, in the order written."""
     sentinel_username: str | None = None
     sentinel_password: str | None = field(default=None, repr=False)
 
@@ -92,7 +92,7 @@ class RedisUrl:
         return self.topology is Topology.CLUSTER
 
     def __str__(self) -> str:
-        """The URL as it may be logged: without passwords and options."""
+        """Format the URL for logs: without passwords and options."""
         scheme = "unix" if self.path else ("rediss" if self.tls else "redis")
         if self.topology is not Topology.SINGLE:
             scheme = f"{scheme}+{self.topology.value}"
@@ -105,22 +105,22 @@ class RedisUrl:
 
 
 def parse_redis_url(text: str) -> RedisUrl:
-    """Take a URL apart.
+    """Parse a URL.
 
     Args:
-        text: one of `FORMS`; what is not a plain character of a URL stands percent-encoded.
+        text: one of `ALLOWED_URLS`; special characters are percent-encoded.
 
     Returns:
         Its parts.
 
     Raises:
-        ValueError: it is none of the forms; the text says what is wrong, without passwords.
+        ValueError: the URL is not allowed; the text names the reason, without passwords.
     """
     try:
         parts = urlsplit(text.strip())
     except ValueError:
         raise _wrong("its brackets do not fit") from None
-    # First of all: what follows may show a part of the URL, and this is what a password has become a part of.
+    # First, since the errors below may quote a part of the URL: an unencoded password ends up in these parts.
     if parts.fragment or "@" in parts.path + parts.query:
         raise _wrong("'/', '?', '#' and '@' in a password or a path must be written %2F, %3F, %23 and %40")
     if parts.scheme not in _SCHEMES:
@@ -150,7 +150,7 @@ def _wrong(what: str) -> ValueError:
 
 
 def _allowed(scheme: str, topology: Topology, tls: bool) -> tuple[str, ...]:
-    """Names that may stand after ``?``."""
+    """Option names allowed after ``?``."""
     return (
         ("db",) * (scheme == "unix") + TLS_OPTIONS * tls + SENTINEL_OPTIONS * (topology is Topology.SENTINEL)
     )

@@ -1,4 +1,4 @@
-"""What is allowed and yet probably not meant."""
+"""Advice on settings that are allowed but probably not intended."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ READERS: Final = {
     "degrade_samples": _KNOWN,
     "degrade_load_stale_s": _KNOWN,
 }
-"""Setting -> policies that read it; the settings that are not named are read under each."""
+"""Setting -> policies that read it; other settings are read under each policy."""
 
 OF_PRESSURE: Final = {
     "gpu_queue_target": _BY_TABLE,
@@ -67,7 +67,7 @@ OF_PRESSURE: Final = {
     "slo_s": _TIERS,
     "gpu_memory_target": _TIERS,
 }
-"""Setting -> policies that read it for the signal ``pressure`` and nothing else."""
+"""Setting -> policies that read it only for the signal ``pressure``."""
 
 
 _SHARED: Final = "REDIS_URL or USER_STORAGE"
@@ -96,11 +96,11 @@ OF_STORE: Final = {
     "gpu_memory_ratio": "QUOTAS",
     "gpu_memory_ratio_low": "QUOTAS",
 }
-"""Setting -> what must be set for anything to read it."""
+"""Setting -> setting without which it has no effect."""
 
 
 def advice(settings: Settings) -> list[Problem]:
-    """What is allowed and yet probably not meant, as ``autoglm-throttle check`` prints it."""
+    """Collect all advice, as ``autoglm-throttle check`` prints it."""
     found = [*_told(_remarks(settings)), *at_start(settings)]
     return [
         *found,
@@ -113,7 +113,7 @@ def advice(settings: Settings) -> list[Problem]:
 
 
 def at_start(settings: Settings) -> list[Problem]:
-    """Advice that a throttle logs when it starts: what no one who meant it would have set."""
+    """Collect the advice that a throttle logs when it starts: settings that are hardly ever intended."""
     store = _store(settings)
     limits = [*settings.user_limits]
     limits += [plan.user_limit or () for plan in settings.plans.values()]
@@ -140,7 +140,7 @@ def at_start(settings: Settings) -> list[Problem]:
 
 
 _Remark = tuple[str, bool, str, str]
-"""Setting, whether it is to be said, message, hint."""
+"""Setting, whether the advice applies, message, hint."""
 
 _DRAW_ONE: Final = "set one, for example the output of: openssl rand -hex 32"
 
@@ -150,14 +150,14 @@ def _told(remarks: Iterable[_Remark]) -> list[Problem]:
 
 
 def _store(settings: Settings) -> str:
-    """The setting that names the store; empty if there is none."""
+    """Name of the setting that names the store; empty if there is none."""
     if settings.redis_url is not None:
         return "redis_url"
     return "user_storage" if settings.user_storage is not None else ""
 
 
 def _without_workers(settings: Settings) -> str:
-    """What several processes would do that each take themselves for the only one."""
+    """Effect of several processes that each assume to be the only one."""
     text = "with n workers each would give the whole rates"
     if not settings.shared:
         return f"{text}; user limits in memory count per process"
@@ -264,7 +264,7 @@ def _remarks(settings: Settings) -> list[_Remark]:
 
 
 def _unread(settings: Settings) -> list[Problem]:
-    """Settings that somebody has given, and that nothing reads."""
+    """Find settings that were set but are never read."""
     policy, signal = settings.policy, settings.signal
     engines = any(item.partition(":")[0] in ENGINES for item in settings.gpu)
     pressed = signal is Signal.PRESSURE or (signal is Signal.AUTO and engines)
@@ -286,7 +286,7 @@ def _unread(settings: Settings) -> list[Problem]:
 
 
 def _unshared(settings: Settings) -> list[Problem]:
-    """Settings of a store, a fleet or quotas that somebody has given where there is none."""
+    """Find settings of a store, a fleet or quotas that were set without it."""
     there = {
         _SHARED: settings.shared,
         "REDIS_URL": settings.redis_url is not None,
@@ -331,14 +331,14 @@ def _dead_routes(settings: Settings) -> list[Problem]:
 
 
 def _never_waits(settings: Settings, route: RoutePolicy) -> str:
-    """Why no request of the route ever stands in line; empty if one may."""
+    """Reason why no request of the route is ever queued; empty if one may be."""
     if route.exempt:
         return "it is exempt"
     return "" if settings.policy in _GATED else f"nothing waits with POLICY={settings.policy}"
 
 
 def _too_dear(settings: Settings, route: RoutePolicy) -> str:
-    """Why no request of the route can ever be admitted; empty if some can."""
+    """Reason why no request of the route can ever be admitted; empty if some can."""
     priority = settings.priority_default if route.priority is None else route.priority
     burst = max(1.0, settings.rates_rps[priority] / settings.workers * settings.burst_s)
     if route.cost > burst:

@@ -23,7 +23,7 @@ class Precision(Form[str]):
     example = "fp16,int8"
 
     def parse(self, raw: object) -> str:
-        """Read a label in lower case."""
+        """Parse a label in lower case."""
         label = raw.strip().lower() if isinstance(raw, str) else ""
         if not _LABEL.fullmatch(label):
             raise FormError
@@ -41,18 +41,18 @@ SETTINGS_OF: Final = {
     "gpu_memory_ratio": "gpu_memory_ratio",
     "compute_priority": "compute_priority",
 }
-"""Key of the table of the whole service -> the setting that it gives."""
+"""Key of the service's table -> the setting that it sets."""
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class ResourcePolicy:
-    """What one route may fill of the memory, and how its requests should be served; None leaves a column.
+    """Memory share and serving advice of one route; None leaves a value unchanged.
 
     Args:
         precision_hint: labels of the variants, the best first; replaces ``PRECISIONS``.
-        gpu_memory_ratio: share of the memory that requests can fill, 0.01..1, above which the route's are
-            refused, whatever their class; ``GPU_MEMORY_TARGET`` stays above it.
-        compute_priority: the class told to the engine.
+        gpu_memory_ratio: share of the memory that requests can fill, 0.01..1, above which the route's
+            requests are rejected, in every class; ``GPU_MEMORY_TARGET`` stays above it.
+        compute_priority: the class passed to the engine.
 
     Raises:
         ConfigError: one problem for each argument that is not allowed.
@@ -76,18 +76,18 @@ class ResourcePolicy:
             object.__setattr__(self, column, value)
 
     def given(self) -> dict[str, object]:
-        """The columns that say something."""
+        """Return the values that are set."""
         return {key: value for key in POLICY_FORMS if (value := getattr(self, key)) is not None}
 
 
 class ResourcePolicyForm(Form[ResourcePolicy]):
-    """A policy made in code, or a table as TOML has it."""
+    """A policy made in code, or a TOML table."""
 
     allowed = "a table with precision_hint, gpu_memory_ratio or compute_priority"
     example = "{ gpu_memory_ratio = 0.5 }"
 
     def parse(self, raw: object) -> ResourcePolicy:
-        """Take a policy, or make one of a table."""
+        """Accept a policy, or build one from a table."""
         if isinstance(raw, ResourcePolicy):
             return raw
         if not isinstance(raw, Mapping):

@@ -1,7 +1,7 @@
-"""What one group of requests is worth: a pattern of paths and what applies to them.
+"""Policy of one group of requests: a pattern of paths and the settings that apply to them.
 
-Only the rule and its checks are here. The table that finds the rule of a request in
-a fraction of a microsecond belongs to the ASGI skin.
+This module holds only the policy and its checks. The table that finds the policy of a request in
+a fraction of a microsecond belongs to the ASGI layer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from autoglm_throttle.settings.problem import ConfigError, Problem, unknown_keys
 from autoglm_throttle.settings.resource_policy import ResourcePolicy, ResourcePolicyForm
 
 REST: Final = "*"
-"""As the last segment: whatever follows, or nothing."""
+"""As the last segment: matches any rest of the path, or nothing."""
 
 COST_AT_MOST = 1e9
 NAME_CHARACTERS = 200
@@ -31,13 +31,13 @@ _NO_LITERAL = set("{}*?# ")
 
 
 class Pattern(Form[str]):
-    """A path whose segments are literal, ``{name}`` for any one segment, or ``*`` for the rest."""
+    """A path of segments: literal, ``{name}`` for any one segment, or ``*`` for the rest."""
 
     allowed = "a path such as /v1/chat, /users/{id} or /v1/*"
     example = "/v1/*"
 
     def parse(self, raw: object) -> str:
-        """Read a pattern; a slash at the end is dropped, because paths are matched without it."""
+        """Parse a pattern; a slash at the end is dropped, because paths are matched without it."""
         text = raw.strip() if isinstance(raw, str) else ""
         if not text.startswith("/") or not text.isprintable() or len(text) > PATH_CHARACTERS:
             raise FormError
@@ -58,7 +58,7 @@ class Methods(Form[frozenset[str]]):
     example = "POST"
 
     def parse(self, raw: object) -> frozenset[str]:
-        """Read text separated by commas, or several texts."""
+        """Parse text separated by commas, or several texts."""
         parts = raw.split(",") if isinstance(raw, str) else raw
         if not isinstance(parts, Iterable) or isinstance(parts, (bytes, Mapping)):
             raise FormError
@@ -68,7 +68,7 @@ class Methods(Form[frozenset[str]]):
         return frozenset(names)
 
     def text(self, value: frozenset[str]) -> str:
-        """The names in alphabetical order."""
+        """Format the names in alphabetical order."""
         return ",".join(sorted(value))
 
 
@@ -79,7 +79,7 @@ class Label(Form[str]):
     example = "chat"
 
     def parse(self, raw: object) -> str:
-        """Take a printable name."""
+        """Accept a printable name."""
         name = raw.strip() if isinstance(raw, str) else ""
         good = name.isascii() and name.isprintable() and not set(name) & set('"\\')
         if not good or not 1 <= len(name) <= NAME_CHARACTERS:
@@ -102,7 +102,7 @@ ROUTE_FORMS: Final[Mapping[str, Form[Any]]] = {
 
 @dataclass(frozen=True, slots=True, init=False)
 class RoutePolicy:
-    """What applies to the requests of one pattern. Of several policies the first that matches counts.
+    """Policy of the requests that match one pattern. Among several policies the first match counts.
 
     Args:
         pattern: segments are literal, ``{name}`` (any one segment) or, as the last, ``*``
@@ -112,11 +112,11 @@ class RoutePolicy:
         cost: units taken per request from the priority bucket and, rounded up, from user windows; above 0.
         user_limit: replaces the user limit of settings and plan, in the notation or ready; ``off`` lifts it,
             None leaves it.
-        name: what refusals, logs and metrics call it; None makes one from methods and pattern.
-        exempt: counted, but neither charged nor refused.
-        slo_s: seconds within which a whole answer is wanted, 0.001..86400; None leaves it to ``SLO_S``.
-        resource_policy: what its requests may fill of the memory, and how they should be served, ready or as
-            a table; it turns ``QUOTAS`` on. None leaves it.
+        name: its name in rejections, logs and metrics; None makes one from methods and pattern.
+        exempt: counted, but neither charged nor rejected.
+        slo_s: target seconds for a complete response, 0.001..86400; None leaves it to ``SLO_S``.
+        resource_policy: memory share and serving advice of its requests, ready or as a table; it turns
+            ``QUOTAS`` on. None leaves it.
 
     Raises:
         ConfigError: one problem for each argument that is not allowed.
@@ -162,7 +162,7 @@ class RoutePolicy:
             object.__setattr__(self, column, value)
 
     def covers(self, method: str, segments: Sequence[str]) -> bool:
-        """Whether a request of this method and these path segments falls under the pattern."""
+        """Whether a request of this method and these path segments matches the pattern."""
         if self.methods is not None and method not in self.methods:
             return False
         mine = self.segments
@@ -175,20 +175,18 @@ class RoutePolicy:
 
 
 def segments_of(path: str) -> tuple[str, ...]:
-    """The parts of a path between slashes, the slash at the end not counted."""
+    """Split a path at its slashes, the slash at the end not counted."""
     return tuple(path.strip("/").split("/")) if path.strip("/") else ()
 
 
 def unreachable(routes: Sequence[RoutePolicy]) -> list[tuple[RoutePolicy, tuple[RoutePolicy, ...]]]:
-    """Find policies that can never apply, each with the earlier ones that take all its requests.
-
-    Exact, because of witnesses: a request with segments and a method that no policy names stands for all
-    others of its kind, and no length beyond the longest pattern behaves differently.
-    """
+    """Find policies that can never apply, each with the earlier ones that match all its requests."""
     longest = max((len(route.segments) for route in routes), default=0)
     found = []
     for position, route in enumerate(routes):
         takers: dict[RoutePolicy, None] = {}
+        # Exact: a request with segments and a method that no policy names stands for all others of its kind,
+        # and no length beyond the longest pattern behaves differently.
         for method, segments in _witnesses(route, longest):
             taker = next((r for r in routes[:position] if r.covers(method, segments)), None)
             if taker is None:
@@ -208,7 +206,7 @@ def _witnesses(route: RoutePolicy, longest: int) -> list[tuple[str, tuple[str, .
 
 
 def route_from_table(table: object) -> RoutePolicy:
-    """A policy from one ``[[routes]]`` table.
+    """Build a policy from one ``[[routes]]`` table.
 
     Raises:
         ConfigError: problems under the names of the keys, each with a dot in front.

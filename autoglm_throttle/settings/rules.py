@@ -1,4 +1,4 @@
-"""What settings must hold together."""
+"""Cross-field checks of the settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from autoglm_throttle.settings.storage_uri import parse_storage_uri
 
 STALE_INTERVALS = 3.0
 STALE_LEAST_S = 3.0
-"""The age from which a sample is stale unless set: three intervals, at least 3 s."""
+"""Default age from which a sample is stale: three intervals, at least 3 s."""
 
 Complaint = tuple[str, str] | None
 """Message and hint."""
@@ -24,19 +24,19 @@ Complaint = tuple[str, str] | None
 
 @dataclass(frozen=True)
 class Rule:
-    """A condition on several settings, asked only if each of them is right by itself."""
+    """A condition on several settings, checked only if each of them is valid by itself."""
 
     blames: str
-    """The setting that is told; the rule is asked only if it was given."""
+    """The setting that the problem is reported for; the check runs only if it was set."""
     needs: tuple[str, ...]
     broken: Callable[[Mapping[str, Any]], Complaint]
-    """From all values to what is wrong."""
+    """Maps all values to a problem, or None."""
     unless: str = ""
-    """A setting with a rule of its own that tells the same, if that one was given as well."""
+    """A setting with its own check of the same condition; this check is skipped if it was set as well."""
 
 
 def stale_at_least_s(interval_s: float) -> float:
-    """Age in seconds from which a sample is stale where nothing else is said."""
+    """Default age in seconds from which a sample is stale."""
     return max(STALE_INTERVALS * interval_s, STALE_LEAST_S)
 
 
@@ -47,7 +47,7 @@ def stale_after_s(values: Mapping[str, Any]) -> float:
 
 
 def _at_most(low: str, high: str) -> Rule:
-    """Two constants, by their keys in ``CONFIG_FILE``."""
+    """Check of two constants, by their keys in ``CONFIG_FILE``."""
 
     def broken(values: Mapping[str, Any]) -> Complaint:
         if values[low] <= values[high]:
@@ -58,7 +58,7 @@ def _at_most(low: str, high: str) -> Rule:
 
 
 def _at_least(high: str, low: str) -> Rule:
-    """The same for one who has given the other of the two."""
+    """The same check, reported for the other of the two."""
 
     def broken(values: Mapping[str, Any]) -> Complaint:
         if values[low] <= values[high]:
@@ -120,7 +120,7 @@ def _slower_than_slowest(values: Mapping[str, Any]) -> Complaint:
 
 
 def _above(low: str, high: str) -> Rule:
-    """Two variables of which the first must not pass the second."""
+    """Check of two variables: the first must not exceed the second."""
 
     def broken(values: Mapping[str, Any]) -> Complaint:
         if values[low] <= values[high]:
@@ -131,7 +131,7 @@ def _above(low: str, high: str) -> Rule:
 
 
 def _rising(low: str, high: str) -> tuple[Rule, Rule]:
-    """Two variables of which the first must stay below the second."""
+    """Checks of two variables: the first must stay below the second."""
 
     def told(side: str, other: str, remedy: str) -> Callable[[Mapping[str, Any]], Complaint]:
         def broken(values: Mapping[str, Any]) -> Complaint:
@@ -213,7 +213,7 @@ def _two_stores(values: Mapping[str, Any]) -> Complaint:
 
 
 def _window_too_long(values: Mapping[str, Any]) -> Complaint:
-    """A storage may be unable to count so long a window."""
+    """Find a user limit with a window too long for the storage."""
     secret = values["user_storage"]
     if secret is None:
         return None
@@ -313,18 +313,19 @@ RULES: Final = (
 
 
 def broken_rules(values: Mapping[str, Any], given: Mapping[str, object], wrong: set[str]) -> list[Problem]:
-    """A problem for each rule that does not hold.
+    """Return a problem for each check that fails.
 
-    A rule is for somebody who has changed something: defaults alone, or a default beside a value that
-    makes it pointless, are no fault.
+    Defaults alone, or a default beside a value that makes it pointless, are no problem: a check runs only
+    for settings that were set.
 
     Args:
         values: all values, defaults included.
-        given: what was not left to its default.
-        wrong: names of settings that are faulty by themselves; rules about them are not asked.
+        given: the values that were set.
+        wrong: names of settings that are invalid by themselves; checks of them are skipped.
     """
     problems = []
     for rule in RULES:
+        # Skip checks of invalid settings: their problems are reported already.
         if rule.blames in given and rule.unless not in given and wrong.isdisjoint(rule.needs):
             complaint = rule.broken(values)
             if complaint is not None:

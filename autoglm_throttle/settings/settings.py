@@ -1,4 +1,4 @@
-"""Environment, files and code -> one frozen ``Settings``, once."""
+"""Combines environment, files and code into one frozen ``Settings``, once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Routes(Form[tuple[RoutePolicy, ...]]):
     example = '[[routes]] with pattern = "/v1/*"'
 
     def parse(self, raw: object) -> tuple[RoutePolicy, ...]:
-        """Take policies, or tables as TOML has them."""
+        """Accept policies, or TOML tables."""
         if isinstance(raw, (str, bytes, Mapping)) or not isinstance(raw, Iterable):
             raise FormError
         routes: list[RoutePolicy] = []
@@ -66,17 +66,17 @@ FORMS: Final[Mapping[str, Form[Any]]] = {
 
 
 class Settings(Fields):
-    """What a ``Throttle`` enforces; frozen.
+    """The settings that a ``Throttle`` enforces; frozen.
 
-    ``Settings(...)`` takes ready values or the texts that the environment would have, and reads no
-    environment and no file. ``Settings.from_env()`` is the only reader.
+    ``Settings(...)`` takes ready values or texts as in the environment, and reads no environment and
+    no file. ``Settings.from_env()`` is the only reader.
 
     Args:
-        gathered: what ``from_env`` has collected; leave it out.
+        loaded: the values that ``from_env`` has loaded; leave it out.
         values: settings by lower-case name, such as ``rate_high_rps=200, user_limit="100/minute"``.
 
     Raises:
-        ConfigError: with one problem for each fault.
+        ConfigError: with one problem for each invalid value.
     """
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(
@@ -122,12 +122,12 @@ class Settings(Fields):
 
         Args:
             environ: the environment; None: that of the process.
-            env_file: a ``.env`` file that must exist; None: none is looked for. ``${NAME}`` in it is
-                filled in from the environment of the process.
+            env_file: a ``.env`` file that must exist; None: none is read. ``${NAME}`` in it is
+                replaced from the environment of the process.
             overrides: settings by lower-case name.
 
         Raises:
-            ConfigError: with one problem for each fault, in the order of the settings page.
+            ConfigError: with one problem for each invalid value, in the order of the settings page.
         """
         gathered = from_everywhere(overrides, os.environ if environ is None else environ, env_file)
         settings = cls(gathered)
@@ -144,11 +144,11 @@ class Settings(Fields):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - as above
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - as above
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Leave pydantic only what is passed in: ``from_env`` reads, and reports all faults."""
+        """Limit pydantic to the passed values: ``from_env`` reads the sources, and reports all problems."""
         return (init_settings,)
 
     def source_of(self, name: str) -> Source:
-        """Where the value of a setting came from.
+        """Return the source of a setting's value.
 
         Raises:
             KeyError: there is no setting of this name.
@@ -158,7 +158,7 @@ class Settings(Fields):
         return self._sources.get(name, Source.DEFAULT)
 
     def text_of(self, name: str) -> str:
-        """The value as it would be written in the environment; empty if not set, what is secret masked.
+        """Format a value as in the environment, with secrets masked; empty if not set.
 
         Raises:
             KeyError: there is no variable of this name.
@@ -183,27 +183,27 @@ class Settings(Fields):
 
     @property
     def identity_key(self) -> bytes | None:
-        """The key of identities: ``KEY_SECRET``, else one fixed key for all that share a store.
+        """The key of identities: ``KEY_SECRET``, else one fixed key for all processes with a shared store.
 
-        None leaves it to each process to draw its own, which must not happen where windows are shared:
-        every process would count a caller under another name.
+        None: each process draws its own key.
         """
         if self.key_secret is not None:
             return self.key_secret.get_secret_value().encode()
+        # With a random key per process, shared windows would count one caller under several names.
         return SHARED_KEY if self.shared else None
 
     @property
     def ignored(self) -> tuple[Problem, ...]:
-        """Unknown names that ``UNKNOWN_ENV=warn`` let pass."""
+        """Unknown names that ``UNKNOWN_ENV=warn`` permitted."""
         return self._ignored
 
     @property
     def route_places(self) -> tuple[str, ...]:
-        """Where each route policy was written: file and line, or its place in the argument."""
+        """Source place of each route policy: file and line, or its place in the argument."""
         return self._route_places
 
     def guard_place(self, name: str, key: str) -> str:
-        """Where a key of a guard was written: file and line, or its place in the argument.
+        """Source place of a guard's key: file and line, or its place in the argument.
 
         Raises:
             KeyError: there is no such guard, or no such key.
@@ -211,17 +211,17 @@ class Settings(Fields):
         return self._guard_places[name, key]
 
     def __eq__(self, other: object) -> bool:
-        """Whether all values are equal, wherever they came from."""
+        """Whether all values are equal, whether or not their sources are."""
         return isinstance(other, Settings) and self.__dict__ == other.__dict__
 
-    __hash__ = None  # type: ignore[assignment]  # said aloud for readers of the types: plans are a dict
+    __hash__ = None  # type: ignore[assignment]  # explicit for type checkers: plans are a dict
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
         return [(name, FORMS[name].seen(getattr(self, name))) for name in FORMS if name in self._sources]
 
 
 def _checked(gathered: Gathered) -> dict[str, Any]:
-    from autoglm_throttle.settings.rules import (  # with all that contradicts: not for an import alone
+    from autoglm_throttle.settings.rules import (  # loads every check: not needed for an import alone
         broken_rules,
         stale_at_least_s,
     )

@@ -1,4 +1,4 @@
-"""Which storage of the ``limits`` package keeps the user limits: read from its URI, without that package.
+"""Parses the URI of a storage of the ``limits`` package, without that package.
 
 No text made here repeats any of the URI behind its scheme: it may hold a password.
 """
@@ -14,7 +14,7 @@ from autoglm_throttle.settings.problem import nearest
 EXAMPLE: Final = "async+memcached://HOST:PORT"
 
 ASYNC: Final = "async+"
-"""What `limits` puts before the schemes of storages that do not block the event loop."""
+"""Prefix in `limits` of the schemes of storages that do not block the event loop."""
 
 KNOWN: Final[Mapping[str, str | None]] = {
     "memory": None,
@@ -25,44 +25,45 @@ KNOWN: Final[Mapping[str, str | None]] = {
 """Storages of `limits`, and the extra of that package with their client."""
 
 MEMCACHED_WINDOW_S: Final = 15 * 86_400
-"""`limits` keeps a counter for two windows, and memcached takes more than 30 days for a date: one of 1970,
-long over, so that nothing would be counted."""
+"""`limits` stores a counter for two windows, and memcached reads more than 30 days as a date: one of 1970,
+already past, so that nothing would be counted.
+"""
 
 _REDIS = ("redis", "rediss", "valkey", "valkeys", "unix")
 
 
 @dataclass(frozen=True, slots=True)
 class StorageUri:
-    """A storage that can be asked for."""
+    """A storage of the `limits` package."""
 
     text: str = field(repr=False)
-    """As `limits` wants it."""
+    """The URI as `limits` expects it."""
     kind: str
     """The scheme without ``async+``."""
 
     @property
     def extra(self) -> str | None:
-        """The extra of `limits` that brings its client; None if it needs none, or is a user's own storage."""
+        """The extra of `limits` with its client; None if it needs none, or is a user's own storage."""
         return KNOWN.get(self.kind)
 
     def check_window(self, window_s: int) -> None:
-        """Refuse a window that the storage cannot keep.
+        """Reject a window that the storage cannot hold.
 
         Raises:
-            ValueError: it is too long; the text says how long one may be.
+            ValueError: it is too long; the text names the maximum.
         """
         if self.kind == "memcached" and window_s > MEMCACHED_WINDOW_S:
             raise ValueError(f"memcached keeps windows of up to {MEMCACHED_WINDOW_S // 86_400} days")
 
 
 def parse_storage_uri(text: str) -> StorageUri:
-    """Read the URI of an asynchronous storage.
+    """Parse the URI of an asynchronous storage.
 
-    A scheme that `limits` does not know itself may be that of a user's own storage, and is let through.
+    A scheme that `limits` does not know may be that of a user's own storage, and is accepted.
 
     Raises:
         ValueError: no URI, Redis or Valkey, a storage that would block, a scheme that looks mistyped,
-            no host. The text says what to write.
+            no host. The text names a correction.
     """
     scheme, separator, rest = text.partition("://")
     if not separator or not scheme:
@@ -91,7 +92,7 @@ def _refuse_blocking(kind: str) -> None:
 
 
 def _check_hosts(kind: str, rest: str) -> None:
-    """A list of hosts, each with its port where the client has none in mind."""
+    """Check a list of hosts, each with its port where the client has no default port."""
     hosts = rest.partition("?")[0].partition("/")[0].rpartition("@")[2].split(",")
     for each in hosts:
         host, _, port = each.strip().rpartition(":") if ":" in each else (each.strip(), "", "")

@@ -1,4 +1,4 @@
-"""Settings of limits that several processes share: where they are counted, and what happens without it."""
+"""Settings of the shared store: address, keys, time limits, and its failure mode."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autoglm_throttle.settings.user_fields import UserFields
 
 
 class StoreFields(UserFields):
-    """The declarations of this group."""
+    """Declarations of the settings of the shared store and the fleet."""
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(defer_build=True)
 

@@ -1,4 +1,4 @@
-"""Forms of what is said about the store that processes share: its address, and texts that stand in keys."""
+"""Field types of the shared store: its address, and texts in its keys."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from autoglm_throttle.settings.redis_url import parse_redis_url
 from autoglm_throttle.settings.storage_uri import parse_storage_uri
 
 KEY_CHARACTERS = 60
-"""A longer prefix or name would be paid for in each key of each user."""
+"""A longer prefix or name would lengthen each key of each user."""
 
 HOST_CHARACTERS = 253
-"""RFC 1035: the longest name of a host."""
+"""RFC 1035: the maximum length of a host name."""
 
 URL_CHARACTERS = 2000
-"""Room for a dozen nodes with long names."""
+"""Enough for a dozen nodes with long names."""
 
 
 _QUOTED = re.compile(r"""(?<!\S)(['"])(?![a-z0-9+]+://['"])(?:(?!\1).){4,}\1(?!\S)""")
-"""What a complaint quotes, unless it is a scheme: where a URL is wrong, any part may be the password."""
+"""Quoted parts of an error text, except schemes: in a wrong URL any part may be the password."""
 
 _LISTED = re.compile(r"^not a URL of [^:]*: |; the forms are: .*", re.DOTALL)
-"""What the form says as well."""
+"""Parts of an error text that repeat the allowed URLs."""
 
 
 class KeyText(Form[str]):
@@ -44,7 +44,7 @@ class KeyText(Form[str]):
         self.allowed: str = f"letters, digits, _ . and -, at most {most}"
 
     def parse(self, raw: object) -> str:
-        """Read a text that can stand in a key as it is."""
+        """Parse a text that can stand in a key unchanged."""
         text = raw.strip() if isinstance(raw, str) else ""
         if not self._TEXT.fullmatch(text) or len(text) > self._most:
             raise FormError
@@ -52,40 +52,41 @@ class KeyText(Form[str]):
 
 
 class _StoreUrl(Form[SecretStr]):
-    """A URL whose password is never shown."""
+    """A URL with a password that is never shown."""
 
     secret = True
 
     def parse(self, raw: object) -> SecretStr:
-        """Take a URL that names a store."""
+        """Accept a URL that names a store."""
         text = raw.get_secret_value() if isinstance(raw, SecretStr) else raw
         if not isinstance(text, str) or not text.strip().isprintable() or len(text) > URL_CHARACTERS:
             raise FormError
         try:
             self._check(text.strip())
         except ValueError as error:
+            # `from None`: the original error may quote the password.
             raise FormError(_reason(str(error))) from None
         return SecretStr(text.strip())
 
     def text(self, value: SecretStr) -> str:
-        """The URL itself: callers that show settings must ask for ``public``."""
+        """Return the URL itself: callers that show settings must use ``public``."""
         return value.get_secret_value()
 
     def public(self, value: SecretStr) -> str:
-        """The URL without its password."""
+        """Format the URL without its password."""
         return masked_url(value.get_secret_value())
 
     @abstractmethod
     def _check(self, text: str) -> None:
-        """Refuse what names no store.
+        """Check that a URL names a store.
 
         Raises:
-            ValueError: saying why.
+            ValueError: with the reason.
         """
 
 
 class RedisUrl(_StoreUrl):
-    """Where Redis or Valkey is: one server, Sentinel or Cluster."""
+    """Address of Redis or Valkey: one server, Sentinel or Cluster."""
 
     allowed = (
         "redis://HOST:PORT/DB, unix:///PATH, redis+sentinel://HOST:PORT,HOST:PORT/NAME or "

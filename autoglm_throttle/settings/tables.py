@@ -1,4 +1,4 @@
-"""The form of tables that have names: ``[plans.<name>]`` and ``[guards.<name>]``."""
+"""Field type of named tables: ``[plans.<name>]`` and ``[guards.<name>]``."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Tables(Form[H], Generic[N, H]):
     """Tables by name, or the same made in code.
 
     Args:
-        kind: what becomes of one table.
-        read: makes it from a name and a table.
-        gather: what holds all of them.
+        kind: the type built from one table.
+        read: builds it from a name and a table.
+        collect: builds the collection of all of them.
         allowed: completes "must be ...".
         example: the head of a table.
     """
@@ -44,7 +44,7 @@ class Tables(Form[H], Generic[N, H]):
         self.example = example
 
     def parse(self, raw: object) -> H:
-        """Take what was made in code, a mapping of names to it, or tables as TOML has them."""
+        """Accept objects made in code, a mapping of names to them, or TOML tables."""
         made: list[N] = []
         problems: list[Problem] = []
         for name, part in named(raw, self._kind):
@@ -64,10 +64,10 @@ class Tables(Form[H], Generic[N, H]):
 
 
 def named(raw: object, kind: type[_Named]) -> list[tuple[str, object]]:
-    """Names with what stands under them.
+    """Return the names with their values.
 
     Raises:
-        FormError: neither a mapping of texts nor a list of what has a name of its own.
+        FieldTypeError: neither a mapping with text keys nor a list of objects with names.
     """
     if isinstance(raw, Mapping):
         if all(isinstance(name, str) for name in raw):

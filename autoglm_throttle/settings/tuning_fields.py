@@ -1,7 +1,6 @@
-"""Constants of the gate, of the policy ``adaptive``, of shared limits, of verdicts and of degradation.
+"""Constants of the concurrency limiter, policy ``adaptive``, the store, verdicts and degradation.
 
-They come from ``CONFIG_FILE`` and code, never the environment.
-Nothing that an operator needs in the night is among them.
+They come from ``CONFIG_FILE`` and code, never the environment. Normal operation needs no changes to them.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from autoglm_throttle.settings.field import CHOSEN, SIMULATED, setting
 from autoglm_throttle.settings.form import Number, Size, Whole
 
 _RESERVE = Number(0, 0.875, "share")
-"""The smallest budget holds eight requests; with more than seven of them kept back none could be taken."""
+"""The smallest budget holds eight requests; with more than seven of them reserved none could be taken."""
 
 KEYS_AT_LEAST = 8
-"""What one request may need: four limits of a user and four of its address."""
+"""Maximum keys of one request: four limits of a user and four of its address."""
 
 
 class TuningFields(BaseSettings):
-    """The declarations of this group."""
+    """Declarations of the constants."""
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(defer_build=True)
 

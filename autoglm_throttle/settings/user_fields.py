@@ -1,4 +1,4 @@
-"""Settings of what one user may do."""
+"""Settings of user limits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LIMITS = WithNone(UserLimits())
 
 
 class UserFields(ControlFields):
-    """The declarations of this group."""
+    """Declarations of the settings of user limits."""
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(defer_build=True)
 

@@ -1,7 +1,7 @@
-"""The notation of user limits, ``100/minute;5/second``, and what it may not say.
+"""Parses and formats the notation of user limits, ``100/minute;5/second``.
 
-It is the notation of the ``limits`` package. That parser knows no short units, takes a limit of zero,
-and reads ``5/0 second`` as ``5/second``; here the first is allowed and the others are refused.
+It is the notation of the ``limits`` package. That parser knows no short units, accepts a limit of zero,
+and reads ``5/0 second`` as ``5/second``; here short units are allowed and the others are rejected.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LIMITS_AT_MOST = 4
 """Every request checks all of its user's limits, so their number bounds the work per request."""
 
 WINDOW_AT_MOST_S = 366 * 86_400
-"""A year. Longer windows are contracts for a database, not for the memory of a process."""
+"""A year. Longer windows need a database, not the memory of a process."""
 
 TEXT_AT_MOST = 200
 """Characters; four limits need fewer than 120."""
@@ -37,14 +37,14 @@ _NO_WINDOW = re.compile(r"(?:/|per)\s*0+\s*[a-z]", re.IGNORECASE)
 
 
 def parse_user_limits(text: str) -> tuple[UserLimit, ...]:
-    """Read one to four limits, kept in the order they are written.
+    """Parse one to four limits, in the order they are written.
 
     Args:
         text: ``100/minute``, ``1000/s``, ``10 per 2 second``, several separated by ``;``.
 
     Raises:
         ValueError: not the notation, a limit of 0 or above `UNITS_AT_MOST`, more than four limits,
-            two limits with one window, a window above a year. The text says which and gives an example.
+            two limits with one window, a window above a year. The text names the problem and an example.
     """
     if len(text) > TEXT_AT_MOST:
         raise ValueError(f"longer than {TEXT_AT_MOST} characters, for example {EXAMPLE}")
@@ -55,18 +55,19 @@ def parse_user_limits(text: str) -> tuple[UserLimit, ...]:
         raise ValueError(
             f"for example {EXAMPLE}; whole numbers only: say 30/minute, not 0.5/second"
         ) from None
+    # The parser of `limits` reads 5/0 second as 5/second.
     if _NO_WINDOW.search(long_form):
         raise ValueError(f"a window of 0 does not exist, for example {EXAMPLE}")
     return check_user_limits(tuple(user_limit(item.amount, item.get_expiry()) for item in items))
 
 
 def user_limit(limit: int, window_s: int) -> UserLimit:
-    """A limit under the name it has everywhere, such as ``user-60s``."""
+    """Build a limit with its standard name, such as ``user-60s``."""
     return UserLimit(f"user-{window_s}s", limit, window_s)
 
 
 def check_user_limits(limits: tuple[UserLimit, ...]) -> tuple[UserLimit, ...]:
-    """Give the limits back if they can be kept together.
+    """Return the limits if they can be combined.
 
     Raises:
         ValueError: as for ``parse_user_limits``.
@@ -84,7 +85,7 @@ def check_user_limits(limits: tuple[UserLimit, ...]) -> tuple[UserLimit, ...]:
 
 
 def user_limits_text(limits: tuple[UserLimit, ...]) -> str:
-    """The notation of some limits, which ``parse_user_limits`` reads back."""
+    """Format limits in the notation that ``parse_user_limits`` reads."""
     return ";".join(f"{limit.limit}/{_window_text(limit.window_s)}" for limit in limits)
 
 
