@@ -1,4 +1,4 @@
-"""The only room that knows HTTP: from a scope to a Demand, from a Decision to an answer."""
+"""The only package that knows HTTP: maps a scope to a Demand and a Decision to a response."""
 
 from autoglm_throttle.asgi.answers import EXPOSED_FIELDS
 from autoglm_throttle.asgi.callers import Caller, Callers

@@ -1,4 +1,4 @@
-"""What clients see: RateLimit fields, and the answer to a refused request.
+"""RateLimit header fields, and the responses to rejected requests.
 
 429 is the caller's own limit, 503 is our load, 413 can never fit.
 Fields follow draft-ietf-httpapi-ratelimit-headers-11, bodies RFC 9457.
@@ -50,13 +50,13 @@ _QUEUE_SENTENCES = {
     "queue:full": "The line is full; try again in {seconds} s.",
     "queue:cap": "As many requests are running as may run at once; try again in {seconds} s.",
 }
-"""What can be said more closely, by the decision's detail."""
+"""More precise texts, by the decision's detail."""
 
 EXPOSED_FIELDS = (
     *("retry-after", "retry-after-ms", "ratelimit", "ratelimit-policy"),
     *("x-degraded", "x-should-retry"),
 )
-"""Every field name that an answer may carry, for Access-Control-Expose-Headers."""
+"""Every field name that a response may carry, for Access-Control-Expose-Headers."""
 
 LEGACY_NAMES = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")
 
@@ -64,7 +64,7 @@ _NO_RETRY = (b"x-should-retry", b"false")
 _PROBLEM = (b"content-type", b"application/problem+json")
 
 BODIES_KEPT = 4096
-"""Bodies are prepared for each kind of refusal and each second of waiting."""
+"""Bodies are prepared for each kind of rejection and each second of waiting."""
 
 _LISTED = 1024
 _NUMBERS = tuple(b"%d" % number for number in range(_LISTED))
@@ -74,10 +74,10 @@ _TIMES = tuple(b";t=%d" % number for number in range(_LISTED))
 _MILLIS = tuple(b".%03d}" % number for number in range(1000))
 
 _UNQUOTABLE = re.compile(r'[^ -~]|["\\%]')
-"""What cannot stand in a string of RFC 9651 as it is, and the percent sign, which the forms below fill in."""
+"""Characters that a string of RFC 9651 cannot contain as they are, and the percent sign."""
 
 FORMS_KEPT = 512
-"""Prebuilt bodies and policies kept; there are a few per configured limit, so this only bounds mistakes."""
+"""Prebuilt bodies and policies cached. There are a few per configured limit, so this only bounds mistakes."""
 
 
 class Answers:
@@ -107,7 +107,7 @@ class Answers:
         self._bodies: dict[tuple[str, int], bytes] = {}
 
     def fields(self, decision: Decision) -> list[Field]:
-        """The fields of an admitted answer; empty where no user limit applies."""
+        """Return the fields of an admitted response; empty if no user limit applies."""
         if not decision.window_s or not self._publishes:
             return []
         form = self._forms.get(decision.policy)
@@ -119,7 +119,7 @@ class Answers:
         return [form.field, (b"ratelimit", state)]
 
     def _more_fields(self, decision: Decision, form: _Form, state: bytes) -> list[Field]:
-        """Both fields with the items of the other limits behind the deciding one's, and the legacy ones."""
+        """Return both fields with the deciding limit first, the others after it, then the legacy fields."""
         policy = form.policy
         for other in decision.others:
             its = self._form(other.name, other.limit, other.window_s)
@@ -129,16 +129,18 @@ class Answers:
         return fields + _legacy(decision) if self._legacy else fields
 
     def refusal(self, decision: Decision) -> tuple[int, list[Field], bytes]:
-        """Status, fields and body for a refused decision."""
+        """Return status, fields and body for a rejection."""
         status = STATUS[decision.reason]
         wait = decision.retry_after_s
         if isinf(wait):
+            # RFC 9110 has no "never": without Retry-After, x-should-retry tells clients to stop.
             seconds = 0
             body = self._too_large(decision)
             fields = [_NO_RETRY]
         else:
             stretched = wait * (1.0 + self._jitter * self._draw())
             capped = stretched if stretched < self._max_s else self._max_s
+            # Retry-After: 0 would make clients return at once, and rounding down would be too early.
             seconds = ceil(capped) or 1
             body = self._body(decision, status, seconds)
             fields = [
@@ -146,6 +148,7 @@ class Answers:
                 (b"retry-after-ms", b"%d" % (ceil(capped * 1e3) or 1)),
             ]
             if wait > self._max_s:
+                # The capped Retry-After is earlier than the real wait: a retry then is futile.
                 fields.append(_NO_RETRY)
         length = len(body)
         fields += (_PROBLEM, (b"content-length", _NUMBERS[length] if length < _LISTED else b"%d" % length))
@@ -159,16 +162,17 @@ class Answers:
         return status, fields, body
 
     def _form(self, name: str, limit: float, window_s: int) -> _Form:
-        """Prepared texts; of limits with one name, such as those of two plans, the last one stays."""
+        """Return the prepared texts. Two limits with the same name, as in two plans, share one entry."""
         form = self._forms.get(name)
         if form is None or form.limit != limit:
             form = _Form(name, limit, window_s)
+            # A full cache must not stop a changed limit from replacing its own entry.
             if name in self._forms or len(self._forms) < FORMS_KEPT:
                 self._forms[name] = form
         return form
 
     def _body(self, decision: Decision, status: int, seconds: int) -> bytes:
-        """The problem document; only the exact wait, rounded up to a millisecond, is written anew."""
+        """Build the problem document. Only the exact wait, rounded up to a millisecond, is formatted anew."""
         front = self._bodies.get((decision.detail, seconds))
         if front is None:
             front = _prepare(decision, status, seconds)
@@ -186,10 +190,10 @@ class Answers:
 
 
 def refused_by(refusal: Refusal) -> Decision:
-    """The decision that says to a client what a guard has refused; not what its newest failure was.
+    """Build the decision that reports a guard's rejection to a client. The guard's last error stays internal.
 
-    A wait of less than a second is said as one: 0 means that a place may come free, not that there is one,
-    and all who wait for it would come back at once.
+    A wait of less than a second is reported as one second. A wait of 0 means that a slot may become free at
+    any time; every waiting client would then return at once.
     """
     shed = refusal.cause is Cause.SHED
     reason = Reason.GPU if shed else Reason.BREAKER
@@ -203,7 +207,7 @@ def refused_by(refusal: Refusal) -> Decision:
 
 
 class _Form:
-    """The prepared texts of one limit."""
+    """Prepared texts of one limit."""
 
     __slots__ = ("field", "front", "limit", "policy")
 
@@ -216,9 +220,9 @@ class _Form:
         self.field = (b"ratelimit-policy", self.policy)
 
     def item(self, left: float, seconds: int) -> bytes:
-        """Its item for RateLimit: units left, and the seconds within which there are no more."""
-        try:
-            return self.front + _NUMBERS[left] + _TIMES[seconds]  # type: ignore[call-overload,no-any-return]  # tried, not asked
+        """Return the limit's item for RateLimit: remaining units, and the seconds until the limit resets."""
+        try:  # cheaper than checking type and range first
+            return self.front + _NUMBERS[left] + _TIMES[seconds]  # type: ignore[call-overload,no-any-return]
         except (IndexError, TypeError):  # too large for the table, or no whole number
             return b"%b%d;t=%d" % (self.front, left, seconds)
 
@@ -236,7 +240,7 @@ def _problem(decision: Decision, status: int, sentence: str) -> dict[str, object
 
 
 def _prepare(decision: Decision, status: int, seconds: int) -> bytes:
-    """The body for this kind of refusal, up to where the exact wait goes."""
+    """Build the body for this kind of rejection, up to the position of the exact wait."""
     form = _QUEUE_SENTENCES.get(decision.detail) or _SENTENCES[decision.reason]
     sentence = form.format(policy=decision.policy, seconds=seconds)
     document = _problem(decision, status, sentence)

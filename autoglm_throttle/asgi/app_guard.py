@@ -1,4 +1,4 @@
-"""The breaker round an app: what passes it, and what the answers of the app say."""
+"""Circuit breaker around an app: admits requests to it and counts the outcome of its responses."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Refuse = Callable[[Scope, Send, Decision, str], Awaitable[None]]
 
 
 class AppGuard:
-    """Stands before an app, behind the limits: asks the breaker, and tells it what became of each request.
+    """Stands between the limits and the app: queries the breaker and reports each request's outcome to it.
 
     Args:
-        app: what is guarded.
-        throttle: whose guard it is.
+        app: the guarded app.
+        throttle: the owner of the guard.
         name: of the guard.
-        refuse: answers a refused request.
+        refuse: sends the response of a rejected request.
     """
 
     def __init__(self, app: App, throttle: Throttle, name: str, refuse: Refuse) -> None:
@@ -45,30 +45,30 @@ class AppGuard:
 
     @property
     def circuit(self) -> Circuit:
-        """The guard's."""
+        """State of the app's guard."""
         return self._circuit or self._begin()
 
     @property
     def fallbacks(self) -> Fallbacks | None:
-        """What answers in the app's place; None for an app that is core and has no fallback."""
+        """Fallbacks that replace the app; None for an app that is core and has no fallback."""
         if self._circuit is None:
             self._begin()
         return self._fallbacks
 
     @property
     def quiet(self) -> bool:
-        """Whether a request is let through as things are, and nobody could answer it but the app."""
+        """Whether the breaker is closed and the app has no fallback."""
         return self.circuit.breaker.fast is not None and self._fallbacks is None
 
     def refusal(self) -> Refusal | None:
-        """What the breaker would refuse a request with now; free of effects."""
+        """Return the rejection that the breaker would give now, or None; free of effects."""
         circuit = self.circuit
         return None if circuit.breaker.fast is not None else circuit.refuses()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""
         permit = (scope.get(MARKER) or {}).get(self._throttle)
-        if permit is None or scope["type"] not in {"http", "websocket"}:  # no request, or an exempt one
+        if permit is None or scope["type"] not in {"http", "websocket"}:  # no request, or exempt
             await self.app(scope, receive, send)
             return
         fallbacks = self.fallbacks
@@ -92,7 +92,7 @@ class AppGuard:
                 await deputy.stands_in_for(None, ended)
 
     def _begin(self) -> Circuit:
-        """Ask for the guard with the first request, as its feature may be told after the middleware."""
+        """Look up the guard at the first request: its feature may be registered after the middleware."""
         circuit = self._throttle.guard(self._name).circuit
         served = circuit.served
         if isinstance(served, Served) and served.http is not None:
@@ -101,24 +101,25 @@ class AppGuard:
         return circuit
 
     def _fast(self) -> Pass | None:
-        """The pass that a closed breaker has for all, where no fleet has a say."""
+        """Return the shared permit of a closed breaker, or None if a fleet shares the breaker."""
         circuit = self.circuit
         core = circuit.breaker
         pass_ = core.fast
         if pass_ is None or circuit.store is not None:
             return None
-        core.calls += 1
+        core.calls += 1  # the shared permit bypasses the breaker's enter(), which counts calls
         return pass_
 
     async def _made_good(
         self, error: Exception, watched: Watched, deputy: Deputy | None, scope: Scope
     ) -> bool:
-        """Settle for an app that has raised, and answer in its place if that can be done."""
+        """Settle for an app that raised, and answer in its place if possible."""
         outcome = watched.raised(error)
         if deputy is not None and await deputy.stands_in_for(error, outcome):
             return True
         if watched.started or not isinstance(error, GuardRefused):
             return False
+        # The inner guard's rejection is no evidence about this app: settle before sending it.
         settle(scope[MARKER][self._throttle], Outcome.NEUTRAL)
         await self._refuse(scope, watched.pass_on, refused_by(error.refusal), error.refusal.cause)
         return True
@@ -126,7 +127,7 @@ class AppGuard:
     async def _refused(
         self, refusal: Refusal, deputy: Deputy | None, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Turn away who was admitted before the breaker opened, which says nothing about the service."""
+        """Reject an admitted request because of the breaker; this says nothing about the service's health."""
         if self._throttle.settings.dry_run:
             await self.app(scope, receive, send)
             return

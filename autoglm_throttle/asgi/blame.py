@@ -1,4 +1,4 @@
-"""Whose doing an answer is: a refusal of our own says nothing about the health of the app behind it."""
+"""Marks responses produced by the throttle, so that the app's breaker does not count them."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from collections.abc import MutableMapping
 from typing import Any
 
 SCOPE_KEY = "autoglm_throttle.blame"
-"""The scope entry with the `Blame` of a request whose app stands behind a breaker."""
+"""The scope entry with the `FailureAttribution` of a request to an app behind a breaker."""
 
 
 class Blame:
-    """What those further in say about the answer of one request.
+    """Attribution of one request's response, written by inner middleware.
 
-    One object for all breakers round one request, since scopes are copied on their way in.
+    One object serves all breakers around one request, since scopes are copied on their way in.
     """
 
     __slots__ = ("cause", "ours")
 
     def __init__(self) -> None:
         self.ours: bool = False
-        """Whether the answer is a refusal of ours, which no breaker must count."""
+        """Whether the throttle produced the response; no breaker may count it then."""
         self.cause: str = ""
-        """What kept us from another answer; empty: a fallback must not answer in its place."""
+        """Reason of the throttle's response; empty: a fallback must not replace it."""
 
 
 def blame_of(scope: MutableMapping[str, Any]) -> Blame:
-    """The request's `Blame`, made where there is none."""
+    """Return the request's `FailureAttribution`; create it if there is none."""
     found = scope.get(SCOPE_KEY)
     if not isinstance(found, Blame):
         found = scope[SCOPE_KEY] = Blame()
@@ -33,11 +33,11 @@ def blame_of(scope: MutableMapping[str, Any]) -> Blame:
 
 
 def excuse(scope: MutableMapping[str, Any], cause: str = "") -> None:
-    """Say that the answer to come is ours. Nothing happens where no breaker listens.
+    """Attribute the coming response to the throttle. Has no effect outside a breaker.
 
     Args:
         scope: of the request.
-        cause: what a fallback of the app may be given for; empty: none may.
+        cause: cause passed to a fallback of the app; empty: no fallback may answer.
     """
     found = scope.get(SCOPE_KEY)
     if isinstance(found, Blame):

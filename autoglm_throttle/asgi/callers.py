@@ -1,4 +1,4 @@
-"""Who asks, and how important it is: from an ASGI scope to a Demand."""
+"""Classifies requests: turns an ASGI scope into a Demand with caller, priority and cost."""
 
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ VALUE_AT_MOST = 8192
 """Bytes; a longer identity or priority header is treated as absent, a longer deadline as malformed."""
 
 PEER_AT_MOST = 128
-"""Characters of a peer that count. An address has 45, but a server behind a proxy may hand on anything
-that this wrote, and what is remembered must have an end."""
+"""Characters of a peer that count. An address has 45, but a server behind a proxy may pass on any client
+text, and the caches must stay bounded.
+"""
 
 COMPLAINT_EVERY_S = 60.0
-"""Between two log lines about a failing ``identify``: it may fail at each request."""
+"""Seconds between two log lines about a failing ``identify``, which may fail at each request."""
 
 VARIABLE = PREFIX + "IDENTITY"
 
 PRECISION_HEADER = b"x-precision"
-"""In which a client asks for a lesser variant of the model; read where the service has labels for them."""
+"""Header that requests a cheaper variant of the model; read if the service has labels for them."""
 
 KNOWN_PRIORITIES = (b"", b"high", b"mid", b"low", b"1", b"2", b"3")
-"""As clients write them, or leave them out; any other text takes the longer way."""
+"""Common spellings of a priority, the empty one included. Any other text is parsed separately."""
 
 Scope = Mapping[str, Any]
 Identify = Callable[[Any], "Caller | None"]
@@ -47,13 +48,14 @@ Hint = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """What a user's own ``identify(scope)`` may say about who asks."""
+    """The result of a user's own ``identify(scope)``."""
 
     user: str
-    """Anything that stands for the caller, such as a user id; it is hashed before it is kept.
-    Empty is nobody: the address counts."""
+    """Any text that identifies the caller, such as a user id; it is hashed before it is stored.
+    Empty: the address identifies the caller.
+    """
     plan: str | None = None
-    """Name of the plan whose limits apply; None looks a verified user up among the members of the plans."""
+    """Name of the plan that applies; None looks a verified user up among the members of the plans."""
     priority: Priority | None = None
     """The class of work; None leaves it to routes, header and default."""
     verified: bool = False
@@ -61,14 +63,14 @@ class Caller:
 
 
 class Callers:
-    """Makes a Demand of each scope. Never raises, whatever stands in the scope.
+    """Builds a Demand from each scope. Never raises, even if the scope is malformed.
 
     Args:
         settings: identity, proxies, plans, priorities.
         routes: the policies by path.
-        identify: the user's own identification; None: as ``settings.identity`` says.
-        hint: counts what was odd, under a name from code.
-        clock: monotonic seconds, read only where ``identify`` fails.
+        identify: the user's own identification; None: as in ``settings.identity``.
+        hint: counts an oddity, under a name from code.
+        clock: monotonic seconds, read only if ``identify`` fails.
 
     Raises:
         ConfigError: ``settings.identity`` names a callable that cannot be imported.
@@ -80,7 +82,7 @@ class Callers:
         routes: RouteTable,
         *,
         identify: Identify | None = None,
-        hint: Hint = lambda name: None,  # noqa: ARG005 - nobody listens
+        hint: Hint = lambda name: None,  # noqa: ARG005 - no listener
         clock: Clock = time.monotonic,
     ) -> None:
         self._identity = Identity(settings.identity_key)
@@ -112,7 +114,7 @@ class Callers:
         self._proxy_hint = None if settings.trusted_proxies else ProxyHint()
 
     def demand(self, scope: Scope) -> Demand:
-        """What this request asks for."""
+        """Return the demand of one request."""
         try:
             if self._proxy_hint is not None:
                 self._look_for_proxy(scope, self._proxy_hint)
@@ -120,6 +122,7 @@ class Callers:
             wanted, strangers, priority_header = self._wanted, self._strangers, self._priority_header
             for name, value in scope["headers"]:
                 if name in wanted:
+                    # Any other identifying header, or a repeated one, needs the full classification.
                     if name != priority_header or value not in strangers or stated:
                         return self._demand(scope)
                     stated = value
@@ -143,7 +146,7 @@ class Callers:
             self._proxy_hint = None
 
     def _stranger(self, stated: bytes, peer: str) -> Demand:
-        """The demand of one of whom only address and stated priority are known: always the same one."""
+        """Build the demand of a caller known only by address and stated priority; it never varies."""
         headers = [(self._priority_header, stated)] if stated else []
         return self._demand({"type": "http", "headers": headers, "client": (peer, 0)})
 
@@ -168,6 +171,7 @@ class Callers:
                 if fixed is None:
                     fixed = route.priority
         priority = self._default if fixed is None else fixed
+        # A caller's or route's fixed priority cannot be raised by a header, only lowered.
         stated = found.get(self._priority_header)
         if stated is not None:
             priority = self._stated(stated, priority, peer, raises=fixed is None)
@@ -185,14 +189,14 @@ class Callers:
         )
 
     def _precision(self, stated: bytes | None) -> str:
-        """The label that a client is content with; none if the service has no such variant."""
+        """Return the requested precision label; empty if the service has no such variant."""
         if stated is None or len(stated) > VALUE_AT_MOST:
             return ""
         label = stated.decode("latin-1").strip().lower()
         return label if label in self._precisions else ""
 
     def _objective(self, stated: bytes | None, slo_s: float | None) -> float | None:
-        """The seconds that the answer may take: a client may want it sooner, never later."""
+        """Return the seconds that the response may take. A client may shorten its objective only."""
         if stated is None:
             return slo_s
         try:
@@ -205,7 +209,7 @@ class Callers:
         return min(wanted, self._slo_s if slo_s is None else slo_s)
 
     def _caller(self, scope: Scope, found: Mapping[bytes, bytes], client: str) -> tuple[Caller, str, str]:
-        """The caller under its hashed identity, the address to limit beside it, its neighbourhood."""
+        """Return the caller under its hashed identity, the address to limit beside it, and the group."""
         by_address, group = self._by_address(client)
         caller, unverified = by_address, False
         if self._identify is not None:
@@ -221,7 +225,7 @@ class Callers:
         return caller, by_address.user if unverified else "", group
 
     def _ask(self, scope: Scope) -> Caller | None:
-        """Ask the user's own function; what it raises or returns cannot break a request."""
+        """Call the user's own function; its exceptions and invalid results cannot break a request."""
         try:
             caller = self._identify(scope) if self._identify is not None else None
             if caller is None or not caller.user:
@@ -239,7 +243,7 @@ class Callers:
             return None
 
     def _complain(self, error: Exception) -> None:
-        """Say where ``identify`` failed; not its text, which may hold what a client has sent."""
+        """Log the place where ``identify`` failed. The error's text is omitted: it may hold client data."""
         now = self._clock()
         if now < self._complain_at_s:
             return
@@ -250,7 +254,7 @@ class Callers:
         Line("identify_failed", logging.WARNING, text, {}).write()
 
     def _key(self, value: bytes) -> str:
-        """The caller's key, or nothing if it is absent, malformed or of another scheme."""
+        """Return the caller's key, or an empty text if it is absent, malformed or of another scheme."""
         if len(value) > VALUE_AT_MOST:
             return ""
         text = value.decode("latin-1").strip()
@@ -263,7 +267,7 @@ class Callers:
         return text.strip()
 
     def _stated(self, value: bytes, priority: Priority, peer: str, *, raises: bool) -> Priority:
-        """The priority after what the header says: anybody may lower it, only the trusted may raise it."""
+        """Apply the priority of the header: any caller may lower it, only a trusted one may raise it."""
         text = value.decode("latin-1") if len(value) <= VALUE_AT_MOST else ""
         if not (text.strip() and text.isascii() and text.isprintable()):
             return priority
@@ -284,7 +288,7 @@ class Callers:
 
 
 class _Remembered(dict[str, Demand]):
-    """Demands by address, made when first asked for; cheaper than an ``lru_cache``, which keeps an order."""
+    """Cache of demands by address. Cheaper than an ``lru_cache``, which maintains an order."""
 
     __slots__ = ("_make",)
 
@@ -293,6 +297,7 @@ class _Remembered(dict[str, Demand]):
         self._make = make
 
     def __missing__(self, peer: str) -> Demand:
+        # Clearing everything is rare and cheaper per lookup than an eviction order.
         if len(self) >= REMEMBERED:
             self.clear()
         demand = self[peer] = self._make(peer)
@@ -300,7 +305,7 @@ class _Remembered(dict[str, Demand]):
 
 
 def _precisions(settings: Settings) -> frozenset[str]:
-    """Every label that some request may be told."""
+    """Return every precision label that some request may get."""
     if not settings.quotas:
         return frozenset()
     own = [route.resource_policy.precision_hint for route in settings.routes if route.resource_policy]
@@ -308,7 +313,7 @@ def _precisions(settings: Settings) -> frozenset[str]:
 
 
 def _key_source(identity: str) -> tuple[bytes, str]:
-    """The header that carries the key, and the scheme in front of it."""
+    """Return the header that carries the key, and the scheme in front of it."""
     if identity == "bearer":
         return b"authorization", "bearer"
     kind, _, name = identity.partition(":")
@@ -316,7 +321,7 @@ def _key_source(identity: str) -> tuple[bytes, str]:
 
 
 def _imported(identity: str) -> Identify | None:
-    """The callable that ``module:callable`` names; None for the built-in ways.
+    """Import the callable named by ``module:callable``; None for the built-in identities.
 
     Raises:
         ConfigError: it cannot be imported or called.
@@ -334,7 +339,7 @@ def _imported(identity: str) -> Identify | None:
 
 
 def _synchronous(identify: Identify, variable: str, name: str) -> Identify:
-    """The function itself, unless it would have to be awaited.
+    """Return the function itself, unless it would have to be awaited.
 
     Raises:
         ConfigError: it is a coroutine function.

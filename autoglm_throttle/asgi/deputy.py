@@ -1,4 +1,4 @@
-"""One request in an app that has fallbacks: its answer is kept, or replaced where it has not begun."""
+"""Fallbacks for one request: caches the app's response, or replaces it before it has begun."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ Message = dict[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 
 KEPT = frozenset({Outcome.SUCCESS, Outcome.SLOW})
-"""How an answer must have ended to be kept."""
+"""Outcomes after which a response may be cached."""
 
 
 class Deputy:
-    """Answers one request in the app's place where the app fails before its answer has begun.
+    """Answers one request in the app's place if the app fails before its response has begun.
 
     Args:
-        fallbacks: what is answered, and where answers are kept.
-        permit: settled before a fallback answers, whose success is none of the app.
+        fallbacks: the fallbacks of the app, and their cache.
+        permit: settled before a fallback is sent; its success must not be credited to the app.
         scope: of the request.
     """
 
@@ -49,21 +49,21 @@ class Deputy:
         self._replaced = False
 
     def on(self, watched: Watched) -> Send:
-        """The ``send`` for the app whose messages are watched."""
+        """Return the app's ``send``, which passes each message to the observer first."""
         self._watched = watched
         return self._send
 
     async def answer(self, cause: str, error: Exception | None) -> HttpAnswer | None:
-        """What the fallbacks have to say; None: nothing."""
+        """Return the response of the fallbacks, or None if they have none."""
         choice = Choice.SHED if cause == LOAD else Choice.SERVE
         return await self._fallbacks.answer(self._scope, (cause, error), self._ask, choice)
 
     async def stands_in_for(self, error: Exception | None, outcome: Outcome | None) -> bool:
-        """Whether the request was answered, before or now, in place of an app that has failed.
+        """Whether a fallback has answered, earlier or now, in place of an app that failed.
 
         Args:
-            error: what was raised; None: the app returned without an answer.
-            outcome: what that says about the app; of what says nothing, only refusals are replaced.
+            error: the exception; None: the app returned without a response.
+            outcome: how the app's failure counts; among neutral outcomes only rejections are replaced.
         """
         if not self._replaced:
             cause = _cause(error, outcome)
@@ -88,7 +88,7 @@ class Deputy:
         await watched.pass_on(message)
 
     def _start(self, message: Message) -> Message:
-        """Look whether the answer that begins may be kept; its headers may be readable only once."""
+        """Decide whether the response may be cached. Headers may be readable only once: copy them."""
         if self._ask is None:
             return message
         headers = list(message.get("headers") or ())
@@ -99,7 +99,7 @@ class Deputy:
         return {**message, "headers": headers}
 
     def _part(self, message: Message, keep: Keep) -> None:
-        """Collect a part of the body, and keep the whole once it has ended well."""
+        """Collect a part of the body, and cache the whole body after a successful end."""
         body = message.get("body", b"")
         self._room -= len(body)
         if message["type"] != "http.response.body" or self._room < 0:
@@ -121,6 +121,7 @@ class Deputy:
         answer = await self.answer(cause, error)
         if answer is None:
             return False
+        # Settle first: a fallback's success must not be credited to the app.
         self._replaced = True
         settle(self._permit, outcome)
         await give(answer, self._scope, self._watched.pass_on)
@@ -128,20 +129,20 @@ class Deputy:
 
 
 def settle(permit: object, outcome: Outcome) -> None:
-    """Settle a permit unless that was done."""
+    """Settle a permit unless it is settled already."""
     if isinstance(permit, Permit) and not permit.settled:
         permit.settle(outcome)
 
 
 async def give(answer: HttpAnswer, scope: Scope, send: Send) -> None:
-    """Send a whole answer; of HEAD its fields alone."""
+    """Send a whole response; for HEAD only its fields."""
     headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else answer.body})
 
 
 def _cause(error: Exception | None, outcome: Outcome | None) -> str:
-    """What a fallback is given for; empty: for this there is none."""
+    """Return the cause of a fallback; empty if no fallback may answer this error."""
     if isinstance(error, GuardRefused):
         return error.refusal.cause.value
     if isinstance(error, Refused):

@@ -1,4 +1,4 @@
-"""What answers in place of an app: its feature's fallback, for requests as ASGI tells them."""
+"""Applies the fallbacks of an app's feature to ASGI requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Fallbacks:
     """The fallback of one app.
 
     Args:
-        served: the feature and its ladder, its rungs and what is kept.
+        served: the executor of the feature, with its degradation levels, fallbacks and cache.
         clock: monotonic seconds.
     """
 
@@ -27,10 +27,10 @@ class Fallbacks:
         self.served: HttpServed = served
         self.name: str = served.feature.name
         self.log: Seldom = Seldom(self.name, clock)
-        """Tells what a fallback would otherwise hide, of a failing app a line now and then."""
+        """Rate-limited log of the app errors that a fallback would otherwise hide."""
 
     def ask(self, scope: Scope) -> Ask | None:
-        """What is asked for, as far as it matters to what is kept; None: not at all, as of a broken scope."""
+        """Build the cache request of a scope; None if it is not cacheable or the scope is broken."""
         if scope["type"] != "http":
             return None
         try:
@@ -40,7 +40,7 @@ class Fallbacks:
             return None
 
     def choice(self, scope: Scope) -> Choice:
-        """What the ladder says about a request."""
+        """Return the degradation action for a request."""
         return self.served.choice(self.ask(scope))
 
     async def answer(
@@ -50,13 +50,13 @@ class Fallbacks:
         ask: Ask | None,
         choice: Choice,
     ) -> HttpAnswer | None:
-        """Answer without the app, saying so; counted. None: there is nothing to answer with.
+        """Answer without the app, marked as degraded and counted. Returns None if no fallback has a response.
 
         Args:
-            scope: of the request; what a dynamic fallback gets as its only argument.
-            why: the cause, and what was raised.
-            ask: what is asked for.
-            choice: what the ladder says; ``SERVE`` after a refusal or a failure.
+            scope: of the request; the only argument of a dynamic fallback.
+            why: the cause, and the exception raised.
+            ask: the cache request.
+            choice: the degradation action; ``SERVE`` after a rejection or a failure.
         """
         if scope["type"] != "http":
             return None
@@ -64,7 +64,7 @@ class Fallbacks:
         context = FallbackContext(self.name, cause, error, (scope,))
         try:
             found = await self.served.answer_async(context, ask, choice)
-        except Exception:  # noqa: BLE001 - logged by the rungs; what they stand in for is the answer then
+        except Exception:  # noqa: BLE001 - logged by the fallbacks; the original answer stands
             return None
         if found is None:
             return None
@@ -76,7 +76,7 @@ class Fallbacks:
 
 
 def text_of(headers: Iterable[tuple[bytes, bytes]]) -> Pairs:
-    """The fields of a scope or a message as text in which no byte is lost."""
+    """Decode the fields of a scope or a message as latin-1 text, which loses no byte."""
     return tuple((bytes(name).decode("latin-1"), bytes(value).decode("latin-1")) for name, value in headers)
 
 
@@ -88,8 +88,8 @@ def _url(scope: Scope, headers: Pairs) -> str:
 
 
 def _sized(answer: HttpAnswer, rung: Rung, cause: str) -> HttpAnswer:
-    """With its length, which a server needs to keep the connection, and what it is."""
-    if rung is Rung.STALE:  # it says all that itself, and of a HEAD no length that is not the app's
+    """Add the Content-Length, which a server needs to keep the connection, and the degradation mark."""
+    if rung is Rung.STALE:  # marked already; for HEAD the length must be the app's
         return answer
     length = "content-length", str(len(answer.body))
     sized = any(name.lower() == length[0] for name, _ in answer.headers)

@@ -1,4 +1,4 @@
-"""What a breaker and its feature's fallbacks do before the limits are asked, and after they have refused."""
+"""Applies an app's breaker and fallbacks before the limits, and after they reject a request."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ Scope = MutableMapping[str, Any]
 Send = Callable[[Any], Awaitable[None]]
 
 SPARED = Decision(False, Reason.GPU, "gpu:degraded", "gpu")
-"""How a request is counted that the ladder of degradation has answered instead of the app."""
+"""Decision under which a request is counted if a degradation level answered instead of the app."""
 
 
 class Guarded:
-    """Keeps from the limits what need not be admitted, as the breaker or the ladder of degradation says.
+    """Answers requests that need no admission, by the state of the breaker and the degradation level.
 
-    Such a request takes nothing from any limit. The pass itself is taken by the `AppGuard`, after the
-    admission. In a dry run all are let in, and what the breaker would refuse is counted.
+    Such a request takes nothing from any limit. `AppBreaker` acquires the guard permit after admission.
+    In a dry run all requests are admitted, and the breaker's rejections are only counted.
 
     Args:
-        throttle: counts what is decided here.
-        app: with the breaker round it.
-        demand: says what a request asks for.
-        answer: answers a request that is refused, with a decision and a cause.
+        throttle: counts the decisions made here.
+        app: the app with its breaker.
+        demand: builds the demand of a request.
+        answer: sends the response of a rejected request, given a decision and a cause.
     """
 
     def __init__(
@@ -54,17 +54,17 @@ class Guarded:
         self._dry_run = throttle.settings.dry_run
 
     def demand(self, scope: Scope) -> Demand:
-        """What a request asks for, on the terms that its refusal may be replaced."""
+        """Return the demand of a request; provisional if its rejection may be replaced."""
         demand = self._demand(scope)
         return demand if self._app.fallbacks is None else Provisional.of(demand)
 
     @property
     def quiet(self) -> bool:
-        """Whether `deals_with` has nothing to do, which need not be awaited then."""
+        """Whether `applies_to` has nothing to do and need not be awaited."""
         return self._app.quiet
 
     async def deals_with(self, scope: Scope, send: Send) -> bool:
-        """Answer or refuse a request that the limits need not see; False: they must."""
+        """Answer or reject a request that needs no limits; False: the limits must decide."""
         fallbacks = self._app.fallbacks
         choice = Choice.SERVE if fallbacks is None or self._dry_run else fallbacks.choice(scope)
         if fallbacks is not None and choice is not Choice.SERVE:
@@ -81,7 +81,7 @@ class Guarded:
             if fallbacks is not None:
                 why = refusal.cause.value, GuardRefused(refusal)
                 answer = await fallbacks.answer(scope, why, fallbacks.ask(scope), choice)
-        finally:
+        finally:  # a cancelled fallback still counts as a rejection
             self._turn_away(scope, decision, degraded=answer is not None)
         if answer is not None:
             await give(answer, scope, send)
@@ -90,7 +90,7 @@ class Guarded:
         return True
 
     async def replaces(self, scope: Scope, send: Send, rejection: Rejection) -> bool:
-        """Answer in place of a refusal for our load, if there is something to answer with."""
+        """Answer in place of a rejection caused by our load, if a fallback has a response."""
         fallbacks = self._app.fallbacks
         if fallbacks is None or rejection.decision.reason not in REPLACEABLE:
             return False
@@ -104,7 +104,7 @@ class Guarded:
         return answer is not None
 
     async def _spares(self, scope: Scope, send: Send, fallbacks: Fallbacks, choice: Choice) -> bool:
-        """Answer what the service has no load to spare for."""
+        """Answer a request that the current load level does not serve."""
         answer = await fallbacks.answer(scope, (LOAD, None), fallbacks.ask(scope), choice)
         if answer is not None:
             self._turn_away(scope, SPARED, degraded=True)
@@ -116,7 +116,7 @@ class Guarded:
         return answer is not None or choice is Choice.SHED
 
     def _turn_away(self, scope: Scope, decision: Decision, *, degraded: bool = False) -> None:
-        """Count what was decided here, and leave word of it for those further out."""
+        """Count the decision made here, and store it in the scope for outer middleware."""
         rejection = self._throttle.turn_away(self._demand(scope), decision, degraded=degraded)
         if rejection is not None:
             scope.setdefault(MARKER, {})[self._throttle] = rejection

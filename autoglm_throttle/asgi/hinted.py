@@ -1,4 +1,4 @@
-"""How the app hears of the hint: in the state of its scope, where frameworks look."""
+"""Passes the resource advice to the app, in the state of its scope."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Any
 from autoglm_throttle.throttle import Throttle
 
 MARKER = "autoglm_throttle"
-"""The scope entry that says what became of the request: a dict from Throttle to Permit or Rejection,
-or None where the request is exempt. In ``scope["state"]`` the entry that holds the `Hint`."""
+"""The scope entry with the request's decision: a dict from Throttle to Permit or Rejection.
+None if the request is exempt. In ``scope["state"]`` the entry that holds the `ResourceAdvice`.
+"""
 
 
 class Hinted:
-    """Stands before an app and puts the `Hint` of each admitted request into ``scope["state"]``.
+    """Puts the `ResourceAdvice` of each admitted request into ``scope["state"]`` of the app.
 
     Args:
-        app: what is protected.
-        throttle: whose permits have hints.
+        app: the protected app.
+        throttle: the throttle whose permits carry the advice.
     """
 
     def __init__(self, app: Callable[[Any, Any, Any], Awaitable[None]], throttle: Throttle) -> None:

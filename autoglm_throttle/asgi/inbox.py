@@ -1,4 +1,4 @@
-"""What a client sends while its request stands in line: kept for the app, and watched for its leaving."""
+"""Buffers client messages of a queued request, and detects the client's disconnect."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from typing import Any
 import anyio
 
 KEPT_BYTES = 65_536
-"""Of a body that arrives meanwhile; beyond it nothing more is read until the turn comes."""
+"""Bytes of a body buffered while the request waits; beyond it nothing more is read until a slot is free."""
 
 PART_BYTES = 256
-"""What a part counts beside its body, about what its message takes: else a client could have a hundred times
-the memory by sending its body byte by byte, and any amount of it by sending empty parts."""
+"""Bytes that each part counts beside its body, about the size of its message. Without it a client could use
+a hundred times the memory by sending its body byte by byte, and any amount by sending empty parts.
+"""
 
 _DISCONNECTS = ("http.disconnect", "websocket.disconnect")
 
 
 class Inbox:
-    """Stands in for ``receive`` while a request waits, and after it.
+    """Replaces ``receive`` while a request waits, and afterwards.
 
-    A body's part must not get lost when the turn comes while it is being received, and not every server
-    survives the cancelling of its ``receive``: Granian has been seen to lose a part. So under asyncio each
-    part is received in a task of its own, which goes on until somebody wants the part.
+    A body part must not be lost if the slot becomes free during its reception. Not every server
+    survives a cancelled ``receive``: Granian has been observed to lose a part. Under asyncio each
+    part is therefore received in its own task, which runs until the part is consumed.
 
     Args:
         receive: the server's.
@@ -38,50 +39,50 @@ class Inbox:
         self._pending: asyncio.Future[Any] | None = None
 
     async def left(self) -> None:
-        """Read until the client has gone. Never ends where that cannot be seen; cancel it."""
+        """Read until the client disconnects. Never returns if that cannot be detected; cancel it."""
         held, complete = 0, False
         while held < KEPT_BYTES:
             message = await (self._receive() if complete else self._part())
             self._kept.append(message)
             if message["type"] in _DISCONNECTS:
                 return
-            if complete:  # only a disconnect may follow a whole body: a server that says more may never stop
+            if complete:  # only a disconnect may follow a whole body: a server that sends more may never stop
                 break
             held += PART_BYTES + len(message.get("body") or b"")
             complete = message["type"] == "http.request" and not message.get("more_body")
         await anyio.sleep_forever()
 
     async def receive(self) -> Any:  # noqa: ANN401 - an ASGI message
-        """What was kept, in order, and then what comes."""
+        """Return the buffered messages in order, then new ones."""
         if self._kept:
             return self._kept.popleft()
         return await (self._receive() if self._pending is None else self._part())
 
     def close(self) -> None:
-        """Give up a part that nobody has wanted."""
+        """Cancel a reception that is still pending."""
         if self._pending is not None:
             self._pending.add_done_callback(_forget)
             self._pending.cancel()
 
     async def _part(self) -> Any:  # noqa: ANN401 - an ASGI message
-        """One message, which a cancelled caller leaves to the next one."""
+        """Receive one message; if the caller is cancelled, the next caller gets it."""
         if self._pending is None:
             try:
                 asyncio.get_running_loop()
-            except RuntimeError:  # trio: the servers there survive it
+            except RuntimeError:  # trio: its servers survive a cancelled receive
                 return await self._receive()
             self._pending = asyncio.ensure_future(self._receive())
         pending = self._pending
         if not pending.done():
             await _ended(pending)
-        if self._pending is not pending:  # two wanted it, and the other one was faster
+        if self._pending is not pending:  # another caller consumed the part
             return await self.receive()
         self._pending = None
         return pending.result()
 
 
 async def _ended(part: asyncio.Future[Any]) -> None:
-    """Wait for a part without touching it when cancelled.
+    """Wait for a reception without cancelling it if the waiter is cancelled.
 
     ``shield`` would log an error that is raised again further down, and ``wait`` takes three times as long.
     """
@@ -99,6 +100,6 @@ async def _ended(part: asyncio.Future[Any]) -> None:
 
 
 def _forget(part: asyncio.Future[Any]) -> None:
-    """Look at what came of a part, or asyncio would complain that nobody did."""
+    """Retrieve the result of a reception, or asyncio would log that its exception was never retrieved."""
     if not part.cancelled():
         part.exception()

@@ -1,9 +1,9 @@
-"""Marks on endpoints, and how the middleware comes to know them.
+"""Marks on endpoints, and their discovery by the middleware.
 
 A mark only sets an attribute: no wrapper, no extra argument, any decorator order.
-Admission never depends on finding a route. A mark that cannot be seen from outside before routing
-is learned when its endpoint first answers: late once. An exemption that turns out to free an endpoint
-without one is withdrawn.
+Admission never depends on finding a route. A mark that is invisible before routing is learned from the
+endpoint's first response, so it applies one request late. An exemption is withdrawn if its pattern also
+matches an endpoint without a mark.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _LITERAL = re.compile(r"[^{}*?#%\s]+")
 _LAYERS_AT_MOST = 50
 
 WALKS_AT_MOST = 64
-"""Walks along the routes: an app that keeps adding routes must not make requests pay for it for ever."""
+"""Walks along the routes; an app that keeps adding routes must not cost requests a walk for ever."""
 
 LEARNED_AT_MOST = 1000
-"""Policies learned from answers, for the same reason."""
+"""Policies learned from responses, for the same reason."""
 
 E = TypeVar("E", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What an endpoint says about itself."""
+    """The mark of one endpoint."""
 
     priority: Priority | None = None
     cost: float = 1.0
@@ -65,13 +65,13 @@ def mark(*, priority: Priority | str | None = None, cost: float = 1.0) -> Callab
 
 
 def exempt(endpoint: E) -> E:
-    """Free an endpoint from the throttle: its requests are counted, never charged or refused."""
+    """Free an endpoint from the throttle: its requests are counted, never charged or rejected."""
     setattr(endpoint, ATTRIBUTE, Mark(exempt=True))
     return endpoint
 
 
 class MarkPolicy(RoutePolicy):
-    """A policy that comes from an endpoint and not from the configuration."""
+    """A policy derived from an endpoint's mark, not from the configuration."""
 
     __slots__ = ()
 
@@ -87,16 +87,16 @@ class MarkPolicy(RoutePolicy):
             object.__setattr__(self, "name", f"mark {self.name}")
 
     def says(self, mark: Mark) -> bool:
-        """Whether it gives what the mark says."""
+        """Whether the policy equals the mark."""
         return (self.priority, self.cost, self.exempt) == (mark.priority, mark.cost, mark.exempt)
 
 
 class Marks:
-    """What is known about the marks of one app, kept in a route table behind the configured policies.
+    """The known marks of one app, published in a route table behind the configured policies.
 
     Args:
-        app: what the middleware wraps.
-        table: where the policies go.
+        app: the app inside the middleware.
+        table: receives the policies.
     """
 
     def __init__(self, app: object, table: RouteTable) -> None:
@@ -111,12 +111,12 @@ class Marks:
         self._walk()
 
     def check(self, scope: Mapping[str, Any], path: str, root_path: str) -> None:
-        """Compare what was applied to a request with the mark of the endpoint that answered, and learn.
+        """Compare the policy applied to a request with the mark of its endpoint, and learn from it.
 
         Args:
-            scope: as the router left it, with ``endpoint``, ``route`` and ``path_params``.
+            scope: after routing, with ``endpoint``, ``route`` and ``path_params``.
             path: the request's path without ``root_path``.
-            root_path: what it was before the router; mounts change it.
+            root_path: its value before routing; mounts change it.
         """
         endpoint, route = scope.get("endpoint"), scope.get("route")
         method = scope.get("method") or "GET"
@@ -143,7 +143,7 @@ class Marks:
         return not isinstance(policy, MarkPolicy) or policy.says(mark)
 
     def _withdraw(self, path: str, method: str, mark: Mark) -> None:
-        """Drop the exemption that freed an endpoint which does not have one."""
+        """Drop an exemption that matched an endpoint without one."""
         policy = self._table.match(path, method)
         if mark.exempt or not isinstance(policy, MarkPolicy) or not policy.exempt:
             return
@@ -165,9 +165,9 @@ class Marks:
 
 
 def visible(app: object) -> Iterator[MarkPolicy]:
-    """The policies of all endpoints that can be seen from outside ``app``, in the order of routing.
+    """Yield the policies of all endpoints reachable from ``app``, in the order of routing.
 
-    Endpoints without a mark are among them, since they keep their requests from the marks behind them.
+    Endpoints without a mark are included, since they shadow the marks behind them.
     Only public attributes are read: ``app`` down to ``routes``, and of each route its own ``routes``.
     """
     for _ in range(_LAYERS_AT_MOST):
@@ -183,7 +183,7 @@ def visible(app: object) -> Iterator[MarkPolicy]:
 
 
 def learned(scope: Mapping[str, Any], mark: Mark, root_path: str) -> MarkPolicy | None:
-    """The policy of a marked endpoint that has just answered; None if its template is not certain."""
+    """Return the policy of a marked endpoint that has just answered; None if its template is not certain."""
     route = scope.get("route")
     template = str(getattr(route, "path_format", None) or getattr(route, "path", ""))
     path = str(scope.get("path") or "").removeprefix(root_path)
@@ -209,7 +209,7 @@ def _of_routes(routes: Iterable[Any], prefix: str, depth: int = 0) -> Iterator[M
 
 
 def _effective(routes: Iterable[Any]) -> Iterable[Any]:
-    """The routes with those of included routers, which FastAPI since 0.137 shows only through a function."""
+    """Return the routes including included routers, which FastAPI since 0.137 exposes through a function."""
     contexts = getattr(sys.modules.get("fastapi.routing"), "iter_route_contexts", None)
     effective: Iterable[Any] = contexts(routes) if contexts is not None else routes
     return effective
@@ -221,7 +221,7 @@ def _mark_of(endpoint: object) -> Mark | None:
 
 
 def _policy(template: str, methods: Iterable[str] | None, mark: Mark | None) -> Iterator[MarkPolicy]:
-    """The mark as a policy; nothing where even a wider pattern cannot say it."""
+    """Yield the mark as a policy; nothing if even a wider pattern cannot express it."""
     try:
         yield MarkPolicy(template, methods, mark or UNMARKED)
     except ConfigError:
@@ -229,7 +229,7 @@ def _policy(template: str, methods: Iterable[str] | None, mark: Mark | None) -> 
 
 
 def _pattern(template: str) -> str:
-    """The template as a pattern. What a pattern cannot say becomes wider, never narrower."""
+    """Convert the template to a pattern. Parts that a pattern cannot express become wider, never narrower."""
     segments: list[str] = []
     for segment in template.split("/"):
         found = _PARAMETER.search(segment)
@@ -243,7 +243,7 @@ def _pattern(template: str) -> str:
 
 
 def _prefixed(template: str, path: str, parameters: dict[str, Any]) -> str:
-    """The template behind the prefix of its mounts and includes, with parameters by name; empty if unsure.
+    """Prefix the template with its mounts and includes, with parameters by name; empty if unsure.
 
     A concrete value must not stay in it: each tenant of ``/t/{tenant}`` would become a policy of its own.
     """

@@ -1,4 +1,4 @@
-"""The skin round an ASGI app: each scope becomes a Demand, each Decision an answer."""
+"""ASGI middleware: turns each scope into a Demand and each Decision into a response."""
 
 from __future__ import annotations
 
@@ -41,32 +41,32 @@ TRY_AGAIN_LATER = 1013
 """WebSocket close code (IANA registry, RFC 6455): the server is overloaded."""
 
 REASON_AT_MOST = 123
-"""Bytes of the reason in a close frame, RFC 6455 section 5.5: the name of a guard may be longer."""
+"""Bytes of the reason in a close frame, RFC 6455 section 5.5; a guard's name may be longer."""
 
 FIRST_SAMPLE_WITHIN_S = 5.0
-"""How long a start waits for a first sample of each source where ``GPU_REQUIRED`` is set."""
+"""Longest wait at startup for a first sample of each source, if ``GPU_REQUIRED`` is set."""
 
 OURS = frozenset(name.encode() for name in (*EXPOSED_FIELDS, *LEGACY_NAMES))
 CLIENT_LEFT = (ClientDisconnect, WebSocketDisconnect)
 
 _SUCCESS, _FAILURE = Outcome.SUCCESS, Outcome.FAILURE
-"""Before Python 3.12 reading a member from its class costs as much as a look into a dictionary."""
+"""Before Python 3.12 reading a member from its class costs as much as a dictionary lookup."""
 
 
 class ThrottleMiddleware:
-    """Limits what reaches an ASGI app: http and websocket; everything else passes through.
+    """Limits requests to an ASGI app: http and websocket; everything else passes through.
 
     Args:
         app: the app to protect.
-        throttle: the limits; None reads them from the environment. The handle to keep is this object,
+        throttle: the limits; None reads them from the environment. Keep this object as the handle,
             since frameworks build middleware late and more than once.
-        identify: says who asks, from the scope; None: as the settings say.
-        breaker: name of the guard round the app (``throttle.feature(name, ...)`` says more about it): the
-            app's own failures open it, and while it is open requests are answered by the feature's
-            fallback, else refused with 503, before any limit is asked; None: the app has no breaker.
+        identify: identifies the caller from the scope; None: as in the settings.
+        breaker: name of the guard around the app, configured by ``throttle.feature(name, ...)``; None: no
+            breaker. The app's own failures open it. While it is open, the feature's fallback answers before
+            any limit is checked; without a fallback requests are rejected with 503.
 
     Raises:
-        ConfigError: the environment, or ``IDENTITY``, is not usable. Where a running server builds the
+        ConfigError: the environment, or ``IDENTITY``, is not usable. If a running server builds the
             middleware, the startup fails instead: servers take an exception there for "no lifespan"
             and would go on.
     """
@@ -88,6 +88,7 @@ class ThrottleMiddleware:
         except ConfigError as error:
             if not _in_event_loop():
                 raise
+            # Inside a running server an exception here means "no lifespan"; fail the startup instead.
             self._fault = error
             self.__class__ = _Unusable
 
@@ -109,7 +110,7 @@ class ThrottleMiddleware:
         """Put the breaker between the limits and the app."""
         from autoglm_throttle.asgi.app_guard import (
             AppGuard,
-        )  # with all that guards: not for those who have none
+        )  # imports all guards: not needed without one
         from autoglm_throttle.asgi.guarded import Guarded
 
         self.app = guard = AppGuard(self.app, self.throttle, name, self._answer)
@@ -137,7 +138,7 @@ class ThrottleMiddleware:
                     inbox = Inbox(receive)
                     receive = inbox.receive
                     permit = await self._turn(permit, inbox)
-                else:  # it needs the word of the shared store alone, and has it in milliseconds
+                else:  # only the shared-store check is pending, for milliseconds
                     permit = await throttle.wait(permit)
             if not isinstance(permit, Permit):
                 await self._refuse(scope, send, permit)
@@ -162,6 +163,7 @@ class ThrottleMiddleware:
             watch.settle(Outcome.NEUTRAL if watch.client_left else _outcome(error))
             raise
         finally:
+            # An http app that returned without a last byte proves nothing; a websocket has no last byte.
             if not permit.settled:
                 permit.settle(Outcome.NEUTRAL if scope["type"] == "http" else Outcome.SUCCESS)
             if inbox is not None:
@@ -171,11 +173,12 @@ class ThrottleMiddleware:
                 self._check_mark(scope, root_path)
 
     async def _turn(self, ticket: Ticket, inbox: Inbox) -> Permit | Rejection | None:
-        """Stand in line, with an ear for the client; None: it has gone away."""
+        """Wait for a slot while watching for disconnect. Returns None if the client disconnected."""
         verdict = None
         try:
             verdict = await self.throttle.wait(ticket, inbox.left)
         finally:
+            # With a Permit the app still reads from the buffer; __call__ closes it.
             if not isinstance(verdict, Permit):
                 inbox.close()
         return verdict
@@ -187,7 +190,7 @@ class ThrottleMiddleware:
                 await self._answer(scope, send, rejection.decision)
 
     def _note(self, scope: Scope, verdict: Permit | Rejection) -> None:
-        """Leave word for those further in."""
+        """Store the verdict in the scope for inner middleware."""
         charged = scope.get(MARKER)
         if isinstance(charged, dict):
             charged[self.throttle] = verdict
@@ -195,7 +198,7 @@ class ThrottleMiddleware:
             scope[MARKER] = {self.throttle: verdict}
 
     def _limits(self, scope: Scope) -> bool:
-        """Whether the connection is subject to the throttle. What is malformed is."""
+        """Whether the limits apply to the connection. They do if the scope is malformed."""
         kind = scope.get("type")
         if kind != "http" and kind != "websocket":  # noqa: PLR1714 - a set would hash what the server sent
             return False
@@ -210,16 +213,17 @@ class ThrottleMiddleware:
             route = self._routes.match(path, scope.get("method") or "GET")
         except Exception:  # noqa: BLE001 - a scope may hold anything, and the limits must hold all the same
             return True
+        # RouteTable collapses slashes, the app's router may not: such a path must not inherit an exemption.
         return route is None or not route.exempt or "//" in path
 
     async def _free(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run what is exempt, what was charged by this throttle further out, and what is no request."""
+        """Run connections that are exempt, already charged by this throttle, or no requests."""
         kind = scope.get("type")
         if kind == "lifespan":
             await self._lifespan(scope, receive, send)
         elif kind != "http" and kind != "websocket":  # noqa: PLR1714 - what the server sent may not be hashable
             await self.app(scope, receive, send)
-        elif self.throttle in scope.setdefault(MARKER, {}):
+        elif self.throttle in scope.setdefault(MARKER, {}):  # charged by an outer middleware
             self._warn_nested()
             await self.app(scope, receive, send)
         else:
@@ -275,7 +279,7 @@ class ThrottleMiddleware:
             self.throttle.stop()
 
     async def _no_sample(self) -> str:
-        """What is wrong where first GPU samples are required and do not come; empty if all is well."""
+        """Return the reason why required first GPU samples are missing; empty if all arrived."""
         if not self.throttle.settings.gpu_required:
             return ""
         deadline = anyio.current_time() + FIRST_SAMPLE_WITHIN_S
@@ -291,7 +295,7 @@ class ThrottleMiddleware:
 
 
 class _Unusable(ThrottleMiddleware):
-    """What a middleware becomes whose configuration has faults: nothing starts, and nothing passes."""
+    """Replaces a middleware with an invalid configuration: startup fails, and every request raises."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope.get("type") != "lifespan":
@@ -301,7 +305,7 @@ class _Unusable(ThrottleMiddleware):
 
 
 class _Watch:
-    """Stands between the app and ``send``: adds the fields, and settles the permit at the last byte."""
+    """Wraps ``send``: adds the header fields, and settles the permit at the last byte."""
 
     __slots__ = ("_answers", "_permit", "_send", "client_left", "status")
 
@@ -313,7 +317,7 @@ class _Watch:
         self.client_left = False
 
     def send(self, message: Message) -> Awaitable[None]:
-        """Pass a message on. Not a coroutine itself: that would cost one more for each message."""
+        """Forward a message. Not a coroutine itself: that would cost one more for each message."""
         kind = message["type"]
         permit = self._permit
         if kind == "http.response.body":
@@ -334,7 +338,7 @@ class _Watch:
         return self._send(message)
 
     async def _pass_on(self, message: Message) -> None:
-        """Send a part of a stream; a server may raise OSError once nobody listens (ASGI 2.4)."""
+        """Send a part of a stream. A server may raise OSError after a disconnect (ASGI 2.4)."""
         try:
             await self._send(message)
         except OSError:
@@ -356,7 +360,7 @@ def _in_event_loop() -> bool:
 
 
 def _with_fields(message: Message, fields: list[tuple[bytes, bytes]]) -> Message:
-    """A copy with our fields; the app's own of the same name win."""
+    """Return a copy with our fields; the app's own fields of the same name win."""
     headers = message.get("headers")
     if headers.__class__ is not list:
         headers = list(headers or ())  # any iterable is allowed, also one that can be read only once
@@ -371,19 +375,19 @@ def _with_fields(message: Message, fields: list[tuple[bytes, bytes]]) -> Message
 
 
 def _decision(refused: Refused | GuardRefused) -> tuple[Decision, str]:
-    """What to answer, and what a fallback of an outer app would say it was for."""
+    """Return the decision to send, and the cause passed to a fallback of an outer app."""
     if isinstance(refused, Refused):
         return refused.decision, "load"
     return refused_by(refused.refusal), refused.refusal.cause
 
 
 def close_reason(decision: Decision) -> str:
-    """The reason in the close frame of a refused websocket."""
+    """Return the reason in the close frame of a rejected websocket."""
     return decision.detail.encode()[:REASON_AT_MOST].decode(errors="ignore")
 
 
 def _why_silent(source: SourceView) -> str:
-    """The name of a source that has told nothing yet, and why."""
+    """Return the name of a source without samples, and its error."""
     why = source.last_error or source.state
     return why if why.startswith(source.name) else f"{source.name}: {why}"
 

@@ -1,4 +1,4 @@
-"""Tells a client what its answer was made of, where a call inside the app was answered from elsewhere."""
+"""Reports degraded answers inside the app to the client, in the field ``X-Degraded``."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ async def noted(
     receive: Callable[[], Awaitable[Any]],
     send: Callable[[Any], Awaitable[None]],
 ) -> None:
-    """Run an app, and say ``X-Degraded`` at the start of its answer for what has been noted until then.
+    """Run an app, and add ``X-Degraded`` to its response for the fallbacks used until its start.
 
-    What is noted later, in the midst of a stream, comes too late for the field. The app's own field stays.
+    Fallbacks used later, in the middle of a stream, come too late for the field. The app's own field stays.
     """
     notes: list[Note] = []
     outer = NOTES.get()
@@ -32,7 +32,7 @@ async def noted(
     try:
         await app(scope, receive, saying)
     finally:
-        NOTES.set(outer)  # a token would not fit where a server ends the request in another context
+        NOTES.set(outer)  # reset(token) fails if the server ends the request in another context
 
 
 def _said(message: dict[str, Any], notes: Sequence[Note]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Notices that all callers look like one because a proxy stands in front."""
+"""Detects a proxy in front of the service, which makes all callers look like one."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import ipaddress
 from collections import Counter
 
 REQUESTS = 1000
-"""Requests looked at, from the start on; after them the question is settled."""
+"""Number of requests inspected after the start; then the result is final."""
 
 SHARE = 0.9
-"""A host that sends so much of everything from a private address is more likely a proxy than a caller."""
+"""Share of all requests from one private address above which it is more likely a proxy than a caller."""
 
 WARNING = (
     "nearly all requests come from one private address: you are behind a proxy, "
@@ -26,11 +26,11 @@ class ProxyHint:
 
     @property
     def done(self) -> bool:
-        """Whether enough has been seen."""
+        """Whether enough requests have been inspected."""
         return self._left <= 0
 
     def note(self, peer: str) -> bool:
-        """Count one request; True, once at most, if it completes the picture of a proxy.
+        """Count one request. Return True, at most once, if the counts now indicate a proxy.
 
         Args:
             peer: the other end of the connection; empty for a UNIX socket.

@@ -1,4 +1,4 @@
-"""Which route policy a request falls under, found before any routing happens."""
+"""Finds the route policy of a request before any routing happens."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 from autoglm_throttle.settings import RoutePolicy
 
 MATCHES_KEPT = 4096
-"""Paths whose policy is remembered. Concrete paths are the client's choice, so there must be an end."""
+"""Number of paths with a cached policy. Clients choose concrete paths, so the cache needs a bound."""
 
 
 REMEMBERED_LENGTH = 512
-"""Characters of path and method; what is longer is matched anew each time."""
+"""Characters of path and method together; longer ones are matched anew each time."""
 
 
 class RouteTable:
-    """Policies by path and method; the first that matches in listed order wins.
+    """Policies by path and method; the first match in listed order wins.
 
     Paths are matched without ``root_path``, with repeated and trailing slashes removed.
     Policies learned from marks come after the configured ones, so configuration wins.
@@ -30,12 +30,12 @@ class RouteTable:
         self._index()
 
     def learn(self, routes: Iterable[RoutePolicy]) -> None:
-        """Put policies behind the configured ones, in place of those learned before."""
+        """Put policies behind the configured ones, replacing those learned before."""
         self._routes[self._configured :] = routes
         self._index()
 
     def match(self, path: str, method: str) -> RoutePolicy | None:
-        """The policy for a path, already without ``root_path``; None means the default policy."""
+        """Return the policy for a path, already without ``root_path``; None means the default policy."""
         key = (path, method)
         if key in self._known:
             return self._known[key]
@@ -53,7 +53,7 @@ class RouteTable:
         return next((route for route in candidates if route.covers(method, segments)), None)
 
     def _index(self) -> None:
-        """For each first literal segment: the policies that could match, in their order."""
+        """Index the policies that could match by first literal segment, in their order."""
         by_first: dict[str, list[RoutePolicy]] = {_ANY: [], "": []}
         by_first |= {_first(route): [] for route in self._routes}
         for route in self._routes:
@@ -63,7 +63,7 @@ class RouteTable:
         self._by_first = by_first
         self._known.clear()
         self.any: bool = bool(self._routes)
-        """Whether there is any policy to look for."""
+        """Whether there is any policy."""
 
 
 _ANY = "*"
@@ -75,7 +75,7 @@ def _first(route: RoutePolicy) -> str:
 
 
 def path_of(scope: Mapping[str, Any]) -> str:
-    """The path as received, without ``root_path`` in front."""
+    """Return the path as received, without ``root_path`` in front."""
     path: str = scope.get("path") or "/"
     root: str = scope.get("root_path") or ""
     if root and path.startswith(root) and path[len(root) : len(root) + 1] in {"/", ""}:

@@ -1,4 +1,4 @@
-"""One request in an app behind a breaker: what its messages say about the app, and when that is known."""
+"""Observes the response of one request behind the app's breaker, and settles its outcome."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _SUCCESS, _FAILURE, _NEUTRAL = Outcome.SUCCESS, Outcome.FAILURE, Outcome.NEUTRAL
 
 
 class Watched:
-    """Stands between the app and the server, and settles the breaker's pass once.
+    """Observes the messages between app and server, and settles the guard permit once.
 
-    The outcome is known at a failing start, at the end of the body, or when the app raises. An answer whose
-    first bytes come later than ``first_item_s``, else ``slow_call_s``, is slow; a trial of
-    a stream may have succeeded with them (``stream_settle``).
+    The outcome is known at a failing start, at the end of the body, or when the app raises. A response is
+    slow if its first bytes come later than ``first_item_s``, else ``slow_call_s``. A probe call of a stream
+    may succeed with its first bytes (``stream_settle``).
 
     Args:
-        circuit: the guard of the app.
-        pass_: what let the request through.
-        blame: says whether an answer is the app's at all.
+        circuit: the state of the app's guard.
+        pass_: the permit of the request.
+        blame: whether the response is the app's own.
         send: the server's.
         receive: the server's.
     """
@@ -60,26 +60,26 @@ class Watched:
         self.begun_s: float = circuit.clock()
         """Monotonic."""
         self.outcome: Outcome | None = None
-        """How the request has ended, or will if its answer comes to its end; None before that is known."""
+        """Outcome of the request once it is known, also before the response is complete; None until then."""
         self.started: bool = False
-        """Whether something was sent."""
+        """Whether a message was sent."""
         self.client_left: bool = False
         self.settled: bool = False
 
     async def receive(self) -> Message:
-        """What the server says; a client that leaves is no fault of the app, whatever happens then."""
+        """Return the server's message. After a client's disconnect no later event counts against the app."""
         message = await self._receive()
         if message["type"] == "http.disconnect":
             self.client_left = True
         return message
 
     def send(self, message: Message) -> Awaitable[None]:
-        """Pass a message on, and note what it says."""
+        """Inspect a message, and send it."""
         self.note(message)
         return self.pass_on(message)
 
     async def pass_on(self, message: Message) -> None:
-        """Send a message; where the server fails to, there is nobody to send it to any more."""
+        """Send a message. If the server raises, the client counts as disconnected."""
         self.started = True
         try:
             await self._send(message)
@@ -88,31 +88,32 @@ class Watched:
             raise
 
     def note(self, message: Message) -> None:
-        """Look at a message before it is sent."""
+        """Inspect a message before it is sent."""
         kind = message["type"]
         if kind in STARTS:
             self._start(message["status"])
         elif kind in PARTS:
             more = bool(message.get("more_body"))
+            # An empty part with more to come carries no first byte.
             if not more or kind not in BODIES or message.get("body"):
                 self._part(more=more)
 
     def settle(self, outcome: Outcome, why: BaseException | str | None = None) -> None:
-        """Tell the breaker how the request ended, unless it was told before."""
+        """Report the request's outcome to the breaker, at most once."""
         if not self.settled:
             self.settled = True
             self.outcome = _NEUTRAL if self._blame.ours or self.client_left else outcome
             self._circuit.leave(self._pass, self.outcome, why)
 
     def raised(self, error: BaseException) -> Outcome:
-        """Settle for what the app has raised; returns what that says about it. Never raises."""
+        """Settle for an exception of the app, and return its outcome. Never raises."""
         neutral = self.client_left or isinstance(error, (*CLIENT_LEFT, Refused))
         outcome = _NEUTRAL if neutral else self._circuit.outcome_of(error, raised=True)
         self.settle(outcome, error)
         return outcome
 
     def returned(self, *, websocket: bool) -> Outcome:
-        """Settle for an app that has returned without an end of its answer, which only a client excuses."""
+        """Settle for an app that returned before its response ended; only a disconnect makes this neutral."""
         if websocket:
             self.settle(_SUCCESS)
         else:
@@ -142,4 +143,5 @@ class Watched:
 
     def _is_trial(self) -> bool:
         circuit, pass_ = self._circuit, self._pass
+        # A permit of an older generation is no probe of the present half-open state.
         return circuit.breaker.generation == pass_.generation and circuit.state() is State.HALF_OPEN
