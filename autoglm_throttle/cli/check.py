@@ -1,4 +1,4 @@
-"""``check``: every problem at once, then what is allowed but looks like a mistake."""
+"""``check``: prints every problem at once, then valid settings that look like a mistake."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_sources(settings: Settings) -> None:
-    """Make the sources without reading them: a start fails where one lacks its package."""
+    """Create the sources without reading them: a start fails if one lacks its package."""
     try:
         providers(settings.gpu, devices=settings.gpu_devices, selector=settings.gpu_selector)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What a command is, and the options that those reading settings share."""
+"""Commands, and the options shared by all that read settings."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ class Command:
     name: str
     help: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
-    """Called only when the command is the one asked for, so it may import what the command needs."""
+    """Called only for the requested command, so it may import the command's modules."""
     run: Callable[[argparse.Namespace], int]
-    """Gives the exit status."""
+    """Returns the exit status."""
 
 
 def add_sources(parser: argparse.ArgumentParser) -> None:
-    """Add where settings come from and in which form to answer."""
+    """Add the options for the sources of settings and for the output format."""
     parser.add_argument("--env-file", metavar="FILE", help="a .env file to read below the environment")
     parser.add_argument("--config-file", metavar="FILE", help="the TOML file, instead of CONFIG_FILE")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
 
 
 def load(args: argparse.Namespace) -> Settings:
-    """Read the settings the user asked for.
+    """Read the settings selected by the options.
 
     Raises:
-        ConfigError: with every fault.
+        ConfigError: with every problem.
     """
     overrides = {} if args.config_file is None else {"config_file": args.config_file}
     return Settings.from_env(env_file=args.env_file, **overrides)

@@ -1,4 +1,4 @@
-"""How long a question to a store takes, and whether decisions can wait for it."""
+"""Round-trip time to a store, and whether decisions can wait for it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from autoglm_throttle.cli.finding import Finding, Level
 from autoglm_throttle.settings.quantity import plain
 
 ROUND_TRIPS: Final = 9
-"""As many are timed; the median of fewer would depend on a single odd one."""
+"""Number of timed calls; the median of fewer would depend on a single odd one."""
 
 
 def round_trip(part: str, times_s: Sequence[float], deadline_s: float) -> Finding:
-    """What some round trips say.
+    """Evaluate some round trips.
 
     Args:
-        part: whose they are.
+        part: the examined part, such as ``redis``.
         times_s: at least one.
-        deadline_s: how long a decision waits at most.
+        deadline_s: longest wait of a decision.
     """
     middle = median(times_s)
     text = f"round trip {middle * 1e3:.2f} ms, median of {len(times_s)}"

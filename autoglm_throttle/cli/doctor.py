@@ -1,4 +1,4 @@
-"""``doctor``: asks the devices whether they answer, and says what is wrong with them."""
+"""``doctor``: checks that devices and store respond, and reports their problems."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autoglm_throttle.settings import Settings
 
 
 def run(args: argparse.Namespace) -> int:
-    """Examine what the settings name; a failure ends with 1, a warning does not.
+    """Diagnose the configured devices and store. A failure ends with 1, a warning does not.
 
     Raises:
         ConfigError: the settings have problems.

@@ -1,4 +1,4 @@
-"""What one device tells, what it does not, and what follows from that for the control."""
+"""Diagnoses one device: reported and missing quantities, and the consequences for control."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUANTITIES: Final = (
     ("PCIe", ("pcie_rx_bytes", "pcie_rx_bps")),
     ("NVLink", ("nvlink_rx_bytes", "nvlink_rx_bps")),
 )
-"""Name of a quantity -> fields of which one is enough."""
+"""Name of a quantity -> fields; one of them is enough."""
 
 OF_ENGINES: Final = (
     ("requests running", ("running",)),
@@ -62,7 +62,7 @@ _VAGUE: Final = (
 
 
 def device(row: GpuSample, now: float) -> Iterator[Finding]:
-    """Report on one row: how it is, and which quantities it tells.
+    """Report on one row: the device's state, and its known quantities.
 
     Args:
         row: of the newest reading.

@@ -1,4 +1,4 @@
-"""What each source of GPU telemetry says now, what it does not say, and what to do about that."""
+"""Diagnoses each source of GPU telemetry: its readings, missing quantities, and remedies."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.quantity import plain
 
 ANSWER_S: Final = 10.0
-"""The first call opens the driver, which can take seconds where nothing keeps it loaded."""
+"""Timeout of the first call. It opens the driver, which can take seconds if nothing keeps it loaded."""
 
 PAUSE_S: Final = 0.25
-"""Between the two readings of a source: how busy a card's parts are is told from the second on."""
+"""Seconds between the two readings of a source; activity ratios exist from the second reading on."""
 
 NO_NAME: Final = "tells no name of"
 WEB_PAGE: Final = "answers with a web page"
@@ -33,7 +33,7 @@ _UP: Final = {
     "sglang": "is SGLang up, and was it started with --enable-metrics?",
     "fake": "the file is a recording or a live state: docs/gpu.md says what is in it",
 }
-"""Kind of a source -> what to look at if it does not answer."""
+"""Kind of a source -> checks if it does not respond."""
 
 _OTHER: Final = (
     "another server answers there: look at its page with curl, and at the kind of the source: dcgm:, vllm:, "
@@ -54,7 +54,7 @@ _PERIOD: Final = (
 
 
 def examine(settings: Settings) -> list[Finding]:
-    """Two readings of every source: its devices, or why there are none."""
+    """Read every source twice, and report its devices or the reason for their absence."""
     try:
         sources = providers(
             settings.gpu, devices=settings.gpu_devices, selector=settings.gpu_selector, manual=True
@@ -94,7 +94,7 @@ def _read(source: GpuProvider) -> tuple[Sequence[GpuSample], str]:
 
 
 def _library() -> str:
-    """Versions of NVIDIA's driver and of the library that reads it."""
+    """Return the versions of NVIDIA's driver and of its NVML library."""
     nvml = importlib.import_module("pynvml")
     try:
         return f"driver {nvml.nvmlSystemGetDriverVersion()}, NVML {nvml.nvmlSystemGetNVMLVersion()}"

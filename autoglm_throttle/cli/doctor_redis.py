@@ -1,4 +1,4 @@
-"""Whether a Redis can count user limits: what it is, how far away, and what its user may do."""
+"""Diagnoses a Redis server for user limits: kind, latency, and permissions."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from autoglm_throttle.settings.quantity import plain
 from autoglm_throttle.settings.redis_url import RedisUrl, Topology, parse_redis_url
 
 REPLY_S: Final = 0.5
-"""For a connection, and for each reply: ten times the deadline of a decision."""
+"""Timeout of a connection, and of each reply: ten times the deadline of a decision."""
 
 ALL_S: Final = 5.0
-"""For everything: looking up a host's name has no limit of its own."""
+"""Timeout of the whole diagnosis: looking up a host's name has no timeout of its own."""
 
 KEEPS_KEYS: Final = ("noeviction", "volatile-ttl")
-"""Policies under which no user's window is thrown out before it has ended."""
+"""Eviction policies that never drop a user's window before its end."""
 
 OLDEST: Final = (6, 2)
 
 WORDS_AT_MOST: Final = 200
 
 USERS_TRIED: Final = 200
-"""Of a cluster each node is looked at on which one of so many users would be counted."""
+"""Number of users tried in a cluster; each node that would count one of them is examined."""
 
 _BOTH_FORMS: Final = (UserLimit("doctor-1s", 1000, 1), UserLimit("doctor-2s", 1_000_000, 2))
-"""One limit kept as a list, one kept as sub-buckets."""
+"""One limit stored as a list, one stored as sub-buckets."""
 
 _REMEDIES: Final[Mapping[Trouble, str]] = {
     Trouble.UNREACHABLE: "is it running, and does REDIS_URL name the right host and port?",
@@ -58,19 +58,19 @@ Findings = list[Finding]
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """One server that holds keys of ours."""
+    """One server that holds keys of this service."""
 
     name: str
-    """Empty where there is only one."""
+    """Empty if there is only one."""
     connection: Any
     asked: Ask
-    """A charge of a user who is nobody, and whose keys lie there."""
+    """A charge of an invented user with keys on this server."""
 
     def ask(self, *words: object) -> Any:  # noqa: ANN401 - a reply may be anything
         """Send a command and read its reply.
 
         Raises:
-            RedisError: what the server, or the way to it, has against it.
+            RedisError: an error of the server or of the connection.
         """
         self.connection.send_command(*words)
         return self.connection.read_response()
@@ -83,16 +83,16 @@ class _Node:
         hint: str = "",
         value: str | float | list[str] | None = None,
     ) -> Finding:
-        """A line about this server."""
+        """Make a result for this server."""
         return self.named(Finding("redis", item, level, message, hint, value))
 
     def named(self, finding: Finding) -> Finding:
-        """The line with the name of the server, where there are several."""
+        """Add the server's name to a result if there are several servers."""
         return replace(finding, message=f"{self.name}: {finding.message}") if self.name else finding
 
 
 def examine(settings: Settings) -> Findings:
-    """Everything about the server of ``REDIS_URL``, within `ALL_S`."""
+    """Diagnose the server of ``REDIS_URL`` within `TOTAL_TIMEOUT_S`."""
     url = settings.text_of("redis_url")
     try:
         return within(ALL_S, lambda: _examine(settings, url))
@@ -114,7 +114,7 @@ def _examine(settings: Settings, url: str) -> Findings:
             findings.append(_connected(parts, url, len(nodes)))
             for node in nodes:
                 findings += [*_way(node, settings), *_server(node), *_allowed(node, settings, wire)]
-    except (RedisError, RedisClusterException, OSError) as error:  # redis-py's second is none of its first
+    except (RedisError, RedisClusterException, OSError) as error:  # RedisClusterException is no RedisError
         trouble = trouble_of(error, sent=False)
         hint = _REMEDIES.get(trouble, "")
         findings.append(
@@ -124,7 +124,7 @@ def _examine(settings: Settings, url: str) -> Findings:
 
 
 def _nodes(client: Any, wire: WindowWire, cluster: bool) -> list[_Node]:  # noqa: ANN401 - redis-py's
-    """Connections to the servers that hold our keys: of a cluster several, else one.
+    """Open connections to the servers that hold our keys: several for a cluster, else one.
 
     Raises:
         RedisError: there is no connection.
@@ -156,7 +156,7 @@ def _connected(parts: RedisUrl, url: str, nodes: int) -> Finding:
 
 
 def _way(node: _Node, settings: Settings) -> Findings:
-    """How long a question takes, and how the two clocks differ."""
+    """Measure the round trip, and the difference between the two clocks."""
     from redis.exceptions import NoPermissionError
 
     times: list[tuple[float, float]] = []
@@ -165,9 +165,11 @@ def _way(node: _Node, settings: Settings) -> Findings:
             began, wall = time.monotonic(), time.time()
             seconds, micros = node.ask("TIME")
             took = time.monotonic() - began
+            # TIME is assumed to be read in the middle of the round trip.
             times.append((took, int(seconds) + int(micros) / 1e6 - wall - took / 2))
     except NoPermissionError:
-        return []  # the rights tell
+        return []  # the permission check reports it
+    # The fastest round trip bounds the offset best: its error is at most half of it.
     offset = min(times)[1]
     clock = f"clock {abs(offset) * 1e3:.1f} ms {'behind' if offset < 0 else 'ahead of'} this host's"
     return [
@@ -177,7 +179,7 @@ def _way(node: _Node, settings: Settings) -> Findings:
 
 
 def _server(node: _Node) -> Findings:
-    """What the server says about itself."""
+    """Report version, role and eviction policy of the server."""
     from redis.exceptions import NoPermissionError
 
     try:
@@ -220,18 +222,18 @@ def _eviction(node: _Node, info: Mapping[str, str]) -> Finding:
 
 
 def _allowed(node: _Node, settings: Settings, wire: WindowWire) -> Findings:
-    """Whether it may count, and does; what is known to be forbidden is not tried."""
+    """Check the permissions and the counting; counting is skipped if a permission is missing."""
     rights = _rights(node, settings)
     forbidden = any(finding.level is Level.FAIL for finding in rights)
     return rights if forbidden else [*rights, _counts(node, wire)]
 
 
 def _rights(node: _Node, settings: Settings) -> Findings:
-    """Which commands its user may not run that are needed."""
+    """Report missing permissions of the server's user."""
     more = _of_fleets(settings)
     found = refused(node.ask, dict.fromkeys([*RIGHTS.split(), *more]), node.asked.keys[0])
     if found is None and not more:
-        return []  # counting tells whether they are there
+        return []  # the counting check fails if one is missing
     if found is None:
         hint = "grant +multi +discard to have them looked at one by one"
         text = "whether its user may do what a fleet needs was not looked at"
@@ -252,7 +254,7 @@ def _rights(node: _Node, settings: Settings) -> Findings:
 
 
 def _of_fleets(settings: Settings) -> list[str]:
-    """Commands that are needed for more than user limits."""
+    """Return the commands needed for more than user limits."""
     needed = (
         (settings.fleet, redis_fleet.RIGHTS),
         (settings.fleet_gpu, gpu_fleet.RIGHTS),
@@ -262,7 +264,7 @@ def _of_fleets(settings: Settings) -> list[str]:
 
 
 def _counts(node: _Node, wire: WindowWire) -> Finding:
-    """Charge one unit of a user who is nobody, in both forms, and give it back."""
+    """Charge one unit of an invented user, in both layouts, and refund it."""
     from redis.exceptions import ResponseError
 
     try:
@@ -296,7 +298,7 @@ def _run(node: _Node, words: tuple[list[str], list[str | int]]) -> object:
 
 
 def _clear(node: _Node) -> None:
-    """Leave nothing behind that a script without all its rights may have written without a time to live."""
+    """Delete keys that a script without all permissions may have written without a time to live."""
     from redis.exceptions import ResponseError
 
     for key in node.asked.keys:
@@ -305,6 +307,6 @@ def _clear(node: _Node) -> None:
 
 
 def _words(error: BaseException) -> str:
-    """An error in one line."""
+    """Return an error in one line."""
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     return text if len(text) <= WORDS_AT_MOST else f"{text[: WORDS_AT_MOST - 3]}..."

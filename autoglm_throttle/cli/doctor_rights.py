@@ -1,7 +1,7 @@
-"""Which commands a user of a Redis server may run, found out without running any.
+"""Checks which commands a user of a Redis server may run, without running any.
 
-The commands are put into a transaction that is then discarded: the server checks the rights of a command when
-it takes it in, and says which one it refuses. Inside a script it would not say that.
+The commands are put into a transaction that is then discarded. The server checks the permissions of a
+command when it queues it, and names the rejected one. Inside a script it would not name it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 Ask = Callable[..., Any]
-"""Sends a command and gives its reply; raises what redis-py raises."""
+"""Sends a command and returns its reply; raises redis-py's errors."""
 
 _NO_SHA: Final = "0" * 40
 
@@ -40,24 +40,24 @@ ARGUMENTS: Final[dict[str, tuple[object, ...]]] = {
     "publish": (0,),
     "subscribe": (),
 }
-"""Command -> what stands after its key or channel: as much as the server wants before it looks at rights."""
+"""Command -> arguments after its key or channel: the fewest with which the server checks permissions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """What is missing."""
+    """Missing permissions."""
 
     commands: tuple[str, ...]
     keys: bool
-    """Whether the keys below the prefix are closed to the user."""
+    """Whether the user has no access to the keys below the prefix."""
     channels: bool = False
-    """The same of the channels."""
+    """The same for the channels."""
 
 
 def refused(ask: Ask, commands: Iterable[str], key: str) -> Refused | None:
-    """What the server would refuse of some commands on a key; None if it does not let itself be asked.
+    """Return the missing permissions for some commands on a key; None if the server rejects the check.
 
-    Nothing is written, whatever the answer.
+    Nothing is written, independent of the replies.
     """
     from redis.exceptions import NoPermissionError, ResponseError
 
@@ -78,7 +78,7 @@ def refused(ask: Ask, commands: Iterable[str], key: str) -> Refused | None:
             else:
                 keys = True
         except ResponseError:
-            pass  # of another kind, such as a full memory: counting tells
+            pass  # another error, such as full memory: the counting check reports it
     ask("DISCARD")
     return Refused(tuple(missing), keys, channels)
 

@@ -1,4 +1,4 @@
-"""Whether a storage of the ``limits`` package can count users, and how far away it is."""
+"""Diagnoses a storage of the ``limits`` package: whether it counts users, and its latency."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.quantity import plain
 
 REPLY_S: Final = 0.5
-"""For each answer: ten times the deadline of a decision."""
+"""Timeout of each reply: ten times the deadline of a decision."""
 
 ALL_S: Final = 5.0
-"""For everything: looking up a host's name has no limit of its own."""
+"""Timeout of the whole diagnosis: looking up a host's name has no timeout of its own."""
 
 _LIMIT: Final = (UserLimit("doctor-1s", 1000, 1),)
 
 
 def examine(settings: Settings) -> list[Finding]:
-    """Everything about the storage of ``USER_STORAGE``, within `ALL_S`."""
+    """Diagnose the storage of ``USER_STORAGE`` within `TOTAL_TIMEOUT_S`."""
     uri = settings.text_of("user_storage")
     try:
         return within(ALL_S, lambda: asyncio.run(_examine(settings, uri)))

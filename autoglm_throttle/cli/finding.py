@@ -1,4 +1,4 @@
-"""What an examination finds, and how long it may take."""
+"""Results of a diagnosis, and its time limit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Level(StrEnum):
-    """How bad it is."""
+    """Severity of a result."""
 
     OK = "ok"
     WARN = "warn"
@@ -24,15 +24,15 @@ class Finding:
     """One line of a report."""
 
     part: str
-    """What was looked at: ``gpu``, ``redis``, ``storage``."""
+    """Examined part: ``gpu``, ``redis``, ``storage``."""
     item: str
-    """What was looked for, as programs know it: ``round_trip``."""
+    """Examined item, as programs know it: ``round_trip``."""
     level: Level
     message: str
     hint: str = ""
-    """What to do about it; may be empty."""
+    """The remedy; may be empty."""
     value: str | float | list[str] | None = None
-    """The same for programs: seconds, a name, what is missing."""
+    """The same for programs: seconds, a name, a list of missing items."""
 
     def __post_init__(self) -> None:
         for name in ("message", "hint"):
@@ -40,14 +40,14 @@ class Finding:
 
 
 def printable(text: str) -> str:
-    """The text without what could move a terminal's cursor: names come from servers and drivers."""
+    """Replace characters that could move a terminal's cursor: names come from servers and drivers."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def within(seconds: float, work: Callable[[], T]) -> T:
-    """Do something that may hang, such as a driver's call or the look-up of a host's name.
+    """Run a call that may hang, such as a driver's call or the look-up of a host's name.
 
-    It is left to itself on a daemon thread when the time is over.
+    After the time limit it goes on alone, on a daemon thread.
 
     Raises:
         TimeoutError: it has not ended in time.
@@ -58,7 +58,7 @@ def within(seconds: float, work: Callable[[], T]) -> T:
     def run() -> None:
         try:
             result.append(work())
-        except BaseException as error:  # noqa: BLE001 - it is raised again, where it was asked for
+        except BaseException as error:  # noqa: BLE001 - raised again in the calling thread
             errors.append(error)
 
     thread = threading.Thread(target=run, daemon=True)

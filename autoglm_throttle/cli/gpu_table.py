@@ -1,4 +1,4 @@
-"""What is seen of GPUs and engines, as a table for people and as a document for programs."""
+"""Formats a GPU reading as a table for people and as a document for programs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _ENGINE_HEADING: Final = ("engine", "model", "running", "queued", "cache %", "to
 
 
 def as_text(seen: Seen) -> str:
-    """The table of cards, that of engines, reasons, and the sources that tell nothing."""
+    """Format the tables of devices and engines, the reasons, and the errors of sources."""
     cards, engines = _split(seen)
     parts = []
     if cards:
@@ -58,7 +58,7 @@ def as_text(seen: Seen) -> str:
 
 
 def as_document(seen: Seen) -> dict[str, Any]:
-    """Everything that is known; what is not is null."""
+    """Return everything that is known; unknown values are null."""
     cards, engines = _split(seen)
     return {
         "gpus": [
@@ -79,7 +79,7 @@ def _nothing(sources: Sequence[Source]) -> str:
 
 
 def _silent(source: Source) -> str:
-    """Why a source tells nothing; empty if it does not."""
+    """Return the error of a source; empty if it works."""
     named = not source.said or source.said.startswith(source.name)
     return source.said if named else f"{source.name}: {source.said}"
 
@@ -136,7 +136,7 @@ def _reasons(view: GpuView | None, cards: Labelled) -> Iterator[str]:
 
 
 def _found(verdict: Verdict) -> str:
-    """The verdict and what speaks for it; where there is none yet, nothing is sure."""
+    """Format the verdict and its evidence; without a verdict nothing is certain."""
     told = ", ".join(f"{name} {value:.3g}" for name, value in verdict.evidence.items()) or "nothing is known"
     if verdict.finding is Finding.UNKNOWN:
         return f"not judged yet, as long as the measurements are too few or tell too little: {told}"
@@ -179,7 +179,7 @@ def _gib(count: int | None) -> float | None:
 
 
 def _of(part: float | None, whole: float | None, digits: int) -> str:
-    """``30.0/139.8``; with a dash for what is not known, and one dash where nothing is."""
+    """Format ``30.0/139.8``, with a dash for one unknown value, and a single dash for two."""
     if part is None and whole is None:
         return UNKNOWN
     return "/".join(UNKNOWN if value is None else f"{value:.{digits}f}" for value in (part, whole))
@@ -194,5 +194,5 @@ def _age(row: GpuSample, seen: Seen) -> str:
 
 
 def _stale(row: GpuSample, seen: Seen) -> bool:
-    """Whether these are the last numbers of a source that tells nothing any more."""
+    """Whether the row holds the last numbers of a source that has stopped reporting."""
     return any(one.name == row.source and one.said for one in seen.sources)

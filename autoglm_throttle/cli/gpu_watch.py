@@ -1,8 +1,8 @@
-"""Reads the sources of GPU telemetry as a service does, without being one.
+"""Reads the sources of GPU telemetry as a service does, without serving requests.
 
-Each source is read on a thread of its own, so one that hangs is shown as hanging while the others go on.
-Of the service's own requests nothing is known here: what only they can tell, a stall above all, is found by
-the service itself and stands in its metrics and its log.
+Each source is read on its own thread, so one that hangs is shown as hanging while the others go on.
+The service's own requests are unknown here. Verdicts that need them, above all a stall, appear only in
+the service's metrics and log.
 """
 
 from __future__ import annotations
@@ -21,50 +21,52 @@ from autoglm_throttle.settings import Settings
 from autoglm_throttle.snapshot import SourceState
 
 INTERVAL_S: Final = 0.7
-"""Between two readings, or less if the settings say so; a server is asked once a second."""
+"""Seconds between two readings, or less if configured; a server is read once a second."""
 
 LOOK_S: Final = 2.05
-"""What the first and the last reading span before anything is shown: rates and GPM need two readings, a
-verdict needs three that span 2 s."""
+"""Minimum time between the first and the last reading before anything is shown.
+
+Rates and GPM need two readings, a verdict needs three that span 2 s.
+"""
 
 ANSWER_S: Final = 10.0
-"""How long a first answer is waited for: opening a driver can take seconds where nothing keeps it loaded."""
+"""Timeout of the first reading: opening a driver can take seconds if nothing keeps it loaded."""
 
 HANGS_S: Final = 3.0
-"""A reading that lasts longer hangs; a scrape is given up after 2 s."""
+"""Duration after which a reading counts as hanging; a scrape is aborted after 2 s."""
 
 _STEP_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One source, and how it fares."""
+    """One source, and its state."""
 
     name: str
     state: SourceState
     said: str
-    """Why it tells nothing, with the remedy; empty while it does."""
+    """Reason for missing readings, with the remedy; empty while it works."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Everything that is seen at one moment."""
+    """View and source states at one moment."""
 
     at_s: float
     """Monotonic."""
     view: GpuView | None
-    """None: nothing was told yet."""
+    """None: no source has reported yet."""
     sources: tuple[Source, ...]
 
 
 class GpuWatch:
-    """Reads all sources that the settings name, until `stop`.
+    """Reads all configured sources, until the context ends.
 
     Args:
-        settings: which sources, and how what they tell is joined.
+        settings: the sources, and the way their samples are merged.
 
     Raises:
-        ValueError: a source cannot be as it is named.
+        ValueError: the name of a source is invalid.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -80,7 +82,7 @@ class GpuWatch:
         self._samplers = {source.name: self._sampler(source, interval_s) for source in sources}
 
     def __enter__(self) -> GpuWatch:
-        """Begin to read."""
+        """Start reading."""
         self._begun_s = time.monotonic()
         for sampler in self._samplers.values():
             sampler.start()
@@ -92,18 +94,18 @@ class GpuWatch:
 
     @property
     def anything(self) -> bool:
-        """Whether there is a source at all."""
+        """Whether there is any source."""
         return bool(self._samplers)
 
     def settle(self) -> None:
-        """Wait until each source has told enough, or has said why it does not."""
+        """Wait until each source has enough readings or an error."""
         until_s = self._begun_s + ANSWER_S
         pause = threading.Event()
         while (now := time.monotonic()) < until_s and not self._settled(now):
             pause.wait(_STEP_S)
 
     def seen(self) -> Seen:
-        """What is known now."""
+        """Return the current reading."""
         now = time.monotonic()
         with self._lock:
             sources = tuple(self._source(name, sampler, now) for name, sampler in self._samplers.items())
@@ -117,7 +119,7 @@ class GpuWatch:
         if name in self._failing or sampler.misconfigured or sampler.no_source or sampler.crashed:
             return True
         first_s, last_s = self._first_s.get(name), sampler.last_read_s
-        if first_s is None or last_s is None:  # it hangs, or it answers and tells of nothing
+        if first_s is None or last_s is None:  # it hangs, or it responds without devices
             return sampler.reading_since_s is None and now - self._begun_s >= LOOK_S
         return last_s - first_s >= LOOK_S
 
@@ -137,7 +139,7 @@ class GpuWatch:
         return Source(sampler.name, state, said)
 
     def _sampler(self, source: GpuProvider, interval_s: float) -> Sampler:
-        name = source.name  # that of an automatic choice changes once it is made
+        name = source.name  # an automatic source changes its name after its choice
 
         def told(rows: Sequence[GpuSample]) -> None:
             self._told(name, rows)

@@ -1,4 +1,4 @@
-"""``gpus``: what each card and each engine does, once or again and again."""
+"""``gpus``: shows the state of each device and engine, once or repeatedly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from autoglm_throttle.cli.output import FINE, PROBLEM_FOUND, reader_may_leave, w
 from autoglm_throttle.settings import SETTINGS, ConfigError, Problem, Settings
 
 LEAST_S: Final = 0.2
-"""Drivers average over as much: looking more often shows the same."""
+"""Shortest interval. Drivers average over as much, so faster reads show the same values."""
 
 _BAD: Final = frozenset({"failing", "hanging", "crashed", "misconfigured"})
 _FROM_THE_TOP: Final = "\x1b[H\x1b[2J"
@@ -43,10 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read for two seconds, so that rates and verdicts exist, and show what is seen.
+    """Read for two seconds, so that rates and verdicts exist, and show the reading.
 
     Returns:
-        1 if a source that was asked for does not work, or a card is lost.
+        1 if a configured source does not work, or a device is lost.
 
     Raises:
         ConfigError: the settings have problems.

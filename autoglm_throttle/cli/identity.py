@@ -1,4 +1,4 @@
-"""``identity``: the text that stands for a caller, to be listed as a member of a plan."""
+"""``identity``: prints the hashed identity of a caller, for the member list of a plan."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from autoglm_throttle.identity import Identity, ProxyChain
 from autoglm_throttle.settings import PREFIX, ConfigError, Problem, Settings
 
 KINDS = ("address", "key", "user")
-"""What the value is: an address, what a header holds, or what a callable gives."""
+"""Kind of the value: an address, a header's value, or a callable's result."""
 
 _KIND_OF = {"address": "address", "bearer": "key", "header": "key"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the kind to the options that all share."""
+    """Add the kind to the shared options."""
     add_sources(parser)
     parser.add_argument("--kind", choices=KINDS, help="what the value is; default: as IDENTITY says")
 

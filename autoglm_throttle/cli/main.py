@@ -25,7 +25,7 @@ from autoglm_throttle.version import __version__
 
 
 def _later(name: str, text: str, module: str) -> Command:
-    """A command whose room is imported only when it is asked for."""
+    """Make a command with a module that is imported only on use."""
 
     def add_arguments(parser: argparse.ArgumentParser) -> None:
         import_module(module).add_arguments(parser)
@@ -57,7 +57,7 @@ COMMANDS: Final = (
 )
 
 COMPARE: Final = _later("load", "put two reports side by side", "autoglm_throttle.cli.lab.compare")
-"""What stands for ``load`` before the word ``compare``: it has options of its own."""
+"""Replaces ``load`` before the word ``compare``: it has options of its own."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: arguments without the program's name; None takes those of the process.
 
     Returns:
-        0 fine, 1 a problem was found. A wrong usage leaves the process with 2, as argparse does.
+        0 success, 1 a problem was found. Wrong usage exits with 2, as argparse does.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     args = _parser(arguments).parse_args(arguments)

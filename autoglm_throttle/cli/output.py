@@ -1,4 +1,4 @@
-"""How commands say things: aligned text, one JSON document, problems with their remedies."""
+"""Output of the commands: aligned text, one JSON document, problems with their remedies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PLAIN: Final = "\x1b[0m"
 
 
 def write(text: str) -> None:
-    """Write lines to standard output; what the terminal's encoding lacks is written as an escape."""
+    """Write lines to standard output. Characters outside the terminal's encoding are written as escapes."""
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
 
@@ -36,31 +36,32 @@ def write_json(document: object) -> None:
 
 
 def aside(text: str) -> None:
-    """Write to standard error; if nobody reads it any more, what goes on is not kept from going on."""
+    """Write to standard error; a closed pipe there does not stop the command."""
     with contextlib.suppress(OSError):
         sys.stderr.write(text)
         sys.stderr.flush()
 
 
 class Reader:
-    """Whoever reads what a command writes."""
+    """The output of a command; its reader may close it before the end."""
 
     status = FINE
-    """The exit status for one who left before the end."""
+    """The exit status if the reader closed it early."""
 
 
 @contextlib.contextmanager
 def reader_may_leave() -> Iterator[Reader]:
-    """Whoever reads the other end of a pipe may have seen enough, as ``head`` has."""
+    """Treat a broken pipe as success: the reader may need only the start, as ``head`` does."""
     try:
         yield Reader()
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the exit flushes, and fails, too
+        # Else the interpreter flushes stdout at exit, and fails there as well.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def table(rows: Iterable[Sequence[str]], *, right: frozenset[int] = frozenset()) -> str:
-    """Lines whose columns are as wide as their widest cell.
+    """Format lines with columns as wide as their widest cell.
 
     Args:
         rows: cells, the heading first.
@@ -78,18 +79,18 @@ def table(rows: Iterable[Sequence[str]], *, right: frozenset[int] = frozenset())
 
 
 def remark(kind: str, problem: Problem) -> str:
-    """A problem or warning as a line and, indented, what to do about it."""
+    """Format a problem or warning as a line and, indented, its remedy."""
     text = f"{painted(kind)}: {problem.variable}: {problem.message}"
     return f"{text}\n    {problem.hint}" if problem.hint else text
 
 
 def as_json(problems: Iterable[Problem]) -> list[dict[str, str]]:
-    """Problems as JSON objects."""
+    """Convert problems to JSON objects."""
     return [{"variable": p.variable, "message": p.message, "hint": p.hint} for p in problems]
 
 
 def painted(kind: str, width: int = 0) -> str:
-    """The word in its colour, where the terminal wants colours; filled up with blanks to a width."""
+    """Return the word in its colour if the terminal shows colours, padded with blanks to a width."""
     blanks = " " * (width - len(kind))
     if os.environ.get("NO_COLOR") or not sys.stdout.isatty():
         return kind + blanks

@@ -1,4 +1,4 @@
-"""``show``: the settings in force with their sources, or what applies to one request."""
+"""``show``: prints the settings in force with their sources, or the policy of one request."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from autoglm_throttle.settings.quantity import plain
 from autoglm_throttle.settings.resource_policy import POLICY_FORMS, SETTINGS_OF
 
 MARK_NAMES = "mark "
-"""How the names of policies begin that come from a mark on an endpoint."""
+"""Prefix of the names of policies that come from a mark on an endpoint."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What applies to one request and why."""
+    """The policy that applies to one request, and the reason."""
 
     why: str
     exempt: bool
@@ -31,7 +31,7 @@ class Verdict:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the request to ask about to the options that all share."""
+    """Add the options for one request to the shared options."""
     add_sources(parser)
     parser.add_argument("--path", help="show what applies to a request of this path instead")
     parser.add_argument("--method", default="GET", help="its method; default: GET")
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def kept(settings: Settings) -> str:
-    """Where user limits are counted; whether it answers is asked by ``doctor``."""
+    """Describe the place where user limits are counted. Only ``doctor`` checks that it responds."""
     if not settings.shared:
         return "User limits are counted in the memory of each process."
     store = "Redis" if settings.redis_url is not None else "the storage of USER_STORAGE"
@@ -75,7 +75,7 @@ def kept(settings: Settings) -> str:
 
 
 def judge(settings: Settings, path: str, method: str, app: object = None) -> Verdict:
-    """Find what applies to a request, as the middleware does.
+    """Find the policy of a request, as the middleware does.
 
     Args:
         settings: the policies and the defaults.
@@ -122,7 +122,7 @@ def _details(settings: Settings, verdict: Verdict) -> dict[str, Any]:
 
 
 def _resource_policy(settings: Settings, route: RoutePolicy | None) -> dict[str, str] | None:
-    """How the request is served and what it may fill; None without ``QUOTAS``, where nobody asks."""
+    """Return the resource policy of the request; None without ``QUOTAS``, since nothing reads it then."""
     if not settings.quotas:
         return None
     whole = {column: settings.text_of(name) for column, name in SETTINGS_OF.items()}
@@ -247,5 +247,5 @@ def _label(priority: Priority | None) -> str:
 
 
 def _limits_text(limits: tuple[UserLimit, ...] | None) -> str | None:
-    """The notation; ``off`` if limits were lifted, None if they are left to others."""
+    """Return the notation; ``off`` if limits were removed, None if the limits of another level apply."""
     return None if limits is None else user_limits_text(limits) or "off"

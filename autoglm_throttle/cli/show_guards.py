@@ -1,4 +1,4 @@
-"""What ``show`` says of guards: the figures that each has of its own, and what it has them instead of."""
+"""Guards in the output of ``show``: their own figures, and the defaults that these replace."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from autoglm_throttle.settings import SETTINGS, GuardPolicy, Settings
 from autoglm_throttle.settings.guard_policy import GUARD_FORMS, GUARD_KEYS
 
 NOT_SET: Final = "-"
-"""In the cell of a table: nothing is said."""
+"""Cell of a table without a value."""
 
 _INSTEAD_OF: Final = {"shed_above": "degrade_shed_at", "max_stale_s": "degrade_max_stale_s"}
-"""Key -> the setting that it replaces, where that is not ``breaker_`` and the key."""
+"""Key -> the setting that it replaces, if its name is not ``breaker_`` and the key."""
 
 
 def guards_table(settings: Settings) -> str:
-    """A row for each figure that a guard has of its own, with its source."""
+    """Format a row for each figure that a guard has of its own, with its source."""
     source = str(settings.source_of("guards"))
     rows = [("guard", "figure", "value", "unit", "instead of", "source")]
     for name, policy in settings.guards.items():
@@ -30,7 +30,7 @@ def guards_table(settings: Settings) -> str:
 
 
 def guards_document(settings: Settings) -> list[dict[str, Any]]:
-    """The same as objects."""
+    """Return the same as objects."""
     return [
         {
             "name": name,
@@ -45,7 +45,7 @@ def guards_document(settings: Settings) -> list[dict[str, Any]]:
 
 
 def _figures(settings: Settings, policy: GuardPolicy) -> Iterator[tuple[str, str, str]]:
-    """Key, value, and that of all guards; the latter empty where nothing is said of all."""
+    """Yield key, value, and the value for all guards; the latter is empty if there is none."""
     for key in GUARD_KEYS:
         value = getattr(policy, key)
         if value is None:

@@ -1,4 +1,4 @@
-"""``tiers``: band of the signal -> factor -> rate of each priority, and what the policy makes of it."""
+"""``tiers``: prints band of the signal -> factor -> rate of each priority, and the effect of the policy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Band:
 
 
 def bands(settings: Settings) -> Iterator[Band]:
-    """The bands of the table in force, the calmest first."""
+    """Yield the bands of the table in force, from low to high utilization."""
     tiers = settings.tiers if settings.policy in {Policy.ADAPTIVE, Policy.TIERS} else ()
     edges = [edge for edge, _ in tiers]
     factors = [1.0, *(factor for _, factor in tiers)]
@@ -131,7 +131,7 @@ _DOES: Final[dict[Policy, Callable[[Settings], str]]] = {
     Policy.GATE: lambda settings: f"{_gate(settings)}\nThe table of TIERS is not used.",
     Policy.FIXED: _fixed,
 }
-"""Policy -> what it does beside the rates."""
+"""Policy -> its effect beside the rates."""
 
 
 def _samples(settings: Settings) -> str:

@@ -1,1 +1,1 @@
-"""The commands of the load lab: ``load``, ``replay`` and ``record``."""
+"""Load-test commands: ``load``, ``replay`` and ``record``."""

@@ -1,4 +1,4 @@
-"""Who made a report, with what and where: what is never compared."""
+"""Environment of a run for its report: versions, machine and command. It is never compared."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from autoglm_throttle.version import __version__
 
 
 def about(command: str, loop: str) -> About:
-    """What can be said of this machine and these versions.
+    """Describe this machine and these versions.
 
     Args:
-        command: as it may be shown.
-        loop: that sent.
+        command: in a form without secrets.
+        loop: event loop that sent.
     """
     return {
         "library": __version__,
@@ -34,7 +34,7 @@ def about(command: str, loop: str) -> About:
 
 
 def processor() -> str:
-    """The processor's name, or its kind where nothing tells the name."""
+    """Return the processor's name, or its architecture if the name is unknown."""
     try:
         for line in _cpuinfo():
             name, _, value = line.partition(":")

@@ -38,7 +38,7 @@ def compare_files(names: Sequence[str], form: str | None) -> int:
         form: ``text`` or ``json``.
 
     Raises:
-        Unusable: other than two files, or one that cannot be read.
+        UsageError: other than two files, or one that cannot be read.
     """
     if len(names) != 2:
         raise Unusable(["compare: takes the JSON of two reports, A and B"])

@@ -1,4 +1,4 @@
-"""``record convert``: from one form of file to another."""
+"""``record convert``: converts one file format to another."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Convert, and tell what was lost on the way.
+    """Convert, and report the losses.
 
     Raises:
         TrafficError: it cannot be done; nothing is written then.
@@ -108,7 +108,7 @@ def _bodies(word: str) -> Bodies:
 
 
 def _redaction(args: argparse.Namespace, faults: Faults) -> Redaction | None:
-    """What may be kept; None where nothing was said, so that it stays as it was recorded."""
+    """Return the redaction; None without its options, so that the recorded one stays."""
     if not (args.allow_header or args.keep_query or args.mask_path):
         return None
     return faults.make(
@@ -119,7 +119,7 @@ def _redaction(args: argparse.Namespace, faults: Faults) -> Redaction | None:
 
 
 def _allowing(args: argparse.Namespace, headers: Sequence[str], query: Sequence[str]) -> Redaction:
-    """Of what is not said, a recording keeps all that it has."""
+    """Build a redaction. Where an option is absent, a recording keeps all its fields."""
     return Redaction(allow_headers=headers, keep_query=query, mask_paths=args.mask_path)
 
 

@@ -1,4 +1,4 @@
-"""Every fault of a command line at once, each with the option it is about."""
+"""Collects every problem of a command line, each with its option."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from autoglm_throttle.model import ThrottleError
 from autoglm_throttle.traffic.errors import TrafficError
 
 USAGE: Final = 2
-"""The exit status of what could not begin: wrong usage, a file, a connection."""
+"""The exit status of a run that could not start: wrong usage, a file, a connection."""
 
 INTERRUPTED: Final = 130
-"""The same after Ctrl-C, as shells say it."""
+"""The exit status after Ctrl-C, as shells define it."""
 
 T = TypeVar("T")
 
 
 class Unusable(TrafficError):
-    """The command cannot be done as it was asked for.
+    """The command cannot run with these arguments.
 
     Args:
-        faults: what to change, one sentence each.
+        faults: the problems, one sentence each.
     """
 
     def __init__(self, faults: list[str]) -> None:
@@ -32,23 +32,23 @@ class Unusable(TrafficError):
 
 
 class Faults:
-    """Collects them."""
+    """List of problems, filled while options are read."""
 
     def __init__(self) -> None:
         self._found: list[str] = []
 
     def note(self, option: str, fault: object) -> None:
-        """Keep one."""
+        """Add a problem."""
         self._found.append(f"{option}: {fault}")
 
     def read(self, option: str, read: Callable[[str], T], text: str | None, other: T) -> T:
-        """What an option says.
+        """Parse the text of an option.
 
         Args:
             option: its name.
-            read: reads its text; may raise ``TrafficError``, ``ValueError`` or ``OSError``.
-            text: as it was given; None: it was not.
-            other: what stands for an option that was not given or cannot be read.
+            read: parses the text; may raise ``TrafficError``, ``ValueError`` or ``OSError``.
+            text: as given; None: not given.
+            other: result for an option that was not given or cannot be read.
         """
         if text is None:
             return other
@@ -61,33 +61,33 @@ class Faults:
         return other
 
     def make(self, option: str, make: Callable[[], T], other: T) -> T:
-        """What is made of several options.
+        """Build a value from several options.
 
         Args:
-            option: how to call them.
-            make: makes it; may raise ``TrafficError``.
-            other: what stands for it then.
+            option: name for these options in a problem.
+            make: builds the value; may raise ``TrafficError``.
+            other: result if it raises.
         """
         return self.read(option, lambda _: make(), "", other)
 
     def end(self) -> None:
-        """Go on if there are none.
+        """Raise if there are problems.
 
         Raises:
-            Unusable: with all of them.
+            UsageError: with all of them.
         """
         if self._found:
             raise Unusable(self._found)
 
 
 def guarded(name: str, work: Callable[[], int]) -> int:
-    """Do the work of a command; what keeps it from beginning is told and ends with 2.
+    """Run a command; an error before its start is printed and ends with 2.
 
-    So does what nobody expected, with its traceback: 1 would say that an objective failed.
+    An unexpected exception ends with 2 as well, with its traceback: 1 would mean that an objective failed.
 
     Args:
         name: of the command.
-        work: gives the exit status.
+        work: returns the exit status.
     """
     try:
         return work()
@@ -99,12 +99,12 @@ def guarded(name: str, work: Callable[[], int]) -> int:
         return USAGE
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
+    except BrokenPipeError:  # an OSError, but no failure: main() treats it as success
         raise
     except (OSError, MemoryError) as error:
         aside(f"autoglm-throttle {name}: {str(error) or 'out of memory'}\n")
         return USAGE
-    except Exception:  # noqa: BLE001 - told in full
+    except Exception:  # noqa: BLE001 - printed in full
         fault = f"autoglm-throttle {name}: this is a fault of autoglm-throttle itself; please report it\n"
         aside(traceback.format_exc() + fault)
         return USAGE

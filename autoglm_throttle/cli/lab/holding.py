@@ -1,4 +1,4 @@
-"""Keeps Ctrl-C from taking the report of a run that is over."""
+"""Defers Ctrl-C, so that it cannot lose the report of a finished run."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from autoglm_throttle.traffic.generator.launch import stopping
 
 
 class Held:
-    """What was asked for while it could not be done at once."""
+    """Records a stop request that cannot be executed at once."""
 
     def __init__(self) -> None:
         self.pressed: bool = False
-        """Whether somebody asked to stop while nobody was sending."""
+        """Whether a stop was requested while nothing was being sent."""
 
     def press(self) -> None:
-        """Note it."""
+        """Record the request."""
         self.pressed = True
 
     def pass_on(self) -> None:
-        """Ask whoever is sending by now, if it was asked for before the start."""
+        """Deliver a deferred signal to the sender that runs by now."""
         if self.pressed:
             self.pressed = False
             signal.raise_signal(signal.SIGINT)
@@ -29,9 +29,9 @@ class Held:
 
 @contextlib.contextmanager
 def holding() -> Iterator[Held]:
-    """Hold Ctrl-C and SIGTERM back: a run, which handles them itself, may begin and end meanwhile.
+    """Defer Ctrl-C and SIGTERM. A run, which handles them itself, may begin and end meanwhile.
 
-    So there is no moment between its last answer and the end of its report at which they would lose it.
+    Without this, a signal between the run's last response and the end of its report would lose the report.
     """
     held = Held()
     with stopping(held.press):

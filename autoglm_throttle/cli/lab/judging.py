@@ -1,4 +1,4 @@
-"""What a run must reach, and where its report goes: the options that ``load`` and ``replay`` share."""
+"""Objectives of a run and destinations of its report: options that ``load`` and ``replay`` share."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OPTIONS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judging:
-    """How a run is judged and told."""
+    """Objectives of a run, and form and destinations of its report."""
 
     objectives: Objectives
     limits_s: Mapping[Priority, float]
@@ -46,7 +46,7 @@ class Judging:
 
 
 def read(args: argparse.Namespace, faults: Faults) -> Judging:
-    """What a command line says of it."""
+    """Read these options."""
     told = faults.read("--json", writable, args.json, None)
     page = faults.read("--html", writable, args.html, None)
     if told is not None and page is not None and told.resolve() == page.resolve():
@@ -70,7 +70,7 @@ def _objectives(text: str) -> Objectives:
 
 
 def _limits(text: str) -> Mapping[Priority, float]:
-    """Read ``high=200ms,low=5s``, or one limit for all; those left out keep theirs."""
+    """Read ``high=200ms,low=5s``, or one limit for all. Omitted priorities keep their default."""
     if "=" not in text:
         return dict.fromkeys(Priority, time_s(text))
     limits = dict(LIMITS_S)
@@ -84,7 +84,7 @@ def _limits(text: str) -> Mapping[Priority, float]:
 
 
 def is_json(word: str) -> bool:
-    """Whether the answer is to be JSON.
+    """Whether the output format is JSON.
 
     Raises:
         TrafficError: neither ``text`` nor ``json``.
@@ -95,10 +95,10 @@ def is_json(word: str) -> bool:
 
 
 def writable(text: str) -> Path:
-    """A file that can be written once the run is over: it would be a pity to learn it only then.
+    """Check a path before the run, which writes to it only at its end.
 
     Raises:
-        TrafficError: it cannot.
+        TrafficError: the file cannot be written.
     """
     path = Path(text)
     if path.is_dir():

@@ -1,4 +1,4 @@
-"""``load``: send a load to a service and say what became of it."""
+"""``load``: sends load to a service and reports the results."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Send a load or search a peak.
+    """Send a load or search for a peak.
 
     Returns:
-        0 if all objectives hold, 1 if one failed, 2 if it could not begin, 3 if the run is not valid, 130
+        0 if all objectives hold, 1 if one failed, 2 if the run could not start, 3 if it is not valid, 130
         after Ctrl-C.
     """
     return guarded("load", lambda: _run(args))

@@ -1,4 +1,4 @@
-"""What ``load`` is asked to do: one value, or every fault at once."""
+"""Arguments of ``load``: one value, or every problem at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.watch import Look
 
 TRIAL_S: Final = 10.0
-"""Of each trial of a search: long enough for queues to fill up, and ten trials take two minutes."""
+"""Length of each trial of a search: enough for queues to fill up; ten trials take two minutes."""
 
 OFFERED: Final = (
     Option("--shape", "SHAPE", "how much, for how long; see below"),
@@ -56,15 +56,15 @@ OPTIONS: Final = (
 
 
 Offer = Shape | Users | TraceShape
-"""What `--shape` may say."""
+"""Types of a parsed `--shape`."""
 
 ONLY_SEGMENT: Final = "1"
-"""How an objective may call the segment of a trial, whose name is another at each rate."""
+"""Alias in objectives for the segment of a trial, since its name differs at each rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A search for the greatest rate."""
+    """A search for the highest rate."""
 
     low_rps: float
     high_rps: float
@@ -72,12 +72,12 @@ class Search:
 
 
 UNREADABLE: Final = Search(1.0, 2.0, TRIAL_S)
-"""Stands for an offer that could not be read."""
+"""Placeholder for an offer that could not be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A load, as it was asked for."""
+    """Parsed arguments of ``load``."""
 
     offer: Offer | Search
     shape_text: str
@@ -88,12 +88,12 @@ class Asked:
     rate_rps: float | None
     drawn: Drawn
     path: str
-    """Of the URL; what a trace asks for."""
+    """Path of the URL; the target of a trace."""
     sending: Sending
     judging: Judging
     looks: tuple[Look, ...]
     command: str
-    """As it may be shown."""
+    """In a form without secrets."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -110,7 +110,7 @@ def read(args: argparse.Namespace, url: str) -> Asked:
     """Read a command line.
 
     Raises:
-        Unusable: with every fault that can be seen before anything is sent.
+        UsageError: with every problem that is visible before anything is sent.
     """
     faults = Faults()
     place, path = cut_url(url)
@@ -169,8 +169,9 @@ def _search(text: str) -> Search:
 
 
 def _together(args: argparse.Namespace, asked: Asked, faults: Faults) -> None:
-    """What fits each option but not all of them."""
+    """Check options that are valid alone but not together."""
     searched, shaped = args.find_peak is not None, args.shape is not None
+    # An unreadable shape may have been a trace: report no second problem about its options.
     unreadable = shaped and isinstance(asked.offer, Search)
     traced = isinstance(asked.offer, TraceShape) or unreadable
     aims = bool(asked.judging.objectives.terms) or args.slo is not None
@@ -192,7 +193,7 @@ def _together(args: argparse.Namespace, asked: Asked, faults: Faults) -> None:
 
 
 def _searched(search: Search, asked: Asked, faults: Faults) -> None:
-    """What would end every search at its first trial, or in the middle."""
+    """Check for errors that would end every search at its first trial, or in the middle."""
     faults.make("--find-peak", lambda: Shape([Level(search.high_rps, search.trial_s)]), None)
     for term in asked.judging.objectives.terms:
         if term.segment not in (None, ONLY_SEGMENT):

@@ -1,4 +1,4 @@
-"""Carries out what ``load`` was asked for."""
+"""Runs ``load``: one load, or the trials of a peak search."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from autoglm_throttle.traffic.report.figures import NOTHING, duration, share
 from autoglm_throttle.traffic.report.lines import table
 
 VERDICTS: Final = {0: Verdict.HOLDS, 1: Verdict.FAILS, 3: Verdict.INVALID, 130: Verdict.ABORTED}
-"""What the exit status of a trial says."""
+"""Verdict on a trial, by its exit status."""
 
 REFUSED: Final[tuple[Literal["limited_ratio", "rejected_ratio"], ...]] = ("limited_ratio", "rejected_ratio")
 
 FIGURES: Final = ("goodput", "limited", "rejected", "errors", "p99")
-"""Told of each trial."""
+"""Printed for each trial."""
 
 STATUSES: Final = {verdict: status for status, verdict in VERDICTS.items()}
 
 
 def run(asked: Asked) -> int:
-    """Send the load, or search the peak, and tell what became of it.
+    """Send the load or search for the peak, and report the results.
 
     Returns:
         The exit status.
 
     Raises:
-        TrafficError: it cannot begin.
+        TrafficError: it cannot start.
         KeyboardInterrupt: stopped before the first request was due.
     """
     if asked.judging.dry_run:
@@ -71,7 +71,7 @@ def _report(asked: Asked, what: Load | Roster, held: Held) -> Document:
 
 
 def _arrivals(asked: Asked) -> str:
-    """What decides when a request is due."""
+    """Return the process that determines due times."""
     if isinstance(asked.offer, Users):
         return "closed-loop"
     return "recorded" if isinstance(asked.offer, TraceShape) else str(asked.arrivals)
@@ -81,9 +81,9 @@ class _Trials:
     """The trials of a search, one after another.
 
     Args:
-        asked: what is searched.
+        asked: arguments of the search.
         trial_s: length of each.
-        held: what was asked for between two.
+        held: stop requests between two trials.
     """
 
     def __init__(self, asked: Asked, trial_s: float, held: Held) -> None:
@@ -95,13 +95,13 @@ class _Trials:
         self.rows: list[tuple[str, ...]] = []
         """All of them, in their order."""
         self.lost = ""
-        """Why the search could not go on."""
+        """The error that ended the search early."""
 
     def make(self, rate_rps: float) -> Verdict:
-        """Make one.
+        """Run one trial.
 
         Raises:
-            TrafficError: not even the first one could begin.
+            TrafficError: not even the first one could start.
         """
         report = self._report(rate_rps)
         verdict = Verdict.ABORTED if report is None else VERDICTS[report["verdict"]["status"]]
@@ -115,10 +115,10 @@ class _Trials:
         return verdict
 
     def _report(self, rate_rps: float) -> Document | None:
-        """That of one trial; None if it was not made.
+        """Return the report of one trial; None if it did not run.
 
         Raises:
-            TrafficError: not even the first one could begin.
+            TrafficError: not even the first one could start.
         """
         try:
             load = trial(self._asked, rate_rps, self._trial_s)
@@ -129,12 +129,12 @@ class _Trials:
             fault = f"after {len(self.reports)} trials, at {rate_rps:g}/s: {error}"
             if not self.reports:
                 raise TrafficError(fault) from None
-            self.lost = fault  # nothing was sent: it says nothing of this rate, but what is known is kept
+            self.lost = fault  # nothing was sent: no result at this rate, earlier results stay
             return None
 
 
 def _search(asked: Asked, search: Search, held: Held) -> int:
-    """Search the greatest rate; the report is that of the greatest that held, or of the last trial."""
+    """Search for the highest rate. The report is of the highest rate that held, or of the last trial."""
     trials = _Trials(asked, search.trial_s, held)
     peak = find_peak(trials.make, search.low_rps, search.high_rps)
     status = PROBLEM_FOUND if trials.lost else STATUSES[peak.verdict]
@@ -150,7 +150,7 @@ def _search(asked: Asked, search: Search, held: Held) -> int:
 
 
 def _row(rate_rps: float, verdict: Verdict, report: Document | None) -> tuple[str, ...]:
-    """A trial: what it came to, and why."""
+    """Format a trial's verdict and figures."""
     if report is None:
         return f"{rate_rps:g}/s", verdict, *[NOTHING] * len(FIGURES)
     totals = report["totals"]
@@ -159,7 +159,7 @@ def _row(rate_rps: float, verdict: Verdict, report: Document | None) -> tuple[st
 
 
 def _hint(reports: Iterable[Document]) -> list[str]:
-    """What to know of trials that failed by a limit instead of the service's own strength."""
+    """Return a note on trials that failed by a limit instead of the service's own capacity."""
     failed = [report["totals"] for report in reports if report["verdict"]["status"] == PROBLEM_FOUND]
     limited = [
         totals

@@ -1,4 +1,4 @@
-"""This machine's GPUs, as far as its driver tells of them."""
+"""Probe of this machine's GPUs through the driver."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _NUMBERS: Final[tuple[tuple[str, Callable[[GpuSample], float | None], bool], ...
     ("gpu_memory_ratio", _fill, True),
     ("gpu_power_w", lambda card: card.power_w, False),
 )
-"""Number of the report, how a card tells it, and whether several cards tell a mean instead of a sum."""
+"""Number of the report, its reader for one device, and whether several devices give a mean, not a sum."""
 
 
 class LocalGpus:
-    """Looks at all cards that the driver tells of; where there is no driver there is nothing to see.
+    """Samples all devices of the driver; without a driver there are no samples.
 
     Args:
         provider: reads them; None: NVIDIA's driver.
@@ -40,11 +40,11 @@ class LocalGpus:
         self.name: str = "GPUs"
         self._provider = providers(["auto"])[0] if provider is None else provider
 
-    def look(self, now: float) -> dict[str, float]:  # noqa: ARG002 - the driver tells of this moment
-        """Mean utilization and fill, and the power of all.
+    def look(self, now: float) -> dict[str, float]:  # noqa: ARG002 - the driver reports the present
+        """Return mean utilization and memory fill, and total power.
 
         Raises:
-            Gone: there is no GPU.
+            ProbeTargetLostError: there is no GPU.
             Exception: the driver fails.
         """
         try:

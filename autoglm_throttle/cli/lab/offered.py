@@ -1,4 +1,4 @@
-"""From what was asked for to what is sent."""
+"""Builds the load to send from the arguments."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from autoglm_throttle.traffic.replay import Cut, Manner, is_trace, of_trace, tim
 from autoglm_throttle.traffic.trace import load_azure_llm
 
 TRACED: Final = "/v1/predict"
-"""Where a trace of token numbers goes if the URL names no path: the simulated service reads them there."""
+"""Target of a trace of token numbers if the URL names no path; the simulated service reads them there."""
 
 
 def offered(asked: Asked, offer: Offer) -> Load | Roster:
-    """What is sent.
+    """Build the load.
 
     Raises:
         TrafficError: the file of a trace cannot be read or played, or an objective names another segment.
@@ -29,7 +29,7 @@ def offered(asked: Asked, offer: Offer) -> Load | Roster:
 
 
 def trial(asked: Asked, rate_rps: float, length_s: float) -> Load:
-    """The load of one trial of a search."""
+    """Build the load of one trial of a search."""
     made = plan(Shape([Level(rate_rps, length_s)]), asked.arrivals, asked.crowd, asked.seed)
     return Load(made, asked.drawn.requests)
 
@@ -43,7 +43,7 @@ def _offered(asked: Asked, offer: Offer) -> Load | Roster:
 
 
 def _traced(asked: Asked, path: Path) -> Load:
-    """A trace of token numbers brings its requests along; of another file only the times are taken."""
+    """Build the load of a trace. Only traces of token numbers have own requests; other files give times."""
     cut = Cut(speed=asked.speed, rate_rps=asked.rate_rps)
     if is_trace(path):
         target = TRACED if asked.path == "/" else asked.path

@@ -1,4 +1,4 @@
-"""One option of a command: all are texts to argparse, so that their faults can be told together."""
+"""Options as rows of a table. All are texts to argparse, so that their problems are reported together."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ HIDDEN = "***"
 
 
 def hidden(_: str) -> str:
-    """What is shown of a secret."""
+    """Return the placeholder of a secret."""
     return HIDDEN
 
 
 def hidden_value(text: str) -> str:
-    """A header field without its value."""
+    """Return a header field without its value."""
     return f"{text.partition(':')[0]}: {HIDDEN}"
 
 
 def hidden_query(text: str) -> str:
-    """A URL or path without the values of its query; a part of it that has no name is a value."""
+    """Return a URL or path without the values of its query; a part without a name is a value."""
     place, mark, query = text.partition("?")
     if not query:
         return text
@@ -36,12 +36,12 @@ class Option:
     name: str
     """With its dashes."""
     metavar: str | None
-    """What follows it; None: nothing, it is a switch."""
+    """Name of its value; None: it is a switch."""
     help: str
     many: bool = False
     """Whether it may be given several times."""
     shown: Callable[[str], str] = str
-    """What reports say of its text: that of some may hold a secret."""
+    """Form of its text in reports; some texts may hold a secret."""
 
     @property
     def dest(self) -> str:
@@ -60,7 +60,7 @@ class Option:
             group.add_argument(self.name, dest=self.dest, metavar=self.metavar, help=self.help)
 
     def words(self, args: argparse.Namespace) -> list[str]:
-        """How it was given, without secrets; nothing if it was not."""
+        """Return the arguments as given, without secrets; empty if the option was not given."""
         value = getattr(args, self.dest)
         if self.metavar is None:
             return [self.name] if value else []
@@ -76,12 +76,12 @@ def add_options(parser: argparse.ArgumentParser, title: str, options: Iterable[O
 
 
 def command(words: Iterable[str], options: Iterable[Option], args: argparse.Namespace) -> str:
-    """The command as it may be shown and typed again: without secrets.
+    """Return the command line in a form that can be shown and run again, without secrets.
 
     Args:
-        words: its name and what is not an option.
-        options: those it knows, in the order to show them.
-        args: what was given.
+        words: its name and the positional arguments.
+        options: its options, in the order to show them.
+        args: the parsed arguments.
     """
     given = [word for option in options for word in option.words(args)]
     return shlex.join(["autoglm-throttle", *words, *given])

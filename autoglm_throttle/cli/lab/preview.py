@@ -1,4 +1,4 @@
-"""What a run would send and how it would be judged, for those who want to see it first."""
+"""Previews a run for ``--dry-run``: requests, target and objectives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autoglm_throttle.traffic.generator import Roster
 
 
 def of_load(asked: Asked) -> list[str]:
-    """What a load would send.
+    """Return the preview of a load.
 
     Raises:
         TrafficError: the file of a trace cannot be read or played, or an objective names another segment.
@@ -32,18 +32,18 @@ def of_load(asked: Asked) -> list[str]:
 
 
 def of_replay(sending: Sending, judging: Judging, different: int) -> list[str]:
-    """What a replay would send, less its timetable.
+    """Return the preview of a replay, without its timetable.
 
     Args:
-        sending: where to.
-        judging: how it is judged.
+        sending: the target.
+        judging: the objectives.
         different: clients of the recording.
     """
     return [_where(sending), _judged(judging), clients(different, sending), ""]
 
 
 def clients(different: int, sending: Sending) -> str:
-    """How many callers there are, and whether the service can tell them apart."""
+    """Return the number of callers, and whether the service can distinguish them."""
     name = sending.target.identity_header
     told = (
         f"told apart by {name}" if name else "which the service cannot tell apart without --identity-header"
@@ -62,7 +62,7 @@ def _judged(judging: Judging) -> str:
 
 
 def _requests(asked: Asked) -> list[str]:
-    """Each kind with its share and its whole path."""
+    """List each kind with its share and its whole path."""
     total, base = sum(asked.drawn.shares), asked.sending.target.base
     return [
         f"{share / total:>7.1%} {request.method} {base}{request.target}"

@@ -1,4 +1,4 @@
-"""``record``: look at a recording of traffic, check it for secrets, or convert it."""
+"""``record``: inspects a recording of traffic, checks it for secrets, or converts it."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what was asked for.
+    """Run the subcommand.
 
     Returns:
-        0; 1 if the check found something; 2 if the file cannot be read.
+        0; 1 if the check found problems; 2 if the file cannot be read.
     """
     work: Callable[[argparse.Namespace], int] = args.work
     return guarded("record", lambda: work(args))

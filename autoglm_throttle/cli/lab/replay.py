@@ -1,4 +1,4 @@
-"""``replay``: send recorded traffic to a service, and compare what becomes of it now and then."""
+"""``replay``: sends recorded traffic to a service, and compares its outcome with the recording."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     """Play a recording.
 
     Returns:
-        As of ``load``; 1 also if more ended otherwise than ``--check`` allows.
+        As of ``load``; 1 also if more outcomes differ than ``--check`` allows.
     """
     return guarded("replay", lambda: _run(replay_asked.read(args)))
 
@@ -73,7 +73,7 @@ def _run(asked: Asked) -> int:
 
 
 def _tell(asked: Asked, played: Replay, result: Result) -> int:
-    """The report, the comparison with the recording, and the exit status."""
+    """Write the report and the comparison with the recording; return the exit status."""
     found = differences(played, result)
     known = facts(asked.judging, asked.sending, asked.played, asked.command, result.effort.loop)
     judged = () if asked.limit is None else (_checked(asked.limit, found),)
@@ -83,7 +83,7 @@ def _tell(asked: Asked, played: Replay, result: Result) -> int:
 
 
 def _checked(limit: float, found: Mapping[str, Any] | None) -> Judged:
-    """The objective that ``--check`` states; a file that tells of no answers cannot reach it."""
+    """Return the objective of ``--check``; it fails for a file without recorded responses."""
     return {
         "term": f"--check {limit:.2%}",
         "value": None if found is None else found["differ"]["ratio"],

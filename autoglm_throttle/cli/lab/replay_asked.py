@@ -1,4 +1,4 @@
-"""What ``replay`` is asked to do: one value, or every fault at once."""
+"""Arguments of ``replay``: one value, or every problem at once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PLAYED: Final = (
 )
 
 START_BYTES: Final = 4096
-"""Of a file tell what it is."""
+"""Bytes of a file inspected to detect its kind."""
 
 OTHERS: Final = {
     rf'\A\{{\s*"schema": \d+,\s*"kind": "{KIND}"': "is a report and no recording: see load compare",
@@ -50,14 +50,14 @@ OTHERS: Final = {
         " record convert FILE OUT.jsonl --from vegeta --shape SHAPE"
     ),
 }
-"""What is easily taken for a recording: how it begins, and what to say."""
+"""Files easily mistaken for a recording: pattern of their start -> error message."""
 
 OPTIONS: Final = (*PLAYED, *sending.FIELDS, *sending.EFFORT, *judging.OPTIONS, *watching.OPTIONS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A replay, as it was asked for."""
+    """Parsed arguments of ``replay``."""
 
     path: Path
     cut: Cut
@@ -66,12 +66,12 @@ class Asked:
     limit: float | None
     """Share of the requests that may end otherwise; None: any."""
     played: str
-    """How it is played, in words."""
+    """Playback options as text."""
     sending: Sending
     judging: Judging
     looks: tuple[Look, ...]
     command: str
-    """As it may be shown."""
+    """In a form without secrets."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,7 +87,7 @@ def read(args: argparse.Namespace) -> Asked:
     """Read a command line.
 
     Raises:
-        Unusable: with every fault that can be seen before anything is sent.
+        UsageError: with every problem that is visible before anything is sent.
     """
     faults = Faults()
     path = faults.read("FILE", _existing, args.file, Path())
@@ -159,7 +159,7 @@ def _loops(word: str) -> int | None:
 
 
 def share(word: str) -> float:
-    """A share of 0.1 or 10%.
+    """Parse a share such as 0.1 or 10%.
 
     Raises:
         TrafficError: no share, or one above 1.

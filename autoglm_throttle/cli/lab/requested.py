@@ -1,4 +1,4 @@
-"""What the requests of a load look like: by options, or by a file."""
+"""Requests of a load: by options, or by a file."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 """Methods that send no body unless one is given for them alone."""
 
 BODY: Final = b"{}"
-"""What the others send: an empty JSON object."""
+"""Default body of the other methods: an empty JSON object."""
 
 JSON: Final = (("content-type", "application/json"),)
 
 FIELDS: Final = ("method", "target", "headers", "body", "share", "cost", "name")
-"""What a request of a file may state."""
+"""Fields of a request in a file."""
 
 MOST: Final = sys.float_info.max
-"""Of a number in a file: JSON and TOML know whole numbers that are greater."""
+"""Greatest number in a file: JSON and TOML allow greater whole numbers."""
 
 
 def hidden_route(text: str) -> str:
-    """A route or its cost without the values of its query; its share is not one of them."""
+    """Return a route or its cost without the values of its query. The share is not one of them."""
     place, equals, share = _cut(text)
     return f"{hidden_query(place)}{equals}{share}"
 
 
 def _cut(text: str) -> tuple[str, str, str]:
-    """What stands before the last ``=``, that, and what follows it; all is place where there is none."""
+    """Split at the last ``=``; the whole text is the first part if there is none."""
     place, equals, share = text.rpartition("=")
     return (place, equals, share) if equals else (text, "", "")
 
@@ -78,23 +78,23 @@ OPTIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The requests, and how often each is drawn."""
+    """The requests, and their shares."""
 
     requests: tuple[Request, ...]
     shares: tuple[float, ...]
 
 
 ONE: Final = Drawn((Request(target="/"),), (1.0,))
-"""Stands for requests that could not be read."""
+"""Placeholder for requests that could not be read."""
 
 
 def read(args: argparse.Namespace, path: str, faults: Faults) -> Drawn:
-    """The requests that a command line asks for.
+    """Read the requests of a command line.
 
     Args:
-        args: what was given.
-        path: path and query of the URL; what is requested where no route and no file is named.
-        faults: takes what is wrong.
+        args: the parsed arguments.
+        path: path and query of the URL; the target if no route and no file is given.
+        faults: collects problems.
     """
     if args.requests is not None:
         for option in ("route", "body", "body_file", "method", "cost"):
@@ -132,7 +132,7 @@ def _bytes(path: str) -> bytes | None:
 
 
 def _body_of(args: argparse.Namespace, method: str, body: bytes | None) -> bytes | None:
-    """The body that was given, unless it is that of other routes."""
+    """Return the given body, unless it is meant for other routes."""
     return None if args.route and method in WITHOUT_BODY else body
 
 
@@ -143,7 +143,7 @@ def _request(method: str, target: str, body: bytes | None) -> Request:
 
 
 def _route(text: str, method: str) -> tuple[str, str, float] | None:
-    """Read ``POST /v1/x=70``, ``/v1/x=70`` or ``/v1/x``; where a query states values, the share is stated."""
+    """Read ``POST /v1/x=70``, ``/v1/x=70`` or ``/v1/x``; after a query with values the share is required."""
     last = text.partition("?")[2].rpartition("&")[2]
     if "=" in text.partition("?")[2] and last.count("=") < 2:
         raise TrafficError("where a query states values its share must follow, such as 'GET /v1/x?y=5=1'")
@@ -167,7 +167,7 @@ def above_zero(word: str) -> float:
 
 
 def _priced(requests: Sequence[Request], costs: Iterable[str], faults: Faults) -> list[Request]:
-    """The requests with their costs: one for all, or by route."""
+    """Return the requests with their costs: one for all, or by route."""
     priced = list(requests)
     for text in costs:
         place, _, cost = text.rpartition("=")
@@ -224,7 +224,7 @@ def _lines(raw: str) -> list[tuple[str, object]]:
 
 
 def _row(row: object) -> tuple[Request, float]:
-    """A request of a file, and its share."""
+    """Parse a request of a file, and its share."""
     if not isinstance(row, dict):
         raise TrafficError("not an object")
     unknown = [name for name in row if name not in FIELDS]
@@ -256,7 +256,7 @@ def _number(row: Mapping[str, Any], field: str) -> float:
 
 
 def _body(value: object) -> bytes:
-    """A text as it is; anything else as JSON."""
+    """Encode a text as it is, anything else as JSON."""
     return (value if isinstance(value, str) else json.dumps(value)).encode()
 
 

@@ -1,4 +1,4 @@
-"""One run: sending, looking at the service meanwhile, showing how it goes."""
+"""Runs one load with probes of the service and a progress display."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from autoglm_throttle.traffic.watch import Look, Watch
 
 
 class Display:
-    """Writes how a run goes to standard error.
+    """Writes the progress of a run to standard error.
 
     Args:
-        what: that is sent.
+        what: the load to send.
         quiet: write nothing.
     """
 
@@ -36,19 +36,19 @@ class Display:
         )
         self._quiet = quiet
         self.observer: Observer | None = None if quiet else self._progress.note
-        """Of the endings."""
+        """Receives the results of requests."""
         self.start_s: float | None = None
-        """Of the run, monotonic; None: not known yet."""
+        """Start of the run, monotonic; None: not known yet."""
 
     def beat(self, elapsed_s: float, launched: int, in_flight: int) -> None:
-        """About a second has passed."""
+        """Update the progress; called about once per second."""
         if self.start_s is None:
             self.start_s = time.monotonic() - elapsed_s
         if not self._quiet:
             aside(self._progress.line(elapsed_s, launched, in_flight))
 
     def end(self) -> None:
-        """The run is over."""
+        """Finish the progress line."""
         if not self._quiet:
             aside(self._progress.close())
 
@@ -60,16 +60,16 @@ def _extent(load: Load) -> tuple[int, float]:
 def carry_out(
     what: Load | Roster, sending: Sending, looks: Sequence[Look], *, quiet: bool, held: Held
 ) -> Result:
-    """Send it and wait for the end.
+    """Send the load and wait for the end.
 
-    What could not be seen of the service is told on standard error.
+    Errors of the probes are written to standard error.
 
     Args:
-        what: is sent.
-        sending: where to and how.
-        looks: what is looked at meanwhile.
+        what: the load to send.
+        sending: target and options.
+        looks: probes sampled meanwhile.
         quiet: show no progress.
-        held: what was asked for before the start.
+        held: a stop request from before the start.
 
     Raises:
         TrafficError: nothing could be sent.
@@ -98,6 +98,6 @@ def carry_out(
     for fault in watch.faults:
         aside(f"not watched: {fault}\n")
     effort = result.effort
-    if sending.options.spin:  # a whole core, as asked for: it says nothing of being too slow
+    if sending.options.spin:  # spinning uses a whole core: no sign of a slow generator
         effort = replace(effort, cpu_share=None)
     return replace(result, effort=effort, watched=watch.seen(start_s, start_s + elapsed_s))

@@ -1,4 +1,4 @@
-"""Where to send, as whom and how hard: the options that ``load`` and ``replay`` share."""
+"""Target, header fields and sending options, shared by ``load`` and ``replay``."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import Options, Target
 
 FRAMING: Final = frozenset({"host", "content-length", "transfer-encoding", "connection", "expect"})
-"""Header fields that the generator states itself."""
+"""Header fields that the generator sets itself."""
 
 MOST_PROCESSES: Final = 64
-"""More is a slip of the pen: one process sends more than ten thousand requests a second."""
+"""Upper bound against typing errors: one process sends more than ten thousand requests a second."""
 
 _USUAL: Final = Options()
 
@@ -53,7 +53,7 @@ EFFORT: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sending:
-    """Where to send and how."""
+    """Target and options of sending."""
 
     target: Target
     options: Options
@@ -61,13 +61,13 @@ class Sending:
 
 
 def read(args: argparse.Namespace, typed: str, url: str, faults: Faults) -> Sending:
-    """What a command line says of it.
+    """Read these options.
 
     Args:
-        args: what was given.
+        args: the parsed arguments.
         typed: the URL as it was typed.
         url: with the path that all requests share, or without one.
-        faults: takes what is wrong.
+        faults: collects problems.
     """
     found = [faults.read("--header", _header, text, None) for text in args.header]
     stated = {
@@ -119,7 +119,7 @@ def _header(text: str) -> tuple[str, str]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine for certain; names are not looked up."""
+    """Whether a host is certainly this machine; names are not looked up."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -127,7 +127,7 @@ def is_loopback(host: str) -> bool:
 
 
 def cut_url(url: str) -> tuple[str, str]:
-    """A URL without its path and query, and those; ``/`` where it has none."""
+    """Split a URL into its origin, and path with query; ``/`` if it has no path."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -138,7 +138,7 @@ def cut_url(url: str) -> tuple[str, str]:
 
 
 def whole(least: int, most: float = math.inf) -> Callable[[str], int]:
-    """A reader of whole numbers within bounds."""
+    """Return a parser of whole numbers within bounds."""
 
     def read_whole(word: str) -> int:
         value = number(word)
@@ -151,7 +151,7 @@ def whole(least: int, most: float = math.inf) -> Callable[[str], int]:
 
 
 def time_s(word: str) -> float:
-    """Seconds of a duration above 0.
+    """Parse a duration above 0; return seconds.
 
     Raises:
         TrafficError: no duration, or none above 0.

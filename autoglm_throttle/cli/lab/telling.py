@@ -1,4 +1,4 @@
-"""What is told of a finished run: on standard output and in files."""
+"""Output of a finished run: to standard output and to files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autoglm_throttle.traffic.report.page import render
 
 
 def facts(judging: Judging, sending: Sending, shape: str, command: str, loop: str) -> Facts:
-    """What every report of these commands says beside the run itself."""
+    """Return the part of a report that is known beside the run itself."""
     return Facts(
         title=judging.title or f"{sending.target.address}, {shape}",
         shape=shape,
@@ -25,11 +25,11 @@ def facts(judging: Judging, sending: Sending, shape: str, command: str, loop: st
 
 
 def tell(report: Document, judging: Judging, more: Sequence[str] = ()) -> int:
-    """Keep a report and print it, in this order: whoever reads what is printed may leave before the end.
+    """Write a report to its files, then print it; a reader of the output may close it early.
 
     Args:
         report: of the run.
-        judging: where it goes.
+        judging: its destinations.
         more: lines that follow it as text.
 
     Returns:
@@ -46,6 +46,7 @@ def tell(report: Document, judging: Judging, more: Sequence[str] = ()) -> int:
             except OSError as error:
                 aside(f"{path} cannot be written: {error.strerror}\n")
                 status = USAGE
+    # Files first: a closed pipe must not lose them.
     with reader_may_leave():
         write(text if judging.as_json else "\n".join([*lines(report), *more]))
     return status

@@ -1,4 +1,4 @@
-"""What is watched of the service while it is under load: the options that ``load`` and ``replay`` share."""
+"""Probes of the service under load: the options that ``load`` and ``replay`` share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPTIONS: Final = (
 
 
 def ready(looks: Iterable[Look]) -> None:
-    """Look once at what may be told wrong, before anything is sent.
+    """Sample once the probes that may be misconfigured, before anything is sent.
 
     Raises:
         TrafficError: a page of metrics cannot be read.
@@ -39,7 +39,7 @@ def ready(looks: Iterable[Look]) -> None:
 
 
 def read(args: argparse.Namespace, faults: Faults) -> tuple[Look, ...]:
-    """What a command line says of it."""
+    """Create the probes of a command line."""
     looks: list[Look | None] = [
         faults.read("--watch", lambda text: ProcessLook(whole(1)(text)), args.watch, None),
         faults.read("--metrics", MetricsLook, args.metrics, None),
