@@ -1,4 +1,4 @@
-"""Test doubles for services that are protected by this library; the fixtures stand in `plugin`."""
+"""Test doubles for services protected by this library; the fixtures are in `plugin`."""
 
 from autoglm_throttle.testing.answers import assert_admitted, assert_limited, assert_rejected
 from autoglm_throttle.testing.clock import ManualClock

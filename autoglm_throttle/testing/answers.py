@@ -1,4 +1,4 @@
-"""Whether an answer came through the throttle, from the app or from a limit."""
+"""Assertions on responses: admitted by the throttle, or rejected by one of its limits."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ REJECTED_STATUS = frozenset(STATUS[reason] for reason in Reason if reason in STA
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What can be said about an answer, whoever made it."""
+    """Status and body of a response from any client library."""
 
     status: int
     body: bytes | None
-    """None where only the status is known."""
+    """None if only the status is known."""
 
     @property
     def refused(self) -> bool:
@@ -46,14 +46,14 @@ class _Answer:
 
 
 def assert_admitted(response: object) -> None:
-    """Assert that the throttle let the request through, whatever the app then said.
+    """Assert that the throttle admitted the request, independent of the app's response.
 
     Args:
-        response: an answer of httpx, of Starlette's ``TestClient`` or any other object with
+        response: a response of httpx, of Starlette's ``TestClient`` or any other object with
             ``status_code`` or ``status``, the ASGI messages sent, or just the status.
 
     Raises:
-        AssertionError: it was refused; the text says by which limit.
+        AssertionError: it was rejected; the text names the limit.
         TypeError: no status can be found in ``response``.
     """
     answer = _read(response)
@@ -62,28 +62,28 @@ def assert_admitted(response: object) -> None:
 
 
 def assert_limited(response: object, reason: str | None = None) -> None:
-    """Assert that the caller's own limit refused the request: 429, or 413 for what can never fit.
+    """Assert that the caller's own limit rejected the request: 429, or 413 if it can never fit.
 
     Args:
         response: as for `assert_admitted`.
         reason: ``rate``, ``user`` or ``too_large``; None: any of them.
 
     Raises:
-        AssertionError: it was admitted, or refused for another reason.
+        AssertionError: it was admitted, or rejected for another reason.
         TypeError: no status can be found in ``response``.
     """
     _assert_refused(response, LIMITED_STATUS, "limited (429, 413)", reason)
 
 
 def assert_rejected(response: object, reason: str | None = None) -> None:
-    """Assert that the service had no capacity for the request: 503.
+    """Assert that the service shed the request for lack of capacity: 503.
 
     Args:
         response: as for `assert_admitted`.
         reason: ``gpu``; None: any.
 
     Raises:
-        AssertionError: it was admitted, or refused for another reason.
+        AssertionError: it was admitted, or rejected for another reason.
         TypeError: no status can be found in ``response``.
     """
     _assert_refused(response, REJECTED_STATUS, "rejected (503)", reason)

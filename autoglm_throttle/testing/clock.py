@@ -1,4 +1,4 @@
-"""A clock that only the test moves."""
+"""Manual clock for tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ManualClock:
         return self._now_s
 
     def advance(self, by_s: float) -> float:
-        """Let time pass.
+        """Advance the clock.
 
         Args:
             by_s: seconds, 0 or more.

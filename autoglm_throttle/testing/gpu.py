@@ -1,4 +1,4 @@
-"""GPUs that say what the test wants, and fail as real ones do."""
+"""Simulated GPUs with readings set by the test, and the failures of real ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from autoglm_throttle.model import Clock, GpuSample, ThrottleBit
 
 Reading = float | frozenset[ThrottleBit] | None
-"""What an attribute may hold; ``throttle`` a set of reasons, all others a number."""
+"""Type of an attribute: ``throttle`` holds a set of reasons, all others a number."""
 
 ENGINE_READINGS: Final = (
     "running",
@@ -24,7 +24,7 @@ ENGINE_READINGS: Final = (
 """The attributes that describe all engines at once."""
 
 TIMING: Final = ("age_s", "period_s")
-"""The attributes that say how old a measurement is; they count for devices and engines."""
+"""The attributes that describe a measurement's age; they count for devices and engines."""
 
 READINGS: Final = (
     "utilization_pct",
@@ -64,20 +64,20 @@ READINGS: Final = (
 _COUNTS: Final = ("devices", "engines")
 
 MEMORY_BYTES = 80 * 1024**3
-"""Of each fake device: the size of a common data-centre card."""
+"""Memory of each fake device: the size of a common data-centre GPU."""
 
 
 class FakeGpu:
-    """A `GpuProvider` whose readings are attributes.
+    """A `GpuProvider` with readings as attributes.
 
-    Every field of a `GpuSample` that a source may know is an attribute. It counts for all devices (those of
-    requests, caches and tokens: for all engines), `set` and `set_engine` replace it for one; None is "not
-    known". Counters stay where they are put. Each trouble lasts until `recover`.
+    Every field of a `GpuSample` that a source may know is an attribute. It counts for all devices (requests,
+    caches and tokens: for all engines). `set` and `set_engine` replace it for one; None is "not
+    known". Counters keep their value until changed. Each failure lasts until `recover`.
 
     Args:
-        devices: how many there are.
-        engines: how many inference engines tell of themselves beside them; fewer are told of once the
-            attribute ``engines`` is lowered.
+        devices: number of devices.
+        engines: number of inference engines reported beside them. Lowering the attribute
+            ``engines`` later removes engines.
         clock: monotonic seconds, as the throttle's.
         blocks: whether a hang really blocks the reading thread, as with ``sampling="thread"``.
             If not, a read that hangs gives no rows instead, so that `Throttle.tick` returns.
@@ -151,10 +151,10 @@ class FakeGpu:
         self._last: tuple[GpuSample, ...] = ()
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Set an attribute that there is; a misspelt reading would leave the GPU at rest, and the test green.
+        """Set an existing attribute. A misspelt reading would leave the GPU idle, and the test green.
 
         Raises:
-            AttributeError: there is none of this name.
+            AttributeError: no attribute has this name.
         """
         own = type(self) is FakeGpu and not name.startswith("_")
         if own and not hasattr(type(self), name) and name not in _COUNTS:
@@ -194,7 +194,7 @@ class FakeGpu:
         self._own_engine.setdefault(index, {}).update(readings)
 
     def lose(self, index: int = 0) -> None:
-        """Let a device fall off the bus: it is listed as lost and tells nothing.
+        """Make a device fall off the bus: it is listed as lost and reports nothing.
 
         Raises:
             IndexError: there is no such device.
@@ -203,7 +203,7 @@ class FakeGpu:
         self._lost.add(index)
 
     def hang(self, for_s: float | None = None) -> None:
-        """Let every read hang.
+        """Make every read hang.
 
         Args:
             for_s: seconds; None: until `recover`.
@@ -215,15 +215,15 @@ class FakeGpu:
             self._hangs_until_s = float("inf") if for_s is None else self._clock() + for_s
 
     def stale(self) -> None:
-        """Let every read return the rows of the last good one, with their old times."""
+        """Make every read return the rows of the last good one, with their old times."""
         self._stale = True
 
     def raises(self, error: Exception) -> None:
-        """Let every read raise ``error``."""
+        """Make every read raise ``error``."""
         self._error = error
 
     def recover(self) -> None:
-        """End every trouble; the readings stay as they were set."""
+        """End every failure; the readings keep their values."""
         self._lost.clear()
         self._error = None
         self._stale = False
@@ -249,7 +249,7 @@ class FakeGpu:
         """Do nothing: there is no driver."""
 
     def forget(self) -> None:
-        """Leave behind what a thread of the parent may have held at a fork."""
+        """Replace the event: a thread of the parent may have held its lock at the fork."""
         hangs = not self._released.is_set()
         self._released = threading.Event()
         if not hangs:

@@ -1,4 +1,4 @@
-"""A throttle that does nothing by itself: the test moves its clock and its GPUs."""
+"""A throttle without threads: the test moves its clock and its GPUs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class ManualThrottle(Throttle):
     """A real `Throttle` on a `ManualClock` and a `FakeGpu`; no thread, no waiting.
 
     Args:
-        settings: what to enforce.
+        settings: settings to enforce.
         clock: its clock.
         gpu: its GPUs.
 
     Raises:
-        TypeError: ``gpu`` cannot be read, as the name of a source.
+        TypeError: ``gpu`` has no ``read``, such as the name of a source.
     """
 
     def __init__(self, settings: Settings, clock: ManualClock, gpu: FakeGpu) -> None:
@@ -34,13 +34,13 @@ class ManualThrottle(Throttle):
         self.gpu = gpu
 
     def tick(self, samples: int = 1) -> Regime:
-        """Let one sampling interval pass and read the GPUs, again and again.
+        """Advance one sampling interval and read the GPUs, ``samples`` times.
 
         Args:
-            samples: how many times. Three are what the tier table needs before it acts.
+            samples: number of samples. The tier table needs three before it acts.
 
         Returns:
-            The Regime in force afterwards.
+            The ControlState in force afterwards.
 
         Raises:
             ValueError: ``samples`` is less than 1.
@@ -59,7 +59,7 @@ def throttle_for_tests(
     gpu: FakeGpu | None = None,
     **settings: Any,  # noqa: ANN401 - read and checked by Settings
 ) -> ManualThrottle:
-    """Make a throttle whose time and GPUs belong to the test.
+    """Make a throttle with time and GPUs controlled by the test.
 
     The policy is ``tiers``, so that a busy GPU acts without any traffic, and ``retry_jitter`` is 0,
     so that a Retry-After is exactly the wait. The environment is not read.

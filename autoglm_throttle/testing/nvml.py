@@ -1,8 +1,8 @@
 """NVIDIA's library as a plain Python object: no compiler and no GPU, but the real binding above it.
 
 The binding ``pynvml`` calls ``getattr(nvmlLib, name)(handle, byref(struct))``, and ``byref(x)._obj`` is
-``x``. So an object with methods of these names is library enough for fast tests of code that reads GPUs.
-A plain object never lets go of the interpreter: what a call that hangs does to other threads it cannot show.
+``x``. An object with methods of these names is therefore enough for fast tests of code that reads GPUs.
+A plain object never releases the GIL, so it cannot show the effect of a hanging call on other threads.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _BY_NUMBER: Final = re.compile(r"(field|gpm)_\d+", re.ASCII)
 
 
 class FakeNvml:
-    """The library that the binding opens, with cards that say what the test wants.
+    """Replaces the library that the binding opens, with devices set by the test.
 
-    A card of which nothing was said is a Hopper card at rest that answers every call.
+    A device without set values is an idle Hopper GPU that answers every call.
 
     Args:
-        devices: how many cards there are.
+        devices: number of devices.
 
     Example:
         >>> from autoglm_throttle.testing import FakeNvml
@@ -51,7 +51,7 @@ class FakeNvml:
 
     @property
     def opened(self) -> int:
-        """How often the library was opened."""
+        """Number of times the library was opened."""
         return self._library.opened
 
     @property
@@ -65,16 +65,16 @@ class FakeNvml:
         return len(self._library.samples)
 
     def set(self, device: int, **values: int) -> None:
-        """Say what a device tells from now on.
+        """Set the values that a device reports from now on.
 
         Args:
-            device: index of the card; 100 x (card + 1) + slot for a MIG instance; -1 for the driver.
-            values: in NVML's own units. Of a card ``gpu`` and ``mem`` (per cent), ``total``, ``used`` and
+            device: index of the device; 100 x (device + 1) + slot for a MIG instance; -1 for the driver.
+            values: in NVML's own units. For a device ``gpu`` and ``mem`` (per cent), ``total``, ``used`` and
                 ``reserved`` (bytes), ``power_mw``, ``limit_mw``, ``limit_default_mw``, ``energy_mj``,
                 ``temp`` and ``margin`` (degrees), ``smclk`` and ``smclk_max`` (MHz), ``reasons`` (bits),
                 ``field_<id>``, ``gpm`` (whether it has GPM), ``gpm_<id>`` (hundredths), ``uuid`` (a number),
-                ``model``, ``bus``, ``mig`` (whether it is in MIG mode), ``mig_count``, ``mig_max``; of an
-                instance also ``gi`` and ``ci``; of the driver ``count``, ``driver_major`` and
+                ``model``, ``bus``, ``mig`` (whether it is in MIG mode), ``mig_count``, ``mig_max``; for an
+                instance also ``gi`` and ``ci``; for the driver ``count``, ``driver_major`` and
                 ``driver_minor``.
 
         Raises:
@@ -84,7 +84,7 @@ class FakeNvml:
         self._library.state |= {(device, key): value for key, value in values.items()}
 
     def fail(self, device: int, call: str, code: int) -> None:
-        """Let a call about a device return an error.
+        """Make a call about a device return an error.
 
         Args:
             device: as for `set`; -1 for the calls that are about no device.
@@ -92,9 +92,9 @@ class FakeNvml:
                 ``util``, ``memory``, ``memory_old``, ``power_mw``, ``limit_mw``, ``limit_default_mw``,
                 ``energy_mj``, ``temp``, ``temp_old``, ``margin``, ``clock``, ``clock_max``, ``reasons``,
                 ``mig``, ``gi``, ``ci``, ``fields``, ``field_<id>``, ``gpm_support``, ``gpm``,
-                ``gpm_metrics``, ``gpm_<id>``; of device -1 ``init``, ``shutdown``, ``driver``, ``count``,
+                ``gpm_metrics``, ``gpm_<id>``; for device -1 ``init``, ``shutdown``, ``driver``, ``count``,
                 ``gpm_alloc``, ``gpm_free``.
-            code: NVML's error code, such as 15 for a lost card; 0: no error any more.
+            code: NVML's error code, such as 15 for a lost GPU; 0: no error any more.
 
         Raises:
             AttributeError: no call has this name.
@@ -104,7 +104,7 @@ class FakeNvml:
 
     @contextmanager
     def installed(self) -> Iterator[Self]:
-        """Put this object in the place of the loaded library, and take it out again.
+        """Replace the loaded library by this object, and restore it afterwards.
 
         It touches two private names of the binding, ``nvmlLib`` and its cache of functions, and sets both
         back. One at a time; nothing else in the process may use the binding meanwhile.

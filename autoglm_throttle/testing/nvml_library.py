@@ -1,7 +1,7 @@
 """The functions of NVIDIA's library, by their own names and prototypes, for `FakeNvml`.
 
-The binding hands over handles and ``byref(struct)``, whose ``_obj`` is the struct to be filled in. It keeps
-what is assigned to a handle it was given.
+The binding passes handles and ``byref(struct)``, where ``_obj`` is the struct to be filled in. It keeps
+attributes assigned to a handle it was given.
 """
 # ruff: noqa: D102, N802, ARG002, SLF001 - names, arguments and ``_obj`` are those of the library and of ctypes
 
@@ -18,7 +18,7 @@ NOT_FOUND: Final = 6
 MISMATCH: Final = 25
 
 MIG_BASE: Final = 100
-"""A MIG instance is device 100 x (card + 1) + slot."""
+"""A MIG instance is device 100 x (device + 1) + slot."""
 
 POWER_INSTANT: Final = 186
 NVLINK_TOTALS: Final = frozenset({138, 139})
@@ -26,7 +26,7 @@ ALL_LINKS: Final = 0xFFFFFFFF
 UNSIGNED_LONG_LONG: Final = 3
 
 DRIVER: Final = -1
-"""The device of what is not said of one card: how many there are, and the opening."""
+"""The device number for values of no device: the device count and the opening."""
 
 VALUES: Final = frozenset(
     {
@@ -35,7 +35,7 @@ VALUES: Final = frozenset(
         *("mig_count", "mig_max", "gi", "ci", "count", "driver_major", "driver_minor"),
     }
 )
-"""What a device or the driver can be told to say, beside ``field_<id>`` and ``gpm_<id>``."""
+"""Values that can be set for a device or the driver, beside ``field_<id>`` and ``gpm_<id>``."""
 
 CALLS: Final = frozenset(
     {
@@ -48,14 +48,14 @@ CALLS: Final = frozenset(
 """The short names of the calls, beside ``field_<id>`` and ``gpm_<id>``."""
 
 Pointer = Any
-"""What the binding hands over: a handle, or a place for an answer."""
+"""An argument from the binding: a handle, or a place for a result."""
 
 
 class Library:
     """The library. A missing method is a missing symbol.
 
     Args:
-        state: what the calls answer, by device and key.
+        state: results of the calls, by device and key.
     """
 
     def __init__(self, state: dict[tuple[int, str], int]) -> None:
@@ -74,7 +74,7 @@ class Library:
         return self._get(device, "err") or self._get(device, f"err_{call}")
 
     def _alive(self) -> bool:
-        """The library's state does not survive a fork."""
+        """Whether the library is open in this process; its state does not survive a fork."""
         return self.references > 0 and self._owner == os.getpid()
 
     def _enter(self, device: int, call: str) -> int:
@@ -264,7 +264,7 @@ class Library:
 
 
 class _Sample(ctypes.Structure):
-    """What the library keeps behind the pointer to a GPM sample."""
+    """The memory behind the pointer to a GPM sample."""
 
     _fields_ = (("filled", ctypes.c_int), ("device", ctypes.c_int))
 

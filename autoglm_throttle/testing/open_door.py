@@ -1,4 +1,4 @@
-"""A throttle that refuses nobody and still counts, for tests that are about something else."""
+"""Admission without limits that still counts, for tests of other things."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from autoglm_throttle.throttle import Throttle
 
 
 def admit_everything(throttle: Throttle, demand: Demand) -> Permit:
-    """What stands in for ``Throttle.try_admit``: no limit is asked, nothing is taken."""
+    """Replaces ``Throttle.try_admit``: no limit is checked, and no tokens or units are taken."""
     desk = throttle._desk  # noqa: SLF001 - of this package, and a test holds the two together
     rows = desk.rows
     now = rows.clock()

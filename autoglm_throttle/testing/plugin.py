@@ -1,4 +1,4 @@
-"""The pytest plugin. What the fixtures need is imported when one of them is used."""
+"""The pytest plugin. Each fixture imports its dependencies on first use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ThrottleApp(Protocol):
-    """What the fixture ``throttle_app`` gives: wraps an ASGI app in a throttle of its own."""
+    """Type of the fixture ``throttle_app``: wraps an ASGI app in a throttle of its own."""
 
     def __call__(self, app: App, **settings: Any) -> ThrottledApp:  # noqa: ANN401 - as throttle_for_tests
         """Protect ``app`` with ``settings``; its throttle is the attribute ``throttle``."""
@@ -44,7 +44,7 @@ def fake_gpu(fake_clock: ManualClock) -> Iterator[FakeGpu]:
 
 @pytest.fixture
 def fake_nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNvml]:
-    """A `FakeNvml` of one card in the place of NVIDIA's library, for one test."""
+    """A `FakeNvml` with one device in place of NVIDIA's library, for one test."""
     from autoglm_throttle.testing.nvml import FakeNvml
 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -66,7 +66,7 @@ def throttle_app(fake_clock: ManualClock, fake_gpu: FakeGpu) -> ThrottleApp:
 
 @pytest.fixture
 def no_throttle(monkeypatch: pytest.MonkeyPatch) -> ManualThrottle:
-    """Lets every throttle of the process admit everything, for one test; they still count.
+    """Makes every throttle of the process admit everything, for one test; they still count.
 
     The value is a throttle for tests that may be handed to an app that takes one.
     """

@@ -7,7 +7,7 @@ from autoglm_throttle.testing.manual import ManualThrottle
 
 
 class ThrottledApp(ThrottleMiddleware):
-    """A `ThrottleMiddleware` whose throttle is known to be a `ManualThrottle`.
+    """A `ThrottleMiddleware` with a `ManualThrottle`.
 
     Args:
         app: the app to protect.
