@@ -1,5 +1,5 @@
-"""The load lab: makes load, replays traces, simulates a service, counts what became of each request.
+"""Load tests: generate load, replay traces, simulate a service and classify the result of each request.
 
-It asks one question: what does this service do to each priority under this shape of load?
+They measure the effect of a load shape on each priority.
 Benchmarks of models themselves, token by token, are left to GuideLLM or ``vllm bench serve``.
 """

@@ -1,4 +1,4 @@
-"""The books of a run: the sums of its sheet, by segment and priority."""
+"""Summary of a run: sums over its request log, by segment and priority."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ from autoglm_throttle.traffic.sheet import UNSENT, Sheet
 
 @dataclass(slots=True)
 class Row:
-    """What became of some planned requests."""
+    """Counts and latency histograms for a set of planned requests."""
 
     planned: int = 0
     unsent: int = 0
     """Left out because the run was stopped."""
     endings: list[int] = field(default_factory=lambda: [0] * len(Ending))
-    """By ``Ending``."""
+    """Indexed by `RequestResult`."""
     statuses: Counter[int] = field(default_factory=Counter)
-    """Whole answers by their HTTP status."""
+    """Complete responses by HTTP status."""
     reasons: Counter[str] = field(default_factory=Counter)
-    """Refused requests by the reason in their body."""
+    """Rejected requests by the reason in their body."""
     timely: int = 0
-    """Served within the limit of their priority; all the served where there is no limit."""
+    """Served within the limit of their priority; every served request where there is no limit."""
     answers: Counter[int] = field(default_factory=Counter)
-    """Whole answers by when they came, in steps from the start of the run."""
+    """Complete responses by time of completion, in steps from the start of the run."""
     timely_answers: Counter[int] = field(default_factory=Counter)
-    """Those that are timely."""
+    """The timely part of ``answers``."""
     cost_planned: float = 0.0
     """Units of work."""
     cost_served: float = 0.0
     response: Histogram = field(default_factory=Histogram)
-    """From the intended start, of the served: what users saw."""
+    """From the intended start, of served requests: the latency seen by users."""
     service: Histogram = field(default_factory=Histogram)
-    """From the write to the socket, of the served."""
+    """From the write to the socket, of served requests."""
     first_byte: Histogram = field(default_factory=Histogram)
-    """From the intended start, of the served."""
+    """From the intended start, of served requests."""
     refusal: Histogram = field(default_factory=Histogram)
-    """From the intended start, of the refused."""
+    """From the intended start, of rejected requests."""
     promised: Histogram = field(default_factory=Histogram)
-    """Waits promised by Retry-After, of the refused."""
+    """Waits given by Retry-After, of rejected requests."""
 
     @property
     def sent(self) -> int:
-        """Planned and not left out."""
+        """Planned and not skipped."""
         return self.planned - self.unsent
 
     @property
@@ -60,12 +60,12 @@ class Row:
 
     @property
     def limited(self) -> int:
-        """Refused with 429."""
+        """Rejected with 429."""
         return self.endings[Ending.LIMITED]
 
     @property
     def rejected(self) -> int:
-        """Refused with 503 and a time to come back."""
+        """Shed: rejected with 503 and a Retry-After."""
         return self.endings[Ending.REJECTED]
 
     @property
@@ -75,16 +75,16 @@ class Row:
 
     @property
     def answered(self) -> int:
-        """Ended in a whole answer, whatever it said."""
+        """Ended in a complete response, of any status."""
         return sum(self.endings[: Ending.CONNECTION])
 
     @property
     def balanced(self) -> bool:
-        """Whether nothing was lost or counted twice."""
+        """Whether each sent request has exactly one result."""
         return self.sent == sum(self.endings)
 
     def add(self, other: Row) -> None:
-        """Add another row to this one."""
+        """Add another tally to this one."""
         self.planned += other.planned
         self.unsent += other.unsent
         self.endings = [mine + theirs for mine, theirs in zip(self.endings, other.endings, strict=True)]
@@ -103,7 +103,7 @@ class Row:
 
     @classmethod
     def of(cls, rows: Iterable[Row]) -> Row:
-        """The sum of several rows."""
+        """Return the sum of several tallies."""
         whole = cls()
         for row in rows:
             whole.add(row)
@@ -111,16 +111,16 @@ class Row:
 
 
 class Kind(NamedTuple):
-    """What the books need to know of a kind of request."""
+    """Properties of a kind of request that the summary needs."""
 
     group: int = 0
-    """Rows are kept apart by it."""
+    """Requests of different groups get separate tallies."""
     cost: float = 1.0
     """Units of work."""
 
 
 class Key(NamedTuple):
-    """Which requests a row is about."""
+    """Identifies the requests of a tally."""
 
     segment: int
     priority: int
@@ -130,16 +130,16 @@ class Key(NamedTuple):
 def rows(
     plan: Plan, sheet: Sheet, kinds: Sequence[Kind], limits_s: Mapping[Priority, float], step_s: float = 1.0
 ) -> dict[Key, Row]:
-    """The sums of a sheet, in two passes over its columns; keys without a request are left out.
+    """Sum a request log in two passes over its columns; keys without a request are left out.
 
-    A request that is still open is counted as planned alone.
+    A request that is still open is counted as planned only.
 
     Args:
-        plan: what was to be sent.
-        sheet: what became of it.
-        kinds: by ``Plan.kinds``.
-        limits_s: by priority, how late an answer may come to be timely.
-        step_s: how finely it is kept when answers came.
+        plan: the planned requests.
+        request_log: their results.
+        kinds: by ``LoadPlan.kinds``.
+        limits_s: by priority, the longest response time that counts as timely.
+        step_s: resolution of the completion times, in seconds.
     """
     found: defaultdict[Key, Row] = defaultdict(Row)
     _count(found, plan, sheet, kinds)
@@ -152,11 +152,11 @@ def rows(
 
 
 class Books:
-    """One row per segment and priority of a plan.
+    """One tally per segment and priority of a plan.
 
     Args:
-        plan: what was to be sent.
-        sheet: what became of it.
+        plan: the planned requests.
+        request_log: their results.
     """
 
     def __init__(self, plan: Plan, sheet: Sheet) -> None:
@@ -169,7 +169,7 @@ class Books:
         }
 
     def total(self) -> Row:
-        """The sum of all rows."""
+        """Return the sum of all tallies."""
         return Row.of(self.rows.values())
 
 
@@ -185,6 +185,7 @@ def _count(found: dict[Key, Row], plan: Plan, sheet: Sheet, kinds: Sequence[Kind
             strict=True,
         )
     )
+    # Equal combinations are counted in C first: there are far fewer of them than requests.
     for (segment, priority, kind, number, status, reason), count in counts.items():
         row = found[Key(segment, priority, kinds[kind].group)]
         cost = kinds[kind].cost * count
@@ -204,17 +205,20 @@ def _count(found: dict[Key, Row], plan: Plan, sheet: Sheet, kinds: Sequence[Kind
 
 
 BLOCK = 16_384
-"""Requests whose durations are gathered at a time, so that a long run needs little memory."""
+"""Requests per block while durations are collected; it bounds the memory of a long run."""
 
 _Columns = tuple[list[float], list[float], list[float], list[float], list[float], list[int], list[int]]
-"""Response, service and first byte of the served, response and promise of the refused; the steps in which
-the served and all others were answered."""
+"""Durations and completion steps of a block, as seven lists.
+
+Response, service and first byte of served requests; response and Retry-After of rejected ones; steps of
+served requests; steps of all others.
+"""
 
 
 def _gather(
     plan: Plan, sheet: Sheet, groups: Sequence[int], block: slice, steps_hz: float
 ) -> dict[tuple[int, int, int], _Columns]:
-    """The durations of a block; a loop over its requests, so what it does for each is little."""
+    """Collect the durations of a block by segment, priority and group."""
     columns: defaultdict[tuple[int, int, int], _Columns] = defaultdict(lambda: ([], [], [], [], [], [], []))
     keys = zip(
         plan.segments[block], plan.priorities[block], map(groups.__getitem__, plan.kinds[block]), strict=True
@@ -225,6 +229,7 @@ def _gather(
     for ending, key, offset_s, response_s, service_s, first_byte_s, promised_s in zip(
         sheet.endings[block], keys, plan.offsets[block], *(column[block] for column in four), strict=True
     ):
+        # This loop runs once per request of a run, so it does as little as possible.
         if ending > last_answered:
             continue
         lists = columns[key]

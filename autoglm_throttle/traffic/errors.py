@@ -1,4 +1,4 @@
-"""What the load lab raises when a run cannot begin."""
+"""The error of a load test that cannot begin."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from autoglm_throttle.model import ThrottleError
 
 
 class TrafficError(ThrottleError):
-    """A load cannot be made as asked; the text says what to change. Nothing was sent."""
+    """A load test cannot start with these arguments; the text names the change needed. Nothing was sent."""

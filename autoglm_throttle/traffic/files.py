@@ -1,18 +1,18 @@
-"""How many files, and so connections, this process may open."""
+"""Open-file limit of this process, which bounds its connections."""
 
 from __future__ import annotations
 
 from autoglm_throttle.traffic.errors import TrafficError
 
 SPARE = 64
-"""Left to the process besides the connections."""
+"""Files reserved for the process besides the connections."""
 
 MANY = 10_000
 """Where there is no hard limit, macOS still allows a process no more than 10 240 (its OPEN_MAX)."""
 
 
 def most_connections() -> int:
-    """Connections this process could open if it raised its soft limit to the hard one."""
+    """Return the connections this process could open with its soft limit raised to the hard one."""
     import resource
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -20,7 +20,7 @@ def most_connections() -> int:
 
 
 def allow_connections(count: int) -> None:
-    """Make room for so many connections; a process may raise its own soft limit up to the hard one.
+    """Raise the soft limit on open files so that ``count`` connections fit; the hard limit is the bound.
 
     Raises:
         TrafficError: the hard limit is too low; the text names both numbers.

@@ -1,4 +1,4 @@
-"""Latencies as counts of rounded microseconds: small, mergeable, never better than the truth.
+"""Latency histogram of rounded microseconds: small and mergeable; percentiles never below the true value.
 
 Each value is rounded down to its 8 leading binary digits, so a bucket is at most 1/128 of its value wide.
 A percentile is the upper edge of its bucket.
@@ -14,21 +14,20 @@ from decimal import Decimal
 from itertools import accumulate
 
 DIGITS = 8
-"""Significant binary digits: the error is below 1/128, finer than two runs ever agree."""
+"""Significant binary digits: the error is below 1/128, less than the difference between two runs."""
 
 _MASKS = [-1 << max(0, length - DIGITS) for length in range(64)]
 """By bit length: keeps the leading digits. 63 digits of microseconds are 292 000 years."""
 
 
 def rank(share: float, count: int) -> int:
-    """Which of so many rising values, from 1, is the least that at least this share of them do not exceed.
-
-    The share is taken as it is written: 0.07 of 100 are 7, though that product is above 7 in binary.
+    """Return the nearest rank, from 1, of the percentile ``share`` among ``count`` rising values.
 
     Args:
         share: 0..1.
         count: at least 1.
     """
+    # As written: 0.07 of 100 is 7, though the binary product is above 7.
     parts, whole = Decimal(repr(share)).as_integer_ratio()
     return max(1, -(-parts * count // whole))
 
@@ -52,11 +51,12 @@ class Histogram:
             self._largest_s = duration_s
 
     def record_all(self, durations_s: Sequence[float]) -> None:
-        """Count many durations in seconds at once, each as `record` does; a third of the work.
+        """Count a batch of durations in seconds, each as `record` does; about a third of the cost.
 
         Args:
-            durations_s: each below 2**63 us; NaN, which stands for an unknown one, is left out.
+            durations_s: each below 2**63 us; NaN, which means unknown, is left out.
         """
+        # One NaN makes the sum NaN; summing is cheaper than a test of each value.
         if math.isnan(sum(durations_s)):
             durations_s = [duration_s for duration_s in durations_s if not math.isnan(duration_s)]
         if not durations_s:
@@ -71,14 +71,14 @@ class Histogram:
         self._largest_s = max(self._largest_s, longest_s)
 
     def merge(self, other: Histogram) -> None:
-        """Add everything another histogram counted."""
+        """Add the counts of another histogram."""
         self._counts.update(other._counts)
         self._largest_s = max(self._largest_s, other._largest_s)
         self._sum_us += other._sum_us
 
     @property
     def count(self) -> int:
-        """How many durations were recorded."""
+        """Number of recorded durations."""
         return self._counts.total()
 
     @property
@@ -92,7 +92,7 @@ class Histogram:
         return self._sum_us / self.count / 1e6 if self._counts else None
 
     def percentile(self, share: float) -> float | None:
-        """The duration in seconds that at least this share of all recorded ones did not exceed.
+        """Return the duration in seconds that at least ``share`` of the recorded ones did not exceed.
 
         Args:
             share: 0..1, such as 0.95.
@@ -103,7 +103,7 @@ class Histogram:
         return self.percentiles((share,))[0]
 
     def percentiles(self, shares: Iterable[float]) -> list[float | None]:
-        """Several percentiles at the price of one, in the order of the shares."""
+        """Return several percentiles in one pass, in the order of the shares."""
         rising = self.pairs()
         if not rising:
             return [None for _ in shares]
@@ -115,12 +115,12 @@ class Histogram:
         return min((edge + width) / 1e6, self._largest_s)
 
     def pairs(self) -> list[tuple[int, int]]:
-        """Lower bucket edges in microseconds with their counts, rising."""
+        """Return lower bucket edges in microseconds with their counts, rising."""
         return sorted(self._counts.items())
 
     @classmethod
     def of(cls, parts: Iterable[Histogram]) -> Histogram:
-        """One histogram of several."""
+        """Merge several histograms into a new one."""
         whole = cls()
         for part in parts:
             whole.merge(part)
@@ -128,7 +128,7 @@ class Histogram:
 
     @classmethod
     def restored(cls, pairs: Iterable[tuple[int, int]], max_s: float) -> Histogram:
-        """A histogram from its pairs and its longest duration; its mean is that of the lower edges."""
+        """Rebuild a histogram from pairs and the longest duration; its mean is that of the lower edges."""
         whole = cls()
         whole._counts.update(dict(pairs))
         whole._largest_s = max_s

@@ -1,4 +1,4 @@
-"""A load: a plan together with what its requests look like."""
+"""A load: a plan and the contents of its requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _VALUE = re.compile(r"[\t\x20-\x7e]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What one kind of request looks like, whatever the host it goes to.
+    """One kind of request, independent of the target host.
 
     Raises:
         TrafficError: text that would not be one HTTP/1.1 request line or field.
@@ -26,14 +26,14 @@ class Request:
     target: str = "/v1/predict"
     """Path and query."""
     headers: tuple[tuple[str, str], ...] = (("content-type", "application/json"),)
-    """Lower-case names; length, host, priority and identity are added when it is sent."""
+    """Lower-case names; length, host, priority and identity are added on sending."""
     body: bytes = b"{}"
     priority: bool = True
     """Whether the priority of the plan is sent; False for a recorded request that stated none."""
     cost: float = 1.0
     """Units of work, as the limiter under test counts them."""
     name: str = ""
-    """For people; empty: method and path."""
+    """Display name; empty: method and path."""
 
     def __post_init__(self) -> None:
         names = (self.method, *(name for name, _ in self.headers))
@@ -48,20 +48,20 @@ class Request:
 
     @property
     def label(self) -> str:
-        """What reports call it."""
+        """The name used in reports."""
         return self.name or f"{self.method} {self.target.partition('?')[0]}"
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is to be sent."""
+    """The requests of a load test and their plan."""
 
     plan: Plan
     requests: Sequence[Request] = (Request(),)
-    """By ``Plan.kinds``."""
+    """By ``LoadPlan.kinds``."""
     clients: Sequence[str] | None = None
-    """The text that stands for each client of the plan; None: ``client-0``, ``client-1`` and so on."""
+    """Identity text of each client of the plan; None: ``client-0``, ``client-1`` and so on."""
 
     def client(self, number: int) -> str:
-        """The text that stands for a client."""
+        """Return the identity text of a client."""
         return f"client-{number}" if self.clients is None else self.clients[number]

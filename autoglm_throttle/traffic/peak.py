@@ -1,8 +1,8 @@
-"""The search for the greatest rate that a service bears: bisection over trials. Pure.
+"""Search for the highest rate at which a service meets its objectives: bisection over trials. Pure.
 
-Rates lie on a geometric scale, because what matters is how far off the answer is in percent. A trial that
-fails is believed; one in which the generator or the machine could not keep up says nothing about the service
-and is made again.
+Rates lie on a geometric scale, because the error of the result is measured in percent. One failed trial
+decides its rate. A trial in which the generator or the machine could not keep up is repeated, because it
+says nothing about the service.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from typing import Final
 from autoglm_throttle.traffic.errors import TrafficError
 
 TOLERANCE: Final = 0.02
-"""The search ends when what holds and what fails are nearer: two trials at one rate differ by as much."""
+"""The search ends when the holding and the failing rate are closer: repeated trials differ by as much."""
 
 TRIES: Final = 3
-"""Trials at one rate before it is said that the generator cannot make it."""
+"""Trials at one rate before the generator is reported as unable to produce it."""
 
 DIGITS: Final = 3
-"""Of the rates that are tried: finer than the tolerance, and readable."""
+"""Significant digits of the tried rates: finer than the tolerance, and readable."""
 
 
 class Verdict(StrEnum):
-    """What a trial says."""
+    """Result of a trial, or of the whole search."""
 
     HOLDS = "holds"
     """All objectives hold."""
     FAILS = "fails"
     INVALID = "not valid"
-    """The generator could not do it: nothing is known of the service."""
+    """The generator could not produce the rate, so the service was not measured."""
     ABORTED = "aborted"
-    """Somebody stopped it."""
+    """The trial was stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,27 +48,27 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """What a search has found."""
+    """Result of a search."""
 
     trials: tuple[Trial, ...]
-    """In their order."""
+    """In order of execution."""
 
     @property
     def holds_rps(self) -> float | None:
-        """The greatest rate at which all objectives held, below all that failed; None: at none."""
+        """The highest rate at which all objectives held, below every failed rate; None: at no rate."""
         fails_rps = self.fails_rps
         held = [trial.rate_rps for trial in self.trials if trial.verdict is Verdict.HOLDS]
         return max((rate for rate in held if fails_rps is None or rate < fails_rps), default=None)
 
     @property
     def fails_rps(self) -> float | None:
-        """The least rate at which an objective failed; None: at none."""
+        """The lowest rate at which an objective failed; None: at no rate."""
         failed = (trial.rate_rps for trial in self.trials if trial.verdict is Verdict.FAILS)
         return min(failed, default=None)
 
     @property
     def verdict(self) -> Verdict:
-        """HOLDS: a rate is known at which they hold; FAILS: even the least does not hold."""
+        """HOLDS: the objectives hold at some rate; FAILS: they do not hold even at the lowest."""
         last = self.trials[-1].verdict
         if last in (Verdict.INVALID, Verdict.ABORTED):
             return last
@@ -76,7 +76,7 @@ class Peak:
 
     @property
     def text(self) -> str:
-        """The answer in one sentence."""
+        """The result in one sentence."""
         holds_rps, fails_rps = self.holds_rps, self.fails_rps
         if self.verdict is Verdict.ABORTED:
             return f"stopped before the end; {_known(holds_rps, fails_rps)}"
@@ -101,14 +101,14 @@ def _known(holds_rps: float | None, fails_rps: float | None) -> str:
 def find_peak(
     trial: Callable[[float], Verdict], low_rps: float, high_rps: float, *, tolerance: float = TOLERANCE
 ) -> Peak:
-    """Search the greatest rate at which a trial holds.
+    """Find the highest rate at which a trial holds.
 
     Args:
-        trial: makes one trial at a rate in requests/s.
-        low_rps: the least rate; tried first.
-        high_rps: the greatest; tried second.
-        tolerance: ratio, above 0: the search ends when the rate that fails is no more than that above the
-            one that holds.
+        trial: runs one trial at a rate in requests/s.
+        low_rps: the lowest rate; tried first.
+        high_rps: the highest; tried second.
+        tolerance: ratio, above 0: the search ends when the failing rate is at most this much above the
+            holding one.
 
     Raises:
         TrafficError: bounds that are not finite, rising and above 0, or no tolerance.
@@ -124,7 +124,7 @@ def find_peak(
 
 
 class _NothingSaid(Exception):
-    """No trial at a rate said anything of the service."""
+    """No trial at a rate measured the objectives."""
 
 
 def _bisect(holds: Callable[[float], bool], low_rps: float, high_rps: float, tolerance: float) -> None:
@@ -141,7 +141,7 @@ def _bisect(holds: Callable[[float], bool], low_rps: float, high_rps: float, tol
 
 
 def _holds(trial: Callable[[float], Verdict], rate_rps: float, trials: list[Trial]) -> bool:
-    """Make trials at a rate until one says something, and note each."""
+    """Run trials at a rate until one holds or fails, and record each."""
     for _ in range(TRIES):
         verdict = trial(rate_rps)
         trials.append(Trial(rate_rps, verdict))
@@ -153,5 +153,5 @@ def _holds(trial: Callable[[float], Verdict], rate_rps: float, trials: list[Tria
 
 
 def rounded(rate_rps: float) -> float:
-    """A rate with three digits: 1234 is 1230."""
+    """Round a rate to three digits: 1234 is 1230."""
     return float(f"{rate_rps:.{DIGITS}g}")

@@ -1,25 +1,25 @@
-"""What a refusal says: when to come back, and why."""
+"""Parses a rejection: its Retry-After and its reason."""
 
 from __future__ import annotations
 
 import json
 
 REFUSAL_BYTES = 64 << 10
-"""How much of a refusal is kept to read its reason."""
+"""Bytes of a rejection's body that are stored to parse its reason."""
 
 REASON_CHARS = 64
-"""A longer reason is cut: it is a word for a table, not a text."""
+"""A longer reason is truncated: it is a label of a table."""
 
 
 def promised_s(retry_after: bytes | None) -> float | None:
-    """The wait that Retry-After asks for, if it is a plain number of seconds."""
+    """Return the wait in Retry-After, if it is a plain number of seconds."""
     if retry_after is None or not retry_after.isdigit() or len(retry_after) > 9:
         return None
     return float(retry_after)
 
 
 def reason(body: bytes) -> str:
-    """The ``reason`` of a problem document (RFC 9457), or nothing."""
+    """Return the ``reason`` of a problem document (RFC 9457), or an empty text."""
     try:
         problem = json.loads(body)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""A finished run: what was to be sent, what became of it, and what the generator did meanwhile."""
+"""A finished run: its plan, the results of its requests, and the cost of generating them."""
 
 from __future__ import annotations
 
@@ -12,24 +12,23 @@ from autoglm_throttle.traffic.sheet import Sheet
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """What the generator needed; it tells whether a run may be believed."""
+    """Cost of a run to the generator; it shows whether the measurements are valid."""
 
     elapsed_s: float
     """From the first intended start to the end of the drain."""
     stopped_s: float | None = None
-    """When the sending was stopped, counted like ``elapsed_s``; None if it went to its end."""
+    """Time of the stop, counted like ``elapsed_s``; None if the run was not stopped."""
     overrun_s: float = 0.0
-    """By how much the last launch came after its intended start."""
+    """Delay of the last launch after its intended start."""
     cpu_share: float | None = None
-    """Of one core while there was something to send, the busiest process; None in process, where it means
-    nothing."""
+    """Share of one core used by the busiest process while requests were due; None for in-process runs."""
     resent: int = 0
-    """Sent twice because the server had closed the idle connection meanwhile."""
+    """Sent twice because the server had closed the idle connection in between."""
     connections: int = 0
     """Opened before the start."""
     processes: int = 1
     lost: int = 0
-    """Processes that ended early; what they sent is not known, and all of their share counts as left out."""
+    """Processes that ended early; their results are unknown, so their whole share counts as skipped."""
     loop: str = "asyncio"
     """``asyncio``, ``uvloop`` or ``virtual``."""
 
@@ -39,21 +38,22 @@ class Result:
     """A finished run."""
 
     load: Load
-    """In a closed loop: what was sent, since it is not known before."""
+    """In a closed loop: the requests that were sent, since they are not known before."""
     sheet: Sheet
     effort: Effort
     aborted: bool = False
     """Stopped before the end of the plan."""
     closed_loop: bool = False
-    """Users who wait for their answers sent it: offered load falls when the service slows down."""
+    """Whether users that wait for their responses sent it: offered load falls when the service slows down."""
     watched: tuple[dict[str, float], ...] = field(default=())
-    """What was seen of the service, once a second: ``t_s`` and any of ``cpu_share``, ``rss_bytes``,
+    """Samples of the service, one per second: ``t_s`` and any of ``cpu_share``, ``rss_bytes``,
     ``gpu_utilization_ratio``, ``gpu_memory_ratio``, ``gpu_power_w``, ``factor_ratio``, ``inflight``,
-    ``waiting``."""
+    ``waiting``.
+    """
 
     @property
     def balanced(self) -> bool:
-        """Whether every planned request is in exactly one place."""
+        """Whether each planned request has exactly one result, or was skipped."""
         return self.sheet.balanced
 
     @cached_property

@@ -1,7 +1,7 @@
-"""The sheet of a run: one line per planned request, filled in once, when the request ends.
+"""The request log of a run: one entry per planned request, written once, at its end.
 
-Entering an ending is a few stores into arrays; everything else (rows, histograms, curves) is worked out
-after the run, from the plan and this sheet alone. So a run in process and one over HTTP are judged alike.
+Recording a result is a few stores into arrays. Tallies, histograms and curves are computed after the run,
+from the plan and this log alone. A run in process and one over HTTP are therefore evaluated alike.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from math import nan
 from autoglm_throttle.traffic.ending import Ending
 
 OPEN = 255
-"""In ``endings``: not ended yet."""
+"""In ``results``: not ended yet."""
 
 UNSENT = 254
-"""In ``endings``: left out because the run was stopped."""
+"""In ``results``: skipped because the run was stopped."""
 
 MOST_REASONS = 1000
-"""A service has some dozen; one that puts numbers or names into them must not fill the report."""
+"""Bound on distinct reasons. A service has some dozen; numbers or names in them must not fill the report."""
 
 OTHERS = "other reasons"
-"""Stands for those above `MOST_REASONS`."""
+"""Replaces reasons above `MOST_REASONS`."""
 
 
 class Sheet:
-    """What became of each request of a plan, by its index.
+    """Result of each request of a plan, by its index.
 
-    Durations are single-precision seconds: exact to 2 us at 30 s. NaN stands where there is nothing to say.
+    Durations are single-precision seconds: exact to 2 us at 30 s. NaN means unknown.
 
     Args:
-        count: requests of the plan; a closed loop begins with none and adds them one by one.
+        count: requests of the plan; a closed loop begins with 0 and adds them one by one.
     """
 
     __slots__ = (
@@ -48,30 +48,30 @@ class Sheet:
 
     def __init__(self, count: int = 0) -> None:
         self.endings: bytearray = bytearray([OPEN]) * count
-        """``Ending`` values, ``OPEN`` or ``UNSENT``."""
+        """`RequestResult` values, ``OPEN`` or ``UNSENT``."""
         self.statuses: array[int] = array("H", bytes(2 * count))
-        """HTTP status of a whole answer; 0 without one."""
+        """HTTP status of a complete response; 0 without one."""
         self.lag_s: array[float] = array("f", [nan]) * count
-        """How late it was launched: the generator's own fault, never the service's."""
+        """Delay of the launch: caused by the generator, never by the service."""
         self.response_s: array[float] = array("f", [nan]) * count
-        """From the intended start to the ending: what a user saw. NaN for what was never sent."""
+        """From the intended start to the end: the latency seen by a user. NaN if the request was not sent."""
         self.service_s: array[float] = array("f", [nan]) * count
-        """From the write to the end of the answer."""
+        """From the write to the end of the response."""
         self.first_byte_s: array[float] = array("f", [nan]) * count
-        """From the intended start to the first byte of the answer's body, or its end if there is no body."""
+        """From the intended start to the first byte of the response body, or its end if there is no body."""
         self.promised_s: array[float] = array("f", [nan]) * count
-        """The wait that Retry-After asked for."""
+        """The wait given by Retry-After."""
         self.reasons: array[int] = array("H", bytes(2 * count))
-        """Index into ``stated``; 0 is no reason."""
+        """Index into ``reason_texts``; 0 is no reason."""
         self.stated: list[str] = [""]
-        """The reasons that refusals stated."""
+        """The distinct reasons of rejections."""
         self._reason_numbers: dict[str, int] = {"": 0}
 
     def __len__(self) -> int:
         return len(self.endings)
 
     def add(self) -> int:
-        """One more request; its index."""
+        """Append one request and return its index."""
         self.endings.append(OPEN)
         self.statuses.append(0)
         self.reasons.append(0)
@@ -80,10 +80,10 @@ class Sheet:
         return len(self.endings) - 1
 
     def close(self, index: int, ending: Ending, response_s: float) -> None:
-        """Enter the ending of a request.
+        """Record the result of a request.
 
         Raises:
-            RuntimeError: it ended before, which is a fault of the generator.
+            RuntimeError: it ended before, which is a bug in the generator.
         """
         if self.endings[index] != OPEN:
             raise RuntimeError(f"request {index} ended twice")
@@ -91,7 +91,7 @@ class Sheet:
         self.response_s[index] = response_s
 
     def leave_out(self, index: int) -> None:
-        """Enter that a planned request was never tried because the run was stopped.
+        """Mark a planned request as never tried, because the run was stopped.
 
         Raises:
             RuntimeError: it ended before.
@@ -101,14 +101,14 @@ class Sheet:
         self.endings[index] = UNSENT
 
     def refused(self, index: int, reason: str, promised_s: float | None) -> None:
-        """Enter what a refusal said."""
+        """Record the reason and the Retry-After of a rejection."""
         number = self._reason_numbers.get(reason)
         self.reasons[index] = self._number_of(reason) if number is None else number
         if promised_s is not None:
             self.promised_s[index] = promised_s
 
     def _number_of(self, reason: str) -> int:
-        """Of a reason that is new; once there are too many, of the one that stands for all others."""
+        """Return the index of a new reason; above `MOST_REASONS` that of `OTHER_REASONS`."""
         if len(self.stated) >= MOST_REASONS:
             reason = OTHERS
         number = self._reason_numbers.setdefault(reason, len(self.stated))
@@ -122,5 +122,5 @@ class Sheet:
 
     @property
     def balanced(self) -> bool:
-        """Whether every request has ended in exactly one way, or was left out."""
+        """Whether every request has a result or was skipped."""
         return OPEN not in self.endings

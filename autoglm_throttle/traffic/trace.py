@@ -1,8 +1,7 @@
-"""Reads a public trace of LLM requests: the CSV form ``TIMESTAMP,ContextTokens,GeneratedTokens``.
+"""Reads a public trace of LLM requests: the CSV format ``TIMESTAMP,ContextTokens,GeneratedTokens``.
 
-The form is that of the Azure LLM inference traces (Azure/AzurePublicDataset, CC BY 4.0; Patel et al.,
-"Splitwise", ISCA 2024). Their times have 7 fractional digits, one more than ``datetime`` keeps,
-so differences are taken between whole numbers of 100 ns.
+The format is that of the Azure LLM inference traces (Azure/AzurePublicDataset, CC BY 4.0; Patel et al.,
+"Splitwise", ISCA 2024).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ TICKS_PER_S = 10_000_000
 """100 ns each: the resolution of the published files."""
 
 MALFORMED_SHARE = 0.01
-"""Of all lines: above it the file is something else, and guessing would only hide it."""
+"""Share of all lines; above it the file has another format and is rejected."""
 
 LINE_CHARS = 1_000
 """A longer line is malformed; a real one has about 40 characters."""
@@ -56,7 +55,7 @@ class Trace:
 
     items: tuple[TraceItem, ...]
     malformed: int
-    """Lines left out because they could not be read; at most 1 % of all."""
+    """Lines skipped because they could not be read; at most 1 % of all."""
 
     @property
     def duration_s(self) -> float:
@@ -65,7 +64,7 @@ class Trace:
 
 
 def load_azure_llm(path: Path) -> Trace:
-    """Read a trace file; one whose name ends in ``.gz`` is unpacked on the way.
+    """Read a trace file; a name that ends in ``.gz`` is decompressed while reading.
 
     Raises:
         TrafficError: the file cannot be read, has another header, holds no request, goes back in time
@@ -83,16 +82,16 @@ def load_azure_llm(path: Path) -> Trace:
 def load_of(
     trace: Trace, crowd: Crowd, *, speed: float = 1.0, seed: int = 0, target: str = "/v1/predict"
 ) -> Load:
-    """The load that a trace stands for: its times, and its token numbers as bodies for the simulated service.
+    """Build the load of a trace: its times, and its token counts as bodies for the simulated service.
 
-    A trace has no callers and no priorities, so the crowd's are drawn. Requests with the same token numbers
-    share one body. A request without an answer in the trace is asked for one token, the least there is.
+    A trace has no callers and no priorities, so both are drawn from the mix. Requests with the same token
+    counts share one body. A request without generated tokens in the trace requests one token, the minimum.
 
     Args:
-        trace: when, and how many tokens.
-        crowd: who.
+        trace: arrival times and token counts.
+        mix: priorities and clients to draw.
         speed: 2 plays twice as fast.
-        seed: of the draws.
+        seed: seed of the draws.
         target: path of a service that understands ``context_tokens`` and ``tokens``.
 
     Raises:
@@ -113,7 +112,8 @@ def _body(context_tokens: int, tokens: int) -> bytes:
 
 
 def _bounded(lines: TextIOWrapper) -> Iterator[str]:
-    """Each line; of one that no real file has only its beginning, since a packed one may hold gigabytes."""
+    """Yield each line, truncated to `LINE_CHARS` + 1 characters."""
+    # readline() with a bound: one line of a compressed file may hold gigabytes.
     while line := lines.readline(LINE_CHARS + 1):
         yield line
         while len(line) > LINE_CHARS and not line.endswith("\n"):
@@ -164,7 +164,7 @@ def _row(line: str) -> tuple[int, int, int] | None:
 
 
 def _ticks(stamp: str) -> int | None:
-    """A time stamp as whole 100 ns since the year 1, in UTC; a stamp without a zone is taken as UTC."""
+    """Parse a time stamp into whole 100 ns since the year 1, in UTC, which is also the default zone."""
     match = _STAMP.fullmatch(stamp)
     if match is None:
         return None
@@ -177,4 +177,5 @@ def _ticks(stamp: str) -> int | None:
     if sign:
         east = int(zone_hour) * 60 + int(zone_minute)
         minutes += -east if sign == "+" else east
+    # The published stamps have 7 fractional digits, one more than datetime holds.
     return (minutes * 60 + int(second)) * TICKS_PER_S + int((fraction or "").ljust(7, "0")[:7])

@@ -1,4 +1,4 @@
-"""Arrivals: shapes of load, arrival processes, who sends, and the plan they make. Pure."""
+"""Plans of load: shapes, arrival processes, priorities and clients. Pure."""
 
 from autoglm_throttle.traffic.arrivals.crowd import MIX, Crowd, parse_mix
 from autoglm_throttle.traffic.arrivals.draw import plan, replay

@@ -1,4 +1,4 @@
-"""Who sends: the mix of priorities and the callers."""
+"""The mix of priorities, clients and kinds of requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autoglm_throttle.traffic.arrivals.words import number
 from autoglm_throttle.traffic.errors import TrafficError
 
 MIX = {Priority.HIGH: 10.0, Priority.MID: 30.0, Priority.LOW: 60.0}
-"""Percent of all requests: little that matters most, much that matters least; our decision."""
+"""Percent of all requests: important requests are few, unimportant ones many; our decision."""
 
 
 def parse_mix(text: str) -> dict[Priority, float]:
@@ -38,21 +38,21 @@ def _check_mix(mix: Mapping[Priority, float]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """Who sends: the mix of priorities and the callers.
+    """Shares of priorities, clients and kinds from which requests are drawn.
 
     Raises:
-        TrafficError: a mix that does not add up, no client, a negative or infinite skew, or kinds whose
-            shares are not finite numbers above 0.
+        TrafficError: a mix that does not add up, no client, a negative or infinite skew, or kinds with shares
+            that are not finite numbers above 0.
     """
 
     mix: Mapping[Priority, float] = field(default_factory=MIX.copy)
     """Percent by priority."""
     clients: int = 1
-    """Different callers, 1..65 536."""
+    """Distinct callers, 1..65 536."""
     skew: float = 0.0
     """Zipf exponent: 0 gives all clients the same share, 1 gives client n the n-th part of the first's."""
     kinds: tuple[float, ...] = (1.0,)
-    """Shares of the requests of the load, in their order; only their proportions matter."""
+    """Shares of the request kinds of the load, in their order; only their proportions matter."""
 
     def __post_init__(self) -> None:
         _check_mix(self.mix)

@@ -1,8 +1,8 @@
-"""From a shape to a plan: pure functions of their arguments.
+"""Draws a plan from a shape: pure functions of their arguments.
 
-A plan is made before the first request is sent, so that no answer can ever move an arrival.
-Gaps are drawn in *operational time*, in which the mean rate is 1, and mapped through the inverse of the
-integrated rate (Cinlar's method): the plan is exact at every change of rate.
+A plan is complete before the first request is sent, so that no response can move an arrival.
+Gaps are drawn in *operational time*, in which the mean rate is 1. They are mapped through the inverse of the
+integrated rate (Cinlar's method), so the plan is exact at every change of rate.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from autoglm_throttle.traffic.errors import TrafficError
 
 
 def plan(shape: Shape, arrivals: Arrivals, crowd: Crowd, seed: int = 0) -> Plan:
-    """The requests of a shape: a function of its arguments and nothing else.
+    """Draw the requests of a shape, as a function of the arguments only.
 
-    Gaps, priorities, clients and kinds come from streams of their own, so changing the mix moves no arrival.
+    Gaps, priorities, clients and kinds come from separate streams, so changing the mix moves no arrival.
     """
     offsets, segments = array("d"), array("H")
     for mass in arrivals.masses(shape.requests, Random(f"{seed}:gaps")):
@@ -37,13 +37,13 @@ def plan(shape: Shape, arrivals: Arrivals, crowd: Crowd, seed: int = 0) -> Plan:
 
 
 def replay(times_s: Iterable[float], crowd: Crowd, *, speed: float = 1.0, seed: int = 0) -> Plan:
-    """The requests of a trace, as one segment that starts at the first of them.
+    """Plan the requests of a trace, as one segment that starts at the first of them.
 
     Args:
         times_s: rising, in seconds.
-        crowd: the priorities, clients and kinds to draw, since a trace does not tell them.
+        mix: the priorities, clients and kinds to draw, since a trace does not contain them.
         speed: 2 plays twice as fast.
-        seed: of the draws.
+        seed: seed of the draws.
 
     Raises:
         TrafficError: no request, more than a plan can hold, times that are not finite or that fall, or a
@@ -88,5 +88,6 @@ def _draw(stream: Random, weights: Sequence[float], count: int) -> Iterator[int]
     if len(weights) == 1:
         return repeat(0, count)
     edges, one = list(accumulate(weights)), stream.random
+    # random() * total may round up to total, so the rank is bounded by the last one with weight.
     total, last = edges[-1], max(rank for rank, weight in enumerate(weights) if weight > 0.0)
     return (min(bisect_right(edges, one() * total), last) for _ in range(count))

@@ -1,4 +1,4 @@
-"""What is offered, as one word of a command line: a shape, users, or the times of a file."""
+"""Parses the offered load of a command line: a shape, users, or the times of a file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autoglm_throttle.traffic.arrivals.users import USERS_FORMS, Users
 from autoglm_throttle.traffic.errors import TrafficError
 
 GRAMMAR = f"{FORMS}, {USERS_FORMS} or trace:PATH; rates are requests/s, durations take ms, s or m"
-"""All that `parse_shape` reads."""
+"""Syntax accepted by `parse_shape`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,10 @@ class TraceShape:
 
 
 def parse_shape(text: str) -> Shape | Users | TraceShape:
-    """Read whatever can be offered.
+    """Parse a shape, a number of users or a trace.
 
     Raises:
-        TrafficError: nothing known, and the text names all that is; or a number that cannot be.
+        TrafficError: an unknown shape (the text names the known ones), or an impossible number.
     """
     kind, _, rest = text.strip().partition(":")
     reader = _READERS.get(kind)

@@ -1,4 +1,4 @@
-"""The plan: what is to be sent, when, as whom. Computed before the first request leaves."""
+"""The plan of a load: time, priority, client and kind of each request, fixed before the run starts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autoglm_throttle.model import Priority
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Intended requests, in order of time. Requests are known by their index."""
+    """Intended requests, in order of time. Requests are identified by their index."""
 
     offsets: array[float]
     """Seconds from the start of the run (typecode ``d``)."""
@@ -19,13 +19,13 @@ class Plan:
     segments: array[int]
     """Index of the segment each request belongs to (``H``)."""
     clients: array[int]
-    """Who sends it: 0 .. number of clients - 1 (``I``)."""
+    """Number of the client: 0 .. number of clients - 1 (``I``)."""
     kinds: array[int]
-    """What it looks like: an index into the requests of its `Load` (``I``)."""
+    """Kind of the request: an index into the requests of its `RequestSource` (``I``)."""
     names: tuple[str, ...]
-    """One per segment, for people."""
+    """Display name of each segment."""
     ends_s: tuple[float, ...]
-    """When each segment ends, in seconds from the start; the last one is the length of the plan."""
+    """End of each segment, in seconds from the start; the last one is the length of the plan."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -36,7 +36,7 @@ class Plan:
         return self.ends_s[-1]
 
     def planned(self) -> dict[tuple[int, Priority], int]:
-        """Requests by (segment, priority); zeros included."""
+        """Count requests by (segment, priority); zeros included."""
         counts = {(segment, priority): 0 for segment in range(len(self.names)) for priority in Priority}
         for segment, priority in zip(self.segments, self.priorities, strict=True):
             counts[segment, Priority(priority)] += 1

@@ -1,4 +1,4 @@
-"""How requests follow each other at a constant rate."""
+"""Arrival processes: the gaps between requests at a constant rate."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from autoglm_throttle.traffic.arrivals.words import number
 from autoglm_throttle.traffic.errors import TrafficError
 
 LEAST_K, MOST_K = 0.01, 10_000.0
-"""Squared variations of the gaps from 100, single wild crowds, to 0.0001, a clock."""
+"""Bounds of ``k``: squared variation of the gaps from 100, isolated bursts, to 0.0001, nearly uniform."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
     """An arrival process: gaps of the Gamma distribution with mean 1 and squared variation 1/k.
 
-    What other tools call burstiness is this ``k``: below 1 requests come in crowds, above 1 more evenly.
+    Other tools call ``k`` burstiness: below 1 requests come in bursts, above 1 more evenly.
 
     Raises:
         TrafficError: ``k`` is neither infinite nor 0.01..10 000.
@@ -29,9 +29,9 @@ class Arrivals:
     """1: Poisson; infinite: uniform."""
 
     UNIFORM: ClassVar[Arrivals]
-    """Like a clock; the first at 0."""
+    """Equal gaps; the first request at 0."""
     POISSON: ClassVar[Arrivals]
-    """As if many callers did not know of each other."""
+    """Independent callers."""
 
     def __post_init__(self) -> None:
         if not (LEAST_K <= self.k <= MOST_K or self.k == math.inf):
@@ -39,7 +39,7 @@ class Arrivals:
 
     @classmethod
     def gamma(cls, k: float) -> Arrivals:
-        """Gaps of the Gamma distribution; ``gamma(1)`` is Poisson.
+        """Create a process with Gamma-distributed gaps; ``gamma(1)`` is Poisson.
 
         Raises:
             TrafficError: as for the class.
@@ -51,7 +51,7 @@ class Arrivals:
         """Read ``uniform``, ``poisson`` or ``gamma:K``.
 
         Raises:
-            TrafficError: the text is none of these.
+            TrafficError: the text is not one of these.
         """
         kind, colon, k = text.strip().partition(":")
         if kind == "gamma" and colon:
@@ -62,11 +62,11 @@ class Arrivals:
         return named[text.strip()]
 
     def masses(self, total: float, stream: Random) -> Iterator[float]:
-        """The running sums of the gaps, in operational time, in which the mean rate is 1.
+        """Yield the running sums of the gaps, in operational time, in which the mean rate is 1.
 
         Args:
-            total: where they end; it is left out.
-            stream: of the draws; uniform gaps need none.
+            total: upper bound, exclusive.
+            stream: source of the draws; uniform gaps need no draw.
         """
         if self == Arrivals.UNIFORM:
             # A product of two floats may end a hair above a whole number; that hair is no request.

@@ -1,4 +1,4 @@
-"""Shapes of load: how the intended rate goes over time, and how people write it."""
+"""Shapes of load: the intended rate over time, and its text syntax."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from autoglm_throttle.traffic.arrivals.words import duration, number, whole
 from autoglm_throttle.traffic.errors import TrafficError
 
 MAX_PLANNED = 50_000_000
-"""Requests; a plan stays in memory at about 19 bytes a request."""
+"""Requests of a plan; it stays in memory at about 19 bytes a request."""
 
 MAX_DURATION_S = 30 * 86_400.0
-"""A plan and its report are told second by second; a longer run is a slip of the pen."""
+"""A plan and its report have one row per second; a longer run is assumed to be a typing error."""
 
 MAX_LEVELS = 65_535
-"""A plan keeps the number of a request's segment in two bytes."""
+"""A plan stores the segment of a request in two bytes."""
 
 MAX_STEPS = 10_000
-"""Of a shape that is written with a number of steps; more is a slip of the pen."""
+"""Steps of a shape that is written with a number of steps; more is assumed to be a typing error."""
 
 FORMS = (
     "fixed:RATE:TIME, step:R1,R2,...:TIME, step:FROM:TO:STEPS:TIME, spike:BASE:PEAK:BASE_TIME:PEAK_TIME, "
     "ramp:FROM:TO:TIME"
 )
-"""What `Shape.parse` reads."""
+"""Syntax accepted by `LoadShape.parse`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One rate held for a time, or a rate that grows or falls linearly.
+    """A constant rate, or a rate that rises or falls linearly.
 
     Raises:
         TrafficError: a duration or a rate that is not a finite number above 0; of a ramp one end may be 0.
     """
 
     rate_rps: float
-    """At its start."""
+    """Rate at its start."""
     duration_s: float
     name: str = ""
-    """For people; empty: the rate."""
+    """Display name; empty: the rate."""
     end_rps: float | None = None
-    """At its end; None: as at its start."""
+    """Rate at its end; None: as at its start."""
 
     def __post_init__(self) -> None:
         if not 0.0 < self.duration_s < math.inf:
@@ -60,24 +60,23 @@ class Level:
 
     @property
     def requests(self) -> float:
-        """Expected while it lasts."""
+        """Expected number of requests."""
         return 0.5 * (self.rate_rps + self.last_rps) * self.duration_s
 
     @property
     def label(self) -> str:
-        """What plans and reports call it."""
+        """The name used in plans and reports."""
         if self.name or self.last_rps == self.rate_rps:
             return self.name or f"{self.rate_rps:g}/s"
         return f"{self.rate_rps:g}-{self.last_rps:g}/s"
 
     def when(self, mass: float) -> float:
-        """Seconds from its start until so many requests were to come.
-
-        The rate is integrated from its smaller end, so no two close numbers are ever subtracted.
+        """Return the seconds from its start until ``mass`` requests are due.
 
         Args:
             mass: 0 to ``requests``.
         """
+        # Integrate from the smaller end, so that no two close numbers are subtracted.
         rise = (self.last_rps - self.rate_rps) / self.duration_s
         if rise > 0.0:
             return _reached(self.rate_rps, rise, mass)
@@ -85,18 +84,19 @@ class Level:
 
 
 def check_length(duration_s: float) -> None:
-    """Make sure that a load is not longer than `MAX_DURATION_S`.
+    """Reject a load longer than `MAX_DURATION_S`.
 
     Raises:
-        TrafficError: it is.
+        TrafficError: it is longer.
     """
     if duration_s > MAX_DURATION_S:
         raise TrafficError(f"{duration_s:g} s are longer than {MAX_DURATION_S / 86_400:g} days")
 
 
 def _reached(rate_rps: float, rise: float, mass: float) -> float:
-    """The time at which a rate that begins so and grows by ``rise`` per second has integrated to ``mass``."""
+    """Return the time at which a rate growing by ``rise`` per second has integrated to ``mass``."""
     root = math.sqrt(rate_rps * rate_rps + 2.0 * rise * max(0.0, mass))
+    # The form of the quadratic solution without a difference of close numbers.
     return 2.0 * mass / (rate_rps + root) if root > 0.0 else 0.0
 
 
@@ -127,30 +127,31 @@ class Shape:
 
     @property
     def requests(self) -> float:
-        """Requests expected in all."""
+        """Expected number of requests in total."""
         return self._masses[-1]
 
     def place(self, mass: float) -> tuple[int, float]:
-        """Where the integrated rate reaches ``mass``: the level's index and the time in seconds.
+        """Locate the integrated rate ``mass``: the level's index and the time in seconds.
 
         Args:
-            mass: 0 up to, and without, ``requests``.
+            mass: 0 to ``requests``, exclusive.
         """
         index = bisect_right(self._masses, mass)
         level, end_s = self.levels[index], self._ends_s[index]
         offset_s = end_s - level.duration_s + level.when(level.requests - (self._masses[index] - mass))
+        # Rounding must not move a request out of its segment.
         return index, min(max(offset_s, end_s - level.duration_s), end_s)
 
     @classmethod
     def parse(cls, text: str) -> Shape:
-        """Read a shape as people write it.
+        """Read a shape from its text.
 
-        Known are ``fixed:RATE:TIME``, ``step:R1,R2:TIME``, ``step:FROM:TO:STEPS:TIME``,
+        Accepted are ``fixed:RATE:TIME``, ``step:R1,R2:TIME``, ``step:FROM:TO:STEPS:TIME``,
         ``spike:BASE:PEAK:BASE_TIME:PEAK_TIME`` and ``ramp:FROM:TO:TIME``. Rates are requests/s; durations may
         end in ``ms``, ``s`` or ``m``.
 
         Raises:
-            TrafficError: the text is none of these.
+            TrafficError: the text is not one of these.
         """
         kind, *words = text.strip().split(":")
         reader = _READERS.get((kind, len(words)))

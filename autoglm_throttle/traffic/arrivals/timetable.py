@@ -1,4 +1,4 @@
-"""A plan for people, before anything is sent: how many requests, by segment, priority and second."""
+"""Text view of a plan: number of requests by segment, priority and second."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ WIDTH = 10
 
 
 def timetable(plan: Plan) -> list[str]:
-    """The counts of a plan: a line per segment, their sum, and a line per second of its time."""
+    """Format the counts of a plan: a line per segment, their sum, and a line per second."""
     heads = ("planned", *(priority.label for priority in Priority))
     return [
         f"{'segment':24}{_cells(('from', 'to'))}{_cells(heads)}",

@@ -1,4 +1,4 @@
-"""Users who wait for their answers: a closed loop, which offers less when the service slows down."""
+"""Users that wait for their responses: a closed loop, which offers less when the service slows down."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from autoglm_throttle.traffic.arrivals.words import duration, whole
 from autoglm_throttle.traffic.errors import TrafficError
 
 THINK_S = 0.1
-"""Between an answer and the user's next request; the figure that the founding load tests used."""
+"""Between a response and the user's next request; the figure that the founding load tests used."""
 
 MAX_USERS = 65_536
-"""Each holds a connection of its own, and a host has no more ports than these."""
+"""Each user holds a connection, and a host has no more ports than these."""
 
 USERS_FORMS = "users:N:TIME[:THINK], users:FROM:TO:STEPS:TIME"
-"""What `Users.parse` reads."""
+"""Syntax accepted by `Users.parse`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Users:
-    """So many users, for so long, step after step.
+    """Number of concurrent users over time, in steps.
 
     Raises:
-        TrafficError: no step, users that are not 1..65 536, a duration that is not a finite number above 0,
-            more than `MAX_DURATION_S` in all, or a think time that is not a finite number of at least 0.
+        TrafficError: no step, or users that are not 1..65 536; a duration that is not a finite number above
+            0, or more than `MAX_DURATION_S` in total; a think time that is not a finite number of at least 0.
     """
 
     steps: tuple[tuple[int, float], ...]
@@ -47,12 +47,12 @@ class Users:
 
     @property
     def duration_s(self) -> float:
-        """Length of all steps."""
+        """Total length of the steps."""
         return sum(duration_s for _, duration_s in self.steps)
 
     @property
     def most(self) -> int:
-        """The most users there are at once."""
+        """Highest number of users at the same time."""
         return max(users for users, _ in self.steps)
 
     @classmethod
@@ -60,7 +60,7 @@ class Users:
         """Read ``users:N:TIME[:THINK]`` or ``users:FROM:TO:STEPS:TIME``.
 
         Raises:
-            TrafficError: the text is neither.
+            TrafficError: the text is not one of these.
         """
         kind, *words = text.strip().split(":")
         if kind != "users" or not 2 <= len(words) <= 4:

@@ -1,15 +1,15 @@
-"""How people write numbers and durations, and what is said when they did not."""
+"""Parses numbers and durations of a command line, with an error text for each."""
 
 from __future__ import annotations
 
 from autoglm_throttle.traffic.errors import TrafficError
 
 UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "": 1.0}
-"""Suffix of a duration -> seconds; the first that fits counts."""
+"""Suffix of a duration -> seconds; the first that matches counts."""
 
 
 def number(word: str) -> float:
-    """A plain number.
+    """Parse a plain number.
 
     Raises:
         TrafficError: not a number.
@@ -21,7 +21,7 @@ def number(word: str) -> float:
 
 
 def duration(word: str) -> float:
-    """Seconds from ``250ms``, ``20s``, ``2m`` or a plain number.
+    """Parse ``250ms``, ``20s``, ``2m`` or a plain number into seconds.
 
     Raises:
         TrafficError: not a duration.
@@ -34,10 +34,10 @@ def duration(word: str) -> float:
 
 
 def whole(what: str, word: str, least: int, most: int) -> int:
-    """A whole number within bounds.
+    """Parse a whole number within bounds.
 
     Raises:
-        TrafficError: not a whole number from ``least`` to ``most``; the text calls it ``what``.
+        TrafficError: not a whole number from ``least`` to ``most``; the text calls it ``name``.
     """
     read = number(word)
     if not least <= read <= most or read != int(read):

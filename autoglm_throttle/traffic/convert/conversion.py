@@ -1,4 +1,4 @@
-"""From one form of file to another, with an account of what was lost on the way."""
+"""Converts between file formats and reports the data that was lost."""
 
 from __future__ import annotations
 
@@ -24,71 +24,70 @@ from autoglm_throttle.traffic.record.entry import BODY_AT_MOST
 from autoglm_throttle.version import __version__
 
 SOMEWHERE = "http://localhost"
-"""In forms that need a host, where none was given and nobody will ask it."""
+"""Base URL for formats that need a host, if none was given; never requested."""
 
 _BASE = re.compile(r"https?://[A-Za-z0-9._~:\[\]-]+", re.IGNORECASE)
 
 
 class Bodies(StrEnum):
-    """What a recording keeps of the bodies that an import brings."""
+    """How an import stores request bodies."""
 
     HASH = "hash"
     NONE = "none"
     FULL = "full"
-    """In a recording up to 64 KiB; of a longer one the hash."""
+    """A recording stores bodies up to 64 KiB, and the hash of longer ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How to convert.
+    """Options of a conversion.
 
     Raises:
         TrafficError: a base URL that is not a scheme and a host.
     """
 
     base_url: str = ""
-    """Scheme and host of the service, such as ``http://127.0.0.1:8000``; vegeta's form needs it."""
+    """Scheme and host of the service, such as ``http://127.0.0.1:8000``; required for vegeta."""
     bodies: Fill = field(default_factory=Fill)
-    """What stands in for bodies that were not kept, in forms that need them."""
+    """Replaces bodies that were not recorded, in formats that need them."""
     keep: Bodies = Bodies.HASH
-    """What is kept of the bodies that an import brings, in whatever form is written; what a recording has,
-    it keeps."""
+    """How bodies of an import are stored, in every target format; a recording keeps its stored bodies."""
 
     def __post_init__(self) -> None:
         if self.base_url and not _BASE.fullmatch(self.base_url):
-            # Not quoted: it may hold a password.
+            # The URL is not quoted in the message: it may hold a password.
             raise TrafficError("a base URL is a scheme and a host alone, http://HOST:PORT")
 
 
 @dataclass(slots=True)
 class Account:
-    """What became of a conversion."""
+    """Result of a conversion."""
 
     written: int = 0
-    """Requests."""
+    """Number of requests."""
     lost: tuple[str, ...] = ()
-    """What the new form has no place for."""
+    """Kinds of data that the target format cannot hold."""
     faults: list[str] = field(default_factory=list)
-    """What could not be read or written, and what was left out."""
+    """Problems of reading and writing, and counts of removed data."""
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Format the result for people."""
         lost = [f"lost: {', '.join(self.lost)}"] if self.lost else []
         return [f"{self.written} requests written", *lost, *self.faults]
 
 
 def convert(source: Source, destination: Path, to: Form, options: Options | None = None) -> Account:
-    """Write a source in another form; the file appears when it is whole, with mode 0600.
+    """Convert a source to a file, which appears only when complete, with mode 0600.
 
     Args:
-        source: what `open_source` gave.
-        destination: packed if its name ends in ``.gz``.
-        to: the form.
-        options: how.
+        source: result of `open_source`.
+        destination: compressed if its name ends in ``.gz``.
+        file_format: of the destination.
+        options: of the conversion.
 
     Raises:
-        TrafficError: the file exists or cannot be written, bodies are missing (it says how many), or the
-            form needs a base URL. Nothing is written then.
+        TrafficError: the file exists or cannot be written, bodies are missing (the message says how many), or
+            the format needs a base URL. No file is written then.
     """
     if destination.exists() or destination.is_symlink():
         raise TrafficError(f"{destination}: exists already")
@@ -97,6 +96,7 @@ def convert(source: Source, destination: Path, to: Form, options: Options | None
     except OSError as error:
         raise TrafficError(f"{destination}: cannot be written: {error.strerror}") from None
     try:
+        # mkstemp creates the file with mode 0600, which the hard link keeps.
         with os.fdopen(number, "wb") as stored:
             account = _packed(source, stored, to, options or Options(), packed=destination.suffix == ".gz")
         _put(Path(name), destination)
@@ -111,12 +111,12 @@ def convert(source: Source, destination: Path, to: Form, options: Options | None
 
 
 def _put(made: Path, destination: Path) -> None:
-    """Give a file its name, which never takes the place of another that has appeared meanwhile."""
+    """Give the file its final name without replacing a file that appeared meanwhile."""
     try:
         destination.hardlink_to(made)
     except FileExistsError:
         raise
-    except OSError:  # a file system without hard links: the name is taken first
+    except OSError:  # no hard links here: reserve the name first
         os.close(os.open(destination, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         try:
             made.replace(destination)
@@ -126,10 +126,10 @@ def _put(made: Path, destination: Path) -> None:
 
 
 def write(source: Source, out: BinaryIO, to: Form, options: Options | None = None) -> Account:
-    """Write a source in another form, as a stream.
+    """Convert a source to a stream.
 
     Raises:
-        TrafficError: as of `convert`, except that what was written before stays.
+        TrafficError: as in `convert`, but parts written before remain.
     """
     return _Conversion(source, to, options or Options()).write(out)
 
@@ -171,7 +171,7 @@ class _Conversion:
         return account
 
     def _opened(self, out: BinaryIO) -> Iterator[Entry]:
-        """The entries, with what stands before and after all of them written."""
+        """Yield the entries; write the opening before the first and the closing after the last."""
         if self._to is Form.JSONL:
             out.write(self._heading().to_line().encode() + b"\n")
         elif self._to is Form.HAR:
@@ -225,10 +225,10 @@ class _Conversion:
 
 
 def _path(entry: Entry) -> Entry:
-    """The same entry.
+    """Return the entry unchanged.
 
     Raises:
-        TrafficError: its target is no path, so no URL can be made of it.
+        TrafficError: its target is no path, so that no URL can be built.
     """
     if not entry.target.startswith("/"):
         raise TrafficError(f"request {entry.id}: its target is no path")

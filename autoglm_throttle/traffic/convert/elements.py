@@ -1,7 +1,7 @@
-"""The elements of one array in a JSON document, one at a time.
+"""Reads the elements of one array in a JSON document, one at a time.
 
-The standard library reads JSON documents whole. Its decoder can begin in the middle of a text, though, so a
-window of the document is enough: it grows until it holds one value, and forgets what was read.
+The standard library reads only whole JSON documents. Its decoder can start in the middle of a text, though.
+So a window of the document is enough: it grows until it holds one value, and drops the consumed text.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import BinaryIO, Final
 from autoglm_throttle.traffic.errors import TrafficError
 
 VALUE_AT_MOST: Final = 16 << 20
-"""Characters of one value, so that a window stays small: a request, an answer of some megabytes with it."""
+"""Most characters of one value, to bound the window: a request with an answer of some megabytes."""
 
 CHUNK: Final = 64 << 10
 
@@ -23,7 +23,7 @@ _NOT_BLANK = re.compile(r"[^ \t\r\n]")
 
 
 class Window:
-    """A part of a JSON document, and how far it was read.
+    """A window of a JSON document, with a read position.
 
     Args:
         stored: the document, in UTF-8.
@@ -31,7 +31,7 @@ class Window:
 
     def __init__(self, stored: BinaryIO) -> None:
         self.line: int = 1
-        """Where the next value begins; from 1."""
+        """Line of the next value, from 1."""
         self._stored = stored
         self._bytes = codecs.getincrementaldecoder("utf-8-sig")()
         self._decoder = json.JSONDecoder()
@@ -40,10 +40,10 @@ class Window:
         self._ended = False
 
     def enter(self, *names: str) -> None:
-        """Go to the array that these names lead to, object by object, and past its bracket.
+        """Go to the array at this path of object keys, past its opening bracket.
 
         Raises:
-            TrafficError: there is none, or what stands before it is no JSON.
+            TrafficError: there is no such array, or invalid JSON before it.
         """
         for name in names:
             self.expect("{")
@@ -58,10 +58,10 @@ class Window:
         self.expect("[")
 
     def elements(self) -> Iterator[tuple[int, object]]:
-        """The elements of the array, each with the line where it begins.
+        """Yield the elements of the array, each with its line number.
 
         Raises:
-            TrafficError: the rest is no JSON, ends in the middle, or an element is too long or too deep.
+            TrafficError: invalid or truncated JSON, or an element that is too long or too deep.
         """
         if self.peek() == "]":
             return
@@ -74,7 +74,7 @@ class Window:
             self.expect(",")
 
     def peek(self) -> str:
-        """The next character that is not blank; empty at the end of the document."""
+        """Return the next character that is not blank; empty at the end of the document."""
         while True:
             found = _NOT_BLANK.search(self._text, self._at)
             self._read_to(len(self._text) if found is None else found.start())
@@ -82,20 +82,20 @@ class Window:
                 return self._text[self._at : self._at + 1]
 
     def expect(self, mark: str) -> None:
-        """Go past one character.
+        """Consume one character.
 
         Raises:
-            TrafficError: another one stands there.
+            TrafficError: the next character is another one.
         """
         if self.peek() != mark:
             raise TrafficError(f"line {self.line}: not JSON, or it ends here: expected {mark}")
         self._at += 1
 
     def value(self) -> object:
-        """The next value.
+        """Decode the next value.
 
         Raises:
-            TrafficError: it is no JSON, ends in the middle, or is too long or too deep.
+            TrafficError: invalid or truncated JSON, or a value that is too long or too deep.
         """
         self.peek()
         while True:
@@ -104,8 +104,9 @@ class Window:
             except RecursionError:
                 raise TrafficError(f"line {self.line}: too deep") from None
             except ValueError:
+                # The value may be incomplete: extend the window and try again.
                 found, end = None, 0
-            if end and (end < len(self._text) or self._ended):  # else a number might go on
+            if end and (end < len(self._text) or self._ended):  # a number at the end may continue
                 self._read_to(end)
                 return found
             if len(self._text) - self._at > VALUE_AT_MOST:
@@ -118,9 +119,10 @@ class Window:
         self._at = end
 
     def _more(self) -> bool:
-        """Make the window longer; each time twice, so that a long value is not tried over and over."""
+        """Extend the window; False at the end of the document."""
         if self._ended:
             return False
+        # Doubled each time, so that a long value is decoded only O(log n) times.
         kept = self._text[self._at :]
         part = self._stored.read(max(CHUNK, len(kept)))
         self._ended = not part

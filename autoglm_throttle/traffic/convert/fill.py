@@ -1,4 +1,4 @@
-"""What stands in for a body that was not kept."""
+"""Replaces request bodies that were not recorded."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record.entry import Entry
 
 FILLED_AT_MOST = 64 << 20
-"""Bytes of spaces for one body: as long as an answer may be. A recording states lengths and proves none."""
+"""Most bytes of spaces for one body, like the limit for answers. A recorded length is not trusted."""
 
 
 REFUSED = ("limited", "rejected", "degraded")
-"""Decisions after which nobody reads the body."""
+"""Decisions after which the body was not read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """What stands in for a body that was not kept.
+    """The replacement for bodies that were not recorded.
 
     Raises:
-        TrafficError: both ways were asked for.
+        TrafficError: both replacements were requested.
     """
 
     body: bytes | None = None
-    """The same for all."""
+    """The same body for all requests."""
     spaces: bool = False
-    """Spaces of the recorded length."""
+    """Whether to send spaces of the recorded length."""
 
     def __post_init__(self) -> None:
         if self.body is not None and self.spaces:
             raise TrafficError("missing bodies are filled from a file or with spaces, not both")
 
     def of(self, entry: Entry) -> bytes | None:
-        """The body to send; None where it was not kept and nothing stands in for it.
+        """Return the body to send; None if it was not recorded and has no replacement.
 
         Raises:
-            TrafficError: the recorded length is more than any body may have.
+            TrafficError: the recorded length exceeds `FILLED_AT_MOST`.
         """
         if entry.body is not None or not entry.body_len:
             return entry.body or b""
@@ -49,7 +49,7 @@ class Fill:
 
 
 class Missing:
-    """Bodies that nothing stands in for, and why they are not there.
+    """Counts bodies without a replacement, and the reasons why they are missing.
 
     Args:
         importing: whether the file has bodies that the conversion leaves out.
@@ -61,15 +61,15 @@ class Missing:
         self._whys: Counter[str] = Counter()
 
     def add(self, entry: Entry) -> None:
-        """One more request without its body."""
+        """Count a request without its body."""
         self._methods[entry.method] += 1
         self._whys[_why(entry)] += 1
 
     def end(self) -> None:
-        """Say which they are.
+        """Check that no body is missing.
 
         Raises:
-            TrafficError: there were some.
+            TrafficError: some are missing; the message lists methods and reasons.
         """
         if not self._methods:
             return

@@ -1,4 +1,4 @@
-"""The forms of files that hold requests, and how to tell them apart."""
+"""File formats that hold requests, and their detection."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from typing import IO, cast
 from autoglm_throttle.traffic.errors import TrafficError
 
 LOOK_BYTES = 4_096
-"""Enough of a file to tell its form."""
+"""Bytes of a file that are enough to detect its format."""
 
 _GOR = re.compile(rb"[123] [!-~]+ \d+( -?\d+)?\r?\n")
 _TARGET = re.compile(rb'"(method|url)"\s*:')
 
 
 class Form(StrEnum):
-    """The forms of files that hold requests."""
+    """Formats of files that hold requests."""
 
     JSONL = "jsonl"
-    """Our recordings."""
+    """Recordings of this library."""
     VEGETA = "vegeta"
     GOR = "gor"
     HAR = "har"
 
 
 def recognise(path: Path) -> Form:
-    """The form of a file, by how it begins.
+    """Detect the format of a file from its first bytes.
 
     Raises:
-        TrafficError: it cannot be read, or is none of the known.
+        TrafficError: the file cannot be read, or has no known format.
     """
     try:
         with closing(opened(path)) as stored:
@@ -54,7 +54,7 @@ def recognise(path: Path) -> Form:
 
 
 def opened(path: Path) -> IO[bytes]:
-    """The file; one whose name ends in ``.gz`` is unpacked on the way.
+    """Open a file for reading; decompress it if its name ends in ``.gz``.
 
     Raises:
         OSError: it cannot be opened.
@@ -63,7 +63,7 @@ def opened(path: Path) -> IO[bytes]:
 
 
 def _names(line: bytes, name: str) -> bool:
-    """Whether a line is a JSON object with this name in it."""
+    """Whether a line is a JSON object with this key."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""What a file of another program tells, before anything is left out of it."""
+"""Requests parsed from files of other programs, before redaction."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from dataclasses import dataclass, field
 from autoglm_throttle.traffic.errors import TrafficError
 
 NAMED = 20
-"""Faults that are told one by one; of the others only the number."""
+"""Problems that are listed one by one; the others are only counted."""
 
 _USER = re.compile(r"(?:/{2,}[^/?#]*@[^/?#]*)+")
-"""Authorities with a user, as a URL without a scheme begins."""
+"""Authorities with a user, as at the start of a URL without a scheme."""
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*([^#]*)(?:#.*)?", re.DOTALL)
 
 
 @dataclass(slots=True, kw_only=True)
 class Found:
-    """A request as a file of another program tells it; nothing of it is to be trusted."""
+    """A request parsed from a file of another program; its fields are not trusted."""
 
     at_ns: int | None
-    """Nanoseconds since 1970; None where the form has no times."""
+    """Nanoseconds since 1970; None if the format has no times."""
     method: str
     target: str
-    """Path and query, as they stand in the file."""
+    """Path and query, as in the file."""
     headers: list[tuple[str, str]]
     """Lower-case names."""
     body: bytes | None = b""
@@ -33,36 +33,36 @@ class Found:
     status: int = 0
     ms: float = 0.0
     kept: Mapping[str, object] = field(default_factory=dict)
-    """Fields of a recording that the file carries beside its own."""
+    """Fields of a recording that the file carries in addition."""
 
 
 class Faults:
-    """What could not be read: where, and why."""
+    """Collects reading problems: place and reason."""
 
     def __init__(self) -> None:
         self.count: int = 0
         self.named: list[str] = []
-        """The first of them."""
+        """The first `MAX_NAMED` of them."""
 
     def add(self, where: str, why: object) -> None:
-        """One more."""
+        """Add a problem."""
         self.count += 1
         if len(self.named) < NAMED:
             self.named.append(f"{where}: {why}")
 
     def lines(self) -> list[str]:
-        """All of them in lines of text."""
+        """Format all problems as lines of text."""
         more = self.count - len(self.named)
         return [*self.named, f"and {more} more"] if more else list(self.named)
 
 
 def target_of(url: str) -> str:
-    """Path and query of an absolute URL, or of a path.
+    """Return path and query of an absolute URL, or of a path.
 
     ``//name:password@host/path`` is a URL without a scheme; ``//path`` may be a path, and stays one.
 
     Raises:
-        TrafficError: it is neither.
+        TrafficError: the text is neither.
     """
     match = _URL.fullmatch(url)
     rest = match[1] if match else url.partition("#")[0]

@@ -1,7 +1,7 @@
-"""The files of GoReplay (``.gor``): raw requests and answers, each with a line before and a line after it.
+"""Reads and writes files of GoReplay (``.gor``): raw requests and answers between header and separator lines.
 
-The line before is ``KIND ID START LATENCY``: kind 1 is a request, 2 its answer, 3 the answer to a replay of
-it; start and latency are nanoseconds. Older files have no latency. The line after is made of three monkeys.
+The header line is ``KIND ID START LATENCY``: kind 1 is a request, 2 its answer, 3 the answer to a replay of
+it; start and latency are nanoseconds. Older files have no latency. The separator line is three monkeys.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ LOST = (
     "when the recording began and why it ended",
     "what was dropped, sampled and redacted",
 )
-"""What the form has no place for."""
+"""Data that the format cannot hold."""
 
 MONKEYS = "\U0001f435\U0001f648\U0001f649".encode()
 ASKED, ANSWERED = b"1", b"2"
 
 FRAMING = ("host", "content-length", "transfer-encoding")
-"""Fields that are written anew: a body is written whole, never in chunks."""
+"""Header fields that are written anew: a body is written whole, never in chunks."""
 
 WAITING = 1_000
-"""Requests that wait for their answer further down in the file; then they are given on without it."""
+"""Most requests that wait for an answer further down in the file; older ones are returned without it."""
 
 _ABOUT = re.compile(rb"([123]) ([!-~]{1,200}) (\d{1,19})(?: (-?\d{1,19}))?\s*")
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
@@ -42,15 +42,15 @@ _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
 
 @dataclass(slots=True)
 class _Block:
-    """What stands between two lines of monkeys."""
+    """Lines between two separators."""
 
     line: int
-    """Its number in the file, from 1."""
+    """Line number in the file, from 1."""
     parts: list[bytes] = field(default_factory=list)
     size: int = 0
 
     def add(self, part: bytes) -> None:
-        """One more line, or a part of one; nothing is held of what is too large."""
+        """Add a line, or a part of one; an oversized block holds no data."""
         self.size += len(part)
         if self.size > LINE_AT_MOST:
             self.parts.clear()
@@ -59,7 +59,7 @@ class _Block:
 
 
 class _Waiting:
-    """Requests that wait for their answers, in the order of the file."""
+    """Requests that wait for their answers, in file order."""
 
     def __init__(self) -> None:
         self._asked: dict[int, tuple[bytes, Found]] = {}
@@ -67,18 +67,18 @@ class _Waiting:
         self._count = 0
 
     def ask(self, serial: bytes, found: Found) -> None:
-        """A request; of two with one serial the later one gets the answer."""
+        """Add a request; of two with one serial, the later one gets the answer."""
         self._open[serial] = self._count
         self._asked[self._count] = serial, found
         self._count += 1
 
     def answered(self, serial: bytes) -> Found | None:
-        """The request that an answer belongs to; None if it does not wait any more."""
+        """Return the request of an answer; None if it does not wait any more."""
         number = self._open.pop(serial, None)
         return None if number is None else self._asked[number][1]
 
     def ready(self, at_most: int) -> Iterator[Found]:
-        """Those that need not wait any more."""
+        """Remove and yield requests from the front that have their answer, or exceed ``at_most``."""
         while self._asked:
             number, (serial, found) = next(iter(self._asked.items()))
             waits = self._open.get(serial) == number
@@ -91,7 +91,7 @@ class _Waiting:
 
 
 def read(stored: BinaryIO, faults: Faults) -> Iterator[Found]:
-    """The requests of a file, with the status and the time of their answers where these are in it."""
+    """Yield the requests of a file, with status and duration of their answers if present."""
     waiting = _Waiting()
     for block in _blocks(stored):
         try:
@@ -103,16 +103,16 @@ def read(stored: BinaryIO, faults: Faults) -> Iterator[Found]:
 
 
 def write(entry: Entry, body: bytes, start_ns: int, host: str) -> bytes:
-    """A request, and its answer if there was one: its first line alone, since no more of it is recorded.
+    """Format a request, and the status line of its answer, if any: a recording has no more of the answer.
 
     Args:
         entry: the request.
         body: of it.
-        start_ns: when the recording began, in nanoseconds since 1970.
+        start_ns: start of the recording, in nanoseconds since 1970.
         host: of the service.
 
     Raises:
-        TrafficError: the body holds the line that would end it.
+        TrafficError: the body contains the separator line.
     """
     if b"\n" + MONKEYS in b"\n" + body:
         raise TrafficError(f"request {entry.id}: its body holds the line of GoReplay that would end it")
@@ -138,6 +138,7 @@ def _blocks(stored: BinaryIO) -> Iterator[_Block]:
     number, begins = 1, True
     block = _Block(number)
     while part := stored.readline(LINE_AT_MOST):
+        # readline(limit) may return a part of a line: only a separator at the start of a line counts.
         ends = part.endswith(b"\n")
         if begins and part.rstrip(b"\r\n") == MONKEYS:
             yield block
@@ -185,5 +186,6 @@ def _answer(found: Found, payload: bytes, at_ns: int, latency_ns: int) -> None:
     if status is None:
         raise TrafficError("expected HTTP/1.1 STATUS")
     found.status = int(status[1])
+    # Older files have no latency: use the difference of the two start times.
     took_ns = latency_ns if latency_ns > 0 else at_ns - (found.at_ns or 0)
     found.ms = max(0, took_ns) / 1e6

@@ -1,8 +1,7 @@
-"""HAR 1.2: the archives that browsers and proxies write, one JSON document each.
+"""Reads and writes HAR 1.2: archives of browsers and proxies, one JSON document each.
 
-What the form has no place for goes into ``_autoglm``, a field of our own (names that begin with an underscore
-are free), so nothing of a request is lost. A document is written as a stream and read
-as one, one request at a time.
+Data without a HAR field goes into ``_autoglm``, a custom field; names that begin with an underscore are free.
+So no data of a request is lost. A document is written and read as a stream, one request at a time.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record.entry import Entry
 
 LOST = ("when the recording began and why it ended", "what was dropped, sampled and redacted")
-"""What the form has no place for."""
+"""Data that the format cannot hold."""
 
 OURS = "_autoglm"
 
@@ -30,9 +29,9 @@ _KEPT = ("id", "client", "priority", "decision", "reason", "ttfb_ms", "body_len"
 
 
 def read(stored: BinaryIO, faults: Faults) -> Iterator[Found]:
-    """The requests of a document; what cannot be read is a fault with its line number.
+    """Yield the requests of a document; invalid ones become problems with their line number.
 
-    After a fault of the JSON itself nothing more can be read, since nothing tells where the next one begins.
+    After invalid JSON the rest is lost, since the start of the next request is unknown.
     """
     window = Window(stored)
     try:
@@ -47,24 +46,24 @@ def read(stored: BinaryIO, faults: Faults) -> Iterator[Found]:
 
 
 def opening(version: str) -> bytes:
-    """What stands before the first request."""
+    """Return the text before the first request."""
     creator = json.dumps({"name": "autoglm_throttle", "version": version})
     return f'{{"log": {{"version": "1.2", "creator": {creator}, "entries": ['.encode()
 
 
 def closing() -> bytes:
-    """What stands after the last request."""
+    """Return the text after the last request."""
     return b"\n]}}\n"
 
 
 def write(entry: Entry, start_ns: int, base_url: str, *, first: bool) -> bytes:
-    """A request.
+    """Format a request.
 
     Args:
         entry: the request.
-        start_ns: when the recording began, in nanoseconds since 1970.
+        start_ns: start of the recording, in nanoseconds since 1970.
         base_url: scheme and host of the service, without a slash at the end.
-        first: whether none stands before it.
+        first: whether it is the first of the document.
     """
     at_us = start_ns // 1_000 + round(entry.t_s * 1e6)
     first_ms = entry.ms if entry.ttfb_ms is None else min(entry.ttfb_ms, entry.ms)

@@ -1,4 +1,4 @@
-"""A file of another program as recorded requests, after the redaction that a recorder applies."""
+"""Reads files of other programs as recorded requests, with the redaction of a recorder."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ _NUMBERS: dict[str, tuple[type, ...]] = {"id": (int,), "body_len": (int,), "ttfb
 
 
 class Imported:
-    """A file of another program. What a recorder would not have kept is left out as it is read.
+    """A file of another program, redacted as it is read.
 
-    The file is gone through twice: times count from the earliest request, wherever it stands.
+    The file is read twice: times count from the earliest request, wherever it stands.
 
     Args:
-        path: the file; one whose name ends in ``.gz`` is unpacked on the way.
-        form: what it is.
-        redaction: what may be kept; None: what a recorder keeps by default.
-        times_s: when the requests are to come, where the form does not tell; rising.
+        path: the file; decompressed if its name ends in ``.gz``.
+        file_format: of the file.
+        redaction: the data to keep; None: the defaults of a recorder.
+        times_s: start times, for a format without times; rising.
 
     Raises:
-        TrafficError: it cannot be read, has no times and none were given, or no request is in it.
+        TrafficError: the file cannot be read, has no times and none were given, or holds no request.
     """
 
     whole = True
     end: End | None = End("closed", 0)
-    """Nothing is known of requests that the other program dropped."""
+    """Requests dropped by the other program are unknown."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Imported:
         )
 
     def entries(self) -> Iterator[Entry]:
-        """All requests in the order of the file, with whole bodies."""
+        """Yield all requests in file order, with whole bodies."""
         self._faults = Faults()
         self._fields = self._beyond = 0
         for serial, found in enumerate(self._found(self._faults)):
@@ -75,7 +75,7 @@ class Imported:
                 self._faults.add(f"request {serial + 1}", problem)
 
     def told(self) -> list[str]:
-        """What could not be read, and what was left out, so far."""
+        """Problems and removed data, so far."""
         lines = self._faults.lines()
         if self._fields:
             lines.append(f"{self._fields} header fields that a recorder does not keep were left out")
@@ -111,6 +111,7 @@ class Imported:
     def _earliest(self) -> int:
         times = (found.at_ns for found in self._found(Faults()) if found.at_ns is not None)
         earliest = min(times, default=0)
+        # Headings store microseconds: round down to the value that is stored.
         return earliest - earliest % 1_000
 
     def _found(self, faults: Faults) -> Iterator[Found]:
@@ -124,7 +125,7 @@ class Imported:
 
 
 def _typed(kept: Mapping[str, object]) -> dict[str, Any]:
-    """The fields of a recording that are of their type; what they say is judged by the entry."""
+    """Return the fields of a recording that have the right type; the entry checks their values."""
     texts = {name: kept[name] for name in _TEXTS if isinstance(kept.get(name), str)}
     return texts | {name: kept[name] for name, types in _NUMBERS.items() if type(kept.get(name)) in types}
 

@@ -1,4 +1,4 @@
-"""Lines of a file that may be hostile: none is held that is longer than any real one."""
+"""Reads lines of an untrusted file with bounded memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autoglm_throttle.traffic.record.entry import LINE_AT_MOST
 
 
 def numbered(stored: BinaryIO, faults: Faults) -> Iterator[tuple[int, bytes]]:
-    """Each line with its number from 1, with its end; one that is too long is a fault and passed over."""
+    """Yield each line with its number from 1 and its line end; skip oversized lines and report them."""
     number = 0
     while line := stored.readline(LINE_AT_MOST + 1):
         number += 1
@@ -18,5 +18,6 @@ def numbered(stored: BinaryIO, faults: Faults) -> Iterator[tuple[int, bytes]]:
             yield number, line
             continue
         faults.add(f"line {number}", f"longer than {LINE_AT_MOST} bytes")
+        # Skip the rest of the oversized line.
         while line and not line.endswith(b"\n"):
             line = stored.readline(LINE_AT_MOST + 1)

@@ -1,4 +1,4 @@
-"""A raw HTTP/1.1 request, as a file holds it whole."""
+"""Parses a raw HTTP/1.1 request from a file."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Headers = list[tuple[str, str]]
 
 
 def parse(payload: bytes) -> tuple[str, Headers, bytes]:
-    """First line, fields with lower-case names, and what follows them.
+    """Split a request into first line, fields with lower-case names, and the remaining bytes.
 
     Raises:
-        TrafficError: a head without an end, or a line of it that is no field.
+        TrafficError: a head without an end, or an invalid field line.
     """
     end = _BLANK.search(payload)
     if end is None:
@@ -34,10 +34,10 @@ def parse(payload: bytes) -> tuple[str, Headers, bytes]:
 
 
 def decoded(headers: Sequence[tuple[str, str]], rest: bytes) -> bytes:
-    """The body: what the fields say of it.
+    """Decode the body according to the header fields.
 
     Raises:
-        TrafficError: it is cut short, or its length or its chunks cannot be read.
+        TrafficError: the body is truncated, or its length or its chunks are invalid.
     """
     fields = dict(headers)
     if "chunked" in fields.get("transfer-encoding", "").lower():

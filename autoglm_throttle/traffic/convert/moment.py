@@ -1,4 +1,4 @@
-"""Moments as nanoseconds since 1970, within what a date can say."""
+"""Converts between dates and nanoseconds since 1970, within the range of dates."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 LATEST = datetime(9900, 1, 1, tzinfo=UTC)
-"""A recording that begins earlier ends before the last date there is: it takes less than 30 years."""
+"""A recording takes less than 30 years, so one that begins earlier ends before the last possible date."""
 
 
 def nanoseconds(moment: datetime) -> int | None:
-    """Since 1970; None before it and from the year 9900 on.
+    """Return nanoseconds since 1970; None before it and from the year 9900 on.
 
     Args:
         moment: without a zone it is taken as UTC.
@@ -24,5 +24,5 @@ def nanoseconds(moment: datetime) -> int | None:
 
 
 def stamp(at_us: int) -> str:
-    """A moment in ISO 8601, from microseconds since 1970."""
+    """Format microseconds since 1970 as ISO 8601."""
     return (EPOCH + timedelta(microseconds=at_us)).isoformat(timespec="microseconds")

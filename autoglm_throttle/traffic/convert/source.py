@@ -1,4 +1,4 @@
-"""A file of any form as recorded requests."""
+"""Opens a file of any format as recorded requests."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from autoglm_throttle.traffic.record import End, Entry, Heading, Recording, Reda
 
 
 class Source(Protocol):
-    """Recorded requests."""
+    """A file of recorded requests."""
 
     heading: Heading
-    """What the file says of all of them."""
+    """Header of the recording."""
     whole: bool
-    """Whether entries carry bodies that a recording need not keep."""
+    """Whether entries carry bodies that a recording need not store."""
 
     @property
     def end(self) -> End | None:
-        """Why the recording ended; None where nothing says so. Known after the entries."""
+        """Reason why the recording ended; None if unknown. Known after the entries."""
         ...
 
     def entries(self) -> Iterator[Entry]:
-        """All of them; each call reads the file anew."""
+        """Yield all entries; each call reads the file anew."""
         ...
 
     def told(self) -> list[str]:
-        """What could not be read, and what was left out, so far."""
+        """Problems and removed data, so far."""
         ...
 
 
 class Kept:
-    """A recording of ours. What may never be recorded is left out however it came into it.
+    """A recording of this library. Data that may never be recorded is removed, wherever it came from.
 
     Args:
         recording: the file.
-        redaction: applied once more; None: as it was recorded.
+        redaction: applied once more; None: unchanged.
     """
 
     whole = False
@@ -85,7 +85,7 @@ class Kept:
         )
 
     def told(self) -> list[str]:
-        """What could not be read, and what was left out, so far."""
+        """Problems and removed data, so far."""
         faults = self._recording.faults
         more = len(faults) - len(faults.told)
         lines = [*faults.told, *([f"and {more} more"] if more else [])]
@@ -102,16 +102,16 @@ def open_source(
     redaction: Redaction | None = None,
     times_s: Sequence[float] | None = None,
 ) -> Source:
-    """Open a file of any form.
+    """Open a file of any format.
 
     Args:
         path: the file.
-        form: what it is; None: told by how it begins.
-        redaction: what may be kept; None: what was recorded, or what a recorder keeps by default.
-        times_s: when the requests are to come, for a form without times.
+        file_format: of the file; None: detected.
+        redaction: the data to keep; None: everything recorded, or the defaults of a recorder.
+        times_s: start times, for a format without times.
 
     Raises:
-        TrafficError: it cannot be read, or is of no known form.
+        TrafficError: the file cannot be read, or has no known format.
     """
     chosen = form or recognise(path)
     if chosen is Form.JSONL:
@@ -120,7 +120,7 @@ def open_source(
 
 
 def _origin_form(target: str) -> str:
-    """A target without host, user and fragment; one that is no path, such as ``*``, stays as it is."""
+    """Remove host, user and fragment from a target; one that is no path, such as ``*``, stays."""
     try:
         return target_of(target)
     except TrafficError:
@@ -128,17 +128,17 @@ def _origin_form(target: str) -> str:
 
 
 def kept_of(path: Path, form: Form | None = None) -> tuple[list[str], list[str]]:
-    """Names of header fields and of query parameters that a recording says it kept.
+    """Return the names of header fields and of query parameters that a recording lists as stored.
 
-    Both are empty for a file of another program, and a name that could not be allowed is left out. With
-    them a `Redaction` of such a file leaves out no more than is asked for.
+    Both are empty for a file of another program. A name that may not be allowed is left out. A `Redaction`
+    with these names removes no more from such a file than requested.
 
     Args:
         path: the file.
-        form: what it is; None: told by how it begins.
+        file_format: of the file; None: detected.
 
     Raises:
-        TrafficError: it cannot be read, or is of no known form.
+        TrafficError: the file cannot be read, or has no known format.
     """
     if (form or recognise(path)) is not Form.JSONL:
         return [], []
@@ -160,7 +160,7 @@ def _may_be_kept(name: str) -> bool:
 
 
 def start_ns(heading: Heading) -> int:
-    """When a recording began, in nanoseconds since 1970; 0 where it does not say, or what cannot be."""
+    """Return the start of a recording in nanoseconds since 1970; 0 if it is missing or invalid."""
     try:
         moment = datetime.fromisoformat(heading.start)
     except ValueError:

@@ -1,4 +1,7 @@
-"""Vegeta's JSON targets: one object per line, with ``method``, ``url``, ``header`` and ``body`` (base64)."""
+"""Reads and writes JSON targets of vegeta: one object per line.
+
+The keys are ``method``, ``url``, ``header`` and ``body`` (base64).
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,11 @@ LOST = (
     "when the recording began and why it ended",
     "what was dropped, sampled and redacted",
 )
-"""What the form has no place for."""
+"""Data that the format cannot hold."""
 
 
 def read(stored: BinaryIO, faults: Faults) -> Iterator[Found]:
-    """The targets of a file; what cannot be read is a fault with its line number."""
+    """Yield the targets of a file; invalid ones become problems with their line number."""
     for number, line in numbered(stored, faults):
         if not line.strip():
             continue
@@ -39,7 +42,7 @@ def read(stored: BinaryIO, faults: Faults) -> Iterator[Found]:
 
 
 def write(entry: Entry, body: bytes, base_url: str) -> bytes:
-    """A target, with the end of its line.
+    """Format a target, with its line end.
 
     Args:
         entry: the request.

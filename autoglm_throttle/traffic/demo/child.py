@@ -1,4 +1,4 @@
-"""Starts a service in a child process and makes sure it ends."""
+"""Runs the demonstration's service in a child process and stops it at the end."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from typing import IO, Any, cast
 from autoglm_throttle.traffic.errors import TrafficError
 
 ASK_S = 2.0
-"""An overloaded event loop may answer late; the live view then shows what it knew."""
+"""Request timeout: an overloaded event loop may answer late; the live view then shows the last state."""
 
 END_S = 5.0
-"""After its input was closed; then it is killed."""
+"""Seconds from closing its input to killing the process."""
 
 LINES = 8
-"""Of a traceback: its end says what went wrong."""
+"""Lines shown of a traceback: its end names the error."""
 
 
 class Child:
-    """The service's process. Use it with ``with``.
+    """The process of the service. Use it with ``with``.
 
     It has a session of its own: Ctrl-C in the terminal reaches only the parent, which then closes
     the child's input.
 
     Args:
-        module: what to run; it calls `serve` of ``serving.py``.
-        asked: what the service is to be, as JSON on its standard input.
+        module: module to run; it calls `serve` of ``serving.py``.
+        config: configuration of the service, sent as JSON on its standard input.
     """
 
     def __init__(self, module: str, asked: Mapping[str, object]) -> None:
         self._module = module
         self._asked = json.dumps(asked)
         self.port: int = 0
-        """Known once it is started."""
+        """Known once the process has started."""
 
     def __enter__(self) -> Child:
-        """Start it.
+        """Start the process.
 
         Raises:
-            TrafficError: it ended before it said its port.
+            TrafficError: it ended before it printed its port.
         """
         self._said = tempfile.TemporaryFile()
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
@@ -64,25 +64,26 @@ class Child:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End it, by force if it must be."""
+        """Stop the process; kill it if necessary."""
         self._end()
 
     @property
     def running(self) -> bool:
-        """Whether the process lives."""
+        """Whether the process is alive."""
         return self._process.poll() is None
 
     def last_words(self) -> list[str]:
-        """The last lines of what it said to its standard error."""
+        """Return the last lines of its standard error."""
         self._said.seek(0)
         return self._said.read().decode(errors="replace").splitlines()[-LINES:]
 
     async def ask(self, path: str) -> dict[str, Any] | None:
-        """The JSON object at a path of its own; None if it does not say it, or not in time."""
+        """Request a path of the service and return its JSON object; None on an error or a timeout."""
         try:
             async with asyncio.timeout(ASK_S):
                 reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
                 writer.write(f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
+                # With `connection: close` the answer ends at the end of the stream.
                 answer = await reader.read()
                 writer.close()
         except OSError:

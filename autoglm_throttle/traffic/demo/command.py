@@ -1,4 +1,4 @@
-"""The command ``autoglm-throttle demo``: start the service, drive it, show it, judge it."""
+"""The command ``autoglm-throttle demo``: starts the service, sends the load, shows and checks the result."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OPENED = 100
 OPTIONS = Options(
     connections=OPENED, more_connections=max(0, CONNECTIONS - OPENED), timeout_s=120.0, drain_s=60.0
 )
-"""Patient: under policy ``fixed`` answers may take half a minute, and that is the point of showing it."""
+"""Long timeouts: under policy ``fixed`` answers may take half a minute, which the demonstration shows."""
 
 USAGE, INTERRUPTED = 2, 130
 
@@ -74,10 +74,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Play the demonstration.
+    """Run the demonstration.
 
     Returns:
-        0 if every request is accounted for, none failed and the overload was refused; 1 if not;
+        0 if every request is accounted for, none failed and the overload was rejected; 1 if not;
         2 if it cannot begin; 130 after Ctrl-C.
     """
     try:
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_server() -> None:
-    """The service is another process, which could only die of what is missing.
+    """Check for uvicorn before the start, since the service process would fail without it.
 
     Raises:
         TrafficError: uvicorn is not installed.
@@ -134,7 +134,7 @@ class _Performance:
         return 1 if found else 0
 
     def _told(self, result: Result, watched: story.Watched) -> list[str]:
-        """What happened, and what became of the store and of the downstream."""
+        """Return the sentences on the run, the store and the downstream."""
         told = [story.sentence(result, watched)]
         if watched.store is not None:
             told.append(story.of_the_store(self.store.name, watched.store))
@@ -143,7 +143,7 @@ class _Performance:
         return told
 
     def _written(self, page: str) -> str:
-        """Write the page, and say where it is."""
+        """Write the report page and return a sentence with its path."""
         try:
             self.report.write_text(page, encoding="utf-8")
         except OSError as problem:
@@ -152,7 +152,7 @@ class _Performance:
 
 
 def _asked(scenario: Scenario, settings: dict[str, str]) -> dict[str, Any]:
-    """What the service is to be."""
+    """Return the configuration of the service."""
     return {"environment": settings, "speed": scenario.speed, "length_s": scenario.length_s}
 
 
@@ -179,6 +179,7 @@ async def _play(scenario: Scenario, child: Child, out: TextIO) -> tuple[Result, 
         await asyncio.wait((running,), timeout=TURN_S)
         if not (child.running or watched.died):
             watched.died = True
+            # The first stop ends the sending, the second one the wait for answers.
             generator.stop()
             generator.stop()
         seen = await child.ask(STATE_PATH)

@@ -1,4 +1,4 @@
-"""The demonstration's downstream: a service beside the model that fails for a while, and its guard."""
+"""The demonstration's downstream: a dependency that fails for a while, and its guard."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from autoglm_throttle.traffic.demo.scenario import TROUBLE
 
 NAME: Final = "related"
 ITEMS: Final = 50
-"""Things that requests ask about, in turn: few, so that each was asked about before the trouble begins."""
+"""Items requested in turn: few, so that each was requested before the outage begins."""
 
 ANSWER_S: Final = 0.002
-"""Of the downstream, while it is well."""
+"""Response time of the downstream while it works."""
 
 
 class Downstream:
-    """Answers "what is related to this?", except in its time of trouble.
+    """Returns items related to an item, except during its outage.
 
     Args:
-        throttle: whose guard stands before it.
-        length_s: of the demonstration, seconds, counted from the first call.
+        throttle: owner of the guard.
+        length_s: length of the demonstration, seconds, counted from the first call.
         clock: monotonic seconds.
     """
 
     def __init__(self, throttle: Throttle, length_s: float, clock: Callable[[], float]) -> None:
         self.calls: int = 0
-        """That came through to it."""
+        """Calls that reached the downstream."""
         self.failed: int = 0
         self._throttle = throttle
         self._trouble = tuple(share * length_s for share in TROUBLE)
@@ -44,11 +44,11 @@ class Downstream:
         self._asked = guard(self._answer)
 
     async def ask(self) -> tuple[int, ...]:
-        """What is related to the next thing; from memory, or nothing, where it cannot be asked."""
+        """Return the items related to the next item; if the call is not possible, the stale ones or none."""
         return await self._asked(next(self._turns) % ITEMS)
 
     def state(self) -> dict[str, object]:
-        """What the live view shows of it, ready for JSON."""
+        """Return the downstream's part of the live view, ready for JSON."""
         guards = self._throttle.snapshot().guards
         breaker = None if guards is None else next((b for b in guards.breakers if b.name == NAME), None)
         if guards is None or breaker is None:

@@ -1,4 +1,4 @@
-"""The page that remains of a demonstration."""
+"""The report page of a demonstration."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from autoglm_throttle.traffic.result import Result
 from autoglm_throttle.version import __version__
 
 PATH = Path("demo-report.html")
-"""Where it is written, in the working directory, unless another place is named."""
+"""Default path, in the working directory."""
 
 OBJECTIVES = "done>=100%,error<=0%"
-"""The least that the throttle owes to everybody: an answer, and no failure, whatever the load."""
+"""Minimal guarantee of the throttle at any load: every request gets an answer, and none fails."""
 
 
 def look(state: dict[str, Any], t_s: float) -> dict[str, float]:
-    """What one look at the throttle adds to the report.
+    """Convert a state of the throttle to a sample of the report.
 
     Args:
-        state: as the service shows it.
+        state: as served by the service.
         t_s: seconds since the first intended start.
     """
     seen = {"t_s": t_s, "factor_ratio": float(state["factor"])}
@@ -43,7 +43,7 @@ def look(state: dict[str, Any], t_s: float) -> dict[str, float]:
 
 
 def check(path: Path) -> None:
-    """Make sure, before a minute is spent, that a file can be written there.
+    """Check before the run that the file can be written.
 
     Raises:
         TrafficError: it cannot.
@@ -56,14 +56,14 @@ def check(path: Path) -> None:
 def page(
     scenario: Scenario, policy: Policy, result: Result, told: Sequence[str], found: Sequence[str]
 ) -> str:
-    """The whole page.
+    """Render the page.
 
     Args:
-        scenario: what was played.
-        policy: under which it was played.
-        result: what became of it.
-        told: sentences about it, to stand below the verdict.
-        found: what was not as it should be.
+        scenario: the load.
+        policy: of the throttle.
+        result: of the run.
+        sentences: shown below the verdict.
+        problems: of the run.
     """
     facts = Facts(
         title=f"Policy {policy}: {scenario.title}",

@@ -1,9 +1,9 @@
-"""What the demonstration plays: the card, the settings of the throttle, and the load.
+"""The scenarios of the demonstration: the device, the settings of the throttle, and the load.
 
-The sizes belong together. The card does 170 requests/s; the rates are the defaults, 1000, 500 and 100/s.
-So at half load nobody is refused. Then the card is busy enough for the first two steps of the tier table, and
-still keeps up. At twice the capacity the low class meets its own rate and the most eager caller the user
-limit, and what is left still overloads the card, at five times the more.
+The sizes belong together. The device does 170 requests/s; the rates are the defaults, 1000, 500 and 100/s.
+At half load no request is rejected. At 0.86 and 0.91 of the capacity the device is busy enough for the first
+two rows of the tier table, and still keeps up. At twice the capacity the low class meets its own rate and the
+most active caller the user limit. The rest still overloads the device, even more at five times the capacity.
 """
 
 from __future__ import annotations
@@ -23,18 +23,21 @@ from autoglm_throttle.traffic.simulate import BatchSpec, LlmSpec, SimSpec
 from autoglm_throttle.traffic.trace import load_azure_llm
 
 CAPACITY_RPS = 170.0
-"""Small enough for a laptop to drive five times of it besides serving it. At 0.86 of it the low class sends
-less than its nominal 100/s, and more than 70 % of that: the first step of the table is seen to refuse."""
+"""Small enough for a laptop to send five times as much besides serving it.
+
+At 0.86 of it the low class sends less than its nominal 100/s, and more than 70 % of that. So the first row
+of the table rejects some requests.
+"""
 
 BASE_S = 0.0001
-"""Of a batch. So little that the reading of an evenly loaded card follows its load: 0.86 is read as 87 %."""
+"""Fixed cost of a batch, so small that utilization follows the load: 0.86 is read as 87 %."""
 
 SECONDS = 60.0
 USER_LIMIT = "60/second"
-"""The most eager of the callers sends 31 % of all: 26/s at half load, 105/s at twice the capacity."""
+"""The most active caller sends 31 % of all requests: 26/s at half load, 105/s at twice the capacity."""
 
 SLO_S = 1.0
-"""Ten batches."""
+"""Duration of ten batches."""
 
 IDENTITY_HEADER = "x-client"
 PHASES = (
@@ -48,44 +51,46 @@ PHASES = (
 """Name, load as a multiple of the capacity, share of the time."""
 
 OVERLOADED = ("2x", "5x")
-"""Phases in which some must be refused."""
+"""Phases in which some requests must be rejected."""
 
 TROUBLE = (0.04, 0.14)
-"""Share of the time at which the downstream begins to fail, and at which it is well again: before there is so
-much load that the service would do without it anyway."""
+"""Start and end of the downstream's outage, as shares of the time.
+
+It ends before the load is high enough for degradation, which would skip the downstream anyway.
+"""
 
 OPEN_SHARE = 1.0 / 6.0
-"""Of the time, that its breaker stays open: the usual 10 s of a minute."""
+"""Share of the time for which its breaker stays open: the usual 10 s of a minute."""
 
 STATE_PATH = "/demo/state"
-"""Where the service shows its throttle; exempt from every limit."""
+"""Path of the throttle's state; exempt from every limit."""
 
 CONNECTIONS = min(6_000, most_connections())
-"""Each request inside has one. Under ``tiers`` some hundred are inside, under ``fixed`` almost 5000."""
+"""Each request in flight has one: some hundred under ``tiers``, almost 5000 under ``fixed``."""
 
 CROWD = Crowd(clients=8, skew=0.8)
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A load and what it is played against."""
+    """A load, and its duration and title."""
 
     load: Load
     speed: float | None
-    """Of a trace; None: the phases."""
+    """Speed of a trace; None: the phases."""
     length_s: float
     title: str
 
     @property
     def plan(self) -> Plan:
-        """What is sent when."""
+        """The plan of the load."""
         return self.load.plan
 
 
 def phases(seconds: float) -> Scenario:
-    """All phases in so many seconds.
+    """Build the scenario of all phases, ``seconds`` long in total.
 
-    Arrivals are even: so the card is read between two lines of the table as long as its load lies there.
+    Arrivals are even, so that utilization stays between two rows of the table as long as the load does.
     """
     levels = [Level(CAPACITY_RPS * load, seconds * share, name) for name, load, share in PHASES]
     shape = Shape(levels)
@@ -95,12 +100,12 @@ def phases(seconds: float) -> Scenario:
 
 
 def traced(path: Path, speed: float, seconds: float | None) -> Scenario:
-    """A trace played so many times as fast, on a card as many times faster.
+    """Build the scenario of a trace, with trace and device faster by the same factor.
 
-    That keeps the trace's load in proportion to the card's capacity: a film of the real thing.
+    That keeps the trace's load in proportion to the device's capacity.
 
     Raises:
-        TrafficError: the file or the speed is no good.
+        TrafficError: the file or the speed is invalid.
     """
     trace = load_azure_llm(path)
     until_s = trace.duration_s if seconds is None else seconds * speed
@@ -118,21 +123,21 @@ def traced(path: Path, speed: float, seconds: float | None) -> Scenario:
 
 
 def card(speed: float | None) -> SimSpec:
-    """The simulated GPU of a scenario: batches for the phases, tokens for a trace."""
+    """Return the simulated GPU of a scenario: batches for the phases, tokens for a trace."""
     if speed is not None:
         return SimSpec(work=LlmSpec().faster(speed))
-    # 1 % of a request's usual memory: a waiting line of thousands must show as latency, not as a crash.
+    # 1 % of a request's usual memory: a queue of thousands must show as latency, not as a crash.
     work = BatchSpec(max_batch=16, base_s=BASE_S, capacity_rps=CAPACITY_RPS)
     return SimSpec(work=work, request_bytes=SimSpec().request_bytes // 100)
 
 
 def environment(policy: Policy, redis_url: str | None = None, length_s: float = SECONDS) -> dict[str, str]:
-    """The settings of the throttle, as its user would write them.
+    """Return the settings of the throttle as environment variables.
 
     Args:
-        policy: what decides how much may come in.
-        redis_url: where the user limits are kept; None: in memory.
-        length_s: of the demonstration: of one of a minute a breaker is open as long as it is by default.
+        policy: of the throttle.
+        redis_url: store of the user limits; None: in memory.
+        length_s: length of the demonstration; in one of a minute a breaker stays open for its default time.
     """
     settings = {
         "POLICY": policy.value,

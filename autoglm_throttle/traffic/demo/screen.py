@@ -1,4 +1,4 @@
-"""Draws the live view and the final table: pure functions from numbers to text."""
+"""Formats the live view and the final table: pure functions from numbers to text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.books import Books, Row
 
 BAR = 60
-"""Characters for 0..100 %: enough for the marks of the tier lines, 5 % apart, to have their numbers below."""
+"""Characters for 0..100 %: enough to label tier marks that are 5 % apart."""
 
 GREEN, YELLOW, RED, RESET = "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[0m"
 
@@ -19,9 +19,9 @@ class ClassFrame:
     """One priority in the live view; rates in requests/s."""
 
     rate_rps: float
-    """Refill rate now."""
+    """Current refill rate."""
     waiting: int | None
-    """In line; None where the policy has no line."""
+    """Queued requests; None where the policy has no queue."""
     admitted_rps: float
     limited_rps: float
     rejected_rps: float
@@ -30,70 +30,70 @@ class ClassFrame:
 
 @dataclass(frozen=True, slots=True)
 class GateFrame:
-    """What the gate lets in."""
+    """State of the concurrency limiter."""
 
     in_flight: int
     limit: float
     service_rps: float | None
-    """None until something was finished."""
+    """Throughput; None before the first completion."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableFrame:
-    """The tier table, and what becomes of it."""
+    """The tier table, and its use."""
 
     tiers: Sequence[Sequence[float]]
     """Pairs of utilization in percent and the factor above it."""
     factor: float
-    """What it says now, taken literally."""
+    """Current factor of the table, applied or not."""
     fate: str
-    """Whether it is applied, and why."""
+    """Whether the factor is applied, and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class DownstreamFrame:
-    """The downstream of the service, as its guard sees it."""
+    """The downstream of the service, as reported by its guard."""
 
     name: str
     state: str
-    """Of its breaker."""
+    """State of its breaker."""
     retry_after_s: float
     level: str
-    """Of degradation."""
+    """Degradation level."""
     instead: int
-    """Calls that were answered from memory so far."""
+    """Calls answered by a fallback so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Everything the live view shows."""
+    """Content of the live view."""
 
     elapsed_s: float
     length_s: float
     phase: str
     offered_rps: float
     open: int
-    """Requests that their clients have not seen the end of."""
+    """Requests that have not ended for their clients."""
     utilization_pct: float | None
     power_w: float | None
     table: TableFrame
     factor: float
     why: str
     budget_rps: float | None
-    """For all classes together; None: not in force."""
+    """Limit for all classes together; None: not in force."""
     gate: GateFrame | None
     classes: Mapping[Priority, ClassFrame]
     downstream: DownstreamFrame | None
-    """None until it was asked."""
+    """None before its first call."""
 
     @property
     def waiting(self) -> int:
-        """Requests in all lines."""
+        """Requests in all queues."""
         return sum(one.waiting or 0 for one in self.classes.values())
 
 
 def draw(frame: Frame, *, color: bool) -> list[str]:
-    """The live view, line by line; the number of lines is always the same, none is longer than 80."""
+    """Format the live view: always the same number of lines, at most 80 characters each."""
     known = frame.utilization_pct is not None
     gpu = f"{frame.utilization_pct:5.1f} %" if known else "unknown"
     power = "" if frame.power_w is None else f"{frame.power_w:5.0f} W"
@@ -124,7 +124,7 @@ def draw(frame: Frame, *, color: bool) -> list[str]:
 
 
 def plain(frame: Frame) -> str:
-    """The live view as one line, for output that is no terminal."""
+    """Format the live view as one line, for output that is no terminal."""
     gpu = "unknown" if frame.utilization_pct is None else f"{frame.utilization_pct:.0f} %"
     classes = "  ".join(
         f"{priority.label} {one.admitted_rps:.0f}/{one.limited_rps:.0f}/{one.rejected_rps:.0f}"
@@ -157,7 +157,7 @@ def _trouble(seen: DownstreamFrame | None) -> str:
 
 
 def bar(utilization_pct: float, tiers: Sequence[Sequence[float]], *, color: bool) -> str:
-    """A bar of 0..100 % with a mark where each tier begins."""
+    """Draw a bar of 0..100 % with a mark where each tier begins."""
     filled = round(BAR * min(100.0, utilization_pct) / 100.0)
     marks = {min(BAR - 1, int(BAR * edge / 100.0)) for edge, _ in tiers}
     cells = [("|" if cell in marks else "#" if cell < filled else " ") for cell in range(BAR)]
@@ -166,7 +166,7 @@ def bar(utilization_pct: float, tiers: Sequence[Sequence[float]], *, color: bool
 
 
 def scale(tiers: Sequence[Sequence[float]]) -> str:
-    """The tier lines' numbers, each below its mark, or as far to the right as the one before it needs."""
+    """Format the numbers below the tier marks, shifted to the right where two would overlap."""
     text = ""
     for edge, _ in tiers:
         text = text.ljust(1 + min(BAR - 1, int(BAR * edge / 100.0)))
@@ -183,7 +183,7 @@ def _bright(text: str, shade: str, color: bool) -> str:
 
 
 def seconds(duration_s: float | None) -> str:
-    """A duration in the unit people would use; a dash for none."""
+    """Format a duration in ms or s; a dash for None."""
     if duration_s is None:
         return "-"
     return f"{1e3 * duration_s:.0f} ms" if duration_s < 1.0 else f"{duration_s:.1f} s"
@@ -193,7 +193,7 @@ HEADINGS = ("phase", "priority", "sent", "admitted", "limited", "rejected", "fai
 
 
 def table(books: Books) -> list[str]:
-    """The books by phase and priority, and their sum."""
+    """Format the results by phase and priority, and their sum."""
     rows: list[tuple[str, ...]] = [HEADINGS]
     for segment, name in enumerate(books.segments):
         rows += [

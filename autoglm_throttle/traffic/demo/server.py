@@ -1,4 +1,4 @@
-"""The demonstration's service, in a process of its own: the throttle round the simulated service, on uvicorn.
+"""The demonstration's service in a process of its own: the simulated service behind the throttle, on uvicorn.
 
 Run as ``python -m autoglm_throttle.traffic.demo.server``; see ``serving.py``.
 """
@@ -24,7 +24,7 @@ from autoglm_throttle.traffic.simulate.exchange import Exchange
 
 
 class DemoService:
-    """The simulated service, which asks a downstream first; the throttle's state on a path of its own."""
+    """The simulated service, which calls a downstream first; serves the throttle's state on its own path."""
 
     def __init__(self, sim: SimGpu, throttle: Throttle, downstream: Downstream) -> None:
         self._throttle = throttle
@@ -43,7 +43,7 @@ class DemoService:
 
 
 def state_of(throttle: Throttle) -> dict[str, object]:
-    """What the live view shows of a throttle, ready for JSON."""
+    """Return the throttle's part of the live view, ready for JSON."""
     snapshot = throttle.snapshot()
     regime = snapshot.regime
     device = snapshot.devices[0] if snapshot.devices else None
@@ -83,10 +83,10 @@ def _gate(view: GateView) -> dict[str, object]:
 
 
 def build(settings: Mapping[str, str], speed: float | None, length_s: float) -> ThrottleMiddleware:
-    """The whole application.
+    """Build the whole application.
 
     Args:
-        settings: of the throttle, as in the environment.
+        settings: of the throttle, as environment variables.
         speed: of a trace; None: the phases.
         length_s: of the demonstration.
     """
@@ -97,7 +97,7 @@ def build(settings: Mapping[str, str], speed: float | None, length_s: float) -> 
 
 
 def main() -> None:
-    """Serve what the first line of the standard input asks for."""
+    """Serve with the configuration from the first line of the standard input."""
     asked = asked_for()
     serve(build(asked["environment"], asked["speed"], asked["length_s"]), connections=CONNECTIONS)
 

@@ -1,7 +1,7 @@
 """A uvicorn process that serves until its standard input ends.
 
-One line of JSON on the standard input says what to be; the port is written to the standard output. The end of
-the input ends the process, however it came about: even a parent that was killed leaves nobody behind.
+One line of JSON on the standard input is the configuration; the port is written to the standard output. The
+end of the input ends the process, so that a killed parent leaves no child behind.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ BACKLOG = 1024
 """Connections that may wait to be accepted; Linux allows 4096 by default, macOS 128."""
 
 PATIENCE_S = 3.0
-"""After the input ended: time to close connections before the process ends anyway."""
+"""Seconds after the end of the input to close connections before the process exits anyway."""
 
 
 def asked_for() -> dict[str, Any]:
-    """What the first line of the standard input says."""
+    """Read the configuration from the first line of the standard input."""
     return cast("dict[str, Any]", json.loads(sys.stdin.readline()))
 
 
@@ -37,12 +37,12 @@ def serve(app: ASGIApp, *, connections: int, limit_concurrency: int | None = Non
     """Serve on a free port of loopback until the standard input ends.
 
     Args:
-        app: what to serve.
-        connections: how many must be possible at once.
+        app: the application.
+        connections: connections that must be possible at once.
         limit_concurrency: uvicorn's own limit; None: no limit.
 
     Raises:
-        TrafficError: this process may not open so many connections.
+        TrafficError: this process may not open that number of connections.
     """
     import uvicorn
 
@@ -57,7 +57,7 @@ def serve(app: ASGIApp, *, connections: int, limit_concurrency: int | None = Non
     )
     server = uvicorn.Server(config)
     threading.Thread(target=_watch, args=(server,), daemon=True).start()
-    # asyncio switches Nagle's algorithm off only where the protocol is named; else answers wait for an ACK.
+    # asyncio disables Nagle's algorithm only if the protocol is given; otherwise answers wait for an ACK.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(BACKLOG)
@@ -70,4 +70,5 @@ def _watch(server: uvicorn.Server) -> None:
     sys.stdin.read()
     server.should_exit = True
     time.sleep(PATIENCE_S)
+    # Not sys.exit: this is not the main thread, and uvicorn may still wait for connections.
     os._exit(1)

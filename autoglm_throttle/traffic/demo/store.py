@@ -14,24 +14,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 START_S = 3.0
-"""A server without data listens after some hundredths of a second."""
+"""Start timeout: a server without data listens after some hundredths of a second."""
 
 LOOK_EVERY_S = 0.01
 
 _UNTIL_WE_END = '"$@" > /dev/null 2>&1 & read -r _; kill $!'
-"""The shell's standard input closes with this process, whatever ends it, and then the server goes, too."""
+"""Shell script: its standard input closes when this process ends for any reason, and the server stops."""
 
 
 class DemoStore:
     """A server with a folder and a socket of its own. Use it with ``with``.
 
-    Without a server on the machine, or if none starts, ``url`` stays None: the limits are kept in memory.
+    Without a server on the machine, or if none starts, ``url`` stays None and the limits are kept in memory.
     """
 
     def __init__(self) -> None:
         self.url: str | None = None
         self.name: str = ""
-        """Such as ``Valkey 9.1.2``."""
+        """Name and version, such as ``Valkey 9.1.2``."""
 
     def __enter__(self) -> DemoStore:
         self._stack = contextlib.ExitStack()
@@ -46,11 +46,11 @@ class DemoStore:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End it."""
+        """Stop the server."""
         self._stack.close()
 
     def sentence(self) -> str:
-        """Where the user limits are kept."""
+        """Describe the location of the user limits."""
         if self.url is None:
             return "user limits in memory: no Redis or Valkey server was found on this machine"
         return f"user limits on {self.name}, on a socket of its own"
@@ -89,11 +89,11 @@ def _programs() -> Iterator[Path]:
 
 
 def _name(program: Path) -> str:
-    """What a program calls itself.
+    """Return name and version of a server program.
 
     Raises:
         OSError, subprocess.SubprocessError: it does not run.
-        ValueError: it is no server of this kind.
+        ValueError: it is neither Redis nor Valkey.
     """
     said = subprocess.run(  # noqa: S603 - as above
         [program, "--version"], capture_output=True, text=True, timeout=START_S, check=True
@@ -105,10 +105,10 @@ def _name(program: Path) -> str:
 
 
 def _wait_for(path: Path) -> None:
-    """Return once somebody listens there.
+    """Wait until a server listens on the socket.
 
     Raises:
-        OSError: nobody did in time.
+        OSError: it did not start in time.
     """
     give_up_s = time.monotonic() + START_S
     while True:

@@ -1,4 +1,4 @@
-"""Says in one sentence what happened, and whether it was as it should be."""
+"""Summarizes the demonstration in sentences and lists its problems."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ MEANINGS = (
 
 @dataclass(slots=True)
 class Watched:
-    """What the live view saw of the throttle."""
+    """Extremes and newest values of the throttle's state during the run."""
 
     peak_pct: float = 0.0
     lowest_factor: float = 1.0
     cuts: int = 0
-    """How often the factor fell by more than a tenth: the service rate, which bounds it, wavers by less."""
+    """Reductions of the factor by more than a tenth; the service rate that bounds it varies by less."""
     steps: set[float] = field(default_factory=set)
-    """Factors below 1 that the tier table has said, applied or not."""
+    """Factors below 1 from the tier table, applied or not."""
     longest: int = 0
-    """Most requests in line at once."""
+    """Most queued requests at once."""
     died: bool = False
-    """The service's process ended before the load did."""
+    """Whether the service's process ended before the load did."""
     store: dict[str, Any] | None = None
-    """The newest counts of the shared store; None where the user limits are kept in memory."""
+    """Newest counts of the shared store; None where the user limits are kept in memory."""
     downstream: dict[str, Any] | None = None
-    """The newest state of the downstream and its breaker."""
+    """Newest state of the downstream and its breaker."""
     _factor: float = 1.0
 
     def see(self, state: dict[str, Any]) -> None:
-        """Take note of one look at the throttle."""
+        """Record one state of the throttle."""
         self.peak_pct = max(self.peak_pct, state["utilization_pct"] or 0.0)
         factor = float(state["factor"])
         self.cuts += factor < 0.9 * self._factor
@@ -56,7 +56,7 @@ class Watched:
 
 
 def sentence(result: Result, watched: Watched) -> str:
-    """What happened, in plain words and true numbers."""
+    """Summarize the run in one sentence."""
     total = result.books.total()
     refused = total.limited + total.rejected
     high = Row.of(row for (_, priority), row in result.books.rows.items() if priority is Priority.HIGH)
@@ -74,7 +74,7 @@ def sentence(result: Result, watched: Watched) -> str:
 
 
 def of_the_store(name: str, counts: dict[str, Any]) -> str:
-    """What the store of the user limits has done."""
+    """Summarize the calls of the user-limit store."""
     decisions, calls, spared = counts["decisions"], counts["round_trips"], counts["spared"]
     text = f"{name} took {decisions} decisions on user limits in {calls} round trips"
     if spared:
@@ -85,7 +85,7 @@ def of_the_store(name: str, counts: dict[str, Any]) -> str:
 
 
 def of_the_downstream(state: dict[str, Any]) -> str:
-    """What became of the calls to the downstream."""
+    """Summarize the calls of the downstream."""
     opened, instead = _times(state["openings"]), state["instead"]
     return (
         f"The downstream {state['name']!r} failed {_times(state['failed'])} and its breaker opened {opened}:"
@@ -95,7 +95,7 @@ def of_the_downstream(state: dict[str, Any]) -> str:
 
 
 def problems(result: Result, watched: Watched, *, phased: bool) -> list[str]:
-    """What was not as it should be; empty if all is well."""
+    """List the problems of the run; empty if there are none."""
     total = result.books.total()
     found = ["the process of the service ended"] if watched.died else []
     if not result.balanced:
@@ -111,7 +111,7 @@ def problems(result: Result, watched: Watched, *, phased: bool) -> list[str]:
 
 
 def _unguarded(state: dict[str, Any] | None) -> list[str]:
-    """What went otherwise than it should with the downstream that was in trouble."""
+    """List the problems of the downstream's guard."""
     if state is None:
         return ["nobody asked the downstream"]
     found = []

@@ -1,4 +1,4 @@
-"""What happened lately, by priority: the numbers of the live view."""
+"""Recent results by priority: the numbers of the live view."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from autoglm_throttle.traffic.ending import Ending
 from autoglm_throttle.traffic.histogram import Histogram
 
 REMEMBERED = 4
-"""Turns that count as lately: 2 s at two turns a second, enough for a percentile to mean something."""
+"""Turns in the recent window: 2 s at two turns a second, enough for a meaningful percentile."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """Endings of one priority."""
+    """Result counts of one priority."""
 
     admitted: int = 0
     limited: int = 0
@@ -24,7 +24,7 @@ class Tally:
     response: Histogram = field(default_factory=Histogram)
 
     def note(self, ending: Ending, response_s: float) -> None:
-        """Count one ending."""
+        """Count one result."""
         if ending.served:
             self.admitted += 1
             self.response.record(response_s)
@@ -36,7 +36,7 @@ class Tally:
             self.failed += 1
 
     def add(self, other: Tally) -> None:
-        """Add another tally to this one."""
+        """Add other counts to these."""
         self.admitted += other.admitted
         self.limited += other.limited
         self.rejected += other.rejected
@@ -45,7 +45,7 @@ class Tally:
 
 
 class Lately:
-    """The last few turns, oldest forgotten first."""
+    """Counts of the last few turns."""
 
     def __init__(self, priorities: bytes) -> None:
         self._priorities = priorities
@@ -55,24 +55,24 @@ class Lately:
 
     @property
     def turns(self) -> int:
-        """How many turns are remembered, the running one included."""
+        """Number of turns in the window, including the running one."""
         return len(self._turns)
 
     def turn(self, launched: int) -> None:
-        """Begin a new turn, so many requests having been sent before it."""
+        """Begin a new turn; ``launched`` requests were sent before it."""
         self._turns.append(tuple(Tally() for _ in Priority))
         self._launched.append(launched)
 
     def offered(self, launched: int) -> int:
-        """Requests sent in the remembered turns, so many having been sent in all."""
+        """Requests sent within the window, given the total sent."""
         return launched - self._launched[0]
 
     def note(self, index: int, ending: Ending, response_s: float) -> None:
-        """The generator's observer."""
+        """Count one result; called by the generator."""
         self._turns[-1][self._priorities[index]].note(ending, response_s)
 
     def of(self, priority: Priority) -> Tally:
-        """The sum of the remembered turns."""
+        """Sum the counts of a priority over the window."""
         whole = Tally()
         for turn in self._turns:
             whole.add(turn[priority])

@@ -1,4 +1,4 @@
-"""The live view: a frame twice a second on a terminal, a line every few seconds anywhere else."""
+"""The live view: a frame twice a second on a terminal, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from autoglm_throttle.traffic.demo.tally import Lately
 from autoglm_throttle.traffic.generator import Generator
 
 TURN_S = 0.5
-"""Two frames a second: faster than people read, slower than it flickers."""
+"""Seconds per frame: faster than people read, slower than it flickers."""
 
 PLAIN_TURNS = 10
-"""Turns between two lines where there is no terminal."""
+"""Turns between two lines on output that is no terminal."""
 
 
 class View:
-    """Writes frames to a terminal, over each other, or now and then a line to anything else."""
+    """Writes frames over each other on a terminal, and occasional lines to other outputs."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -29,7 +29,7 @@ class View:
         self._turns = 0
 
     def show(self, frame: screen.Frame) -> None:
-        """Show a frame, if it is its turn."""
+        """Show a frame, if it is due."""
         if self._terminal:
             lines = screen.draw(frame, color=self._color)
             up = f"\x1b[{self._lines}A" if self._lines else ""
@@ -42,7 +42,7 @@ class View:
 
 
 def frame(scenario: Scenario, generator: Generator, lately: Lately, state: dict[str, Any]) -> screen.Frame:
-    """One picture of everything, from the generator, the endings and the throttle's state."""
+    """Build a frame from the generator, the recent results and the throttle's state."""
     plan, elapsed_s = scenario.plan, generator.elapsed_s
     span_s = TURN_S * lately.turns
     gate = state["gate"]
@@ -76,7 +76,7 @@ def frame(scenario: Scenario, generator: Generator, lately: Lately, state: dict[
 
 
 def fate(state: dict[str, Any]) -> str:
-    """What becomes of the tier table's word, and why."""
+    """Describe the use of the tier table's factor, and the reason."""
     policy = Policy(state["policy"])
     if policy is Policy.TIERS:
         return "taken literally: policy tiers"

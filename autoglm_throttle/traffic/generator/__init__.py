@@ -1,4 +1,4 @@
-"""The generator: sends a load over HTTP/1.1 and writes down what became of each request."""
+"""The generator: sends a load over HTTP/1.1 and records the result of each request."""
 
 from autoglm_throttle.traffic.generator.crew import Crew
 from autoglm_throttle.traffic.generator.launch import launch

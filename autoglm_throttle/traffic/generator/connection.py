@@ -1,7 +1,7 @@
 """One HTTP/1.1 connection of the generator: an asyncio protocol with one reused parser.
 
-httptools completes a 100 Continue like an answer, and never completes an answer to HEAD that states a length
-or one whose body ends with the connection. Those three are handled here.
+httptools completes a 100 Continue like a response. It never completes a response to HEAD with a length, nor
+one that ends with the connection. This module handles the three cases.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from autoglm_throttle.traffic.ending import Ending, judge
 from autoglm_throttle.traffic.errors import TrafficError
 
 BODY_BYTES = 64 << 20
-"""A longer answer is malformed: no service under test means to send that."""
+"""A longer response is malformed: no service under test sends that intentionally."""
 
 _FRAMING = frozenset((b"content-length", b"transfer-encoding"))
 _USUAL = frozenset((b"date", b"server", b"content-type"))
-"""Nearly every answer has these, and nothing follows from them."""
+"""Nearly every response has these fields, and no one is evaluated."""
 
 IDLE = -1
-"""The index of no request."""
+"""Index that means no request."""
 
 
 class Parser(Protocol):
-    """What is used of ``httptools.HttpResponseParser``."""
+    """The methods used of ``httptools.HttpResponseParser``."""
 
     def feed_data(self, data: bytes) -> None:
         """Parse, calling back."""
 
     def get_status_code(self) -> int:
-        """Status of the answer that is being parsed."""
+        """Status of the response that is being parsed."""
 
     def should_keep_alive(self) -> bool:
         """Whether the connection may be used again."""
@@ -58,21 +58,21 @@ class ParserLibrary:
         )
 
     def parser(self, callbacks: object) -> Parser:
-        """A new parser that calls back."""
+        """Create a parser that calls ``callbacks``."""
         return cast("Parser", self._make(callbacks))
 
 
 class Owner(Protocol):
-    """Whom a connection tells what happens to it."""
+    """Receives the events of a connection."""
 
     def opened(self, connection: Connection) -> None:
-        """It can take its first request."""
+        """The connection can take its first request."""
 
     def answered(self, connection: Connection, ending: Ending, now: float) -> None:
-        """Its request ended with a whole answer or a malformed one; ``reusable`` says what now."""
+        """The request ended with a complete or malformed response; ``reusable``: another may follow."""
 
     def closed(self, connection: Connection) -> None:
-        """It is gone; ``index`` is the request it took along, ``unheard`` whether that may be sent again."""
+        """The connection is lost; ``index`` is its request, ``unanswered`` whether that may be sent again."""
 
 
 class Connection(asyncio.Protocol):
@@ -106,16 +106,16 @@ class Connection(asyncio.Protocol):
         self._parser = library.parser(self)
         self._spoilt = False
         self.answers: int = 0
-        """Complete answers so far: above 0 the connection is a reused one."""
+        """Complete responses so far: above 0 the connection is a reused one."""
         self.index: int = IDLE
-        """The request under way."""
+        """The request in flight."""
         self.sent_s: float = 0.0
         self._reset()
 
     def _reset(self) -> None:
         self.status: int = 0
         self.first_s: float | None = None
-        """When the first byte of the body came."""
+        """Arrival time of the first byte of the body."""
         self._only_head = False
         self._heard = self._complete = self._headers_done = False
         self._framed = self._degraded = False
@@ -138,29 +138,30 @@ class Connection(asyncio.Protocol):
 
     @property
     def unheard(self) -> bool:
-        """A reused connection ended before the first byte of the answer: the request may be sent again.
+        """Whether a reused connection ended before the first byte of a response: the request may be resent.
 
-        Servers close idle connections at any time, so this is nobody's failure (RFC 9112, section 9.3.1).
+        Servers close idle connections at any time, so this is not a failure (RFC 9112, section 9.3.1).
         """
         return self.answers > 0 and not self._heard
 
     @property
     def promised_s(self) -> float | None:
-        """The wait that Retry-After asks for, if it is a plain number of seconds."""
+        """The wait in Retry-After, if it is a plain number of seconds."""
         return refusal.promised_s(self._promised)
 
     @property
     def reason(self) -> str:
-        """The ``reason`` of a refusal's problem document, or nothing."""
+        """The ``reason`` of a rejection's problem document, or an empty text."""
         return refusal.reason(self._body)
 
     def abort(self) -> None:
-        """Drop the connection and whatever it carries, without a word to the owner about the request."""
+        """Abort the connection and its request; the listener gets no result for the request."""
         self.index = IDLE
         self._transport.abort()
 
     def close(self) -> None:
-        """Close an idle connection; a peer that does not read what is left of a request is not waited for."""
+        """Close an idle connection; abort it if a request is still being written."""
+        # close() would wait for a peer that does not read the rest of the request.
         if self._transport.get_write_buffer_size():
             self._transport.abort()
         else:
@@ -172,14 +173,14 @@ class Connection(asyncio.Protocol):
         self._owner.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Asyncio: disconnected; an answer without a stated length is complete now."""
+        """Asyncio: disconnected; a response without a stated length is complete now."""
         if self.index != IDLE and exc is None and self._headers_done and not self._framed:
             self._spoilt = True
             self._finish(self._ending(), monotonic())
         self._owner.closed(self)
 
     def data_received(self, data: bytes) -> None:
-        """Asyncio: bytes came."""
+        """Asyncio: bytes arrived."""
         if self.index == IDLE:
             self.abort()
             return
@@ -198,12 +199,12 @@ class Connection(asyncio.Protocol):
             self._finish(self._ending(), now)
 
     def on_message_begin(self) -> None:
-        """Httptools: an answer starts; one more than was asked for spoils the connection."""
+        """Httptools: a response starts; a second one to the same request makes the connection unusable."""
         if self._complete:
             self._spoilt = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Httptools: a field; one that follows the body (a trailer) says nothing about the answer."""
+        """Httptools: a field; a trailer field is ignored."""
         if name in _USUAL or self._complete or self._headers_done:
             return
         field = name.lower()
@@ -221,22 +222,25 @@ class Connection(asyncio.Protocol):
         self.status = self._parser.get_status_code()
         self._headers_done = self.status >= 200
         if not self._headers_done:
+            # The fields belonged to an interim response (1xx).
             self._framed, self._degraded, self._promised = False, False, None
         if self._only_head and self._headers_done:
+            # httptools would wait for a body that a response to HEAD never has, so the parser is replaced.
             self._parser, spent = self._library.parser(self), self._parser
             self._spoilt |= not spent.should_keep_alive()
             self._complete = True
 
     def on_body(self, body: bytes) -> None:
-        """Httptools: a piece of the body."""
+        """Httptools: a part of the body."""
         self._size += len(body)
         if self._size > BODY_BYTES:
+            # An exception in a callback reaches feed_data() as an error of the parser.
             raise ValueError("the answer is too long")
         if self.status >= 400 and len(self._body) < refusal.REFUSAL_BYTES:
             self._body += body
 
     def on_message_complete(self) -> None:
-        """Httptools: the answer is whole, unless it was an interim one."""
+        """Httptools: the response is complete, unless it was an interim one."""
         if self.status < 200 or self._complete:
             return
         self._spoilt |= not self._parser.should_keep_alive()

@@ -1,4 +1,4 @@
-"""Sends as users do who wait for their answers: a closed loop, which offers less when the service slows."""
+"""Closed-loop sender: users wait for their responses, so offered load falls when the service slows down."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from autoglm_throttle.traffic.sheet import Sheet
 
 
 class Crew(Sending):
-    """One run of some users; use it once. The plan of its result is what was sent.
+    """One run of a closed loop; use it once. The plan of its result holds the requests that were sent.
 
     The intended start of a request is the end of its user's think time.
 
     Args:
-        roster: who works when, and what they send.
-        target: where to.
-        options: how; there is one connection for each user.
-        observer: told of each ending as it happens.
+        schedule: active times and requests of the users.
+        target: destination of the requests.
+        options: client options; there is one connection for each user.
+        observer: called with each result as it occurs.
 
     Raises:
         TrafficError: httptools is missing, or too few files may be opened.
@@ -83,6 +83,7 @@ class Crew(Sending):
             return
         heapq.heappush(self._due, (due_s, user))
         if not think_s:
+            # Without think time the next request is due now; the next tick would be up to 1 ms late.
             asyncio.get_running_loop().call_soon(self._at_once)
 
     def _at_once(self) -> None:

@@ -1,4 +1,4 @@
-"""Several sending processes: started together, told to stop together, their results brought together."""
+"""Pool of sending processes: started and stopped together, with their results merged."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from autoglm_throttle.traffic.load import Load
 from autoglm_throttle.traffic.result import Result
 
 HEAD_START_S = 0.1
-"""From the word that all are ready to the first intended start; every process has read it by then."""
+"""From the moment all are ready to the first intended start; every process has read it by then."""
 
 READY_S = 60.0
-"""For all to start, to read their share and to connect."""
+"""Time for all processes to start, read their share and connect."""
 
 BEAT_S = 1.0
 END_S = 5.0
@@ -33,23 +33,21 @@ STOP = "stop"
 WORKER = "autoglm_throttle.traffic.generator.worker"
 
 Job = tuple[Load | Roster, Target, Options, bool]
-"""A share, where to, how, and whether endings are to be told."""
+"""A share, its target, the options, and whether results are reported."""
 
 Said = tuple[Any, ...]
-"""``ready``, ``failed`` with a text, ``seen`` with counts and endings, ``done`` and a result, or ``gone``."""
+"""``ready``, ``failed`` with a text, ``seen`` with counts and results, ``done`` and a result, or ``gone``."""
 
 
 class Fleet:
     """One run by several processes; use it once.
 
-    They have sessions of their own: Ctrl-C in the terminal reaches only this process, which tells them.
-
     Args:
-        what: a load or a roster.
-        target: where to.
-        options: how; connections and requests in flight are shared out.
-        processes: how many.
-        observer: told of each ending.
+        load: a load or a user schedule.
+        target: destination of the requests.
+        options: client options; connections and requests in flight are divided.
+        processes: number of processes.
+        observer: called with each result.
 
     Raises:
         TrafficError: fewer requests or users than processes.
@@ -72,7 +70,7 @@ class Fleet:
         self._start_s = 0.0
 
     def stop(self) -> None:
-        """The first call ends the sending, the second one the run.
+        """Stop the sending; a second call ends the run.
 
         Raises:
             KeyboardInterrupt: the run has not begun.
@@ -83,7 +81,7 @@ class Fleet:
             _say(child, STOP)
 
     def run(self, beat: Beat | None = None) -> Result:
-        """Send everything and wait for the answers.
+        """Send everything and wait for the responses.
 
         Raises:
             TrafficError: a process could not connect, ended before the start, or all ended early.
@@ -100,6 +98,7 @@ class Fleet:
         return merge(self._what, [self._results[number] for number in range(len(self._jobs))])
 
     def _begin(self, number: int, job: Job) -> subprocess.Popen[bytes]:
+        # A session of its own: Ctrl-C in the terminal reaches only this process, which notifies the workers.
         child = subprocess.Popen(  # noqa: S603 - our own interpreter and module
             [sys.executable, "-m", WORKER],
             stdin=subprocess.PIPE,
@@ -157,7 +156,7 @@ class Fleet:
                 self._observer(index * len(self._jobs) + number, Ending(ending), response_s)
 
     def _lose(self, number: int) -> None:
-        """One ended early, perhaps killed for its memory: what the others do is still worth a report."""
+        """Record a process that ended early, perhaps killed for its memory; the others continue."""
         self._counts[number] = (self._counts[number][0], 0)
         self._results[number] = lost(self._jobs[number][0], time.monotonic() - self._start_s)
         if sum(result.effort.lost for result in self._results.values()) == len(self._jobs):
@@ -177,7 +176,7 @@ class Fleet:
 
 
 def _say(child: subprocess.Popen[bytes], what: object) -> None:
-    """A process that has ended hears nothing; that it ended is told elsewhere."""
+    """Send a message to a process; one that has ended is detected elsewhere."""
     pipe = cast("IO[bytes]", child.stdin)
     with contextlib.suppress(OSError):
         pickle.dump(what, pipe)

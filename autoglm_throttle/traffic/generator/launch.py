@@ -1,4 +1,4 @@
-"""Runs a load from the first connection to the last answer: the one call that most need."""
+"""Runs a load from the first connection to the last response, in one call."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from autoglm_throttle.traffic.load import Load
 from autoglm_throttle.traffic.result import Result
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
-"""The first one ends the sending, the second one the run; both leave a result."""
+"""The first signal stops the sending, the second one the run; both leave a result."""
 
 T = TypeVar("T")
 
@@ -36,21 +36,21 @@ def launch(
     observer: Observer | None = None,
     beat: Beat | None = None,
 ) -> Result:
-    """Send a load, or let users work, and wait for the end. Runs on uvloop where it is installed.
+    """Send a load or run users, and wait for the end. Runs on uvloop where it is installed.
 
-    Ctrl-C (or SIGTERM) ends the sending and waits for what is under way; a second one ends the run at once.
-    Both give a result that says so.
+    Ctrl-C (or SIGTERM) stops the sending and waits for requests in flight; a second one ends the run at once.
+    Both leave a result marked as aborted.
 
     Args:
-        what: a load goes out open loop, a roster of users closed loop.
-        target: where to.
-        options: how.
+        load: a load is sent open loop, a user schedule closed loop.
+        target: destination of the requests.
+        options: client options.
         processes: 1 sends from this process; more share requests or users, and the connections.
-        observer: told of each ending; with several processes up to a second later, and without order.
-        beat: called about once a second.
+        observer: called with each result; with several processes up to a second later, and without order.
+        on_progress: called about once a second.
 
     Raises:
-        TrafficError: nothing could be sent; the text says why.
+        TrafficError: nothing could be sent; the text gives the reason.
         KeyboardInterrupt: stopped before the first request was due.
     """
     if processes < 1:
@@ -69,7 +69,7 @@ def launch(
 def sender(
     what: Load | Roster, target: Target, options: Options, observer: Observer | None = None
 ) -> Sending:
-    """Whoever sends such a thing.
+    """Create the sender for a load or a user schedule.
 
     Raises:
         TrafficError: httptools is missing, or too few files may be opened.
@@ -90,7 +90,7 @@ def on_a_loop(work: Coroutine[Any, Any, T]) -> T:
 
 @contextlib.contextmanager
 def stopping(act: Callable[[], object]) -> Iterator[None]:
-    """Call this when the process is asked to stop; from another thread than the main one it does nothing."""
+    """Call ``callback`` on SIGINT and SIGTERM; outside the main thread it does nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -123,7 +123,7 @@ async def _alone(sending: Sending, beat: Beat | None) -> Result:
 
 @contextlib.contextmanager
 def every(period_s: float, act: Callable[[], None]) -> Iterator[None]:
-    """Call this again and again, on the running loop."""
+    """Call ``callback`` every ``period_s`` seconds on the running loop."""
     loop = asyncio.get_running_loop()
 
     def turn() -> None:
@@ -139,8 +139,9 @@ def every(period_s: float, act: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet_memory() -> Iterator[None]:
-    """Keep what is there before the start, such as the plan, out of every search for garbage."""
+    """Exclude the objects that exist before the start, such as the plan, from garbage collection."""
     gc.collect()
+    # A collection that scans a plan of millions of requests would delay launches.
     gc.freeze()
     try:
         yield

@@ -1,4 +1,4 @@
-"""Sends a plan open loop: an intended start never depends on an answer."""
+"""Open-loop sender: an intended start never depends on a response."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Generator(Sending):
     """One run of one load; use it once.
 
     Args:
-        load: what to send, and when.
-        target: where to.
-        options: how.
-        observer: told of each ending as it happens.
+        load: requests and plan.
+        target: destination of the requests.
+        options: client options.
+        observer: called with each result as it occurs.
 
     Raises:
         TrafficError: httptools is missing, or too few files may be opened.
@@ -50,7 +50,7 @@ class Generator(Sending):
         self._next = len(self._offsets)
 
     def _ended(self, index: int, now: float) -> None:
-        """Nothing follows from it: the loop is open."""
+        """Do nothing: the loop is open."""
 
     def _result(self, effort: Effort) -> Result:
         return Result(self._load, self.sheet, effort, aborted=self._stopped)

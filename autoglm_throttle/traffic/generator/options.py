@@ -1,4 +1,4 @@
-"""How to send, whatever is sent."""
+"""Client options of a run, and its callbacks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from autoglm_throttle.traffic.ending import Ending
 from autoglm_throttle.traffic.errors import TrafficError
 
 Observer = Callable[[int, Ending, float], None]
-"""Called with index, ending and seconds from the intended start, as each request ends."""
+"""Called with index, result and seconds from the intended start, as each request ends."""
 
 Beat = Callable[[float, int, int], None]
 """Called about once a second with seconds since the start, requests launched and requests in flight."""
@@ -17,24 +17,24 @@ Beat = Callable[[float, int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How to send.
+    """Client options: connections, timeouts and limits.
 
     Raises:
         TrafficError: a number that is not above 0.
     """
 
     connections: int = 256
-    """Opened before the start, so that connecting is part of no latency. A closed loop has one per user."""
+    """Opened before the start, so that no latency includes connecting. A closed loop has one per user."""
     more_connections: int = 0
-    """Opened when all others are busy; without any left, requests wait in line and their latency runs."""
+    """Opened while all others are busy; with 0, requests wait, and their latency includes the wait."""
     max_inflight: int = 20_000
     """Above it a request is dropped and counted, never delayed (the rule of k6)."""
     timeout_s: float = 30.0
-    """From the intended start to the last byte of the answer."""
+    """From the intended start to the last byte of the response."""
     drain_s: float = 30.0
-    """How long to wait for answers after the last request was sent."""
+    """Longest wait for responses after the last request was sent."""
     spin: bool = False
-    """Look for what is due without a pause: exact to some 10 us, and a whole core is gone."""
+    """Poll for due requests without a pause: exact to some 10 us, at the cost of a whole core."""
 
     def __post_init__(self) -> None:
         if self.more_connections < 0:

@@ -1,6 +1,6 @@
-"""The connections of a run: opened before it starts, the most recently used one first.
+"""Connection pool of a run: opened before it starts, the most recently used connection first.
 
-The most recently used connection is the least likely to have been closed by the server meanwhile.
+The most recently used connection is the least likely to have been closed by the server in the meantime.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from autoglm_throttle.traffic.generator.target import Target
 
 BACKOFF_FIRST_S = 0.010
 BACKOFF_MAX_S = 1.0
-"""Between two attempts to connect: a restarting server is found again within a second."""
+"""Between two connection attempts: a restarted server is reconnected within a second."""
 
 GRACE_S = 1.0
-"""Without a connection before a target counts as gone: a restart within that time loses no request."""
+"""Without a connection before a target counts as unreachable: a shorter restart loses no request."""
 
 CONNECT_S = 10.0
-"""A connection that takes longer than this to open counts as refused."""
+"""Timeout of a connection attempt."""
 
 NO_TLS = frozenset(("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"))
-"""What OpenSSL, by its version, calls an answer that is no TLS, such as one of plain HTTP."""
+"""Error reasons of OpenSSL, by its version, for a response that is not TLS, such as plain HTTP."""
 
 AT_ONCE = 256
-"""Connections opened at the same time: more than a server keeps waiting would be lost for a second."""
+"""Connections opened at the same time: more than the backlog of a server would be delayed by a second."""
 
 
 class Pool:
-    """Opens, keeps and hands out connections.
+    """Opens and lends connections.
 
     Args:
-        target: where to.
-        options: how many before the start, and how many more while all others are busy.
-        make: a new connection object; it tells its owner when it is open.
+        target: destination of the connections.
+        options: number of connections before the start, and of further ones while all others are busy.
+        make: creates a connection object, which notifies its listener when it is open.
 
     Raises:
         TrafficError: the process may not open that many files.
@@ -61,10 +61,10 @@ class Pool:
         self._shut = False
         self._alone_s: float | None = None
         self.refused: bool = False
-        """No connection is open, and for longer than the grace none could be opened."""
+        """No connection is open, and no attempt has succeeded for longer than `GRACE_S`."""
 
     async def fill(self) -> None:
-        """Open all connections that are wanted before the start.
+        """Open the initial connections.
 
         Raises:
             TrafficError: one of them cannot be opened.
@@ -81,7 +81,7 @@ class Pool:
             raise TrafficError(self._explained(problem)) from problem
 
     async def _find(self) -> None:
-        """Open the first connection, to the first address of the name that takes it; all others go there."""
+        """Open the first connection, to the first address that accepts it; all others use this address."""
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(self._target.host, self._target.port, type=socket.SOCK_STREAM)
         addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
@@ -108,7 +108,7 @@ class Pool:
         return f"{where} refuses connections: {problem}"
 
     def take(self) -> Connection | None:
-        """An idle connection, the most recently used one; None if there is none."""
+        """Return the most recently used idle connection; None if there is none."""
         while self._idle:
             connection, _ = self._idle.popitem()
             if connection.reusable:
@@ -116,11 +116,11 @@ class Pool:
         return None
 
     def give_back(self, connection: Connection) -> None:
-        """It is idle again."""
+        """Return a connection to the pool."""
         self._idle[connection] = None
 
     def want(self, waiting: int) -> None:
-        """So many requests wait for a connection: open that many more if it may."""
+        """Open connections for ``waiting`` requests, up to the maximum."""
         room = self._most - len(self._open) - len(self._opening)
         for _ in range(min(room, waiting - len(self._opening))):
             task = asyncio.get_running_loop().create_task(self._reconnect())
@@ -128,19 +128,20 @@ class Pool:
             task.add_done_callback(self._opening.discard)
 
     def opened(self, connection: Connection) -> None:
-        """It connected; too late if the pool is shut."""
+        """Register an established connection; abort it if the pool is closed."""
         self._open.add(connection)
         self._alone_s, self.refused = None, False
+        # The connection was still opening when the pool closed.
         if self._shut:
             connection.abort()
 
     def closed(self, connection: Connection) -> None:
-        """It is gone."""
+        """Remove a lost connection."""
         self._open.discard(connection)
         self._idle.pop(connection, None)
 
     def shut(self) -> None:
-        """Drop everything, open or opening."""
+        """Abort all connections, open or connecting."""
         self._shut = True
         for task in self._opening:
             task.cancel()

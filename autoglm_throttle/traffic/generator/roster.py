@@ -1,4 +1,4 @@
-"""The users of a closed loop: when each of them works, as whom, and what they ask for. Pure."""
+"""Schedule of the users of a closed loop: their times, clients and requests. Pure."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from autoglm_throttle.traffic.load import Request
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """Who works when, and what they send. Users are known by their number, from 0.
+    """Active times and requests of the users. Users are identified by their number, from 0.
 
     Raises:
-        TrafficError: other shares of kinds than there are requests, or no user in this share.
+        TrafficError: the mix has another number of kinds than there are requests, or no user in this share.
     """
 
     users: Users
     requests: Sequence[Request] = (Request(),)
     crowd: Crowd = field(default_factory=Crowd)
-    """A user is one client for good; priority and request are drawn each time."""
+    """A user is always the same client; priority and request are drawn each time."""
     seed: int = 0
     share: int = 0
-    """Which share of the users works here: those whose number is this one modulo ``shares``."""
+    """Share of the users that this process runs: numbers equal to this one modulo ``shares``."""
     shares: int = 1
 
     def __post_init__(self) -> None:
@@ -39,35 +39,35 @@ class Roster:
 
     @property
     def most(self) -> int:
-        """The most users there are here at once."""
+        """Highest number of users of this share at the same time."""
         return len(self.numbers())
 
     @property
     def names(self) -> tuple[str, ...]:
-        """One per step, for people."""
+        """Display name of each step."""
         return tuple(f"{users} users" for users, _ in self.users.steps)
 
     @property
     def ends_s(self) -> tuple[float, ...]:
-        """When each step ends."""
+        """End of each step, in seconds."""
         return tuple(accumulate(duration_s for _, duration_s in self.users.steps))
 
     def numbers(self) -> range:
-        """The users that work here at some time."""
+        """Return the users of this share."""
         return range(self.share, self.users.most, self.shares)
 
     def step(self, at_s: float) -> int:
-        """The step that a time is in; the number of steps if it is after the last one."""
+        """Return the step that contains a time; the number of steps if it is after the last one."""
         return bisect_right(self.ends_s, at_s)
 
     def starts(self) -> list[tuple[float, int]]:
-        """When each user begins, spread over one think time so that they are not in step; rising."""
+        """Return each user's first start, rising, spread over one think time to avoid synchronized users."""
         spread = {user: Random(f"{self.seed}:start:{user}").random() for user in self.numbers()}
         first = {user: self.due(user, 0.0) or 0.0 for user in spread}
         return sorted((first[user] + spread[user] * self.users.think_s, user) for user in spread)
 
     def due(self, user: int, at_s: float) -> float | None:
-        """When a user works next: then, at the start of a later step that has the user, or never."""
+        """Return the next start of a user: ``at_s``, the start of a later step with this user, or None."""
         first = self.step(at_s)
         for step in range(first, len(self.users.steps)):
             if user < self.users.steps[step][0]:
@@ -75,18 +75,18 @@ class Roster:
         return None
 
     def client(self, user: int) -> int:
-        """The client that a user is."""
+        """Return the client of a user."""
         edges = zipf_edges(self.crowd.clients, self.crowd.skew)
         return _rank(edges, Random(f"{self.seed}:client:{user}").random())
 
     def priorities(self) -> Iterator[int]:
-        """Priority values, without an end."""
+        """Yield priority values without end."""
         ranked = list(self.crowd.mix)
         drawn = _draws(f"{self.seed}:priorities:{self.share}", list(self.crowd.mix.values()))
         return (int(ranked[rank]) for rank in drawn)
 
     def kinds(self) -> Iterator[int]:
-        """Indices of requests, without an end."""
+        """Yield indices of requests without end."""
         return _draws(f"{self.seed}:kinds:{self.share}", self.crowd.kinds)
 
 
@@ -97,11 +97,11 @@ def _draws(seed: str, weights: Sequence[float]) -> Iterator[int]:
 
 
 def _rank(edges: Sequence[float], draw: float) -> int:
-    """The rank at which sums of weights pass this share of their total; never one without weight."""
+    """Return the rank at which sums of weights pass this share of their total; never one without weight."""
     return min(bisect_right(edges, draw * edges[-1]), bisect_left(edges, edges[-1]))
 
 
 @lru_cache(maxsize=1)
 def zipf_edges(clients: int, skew: float) -> Sequence[float]:
-    """Sums of the weights of clients by rank; kept, since tens of thousands of users ask for the same."""
+    """Return sums of the weights of clients by rank; cached for tens of thousands of users."""
     return list(accumulate((rank + 1.0) ** -skew for rank in range(clients)))

@@ -1,7 +1,8 @@
-"""What the open and the closed loop have in common: connections, the clock, endings and the drain.
+"""Base of the open-loop and the closed-loop sender: connections, clock, results and drain.
 
 Latency counts from the intended start, as in wrk2: if a server stalls for a second, all requests of
-that second were slow and must show it. What network and service took from the write on is kept apart.
+that second were slow and must show it. The time from the write on, network and service, is recorded
+separately.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from autoglm_throttle.traffic.result import Effort, Result
 from autoglm_throttle.traffic.sheet import Sheet
 
 TICK_S = 0.001
-"""As in wrk2: finer than any latency that matters, and the core stays free for the work."""
+"""As in wrk2: finer than any latency that matters, and leaves the core free for the work."""
 
 HEAD_START_S = 0.050
 """From the last preparation to the first intended start."""
@@ -34,11 +35,11 @@ class Sending(ABC):
     """One run; use it once.
 
     Args:
-        sheet: to be filled.
+        request_log: log to fill.
         offsets: the intended starts, by index, in seconds from the start.
-        target: where to.
-        options: how.
-        observer: told of each ending as it happens.
+        target: destination of the requests.
+        options: client options.
+        observer: called with each result as it occurs.
 
     Raises:
         TrafficError: httptools is missing, or too few files may be opened.
@@ -72,19 +73,19 @@ class Sending(ABC):
 
     @abstractmethod
     def _send_due(self, elapsed_s: float) -> bool:
-        """Launch what is due; whether anything is still to come."""
+        """Launch the due requests; return whether more follow."""
 
     @abstractmethod
     def _result(self, effort: Effort) -> Result:
-        """The finished run."""
+        """Build the finished run."""
 
     @abstractmethod
     def _leave_out(self) -> None:
-        """The run was stopped: enter what is not going to be sent."""
+        """Mark the unsent requests as skipped, after a stop."""
 
     @abstractmethod
     def _ended(self, index: int, now: float) -> None:
-        """A request has ended."""
+        """Handle the end of a request."""
 
     @property
     def elapsed_s(self) -> float:
@@ -93,36 +94,36 @@ class Sending(ABC):
 
     @property
     def launched(self) -> int:
-        """Requests whose time has come; all of them once the run was stopped."""
+        """Requests launched so far; all of them after a stop."""
         return self._next
 
     @property
     def in_flight(self) -> int:
-        """Requests sent, or waiting for a connection, and not ended."""
+        """Requests that were sent or wait for a connection, and have not ended."""
         return self._in_flight
 
     @property
     def started(self) -> bool:
-        """Whether all connections were open and the clock runs."""
+        """Whether all connections were open and the clock is running."""
         return self._start_s != 0.0
 
     async def prepare(self) -> None:
         """Open the connections.
 
         Raises:
-            TrafficError: the target refuses them.
+            TrafficError: the target does not accept them.
         """
         await self._pool.fill()
         self._prepared = True
 
     async def run(self, start_s: float | None = None) -> Result:
-        """Send everything and wait for the answers.
+        """Send everything and wait for the responses.
 
         Args:
-            start_s: when to begin, on the monotonic clock; None: at once.
+            start_s: time of the start, on the monotonic clock; None: at once.
 
         Raises:
-            TrafficError: the target refuses connections before the start.
+            TrafficError: the target does not accept connections before the start.
         """
         if not self._prepared:
             await self.prepare()
@@ -151,7 +152,7 @@ class Sending(ABC):
         return max(0.0, next((late_s for late_s in reversed(self.sheet.lag_s) if not isnan(late_s)), 0.0))
 
     def stop(self) -> None:
-        """The first call ends the sending and lets the answers come in; the second ends the run at once."""
+        """Stop sending and wait for the responses; a second call ends the run at once."""
         if self._stopped:
             self._drained_s = self.elapsed_s
         else:
@@ -160,12 +161,12 @@ class Sending(ABC):
         self._leave_out()
 
     def opened(self, connection: Connection) -> None:
-        """A connection can take its first request: one that must be sent again, if there is any."""
+        """Use a new connection: for a request to resend, if there is any."""
         self._pool.opened(connection)
         self._give_work(connection, self._again)
 
     def answered(self, connection: Connection, ending: Ending, now: float) -> None:
-        """An answer is whole."""
+        """Record a complete or malformed response, and reuse the connection."""
         index = connection.index
         intended_s = self._start_s + self._offsets[index]
         response_s = now - intended_s
@@ -186,13 +187,14 @@ class Sending(ABC):
             connection.close()
 
     def closed(self, connection: Connection) -> None:
-        """A connection is gone, perhaps with a request."""
+        """Handle the loss of a connection, and of the request it carried."""
         self._pool.closed(connection)
         index = connection.index
         if index == IDLE:
             return
         connection.index = IDLE
         del self._carried[index]
+        # RFC 9112, section 9.3.1: an idle connection may close at any time; the request is sent again.
         if connection.unheard and not self._stopped:
             self._resent += 1
             self._again.append(index)
@@ -208,7 +210,7 @@ class Sending(ABC):
             return
         try:
             over = self._turn()
-        except Exception as problem:  # noqa: BLE001 - told to whoever waits for the run
+        except Exception as problem:  # noqa: BLE001 - raised by run()
             self._over.set_exception(problem)
             return
         if over:
@@ -219,7 +221,7 @@ class Sending(ABC):
             asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
     def _turn(self) -> bool:
-        """Send what is due, give up what takes too long; whether the run is over."""
+        """Send due requests and expire overdue ones; return whether the run is over."""
         elapsed_s = self.elapsed_s
         more = self._send_due(elapsed_s)
         if not more and self._cpu_share is None:
@@ -232,13 +234,14 @@ class Sending(ABC):
         return not more and self._drain(elapsed_s)
 
     def _busy(self) -> float:
-        """The share of a core used so far; asked before the drain, whose idleness proves nothing."""
+        """Return the share of a core used so far, measured before the drain because the drain is idle."""
         cpu_s, wall_s = self._begun
         return (time.process_time() - cpu_s) / (monotonic() - wall_s)
 
     def _launch(self, index: int) -> None:
         now = monotonic()
         self.sheet.lag_s[index] = now - self._start_s - self._offsets[index]
+        # As in k6: drop and count above the limit, since a delay would hide overload of the generator.
         if self._in_flight >= self.options.max_inflight:
             self.sheet.close(index, Ending.DROPPED, nan)
             self._observe(index, Ending.DROPPED, 0.0)
@@ -263,7 +266,8 @@ class Sending(ABC):
         self._pool.give_back(connection)
 
     def _expire(self, elapsed_s: float) -> None:
-        """Time out what is due; the timeout is the same for all, so the order of launch is that of expiry."""
+        """Time out overdue requests."""
+        # All requests have the same timeout, so they expire in the order of their launch.
         oldest_s = elapsed_s - self.options.timeout_s
         while self._launched:
             index = self._launched[0]
@@ -274,7 +278,7 @@ class Sending(ABC):
             self._launched.popleft()
 
     def _expire_unconnected(self, oldest_s: float) -> None:
-        """Nobody is there: end what has waited for a connection since before then."""
+        """Target unreachable: fail requests that have waited for a connection since before ``oldest_s``."""
         for line in (self._again, self._waiting):
             for _ in range(len(line)):
                 index = line.popleft()
@@ -286,7 +290,7 @@ class Sending(ABC):
                     self._fail(index, Ending.CONNECTION)
 
     def _drain(self, elapsed_s: float) -> bool:
-        """Whether the run is over: nothing in flight, or waited long enough."""
+        """Return whether the run is over: nothing in flight, or the drain time has passed."""
         if self._drained_s is None:
             self._drained_s = elapsed_s + self.options.drain_s
         if self._in_flight and elapsed_s >= self._drained_s:
@@ -303,7 +307,7 @@ class Sending(ABC):
         self._fail(index, ending)
 
     def _began(self, index: int, connection: Connection) -> None:
-        """Enter when an answer began that is not going to be whole."""
+        """Record the time of the first byte of an incomplete response."""
         if connection.first_s is not None:
             self.sheet.first_byte_s[index] = connection.first_s - self._start_s - self._offsets[index]
 

@@ -1,4 +1,4 @@
-"""A load shared by several processes, and their results brought together. Pure."""
+"""Divides a load among several processes, and merges their results. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLUMNS = ("endings", "statuses", "lag_s", "response_s", "service_s", "first_byt
 
 
 def split(what: Load | Roster, count: int) -> Sequence[Load | Roster]:
-    """The shares of so many processes: every so manieth request, or user.
+    """Divide a load into ``count`` shares: every ``count``-th request, or user.
 
     Raises:
         TrafficError: fewer requests or users than processes.
@@ -31,10 +31,11 @@ def split(what: Load | Roster, count: int) -> Sequence[Load | Roster]:
 
 
 def split_options(options: Options, count: int) -> list[Options]:
-    """How each process sends, so that all together keep what was asked for."""
+    """Divide the options among processes, so that their sum keeps the given limits."""
     return [
         replace(
             options,
+            # At least one each, also if there are more processes than connections.
             connections=max(1, _part(options.connections, share, count)),
             more_connections=_part(options.more_connections, share, count),
             max_inflight=max(1, _part(options.max_inflight, share, count)),
@@ -44,7 +45,7 @@ def split_options(options: Options, count: int) -> list[Options]:
 
 
 def merge(what: Load | Roster, results: Sequence[Result]) -> Result:
-    """One result of all shares, in order of the intended starts."""
+    """Merge the results of all shares, in order of the intended starts."""
     if isinstance(what, Roster):
         return _merged_users(what, results)
     sheet = Sheet(len(what.plan))
@@ -57,7 +58,7 @@ def merge(what: Load | Roster, results: Sequence[Result]) -> Result:
 
 
 def lost(share: Load | Roster, elapsed_s: float) -> Result:
-    """The result of a process that ended early: all that was to be sent counts as left out."""
+    """Build the result of a process that ended early: its whole share counts as skipped."""
     effort = Effort(elapsed_s=elapsed_s, lost=1)
     if isinstance(share, Roster):
         nothing = Plan(
@@ -92,7 +93,7 @@ def _every(plan: Plan, share: int, count: int) -> Plan:
 
 
 def _tell(sheet: Sheet, places: Sequence[int], other: Sheet) -> None:
-    """Copy the reasons, which each sheet numbers on its own."""
+    """Copy the reasons, because each log numbers them separately."""
     for place, number in zip(places, other.reasons, strict=True):
         if number:
             sheet.refused(place, other.stated[number], None)

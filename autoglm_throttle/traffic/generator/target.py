@@ -1,4 +1,4 @@
-"""Where requests go, and what is added to each of them on the way."""
+"""Destination of requests, and the fields added to each of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _VALUE = re.compile(r"[\t\x20-\x7e]*")
 _BASE = re.compile(r"(/[\x21-\x7e]*)?")
 _PORTS = {"http": 80, "https": 443}
 _FRAMING = frozenset(("host", "content-length", "transfer-encoding", "connection", "expect"))
-"""Said by whoever sends; a recorded value would be wrong or break the framing."""
+"""Written by the sender; a recorded value would be wrong or break the framing."""
 
 _LENGTHS = frozenset(("content-length", "transfer-encoding"))
 
@@ -29,7 +29,7 @@ ELSEWHERE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where requests go and what every one of them carries.
+    """Destination of requests, with the fields that every request carries.
 
     Raises:
         TrafficError: text that would not be one HTTP/1.1 request line or field, or an unknown scheme.
@@ -40,18 +40,18 @@ class Target:
     scheme: str = "http"
     """``http`` or ``https``."""
     base: str = ""
-    """Path put before that of each request; without a slash at its end."""
+    """Path prefix of each request; without a slash at its end."""
     priority_header: str = "x-priority"
     identity_header: str | None = None
-    """Carries the text of the client, if it is to be told."""
+    """Field with the identity text of the client; None: not sent."""
     cost_header: str | None = None
-    """Carries the cost of the request, if it is to be told."""
+    """Field with the cost of the request; None: not sent."""
     headers: tuple[tuple[str, str], ...] = ()
-    """Further fields, such as authorization; they replace those of the same name, whoever else states it."""
+    """Further fields, such as authorization; they replace generated and recorded fields of the same name."""
     verify: bool = True
     """Whether the certificate must be valid; only for https."""
     ca_file: str | None = None
-    """PEM file of the authorities to trust instead of the system's."""
+    """PEM file of the certificate authorities to trust instead of the system's."""
     server_name: str | None = None
     """The name that the certificate must carry; None: the host."""
 
@@ -82,7 +82,7 @@ class Target:
         """Read ``http://HOST[:PORT][/BASE]``, or the same with https.
 
         Args:
-            url: what people write; the path becomes ``base``, the queries belong to the requests.
+            url: text of the URL; the path becomes ``base``, the queries belong to the requests.
             overrides: any fields of a target.
 
         Raises:
@@ -104,12 +104,12 @@ class Target:
 
     @property
     def address(self) -> str:
-        """Host and port, as they stand in the Host field."""
+        """Host and port, as written in the Host field."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
     def tls(self) -> ssl.SSLContext | None:
-        """How to speak https; None for http.
+        """Build the TLS context for https; None for http.
 
         Raises:
             TrafficError: ``ca_file`` cannot be read.
@@ -126,7 +126,7 @@ class Target:
         return context
 
     def head(self, request: Request, priority: Priority, client: str) -> bytes:
-        """Request line and fields of one request."""
+        """Build the request line and fields of one request."""
         stated = [(name.lower(), text) for name, text in self.headers]
         told = {"host": self.address}
         if request.priority:
@@ -149,7 +149,7 @@ class Target:
 
 
 def _plain(cost: float) -> str:
-    """As short as it can be without losing a digit."""
+    """Format a cost as short as possible without losing a digit."""
     return str(int(cost)) if float(cost).is_integer() else repr(cost)
 
 

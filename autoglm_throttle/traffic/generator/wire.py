@@ -1,4 +1,4 @@
-"""The bytes of requests, built once: only priority, client and body differ."""
+"""Encodes requests as bytes, once: only priority, client and body differ."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ Encode = Callable[[int], bytes]
 """The bytes of a planned request, by its index."""
 
 Key = tuple[int, int, int]
-"""Kind, priority and client: what makes one request differ from another."""
+"""Kind, priority and client: they determine the bytes of a request."""
 
 KEPT_BYTES = 64 << 20
-"""Of requests kept ready; what is more is built each time it is sent."""
+"""Total size of cached requests; further ones are encoded on each send."""
 
 
 def builder(
     requests: Sequence[Request], client: Callable[[int], str], target: Target
 ) -> Callable[[Key], bytes]:
-    """A function that gives the bytes of a request; most are built only once.
+    """Return a function that encodes a request; most are encoded only once.
 
     Args:
         requests: by kind.
-        client: the text that stands for a client.
-        target: where they go.
+        client: maps a client to its identity text.
+        target: destination of the requests.
     """
     ready: dict[Key, bytes] = {}
     room = KEPT_BYTES
@@ -48,7 +48,7 @@ def builder(
 
 
 def encoder(load: Load, target: Target) -> Encode:
-    """A function that gives the bytes of each planned request."""
+    """Return a function that encodes each planned request."""
     kinds, priorities, clients = load.plan.kinds, load.plan.priorities, load.plan.clients
     build = builder(load.requests, load.client, target)
 

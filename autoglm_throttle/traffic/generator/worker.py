@@ -1,4 +1,4 @@
-"""One of several sending processes: takes its share from standard input, and tells its result."""
+"""One of several sending processes: reads its share from standard input and writes its result."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from autoglm_throttle.traffic.generator.launch import every, on_a_loop, quiet_me
 from autoglm_throttle.traffic.generator.sending import Sending
 
 TELL_S = 0.5
-"""How often endings are told: in bulk, so that the telling costs the sending nothing that shows."""
+"""Interval of result reports: sent in bulk, so that reporting costs the sender no measurable time."""
 
 Tell = Callable[..., None]
 
 
 class Seen:
-    """The endings since they were last told."""
+    """Results since the last report."""
 
     def __init__(self) -> None:
         self._indexes, self._endings, self._responses_s = array("I"), array("B"), array("f")
 
     def note(self, index: int, ending: Ending, response_s: float) -> None:
-        """Keep one."""
+        """Record one result."""
         self._indexes.append(index)
         self._endings.append(ending)
         self._responses_s.append(response_s)
 
     def take(self) -> tuple[array[int], array[int], array[float]]:
-        """All since the last time."""
+        """Return and clear the results since the last call."""
         taken = (self._indexes, self._endings, self._responses_s)
         self._indexes, self._endings, self._responses_s = array("I"), array("B"), array("f")
         return taken
@@ -46,13 +46,14 @@ def main() -> None:
     """Send one share."""
     heard = sys.stdin.buffer
     said = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever else is printed must not come between
+    # Standard output carries pickled messages; other prints go to standard error.
+    os.dup2(2, 1)
 
     def tell(*what: object) -> None:
         pickle.dump(what, said)
         said.flush()
 
-    with contextlib.suppress(EOFError, BrokenPipeError):  # whoever started this process is gone
+    with contextlib.suppress(EOFError, BrokenPipeError):  # the parent process ended
         what, target, options, observed = _next(heard)
         seen = Seen()
         try:
@@ -83,12 +84,13 @@ async def _work(sending: Sending, seen: Seen, heard: IO[bytes], tell: Tell) -> N
 
 
 def _obey(sending: Sending, heard: IO[bytes], loop: asyncio.AbstractEventLoop) -> None:
-    """Stop when told to; at once when nobody is left to tell. The end of the input ends this process, too."""
+    """Stop the sender on each command; stop it at once at the end of the input, which ends this process."""
     with contextlib.suppress(EOFError, RuntimeError):
         while True:
             _next(heard)
             loop.call_soon_threadsafe(sending.stop)
     with contextlib.suppress(RuntimeError):
+        # No parent is left to wait for: the first call stops the sending, the second one the run.
         loop.call_soon_threadsafe(sending.stop)
         loop.call_soon_threadsafe(sending.stop)
 

@@ -1,7 +1,7 @@
-"""A load played on an ASGI application in its own process: no server, no sockets, no real time.
+"""In-process load tests of an ASGI application: no server, no sockets, no real time.
 
-Virtual time passes only where nothing is left to do, so a minute of load takes the seconds that its work
-takes, and the same load and seed give the same answers to the last bit.
+Virtual time passes only while no task is ready, so a minute of load takes as long as its computation. The
+same load and seed give the same responses to the last bit.
 """
 
 from autoglm_throttle.traffic.inproc.clock import MovableClock, VirtualClock

@@ -1,4 +1,4 @@
-"""Plays a load on an ASGI application in virtual time."""
+"""Drives an ASGI application with a load in virtual time."""
 
 from __future__ import annotations
 
@@ -27,39 +27,41 @@ from autoglm_throttle.traffic.sheet import Sheet
 logger: logging.Logger = logging.getLogger(__name__)
 
 PATIENCE_S = (0.001, 10.0)
-"""When an impatient client leaves, log-uniform: from before an answer can be there to after most are."""
+"""Disconnect time of an impatient client, log-uniform: from before any response to after most of them."""
 
 LEFTOVER_S = 30.0
-"""How long work of clients that are gone may go on after the last ending; then it is cancelled."""
+"""Time for tasks of disconnected clients to finish after the last result; then they are cancelled."""
 
 LIFESPAN_S = 600.0
-"""How long the startup may take, and the shutdown: ten times what the slowest model takes to load."""
+"""Limit for startup and for shutdown: ten times the load time of the slowest model."""
 
 WATCH_S = 1.0
-"""Between two looks."""
+"""Between two samples."""
 
 SOON_S = 1e-6
-"""A timer may ring so much early: asyncio rounds by the resolution of the machine's clock."""
+"""A timer may fire this much early: asyncio rounds by the resolution of the machine's clock."""
 
 Watch = Callable[[float], Mapping[str, float] | None]
-"""Called once a virtual second with the seconds since the start, from 0 on; what it gives is kept in
-``Result.watched``. The place to let a throttle with ``sampling="manual"`` read its GPUs."""
+"""Called once a virtual second with the seconds since the start, from 0 on; its values are stored in
+``Result.watched``. A throttle with ``sampling="manual"`` can read its GPUs here.
+"""
 
 
 class Manner(TypedDict, total=False):
-    """How clients behave."""
+    """Behavior of clients."""
 
     abort: float
-    """Share of the requests whose client is impatient and leaves at a random time of `PATIENCE_S`, unless it
-    has its answer by then; such a request ends as ``connection``. Default 0."""
+    """Share of requests with an impatient client. It disconnects after a random time of `PATIENCE_S` unless
+    it has its response by then; such a request ends as ``connection``. Default 0.
+    """
     seed: int
-    """Of who leaves when. Default 0."""
+    """Seed of the disconnects. Default 0."""
     timeout_s: float
-    """From the intended start to the last byte of the answer. Default 30 s, as over HTTP."""
+    """From the intended start to the last byte of the response. Default 30 s, as over HTTP."""
     priority_header: str
-    """Carries the priority; empty: none. Default ``x-priority``."""
+    """Field with the priority; empty: none. Default ``x-priority``."""
     identity_header: str
-    """Carries the client's text; empty: none. Default ``x-client``."""
+    """Field with the client's identity text; empty: none. Default ``x-client``."""
 
 
 def run_inprocess(
@@ -70,23 +72,23 @@ def run_inprocess(
     watch: Watch | None = None,
     **manner: Unpack[Manner],
 ) -> Result:
-    """Play a load on an application: same endings, sheet and report as over HTTP, in virtual time.
+    """Run a load against an application: same results, request log and report as over HTTP, in virtual time.
 
-    Give the clock to everything that asks for the time, such as ``Throttle(clock=...)`` and
-    ``SimGpu(clock=...)``. The application is started and shut down as a server does it.
+    Pass the clock to everything that reads the time, such as ``Throttle(clock=...)`` and
+    ``SimulatedGpu(clock=...)``. The application is started and shut down as by a server.
 
     Args:
-        app: the application, with whatever stands round it.
-        load: what to send, and when.
-        clock: the time, which this moves; None: a new one.
+        app: the application, with its middleware.
+        load: requests and plan.
+        clock: the clock to advance; None: a new one.
         watch: called once a virtual second.
-        **manner: how clients behave: fields of `Manner`.
+        **behavior: behavior of clients: fields of `ClientBehavior`.
 
     Raises:
-        NotVirtual: the application uses threads (sync endpoints do), sockets or processes.
-        TrafficError: it does not start, or a field of ``manner`` cannot be.
+        VirtualTimeError: the application uses threads (sync endpoints do), sockets or processes.
+        TrafficError: it does not start, or a field of ``behavior`` is out of range.
         RuntimeError: it waits for something that can never happen, its startup or shutdown takes more than
-            `LIFESPAN_S`, a task of it cannot be cancelled, or this is called from a running event loop.
+            `LIFESPAN_S`, one of its tasks cannot be cancelled, or an event loop is already running.
     """
     clients = _Clients(**manner)
     _refuse_a_loop()
@@ -172,11 +174,11 @@ class _Drive:
         return Result(self._load, self._sheet, effort, watched=tuple(self._watched))
 
     def spoke(self, index: int) -> None:
-        """The first byte of an answer's body is there."""
+        """Record the first byte of a response body."""
         self._sheet.first_byte_s[index] = self._loop.time() - self._start_s - self._offsets[index]
 
     def ended(self, exchange: Exchange, ending: Ending) -> None:
-        """A request is over for its client."""
+        """Record the result of a request."""
         index, sheet, now = exchange.index, self._sheet, self._loop.time()
         response_s = now - self._start_s - self._offsets[index]
         sheet.close(index, ending, response_s)
@@ -215,7 +217,7 @@ class _Drive:
         return self._loop.every(WATCH_S, look)
 
     def _launch(self) -> None:
-        """Send all that is due, and set the timer to the next."""
+        """Send all due requests, and set the timer to the next."""
         due_s = self._loop.time() + SOON_S
         while self._next < len(self._offsets):
             intended_s = self._start_s + self._offsets[self._next]
@@ -254,16 +256,17 @@ class _Drive:
             del self._tasks[index]
 
     def _tell(self, error: Exception) -> None:
-        """Log the first exception of a run: thousands of the same would hide it."""
+        """Log only the first exception of a run: thousands of equal ones would hide it."""
         if not self._raised:
             self._raised = True
             logger.error("the application raised; later exceptions of this run are not told", exc_info=error)
 
     def _expire(self) -> None:
-        """Time out what is due: the timeout is the same for all, so the order of launch is that of expiry."""
+        """Time out overdue requests."""
         due_s = self._loop.time() + SOON_S
         while self._oldest < self._next:
             if not self._sheet.is_closed(self._oldest):
+                # All requests have the same timeout, so they expire in the order of their launch.
                 expires_s = self._start_s + self._offsets[self._oldest] + self._clients.timeout_s
                 if expires_s > due_s:
                     self._loop.call_at(expires_s, self._expire)
@@ -273,7 +276,7 @@ class _Drive:
         self._timing = False
 
     async def _clear(self) -> None:
-        """Let the work of clients that left come to its end, and cancel what does not."""
+        """Let tasks of disconnected clients finish, and cancel the rest after `LEFTOVER_S`."""
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=LEFTOVER_S)
         self._loop.limit(LEFTOVER_S, "the cancellation of requests whose clients are gone")

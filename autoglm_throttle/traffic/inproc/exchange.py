@@ -1,4 +1,4 @@
-"""One HTTP exchange in process: the ASGI application on one side, a client on the other."""
+"""One in-process HTTP exchange between the ASGI application and a client."""
 
 from __future__ import annotations
 
@@ -11,30 +11,29 @@ from autoglm_throttle.traffic.ending import Ending, judge
 from autoglm_throttle.traffic.refusal import REFUSAL_BYTES
 
 BODILESS = (204, 304)
-"""Answers that have no body, whatever length they say."""
+"""Statuses without a body, regardless of the stated length."""
 
 
 class Owner(Protocol):
-    """Whom an exchange tells what becomes of it."""
+    """Receives the events of an exchange."""
 
     def spoke(self, index: int) -> None:
-        """The first byte of the answer's body is there."""
+        """The first byte of the response body arrived."""
 
     def ended(self, exchange: Exchange, ending: Ending) -> None:
-        """The client has its answer, or left without one."""
+        """The client has its response, or disconnected without one."""
 
 
 class Exchange:
-    """What ``receive`` and ``send`` of one request do.
+    """The ``receive`` and ``send`` callables of one request.
 
-    As behind a server, a client that left is told to ``receive`` and nothing that is sent to it then
-    is an error.
+    As behind a server, ``receive`` reports a disconnect, and sending to a disconnected client is no error.
 
     Args:
-        owner: whom to tell.
-        index: of the request.
-        body: of the request.
-        head: whether it is a HEAD request, whose answer has a length and no body.
+        listener: receives the events.
+        index: index of the request.
+        body: body of the request.
+        head: whether it is a HEAD request: its response has a length and no body.
     """
 
     __slots__ = (
@@ -62,29 +61,30 @@ class Exchange:
         self._gone: asyncio.Future[None] | None = None
         self.index: int = index
         self.status: int = 0
-        """0 until the answer starts."""
+        """0 until the response starts."""
         self.retry_after: bytes | None = None
         self.degraded: bool = False
         self.refusal: bytes | None = None
-        """The start of the answer's body, for reading why it refuses; None before its first byte."""
+        """Start of the response body, for parsing the reason of a rejection; None before its first byte."""
 
     async def receive(self) -> Message:
-        """ASGI: the whole request at first, then nothing until the exchange is over."""
+        """ASGI: return the whole request at first, then wait until the exchange is over."""
         if not self._asked:
             self._asked = True
             return {"type": "http.request", "body": self._body, "more_body": False}
         if not self._over:
             if self._gone is None:
                 self._gone = asyncio.get_running_loop().create_future()
+            # Cancelling one receive() must not cancel the future that another one waits for.
             await asyncio.shield(self._gone)
         return {"type": "http.disconnect"}
 
     async def send(self, message: Message) -> None:
-        """ASGI: a part of the answer.
+        """ASGI: accept a part of the response.
 
         Raises:
-            RuntimeError: it is not the part that comes next, its status is none, or its body is longer or
-                shorter than it said: as a server does, which then closes the connection.
+            RuntimeError: the part is out of order, its status is not valid, or its body is longer or shorter
+                than its content-length: as a server does, which then closes the connection.
         """
         kind = message["type"]
         if self._over:
@@ -101,7 +101,7 @@ class Exchange:
             raise RuntimeError(f"{kind} cannot come {'after the start' if self.status else 'first'}")
 
     def end(self, ending: Ending) -> None:
-        """The client turns away; the first call counts."""
+        """End the exchange for the client; only the first call counts."""
         if self._over:
             return
         self._over = True
@@ -110,11 +110,11 @@ class Exchange:
         self._owner.ended(self, ending)
 
     def leave(self) -> None:
-        """The client loses patience: for it the connection ended before the answer."""
+        """Disconnect an impatient client: the connection ends before the response."""
         self.end(Ending.CONNECTION)
 
     def returned(self) -> None:
-        """The application is through, by returning or by an exception: what a server would make of it."""
+        """The application returned or raised: record the result that a server would produce."""
         if self.status:
             self.end(Ending.CONNECTION)
         elif not self._over:
@@ -138,7 +138,7 @@ class Exchange:
             self._owed = None
 
     def _count(self, length: int, *, more: bool) -> None:
-        """Hold the body against the length that was said."""
+        """Compare the body with the stated length."""
         if self._owed is None:
             return
         self._owed -= length

@@ -1,4 +1,4 @@
-"""Startup and shutdown of an ASGI application, as a server does them."""
+"""Startup and shutdown of an ASGI application, as by a server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autoglm_throttle.traffic.errors import TrafficError
 
 
 class Lifespan:
-    """Keeps an application up; one that knows no lifespan is served without.
+    """Runs the lifespan of an application; one without lifespan support is served without it.
 
     Args:
         app: the application.
@@ -24,13 +24,13 @@ class Lifespan:
         self._said: asyncio.Queue[Message | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self.state: dict[str, Any] = {}
-        """What the application keeps for its requests."""
+        """Lifespan state of the application."""
 
     async def start(self) -> None:
         """Start the application.
 
         Raises:
-            TrafficError: it says that it cannot start.
+            TrafficError: it reports that it cannot start.
         """
         self._task = asyncio.get_running_loop().create_task(self._live(), name="lifespan")
         self._inbox.put_nowait({"type": "lifespan.startup"})
@@ -44,7 +44,7 @@ class Lifespan:
         """Shut the application down.
 
         Raises:
-            TrafficError: it says that it cannot.
+            TrafficError: it reports that it cannot shut down.
         """
         if self._task is None:
             return

@@ -1,7 +1,7 @@
-"""An event loop without waiting: when nothing is ready, the clock moves to the next timer.
+"""A virtual-time event loop: when no task is ready, the clock moves to the next timer.
 
-What would need the world outside (threads, sockets, subprocesses, signals) is refused, since virtual time
-cannot wait for it. A refusal ends the loop too, so that no handler of errors can hide it.
+Operations that depend on real time (threads, sockets, subprocesses, signals) are not supported, since
+virtual time cannot wait for them.
 """
 
 from __future__ import annotations
@@ -56,32 +56,32 @@ REFUSED: Final[Mapping[str, str]] = {
     "subprocess_shell": OUTSIDE,
     "add_signal_handler": OUTSIDE,
 }
-"""Methods of the loop that cannot be, and what to do instead."""
+"""Unsupported methods of the loop, and the alternative for each."""
 
 SHOWN = 10
-"""Of the pending tasks, how many a message names."""
+"""Pending tasks named in a message."""
 
 _Ts = TypeVarTuple("_Ts")
 
 
 class NotVirtual(RuntimeError):
-    """Something asked for what virtual time cannot give; the text says what, and what to do instead."""
+    """An operation is not possible in virtual time; the text names it, and an alternative."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An asyncio loop whose time is a clock that it moves itself.
+    """An asyncio loop that advances its own clock.
 
-    Timeouts, sleeps, streams and task groups of asyncio and anyio work as ever. Everything runs in one
-    order: that of the timers, and of the calls that set them.
+    Timeouts, sleeps, streams and task groups of asyncio and anyio work as usual. The order of execution is
+    deterministic: timers by time, then by the order of the calls that set them.
 
     Args:
         clock: its time; None: a new `VirtualClock`.
 
     Raises:
-        NotVirtual: from the methods in `REFUSED`, from `call_soon_threadsafe` of another thread, and
-            after either from the loop itself.
-        RuntimeError: from the loop itself when nothing is ready and no timer is set: nothing can ever
-            happen again. Or when more time would pass than `limit` allows. It names the tasks that wait.
+        VirtualTimeError: from the methods in `UNSUPPORTED`, from `call_soon_threadsafe` of another thread,
+            and after either from the loop itself.
+        RuntimeError: from the loop itself when no task is ready and no timer is set, so that it can never
+            continue. Or when more time would pass than `limit` allows. It names the waiting tasks.
     """
 
     def __init__(self, clock: MovableClock | None = None) -> None:
@@ -93,13 +93,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         super().__init__(_Standstill(self._wait))
 
     def time(self) -> float:
-        """The clock."""
+        """Return the time of the clock."""
         return self.clock()
 
     def run_forever(self) -> None:
-        """Run until it is stopped; sync functions of anyio and Starlette are refused from here on."""
+        """Run until it is stopped; from here on, sync functions of anyio and Starlette raise an error."""
         self._home = threading.get_ident()
         if self._barring is None:
+            # In a task: anyio looks up the thread limiter of the running event loop.
             self._barring = self.create_task(self._bar_threads())
         super().run_forever()
 
@@ -109,7 +110,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         *args: *_Ts,
         context: Context | None = None,
     ) -> asyncio.Handle:
-        """As `call_soon`, and for the loop's own thread alone."""
+        """Schedule as `call_soon` does; only the loop's own thread may call it."""
         if threading.get_ident() != self._home:
             self._refuse(f"a call from the thread {threading.current_thread().name!r}: {THREADS}")
         return self.call_soon(callback, *args, context=context)
@@ -121,30 +122,30 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         *args: *_Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """As ever; a timer at infinity, as of ``anyio.sleep_forever()``, is none: time never gets there."""
+        """Schedule a timer; one at infinity, as of ``anyio.sleep_forever()``, is never set."""
         if when == math.inf:
             return asyncio.TimerHandle(when, callback, args, self, context)
         return super().call_at(when, callback, *args, context=context)
 
     def limit(self, at_most_s: float, what: str) -> None:
-        """From here on no more than so much time may pass; infinity takes a limit away.
+        """Limit the virtual time that may still pass; infinity removes the limit.
 
-        A loop whose tasks wake each other for ever never stands still, so that it would never end.
+        A loop with tasks that wake each other never runs out of work, so it needs a limit.
 
         Args:
             at_most_s: virtual seconds from now; a later one is a ``RuntimeError`` from the loop itself.
-            what: is then not over.
+            activity: name of the limited phase, for the message.
         """
         self._last_s, self._limited = self.time() + at_most_s, f"{what} is not over after {at_most_s:g} s"
 
     def every(self, interval_s: float, callback: Callable[[], object]) -> Callable[[], None]:
-        """Call something again and again, the first time after one interval.
+        """Call ``callback`` periodically, the first time after one interval.
 
-        The times do not drift. A loop with such a timer never stands still.
+        The times do not drift. A loop with such a timer never runs out of work.
 
         Args:
             interval_s: seconds between two calls, above 0.
-            callback: what to call.
+            callback: function to call.
 
         Returns:
             A function that ends it.
@@ -171,11 +172,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return end
 
     async def _bar_threads(self) -> None:
-        """Sync endpoints go through anyio's threads, and those through its limiter of this loop.
+        """Make the anyio thread limiter of this loop raise: sync endpoints acquire it."""
 
-        In a task, as anyio wants; a function that is bound for a thread yields once before it asks for one.
-        """
-
+        # anyio yields once before it acquires a thread, so this task always runs first.
         async def acquire(*_: object) -> NoReturn:
             self._refuse(THREADS)
 
@@ -189,6 +188,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         raise NotVirtual(self._refusal)
 
     def _wait(self, timeout_s: float | None) -> None:
+        # Raised from the loop, too, since the application may have caught the first exception.
         if self._refusal:
             text, self._refusal = self._refusal, ""
             raise NotVirtual(text)
@@ -201,14 +201,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class _Standstill(selectors.SelectSelector):
-    """Stands where the loop would wait for its files."""
+    """Replaces the wait for file descriptors."""
 
     def __init__(self, wait: Callable[[float | None], None]) -> None:
         super().__init__()
         self._wait = wait
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Let the time pass; no file is ever ready."""
+        """Advance the time; no file is ever ready."""
         self._wait(timeout)
         return []
 

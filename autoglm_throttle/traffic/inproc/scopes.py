@@ -1,4 +1,4 @@
-"""The ASGI scopes of a load's requests: as a server would write them, built once for each kind."""
+"""ASGI scopes of a load's requests, as a server would build them; built once for each kind."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from autoglm_throttle.model import Priority
 from autoglm_throttle.traffic.load import Load
 
 ASGI = {"version": "3.0", "spec_version": "2.3"}
-"""As uvicorn states it: sending to a client that left is no error."""
+"""As uvicorn states it: sending to a disconnected client is no error."""
 
 KEPT = 10_000
-"""Scopes to copy from, of about 2 kB each; a recording may have as many kinds as requests."""
+"""Cached scopes to copy from, of about 2 kB each; a recording may have one kind per request."""
 
 Headers = list[tuple[bytes, bytes]]
 
 
 class Scopes:
-    """Makes the scope of each planned request.
+    """Builds the scope of each planned request.
 
-    Each client has an address of its own in 10.0.0.0/8, so that limits by address see the users; behind
-    a real server all of them would come from the one machine that makes the load.
+    Each client has its own address in 10.0.0.0/8, so that limits by address distinguish the users. Behind
+    a real server all of them would come from the one machine of the generator.
 
     Args:
         load: the requests.
-        priority_header: carries the priority; empty: none.
-        identity_header: carries the client's text; empty: none.
-        state: what the application keeps for its requests.
+        priority_header: field with the priority; empty: none.
+        identity_header: field with the client's identity text; empty: none.
+        state: lifespan state of the application.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Scopes:
         self._known: dict[tuple[int, int, int], dict[str, Any]] = {}
 
     def scope(self, index: int) -> Scope:
-        """The scope of a request, by its index."""
+        """Return the scope of a request, by its index."""
         plan = self._plan
         key = (plan.kinds[index], plan.priorities[index], plan.clients[index])
         known = self._known.get(key)
@@ -52,6 +52,7 @@ class Scopes:
             known = self._make(*key)
             if len(self._known) < KEPT:
                 self._known[key] = known
+        # A copy with its own mutable parts, since applications may change them.
         scope = dict(known)
         scope["asgi"] = ASGI.copy()
         scope["headers"] = known["headers"].copy()

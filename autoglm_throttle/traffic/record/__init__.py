@@ -1,4 +1,4 @@
-"""Records the traffic of a service, without what is secret in it, and reads it back."""
+"""Records the traffic of a service, without its secrets, and reads recordings."""
 
 from autoglm_throttle.traffic.record.checking import Findings, check
 from autoglm_throttle.traffic.record.entry import Entry

@@ -1,4 +1,4 @@
-"""Looks through a recording for what must not be in it. What it finds it names, and never shows."""
+"""Scans a recording for secrets. Findings are named by place and kind, and never quoted."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ from autoglm_throttle.traffic.record.entry import Entry
 from autoglm_throttle.traffic.record.reading import FAULTS_SHOWN, open_recording
 
 RANDOM_AT_LEAST: Final = 20
-"""Characters of a word that looks drawn at random; 20 of base 62 are 119 bits, and keys are longer."""
+"""Shortest word that is tested for randomness; 20 characters of base 62 are 119 bits, and keys are longer."""
 
 BITS_AT_LEAST: Final = 3.0
-"""Shannon entropy per character of such a word: random hex digits have 3.5 at 32 characters."""
+"""Lowest Shannon entropy per character of such a word: random hex digits have 3.5 at 32 characters."""
 
 CHANGES_AT_LEAST: Final = 0.25
-"""Share of its neighbours that are of different sorts (small, capital, digit): 0.62 in base 62 and 0.47 in
-hex digits on average; names of things with a number in them have less."""
+"""Lowest share of neighbors of different kinds: lower case, capital, digit.
+
+It is 0.62 in base 62 and 0.47 in hex digits on average; ordinary identifiers with a number have less.
+"""
 
 _KNOWN: Final = {
     "a bearer token": re.compile(r"\bbearer\s+[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE),
@@ -45,7 +47,7 @@ _NAMES = (
     r"|sid|[\w.-]{0,20}sess(?:ion)?(?:[_-]?id|[_-]?key)?|auth|jwt|[\w.-]{0,20}cookie|authorization"
     r"|[\w.-]{0,20}signature|sig)"
 )
-"""What is called so is a secret; ``max_tokens`` is none."""
+"""Names that denote a secret; ``max_tokens`` is not one."""
 
 _SECRET_KEY = re.compile(
     rf"(?:\A|[\"'&?#;{{(,\s\[]){_NAMES}[\]\"']*\s*[:=]\s*[\"']?(?!\*)[^\s\"'&;,}}]", re.IGNORECASE
@@ -64,41 +66,41 @@ _LINES: Final = (
         | {"priority", "decision", "reason", "status", "ms", "ttfb_ms"}
     ),
 )
-"""Names of the fields of a first line, a last line, and any other."""
+"""Field names of a first line, a last line, and any other."""
 
 _REDACTION: Final = frozenset({"headers", "query", "paths", "body", "key"})
 
 UNPACKED_AT_MOST: Final = 1024 * 1024
-"""Bytes of a packed body that are looked through."""
+"""Bytes of a compressed body that are scanned."""
 
 
 @dataclass(slots=True)
 class Findings:
-    """What `check` has found."""
+    """Result of `check`."""
 
     entries: int = 0
-    """Requests that were looked at."""
+    """Requests that were checked."""
     told: list[str] = field(default_factory=list)
-    """The first findings, each with its line and place, without what stands there."""
+    """The first findings, each with its line and place, without the content."""
     count: int = 0
-    """All of them."""
+    """Total number of findings."""
     sorts: Counter[str] = field(default_factory=Counter)
-    """How often each sort was found."""
+    """Number of findings of each kind."""
 
     @property
     def clean(self) -> bool:
-        """Whether there is none."""
+        """Whether there are no findings."""
         return not self.count
 
     def add(self, number: int, place: str, what: str) -> None:
-        """Note one."""
+        """Record one finding."""
         self.count += 1
         self.sorts[what] += 1
         if len(self.told) < FAULTS_SHOWN:
             self.told.append(f"line {number}, {place}: {what}")
 
     def unread(self, faults: Iterable[str]) -> None:
-        """Note what could not be read."""
+        """Record lines that could not be read."""
         for fault in faults:
             self.count += 1
             self.sorts["cannot be read"] += 1
@@ -106,10 +108,10 @@ class Findings:
 
 
 def check(path: Path | str) -> Findings:
-    """Look at every line of a recording: form, order, and what looks like a secret.
+    """Check every line of a recording: format, order and possible secrets.
 
-    Lines may stand in order of arrival, as converters write them, or of completion, as a recorder does.
-    UUIDs are taken for names of things, not for secrets.
+    Lines may be in order of arrival, as converters write them, or of completion, as a recorder does.
+    UUIDs count as identifiers, not as secrets.
 
     Raises:
         TrafficError: it cannot be read, is no recording, or of another version.
@@ -135,7 +137,7 @@ def check(path: Path | str) -> Findings:
 
 
 class _Order:
-    """Whether lines stand in order of arrival or of completion."""
+    """Detects whether lines are in order of arrival or of completion."""
 
     def __init__(self) -> None:
         self._arrived_s = 0.0
@@ -144,7 +146,7 @@ class _Order:
         self._late: list[int] = []
 
     def see(self, number: int, entry: Entry) -> None:
-        """Note the times of a line."""
+        """Observe the times of a line."""
         end_s = entry.t_s + entry.ms / 1e3
         self._by_arrival = self._by_arrival and entry.t_s >= self._arrived_s
         if end_s < self._ended_s - 1.0:
@@ -152,7 +154,7 @@ class _Order:
         self._arrived_s, self._ended_s = entry.t_s, max(self._ended_s, end_s)
 
     def wrong(self) -> list[int]:
-        """Lines that fit into neither order."""
+        """Return the lines that fit neither order."""
         return [] if self._by_arrival else self._late
 
 
@@ -162,11 +164,11 @@ def _look_at_form(found: Findings, number: int, line: bytes) -> None:
 
 
 def _form(number: int, line: bytes) -> Iterator[tuple[str, str]]:
-    """Fields that no such line has, and what looks like a secret in a first or last line."""
+    """Yield unknown fields, and possible secrets in a first or last line."""
     try:
         found = json.loads(line, object_pairs_hook=_once)
     except (ValueError, RecursionError):
-        return  # told as what cannot be read
+        return  # reported as unreadable
     if found is None:
         yield "line", "the same field twice"
     if not isinstance(found, dict):
@@ -189,7 +191,7 @@ def _once(pairs: list[tuple[str, object]]) -> dict[str, object] | None:
 
 
 def _secrets(entry: Entry) -> Iterator[tuple[str, str]]:
-    """Place and sort of everything in an entry that looks like a secret."""
+    """Yield place and kind of each possible secret in a request."""
     if not _IDENTITY.fullmatch(entry.client):
         yield "client", "is no hash"
     for name, _ in entry.headers:
@@ -208,12 +210,12 @@ def _secrets(entry: Entry) -> Iterator[tuple[str, str]]:
 
 
 def _decoded(text: str) -> str:
-    """Text that was encoded for a URL, once or twice."""
+    """Decode a text that was URL-encoded once or twice."""
     return unquote_plus(unquote_plus(text))
 
 
 def _unpacked(body: bytes) -> bytes:
-    """A body as it is, or what is packed in it."""
+    """Return a body, decompressed if it is compressed."""
     if not body.startswith((b"\x1f\x8b", b"\x78")):
         return body
     try:
@@ -242,7 +244,7 @@ def _drawn(text: str) -> bool:
 
 
 def _random(word: str) -> bool:
-    """Whether a long word looks drawn: letters and digits in no order."""
+    """Return whether a long word looks random: letters and digits without a pattern."""
     sorts = "".join(
         "d" if letter.isdigit() else "u" if letter.isupper() else "l" for letter in word if letter.isalnum()
     )

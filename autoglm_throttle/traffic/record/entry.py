@@ -1,7 +1,7 @@
-"""One recorded request, and the line of JSON that keeps it.
+"""One recorded request, and its line of JSON.
 
-A line is read with distrust: whatever stands in it, an `Entry` holds one method, one request target and
-header fields that can be sent as they are.
+Lines are untrusted: every `RecordedRequest` is validated, so that its method, target and header fields can
+be sent unchanged.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from typing import Any, Final
 from autoglm_throttle.traffic.errors import TrafficError
 
 VERSION: Final = 1
-"""Of the format; a reader refuses any other."""
+"""Version of the format; a reader accepts no other."""
 
 LINE_AT_MOST: Final = 1024 * 1024
-"""Bytes of one line. The longest that a recorder writes holds a body of 64 KiB and the headers that a
-server takes, about 200 KiB."""
+"""Longest line in bytes. The longest that a recorder writes holds a body of 64 KiB and the largest headers
+that a server accepts, about 200 KiB.
+"""
 
 LAST_S: Final = 1e9
-"""No recording lasts 30 years: what is later is an error."""
+"""No recording lasts 30 years; a later time is an error."""
 
 BODY_AT_MOST: Final = 64 * 1024
-"""Bytes of a body that is kept whole."""
+"""Longest body that is stored, in bytes."""
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _TARGET = re.compile(r"[\x21-\x7e]+")
@@ -48,34 +49,34 @@ class Entry:
     """
 
     t_s: float
-    """When it arrived: seconds since the recording began, 6 digits."""
+    """Arrival time: seconds since the recording began, 6 digits."""
     id: int
-    """Serial number in order of arrival; those that were sampled out leave gaps."""
+    """Serial number in order of arrival; requests excluded by sampling leave gaps."""
     method: str
     target: str
-    """Path and query, printable ASCII; what was masked is ``*``."""
+    """Path and query, printable ASCII; a masked part is ``*``."""
     headers: tuple[tuple[str, str], ...] = ()
-    """Lower-case names, in the order they were sent."""
+    """Lower-case names, in the order of the request."""
     body_len: int = 0
-    """Bytes that were read, or that Content-Length announced where the app did not read them all."""
+    """Bytes that were read, or the Content-Length where the app did not read them all."""
     body_sha256: str = ""
-    """Hex digits; empty where it was not asked for, there was no body, or not all of it was read."""
+    """Hex digits; empty if hashing was off, there was no body, or not all of it was read."""
     body: bytes | None = None
-    """The body itself; None where it was not kept."""
+    """The body itself; None where it was not stored."""
     client: str = ""
-    """16 hex digits that stand for who asked."""
+    """16 hex digits that identify the client."""
     priority: str = ""
-    """``high``, ``mid`` or ``low`` as the throttle saw it; empty where none looked."""
+    """``high``, ``mid`` or ``low`` from the throttle; empty without one."""
     decision: str = ""
-    """``admitted``, ``limited``, ``rejected`` or ``exempt``; empty where no throttle looked."""
+    """``admitted``, ``limited``, ``shed``, ``degraded`` or ``exempt``; empty without a throttle."""
     reason: str = ""
-    """Of the decision, such as ``gpu``."""
+    """Reason for the decision, such as ``gpu``."""
     status: int = 0
-    """Of the answer; 0: there was none, or the client left before its end."""
+    """Status of the response; 0: none, or the client disconnected before its end."""
     ms: float = 0.0
     """Milliseconds from arrival to the end, 3 digits."""
     ttfb_ms: float | None = None
-    """Milliseconds to the first byte of the answer's body, or to its end if it had none."""
+    """Milliseconds to the first byte of the response body, or to its end if it had none."""
 
     def __post_init__(self) -> None:
         _check_text(self)
@@ -87,7 +88,7 @@ class Entry:
             raise TrafficError("status, id or body_len is out of range")
 
     def to_line(self) -> str:
-        """The line of the file, without its end."""
+        """Format the line of the file, without its line end."""
         return line(
             self.t_s,
             self.id,
@@ -99,11 +100,11 @@ class Entry:
 
     @classmethod
     def from_line(cls, text: str | bytes) -> Entry:
-        """Read a line back.
+        """Parse a line.
 
         Raises:
-            TrafficError: it is no JSON object, of another version, or not what an entry can be. The text
-                never quotes the line.
+            TrafficError: it is no JSON object, of another version, or not a valid request. The text never
+                quotes the line.
         """
         found = parsed(text)
         if found.get("v") != VERSION:
@@ -128,7 +129,7 @@ Answered = tuple[int, float, float | None]
 
 
 def line(t_s: float, serial: int, asked: Asked, body: Body, judged: Judged, answered: Answered) -> str:
-    """The line of an entry that was never made: a recorder writes thousands in a second."""
+    """Format a line without creating a `RecordedRequest`: a recorder writes thousands in a second."""
     method, target, headers = asked
     length, sha256, kept = body
     client, priority, decision, reason = judged
@@ -146,7 +147,7 @@ def line(t_s: float, serial: int, asked: Asked, body: Body, judged: Judged, answ
 
 
 def parsed(text: str | bytes) -> dict[str, Any]:
-    """The JSON object of a line.
+    """Parse the JSON object of a line.
 
     Raises:
         TrafficError: it is none, or deeper or longer than any line of a recording.

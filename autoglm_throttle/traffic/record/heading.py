@@ -1,4 +1,4 @@
-"""The first and the last line of a recording."""
+"""Header and trailer of a recording: its first and its last line."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from typing import Any, Final
 from autoglm_throttle.traffic.record.entry import VERSION
 
 KIND: Final = "autoglm-throttle-traffic"
-"""What the first line calls the file."""
+"""Value of ``kind`` in the first line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heading:
-    """What the first line says of all others."""
+    """First line of a recording: properties of the file."""
 
     start: str = ""
-    """When the recording began: ISO 8601 in UTC; empty where the line is missing."""
+    """Start of the recording: ISO 8601 in UTC; empty where the line is missing."""
     made_by: str = ""
-    """Version that wrote it."""
+    """Library version that wrote it."""
     redaction: Mapping[str, Any] = field(default_factory=dict)
-    """What was left standing: ``headers``, ``query``, ``paths`` (masked), ``body``, and whose ``key`` the
-    clients are hashed with."""
+    """Allowed ``headers`` and ``query``, masked ``paths``, ``body`` mode, and the kind of ``key`` that hashes
+    the clients.
+    """
     sample: float = 1.0
     """Share of the clients that was recorded."""
 
     def to_line(self) -> str:
-        """The line of the file, without its end."""
+        """Format the line of the file, without its line end."""
         found = {
             "v": VERSION,
             "kind": KIND,
@@ -41,7 +42,7 @@ class Heading:
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Heading:
-        """Read it from the object of a first line; what is of another type is taken as not said."""
+        """Read it from the object of a first line; a value of another type counts as absent."""
         redaction, sample = found.get("redaction"), found.get("sample")
         return cls(
             start=_shown(found.get("start")),
@@ -53,15 +54,15 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """What the last line says: why the recording ended, and what was lost on the way."""
+    """Last line of a recording: the reason for its end, and the number of lost requests."""
 
     reason: str
     """``closed``, ``max_bytes`` or ``max_s``."""
     dropped: int
-    """Requests that are not in the file because the writer could not keep up."""
+    """Requests missing from the file because the writer could not keep up."""
 
     def to_line(self) -> str:
-        """The line of the file, without its end."""
+        """Format the line of the file, without its line end."""
         return f'{{"v":{VERSION},"end":"{self.reason}","dropped":{self.dropped}}}'
 
     @classmethod
@@ -72,6 +73,6 @@ class End:
 
 
 def _shown(found: object) -> str:
-    """A short printable text, since people are shown it."""
+    """Return a short printable text, safe for display; otherwise an empty one."""
     text = found if isinstance(found, str) else ""
     return text if text.isascii() and text.isprintable() and len(text) <= 100 else ""

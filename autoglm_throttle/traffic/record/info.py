@@ -1,4 +1,4 @@
-"""What is in a recording, in numbers."""
+"""Summary of a recording, in numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autoglm_throttle.traffic.record.reading import Faults, open_recording
 
 @dataclass(slots=True)
 class Info:
-    """The sums of a recording. Nothing of a single request is among them."""
+    """Totals of a recording, without any single request."""
 
     heading: Heading
     entries: int = 0
@@ -23,21 +23,21 @@ class Info:
     last_s: float = 0.0
     """Arrival of the last."""
     busiest: int = 0
-    """Most requests that arrived within one whole second."""
+    """Highest number of requests that arrived within one whole second."""
     clients: int = 0
-    """How many different ones asked."""
+    """Number of distinct clients."""
     bodies_bytes: int = 0
     """Length of all request bodies."""
     decisions: Counter[str] = field(default_factory=Counter)
-    """Requests by decision and reason; empty where no throttle looked."""
+    """Requests by decision and reason; empty where no throttle decided."""
     priorities: Counter[str] = field(default_factory=Counter)
     """Requests by priority."""
     statuses: Counter[int] = field(default_factory=Counter)
-    """Requests by status; 0: no answer, or the client left."""
+    """Requests by status; 0: no response, or the client disconnected."""
     end: End | None = None
-    """Why the recording ended; None where its last line is missing."""
+    """Reason for the end; None where the last line is missing."""
     faults: Faults = field(default_factory=Faults)
-    """What could not be read."""
+    """Unreadable lines."""
 
     @property
     def span_s(self) -> float:
@@ -50,7 +50,7 @@ class Info:
         return (self.entries - 1) / self.span_s if self.span_s > 0 else 0.0
 
     def lines(self) -> list[str]:
-        """For a terminal."""
+        """Format for a terminal."""
         return list(self._lines())
 
     def _lines(self) -> Iterator[str]:
@@ -78,7 +78,7 @@ class Info:
 
 
 def info(path: Path | str) -> Info:
-    """Add a recording up.
+    """Sum up a recording.
 
     Raises:
         TrafficError: it cannot be read, is no recording, or of another version.
@@ -105,6 +105,6 @@ def info(path: Path | str) -> Info:
 
 
 def _plain(value: object) -> str:
-    """What a heading says, in one line of printable ASCII."""
+    """Format a value of the header in one line of printable ASCII."""
     text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     return "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in text) or "none"

@@ -1,4 +1,4 @@
-"""What the throttle said of a request, from the marker it left in the scope."""
+"""Decision of the throttle on a request, from the marker in the scope."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from autoglm_throttle.snapshot import decision_name
 from autoglm_throttle.traffic.record.entry import Judged
 
 DEGRADED = b"x-degraded"
-"""The field of an answer that a fallback made."""
+"""Response field set by a fallback."""
 
 NOT_JUDGED: Judged = ("", "", "", "")
 
 
 def judged(scope: Mapping[str, Any], status: int, fields: Iterable[Sequence[bytes]]) -> Judged:
-    """User, priority, decision and reason; of several throttles the word of one that refused.
+    """Return user, priority, decision and reason; of several throttles, one that rejected takes precedence.
 
     Args:
-        scope: of the request, once it was served.
-        status: of its answer.
-        fields: header fields of its answer.
+        scope: scope of the request, after it was served.
+        status: status of its response.
+        fields: header fields of its response.
     """
     marker = scope.get(MARKER)
     if not isinstance(marker, dict) or not marker:
@@ -39,6 +39,6 @@ def judged(scope: Mapping[str, Any], status: int, fields: Iterable[Sequence[byte
 
 
 def identity_header(throttle: object) -> str:
-    """The header field that a throttle knows callers by; empty if it is none."""
+    """Return the header field by which a throttle identifies callers; empty if there is none."""
     kind, _, name = str(getattr(getattr(throttle, "settings", None), "identity", "")).partition(":")
     return name if kind == "header" else ""

@@ -1,4 +1,4 @@
-"""Sees each request and its answer, and hands both to a recorder."""
+"""ASGI middleware that passes each request and its response to a recorder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Send = Callable[[Any], Awaitable[None]]
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
 DEEPEST: Final = 100
-"""Middleware round an app that is looked through for a throttle."""
+"""Layers of middleware that are searched for a throttle."""
 
 _ENDS = ("http.response.body", "http.response.pathsend", "http.response.zerocopysend")
 
@@ -32,30 +32,29 @@ _ENDS = ("http.response.body", "http.response.pathsend", "http.response.zerocopy
 class RecorderMiddleware:
     """Records HTTP requests; websockets and everything else pass through.
 
-    It belongs just outside the throttle, whose decisions it records too. The shutdown of the last app that
-    a recorder is shared by ends the recording; where an app takes no part in the lifespan, as Django's, the
-    end of the process does. A server that then ends by a signal loses the last half second, as one that is
-    killed does.
+    Place it just outside the throttle, so that it records the decisions too. The shutdown of the last app
+    that shares a recorder ends the recording. In an app without lifespan support, such as Django's, the end
+    of the process does. A server that then ends by a signal loses the last half second, like a killed one.
 
     Args:
-        app: what is recorded.
-        recorder: writes; None: as the settings ``RECORD_*`` say, and without ``RECORD_PATH`` nothing is
-            recorded and everything passes at once.
+        app: the recorded application.
+        recorder: the recorder; None: one from the settings ``RECORD_*``. Without ``RECORD_PATH`` nothing is
+            recorded, and every request is passed through unchanged.
 
     Raises:
-        ConfigError: the environment has faults. Where a running server builds the middleware, the startup
-            fails instead, since servers take an exception there for "no lifespan".
-        TrafficError: the folder of ``RECORD_PATH`` is not there; likewise.
+        ConfigError: the environment has faults. In a running event loop the startup fails instead.
+        TrafficError: the folder of ``RECORD_PATH`` does not exist; likewise.
     """
 
     def __init__(self, app: App, recorder: Recorder | None = None) -> None:
         self.app: App = app
         self.recorder: Recorder | None = None
-        """Who writes; None: nobody."""
+        """The recorder; None: nothing is recorded."""
         self._fault: Exception | None = None
         try:
             self.recorder = Recorder.from_env() if recorder is None else recorder
         except (ConfigError, TrafficError) as error:
+            # Servers take an exception here for "no lifespan", so the lifespan reports the fault.
             if not _in_event_loop():
                 raise
             self._fault = error
@@ -129,7 +128,7 @@ class RecorderMiddleware:
 
 
 class _Watch:
-    """Stands between server and app for one request."""
+    """Wraps ``receive`` and ``send`` of one request and records both."""
 
     __slots__ = (
         "_began_s",
@@ -187,7 +186,7 @@ class _Watch:
         self.fault: Exception | None = None
 
     async def receive(self) -> Any:  # noqa: ANN401 - a message
-        """Pass a message in, and take the measure of a body."""
+        """Forward a message to the app, and record its body."""
         message = await self._receive()
         kind = message["type"]
         if kind == "http.request":
@@ -214,7 +213,7 @@ class _Watch:
                 self._kept = None
 
     async def send(self, message: Message) -> None:
-        """Pass a message out, and note status, first byte and end."""
+        """Forward a message to the server, and record status, first byte and end."""
         kind = message["type"]
         if kind == "http.response.start":
             self._status = message["status"]
@@ -229,13 +228,13 @@ class _Watch:
         await self._send(message)
 
     def failed(self) -> None:
-        """The app raised: the server answers 500, unless there is an answer already."""
+        """The app raised: the server answers 500, unless a response has started."""
         if not self.done and not self._status:
             self._status = 500
             self.finish(answered=not self._left)
 
     def finish(self, *, answered: bool = False) -> None:
-        """Hand the request to the writer. Whatever goes wrong costs the recording, never the request."""
+        """Pass the request to the writer. An error is stored in ``fault`` and never raised."""
         self.done = True
         try:
             self._hand_over(answered)
@@ -273,7 +272,7 @@ class _Watch:
         )
 
     def _body(self) -> Body:
-        """Length, hash and body; of what was not read to its end only the length that was announced."""
+        """Return length, hash and body; for an incomplete body only the announced length."""
         if self._whole:
             kept = b"".join(self._kept) if self._kept else None
             return self._length, self._hash.hexdigest() if self._hash is not None else "", kept
@@ -283,7 +282,7 @@ class _Watch:
 
 
 def _throttles(app: object) -> Iterator[object]:
-    """The throttles of the middleware round an app, as far as each one names the next."""
+    """Yield the throttles of the middleware round an app, following the ``app`` attributes."""
     for _ in range(DEEPEST):
         throttle = getattr(app, "throttle", None)
         if throttle is not None and isinstance(throttle, Hashable):

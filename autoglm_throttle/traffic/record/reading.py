@@ -1,7 +1,7 @@
-"""Reads a recording: its entries in order of arrival, and what could not be read.
+"""Reads a recording: its requests in order of arrival, and its problems.
 
-Lines stand in order of completion. So the file is gone through twice: once to learn how far they are out
-of order, and once to put them right with no more in memory than that asks for.
+Lines are in order of completion, so the file is read twice. The first pass measures how far they are out
+of order; the second sorts them with no more memory than necessary.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from autoglm_throttle.traffic.record.entry import LAST_S, LINE_AT_MOST, VERSION,
 from autoglm_throttle.traffic.record.heading import KIND, End, Heading
 
 SORTED_WITHIN_S: Final = 120.0
-"""A line may stand so much after those that arrived later; beyond it is a fault, not a long request."""
+"""Greatest distance of a line behind later arrivals; beyond it is a fault, not a long request."""
 
 FAULTS_SHOWN: Final = 20
-"""Faults that are told by line; the others are only counted."""
+"""Problems listed by line; the others are only counted."""
 
 _T = re.compile(rb'\{"v":1,"t":(\d{1,9}(?:\.\d{1,9})?),')
-"""How a line begins that this library wrote."""
+"""Start of a line written by this library."""
 
 
 @dataclass(slots=True)
 class Faults:
-    """What was wrong with a file, in words that quote nothing of it."""
+    """Problems found in a file, in texts that quote nothing of it."""
 
     told: list[str] = field(default_factory=list)
-    """The first of them, each with its line."""
+    """The first problems, each with its line."""
     count: int = 0
-    """All of them."""
+    """Total number of problems."""
 
     def add(self, number: int, what: str) -> None:
-        """Note one."""
+        """Record one problem."""
         self.count += 1
         if len(self.told) < FAULTS_SHOWN:
             self.told.append(f"line {number}: {what}")
@@ -54,10 +54,10 @@ class Faults:
 
 
 class Recording:
-    """A recording on the disk; `open_recording` makes it.
+    """Reads a recording on disk; `open_recording` creates it.
 
     Args:
-        path: the file; one whose name ends in ``.gz`` is unpacked on the way.
+        path: the file; a name that ends in ``.gz`` is decompressed while reading.
 
     Raises:
         TrafficError: it cannot be read, is no recording, or of another version.
@@ -66,7 +66,7 @@ class Recording:
     def __init__(self, path: Path) -> None:
         self.path: Path = path
         self.faults: Faults = Faults()
-        """What could not be read; complete once the entries were read to the end."""
+        """Unreadable lines; complete once the entries were read to the end."""
         self.end: End | None = None
         """The last line; None where the recorder had no time to write it. Known after the entries."""
         self.heading: Heading = Heading()
@@ -74,7 +74,7 @@ class Recording:
         self._late_s = self._look_through()
 
     def entries(self) -> Iterator[Entry]:
-        """All entries in order of arrival; each call reads the file anew."""
+        """Yield all requests in order of arrival; each call reads the file again."""
         self.faults = Faults()
         waiting: list[tuple[float, int, int, Entry]] = []
         newest = -math.inf
@@ -88,15 +88,16 @@ class Recording:
             newest = max(newest, entry.t_s)
             heapq.heappush(waiting, (entry.t_s, entry.id, number, entry))
             while waiting[0][0] < newest - self._late_s:
+                # No later line can have arrived before this one.
                 yield heapq.heappop(waiting)[-1]
         while waiting:
             yield heapq.heappop(waiting)[-1]
 
     def written(self, shown: Callable[[int, bytes], None] | None = None) -> Iterator[tuple[int, Entry]]:
-        """All entries with their line numbers, in the order they stand in the file.
+        """Yield all requests with their line numbers, in file order.
 
         Args:
-            shown: is called with each line, those that hold no entry among them.
+            on_line: called with each line, including those without a request.
         """
         self.faults = Faults()
         for number, line in self._lines(self.faults):
@@ -118,7 +119,7 @@ class Recording:
         return None
 
     def _look_through(self) -> float:
-        """Read the heading, and how many seconds a line may stand behind those that arrived after it."""
+        """Read the header; return how many seconds a line may be behind later arrivals."""
         newest, late_s = -math.inf, 0.0
         seen = 0
         for number, line in self._lines(Faults()):
@@ -148,7 +149,7 @@ class Recording:
             self.heading = Heading.of(found)
 
     def _lines(self, faults: Faults) -> Iterator[tuple[int, bytes]]:
-        """Numbers and lines, one at a time and none of them long."""
+        """Yield line numbers and lines; long lines are skipped."""
         number = 0
         try:
             with closing(_opened(self.path)) as stored:
@@ -180,13 +181,13 @@ def _opened(path: Path) -> IO[bytes]:
 
 
 def _skip(stored: IO[bytes], part: bytes) -> None:
-    """Go to the end of a line."""
+    """Skip to the end of a line."""
     while part and not part.endswith(b"\n"):
         part = stored.readline(LINE_AT_MOST)
 
 
 def _special(line: bytes, number: int) -> dict[str, Any] | None:
-    """The object of a first or last line; None for that of an entry."""
+    """Return the object of a first or last line; None for that of a request."""
     if _T.match(line):
         return None
     found = parsed(line)
@@ -194,7 +195,7 @@ def _special(line: bytes, number: int) -> dict[str, Any] | None:
 
 
 def _time(line: bytes) -> float | None:
-    """When the request of a line arrived; None if it says nothing of it."""
+    """Return the arrival time of a line; None if it has none."""
     match = _T.match(line)
     if match is not None:
         return float(match[1])

@@ -1,4 +1,4 @@
-"""What is recorded, for how long, and where to."""
+"""The recorder: its scope, limits and file."""
 
 from __future__ import annotations
 
@@ -39,51 +39,51 @@ MAX_S: Final = 3600.0
 _CLIENT = re.compile(r"[0-9a-f]{16}")
 
 TURN_S: Final = 0.01
-"""How long the event loop goes on before an ending recording is looked at again."""
+"""Poll interval of the event loop while the last requests are written."""
 
 
 class Counts(NamedTuple):
-    """What became of the requests that were to be recorded."""
+    """Number of written and dropped requests of a recording."""
 
     written: int
     """In the file, or about to be."""
     dropped: int
-    """Left out because the writer could not keep up, or could not write."""
+    """Missing because the writer could not keep up, or could not write."""
     ended: str
-    """Why the recording is over: ``closed``, ``max_bytes``, ``max_s`` or ``failed``; else empty."""
+    """Reason for the end: ``closed``, ``max_bytes``, ``max_s`` or ``failed``; empty while it is active."""
 
 
 class Recorder:
-    """Writes what a `RecorderMiddleware` sees to a file, without what is secret in it.
+    """Writes the requests of a `RecorderMiddleware` to a file, without their secrets.
 
-    The file is made when the app starts, or at the first request: one for each process, never one that
-    is there already. ``traffic.jsonl`` becomes ``traffic-2.jsonl`` for the second worker or after a restart.
+    The file is created when the app starts, or at the first request: one for each process, never an existing
+    one. ``traffic.jsonl`` becomes ``traffic-2.jsonl`` for the second worker or after a restart.
 
     Args:
-        path: the file; a name that ends in ``.gz`` is packed.
-        allow_headers: header fields to keep besides content-type, content-length, accept, user-agent and
+        path: the file; a name that ends in ``.gz`` is compressed.
+        allow_headers: header fields to store besides content-type, content-length, accept, user-agent and
             the priority.
-        keep_query: query parameters to keep; of all others only that they were there.
-        mask_paths: patterns such as ``/users/{id}``, whose named segments are masked in every path that
-            begins so, and ``/reset/*``.
-        body: ``hash`` keeps length and SHA-256 of request bodies, ``none`` the length, ``full`` the body
+        keep_query: query parameters to store; of all others only their presence.
+        mask_paths: patterns such as ``/users/{id}``, which masks the named segment of every matching path,
+            and ``/reset/*``.
+        body: ``hash`` stores length and SHA-256 of request bodies, ``none`` the length, ``full`` the body
             itself up to 64 KiB.
-        sample: share of the clients, 0 to 1, of which everything is kept.
-        secret: key of the hashes that stand for clients where no throttle has named them; None: a random
-            one for this recording, so that they compare with no other.
+        sample: share of the clients, 0 to 1, of which everything is recorded.
+        secret: key of the client hashes, used where no throttle has identified the client; None: a random one
+            for this recording, so that its hashes cannot be compared with others.
         max_bytes: size at which the recording ends, at least 4096.
         max_s: seconds after which it ends, above 0.
         clock: monotonic seconds.
-        client_header: a header whose value already stands for the client, as a replay sends it; None: none.
-        priority_header: where clients state their priority.
-        identity_headers: header fields that say who asks; they can never be allowed. Those of the throttles
-            that it records are left out besides.
+        client_header: a header whose value already identifies the client, as a replay sends it; None: none.
+        priority_header: header field of the priority.
+        identity_headers: header fields that identify the caller; they can never be allowed. Those of the
+            recorded throttles are disallowed, too.
 
     Raises:
-        TrafficError: an argument is out of range, or the folder of ``path`` is not there.
+        TrafficError: an argument is out of range, or the folder of ``path`` does not exist.
     """
 
-    def __init__(  # noqa: PLR0913 - one argument for each thing that a recording can be told
+    def __init__(  # noqa: PLR0913 - one argument per option of a recording
         self,
         path: Path | str,
         *,
@@ -101,7 +101,7 @@ class Recorder:
         identity_headers: Iterable[str] = (),
     ) -> None:
         self.path: Path = Path(path)
-        """As it was asked for; ``file`` says where it is written."""
+        """The given path; ``file`` is the actual one."""
         self.body: Bodies = body
         own = [] if client_header is None else [client_header]
         self.redaction: Redaction = Redaction(
@@ -145,10 +145,10 @@ class Recorder:
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Recorder | None:
-        """The recorder that the settings ask for; None without ``RECORD_PATH``.
+        """Create the recorder of the settings; None without ``RECORD_PATH``.
 
         Raises:
-            TrafficError: the folder of ``RECORD_PATH`` is not there.
+            TrafficError: the folder of ``RECORD_PATH`` does not exist.
         """
         if settings.record_path is None:
             return None
@@ -169,17 +169,17 @@ class Recorder:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Recorder | None:
-        """The recorder that the environment asks for; None without ``RECORD_PATH``.
+        """Create the recorder of the environment; None without ``RECORD_PATH``.
 
         Raises:
             ConfigError: the environment has faults.
-            TrafficError: the folder of ``RECORD_PATH`` is not there.
+            TrafficError: the folder of ``RECORD_PATH`` does not exist.
         """
         return cls.from_settings(Settings.from_env(environ))
 
     @property
     def counts(self) -> Counts:
-        """What became of the requests so far, since this process began the file."""
+        """Written and dropped requests, since this process began the file."""
         writer = self._writer
         if writer is None:
             return Counts(0, 0, self._over)
@@ -187,18 +187,18 @@ class Recorder:
 
     @property
     def file(self) -> Path | None:
-        """The file that this process writes, or has written; None before it began."""
+        """The file of this process; None before it began."""
         return None if self._writer is None else self._writer.path
 
     def start(self) -> None:
-        """Begin a recording, unless one is under way, has reached a limit or has failed."""
+        """Begin a recording, unless one is active, has reached a limit or has failed."""
         with self._lock:
             if self._over == "closed":
                 self._over, self._writer = "", None
         self.writer()
 
     def writer(self) -> Writer | None:
-        """Who writes for this process; None if the recording is over."""
+        """Return the writer of this process; None if the recording is over."""
         if self._pid != os.getpid():
             self._begin_anew()
         writer = self._writer
@@ -207,17 +207,17 @@ class Recorder:
         return None if writer is None or self._over or writer.ended else writer
 
     def serial(self) -> int:
-        """The number of the next request."""
+        """Return the number of the next request."""
         self._serial += 1
         return self._serial
 
     def enter(self, app: object) -> None:
-        """Begin as ``start`` does, on behalf of one of the apps that are recorded."""
+        """Begin as ``start`` does, on behalf of a recorded app."""
         self.start()
         self._apps.add(app)
 
     async def leave(self, app: object) -> None:
-        """An app has ended; the last one that does closes the recording, while the event loop goes on."""
+        """Detach an app; the last one closes the recording without blocking the event loop."""
         self._apps.discard(app)
         if self._apps:
             return
@@ -232,7 +232,7 @@ class Recorder:
             await anyio.sleep(TURN_S)
             now_s = time.monotonic()
             left_s = max(0.0, until_s - now_s)
-            if now_s - before_s < TURN_S / 2:  # in virtual time nobody else waits
+            if now_s - before_s < TURN_S / 2:  # virtual time: polling takes no real time
                 break
         self._end(writer, left_s)
 
@@ -243,7 +243,7 @@ class Recorder:
             self._end(writer, CLOSE_S)
 
     def _ending(self) -> Writer | None:
-        """Who writes no longer; None if nobody did, or only the process this one was forked from."""
+        """Mark the recording as closed and return its writer; None without one, or in a forked child."""
         if self._pid != os.getpid():
             return None
         with self._lock:
@@ -257,19 +257,19 @@ class Recorder:
             atexit.unregister(self.close)
 
     def heed(self, throttles: Iterable[object]) -> None:
-        """Keep no header field by which one of these throttles knows callers."""
+        """Disallow the header fields by which these throttles identify callers."""
         for throttle in throttles:
             if throttle not in self._heeded:
                 self._heeded.add(throttle)
                 self.redaction.leave_out(identity_header(throttle))
 
     def client(self, stated: str, peer: Sequence[Any] | None, headers: Iterable[Sequence[bytes]]) -> str:
-        """The 16 hex digits that stand for who asked.
+        """Return the 16 hex digits that identify the client.
 
         Args:
-            stated: what the throttle calls the user; empty if none did.
+            stated: user as named by the throttle; empty without one.
             peer: address and port, as ASGI has them.
-            headers: of the request.
+            headers: header fields of the request.
         """
         if self._client_header:
             for name, value in headers:
@@ -281,11 +281,11 @@ class Recorder:
         return self._identity.of("address", self._peers.group(str(peer[0]) if peer else ""))
 
     def keeps(self, client: str) -> bool:
-        """Whether a client is among those that are recorded."""
+        """Return whether a client belongs to the sample."""
         return self.sample >= 1.0 or int(client[:8], 16) / 2**32 < self.sample
 
     def _begin_anew(self) -> None:
-        """In a forked child: forget the parent's file and thread, which are not here."""
+        """Reset in a forked child: file and thread belong to the parent."""
         self._lock = threading.Lock()
         self._writer = None
         self._over = ""
@@ -300,7 +300,7 @@ class Recorder:
             return self._writer
 
     def _begun(self) -> Writer | None:
-        """A new file and its writer. Whatever fails costs the recording, never a request."""
+        """Create a file and its writer. An error ends the recording, and requests are still served."""
         store = None
         try:
             store = Store(self.path, self._max_bytes)

@@ -1,7 +1,7 @@
-"""What a recording may hold: an allow-list, applied before anything is kept.
+"""Redaction of a recording: an allow-list, applied before anything is stored.
 
-Of a request remain its method, its path, the shape of its query, and the header fields that were allowed
-by name. Everything else, whatever it may be, is not written: a list of what is secret is never complete.
+A request keeps its method, its path, the names and shape of its query, and the header fields allowed by
+name. Everything else is removed, because a deny-list of secrets is never complete.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from autoglm_throttle.settings.record_fields import NEVER_RECORDED, masks, says_
 from autoglm_throttle.traffic.errors import TrafficError
 
 ALLOWED: Final = ("content-type", "content-length", "accept", "user-agent")
-"""Header fields that are kept besides the priority."""
+"""Header fields that are stored besides the priority."""
 
 REMEMBERED: Final = 500
-"""Names of fields, and values of each that is kept, that are not looked at again."""
+"""Cached field names, and cached values of each stored field."""
 
 REMEMBERED_BYTES: Final = 256
-"""A longer one is looked at each time, so that nobody fills the memory."""
+"""A longer one is not cached, so that clients cannot fill the memory."""
 
 MASK: Final = "*"
-"""What stands for everything that was left out."""
+"""Replaces everything that was removed."""
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
 _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
@@ -34,22 +34,22 @@ _METHOD = re.compile(r"[A-Za-z-]{1,20}")
 _UNSAFE = re.compile(r"[^\t\x20-\x7e]")
 _LOOSE = re.compile(rb"[^\x21-\x7e]")
 _PLAIN = re.compile(rb"/(?!/)[^#;@]*")
-"""A path that needs no second look."""
+"""A path that needs no further checks."""
 
 _AUTHORITY = re.compile(rb"\A(?:[A-Za-z][A-Za-z0-9+.-]*:[/\\]{2}[^/\\]*|//[^/]*@[^/]*)")
-"""What stands before the path in a URL; most servers hand on what the client wrote."""
+"""Scheme and authority before the path in a URL; most servers forward the target as the client sent it."""
 
 _USER = re.compile(rb"([/\\]{2})[^/\\]*@")
-"""The user in a URL that stands within the path."""
+"""User in a URL that is embedded in the path."""
 
 _PARAMETERS = re.compile(rb";[^/]*")
-"""Of a segment: ``;jsessionid=`` stands there."""
+"""Parameters of a path segment, such as ``;jsessionid=``."""
 
 _HOST = re.compile(rb"\*|[A-Za-z0-9._:\[\]-]+:\d{1,5}")
-"""What a target may be that is no path: ``*``, or a host and its port."""
+"""Valid target without a path: ``*``, or a host and its port."""
 
 _PARTS = re.compile(rb"[&;]")
-"""What ends a query parameter; some servers still take the semicolon for one."""
+"""Separators of query parameters; some servers still accept the semicolon."""
 
 
 T = TypeVar("T")
@@ -59,15 +59,15 @@ class Redaction:
     """The allow-list of one recording.
 
     Args:
-        allow_headers: header fields to keep besides ``ALLOWED``.
-        keep_query: query parameters to keep, name and value; of all others only that they were there.
+        allow_headers: header fields to store besides ``ALLOWED``.
+        keep_query: query parameters to store, name and value; of all others only their presence.
         mask_paths: patterns as routes have them: ``/users/{id}`` masks the second segment of every path
             that begins so, and ``*`` as the last segment all that follows.
-        priority_header: where the priority stands; only a known one is kept as it is.
-        identity_headers: fields that cannot be allowed besides those that `says_who` names.
+        priority_header: header field of the priority; only a known priority is stored unchanged.
+        identity_headers: fields that cannot be allowed, besides those named by `identifies_caller`.
 
     Raises:
-        TrafficError: a field that must not be allowed, or what is no name or no pattern.
+        TrafficError: a forbidden field, an invalid name or an invalid pattern.
     """
 
     def __init__(
@@ -84,9 +84,9 @@ class Redaction:
         own = priority_header.strip().lower()
         _check_headers(names, own, NEVER_RECORDED.union(name.strip().lower() for name in identity_headers))
         self.headers: tuple[str, ...] = names
-        """Names of the header fields that are kept."""
+        """Names of the header fields that are stored."""
         self.query: tuple[str, ...] = tuple(dict.fromkeys(keep_query))
-        """Names of the query parameters that are kept."""
+        """Names of the query parameters that are stored."""
         self.paths: tuple[str, ...] = tuple(dict.fromkeys(mask_paths))
         """Patterns of the paths that are masked."""
         self._priority = own
@@ -95,7 +95,7 @@ class Redaction:
         self._patterns = [_segments_of(pattern) for pattern in self.paths]
 
     def fields(self, headers: Iterable[Sequence[bytes]]) -> list[tuple[str, str]]:
-        """The header fields that may be kept, in their order.
+        """Return the header fields that may be stored, in their order.
 
         Args:
             headers: pairs of name and value, as ASGI has them.
@@ -104,24 +104,24 @@ class Redaction:
         return [pairs[value] for name, value in headers if (pairs := known[name]) is not None]
 
     def leave_out(self, name: str) -> None:
-        """From now on a header field is not kept, though it was allowed: a throttle knows callers by it."""
+        """Disallow a header field from now on: a throttle identifies callers by it."""
         kept = name.strip().lower()
         if kept in self.headers:
             self.headers = tuple(other for other in self.headers if other != kept)
             self._known.clear()
 
     def method(self, method: str) -> str:
-        """The method as it may be kept: one of letters, as all that are registered."""
+        """Return a method made of letters, as all registered ones are, or the mask."""
         return method if method in _METHODS or _METHOD.fullmatch(method) else MASK
 
     def target(self, path: str, raw_path: bytes = b"", query: bytes = b"", root_path: str = "") -> str:
-        """Path and query as they may be kept.
+        """Return path and query in their redacted form.
 
         Args:
             path: decoded, as ASGI has it.
-            raw_path: as it was sent, without the query; empty where the server does not tell.
+            raw_path: as it was sent, without the query; empty where the server does not provide it.
             query: as it was sent.
-            root_path: where the app is mounted; patterns may begin before or after it.
+            root_path: mount point of the app; patterns may begin before or after it.
         """
         if b"?" in raw_path:  # some servers leave the query in it
             raw_path = raw_path.partition(b"?")[0]
@@ -136,17 +136,17 @@ class Redaction:
         return f"{kept or '/'}?{self._query_text(query)}" if query else kept or "/"
 
     def target_of(self, target: str) -> str:
-        """The same for a request target as it stands in another file."""
+        """Redact a request target of another file."""
         path, _, query = target.partition("#")[0].partition("?")
         raw_path, raw_query = (part.encode("utf-8", "surrogatepass") for part in (path, query))
         return self.target(unquote(path), raw_path, raw_query)
 
     def described(self) -> dict[str, Any]:
-        """For the first line of the file."""
+        """Return the redaction for the first line of the file."""
         return {"headers": list(self.headers), "query": list(self.query), "paths": list(self.paths)}
 
     def _pairs(self, name: bytes) -> _Remembered[tuple[str, str]] | None:
-        """What makes the pairs of a header field; None for one that is not kept."""
+        """Return the cache of pairs of a header field; None for a field that is not stored."""
         kept = name.decode("latin-1").lower()
         return _Remembered(partial(self._pair, kept)) if kept in self.headers else None
 
@@ -166,7 +166,7 @@ class Redaction:
         return f"{MASK}={MASK}" if equals else MASK if name else ""
 
     def _masked(self, path: str, raw_path: bytes, root_path: str) -> str | None:
-        """The path with its secret segments masked; None if no pattern fits."""
+        """Return the path with its secret segments masked; None if no pattern matches."""
         roots = {"", root_path.rstrip("/")} if root_path and path.startswith(root_path) else {""}
         segments = [part for part in path.split("/") if part]
         hidden: set[int] = set()
@@ -187,7 +187,7 @@ class Redaction:
 
 
 class _Remembered(dict[bytes, T]):
-    """What was made of names and values before: clients send the same ones again and again."""
+    """Cache of redacted names and values: clients repeat the same ones."""
 
     __slots__ = ("_make",)
 
@@ -212,7 +212,7 @@ def _quoted(segment: str) -> str:
 
 
 def _printable(raw: bytes) -> str:
-    """The same bytes, with those that would break a request line percent-encoded."""
+    """Percent-encode the bytes that would break a request line."""
     text = raw.decode("latin-1")
     if text.isascii() and text.isprintable() and " " not in text:
         return text
@@ -220,7 +220,7 @@ def _printable(raw: bytes) -> str:
 
 
 def _origin_form(raw_path: bytes, root_path: str) -> bytes:
-    """A path without scheme, host and user, fragment, and parameters of its segments."""
+    """Remove scheme, host, user, fragment, and segment parameters from a path."""
     root = root_path.rstrip("/").encode("utf-8", "surrogatepass")
     root = root if raw_path.startswith(root) else b""
     rest = _AUTHORITY.sub(b"", raw_path[len(root) :].partition(b"#")[0])
@@ -230,9 +230,9 @@ def _origin_form(raw_path: bytes, root_path: str) -> bytes:
 
 
 def _fit(pattern: list[str], segments: list[str]) -> tuple[set[int], int | None]:
-    """Places to mask and where all the rest begins, of a path that begins as the pattern says.
+    """Match a path against a pattern: positions to mask, and the start of the part to remove.
 
-    Letters of either case fit: masking too much is the lesser fault.
+    The comparison ignores case: masking too much is the lesser fault.
     """
     rest = pattern[-1] == "*"
     fixed = pattern[:-1] if rest else pattern

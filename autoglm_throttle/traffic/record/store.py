@@ -1,4 +1,4 @@
-"""The file of a recording: made anew, for its owner only, bounded, and readable whenever writing stops."""
+"""The file of a recording: new, private to its owner, bounded, and readable at any point of writing."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from pathlib import Path
 from typing import Final
 
 SIBLINGS: Final = 100
-"""Recordings of one name that may stand side by side. A service that dies at every start makes one each."""
+"""Files of one base name side by side; a service that fails at every start creates one each time."""
 
 RESERVE: Final = 512
-"""Bytes kept free for the last line, and for what gzip adds."""
+"""Bytes reserved for the last line and for the overhead of gzip."""
 
 GZIP: Final = 31
 """``wbits`` of zlib for the gzip format."""
 
 
 class Store:
-    """A new file, to which lines are added.
+    """A new file of lines.
 
-    If there is a file of the name, or a link, the next free one of ``name-2``, ``name-3`` and so on is
-    made: neither several workers nor a restart may write into what another has recorded.
+    If a file or link of the name exists, the next free one of ``name-2``, ``name-3`` and so on is created.
+    Several workers, or a restart, must not write into an existing recording.
 
     Args:
-        path: where; a name that ends in ``.gz`` is packed.
-        max_bytes: of the file.
+        path: the file; a name that ends in ``.gz`` is compressed.
+        max_bytes: maximum size of the file.
 
     Raises:
-        OSError: no file could be made.
+        OSError: no file could be created.
     """
 
     def __init__(self, path: Path, max_bytes: int) -> None:
         self._fd, made = _made(path)
         self.path: Path = made
-        """Where it is written."""
+        """The actual path."""
         self._max_bytes = max_bytes
         self._packer = zlib.compressobj(6, zlib.DEFLATED, GZIP) if path.suffix == ".gz" else None
         self._pending: list[bytes] = []
@@ -57,20 +57,20 @@ class Store:
         return True
 
     def flush(self) -> None:
-        """Hand everything to the operating system, so that it outlives this process.
+        """Write everything to the operating system, so that it survives this process.
 
         Raises:
-            OSError: the disk is full, or something else is wrong with it.
+            OSError: the disk is full, or another error of the file system.
         """
         if self._packer is not None and self._added:
             self._pending.append(self._packer.flush(zlib.Z_SYNC_FLUSH))
         self._write()
 
     def close(self, line: str) -> None:
-        """Add the last line, for which room was kept, and close the file.
+        """Add the last line, from the reserved space, and close the file.
 
         Raises:
-            OSError: as ``flush``; the file is closed all the same.
+            OSError: as ``flush``; the file is closed in any case.
         """
         try:
             self._put(line.encode() + b"\n")
@@ -81,12 +81,13 @@ class Store:
             self.abandon()
 
     def abandon(self) -> None:
-        """Close the file as it is."""
+        """Close the file without flushing."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
     def _least_left(self) -> int:
+        # Worst case of zlib: stored blocks add far less than 1/256 of the input.
         return self._max_bytes - RESERVE - self._size - self._added - (self._added >> 8)
 
     def _put(self, raw: bytes) -> None:
@@ -106,6 +107,7 @@ class Store:
 
 
 def _made(path: Path) -> tuple[int, Path]:
+    # O_EXCL and O_NOFOLLOW: never write into an existing file or through a link; mode 0600.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
     for name in itertools.islice(_names(path), SIBLINGS):
         try:

@@ -1,4 +1,4 @@
-"""One thread writes; those who serve requests never wait for it."""
+"""Writer of a recording: one thread writes, and the request path never waits for it."""
 
 from __future__ import annotations
 
@@ -15,41 +15,42 @@ from autoglm_throttle.traffic.record.heading import End
 from autoglm_throttle.traffic.record.store import Store
 
 QUEUE: Final = 10_000
-"""Requests that may wait to be written: two seconds at 5,000/s. More are dropped, and counted."""
+"""Requests that may wait to be written: two seconds at 5,000/s. Further ones are dropped and counted."""
 
 QUEUE_BYTES: Final = 64 * 1024 * 1024
-"""What these may take in memory together, until they are on the disk: a thousand of the longest bodies."""
+"""Memory of the queued requests until they are on disk: a thousand of the longest bodies."""
 
 WRITE_BYTES: Final = 1024 * 1024
-"""Bytes of lines after which they are handed to the operating system, though more wait."""
+"""Bytes of lines after which they are flushed to the operating system, even while more wait."""
 
 ITEM_BYTES: Final = 1024
-"""What an item takes besides body, target and values of header fields."""
+"""Size of an item without body, target and values of header fields."""
 
 GATHER_S: Final = 0.5
-"""How long the thread lets requests gather once there is one: so much a killed process may lose."""
+"""Delay for batching requests before a write; a killed process may lose this much."""
 
 SLICE: Final = 32
-"""Lines made in one go, about 0.2 ms; after it the thread steps aside for the event loop."""
+"""Lines formatted at a time, about 0.2 ms; then the thread yields to the event loop."""
 
 CLOSE_S: Final = 5.0
-"""How long a closing waits for a slow disk."""
+"""Longest wait for a slow disk on close."""
 
 Item = tuple[float, int, Asked, Body, Judged, Answered]
-"""The arguments of `line`."""
+"""The arguments of `format_line`."""
 
 
 class Writer:
-    """The queue, the thread and the file of one recording.
+    """Queue, thread and file of one recording.
 
     Args:
         store: the new file.
+        header: its first line.
         max_s: seconds after which the recording ends.
         clock: monotonic seconds.
         sample: share of the requests that are recorded.
 
     Raises:
-        OSError: the heading cannot be written.
+        OSError: the header cannot be written.
     """
 
     def __init__(self, store: Store, heading: str, max_s: float, clock: Clock, sample: float = 1.0) -> None:
@@ -59,13 +60,13 @@ class Writer:
         self._max_s = max_s
         self._clock = clock
         self.began_s: float = clock()
-        """The zero of the times in the file."""
+        """Clock time of 0 s in the file."""
         self.ended: str = ""
-        """Why nothing is written any more: ``closed``, ``max_bytes``, ``max_s`` or ``failed``; else empty."""
+        """Reason for the end: ``closed``, ``max_bytes``, ``max_s`` or ``failed``; empty while active."""
         self.written: int = 0
-        """Requests in the file, as the operating system has it."""
+        """Requests flushed to the operating system."""
         self.under_way: int = 0
-        """Requests that began and are not in the queue yet."""
+        """Requests that have started and are not queued yet."""
         self._sample = sample
         self._put_bytes = 0
         self._done_bytes = 0
@@ -82,12 +83,12 @@ class Writer:
 
     @property
     def path(self) -> Path:
-        """The file that is written."""
+        """The file being written."""
         return self._store.path
 
     @property
     def dropped(self) -> int:
-        """Requests that will not be in the file."""
+        """Requests missing from the file."""
         return self._full + self._lost
 
     def put(self, item: Item) -> None:
@@ -109,17 +110,17 @@ class Writer:
 
     @property
     def done(self) -> bool:
-        """Whether everything is written, or given up."""
+        """Whether everything is written or discarded."""
         return not self._thread.is_alive()
 
     def end(self) -> None:
-        """Have what waits and the last line written; waits for nothing."""
+        """Request the end: queued requests and the last line are still written; does not wait."""
         self._closing = True
         self._filled.set()
         self._hurry.set()
 
     def close(self, wait_s: float = CLOSE_S) -> None:
-        """The same; returns when that is done or has taken too long."""
+        """Request the end, and wait for it for at most ``wait_s``."""
         self.end()
         if threading.current_thread() is not self._thread:
             self._thread.join(wait_s)
@@ -132,14 +133,14 @@ class Writer:
                 reason = self._drain() or ("closed" if closing else self._over())
             self._give_up(reason)
             self._store.close(End(reason, self.dropped).to_line())
-        except Exception as error:  # noqa: BLE001 - nobody else would hear of it
+        except Exception as error:  # noqa: BLE001 - the thread is the last handler
             self._fail(error)
         else:
             if reason != "closed":
                 LOGGER.warning("recording ended (%s): %s holds %d requests", reason, self.path, self.written)
 
     def _wait(self) -> bool:
-        """Wait for something to do; whether the end was asked for."""
+        """Wait for work; return whether the end was requested."""
         if self._filled.wait(max(0.0, min(self._max_s, threading.TIMEOUT_MAX))):
             if not self._closing:
                 self._hurry.wait(GATHER_S)
@@ -151,7 +152,7 @@ class Writer:
         return "max_s" if self._clock() - self.began_s >= self._max_s else ""
 
     def _drain(self) -> str:
-        """Write what waits now; why it must be the last, or nothing."""
+        """Write the queued requests; return the reason to end, or an empty text."""
         queue = self._queue
         reason = ""
         waiting = len(queue)
@@ -175,13 +176,14 @@ class Writer:
         self._held = self._held_bytes = 0
 
     def _give_up(self, reason: str) -> None:
-        """From here on nothing is written: count what waits, and what is still to come of what began."""
+        """End the recording: count queued and in-flight requests as lost."""
         self.ended = reason
+        # In-flight requests will not be written either; only the sampled share would have been.
         self._lost += len(self._queue) + round(max(0, self.under_way) * self._sample)
         self._queue.clear()
 
     def _add(self, items: list[Item]) -> str:
-        """Add the lines of some requests; why the rest does not fit, or nothing."""
+        """Add the lines of some requests; return the reason if the rest does not fit, or an empty text."""
         for place, item in enumerate(items):
             reason = "max_s" if item[0] > self._max_s else "" if self._store.add(line(*item)) else "max_bytes"
             if reason:
@@ -199,7 +201,7 @@ class Writer:
 
 
 def _size(item: Item) -> int:
-    """Bytes that an item takes, about."""
+    """Estimate the memory of an item in bytes."""
     (_, target, fields), body = item[2], item[3][2]
     size = ITEM_BYTES + len(target) + (len(body) if body else 0)
     for _, value in fields:

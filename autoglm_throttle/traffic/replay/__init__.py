@@ -1,4 +1,4 @@
-"""Plays what was recorded, and compares what became of it then and now."""
+"""Replays recorded traffic, and compares its results with the recorded ones."""
 
 from autoglm_throttle.traffic.replay.cut import Cut
 from autoglm_throttle.traffic.replay.differences import differences, exceeds, told

@@ -1,4 +1,4 @@
-"""Which part of a recording is played, and how fast: pure functions of its times."""
+"""Selects the part of a recording to replay, and its speed: pure functions of its times."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autoglm_throttle.traffic.errors import TrafficError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """What is taken of a recording, in this order: interval, sample, shorter gaps, speed, loops.
+    """Selection from a recording, applied in this order: interval, sample, shorter gaps, speed, loops.
 
     Raises:
         TrafficError: a number out of its range, both a speed and a rate, or a replay without an end.
@@ -24,19 +24,19 @@ class Cut:
     speed: float = 1.0
     """2 plays twice as fast."""
     rate_rps: float | None = None
-    """The mean rate to play at, instead of a speed."""
+    """Mean rate of the replay, instead of a speed."""
     loops: int | None = 1
-    """How often it is played; None: again and again until ``duration_s``."""
+    """Number of repetitions; None: repeat until ``duration_s``."""
     duration_s: float | None = None
-    """Where the replay ends, in seconds of the replay; None: with its last loop."""
+    """End of the replay, in seconds of the replay; None: the end of its last loop."""
     max_gap_s: float | None = None
-    """Longer gaps of the recording are shortened to this, before ``speed`` acts on them."""
+    """Longer gaps of the recording are shortened to this, before ``speed`` is applied."""
     sample: float = 1.0
-    """Share of the clients that are kept, each with all of its requests."""
+    """Share of the clients that are selected, each with all of its requests."""
     from_s: float | None = None
-    """Earlier requests of the recording are left out; counted from its start."""
+    """Earlier requests of the recording are skipped; counted from its start."""
     to_s: float | None = None
-    """Requests from here on are left out."""
+    """Requests from here on are skipped."""
 
     def __post_init__(self) -> None:
         faults = [*self._numbers(), *self._together()]
@@ -67,11 +67,11 @@ class Cut:
             yield f"an interval begins at 0 or later and ends after it, not {self.from_s!r} to {self.to_s!r}"
 
     def keeps(self, t_s: float, client: str, serial: int) -> bool:
-        """Whether a recorded request is played.
+        """Return whether a recorded request is replayed.
 
         Args:
-            t_s: when it came, in seconds from the start of the recording.
-            client: whose it is; each request without a client is a client of its own.
+            t_s: arrival time, in seconds from the start of the recording.
+            client: its client; each request without a client counts as a client of its own.
             serial: its number in the recording.
         """
         if self.from_s is not None and t_s < self.from_s:
@@ -81,15 +81,15 @@ class Cut:
         return self.sample >= 1.0 or _lot(client, serial) < self.sample
 
     def offsets(self, times_s: Sequence[float]) -> array[float]:
-        """When the kept requests are sent, loop after loop: seconds from the start of the replay.
+        """Compute the send times of the selected requests, loop after loop, in seconds from the start.
 
         Request ``n`` of the result is request ``n % len(times_s)`` of the recording.
 
         Args:
-            times_s: of the kept requests, in order.
+            times_s: times of the selected requests, in order.
 
         Raises:
-            TrafficError: nothing was kept, times that fall, a loop that takes no time,
+            TrafficError: nothing was selected, times that fall, a loop that takes no time,
                 or more requests than a plan can hold.
         """
         once = _shortened(times_s, self.max_gap_s)
@@ -106,7 +106,7 @@ class Cut:
         return offsets
 
     def _pace(self, once: array[float]) -> tuple[float, float]:
-        """The speed, and the length of a loop at that speed: its span and one mean gap."""
+        """Return the speed, and the length of a loop at that speed: its span and one mean gap."""
         span_s, count = once[-1], len(once)
         if span_s == 0.0:
             return 1.0, 0.0 if self.rate_rps is None else count / self.rate_rps
@@ -114,7 +114,7 @@ class Cut:
         return speed, span_s * count / (count - 1) / speed
 
     def _wanted(self, count: int, period_s: float) -> float:
-        """How many loops, the last one perhaps begun only."""
+        """Return the number of loops; the last one may be partial."""
         loops = math.inf if self.loops is None else float(self.loops)
         if loops > 1.0:
             if period_s == 0.0:
@@ -127,7 +127,7 @@ class Cut:
 
 
 def _shortened(times_s: Sequence[float], max_gap_s: float | None) -> array[float]:
-    """Seconds from the first request, no gap longer than allowed."""
+    """Return seconds from the first request, with no gap longer than allowed."""
     if not times_s:
         raise TrafficError("nothing to replay: no request is left of the recording")
     if any(later < earlier for earlier, later in pairwise(times_s)):
@@ -137,15 +137,13 @@ def _shortened(times_s: Sequence[float], max_gap_s: float | None) -> array[float
     for earlier, later in pairwise(times_s):
         if max_gap_s is not None:
             left_out_s += max(0.0, later - earlier - max_gap_s)
+        # max(): rounding must not let the times fall.
         offsets.append(max(offsets[-1], later - times_s[0] - left_out_s))
     return offsets
 
 
 def _lot(client: str, serial: int) -> float:
-    """A number from 0 up to 1 that depends on the client alone.
-
-    Salted: the recorder takes its sample by the digits of the client themselves, so of those it has kept
-    another share must be drawn anew.
-    """
+    """Map a client to a number from 0 to 1, exclusive."""
+    # Salted: the recorder samples by the client digits themselves, so these are not uniform any more.
     digest = hashlib.sha256(f"replay {client or f'#{serial}'}".encode()).digest()
     return int.from_bytes(digest[:4]) / 2**32

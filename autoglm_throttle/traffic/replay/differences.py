@@ -1,4 +1,4 @@
-"""What became of the same requests when they were recorded and when they were played."""
+"""Compares the results of the same requests in the recording and in the replay."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autoglm_throttle.traffic.result import Result
 from autoglm_throttle.traffic.sheet import OPEN, UNSENT, Sheet
 
 SECONDS = 20
-"""The most different ones are listed."""
+"""Number of listed seconds, those with the most differences."""
 
 PERCENTILES = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
 
@@ -35,28 +35,29 @@ class _Second:
 
     @property
     def differ(self) -> int:
-        """How many requests would have to end otherwise to make both alike."""
+        """Number of requests that would need another outcome to make both sides equal."""
         return (self.recorded - self.replayed).total()
 
 
 def differences(replay: Replay, result: Result) -> dict[str, Any] | None:
-    """What became of the same requests when they were recorded and when they were played.
+    """Compare the results of the same requests in the recording and in the replay.
 
-    Both sides are judged by what the answer says, so that an unchanged service never differs from itself:
-    429 counts as limited and 503 as rejected, whoever said so. A fallback counts as degraded where the
-    recording could tell one, which takes a throttle.
+    Both sides are classified by the response, so that an unchanged service never differs from itself:
+    429 counts as limited and 503 as shed, also if the application sent it. A fallback counts as degraded
+    only if the recording contains decisions of a throttle.
 
-    Requests that were not sent, or had not ended, are left out on both sides; so is what a stopped run cut
-    off. Which of many equal requests a limiter refuses is chance, so the measure of difference is not taken
-    one by one, but by second: ``differ`` counts the requests of each second that would have to end
-    otherwise.
+    Requests that were not sent, or had not ended, are excluded on both sides, as are requests interrupted
+    by a stop.
 
     Returns:
-        Ready for JSON: ``requests`` compared; ``decisions`` and ``statuses`` (0 is no answer), each with
-        ``recorded`` and ``replayed`` counts; ``served``, percentiles of the time from arrival to end then
-        and from write to end now; ``changed``, one by one, and ``differ``, by second, each with
-        ``requests`` and ``ratio``; and ``seconds``, the 20 most different of the replay. None where the
-        file told of no answers.
+        Ready for JSON. None where the file contains no responses. The keys are:
+
+        - ``requests``: compared.
+        - ``decisions`` and ``statuses`` (0 is no response), each with ``recorded`` and ``replayed`` counts.
+        - ``served``: percentiles of the time from arrival to end in the recording, and from write to end in
+          the replay.
+        - ``changed``, one by one, and ``differ``, by second, each with ``requests`` and ``ratio``.
+        - ``seconds``: the 20 most different of the replay.
     """
     if replay.recorded is None or not replay.recorded.knows:
         return None
@@ -82,17 +83,17 @@ def differences(replay: Replay, result: Result) -> dict[str, Any] | None:
 
 
 def exceeds(found: Mapping[str, Any], limit: float) -> bool:
-    """Whether a comparison differs by more than allowed.
+    """Return whether a comparison differs by more than allowed.
 
     Args:
-        found: what `differences` gave.
+        comparison: result of `compare_results`.
         limit: share of the requests, 0..1.
     """
     return bool(found["differ"]["ratio"] > limit)
 
 
 def told(found: Mapping[str, Any]) -> list[str]:
-    """A comparison in lines of text."""
+    """Format a comparison as lines of text."""
     lines = [f"{'':<12}{'recorded':>12}{'replayed':>12}"]
     for table in ("decisions", "statuses"):
         for name, counts in found[table].items():
@@ -130,6 +131,7 @@ def _compared(recorded: Recorded, result: Result) -> tuple[dict[int, _Second], T
         second = seconds.setdefault(int(plan.offsets[index]), _Second())
         second.recorded[before] += 1
         second.replayed[after] += 1
+        # A limiter rejects an arbitrary one of several equal requests, so this count overstates differences.
         changed += before != after
         if _is_served(before):
             served[0].record(recorded.ms[index % len(recorded)] / 1e3)

@@ -1,4 +1,4 @@
-"""From recorded requests to a load, with what became of them at the time beside it."""
+"""Builds a load from recorded requests, with their recorded results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autoglm_throttle.traffic.record.redaction import MASK
 from autoglm_throttle.traffic.replay.cut import Cut
 
 UNSTATED = Priority.MID
-"""Where neither the throttle nor the client said a priority: the default of ``PRIORITY_DEFAULT``."""
+"""Priority where neither the throttle nor the client stated one: the default of ``PRIORITY_DEFAULT``."""
 
 OF_THE_CONNECTION = frozenset(
     (
@@ -31,30 +31,30 @@ OF_THE_CONNECTION = frozenset(
         "upgrade",
     )
 )
-"""Fields that say how one connection carried a request: the sender writes its own."""
+"""Fields of a single connection: the sender writes its own."""
 
 DECISIONS = ("none", "admitted", "degraded", "limited", "rejected")
-"""What became of a request as its client sees it: see `seen`."""
+"""Outcomes of a request from the client's view: see `client_outcome`."""
 
 
 STRANGER = "unknown-"
-"""How the texts begin that stand for those of whom nothing was recorded; a number follows."""
+"""Prefix of the identity text of an unknown client; a number follows."""
 
 
 @dataclass(slots=True)
 class Recorded:
-    """What became of the played requests when they were recorded, in order."""
+    """Recorded results of the replayed requests, in order."""
 
     statuses: array[int] = field(default_factory=lambda: array("H"))
     decisions: bytearray = field(default_factory=bytearray)
     """Indices into `DECISIONS`."""
     ms: array[float] = field(default_factory=lambda: array("f"))
-    """From arrival to the end."""
+    """Milliseconds from arrival to the end."""
     judged: bool = False
-    """Whether a throttle looked at any; without one a recording cannot tell what a fallback answered."""
+    """Whether a throttle decided on any request; without one, fallbacks cannot be recognized."""
 
     def note(self, entry: Entry) -> None:
-        """One more."""
+        """Append one request."""
         self.statuses.append(entry.status)
         self.decisions.append(DECISIONS.index(seen(entry.status, degraded=entry.decision == "degraded")))
         self.ms.append(entry.ms)
@@ -62,7 +62,7 @@ class Recorded:
 
     @property
     def knows(self) -> bool:
-        """Whether it tells of any answer or decision."""
+        """Whether it contains any response or decision."""
         return any(self.decisions) or any(self.statuses)
 
     def __len__(self) -> int:
@@ -71,22 +71,22 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A load made from a recording."""
+    """A load built from a recording."""
 
     load: Load
     recorded: Recorded | None
-    """One loop of it: request ``n`` of the plan is number ``n % len(recorded)``; None of a trace."""
+    """One loop of it: request ``n`` of the plan is number ``n % len(recorded)``; None for a trace."""
     notes: tuple[str, ...] = ()
-    """What could not be read, and what was left out."""
+    """Messages on unreadable and skipped parts."""
 
 
 def seen(status: int, *, degraded: bool) -> str:
-    """What became of a request as its client sees it, which is the same then and now.
+    """Classify a request from the client's view, in the same way for recording and replay.
 
-    Whether a throttle or the application itself said 429 or 503 is nothing that an answer tells.
+    A response does not show whether a throttle or the application sent its 429 or 503.
 
     Args:
-        status: of the answer; 0: there was none.
+        status: status of the response; 0: there was none.
         degraded: whether a fallback made it.
     """
     if degraded and 200 <= status < 300:
@@ -102,23 +102,23 @@ def prepare(
     priority_header: str = "x-priority",
     decided: bool = False,
 ) -> Replay:
-    """The load that a recording stands for.
+    """Build the load of a recording.
 
-    Requests that look alike share one kind, so what is kept in memory is every different request once and
-    about 30 bytes for each of all, and 100 more where nobody knows whose it is: each request without a
-    client is a client of its own. Priority fields are sent as they were recorded.
+    Requests with equal contents share one kind, so memory holds each distinct request once and about 30 bytes
+    for each request. A request without a client takes 100 more, because it counts as a client of its own.
+    Priority fields are sent as they were recorded.
 
     Args:
         entries: in order of time.
-        cut: which of them, and how fast; None: all, as fast as they came.
-        bodies: what stands in for bodies that were not kept.
-        priority_header: in which field requests state their priority; lower case.
-        decided: state the priority that the throttle decided on also where the recorded request stated
-            none: right where the service under test cannot know what decided it then, such as a key.
+        selection: requests to replay, and their speed; None: all, at the recorded speed.
+        bodies: replacement for bodies that were not stored.
+        priority_header: header field of the priority; lower case.
+        decided: send the priority decided by the throttle even if the recorded request stated none: right
+            if the service under test lacks the basis of that decision, such as a key.
 
     Raises:
-        TrafficError: nothing is left to play, bodies are missing (it says how many), or the cut does not
-            fit the recording.
+        TrafficError: nothing is left to replay, bodies are missing (it gives their number), or the selection
+            does not fit the recording.
     """
     chosen, fill = cut or Cut(), bodies or Fill()
     cast = _Cast(priority_header, decided=decided)
@@ -138,7 +138,7 @@ def prepare(
 
 
 class _Cast:
-    """Who says what: the columns of a plan, gathered for one loop."""
+    """Maps clients and kinds to numbers, and collects the columns of a plan for one loop."""
 
     def __init__(self, priority_header: str, *, decided: bool) -> None:
         self.recorded = Recorded()
@@ -150,7 +150,7 @@ class _Cast:
         self._columns = (array("I"), array("I"), bytearray())
 
     def add(self, entry: Entry, body: bytes) -> None:
-        """One more request."""
+        """Append one request."""
         priority, stated = self._priority(entry)
         request = Request(
             method=entry.method,
@@ -168,7 +168,7 @@ class _Cast:
         self.recorded.note(entry)
 
     def notes(self) -> Iterator[str]:
-        """What people should know of it."""
+        """Yield messages for the user."""
         if self._masked:
             yield (
                 f"{self._masked} requests have {MASK} where their path or query was masked, and are sent so: "
@@ -176,7 +176,7 @@ class _Cast:
             )
 
     def load(self, offsets: array[float], duration_s: float | None) -> Load:
-        """The load of all loops."""
+        """Build the load of all loops."""
         kinds, clients, priorities = self._columns
         count = len(offsets)
         loops = -(-count // len(kinds))
@@ -192,7 +192,7 @@ class _Cast:
         return Load(plan, tuple(self._kinds), tuple(self._clients))
 
     def _priority(self, entry: Entry) -> tuple[Priority, bool]:
-        """The priority it counts as, and whether the client stated one."""
+        """Return the effective priority, and whether the client stated one."""
         stated = next((value for name, value in entry.headers if name == self._header), None)
         for word in (entry.priority, stated or ""):
             if word.strip().upper() in Priority.__members__:

@@ -1,4 +1,4 @@
-"""From a file to a load: a recording, a file of another program, or a trace of LLM requests."""
+"""Builds a load from a file: a recording, a file of another program, or a trace of LLM requests."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ BEGIN_BYTES = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manner:
-    """What a file does not tell of the requests in it."""
+    """Properties of the requests that a file does not contain."""
 
     bodies: Fill = field(default_factory=Fill)
-    """What stands in for bodies that were not kept."""
+    """Replacement for bodies that were not stored."""
     redaction: Redaction | None = None
-    """What is read of files of other programs; None: what a recorder keeps by default."""
+    """Fields to read from files of other programs; None: the default of a recorder."""
     priority_header: str = "x-priority"
     decided: bool = False
-    """State the priority that was decided on also where the recorded request stated none."""
+    """Send the decided priority even if the recorded request stated none."""
     crowd: Crowd = field(default_factory=Crowd)
-    """Priorities and clients of a trace, which has neither."""
+    """Priorities and clients for a trace, which has neither."""
     seed: int = 0
-    """Of their draws."""
+    """Seed of their draws."""
     target: str = "/v1/predict"
-    """Path that the requests of a trace go to."""
+    """Request path for a trace."""
 
 
 def open_replay(path: Path, cut: Cut | None = None, manner: Manner | None = None) -> Replay:
-    """The load that a file stands for, whatever its form.
+    """Build the load of a file of any known format.
 
     Bodies of files of other programs are sent whole; their fields pass the redaction of a recorder.
 
     Raises:
-        TrafficError: the file cannot be read, has no times, or nothing of it is left to play.
+        TrafficError: the file cannot be read, has no times, or nothing of it is left to replay.
     """
     cut, manner = cut or Cut(), manner or Manner()
     if is_trace(path):
@@ -64,10 +64,10 @@ def open_replay(path: Path, cut: Cut | None = None, manner: Manner | None = None
 
 
 def of_trace(trace: Trace, cut: Cut, manner: Manner) -> Load:
-    """The load that a part of a trace stands for, with priorities and clients drawn anew in each loop.
+    """Build the load of a part of a trace, with priorities and clients drawn again in each loop.
 
     Raises:
-        TrafficError: nothing is left to play, or the cut does not fit the trace.
+        TrafficError: nothing is left to replay, or the selection does not fit the trace.
     """
     items = [item for number, item in enumerate(trace.items) if cut.keeps(item.t_s, "", number)]
     offsets = cut.offsets([item.t_s for item in items])
@@ -77,7 +77,7 @@ def of_trace(trace: Trace, cut: Cut, manner: Manner) -> Load:
 
 
 def times_of(path: Path) -> array[float]:
-    """When the requests of a file came, in seconds from the first: what ``trace:PATH`` stands for.
+    """Return the arrival times of a file for ``trace:PATH``, in seconds from the first.
 
     Raises:
         TrafficError: the file cannot be read, or has no times.
@@ -91,7 +91,7 @@ def times_of(path: Path) -> array[float]:
 
 
 def is_trace(path: Path) -> bool:
-    """Whether a file begins with the header line of a trace of LLM requests.
+    """Return whether a file begins with the header line of a trace of LLM requests.
 
     Raises:
         TrafficError: it cannot be read.

@@ -1,4 +1,4 @@
-"""The report of a run: a plain document, and everything that is said about it. Pure."""
+"""The report of a load test: a plain document, its text, and its comparison with another. Pure."""
 
 from autoglm_throttle.traffic.report.compare import Comparison, compare, comparison
 from autoglm_throttle.traffic.report.document import make

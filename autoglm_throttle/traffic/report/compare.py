@@ -1,4 +1,4 @@
-"""Two reports side by side."""
+"""Compares two reports side by side."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ METRICS: Mapping[str, tuple[Unit, Callable[[Tally], float | None]]] = {
     "p99": ("s", lambda tally: tally["response"]["p99_s"]),
     "service p99": ("s", lambda tally: tally["service"]["p99_s"]),
 }
-"""What is compared: unit and where it stands."""
+"""Compared numbers: unit, and the function that reads it from a tally."""
 
 LOAD: tuple[Literal["shape", "arrivals", "seed", "mix", "clients", "requests", "loop", "limits_s"], ...] = (
     "shape",
@@ -36,7 +36,7 @@ LOAD: tuple[Literal["shape", "arrivals", "seed", "mix", "clients", "requests", "
     "loop",
     "limits_s",
 )
-"""What must be equal for two runs to have had the same load and the same measure of goodput."""
+"""Keys of `load` that must be equal for two runs to have the same load and the same measure of goodput."""
 
 
 class Compared(TypedDict):
@@ -59,12 +59,12 @@ class Comparison(TypedDict):
 
     titles: list[str]
     remarks: list[str]
-    """Why the numbers may not be comparable; empty if they are."""
+    """Reasons why the numbers may not be comparable; empty if they are."""
     rows: list[Compared]
 
 
 def comparison(a: Document, b: Document) -> Comparison:
-    """Every number that both reports have, in the whole, by priority and, for equal shapes, by segment."""
+    """Compare all common numbers: in total, by priority and, for equal shapes, by segment."""
     return {
         "titles": [a["title"], b["title"]],
         "remarks": _remarks(a, b),
@@ -77,7 +77,7 @@ def comparison(a: Document, b: Document) -> Comparison:
 
 
 def compare(a: Document, b: Document) -> list[str]:
-    """Two reports side by side for the terminal; what is nothing in both is left out."""
+    """Format two reports side by side for the terminal; metrics that are zero in both are left out."""
     found = comparison(a, b)
     rows = [("segment", "priority", "metric", "A", "B", "B/A")]
     rows += [

@@ -1,7 +1,7 @@
-"""The control rule: a run on a machine that could not have done it judges the machine, not the row.
+"""The control rule: if the machine is too slow for the control row, a round counts for no other row.
 
-In every round, beside the rows under test, runs a control: the same server command, generator, plan and
-connections, with nothing in the way. A round counts only if its control passes.
+In every round, a control runs beside the rows under test: the same server command, generator, plan and
+connections, without a throttle in between. A round counts only if its control passes.
 """
 
 from __future__ import annotations
@@ -14,43 +14,43 @@ from typing import Literal
 from autoglm_throttle.traffic.report.schema import Tally
 
 CONTROL = "control"
-"""The name of the control row."""
+"""Name of the control row."""
 
 DONE = 0.99
-"""Least share of the planned that must be answered."""
+"""Least share of the planned requests that must be answered."""
 
 P99_S = 0.5
-"""The p99 of the served must be below; a founding figure."""
+"""Upper bound, exclusive, for the p99 of served requests; a founding figure."""
 
 ERRORS = 0.005
-"""The share of errors must be below; a founding figure."""
+"""Upper bound, exclusive, for the share of errors; a founding figure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One row in one round, at one level of load."""
+    """One row in one round, at one load level."""
 
     done_ratio: float | None
-    """Answers by planned requests; None: nothing was planned."""
+    """Answers divided by planned requests; None: no request was planned."""
     p99_s: float | None
-    """Of the served; None: nothing was served."""
+    """The p99 of served requests; None: no request was served."""
     error_ratio: float | None
 
     @classmethod
     def of(cls, tally: Tally) -> Point:
-        """What a report says of a stretch."""
+        """Read the three numbers from a tally of a report."""
         return cls(tally["done_ratio"], tally["response"]["p99_s"], tally["error_ratio"])
 
     @property
     def passes(self) -> bool:
-        """Whether it holds all three bounds; a number that is missing holds none."""
+        """Whether all three bounds hold; a missing number fails."""
         if self.done_ratio is None or self.p99_s is None or self.error_ratio is None:
             return False
         return self.done_ratio >= DONE and self.p99_s < P99_S and self.error_ratio < ERRORS
 
 
 Round = Mapping[str, Point]
-"""The rows of one round by name, the control among them."""
+"""Rows of one round by name, including the control."""
 
 Outcome = Literal["pass", "fail", "inconclusive"]
 
@@ -60,12 +60,12 @@ STATUS: Mapping[Outcome, int] = {"pass": 0, "fail": 1, "inconclusive": 3}
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What the rounds say of a row."""
+    """Result of a row over all rounds."""
 
     outcome: Outcome
     rounds: int
     counted: int
-    """Rounds whose control passed."""
+    """Rounds with a passed control."""
     passed: int
     """Counted rounds in which the row passed."""
     needed: int
@@ -77,7 +77,7 @@ class Judgement:
 
     @property
     def text(self) -> str:
-        """One sentence; an inconclusive judgement begins with that word."""
+        """The result in one sentence; an inconclusive result begins with that word."""
         if self.outcome == "inconclusive":
             return (
                 f"inconclusive: the control passed in {self.counted} of {self.rounds} rounds and"
@@ -88,7 +88,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A ratio over the rounds."""
+    """Median, minimum and maximum of a ratio over the rounds."""
 
     median: float
     least: float
@@ -99,7 +99,7 @@ class Spread:
 
 
 def majority(rounds: int) -> int:
-    """How many rounds must pass: 3 of 5, and more than half of any other number."""
+    """Number of rounds that must pass: 3 of 5, and more than half of any other number."""
     return rounds // 2 + 1
 
 
@@ -110,11 +110,11 @@ def counts(one: Round) -> bool:
 
 
 def judge(rounds: Sequence[Round], row: str, needed: int | None = None) -> Judgement:
-    """The judgement on a row.
+    """Evaluate a row over the rounds.
 
     Args:
-        rounds: all of them, counted or not; a row that is missing from a round did not pass it.
-        row: its name; the control itself is judged like any other.
+        rounds: all rounds, counted or not; a row that is missing from a round did not pass it.
+        row: its name; the control is evaluated like any other row.
         needed: counted rounds that must pass; None: more than half of all rounds.
     """
     wanted = majority(len(rounds)) if needed is None else needed
@@ -127,17 +127,17 @@ def judge(rounds: Sequence[Round], row: str, needed: int | None = None) -> Judge
 
 
 def done_ratio(rounds: Sequence[Round], row: str) -> Spread | None:
-    """Answers of a row by answers of its control, over all rounds that have both."""
+    """Answers of a row divided by answers of its control, over all rounds that have both."""
     return _spread([(one[row].done_ratio, one[CONTROL].done_ratio) for one in _both(rounds, row)])
 
 
 def p99_ratio(rounds: Sequence[Round], row: str) -> Spread | None:
-    """The p99 of a row by the p99 of its control, over all rounds that have both."""
+    """The p99 of a row divided by the p99 of its control, over all rounds that have both."""
     return _spread([(one[row].p99_s, one[CONTROL].p99_s) for one in _both(rounds, row)])
 
 
 def order(rows: Sequence[str], number: int) -> list[str]:
-    """The rows in the order in which round ``number`` runs them: each round another one goes first."""
+    """Order of the rows in round ``number``: each round starts with another row."""
     first = number % len(rows)
     return [*rows[first:], *rows[:first]]
 

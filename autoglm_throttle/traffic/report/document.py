@@ -1,4 +1,4 @@
-"""The document of a run, made from its plan and its sheet."""
+"""Builds the report document of a run from its plan and its request log."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ from autoglm_throttle.traffic.result import Effort, Result
 from autoglm_throttle.traffic.sheet import UNSENT
 
 MOST_LABELS = 50
-"""Requests that are told apart, the most frequent first; a replay may have thousands of targets."""
+"""Most request labels listed separately, by frequency; a replay may have thousands of targets."""
 
 MOMENT_S = 1e-6
-"""As finely as anything is timed."""
+"""Resolution of all recorded times, seconds."""
 
 STEPS = 200
-"""Of the shortest stretch: the rate of a service that falls behind is at most 1/200 too high."""
+"""Time steps per shortest segment: the rate of a slow service is at most 1/200 too high."""
 
 OTHERS = "others"
-"""The label of all further requests."""
+"""Label of all further requests."""
 
 
 def make(result: Result, facts: Facts) -> Document:
-    """Work out the report of a finished run, at about 2 us per request.
+    """Build the report of a finished run, at about 2 us per request.
 
-    Equal plans, sheets and facts give equal documents; only ``about`` says who made them, and when.
+    Equal inputs give equal documents. Only ``about`` names the machine and the date.
 
     Raises:
-        RuntimeError: a request has neither ended nor been left out, which is a fault of the generator.
+        RuntimeError: a request has neither ended nor been skipped: a bug of the generator.
     """
     plan, sheet = result.load.plan, result.sheet
     if not sheet.balanced:
@@ -86,7 +86,7 @@ def make(result: Result, facts: Facts) -> Document:
 
 
 def _kinds(result: Result) -> tuple[list[str], list[Kind]]:
-    """The labels a report shows, in order of their first kind, and to which one each kind belongs."""
+    """Return the labels in order of their first kind, and each kind's label index and cost."""
     requests = result.load.requests
     if len(requests) > MOST_LABELS:
         counts: Counter[str] = Counter()
@@ -104,17 +104,18 @@ def _kinds(result: Result) -> tuple[list[str], list[Kind]]:
 
 
 def _sent_s(result: Result) -> float:
-    """How far the sending came: the length of the plan, or to when or where a run was stopped."""
+    """Seconds of the plan that were sent: its length, or until the run was stopped."""
     plan, stopped_s = result.load.plan, result.effort.stopped_s
     if stopped_s is not None:
         return min(plan.duration_s, max(0.0, stopped_s))
+    # Without a stop time, the first skipped request shows where the sending ended.
     first = result.sheet.endings.find(UNSENT)
     whole = first < 0 or not result.aborted
     return plan.duration_s if whole else min(plan.duration_s, plan.offsets[first])
 
 
 def _step_s(plan: Plan, sent_s: float) -> float:
-    """How finely rates look at the time of answers: a part of the shortest stretch in which was sent."""
+    """Time step for answer rates: a part of the shortest segment in which requests were sent."""
     lengths_s = (min(end_s, sent_s) - start_s for start_s, end_s in pairwise((0.0, *plan.ends_s)))
     return min((length_s for length_s in lengths_s if length_s > MOMENT_S), default=1.0) / STEPS
 
@@ -191,5 +192,5 @@ def _lost(effort: Effort) -> list[str]:
 
 
 def _finite(seen: Mapping[str, float]) -> dict[str, float]:
-    """What was seen, less what JSON cannot say."""
+    """Drop values that JSON cannot represent."""
     return {name: value for name, value in seen.items() if math.isfinite(value)}

@@ -1,13 +1,13 @@
-"""How numbers are written for people."""
+"""Formats numbers for people."""
 
 from __future__ import annotations
 
 NOTHING = "-"
-"""Where there is no data."""
+"""Shown in place of missing data."""
 
 
 def duration(seconds: float | None) -> str:
-    """Three digits and a unit: ``850 us``, ``20.5 ms``, ``1.20 s``."""
+    """Format with three digits and a unit: ``850 us``, ``20.5 ms``, ``1.20 s``."""
     if seconds is None:
         return NOTHING
     if seconds < 0.001:
@@ -18,28 +18,28 @@ def duration(seconds: float | None) -> str:
 
 
 def share(ratio: float | None) -> str:
-    """Percent, with two decimals where it is not plainly all or nothing: ``0 %``, ``0.35 %``, ``100 %``."""
+    """Format as percent, with two decimals unless exactly 0 or 1: ``0 %``, ``0.35 %``, ``100 %``."""
     if ratio is None:
         return NOTHING
     return f"{ratio * 100:.0f} %" if ratio in {0.0, 1.0} else f"{ratio * 100:.2f} %"
 
 
 def rate(per_second: float | None) -> str:
-    """Per second: ``4969/s``, ``5.53/s``."""
+    """Format as a rate per second: ``4969/s``, ``5.53/s``."""
     return NOTHING if per_second is None else f"{_digits(per_second)}/s"
 
 
 def quantity(value: float | None, unit: str) -> str:
-    """A value in the unit that objectives give it: ``s``, ``ratio`` or ``rps``."""
+    """Format a value in the unit of its objective: ``s``, ``ratio`` or ``rps``."""
     return {"s": duration, "ratio": share, "rps": rate}[unit](value)
 
 
 def plain(text: str) -> str:
-    """Text from outside, such as the reason in an answer, without what would steer a terminal."""
+    """Replace control characters in external text, such as a reason in an answer, to protect the terminal."""
     return "".join(sign if sign.isprintable() else "?" for sign in text)
 
 
 def _digits(number: float) -> str:
-    """Three digits, or all of those before the point."""
+    """Format with three digits, or with all digits before the decimal point."""
     decimals = 0 if number >= 100.0 else 1 if number >= 10.0 else 2
     return f"{number:.{decimals}f}"

@@ -1,4 +1,4 @@
-"""Whether data read from outside has the form that a type describes."""
+"""Checks external data against a schema of types."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Literal, get_args, get_origin, get_type_hints, is_typeddict
 
 
 def misfit(value: object, hint: object, place: str = "") -> str | None:
-    """The first place where data does not have its form.
+    """Find the first place where data does not match its schema.
 
     Args:
-        value: as `json.loads` gives it.
+        value: data as returned by `json.loads`.
         hint: a ``TypedDict``, ``list``, ``dict`` with text as keys, ``Literal``, union or plain type.
-        place: where the value stands, for the answer.
+        place: path of the value, used in the result.
 
     Returns:
-        The place, such as ``totals.response.count``; None if all is well.
+        The path, such as ``totals.response.count``; None if the data matches.
     """
     if is_typeddict(hint):
         return _misfit_of_parts(value, hint, place)
@@ -52,7 +52,7 @@ def _misfit_of_parts(value: object, form: object, place: str) -> str | None:
 
 
 def _first(value: object, kind: type, hint: object, place: str) -> str | None:
-    """The first misfit among the entries of a list or a dictionary."""
+    """Return the first error among the entries of a list or a dictionary."""
     if not isinstance(value, kind):
         return place
     entries: Iterable[tuple[object, object]] = value.items() if isinstance(value, dict) else enumerate(value)  # type: ignore[arg-type]
@@ -61,7 +61,8 @@ def _first(value: object, kind: type, hint: object, place: str) -> str | None:
 
 
 def _plain(value: object, hint: object) -> bool:
-    """Whether a value is of a plain type; a whole number is a number, a truth value is none."""
+    """Whether a value has a plain type; an int is a valid float, a bool is not."""
+    # bool is a subclass of int, so it would pass as a number.
     if isinstance(value, bool):
         return hint in {bool, object}
     if hint is float:

@@ -1,4 +1,4 @@
-"""How many requests were in flight at one time, second by second."""
+"""Peak number of requests in flight, second by second."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def peaks(
     endings: Sequence[int],
     count: int,
 ) -> list[int]:
-    """The most in flight within each second from the start of the run.
+    """Return the peak in flight within each second from the start of the run.
 
-    A request is in flight from its launch to its ending, both included; one that was dropped or left out
-    never is. A launch without a known lag was on time.
+    A request is in flight from its launch to its end, both included. A dropped or skipped request never is in
+    flight. A launch without a known lag was on time.
 
     Args:
         offsets: intended starts in seconds.
-        lag_s: how late each was launched, or NaN.
-        response_s: from the intended start to the ending.
-        endings: as in a sheet.
-        count: how many seconds to look at; what goes on after them is not seen.
+        lag_s: launch delay of each request, or NaN.
+        response_s: from the intended start to the end.
+        endings: result codes of the request log.
+        count: number of seconds; later ones are ignored.
     """
     launched, ended = _spans(offsets, lag_s, response_s, endings)
     most: list[int] = []
@@ -37,6 +37,7 @@ def peaks(
         peak = begun - over
         for place in range(begun, stop):
             start = launched[place]
+            # `<`: a request that ends exactly at this launch still counts as in flight.
             while ended[over] < start:
                 over += 1
             if place - over >= peak:
@@ -49,8 +50,10 @@ def peaks(
 def _spans(
     offsets: Sequence[float], lag_s: Sequence[float], response_s: Sequence[float], endings: Sequence[int]
 ) -> tuple[list[float], list[float]]:
-    """Launches and endings, each in order of time; an ending is never before its launch."""
+    """Return launches and ends, each in order of time; an end is never before its launch."""
+    # Dropped and skipped requests have the greatest codes.
     never = Ending.DROPPED.value
+    # A single NaN makes the sum NaN: one pass in C decides if the list must be rebuilt.
     lags = [0.0 if math.isnan(lag) else lag for lag in lag_s] if math.isnan(sum(lag_s)) else lag_s
     launched = [
         offset + lag for offset, lag, ending in zip(offsets, lags, endings, strict=True) if ending < never

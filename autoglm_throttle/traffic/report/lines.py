@@ -1,4 +1,4 @@
-"""A report for the terminal."""
+"""Formats a report for the terminal."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ HEADINGS: tuple[str, ...] = (
     "p99",
     "max",
 )
-"""Durations are those of the served, from the intended start."""
+"""Column headings; durations are those of served requests, from the intended start."""
 
 
 def lines(document: Document) -> list[str]:
-    """What a person wants to know first: the verdict, the objectives, one table, what went wrong.
+    """Format a report: the verdict, the objectives, one table, and the errors.
 
     Args:
-        document: as `make` made it.
+        document: a report built by `make`.
 
     Returns:
-        Lines without ends, none of them empty at the first or last place.
+        Lines without line ends; neither the first nor the last is empty.
     """
     told = [
         document["title"],
@@ -52,11 +52,11 @@ def lines(document: Document) -> list[str]:
 
 
 def table(rows: Sequence[Sequence[str]], words: int = 2) -> list[str]:
-    """Columns under their headings, words to the left and figures to the right.
+    """Align columns under their headings: text to the left, numbers to the right.
 
     Args:
         rows: the headings first.
-        words: how many columns hold words.
+        text_columns: number of leading text columns.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
@@ -69,7 +69,7 @@ def table(rows: Sequence[Sequence[str]], words: int = 2) -> list[str]:
 
 
 def _doubts(document: Document) -> list[str]:
-    """The doubts that the verdict's own sentence does not say."""
+    """Caveats that the sentence of the verdict does not contain."""
     text = document["verdict"]["text"]
     return [f"doubt: {doubt}" for doubt in document["verdict"]["doubts"] if doubt not in text]
 

@@ -1,4 +1,4 @@
-"""Objectives: what a run must reach, as people write it, and whether it did."""
+"""Parses objectives such as ``p99<500ms`` and evaluates them on a report."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ METRICS: Mapping[str, tuple[Unit, Measure]] = {
     "goodput.rps": ("rps", lambda tally: tally["goodput"]["rps"]),
     "rps": ("rps", lambda tally: tally["rps"]),
 }
-"""What can be judged beside durations: unit and where it stands."""
+"""Metrics other than durations: unit, and the function that reads it from a tally."""
 
 DURATIONS: Mapping[str, Callable[[Tally], Times]] = {
     "": lambda tally: tally["response"],
@@ -42,7 +42,7 @@ UNITS: Mapping[Unit, Mapping[str, float]] = {
     "ratio": {"%": 0.01, "": 1.0},
     "rps": {"/s": 1.0, "": 1.0},
 }
-"""By unit: the suffixes that may be written, and what they stand for."""
+"""Accepted suffixes of each unit, and their factors."""
 
 OPERATORS: Mapping[str, Callable[[float, float], bool]] = {"<=": le, ">=": ge, "<": lt, ">": gt}
 
@@ -64,23 +64,23 @@ class Term:
     """One objective."""
 
     text: str
-    """As it was written, without blanks around it."""
+    """The objective as written, stripped."""
     unit: Unit
     measure: Measure
-    """Takes its value from a tally."""
+    """Reads the value from a tally."""
     operator: str
     bound: float
     """In seconds, as a ratio, or per second."""
     priority: Priority | None = None
     segment: str | None = None
-    """The name of a segment, or its number from 1; a name that occurs several times means all of these."""
+    """Name of a segment, or its number from 1; a repeated name selects all segments of that name."""
 
     @classmethod
     def parse(cls, text: str) -> Term:
-        """Read ``p99.high@peak<500ms``.
+        """Parse ``p99.high@peak<500ms``.
 
         Raises:
-            TrafficError: another form, an unknown metric, or a unit that is not the metric's.
+            TrafficError: a syntax error, an unknown metric, or a unit that does not fit the metric.
         """
         found = _TERM.fullmatch(text)
         if found is None:
@@ -98,31 +98,31 @@ class Term:
         )
 
     def holds(self, value: float | None) -> bool:
-        """Whether a value reaches the objective; a missing one never does."""
+        """Whether a value meets the objective; None never does."""
         return value is not None and OPERATORS[self.operator](value, self.bound)
 
     def judged(self, tally: Tally | None) -> Judged:
-        """The objective with its value; None stands for a segment that the run did not have."""
+        """Evaluate the objective; None stands for a segment that the run did not have."""
         value = None if tally is None else self.measure(tally)
         return {"term": self.text, "value": value, "unit": self.unit, "holds": self.holds(value)}
 
     def means(self, number: int, name: str) -> bool:
-        """Whether it is about this segment, by name or by number from 0."""
+        """Whether the objective selects this segment, by name or by number from 0."""
         return self.segment in {name, str(number + 1)}
 
 
 @dataclass(frozen=True, slots=True)
 class Objectives:
-    """All that a run must reach; none at all is reached by every run."""
+    """All objectives of a run; an empty set is met by every run."""
 
     terms: tuple[Term, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> Objectives:
-        """Read ``p99<500ms,error<0.5%,goodput.high>0.99,rps>=10000/s``; an empty text has no objective.
+        """Parse ``p99<500ms,error<0.5%,goodput.high>0.99,rps>=10000/s``; an empty text has no objective.
 
         Raises:
-            TrafficError: what is wrong with each term that is wrong.
+            TrafficError: the problems of all invalid terms.
         """
         terms: list[Term] = []
         faults: list[str] = []
@@ -136,13 +136,13 @@ class Objectives:
         return cls(tuple(terms))
 
     def check(self, segments: Sequence[str]) -> None:
-        """Make sure before a run that every named segment will exist.
+        """Check before a run that every named segment will exist.
 
         Args:
             segments: the names in the plan, in order.
 
         Raises:
-            TrafficError: the terms that name another one.
+            TrafficError: the terms that name an unknown segment.
         """
         missing = [
             term.text
@@ -156,7 +156,7 @@ class Objectives:
     def judge(
         self, totals: Tally, priorities: Mapping[str, Tally], segments: Sequence[SegmentPart]
     ) -> list[Judged]:
-        """Each objective with its value; one about a repeated segment is judged once for each."""
+        """Evaluate each objective; for a repeated segment, once for each occurrence."""
         return [
             term.judged(tally)
             for term in self.terms

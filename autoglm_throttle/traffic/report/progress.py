@@ -1,4 +1,4 @@
-"""What is shown while a run goes on. The time is passed in."""
+"""Formats the progress line of a running load test. The time is passed in."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from autoglm_throttle.traffic.histogram import Histogram
 from autoglm_throttle.traffic.report.figures import duration
 
 TERMINAL_S = 1.0
-"""A line is rewritten this often where somebody looks."""
+"""Seconds between two updates of the line on a terminal."""
 
 PLAIN_S = 10.0
-"""A line is added this often to a log."""
+"""Seconds between two lines in a log."""
 
 _RETURN, _CLEAR = "\r", "\x1b[K"
 
 
 class Progress:
-    """Counts endings as they happen and says where the run is.
+    """Counts results as they happen and formats the progress of the run.
 
     Args:
         planned: requests of the plan; 0 for a closed loop, where it is not known.
         duration_s: length of the plan.
-        terminal: whether one line is rewritten, or a line is added now and then.
-        width: columns of the terminal; a longer line would break the rewriting, so it is cut.
+        terminal: True: rewrite one line; False: add a line now and then.
+        width: columns of the terminal; longer lines are truncated, since they would break the rewriting.
     """
 
     def __init__(self, planned: int, duration_s: float, *, terminal: bool, width: int = 80) -> None:
@@ -36,29 +36,30 @@ class Progress:
         self._lately = Histogram()
 
     def note(self, index: int, ending: Ending, response_s: float) -> None:  # noqa: ARG002 - an observer's
-        """Count one ending; the observer of a generator."""
+        """Count one result; called by a generator."""
         self._endings[ending] += 1
         if ending <= Ending.DEGRADED:
             self._lately.record(response_s)
 
     def line(self, elapsed_s: float, launched: int, in_flight: int, lag_s: float | None = None) -> str:
-        """What to write now, line end or control characters included; empty when nothing is due.
+        """Return the text to write now, including control characters; empty when no update is due.
 
         Args:
             elapsed_s: seconds since the first intended start.
-            launched: requests whose time has come.
+            launched: requests launched so far.
             in_flight: requests sent and not ended.
-            lag_s: how late the last launch was; None if unknown.
+            lag_s: delay of the last launch; None if unknown.
         """
         if elapsed_s < self._due_s:
             return ""
+        # Missed updates are skipped, not caught up.
         self._due_s += self._every_s * (1 + (elapsed_s - self._due_s) // self._every_s)
         text = self._text(elapsed_s, launched, in_flight, lag_s)
         self._lately = Histogram()
         return f"{_RETURN}{text[: self._width - 1]}{_CLEAR}" if self._terminal else f"{text}\n"
 
     def close(self) -> str:
-        """What to write at the end, so that what follows has a line of its own."""
+        """Return the text that clears the progress line, so that further output starts on an empty line."""
         return f"{_RETURN}{_CLEAR}" if self._terminal else ""
 
     def _text(self, elapsed_s: float, launched: int, in_flight: int, lag_s: float | None) -> str:

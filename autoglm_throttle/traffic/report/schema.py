@@ -1,8 +1,8 @@
-"""The form of a report, schema 1: what a run's JSON holds, as types.
+"""The schema of a report, version 1: the types of its JSON.
 
 Durations are seconds rounded to microseconds, shares are ratios, None stands where there is no data.
-Within ``seconds`` the failed exclude the dropped, so that every second adds up; in a ``Tally`` the error
-ratio includes them.
+In ``seconds``, ``failed`` excludes dropped requests, so that the columns of each second add up. The error
+ratio of a ``TallyDocument`` includes them.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 from typing import Literal, TypedDict
 
 SCHEMA = 1
-"""The number that goes up when a reader of the old form would misread the new one."""
+"""Incremented when a reader of the old schema would misread the new one."""
 
 KIND = "autoglm-throttle-load"
-"""What the first lines of a report say it is."""
+"""Value of ``kind``, which identifies a report."""
 
 
 class About(TypedDict, total=False):
-    """Who made the report, with what; never part of a comparison."""
+    """Software and machine that made the report; never part of a comparison."""
 
     library: str
     python: str
@@ -31,14 +31,14 @@ class About(TypedDict, total=False):
 
 
 class Sent(TypedDict, total=False):
-    """What reports did not always say."""
+    """Keys that older reports lack."""
 
     sent_s: float
-    """How far the sending came; less than ``duration_s`` if the run was stopped."""
+    """Seconds of the plan that were sent; less than ``duration_s`` if the run was stopped."""
 
 
 class LoadPart(Sent):
-    """What was to be sent."""
+    """The planned load."""
 
     shape: str
     arrivals: str
@@ -52,34 +52,34 @@ class LoadPart(Sent):
     planned: int
     duration_s: float
     limits_s: dict[str, float]
-    """By priority: an answer later than this is no goodput."""
+    """Latency limit by priority: a later answer is no goodput."""
 
 
 class Judged(TypedDict):
-    """One objective and what became of it."""
+    """One objective and its result."""
 
     term: str
     value: float | None
-    """None: no data, and so it does not hold."""
+    """None: no data, so the objective is not met."""
     unit: Literal["s", "ratio", "rps"]
     holds: bool
 
 
 class VerdictPart(TypedDict):
-    """The judgement, for machines and for people."""
+    """The verdict, for machines and for people."""
 
     status: int
     """The exit status: 0, 1, 3 or 130."""
     text: str
     valid: bool
     doubts: list[str]
-    """Why the run is not valid; each says what to do."""
+    """Reasons why the run is not valid, each with a remedy."""
     aborted: bool
     objectives: list[Judged]
 
 
 class Times(TypedDict):
-    """Durations of some requests."""
+    """Durations of a set of requests."""
 
     count: int
     mean_s: float | None
@@ -90,7 +90,7 @@ class Times(TypedDict):
     p999_s: float | None
     max_s: float | None
     histogram: list[list[int]]
-    """Lower bucket edges in microseconds with their counts, rising: lists of two."""
+    """Lists of two: lower bucket edge in microseconds, and count; rising."""
 
 
 class Cost(TypedDict):
@@ -109,11 +109,11 @@ class Goodput(TypedDict):
 
 
 class Tally(TypedDict):
-    """What became of some planned requests. Ratios are over the planned, less those left out."""
+    """Results of a set of planned requests. Ratios are relative to planned requests, less skipped ones."""
 
     planned: int
     unsent: int
-    """Planned, and left out because the run was stopped."""
+    """Planned, and skipped because the run was stopped."""
     classes: dict[str, int]
     """By ``Ending.label``, all eleven."""
     statuses: dict[str, int]
@@ -126,21 +126,21 @@ class Tally(TypedDict):
     dropped_ratio: float | None
     goodput: Goodput
     rps: float
-    """Answers per second to these requests, over as much time from the first of them as the sending took."""
+    """Answers per second; the window begins at the first answer and is as long as the sending."""
     response: Times
-    """From the intended start, of the served."""
+    """Served requests, from the intended start."""
     service: Times
-    """From the write, of the served."""
+    """Served requests, from the write."""
     first_byte: Times
-    """From the intended start, of the served."""
+    """Served requests, from the intended start."""
     refusal: Times
-    """From the intended start, of the refused."""
+    """Rejected requests, from the intended start."""
     promised: Times
-    """What Retry-After asked for, of the refused."""
+    """Values of Retry-After in rejections."""
 
 
 class SegmentPart(TypedDict):
-    """One stretch of the shape."""
+    """One segment of the shape."""
 
     name: str
     start_s: float
@@ -172,7 +172,7 @@ class PrioritySeconds(TypedDict):
 class Seconds(TypedDict):
     """Second by second of the intended start; every list has one entry for each second of the plan.
 
-    ``planned`` is the sum of ``ok``, ``degraded``, ``limited``, ``rejected``, ``failed``, ``dropped`` and
+    ``planned`` is the sum of ``ok``, ``degraded``, ``limited``, ``shed``, ``failed``, ``dropped`` and
     ``unsent``.
     """
 
@@ -185,9 +185,9 @@ class Seconds(TypedDict):
     dropped: list[int]
     unsent: list[int]
     inflight: list[int]
-    """The most in flight at one time within the second."""
+    """Peak in flight within the second."""
     p50_s: list[float | None]
-    """Response, of the served; exact."""
+    """Response time of served requests; exact."""
     p95_s: list[float | None]
     p99_s: list[float | None]
     lag_p99_s: list[float | None]
@@ -195,7 +195,7 @@ class Seconds(TypedDict):
 
 
 class GeneratorPart(TypedDict):
-    """What the generator needed; it tells whether the run may be believed."""
+    """Lag and resources of the generator; they decide if the run is valid."""
 
     lag: Times
     cpu_share: float | None

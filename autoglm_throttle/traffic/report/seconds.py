@@ -1,4 +1,4 @@
-"""A run second by second of the intended start."""
+"""Results of a run by second of the intended start."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from autoglm_throttle.traffic.report.times import rounded
 from autoglm_throttle.traffic.sheet import UNSENT, Sheet
 
 FAILED = tuple(ending for ending in Ending if ending.failed and ending is not Ending.DROPPED)
-"""What a second counts as failed; the dropped have a curve of their own."""
+"""Results that count as failed; dropped requests have a curve of their own."""
 
 
 class _Moment(NamedTuple):
-    """The durations of one second, exact."""
+    """Exact percentiles of one second."""
 
     p50_s: float | None
     p95_s: float | None
@@ -36,7 +36,7 @@ class _Moment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """What the seconds need of a plan and its sheet, in order of time."""
+    """Columns of a plan and its request log, in order of time."""
 
     offsets: Sequence[float]
     priorities: bytes
@@ -46,7 +46,7 @@ class _Columns:
 
     @classmethod
     def of(cls, plan: Plan, sheet: Sheet) -> _Columns:
-        """A plan is in order of time; one that is not, such as what users sent, is put in order."""
+        """Read the columns; a plan that is not in order of time, such as that of a closed loop, is sorted."""
         if all(earlier <= later for earlier, later in pairwise(plan.offsets)):
             return cls(plan.offsets, plan.priorities, sheet.endings, sheet.lag_s, sheet.response_s)
         order = sorted(range(len(plan)), key=plan.offsets.__getitem__)
@@ -60,15 +60,15 @@ class _Columns:
 
 
 def seconds(plan: Plan, sheet: Sheet) -> Seconds:
-    """The curves of a run.
+    """Build the curves of a run.
 
     Args:
-        plan: what was to be sent.
-        sheet: what became of it; every request has ended or was left out.
+        plan: the planned requests.
+        sheet: the request log; every request has ended or was skipped.
     """
     columns = _Columns.of(plan, sheet)
     latest_s = columns.offsets[-1] if columns.offsets else 0.0
-    # Levels of thirds of a second may add up to a hair above a whole one; that hair is no second.
+    # Float sums of levels may exceed a whole second slightly; that makes no extra second.
     count = max(math.ceil(plan.duration_s - 1e-6), int(latest_s) + 1)
     edges = [bisect_left(columns.offsets, second) for second in range(count)] + [len(plan)]
     counts = [
@@ -95,10 +95,10 @@ def seconds(plan: Plan, sheet: Sheet) -> Seconds:
 
 
 def exact(rising: Sequence[float], share: float) -> float | None:
-    """A percentile of sorted values: the least of them that at least this share does not exceed.
+    """Return a percentile of sorted values: the least value that is not below this share of them.
 
     Returns:
-        The value to the microsecond; None without any.
+        The value to the microsecond; None without values.
     """
     return rounded(rising[rank(share, len(rising)) - 1]) if rising else None
 

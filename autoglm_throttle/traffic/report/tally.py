@@ -1,4 +1,4 @@
-"""A tally: what became of some planned requests, as it stands in a report."""
+"""Builds the tally of a set of planned requests for a report."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from autoglm_throttle.traffic.report.times import times
 
 
 def tally(row: Row, length_s: float, step_s: float) -> Tally:
-    """A row of the books as it stands in a report.
+    """Build a tally from sums.
 
     Args:
-        row: its sums.
-        length_s: how long the stretch was in which its requests were sent; 0 or less if none was.
-        step_s: of the row's answers.
+        row: the sums.
+        length_s: seconds during which its requests were sent; 0 or less if no request was sent.
+        step_s: time step of the row's answers.
     """
 
     def ratio(count: int) -> float | None:
@@ -49,12 +49,12 @@ def tally(row: Row, length_s: float, step_s: float) -> Tally:
 
 
 def _rate(answers: Mapping[int, int], length_s: float, step_s: float) -> float:
-    """Answers per second, over as much time from the first of them as the sending took.
+    """Compute answers per second; the window starts at the first answer and is as long as the sending.
 
-    So an answer may be slow without lowering the rate, while what a queue answers only after the sending,
-    in the time of the drain, raises no rate.
+    A slow answer does not lower the rate. Answers delivered by a queue only during the drain do not raise it.
     """
     if length_s <= 0.0 or not answers:
         return 0.0
+    # Steps after `last` belong to the drain.
     last = min(answers) + math.ceil(length_s / step_s)
     return sum(count for step, count in answers.items() if step <= last) / length_s

@@ -1,4 +1,4 @@
-"""The document as JSON text, and back."""
+"""Writes the report document as JSON text and reads it back."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from autoglm_throttle.traffic.report.schema import KIND, SCHEMA, Document
 
 
 def dumps(document: Document) -> str:
-    """A report as JSON, one line for each of its parts; equal documents give equal text.
+    """Format a report as JSON, one line for each of its parts; equal documents give equal text.
 
     Raises:
-        ValueError: a number that JSON cannot say, in a part that came from outside.
+        ValueError: an external part holds a number that JSON cannot represent.
     """
     parts = (
         f"{json.dumps(name)}: {json.dumps(part, separators=(',', ':'), allow_nan=False)}"
@@ -24,13 +24,13 @@ def dumps(document: Document) -> str:
 
 
 def loads(text: str) -> Document:
-    """Read a report.
+    """Parse a report.
 
     Raises:
-        TrafficError: no JSON, no report, a schema that this version does not know, or a part that is
-            missing or of another form.
+        TrafficError: no JSON, no report, an unknown schema, or a part that is missing or has the wrong type.
     """
     try:
+        # json.loads accepts NaN and Infinity unless parse_constant rejects them.
         read = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError) as fault:
         raise TrafficError(f"this is no JSON: {fault}") from None

@@ -1,4 +1,4 @@
-"""Durations in a report: a histogram with the numbers people ask for."""
+"""Durations in a report: a histogram with its usual percentiles."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from autoglm_throttle.traffic.histogram import Histogram
 from autoglm_throttle.traffic.report.schema import Times
 
 DECIMALS = 6
-"""Microseconds: what the histogram knows."""
+"""Microseconds: the resolution of the histogram."""
 
 SHARES = (0.5, 0.9, 0.95, 0.99, 0.999)
 
 
 def times(histogram: Histogram) -> Times:
-    """A histogram as it stands in a report."""
+    """Convert a histogram for the report."""
     p50, p90, p95, p99, p999 = map(rounded, histogram.percentiles(SHARES))
     return {
         "count": histogram.count,
@@ -28,10 +28,10 @@ def times(histogram: Histogram) -> Times:
 
 
 def percentile(told: Times, share: float) -> float | None:
-    """Any percentile of durations in a report.
+    """Compute a percentile of durations in a report.
 
     Args:
-        told: as they stand there.
+        durations: of the report.
         share: 0..1, such as 0.75.
 
     Returns:
@@ -43,5 +43,5 @@ def percentile(told: Times, share: float) -> float | None:
 
 
 def rounded(value: float | None) -> float | None:
-    """Seconds to the microsecond; None stays."""
+    """Round seconds to the microsecond; None stays None."""
     return None if value is None else round(value, DECIMALS)

@@ -1,4 +1,4 @@
-"""The verdict: whether a run may be believed, whether it reached its objectives, and the exit status."""
+"""The verdict: validity of a run, its objectives, and the exit status."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ HELD = 0
 FAILED = 1
 """An objective failed."""
 NOT_VALID = 3
-"""The generator or the machine was too slow to judge the service."""
+"""The generator or the machine was too slow to measure the service."""
 INTERRUPTED = 130
-"""Stopped by Ctrl-C, as shells say it."""
+"""Stopped by Ctrl-C; the exit status of shells."""
 
 LAG_P99_S = 0.010
-"""Later launches than this are another load than the one that was planned; ten times the tick."""
+"""Above this lag, the load differs from the planned one; ten times the tick."""
 
 OVERRUN = 0.01
 """Share of the plan by which the last launch may be late."""
 
 OVERRUN_S = 0.050
-"""The same of a plan shorter than 5 s: a system that pauses for once, at the end, made no other load."""
+"""The same for plans shorter than 5 s: a single pause of the system near the end does not change the load."""
 
 CPU_SHARE = 0.95
-"""Of one core: above it the generator itself is what was measured."""
+"""Share of one core; above it the run measured the generator itself."""
 
 LOST = frozenset((Ending.CONNECTION, Ending.TIMEOUT, Ending.UNANSWERED, Ending.DROPPED))
-"""How requests end that a service no longer takes."""
+"""Results of requests that a service no longer accepts."""
 
 LEAST_LOST = 5
-"""Requests at the end of a run that nobody took: fewer may have broken off by chance."""
+"""Unanswered requests at the end of a run; fewer may be broken by chance."""
 
 
 def doubts(generator: GeneratorPart, duration_s: float) -> list[str]:
-    """Why a run is not valid, each with what to do about it; none if it is.
+    """List the reasons why a run is not valid, each with a remedy; empty if it is valid.
 
     Args:
-        generator: what the generator needed.
+        generator: lag and resources of the generator.
         duration_s: length of the plan.
     """
     found: list[str] = []
@@ -67,20 +67,21 @@ def doubts(generator: GeneratorPart, duration_s: float) -> list[str]:
 
 
 def _lag_s(lag: Times) -> float:
-    """The p99; of fewer than 100 requests, whose p99 is the latest, the second latest: one may be chance."""
+    """Return the p99 of the lag; of fewer than 100 requests the second largest lag, as one may be chance."""
     p99_s, count = lag["p99_s"], lag["count"]
     if p99_s is None or count < 2:
         return 0.0
+    # With rank rounding up, (n - 1.5) / n selects the second largest of n values.
     second_s = times.percentile(lag, (count - 1.5) / count)
     return p99_s if second_s is None else min(p99_s, second_s)
 
 
 def remark(totals: Tally, endings: Sequence[int]) -> str:
-    """What everybody should know of a run that went wrong as a whole; empty if it did not.
+    """Describe a run that failed as a whole; empty if it did not.
 
     Args:
-        totals: of the run.
-        endings: in order of the plan.
+        totals: tally of the run.
+        endings: result codes in order of the plan.
     """
     lost = _lost(endings)
     if lost >= LEAST_LOST:
@@ -98,7 +99,7 @@ def remark(totals: Tally, endings: Sequence[int]) -> str:
 
 
 def _lost(endings: Sequence[int]) -> int:
-    """How many requests at the end got no answer, if a connection was refused or broken among them."""
+    """Count requests without an answer at the end of a run; 0 unless a connection failed among them."""
     lost, refused = 0, False
     for ending in reversed(endings):
         if ending == UNSENT:
@@ -113,15 +114,15 @@ def _lost(endings: Sequence[int]) -> int:
 def verdict(
     judged: Sequence[Judged], doubted: Sequence[str], *, aborted: bool, remarked: str = ""
 ) -> VerdictPart:
-    """The judgement on a run.
+    """Build the verdict of a run.
 
-    An interrupted run says so whatever else it shows; one that is not valid is neither good nor bad.
+    An interrupted run is reported as such, whether valid or not. An invalid run neither passes nor fails.
 
     Args:
-        judged: the objectives.
-        doubted: why it is not valid.
-        aborted: whether somebody stopped it.
-        remarked: what `remark` said of it.
+        objectives: results of the objectives.
+        reasons: why the run is not valid.
+        aborted: whether the run was stopped early.
+        failure: sentence of `describe_total_failure`.
     """
     more = f"; {remarked}" if remarked else ""
     failed = [one["term"] for one in judged if not one["holds"]]

@@ -1,4 +1,4 @@
-"""Static batching: one batch at a time, everything in it ends together."""
+"""Static batching: one batch at a time; all its requests end together."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from autoglm_throttle.traffic.simulate.spec import BatchSpec, Item
 
 
 class BatchEngine:
-    """The work of a device in batch mode. Pure: time is passed in."""
+    """Models the work of a device in batch mode. Pure: time is passed in."""
 
     def __init__(self, spec: BatchSpec) -> None:
         self._spec = spec
         self._queue: deque[Item] = deque()
         self._running: list[Item] = []
         self.ends_s: float | None = None
-        """When the running batch ends; None while idle."""
+        """End of the running batch; None while idle."""
 
     @property
     def resident(self) -> int:
-        """Requests inside, waiting or running."""
+        """Requests on the device, queued or running."""
         return len(self._queue) + len(self._running)
 
     @property
     def queued(self) -> int:
-        """Requests that wait."""
+        """Queued requests."""
         return len(self._queue)
 
     @property
@@ -42,11 +42,11 @@ class BatchEngine:
         return True
 
     def add(self, item: Item, _now: float) -> None:
-        """Let an item wait for the next batch."""
+        """Queue an item for the next batch."""
         self._queue.append(item)
 
     def begin(self, now: float, slowness: float) -> bool:
-        """Start a batch of what waits; False if nothing waits."""
+        """Start a batch of queued items; False if the queue is empty."""
         if not self._queue:
             return False
         size = min(len(self._queue), self._spec.max_batch)
@@ -55,20 +55,20 @@ class BatchEngine:
         return True
 
     def finish(self) -> list[Item]:
-        """The batch is over: its items."""
+        """End the batch and return its items."""
         ended, self._running, self.ends_s = self._running, [], None
         return ended
 
     def delay(self, _now: float, by_s: float) -> None:
-        """What runs now ends later."""
+        """Postpone the end of the running batch."""
         if self.ends_s is not None:
             self.ends_s += by_s
 
     def cut(self, _now: float) -> None:
-        """A batch cannot be cut short: a new speed holds from the next one on."""
+        """Do nothing: a batch cannot be shortened; a new speed holds from the next one on."""
 
     def drop(self, item_id: int, _now: float) -> bool:
-        """Take out an item that waits; False if there is none: a batch that runs is not cut."""
+        """Remove a queued item; False if it is not queued. A running batch is not shortened."""
         waiting = [item for item in self._queue if item.id != item_id]
         found = len(waiting) < len(self._queue)
         if found:
@@ -80,7 +80,7 @@ class BatchEngine:
         return 0
 
     def clear(self) -> list[Item]:
-        """Drop everything inside and say what it was."""
+        """Remove all items and return them."""
         lost = [*self._running, *self._queue]
         self._queue.clear()
         self.finish()

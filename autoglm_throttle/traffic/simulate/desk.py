@@ -1,4 +1,4 @@
-"""Carries requests of an event loop to the simulated device and their ends back."""
+"""Passes requests of an event loop to the simulated device and returns their results."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from autoglm_throttle.traffic.simulate.spec import Done, Item
 
 
 class Desk:
-    """One timer, set to the device's next event, wakes whoever is done.
+    """Completes the futures of finished requests with one timer, set to the device's next event.
 
-    Work of a client that left goes on, unless it is cancelled. Loops may follow each other,
-    as under a test client, but only one at a time uses a desk.
+    Work of a disconnected client continues, unless it is cancelled. Event loops may follow each other, as
+    under a test client, but only one at a time may use a queue.
     """
 
     def __init__(self, sim: SimGpu) -> None:
@@ -25,7 +25,7 @@ class Desk:
         self._armed_s = math.inf
 
     def submit(self, context_tokens: int, tokens: int) -> tuple[int, asyncio.Future[Done]]:
-        """Hand a request over: its number, and where its end will be told."""
+        """Submit a request and return its number and the future of its result."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._loop, self._armed_s = loop, math.inf
@@ -37,12 +37,12 @@ class Desk:
         return number, future
 
     def cancel(self, number: int) -> None:
-        """Give a request up, as far as the device still can."""
+        """Cancel a request, as far as the device still can."""
         self.sim.cancel(number, self.sim.clock())
         self.pump()
 
     def pump(self) -> None:
-        """Tell what ended and set the timer to what ends next; to be called after a fault, too."""
+        """Complete the futures of finished requests and set the timer; also called after a fault."""
         for done in self.sim.advance(self.sim.clock()):
             future = self._waiting.pop(done.id)
             if not future.done():
@@ -57,6 +57,7 @@ class Desk:
         self._loop.call_later(max(0.0, due_s - self.sim.clock()), self._ring, due_s)
 
     def _ring(self, armed_s: float) -> None:
+        # Timers are not cancelled: a replaced one still fires, and must not clear the newer one.
         if armed_s == self._armed_s:
             self._armed_s = math.inf
         self.pump()

@@ -1,4 +1,4 @@
-"""One HTTP exchange of the simulated service: read a JSON object, answer with one."""
+"""One HTTP exchange of the simulated service: reads a JSON object, answers with one."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Mapping
 from starlette.types import Receive, Scope, Send
 
 BODY_BYTES = 1 << 20
-"""A longer request body is refused with 413."""
+"""A longer request body is rejected with 413."""
 
-# Made once: what a simulated service itself costs stands in the way of what is to be seen.
+# Built once: the simulated service should cost little beside the code under test.
 _decode = json.JSONDecoder().decode
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class BadRequest(Exception):
-    """The request cannot be served as it stands.
+    """An invalid request.
 
     Args:
         status: HTTP status of the answer.
-        message: what to change.
+        message: the problem, for the client.
     """
 
     def __init__(self, status: int, message: str) -> None:
@@ -29,11 +29,11 @@ class BadRequest(Exception):
 
 
 class ClientGone(Exception):
-    """The client left before its request was complete."""
+    """The client disconnected before its request was complete."""
 
 
 class Exchange:
-    """The two ends of one request."""
+    """Request and answer of one ASGI call."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.method: str = scope["method"]
@@ -42,11 +42,11 @@ class Exchange:
         self._send = send
 
     async def body(self) -> dict[str, object]:
-        """The request's JSON object; an empty body counts as an empty object.
+        """Read the request's JSON object; an empty body counts as an empty object.
 
         Raises:
-            BadRequest: no JSON object, or more than ``BODY_BYTES``.
-            ClientGone: the client left.
+            BadRequestError: no JSON object, or more than ``BODY_BYTES``.
+            ClientDisconnected: the client disconnected.
         """
         raw = b""
         more = True
@@ -67,12 +67,12 @@ class Exchange:
         return read
 
     async def gone(self) -> None:
-        """Comes to its end when the client has left; to be asked after the body."""
+        """Wait until the client has disconnected; call it after the body was read."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
     async def answer(self, status: int, content: Mapping[str, object]) -> None:
-        """Send a whole JSON answer."""
+        """Send a complete JSON answer."""
         body = _encode(content).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
@@ -91,10 +91,10 @@ class Exchange:
 
 
 def whole(asked: Mapping[str, object], name: str, default: int, least: int) -> int:
-    """A whole number of a request's body.
+    """Read an integer from a request's body.
 
     Raises:
-        BadRequest: not a whole number from ``least`` to 1 000 000.
+        BadRequestError: not an integer from ``least`` to 1 000 000.
     """
     number = asked.get(name, default)
     if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= 1_000_000:

@@ -1,7 +1,7 @@
-"""The simulated device: engine, meter and faults behind one lock, and a provider for the sampler.
+"""The simulated device: engine, utilization meter and faults behind one lock, and a provider for the sampler.
 
-The model reads no clock: whoever uses it passes the time. Only ``read``, which the sampler's thread calls
-without a time, asks the clock it was given.
+The model reads no clock: callers pass the time. Only ``read``, called by the sampler's thread without a
+time, uses the clock of the constructor.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from autoglm_throttle.traffic.simulate.spec import BatchSpec, Done, Item, LlmSpe
 
 DEVICE = "GPU-simulated-0"
 FAKE_BUSY_PCT = 98.0
-"""What a card shows whose kernels spin without working."""
+"""Utilization shown by a device with kernels that spin without working."""
 
 FAKE_BUSY_DRAW = 0.1
-"""Share of the span from idle to peak power it draws meanwhile."""
+"""Power draw meanwhile, as a share of the span from idle to peak power."""
 
 
 @dataclass(slots=True)
 class SimState:
-    """A look inside, for people and tests."""
+    """Counters and gauges of a simulated device."""
 
     submitted: int = 0
     done: int = 0
     failed: int = 0
     resident: int = 0
-    """Waiting and running; ``submitted = done + failed + resident`` always."""
+    """Queued and running; ``submitted = done + failed + resident`` always."""
     queued: int = 0
     kv_used: int = 0
     """Tokens."""
@@ -46,7 +46,7 @@ class SimGpu:
     Time never goes back: a ``now`` before the latest one counts as the latest one.
 
     Args:
-        spec: what it is like.
+        spec: properties of the device.
         clock: monotonic seconds, for ``read`` and for the service in front of it.
     """
 
@@ -72,7 +72,7 @@ class SimGpu:
         self._readable.set()
 
     def submit(self, item: Item, now: float) -> None:
-        """Give it a request; what becomes of it is said by ``advance`` sooner or later."""
+        """Submit a request; ``advance`` returns its result later."""
         with self._lock:
             now = self._run(now)
             self._state.submitted += 1
@@ -86,7 +86,7 @@ class SimGpu:
                 self._start(now)
 
     def cancel(self, item_id: int, now: float) -> None:
-        """Give up a request: it fails as ``cancelled``, unless its batch runs already or it is unknown."""
+        """Cancel a request: it fails as ``cancelled``, unless its batch runs already or it is unknown."""
         with self._lock:
             now = self._run(now)
             if self._engine.drop(item_id, now):
@@ -94,14 +94,14 @@ class SimGpu:
                 self._outbox.append(Done(item_id, now, "cancelled"))
 
     def next_event(self) -> float | None:
-        """The earliest time at which ``advance`` can have anything to say; None if nothing is under way."""
+        """Return the earliest time at which ``advance`` can return results; None if no work is pending."""
         with self._lock:
             return self._now if self._outbox else self._next()
 
     def advance(self, now: float) -> list[Done]:
-        """What ended up to ``now`` and was not told yet, in order of time.
+        """Return results up to ``now`` that were not returned yet, in order of time.
 
-        How often it is asked changes nothing about what happens when.
+        The number of calls does not change the times of events.
         """
         with self._lock:
             self._run(now)
@@ -109,12 +109,12 @@ class SimGpu:
             return told
 
     def generated(self, item_id: int, now: float) -> int:
-        """Tokens a running sequence has so far; 0 when it waits or is gone."""
+        """Return the tokens generated so far by a running sequence; 0 if it is queued or unknown."""
         with self._lock:
             return self._engine.generated(item_id, self._run(now))
 
     def sample(self, now: float) -> GpuSample:
-        """What a driver would tell at ``now``."""
+        """Return the sample that a driver would report at ``now``."""
         with self._lock:
             now = self._run(now)
             if now < self._gone_until_s:
@@ -137,7 +137,7 @@ class SimGpu:
             )
 
     def state(self, now: float) -> dict[str, int | bool]:
-        """Counters and gauges at ``now``, as one flat mapping."""
+        """Return counters and gauges at ``now``, as one flat mapping."""
         with self._lock:
             now = self._run(now)
             self._state.resident = self._engine.resident
@@ -147,21 +147,23 @@ class SimGpu:
             return asdict(self._state)
 
     def read(self) -> tuple[GpuSample]:
-        """One sample by the own clock. Blocks, in real time, while reads hang."""
+        """Return one sample at the time of the own clock. Blocks, in real time, while reads hang."""
+        # Without the lock: a hanging read must not block the service.
         pause_s = self._hangs_until_s - self.clock()
         if pause_s > 0.0:
             self._readable.wait(pause_s)
         return (self.sample(self.clock()),)
 
     def close(self) -> None:
-        """There is no driver to let go of."""
+        """Do nothing: there is no driver to release."""
 
     def forget(self) -> None:
-        """No handles to drop; but a thread that a fork left behind may have held the lock."""
+        """Replace the lock; there are no handles to drop."""
+        # A thread that the fork left in the parent may have held it.
         self._lock = threading.Lock()
 
     def stall(self, duration_s: float, now: float) -> None:
-        """Nothing moves for so many seconds; what runs then counts as busy, as a hung kernel does."""
+        """Stop all progress for ``duration_s``; running work counts as busy, as with a hung kernel."""
         with self._lock:
             now = self._run(now)
             until_s = max(self._stalled_until_s, now + duration_s)
@@ -169,7 +171,7 @@ class SimGpu:
             self._stalled_until_s = until_s
 
     def slow(self, factor: float, now: float) -> None:
-        """Batches and steps that start from now on take so many times as long; 1 is normal.
+        """Multiply the duration of batches and steps that start from now on; 1 is normal.
 
         Raises:
             ValueError: the factor is not a finite number above 0.
@@ -186,14 +188,14 @@ class SimGpu:
             self._fake_busy = on
 
     def lose(self, now: float) -> None:
-        """The device falls off the bus: everything inside fails, and all that comes, until ``recover``."""
+        """Lose the device: all current and new requests fail until ``recover``."""
         with self._lock:
             self._vanish(self._run(now), math.inf, "lost")
 
     def recover(self, now: float) -> None:
-        """End every fault: device back, no stall, full speed, honest and readable samples.
+        """End every fault: the device returns at full speed, without stall, with true and readable samples.
 
-        What a stall has delayed already keeps its delay.
+        Delays caused by a stall remain.
         """
         with self._lock:
             now = self._run(now)
@@ -204,13 +206,13 @@ class SimGpu:
             self._start(now)
 
     def hang_reads(self, duration_s: float, now: float) -> None:
-        """Every ``read`` blocks until so many seconds from now, as a wedged driver does."""
+        """Block every ``read`` until ``duration_s`` from now, as a hung driver does."""
         with self._lock:
             self._hangs_until_s = now + duration_s
             self._readable.clear()
 
     def _run(self, now: float) -> float:
-        """Let everything happen that is due; the time it then is."""
+        """Process all due events and return the resulting time."""
         now = max(now, self._now)
         due = self._next()
         while due is not None and due <= now:
@@ -237,7 +239,10 @@ class SimGpu:
             self._overflow(now)
 
     def _overflow(self, now: float) -> None:
-        """Above the total all is lost; requests take memory as they come, tokens as a sequence starts."""
+        """Lose all requests if memory exceeds the total.
+
+        In batch mode requests occupy memory on arrival; in llm mode tokens do when a sequence starts.
+        """
         if self._memory_bytes() > self.spec.memory_total_bytes:
             self._vanish(now, now + self.spec.restart_s, "memory")
 

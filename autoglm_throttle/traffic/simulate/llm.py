@@ -1,7 +1,7 @@
-"""Continuous batching: each step gives every running sequence a token; newcomers join between steps.
+"""Continuous batching: each step gives every running sequence a token; new sequences join between steps.
 
-Steps of equal length are taken as one *stretch*, so the cost is by sequence and not by token.
-A newcomer cuts the stretch at the end of the step that is running.
+Steps of equal length are modelled as one *stretch*, so the cost is by sequence and not by token.
+A new sequence ends the stretch with the running step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class _Running(NamedTuple):
 
 
 class LlmEngine:
-    """The work of a device in llm mode. Pure: time is passed in."""
+    """Models the work of a device in llm mode. Pure: time is passed in."""
 
     def __init__(self, spec: LlmSpec) -> None:
         self._spec = spec
@@ -36,23 +36,23 @@ class LlmEngine:
         self._steps = 0
         self._fixed = False
         self.kv_used: int = 0
-        """Tokens of all running sequences, context and all they will generate."""
+        """Tokens reserved by all running sequences: context and all tokens they will generate."""
         self.ends_s: float | None = None
-        """When the running stretch ends; None while idle."""
+        """End of the running stretch; None while idle."""
 
     @property
     def resident(self) -> int:
-        """Requests inside, waiting or running."""
+        """Requests on the device, queued or running."""
         return len(self._queue) + len(self._running)
 
     @property
     def queued(self) -> int:
-        """Requests that wait."""
+        """Queued requests."""
         return len(self._queue)
 
     @property
     def fill(self) -> float:
-        """Running sequences as a share of the most that may run."""
+        """Running sequences as a share of ``max_running``."""
         return len(self._running) / self._spec.max_running
 
     def fits(self, item: Item) -> bool:
@@ -60,13 +60,13 @@ class LlmEngine:
         return _kv(item) <= self._spec.kv_tokens
 
     def add(self, item: Item, now: float) -> None:
-        """Let an item wait for a place; it joins after the running step if there is one."""
+        """Queue an item; it joins after the running step if there is capacity."""
         self._queue.append(item)
         if self._room():
             self.cut(now)
 
     def begin(self, now: float, slowness: float) -> bool:
-        """Let in whom there is room for and start the next stretch; False if there is nothing to do."""
+        """Start queued items that fit, and the next stretch; False if there is no work."""
         context = 0
         joined = False
         while self._room():
@@ -78,6 +78,7 @@ class LlmEngine:
             return False
         step_s = self._spec.step_s + self._spec.per_seq_s * len(self._running)
         self._step_s = slowness * (step_s + context / self._spec.prefill_tps)
+        # A step that reads new contexts is longer than the others, so it is a stretch of its own.
         self._steps = 1 if joined else self._running[0].last_step - self._steps_done
         self._fixed = joined
         self._stretch_s = now
@@ -85,7 +86,7 @@ class LlmEngine:
         return True
 
     def finish(self) -> list[Item]:
-        """The stretch is over: the sequences that had their last token in it."""
+        """End the stretch and return the sequences that generated their last token in it."""
         self.ends_s = None
         self._steps_done += self._steps
         self._steps = 0
@@ -98,21 +99,22 @@ class LlmEngine:
         return ended
 
     def delay(self, now: float, by_s: float) -> None:
-        """The running step ends later, and the stretch with it."""
+        """Postpone the end of the running step, and of the stretch."""
         self.cut(now)
         if self.ends_s is not None:
             self.ends_s += by_s
             self._fixed = True
 
     def cut(self, now: float) -> None:
-        """End the stretch with the step that is running."""
+        """End the stretch with the running step."""
         if self.ends_s is None or self._fixed:
             return
+        # ceil: the running step is completed.
         self._steps = min(self._steps, math.ceil((now - self._stretch_s) / self._step_s))
         self.ends_s = self._stretch_s + self._steps * self._step_s
 
     def drop(self, item_id: int, now: float) -> bool:
-        """Take out an item, waiting or running, in which case its place is free after the running step."""
+        """Remove a queued or running item; a running one frees its capacity after the running step."""
         sequence = self._by_id.pop(item_id, None)
         if sequence is None:
             waiting = [item for item in self._queue if item.id != item_id]
@@ -121,12 +123,13 @@ class LlmEngine:
             return found
         self.cut(now)
         self._running.remove(sequence)
+        # list.remove breaks the heap order.
         heapq.heapify(self._running)
         self.kv_used -= _kv(sequence.item)
         return True
 
     def generated(self, item_id: int, now: float) -> int:
-        """Tokens of a running sequence so far; 0 while it waits or when it is unknown."""
+        """Return the tokens of a running sequence so far; 0 if it is queued or unknown."""
         sequence = self._by_id.get(item_id)
         if sequence is None:
             return 0
@@ -134,7 +137,7 @@ class LlmEngine:
         return max(0, self._steps_done + ended - sequence.first_step)
 
     def clear(self) -> list[Item]:
-        """Drop everything inside and say what it was."""
+        """Remove all items and return them."""
         lost = [*(sequence.item for sequence in sorted(self._running)), *self._queue]
         self._running.clear()
         self._by_id.clear()

@@ -1,6 +1,6 @@
-"""How busy the device was in the last second, as a duty cycle.
+"""Utilization of the last second, as a duty cycle.
 
-That is what NVML calls utilization: the share of time in which any kernel ran, however small.
+NVML defines utilization this way: the share of time in which any kernel ran, however small.
 It saturates below capacity, on this model as on real devices.
 """
 
@@ -13,7 +13,7 @@ WINDOW_S = 1.0
 
 
 class Meter:
-    """Remembers the last second of work."""
+    """Measures the busy time of the last second."""
 
     def __init__(self) -> None:
         self._ended: deque[tuple[float, float, float]] = deque()
@@ -21,12 +21,12 @@ class Meter:
         self._fill = 0.0
 
     def begin(self, now: float, fill: float) -> None:
-        """Work starts; ``fill`` is the share 0..1 of the device it occupies."""
+        """Record the start of work; ``fill`` is the share 0..1 of the device it occupies."""
         self._since_s = now
         self._fill = fill
 
     def end(self, now: float) -> None:
-        """The work begun last is over; nothing happens if there is none."""
+        """Record the end of the work begun last, if any."""
         if self._since_s is None:
             return
         self._ended.append((self._since_s, now, self._fill))
@@ -35,7 +35,7 @@ class Meter:
             self._ended.popleft()
 
     def shares(self, now: float) -> tuple[float, float]:
-        """Busy share and fill-weighted busy share of the second before ``now``, both 0..1."""
+        """Return busy share and fill-weighted busy share of the second before ``now``, both 0..1."""
         horizon = now - WINDOW_S
         spans = list(self._ended)
         if self._since_s is not None:

@@ -1,10 +1,10 @@
-"""The simulated inference service: a small ASGI application in front of a ``SimGpu``.
+"""The simulated inference service: a small ASGI application in front of a ``SimulatedGpu``.
 
 ====== ======================== =================================================================
 POST   /v1/predict              optional ``context_tokens`` and ``tokens``; one JSON answer
-POST   /v1/generate             the same, under the name that services of the kind often give it
-POST   /v1/chat/completions     ``messages``, ``max_tokens``, ``stream``; OpenAI's form, ``usage``
-GET    /healthz                 200, or 503 while the device is gone
+POST   /v1/generate             the same, under another common name
+POST   /v1/chat/completions     ``messages``, ``max_tokens``, ``stream``; OpenAI's format, ``usage``
+GET    /healthz                 200, or 503 while the device is lost
 GET    /sim/state               counters and one sample
 POST   /sim/fault               ``fault`` and its number; only if allowed
 ====== ======================== =================================================================
@@ -30,19 +30,19 @@ DEFAULT_TOKENS = 128
 """About the median answer of the public Azure chat trace of 2023 (129)."""
 
 STREAM_EVERY_S = 0.05
-"""Tokens generated meanwhile go out as one event."""
+"""Interval of events; tokens generated meanwhile are sent together."""
 
 STATUS = {"memory": 500, "lost": 500, "too_large": 400, "cancelled": 499}
-"""Of an answer whose work failed, by ``Done.failed``; 499 is seen by nobody."""
+"""HTTP status of failed work, by ``Done.failed``; no client sees 499."""
 
 
 def service(sim: SimGpu, *, allow_faults: bool = False, cancel_on_disconnect: bool = False) -> ASGIApp:
-    """An ASGI application that serves from a simulated device.
+    """Build an ASGI application that serves from a simulated device.
 
     Args:
         sim: the device; its clock must be the event loop's own or one that runs as fast.
         allow_faults: whether ``POST /sim/fault`` exists.
-        cancel_on_disconnect: whether work of a client that left is given up; on most servers it goes on.
+        cancel_on_disconnect: cancel the work of a disconnected client; on most servers it continues.
     """
     return _Service(sim, allow_faults=allow_faults, cancels=cancel_on_disconnect)
 
@@ -100,6 +100,7 @@ class _Service:
     ) -> tuple[int, asyncio.Future[Done]]:
         number, future = self._desk.submit(context_tokens, tokens)
         if self._cancels:
+            # The future holds the watching task through its callback, and ends it.
             listening = asyncio.ensure_future(self._cancel_when_gone(exchange, number))
             future.add_done_callback(lambda _: listening.cancel())
         return number, future

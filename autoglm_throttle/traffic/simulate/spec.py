@@ -1,4 +1,4 @@
-"""What a simulated GPU is like, what it is given to do, and what becomes of it.
+"""Properties of a simulated GPU, its work items and their results.
 
 The defaults are round numbers of this project, not those of a device.
 """
@@ -12,8 +12,11 @@ from typing import NamedTuple
 GIB = 1 << 30
 PUBLISHED_IDLE_BYTES = 1_030_000_000
 PUBLISHED_REQUEST_BYTES = 768_000_000
-"""With `PUBLISHED_IDLE_BYTES`, the line through the published figures of a model server's memory: 1.8 GB with
-one request inside, 25.6 GB with 32 (GB of 10^9 bytes)."""
+"""Memory per request.
+
+With `PUBLISHED_IDLE_BYTES`, the line through the published figures of a model server's memory: 1.8 GB with
+one request in flight, 25.6 GB with 32 (GB of 10^9 bytes).
+"""
 
 
 def _check(**numbers: float) -> None:
@@ -24,7 +27,7 @@ def _check(**numbers: float) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSpec:
-    """Static batching: when idle, take what waits, at most ``max_batch``; all of it ends together.
+    """Static batching: an idle device takes at most ``max_batch`` queued requests, which end together.
 
     Raises:
         ValueError: a number that is not above 0, or ``base_s`` so long that
@@ -33,9 +36,9 @@ class BatchSpec:
 
     max_batch: int = 16
     base_s: float = 0.010
-    """Cost of a batch however small: launch, copy, post-processing."""
+    """Fixed cost of a batch: launch, copy, post-processing."""
     capacity_rps: float = 100.0
-    """Requests/s in full batches, which is the most it can ever do."""
+    """Requests/s in full batches: the maximal throughput."""
 
     def __post_init__(self) -> None:
         _check(max_batch=self.max_batch, base_s=self.base_s, capacity_rps=self.capacity_rps)
@@ -46,15 +49,15 @@ class BatchSpec:
 
     @property
     def per_item_s(self) -> float:
-        """What each request adds to its batch, so that full batches run at ``capacity_rps``."""
+        """Time that each request adds to its batch, so that full batches run at ``capacity_rps``."""
         return (self.max_batch / self.capacity_rps - self.base_s) / self.max_batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlmSpec:
-    """Continuous batching: each step gives each running sequence one token; newcomers join between steps.
+    """Continuous batching: each step gives each running sequence one token; new ones join between steps.
 
-    A step lasts ``step_s + per_seq_s x running + newcomers' context / prefill_tps``.
+    A step lasts ``step_s + per_seq_s x running + context of new sequences / prefill_tps``.
 
     Raises:
         ValueError: a number that is not above 0.
@@ -65,7 +68,7 @@ class LlmSpec:
     prefill_tps: float = 20_000.0
     """Context tokens/s."""
     kv_tokens: int = 400_000
-    """Room for context and generated tokens of all that run; a sequence starts when it fits whole."""
+    """Capacity for context and output tokens of running sequences; a sequence starts when it fits whole."""
     max_running: int = 64
     kv_bytes_per_token: int = 131_072
     """32 layers x 8 KV heads x 128 x 2 (key, value) x 2 bytes: the shape of Llama 3 8B in half precision."""
@@ -80,7 +83,7 @@ class LlmSpec:
         )
 
     def faster(self, factor: float) -> LlmSpec:
-        """The same card with every duration divided by ``factor``: a film played faster."""
+        """Return the same device with every duration divided by ``factor``."""
         return replace(
             self,
             step_s=self.step_s / factor,
@@ -91,7 +94,7 @@ class LlmSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimSpec:
-    """A device and the way it works.
+    """Memory, power and work model of a device.
 
     Raises:
         ValueError: idle memory or power above the total, or a negative duration.
@@ -101,9 +104,9 @@ class SimSpec:
     memory_total_bytes: int = 80 * GIB
     memory_idle_bytes: int = 2 * GIB
     request_bytes: int = GIB // 4
-    """Memory of each request inside, waiting or running; batch mode only."""
+    """Memory of each request, queued or running; batch mode only."""
     restart_s: float = 5.0
-    """How long the device is gone after it ran out of memory."""
+    """Seconds for which the device is lost after it ran out of memory."""
     idle_w: float = 70.0
     peak_w: float = 700.0
 
@@ -114,7 +117,7 @@ class SimSpec:
             raise ValueError("idle_w must not be above peak_w, restart_s not negative")
 
     def with_published_memory(self) -> SimSpec:
-        """The same device with the published memory: 1.03 GB, and 0.768 GB more for each request inside.
+        """Return the same device with the published memory: 1.03 GB, and 0.768 GB per request in flight.
 
         For batch mode; in llm mode the tokens decide.
         """
@@ -127,13 +130,13 @@ class Item(NamedTuple):
     id: int
     context_tokens: int = 0
     tokens: int = 1
-    """To be generated; llm mode only, as ``context_tokens``."""
+    """Tokens to generate; llm mode only, like ``context_tokens``."""
 
 
 class Done(NamedTuple):
-    """One request the device is through with."""
+    """Result of one request on the device."""
 
     id: int
     done_s: float
     failed: str = ""
-    """Why it failed: ``memory``, ``lost``, ``too_large`` or ``cancelled``; empty for success."""
+    """Reason of the failure: ``memory``, ``lost``, ``too_large`` or ``cancelled``; empty for success."""

@@ -1,4 +1,4 @@
-"""What is seen of a service from outside while it is under load, once a second."""
+"""Probes of a service under load, sampled once a second from outside."""
 
 from autoglm_throttle.traffic.watch.metrics import MetricsLook
 from autoglm_throttle.traffic.watch.process import ProcessLook

@@ -1,4 +1,4 @@
-"""What a service with this library tells of itself at ``/metrics``."""
+"""Reads the metrics of a service that uses this library, at ``/metrics``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autoglm_throttle.settings.gpu_items import ScrapeUrl, parse_items
 from autoglm_throttle.traffic.errors import TrafficError
 
 TIMEOUT_S: Final = 2.0
-"""A service under load may answer late; what it says after two seconds is of another second."""
+"""A service under load may answer late; an answer after two seconds belongs to another second."""
 
 REDIRECTS: Final = frozenset((301, 302, 307, 308))
 
@@ -32,8 +32,10 @@ NUMBERS: Final[tuple[tuple[str, str, Callable[[list[float]], float]], ...]] = (
     ("gpu_utilization_ratio", "gpu_utilization_ratio", _mean),
     ("gpu_power_w", "gpu_power_watts", sum),
 )
-"""Number of the report, name of the metric, and how its series become one. The last one told counts: the
-policy ``fixed`` has no gate, and so no ``inflight_requests``."""
+"""Number of the report, name of the metric, and function that aggregates its series.
+
+The last one present counts: policy ``fixed`` has no adaptive limiter, and so no ``inflight_requests``.
+"""
 
 _USED: Final = PREFIX + "gpu_memory_used_bytes"
 _TOTAL: Final = PREFIX + "gpu_memory_total_bytes"
@@ -41,14 +43,14 @@ _WANTED: Final = (*(PREFIX + metric for _, metric, _ in NUMBERS), _USED, _TOTAL)
 
 
 class MetricsLook:
-    """Reads the page of metrics of a service.
+    """Probes the metrics page of a service.
 
     Args:
         url: of the page; without a path ``/metrics``.
         clock: monotonic seconds.
 
     Raises:
-        TrafficError: no URL.
+        TrafficError: an invalid URL.
     """
 
     def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -57,8 +59,8 @@ class MetricsLook:
         self._clock = clock
         self._path = self._url.path or "/metrics"
 
-    def look(self, now: float) -> dict[str, float]:  # noqa: ARG002 - what it tells is of the moment it answers
-        """The numbers of the page.
+    def look(self, now: float) -> dict[str, float]:  # noqa: ARG002 - the page is of the time of its answer
+        """Read the numbers of the page.
 
         Raises:
             ProviderUnavailable: it cannot be read.
@@ -73,10 +75,10 @@ class MetricsLook:
         return seen
 
     def ready(self) -> None:
-        """Look once before a run.
+        """Read the page once before a run.
 
         Raises:
-            TrafficError: it cannot be read, so nothing would be seen in the run either.
+            TrafficError: it cannot be read, so the run would have no samples either.
         """
         try:
             self.look(0.0)
@@ -84,7 +86,7 @@ class MetricsLook:
             raise TrafficError(f"--metrics: {self.name} {error}") from None
 
     def _page(self) -> Page:
-        """The page; that of a mounted application has a slash at its end, and says so by a redirect."""
+        """Fetch the page; remember a trailing slash that a mounted application requires by a redirect."""
         deadline = Deadline(TIMEOUT_S, self._clock)
         query = f"?{self._url.query}" if self._url.query else ""
         try:
@@ -102,21 +104,22 @@ def _parse(url: str) -> ScrapeUrl:
         (item,) = parse_items([f"dcgm:{url}"])
     except ValueError as error:
         raise TrafficError(str(error).partition(": ")[2]) from None
-    if item.url is None:  # pragma: no cover - a scraped kind has one
+    if item.url is None:  # pragma: no cover - scraped kinds always have one
         raise TrafficError("not a URL")
     return item.url
 
 
 def _ours(page: Page) -> str:
-    """The lines that are wanted: there may be thousands of others, and parsing holds up the generator."""
+    """Return only the needed lines: there may be thousands of others, and parsing blocks the generator."""
     whole = page.body.decode("utf-8", "replace").split("\n")[:-1]
     return "".join(f"{line}\n" for line in whole if line.startswith(_WANTED))
 
 
 def numbers(series: Iterable[Series]) -> dict[str, float]:
-    """The numbers of the report that these series tell; what is NaN is left out."""
+    """Extract the numbers of the report from the series; NaN is left out."""
     found: dict[str, list[float]] = {}
     for one in series:
+        # NaN is unequal to itself.
         if one.value == one.value:
             found.setdefault(one.name, []).append(one.value)
     seen = {name: join(found[PREFIX + metric]) for name, metric, join in NUMBERS if PREFIX + metric in found}

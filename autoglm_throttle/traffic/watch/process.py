@@ -1,6 +1,6 @@
-"""CPU and memory of a service: a process and those it has started, such as the workers of a server.
+"""Probes CPU and memory of a process and its descendants, such as the workers of a server.
 
-Linux tells them in ``/proc``; elsewhere, as on macOS, ``ps`` does.
+Linux provides them in ``/proc``; elsewhere, as on macOS, ``ps`` does.
 """
 
 from __future__ import annotations
@@ -16,22 +16,25 @@ from autoglm_throttle.traffic.watch.watch import Gone
 
 PROC: Final = Path("/proc")
 FAMILY_LOOKS: Final = 10
-"""Looks between two searches for new children: on a host with thousands of processes a search takes tens of
-milliseconds, and servers start their workers at the beginning."""
+"""Samples between two searches for new children.
+
+On a host with thousands of processes a search takes tens of milliseconds, and servers start their workers at
+the beginning.
+"""
 
 PS_TIMEOUT_S: Final = 2.0
 
 COLUMNS: Final = ("pid", "ppid", "rss", "time", "stat")
-"""Of ``ps``. Each is asked for by an option of its own: to a BSD all that follows ``pid=`` is its heading."""
+"""Columns of ``ps``, each with an option of its own: BSD takes all text after ``pid=`` as its heading."""
 
 
 class Usage(NamedTuple):
-    """What one process has used up, and holds."""
+    """CPU time and memory of one process."""
 
     pid: int
     parent: int
     born: str
-    """When it began, as the system writes it: another process may get the number of one that ended."""
+    """Start time as written by the system; distinguishes processes with a reused number."""
     cpu_s: float
     rss_bytes: int
 
@@ -40,16 +43,16 @@ Table = Mapping[int, Usage]
 """Processes by number."""
 
 Read = Callable[[frozenset[int] | None], Table]
-"""Reads these processes, or all; those that are not there are left out."""
+"""Reads these processes, or all; missing ones are left out."""
 
 
 def of_stat(text: str, tick_hz: int, page_bytes: int) -> Usage | None:
-    """Read a line of ``/proc/PID/stat``; None for a process that has ended and only waits to be noticed.
+    """Parse a line of ``/proc/PID/stat``; None for a zombie or dead process.
 
     Args:
         text: the line. Its second field is a name in brackets that may hold blanks and brackets itself.
-        tick_hz: units of its times in a second.
-        page_bytes: its unit of memory.
+        tick_hz: clock ticks per second.
+        page_bytes: size of a memory page.
 
     Raises:
         ValueError: it is no such line.
@@ -65,10 +68,10 @@ def of_stat(text: str, tick_hz: int, page_bytes: int) -> Usage | None:
 
 
 def of_ps(text: str) -> dict[int, Usage]:
-    """Read the `COLUMNS` that ``ps`` writes; memory there is in KiB.
+    """Parse the `COLUMNS` written by ``ps``; memory there is in KiB.
 
     Raises:
-        ValueError: a line is no such line.
+        ValueError: an invalid line.
     """
     rows = (line.split() for line in text.splitlines() if line.strip())
     found = (
@@ -80,10 +83,10 @@ def of_ps(text: str) -> dict[int, Usage]:
 
 
 def _clock_s(text: str) -> float:
-    """Seconds of ``1-02:03:04``, ``02:03:04`` or, on macOS, ``3:04.52``."""
+    """Parse ``1-02:03:04``, ``02:03:04`` or, on macOS, ``3:04.52`` to seconds."""
     days, _, rest = text.rpartition("-")
     first, *others = rest.split(":")
-    seconds = float(first) + float(days or 0) * 24.0  # days stand before hours alone
+    seconds = float(first) + float(days or 0) * 24.0  # the day prefix is followed by hours
     for part in others:
         seconds = seconds * 60.0 + float(part)
     return seconds
@@ -93,7 +96,7 @@ def read_proc(pids: frozenset[int] | None) -> dict[int, Usage]:
     """Read processes from ``/proc``.
 
     Args:
-        pids: which; None: all.
+        pids: the processes; None: all.
     """
     tick_hz, page_bytes = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
     wanted: Iterable[int] = pids if pids is not None else _everybody()
@@ -117,7 +120,7 @@ def read_ps(pids: frozenset[int] | None) -> dict[int, Usage]:
     """Read processes from ``ps``.
 
     Args:
-        pids: which; None: all.
+        pids: the processes; None: all.
 
     Raises:
         OSError: there is no ``ps``.
@@ -133,11 +136,11 @@ def read_ps(pids: frozenset[int] | None) -> dict[int, Usage]:
 
 
 class ProcessLook:
-    """Looks at a process and all that descend from it.
+    """Probes a process and all its descendants.
 
     Args:
-        pid: the process; of a server with workers the one that started them.
-        read: how; None: as the system offers.
+        pid: the process; of a server with workers, their parent.
+        read: reads processes; None: chosen by the system.
 
     Raises:
         TrafficError: there is no such process.
@@ -155,13 +158,13 @@ class ProcessLook:
             raise TrafficError(f"there is no process {pid} to watch")
 
     def look(self, now: float) -> dict[str, float]:
-        """What it uses: ``rss_bytes`` and, from the second look on, ``cpu_share`` in cores.
+        """Return ``rss_bytes`` and, from the second sample on, ``cpu_share`` in cores.
 
         Args:
             now: seconds, monotonic.
 
         Raises:
-            Gone: the process has ended.
+            ProbeTargetLostError: the process has ended.
         """
         table = self._look()
         mine = table.get(self._pid)
@@ -175,10 +178,8 @@ class ProcessLook:
         return seen
 
     def _used_s(self, usage: Usage) -> float:
-        """What a process has used since the last look.
-
-        Of one that was not seen then nobody knows how much it had used before: its first look counts nothing.
-        """
+        """Return the CPU seconds of a process since the last sample; 0 in its first sample."""
+        # CPU time before the first sample is unknown, so a new process counts from its second one.
         before = self._before.get(usage.pid)
         if before is None or before.born != usage.born:
             return 0.0
@@ -196,7 +197,7 @@ class ProcessLook:
 
 
 def descendants(table: Table, pid: int) -> frozenset[int]:
-    """A process of a table and all that descend from it; none if it is not there."""
+    """Return a process of a table and all its descendants; empty if it is not there."""
     children: dict[int, list[int]] = {}
     for usage in table.values():
         children.setdefault(usage.parent, []).append(usage.pid)

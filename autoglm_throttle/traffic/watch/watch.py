@@ -1,4 +1,4 @@
-"""Looks at a service once a second, away from the generator's event loop."""
+"""Samples a service once a second, outside the generator's event loop."""
 
 from __future__ import annotations
 
@@ -9,43 +9,42 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 EVERY_S: Final = 1.0
-"""Between two looks: the grid of the report."""
+"""Seconds between two samples: the grid of the report."""
 
 JOIN_S: Final = 0.5
-"""How long the end of a look is waited for; one that hangs is left to itself."""
+"""Seconds to wait for the end of a sample; a hung probe is abandoned."""
 
 
 class Gone(Exception):
-    """What was looked at is not there, and will not come back; without a text nobody need be told."""
+    """The target of a probe is lost for good; without a text it is not reported."""
 
 
 class Look(Protocol):
-    """One thing that can be looked at."""
+    """A target that can be sampled."""
 
     name: str
-    """For people."""
+    """Name for people."""
 
     def look(self, now: float) -> dict[str, float]:
-        """What is seen; blocks for 2 s at most.
+        """Take a sample; blocks for 2 s at most.
 
         Args:
             now: seconds, monotonic.
 
         Raises:
-            Gone: it is not there any more.
-            Exception: nothing can be seen this time.
+            ProbeTargetLostError: the target is lost for good.
+            Exception: no sample this time.
         """
 
 
 class Watch:
-    """Looks at things, each on a thread of its own, so that one that hangs delays no other.
+    """Samples each target on a thread of its own, so that a hung one delays no other.
 
-    Nothing that happens to them ends a run: what cannot be seen is missing, and `faults` say why. Use it with
-    ``with``.
+    A failing probe never ends a run: its samples are missing, and `faults` say why. Use it with ``with``.
 
     Args:
-        looks: what to look at.
-        every_s: between two looks.
+        probes: the targets.
+        every_s: seconds between two samples.
         clock: monotonic seconds.
     """
 
@@ -63,7 +62,7 @@ class Watch:
         self._threads: list[threading.Thread] = []
 
     def __enter__(self) -> Watch:
-        """Begin to look."""
+        """Start sampling."""
         for look in self._looks:
             thread = threading.Thread(
                 target=self._watch, args=(look,), name=f"watch {look.name}", daemon=True
@@ -73,14 +72,14 @@ class Watch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop looking."""
+        """Stop sampling."""
         self._over.set()
         for thread in self._threads:
             thread.join(JOIN_S)
 
     @property
     def faults(self) -> list[str]:
-        """What could not be seen, and why: one sentence for each thing."""
+        """Last error of each failing probe, one sentence each."""
         with self._lock:
             return [
                 f"{text} ({self._missed[name]} looks in vain)" if self._missed.get(name, 0) > 1 else text
@@ -88,11 +87,11 @@ class Watch:
             ]
 
     def seen(self, start_s: float, end_s: float) -> tuple[dict[str, float], ...]:
-        """What was seen of everything, second by second: ``t_s`` and the numbers.
+        """Return the samples of all probes, second by second: ``t_s`` and the numbers.
 
         Args:
-            start_s: when the run began, by the clock.
-            end_s: when it ended.
+            start_s: start of the run, by the clock.
+            end_s: its end.
         """
         rows: dict[int, dict[str, float]] = {}
         with self._lock:
@@ -107,6 +106,7 @@ class Watch:
         next_s = self._clock()
         while not self._over.wait(max(0.0, next_s - self._clock())):
             now = self._clock()
+            # After a slow sample the next one follows at once; missed ones are not caught up.
             next_s = max(next_s + self._every_s, now)
             try:
                 numbers = look.look(now)

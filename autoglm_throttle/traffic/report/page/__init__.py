@@ -1,4 +1,4 @@
-"""The HTML page of a report. Pure: from the document to text."""
+"""The HTML page of a report. Pure: document in, text out."""
 
 from autoglm_throttle.traffic.report.page.page import render
 

@@ -1,4 +1,4 @@
-"""Axes: where a number stands between 0 and 1, and which numbers are named."""
+"""Axes of a plot: map numbers to 0..1 and choose the labelled ones."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200)
-"""Steps of time that people count in."""
+"""Time steps that are round for people."""
 
 DAY_S = 86400
 
 Tick = tuple[float, str]
-"""Where it stands, 0..1, and what it says."""
+"""Position 0..1, and label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,19 +20,20 @@ class Axis:
     """One axis."""
 
     place: Callable[[float], float]
-    """From a number to 0..1."""
+    """Maps a number to 0..1."""
     ticks: tuple[Tick, ...]
 
 
 def linear(most: float, says: Callable[[float], str], *, ticks: int = 4, power: int = 1) -> Axis:
-    """From 0 to a round number that is at least this one.
+    """Build an axis from 0 to a round number that is at least ``most``.
 
     Args:
-        most: the greatest number to be shown; 0 or more.
-        says: how numbers are written.
-        ticks: about how many are named.
-        power: round numbers are round in the greatest power of this, such as 1024, that is not above.
+        most: the greatest number to show; 0 or more.
+        label: formats numbers.
+        ticks: approximate number of labels.
+        power: steps are round multiples of the greatest power of this base, such as 1024, up to ``most``.
     """
+    # 1e-9: the logarithm of an exact power may be rounded to just below a whole number.
     unit = float(power) ** math.floor(math.log(most, power) + 1e-9) if power > 1 and most >= 1.0 else 1.0
     step = _round(most / unit / ticks) * unit if most > 0.0 else 1.0 / ticks
     steps = max(1, math.ceil(most / step - 1e-9))
@@ -43,11 +44,11 @@ def linear(most: float, says: Callable[[float], str], *, ticks: int = 4, power: 
 
 
 def logarithmic(numbers: Sequence[float], says: Callable[[float], str]) -> Axis:
-    """Over whole powers of ten, around these numbers.
+    """Build an axis over whole powers of ten that cover the numbers.
 
     Args:
-        numbers: what is to be shown, above 0; without any, one decade below 1.
-        says: how numbers are written.
+        numbers: the numbers to show, above 0; if empty, one decade below 1.
+        label: formats numbers.
     """
     low = math.floor(math.log10(min(numbers, default=0.1)) + 1e-9)
     high = max(low + 1, math.ceil(math.log10(max(numbers, default=1.0)) - 1e-9))
@@ -59,7 +60,7 @@ def logarithmic(numbers: Sequence[float], says: Callable[[float], str]) -> Axis:
 
 
 def time(length_s: float, says: Callable[[float], str], *, ticks: int = 6) -> Axis:
-    """From 0 to exactly this many seconds, above 0, with at most so many steps."""
+    """Build an axis from 0 to exactly ``length_s``, above 0, with at most ``ticks`` steps."""
     fitting = (step for step in STEPS_S if length_s / step <= ticks)
     step_s = next(fitting, DAY_S * math.ceil(length_s / DAY_S / ticks))
     named = range(int(length_s / step_s + 1e-9) + 1)
@@ -69,7 +70,7 @@ def time(length_s: float, says: Callable[[float], str], *, ticks: int = 6) -> Ax
 
 
 def _round(rough: float) -> float:
-    """The first of 1, 2, 2.5, 5 and 10 times a power of ten that is not below."""
+    """Return the first of 1, 2, 2.5, 5 and 10 times a power of ten that is not below the number."""
     power = 10.0 ** math.floor(math.log10(rough))
     return next(
         (digit * power for digit in (1.0, 2.0, 2.5, 5.0) if rough <= digit * power * (1 + 1e-9)), 10.0 * power

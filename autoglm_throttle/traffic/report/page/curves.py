@@ -1,18 +1,18 @@
-"""Curves: SVG path data from places between 0 and 1, on a field of 1000 by 1000."""
+"""Curves: SVG path data from points in 0..1, on a field of 1000 by 1000."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 FIELD = 1000
-"""Wide and high: a tenth of it is finer than a pixel of any screen."""
+"""Width and height: a tenth of a unit is finer than a pixel of any screen."""
 
 Point = tuple[float, float]
-"""Across from the left and up from the bottom, 0..1."""
+"""Distance from the left and from the bottom, 0..1."""
 
 
 def line(points: Iterable[Point | None]) -> str:
-    """A line through points; None makes a gap, a point between two gaps a dot."""
+    """Draw a line through points; None makes a gap, a point between two gaps a dot."""
     parts = []
     pen = "M"
     for point in points:
@@ -21,13 +21,14 @@ def line(points: Iterable[Point | None]) -> str:
             continue
         parts.append(f"{pen}{_at(point)}")
         if pen == "M":
+            # A path of a single point is drawn only with a segment; of length zero it becomes a dot.
             parts.append("h0")
         pen = "L"
     return "".join(parts)
 
 
 def stairs(edges: Sequence[float], heights: Sequence[float]) -> str:
-    """A line that is level between every two edges.
+    """Draw a step curve, level between each two edges.
 
     Args:
         edges: rising, one more than the heights.
@@ -37,13 +38,13 @@ def stairs(edges: Sequence[float], heights: Sequence[float]) -> str:
 
 
 def band(edges: Sequence[float], lower: Sequence[float], upper: Sequence[float]) -> str:
-    """The area between two stairs."""
+    """Draw the area between two step curves."""
     outline = [*_steps(edges, upper), *reversed(_steps(edges, lower))]
     return f"M{'L'.join(map(_at, outline))}Z"
 
 
 def stacked(rows: Iterable[Sequence[float]]) -> list[tuple[list[float], list[float]]]:
-    """Lower and upper heights of each row when every one stands upon those before it."""
+    """Return lower and upper heights of each row, each stacked on the previous rows."""
     floors: list[tuple[list[float], list[float]]] = []
     for row in rows:
         lower = floors[-1][1] if floors else [0.0] * len(row)

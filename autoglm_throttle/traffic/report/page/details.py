@@ -1,4 +1,4 @@
-"""The tables of the page: segments, priorities, kinds of requests, refusals, and how it was measured."""
+"""The tables of the page: segments, priorities, kinds of requests, rejections, and run details."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from autoglm_throttle.traffic.report.page.tables import Table
 from autoglm_throttle.traffic.report.schema import Document, Tally
 
 NAMES = {"loop": "Event loop"}
-"""Of what is told of the generator's surroundings, where the name alone may mean something else."""
+"""Display names of keys of ``about`` that are unclear by themselves."""
 
 HEAD = ("sent", "served", "in time", "limited", "rejected", "errors", "p50", "p95", "p99")
 
 
 def tables(document: Document) -> Iterator[Table]:
-    """All tables that have anything to say."""
+    """Yield all tables that have content."""
     yield _segments(document)
     if len(document["requests"]) > 1:
         rows = [
@@ -31,7 +31,7 @@ def tables(document: Document) -> Iterator[Table]:
 
 
 def facts(document: Document) -> Markup:
-    """How the load was made and measured, as a list of names and values."""
+    """Build the list of load parameters and generator figures."""
     return tag(
         "dl",
         *(tag("div", tag("dt", name), tag("dd", value)) for name, value in _facts(document)),

@@ -1,4 +1,4 @@
-"""Plots of how long answers took."""
+"""Plots of response times."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from autoglm_throttle.traffic.report.page.timeline import Timeline
 from autoglm_throttle.traffic.report.schema import Document, Times
 
 LEAST_S = 1e-4
-"""Lower end of a logarithmic axis: less than that nobody waits for."""
+"""Lower end of a logarithmic axis; shorter times are of no interest."""
 
 SHARES = ("p50_s", "p90_s", "p95_s", "p99_s", "p999_s", "max_s")
-"""Named in the table of a distribution."""
+"""Columns of the table of a distribution."""
 
 
 def over_time(document: Document, line: Timeline) -> Plot:
-    """Percentiles of all served requests."""
+    """Plot percentiles of all served requests."""
     seconds = document["seconds"]
     columns = {"p50": seconds["p50_s"], "p95": seconds["p95_s"], "p99": seconds["p99_s"]}
     worst = max((number for number in seconds["p99_s"] if number is not None), default=None)
@@ -35,7 +35,7 @@ def over_time(document: Document, line: Timeline) -> Plot:
 
 
 def by_priority(document: Document, line: Timeline) -> Plot:
-    """The p95 of each priority."""
+    """Plot the p95 of each priority."""
     seconds = document["seconds"]["priorities"]
     columns = {name: one["p95_s"] for name, one in seconds.items() if document["priorities"][name]["planned"]}
     worst = {
@@ -49,7 +49,7 @@ def by_priority(document: Document, line: Timeline) -> Plot:
 
 
 def lag(document: Document, line: Timeline) -> Plot:
-    """How late the generator itself was."""
+    """Plot the lag of the generator."""
     p99_s = document["generator"]["lag"]["p99_s"]
     summary = (
         f"The generator's own delay, of which the service knows nothing: p99 {units.seconds(p99_s)} in all."
@@ -60,7 +60,7 @@ def lag(document: Document, line: Timeline) -> Plot:
 
 
 def distribution(document: Document) -> Plot:
-    """Which share of the served took longer than any time, by priority."""
+    """Plot the share of served requests that took longer than a given time, by priority."""
     responses = {
         name: tally["response"]
         for name, tally in document["priorities"].items()
@@ -100,13 +100,16 @@ def distribution(document: Document) -> Plot:
 
 
 def spread(name: str, times: Times) -> list[str]:
-    """The row of a table that tells how some durations are spread."""
+    """Build the table row of one distribution."""
     named = [times["p50_s"], times["p90_s"], times["p95_s"], times["p99_s"], times["p999_s"], times["max_s"]]
     return [name, units.count(times["count"]), *map(units.seconds, (times["mean_s"], *named))]
 
 
 def slower(times: Times) -> list[tuple[float, float]]:
-    """Pairs of a time in seconds and the share of all that took longer; the last of all is a share of one."""
+    """Return pairs of a time in seconds and the share of requests that took longer.
+
+    The last share is one request, since a logarithmic axis has no zero.
+    """
     total = times["count"]
     seen = accumulate(count for _, count in times["histogram"])
     corners = [

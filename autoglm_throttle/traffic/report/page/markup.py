@@ -1,6 +1,6 @@
-"""Elements of a page. Plain text is escaped wherever it goes; only what `tag` made passes as it is.
+"""HTML elements. Plain text is always escaped; only `Markup` made by `tag` is not.
 
-The result is HTML and well-formed XML at once, so that a test can read it with any parser.
+The result is both HTML and well-formed XML, so that a test can read it with any parser.
 """
 
 from __future__ import annotations
@@ -9,30 +9,30 @@ import re
 from html import escape
 
 EMPTY = frozenset({"meta"})
-"""Elements of HTML that have no end tag; among those that stand on our pages."""
+"""HTML elements without an end tag, as far as these pages use them."""
 
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""No XML document may hold these, and nobody can see them (XML 1.0, 2.2; and the C1 controls)."""
+"""Characters that XML documents may not hold (XML 1.0, 2.2), and the invisible C1 controls."""
 
 
 class Markup(str):
-    """Text that is markup already."""
+    """Escaped markup."""
 
     __slots__ = ()
 
 
 def clean(text: str) -> str:
-    """Text with a mark in place of what cannot be shown, escaped."""
+    """Escape text and replace unprintable characters."""
     return escape(_UNPRINTABLE.sub("\ufffd", text))
 
 
 def tag(name: str, /, *children: str, **attributes: str) -> Markup:
-    """An element.
+    """Build an element.
 
     Args:
         name: of the element.
-        children: its content; what is no `Markup` is text.
-        attributes: with ``_`` for ``-``; one at the end, as in ``class_``, is left out.
+        children: its content; any child that is no `Markup` is text.
+        attributes: ``_`` stands for ``-``; a trailing one, as in ``class_``, is dropped.
     """
     fields = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{clean(value)}"' for key, value in attributes.items()
@@ -43,5 +43,5 @@ def tag(name: str, /, *children: str, **attributes: str) -> Markup:
 
 
 def join(*children: str) -> Markup:
-    """Several elements or texts, one after the other."""
+    """Join several elements or texts."""
     return Markup("".join(child if isinstance(child, Markup) else clean(child) for child in children))

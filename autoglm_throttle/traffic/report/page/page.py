@@ -1,4 +1,4 @@
-"""The report as one HTML page: no script, nothing from outside, readable in light and dark."""
+"""The report as one HTML page: no script, no external resources, light and dark."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from autoglm_throttle.traffic.report.page.timeline import Timeline
 from autoglm_throttle.traffic.report.schema import Document
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-"""What the page may load: its own style."""
+"""Content security policy: the page may load only its own style."""
 
 
 def render(document: Document, told: Sequence[str] = ()) -> str:
-    """The page of a report: a function of its arguments and nothing else.
+    """Render the page of a report; the result depends only on the arguments.
 
     Args:
         document: the report.
-        told: sentences about it, to stand below the verdict.
+        sentences: shown below the verdict.
     """
     head = tag(
         "head",

@@ -1,7 +1,7 @@
-"""One plot: a figure with a name, a drawing that grows with the page, a legend and a table.
+"""One plot: a figure with a title, a drawing that scales with the page, a legend and a table.
 
-The drawing has two coordinate systems, so that it can be of any width without a script: curves live on a
-field that is stretched, texts and lines of the grid at percentages of it, in their own size.
+The drawing has two coordinate systems and needs no script at any width. Curves use a stretched field. Texts
+and grid lines keep their size and stand at percentages of the field.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from autoglm_throttle.traffic.report.page.markup import Markup, join, tag
 from autoglm_throttle.traffic.report.page.tables import Table, folded
 
 ROOMS = ((230.0, "mark"), (380.0, "mark roomy"), (880.0, "mark vast"))
-"""Pixels that a drawing has anywhere, where two stand side by side, and on a line of its own; and the
-look of a name that fits there. The style hides it elsewhere."""
+"""Minimal widths of a drawing in pixels, and the CSS class of a label that fits there.
+
+The widths are those of any layout, of two plots side by side, and of a plot with a row of its own. The style
+hides a label elsewhere.
+"""
 
 LETTER = 7.0
-"""Pixels, about, that a letter is wide."""
+"""Approximate width of a letter in pixels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +30,18 @@ class Layer:
     """One curve or area."""
 
     data: str
-    """Of the path; empty: nothing to draw."""
+    """Path data; empty: nothing to draw."""
     kind: str
     """``area`` or ``line``."""
     look: str
-    """Class that colours it."""
+    """CSS class that sets the colour."""
     name: str = ""
-    """In the legend; empty: not there."""
+    """Name in the legend; empty: not listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A named stretch of the field, 0..1."""
+    """A named interval of the field, 0..1."""
 
     start: float
     end: float
@@ -47,23 +50,23 @@ class Band:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """Everything that a figure shows."""
+    """Content of a figure."""
 
     title: str
     summary: str
-    """One sentence that says what is to be seen."""
+    """One sentence that summarizes the plot."""
     across: Axis
     up: Axis
     layers: Sequence[Layer]
     table: Table
     bands: Sequence[Band] = ()
     hints: Sequence[str] = ()
-    """Said by the pointer over equal parts of the field, as many as there are."""
+    """Tooltips over equal parts of the field, one for each part."""
     across_name: str = ""
 
 
 def figure(plot: Plot) -> Markup:
-    """The figure, as HTML."""
+    """Render the figure as HTML."""
     return tag(
         "figure",
         tag("figcaption", tag("h3", plot.title), tag("p", plot.summary)),
@@ -118,7 +121,7 @@ def _ticks(ticks: Iterable[tuple[float, str]]) -> Iterable[Markup]:
 
 
 def _band(band: Band) -> Markup:
-    """A line where it begins, and its name above if there is room for it."""
+    """Draw a line at the start of a band, and its name above if the name fits."""
     x, wanted = _percent(band.start), LETTER * (len(band.name) + 1)
     line = tag("line", x1=x, x2=x, y1="-16", y2="100%", class_="band")
     look = next((look for pixels, look in ROOMS if (band.end - band.start) * pixels >= wanted), None)

@@ -1,4 +1,4 @@
-"""What became of the same requests when they were recorded and when they were played again."""
+"""Compares the results of the same requests in a recording and in its replay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIDES = ("recorded", "replayed")
 
 
 def section(document: Document) -> Iterator[Markup]:
-    """The comparison; nothing where the load was not recorded, or its answers were not."""
+    """Render the comparison; empty if the load was not recorded, or its answers were not."""
     found = cast("Mapping[str, Any] | None", document.get("replay"))
     if found is None:
         return

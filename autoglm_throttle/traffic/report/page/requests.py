@@ -1,4 +1,4 @@
-"""Plots of what became of the requests, second by second."""
+"""Plots of request results, second by second."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ FATES = {
     "failed": "failed",
     "dropped": "dropped by the generator",
 }
-"""How requests end, in the order in which they are piled up, and what that is called."""
+"""Results in stacking order, and their display names."""
 
 OFFERED = "offered"
 
 
 def offered(document: Document, line: Timeline) -> Plot:
-    """All requests: what was offered, and what became of it."""
+    """Plot all requests: the offered load and its results."""
     seconds = document["seconds"]
     fates = {
         "ok": seconds["ok"],
@@ -51,7 +51,7 @@ def offered(document: Document, line: Timeline) -> Plot:
 
 
 def by_priority(document: Document, line: Timeline) -> list[Plot]:
-    """The same for each priority that was sent."""
+    """Plot the results of each priority in the load."""
     plots = []
     for name, tally in document["priorities"].items():
         if not tally["planned"]:
@@ -72,7 +72,7 @@ def by_priority(document: Document, line: Timeline) -> list[Plot]:
 
 
 def in_flight(document: Document, line: Timeline) -> Plot:
-    """Requests that were sent and had not ended."""
+    """Plot the requests in flight."""
     numbers = line.worst(document["seconds"]["inflight"])
     heights = [number or 0.0 for number in numbers]
     across, up = axes.time(line.seconds, units.clock), axes.linear(max(heights, default=0.0), units.count)
@@ -95,7 +95,7 @@ def in_flight(document: Document, line: Timeline) -> Plot:
 
 
 def bands(line: Timeline, length_s: float | None = None) -> list[Band]:
-    """The segments of the run, as places on an axis of time of this length; by default, of the plan."""
+    """Return the segments of the run as bands on a time axis; default length: the plan."""
     whole_s = length_s or line.seconds
     return [Band(mark.start_s / whole_s, mark.end_s / whole_s, mark.name) for mark in line.marks]
 

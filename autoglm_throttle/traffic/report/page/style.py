@@ -1,7 +1,7 @@
-"""How the page looks. Colours are chosen for contrast: 4.5 for text, 3 for curves and areas, in both schemes.
+"""The style sheet. Colours have a contrast of 4.5 for text, and 3 for curves and areas, in both schemes.
 
-Blue stands for served and warm colours for refusals, so that the page can be read without telling red from
-green; curves differ in their dashes too.
+Blue marks served requests and warm colours mark rejections, so that the page does not depend on telling red
+from green. Curves differ in their dashes, too.
 """
 
 from __future__ import annotations

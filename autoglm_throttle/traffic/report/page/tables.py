@@ -1,4 +1,4 @@
-"""Tables: the numbers behind a plot, and those that are read as numbers."""
+"""Tables: the numbers behind a plot, and tables of their own."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from autoglm_throttle.traffic.report.page.markup import Markup, tag
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table whose first column names the rows."""
+    """A table with row names in the first column."""
 
     caption: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     strong: frozenset[int] = frozenset()
-    """Numbers of the rows that sum others up."""
+    """Indexes of the rows that sum up others."""
 
 
 def shown(table: Table) -> Markup:
-    """A table that scrolls by itself where the screen is narrow."""
+    """Render a table that scrolls by itself on narrow screens."""
     head = tag("tr", *(tag("th", name, scope="col") for name in table.head))
     rows = (_row(cells, strong=number in table.strong) for number, cells in enumerate(table.rows))
     body = tag("table", tag("caption", table.caption), tag("thead", head), tag("tbody", *rows))
@@ -28,7 +28,7 @@ def shown(table: Table) -> Markup:
 
 
 def folded(table: Table) -> Markup:
-    """A table that is out of the way until somebody wants it."""
+    """Render a table that is collapsed at first."""
     return tag("details", tag("summary", "Numbers"), shown(table))
 
 

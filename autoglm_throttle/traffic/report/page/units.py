@@ -1,41 +1,41 @@
-"""Numbers as people read them."""
+"""Formats numbers for the page."""
 
 from __future__ import annotations
 
 NONE = "–"
-"""Where there is nothing to say."""
+"""Shown in place of missing data."""
 
 
 def count(number: float) -> str:
-    """A number of things."""
+    """Format a count."""
     return f"{number:,.0f}"
 
 
 def many(number: int, one: str, more: str = "") -> str:
-    """Things with their name: ``1 request``, ``2,000 requests``.
+    """Format a count with its noun: ``1 request``, ``2,000 requests``.
 
     Args:
-        number: of them.
-        one: the name of one.
-        more: that of several; empty: with an s.
+        number: the count.
+        one: singular.
+        more: plural; empty: singular plus s.
     """
     return f"{count(number)} {one if number == 1 else more or one + 's'}"
 
 
 def brief(number: float) -> str:
-    """A number of things where there is little room."""
+    """Format a count for narrow places."""
     return f"{number / 1e6:.4g} M" if number >= 1e6 else count(number)
 
 
 def rate(rps: float | None) -> str:
-    """Things per second: one digit after the point while that matters."""
+    """Format a rate per second, below 10 with one decimal."""
     if rps is None:
         return NONE
     return f"{rps:,.1f}/s" if 0.0 < rps < 10.0 else f"{rps:,.0f}/s"
 
 
 def share(ratio: float | None) -> str:
-    """A ratio in percent; never "0 %" for some, never "100 %" for almost all."""
+    """Format a ratio in percent; never "0 %" for some, never "100 %" for almost all."""
     if ratio is None:
         return NONE
     if 0.0 < ratio < 0.001:
@@ -46,21 +46,22 @@ def share(ratio: float | None) -> str:
 
 
 def power_of_ten(ratio: float) -> str:
-    """A round ratio, however small, in percent."""
+    """Format a power of ten in percent, however small."""
     return f"{100.0 * ratio:.4g} %"
 
 
 def seconds(duration_s: float | None) -> str:
-    """A duration in the unit people would use, three digits at most."""
+    """Format a duration in ms or s, with at most three digits."""
     if duration_s is None:
         return NONE
+    # From 0.9995 s on, three digits would round to "1,000 ms".
     if duration_s < 0.9995:
         return f"{_three(1e3 * duration_s)} ms"
     return f"{_three(duration_s)} s"
 
 
 def clock(at_s: float) -> str:
-    """A time of a run: seconds up to two minutes, then ``m:ss``, then ``h:mm:ss`` or whole hours."""
+    """Format a time of a run: seconds up to two minutes, then ``m:ss``, then ``h:mm:ss`` or whole hours."""
     if at_s <= 120.0:
         return f"{at_s:g} s"
     minutes, rest_s = divmod(round(at_s), 60)
@@ -71,7 +72,7 @@ def clock(at_s: float) -> str:
 
 
 def size(bytes_: float) -> str:
-    """A size of memory in binary units, as the operating system says it."""
+    """Format a memory size in binary units, as operating systems do."""
     for unit in ("B", "KiB", "MiB"):
         if bytes_ < 1024.0:
             return f"{_three(bytes_)} {unit}"
@@ -80,10 +81,10 @@ def size(bytes_: float) -> str:
 
 
 def value(number: float | None, unit: str) -> str:
-    """A number of an objective.
+    """Format the measured value of an objective.
 
     Args:
-        number: None where there were no data.
+        number: None without data.
         unit: ``s``, ``ratio`` or ``rps``.
     """
     if number is None:

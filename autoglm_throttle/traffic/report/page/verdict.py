@@ -1,4 +1,4 @@
-"""The top of the page: what the run showed, and whether it may be believed."""
+"""The top of the page: the verdict, the objectives and the main figures."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ WORDS = {
     3: ("doubt", "Not valid"),
     130: ("doubt", "Interrupted"),
 }
-"""Look and word of each exit status."""
+"""CSS class and label of each exit status."""
 
 MEASURED = ("calm", "Measured")
-"""Of a run that nobody asked anything of: it is neither good nor bad."""
+"""Label of a run without objectives: it neither passes nor fails."""
 
 NOTHING_SERVED = ("doubt", "Measured")
-"""Of one that served nobody either."""
+"""Label of a run without objectives that served no request."""
 
 
 def section(document: Document) -> Markup:
-    """The verdict, the doubts, the objectives with the failed ones first, and the main figures."""
+    """Render the verdict, the caveats, the objectives with failed ones first, and the main figures."""
     verdict = document["verdict"]
     look, word = WORDS[verdict["status"]]
     if verdict["status"] == 0 and not verdict["objectives"]:

@@ -1,4 +1,4 @@
-"""Plots of what was seen of the service while the load ran."""
+"""Plots of probe samples of the service during the load."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from autoglm_throttle.traffic.report.schema import Document
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Columns of one unit, which share a plot."""
+    """Columns of one unit that share a plot."""
 
     title: str
     columns: Mapping[str, str]
-    """Keys of what was watched, and what they are called."""
+    """Keys of the samples, and their names."""
     says: Callable[[float], str]
     least: float = 0.0
-    """What the axis reaches at least."""
+    """Least upper end of the axis."""
     power: int = 1
-    """Of its units: 1024 for bytes."""
+    """Base of the unit prefixes: 1024 for bytes."""
 
     def named(self, columns: Mapping[str, str]) -> str:
-        """The title over these columns: without a GPU it tells of none."""
+        """Return the title for these columns, without "and GPU" if no GPU column is among them."""
         gpu = any(key.startswith("gpu") for key in columns)
         return self.title if gpu else self.title.removesuffix(" and GPU")
 
@@ -53,11 +53,11 @@ GROUPS = (
     Group("CPU of the service", {"cpu_share": "Of one core"}, units.share, 1.0),
     Group("Memory of the service", {"rss_bytes": "Resident"}, units.size, power=1024),
 )
-"""In the order of the page."""
+"""Plots in the order of the page."""
 
 
 def plots(document: Document, line: Timeline) -> list[Plot]:
-    """A plot for each group of which anything was seen."""
+    """Plot each group that has at least one sample."""
     seen = document["watched"][:: -(-len(document["watched"]) // MOST) or 1]
     return [
         _plot(group, columns, seen, line)
@@ -69,7 +69,7 @@ def plots(document: Document, line: Timeline) -> list[Plot]:
 
 
 def _plot(group: Group, columns: Mapping[str, str], seen: list[dict[str, float]], line: Timeline) -> Plot:
-    # Answers come in after the last request was sent, and the service is watched until the end.
+    # Answers arrive after the last request was sent, and sampling continues until then.
     length_s = max(float(line.seconds), *(look["t_s"] for look in seen), 0.0)
     numbers = [look[key] for look in seen for key in columns if key in look]
     across = axes.time(length_s, units.clock)
