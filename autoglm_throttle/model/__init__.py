@@ -1,8 +1,8 @@
-"""The vocabulary: what every room says to every other.
+"""Shared types: values, enums and protocols.
 
 Nothing here does I/O, reads a clock or knows HTTP.
 Times ending in ``_s`` are monotonic seconds unless their name says ``wall``;
-ratios are floats 0..1, percent is said with ``_pct``.
+ratios are floats 0..1, percentages end in ``_pct``.
 """
 
 from importlib import import_module
@@ -116,7 +116,7 @@ __all__ = [
 ]
 
 _LATER: Final = {"BreakerView": "breaker_view", "FallbackContext": "fallback_context"}
-"""Names that only guards need: an import of the package does without their modules."""
+"""Names that only guards need: the import of the package does not load their modules."""
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class

@@ -1,4 +1,4 @@
-"""Closed sets of words about calls that leave the process: states, causes, levels, choices."""
+"""Enums for guarded calls: states, causes, levels, modes."""
 
 from __future__ import annotations
 
@@ -6,40 +6,40 @@ from enum import IntEnum, StrEnum
 
 
 class State(StrEnum):
-    """What a breaker does with a call; also the value of a metric label."""
+    """State of a breaker; also the value of a metric label."""
 
     CLOSED = "closed"
     OPEN = "open"
     HALF_OPEN = "half_open"
-    """A few calls are let through as trials; what becomes of them decides."""
+    """A few probe calls are let through; their outcomes decide."""
     RAMPING = "ramping"
     """A share of the calls is let through, in steps."""
     FORCED_OPEN = "forced_open"
-    """Nothing is let through until an operator says otherwise."""
+    """All calls are rejected until an operator resets the breaker."""
     DISABLED = "disabled"
-    """Everything is let through and nothing is counted until an operator says otherwise."""
+    """All calls are let through and not counted, until an operator resets the breaker."""
 
 
 class Cause(StrEnum):
-    """Why a breaker changed its state, or refused a call; also the value of a metric label."""
+    """Cause of a state change or a rejection; also the value of a metric label."""
 
     FAILURES = "failures"
-    """As many failures in a row as are allowed."""
+    """The allowed number of consecutive failures was reached."""
     FAILURE_RATE = "failure_rate"
     SLOW_RATE = "slow_rate"
     TRIAL = "trial"
-    """The open period is over and trials are under way; or a trial has ended."""
+    """The open period is over and probe calls are in flight; or a probe call has ended."""
     RAMP = "ramp"
-    """The share of this step is used up; or the ramp has come to its end."""
+    """The share of this step is used up; or the ramp has ended."""
     IN_FLIGHT = "in_flight"
-    """As many calls are under way as may be."""
+    """The maximum of calls is in flight."""
     RETRY_AFTER = "retry_after"
-    """The dependency itself said when to come back."""
+    """The dependency itself sent a Retry-After."""
     OPERATOR = "operator"
     REMOTE = "remote"
-    """Another process of the fleet found out."""
+    """Another process of the fleet opened it."""
     SHED = "shed"
-    """Nothing is wrong with the dependency: the service has no load to spare for this feature."""
+    """The dependency is healthy: the feature is shed under load."""
 
 
 class Trip(StrEnum):
@@ -51,7 +51,7 @@ class Trip(StrEnum):
 
 
 class SlowIs(StrEnum):
-    """What a call is that succeeded too slowly (``BREAKER_SLOW_IS``)."""
+    """How a successful but slow call counts (``BREAKER_SLOW_IS``)."""
 
     FAILURE = "failure"
     SEPARATE = "separate"
@@ -59,60 +59,60 @@ class SlowIs(StrEnum):
 
 
 class StreamSettle(StrEnum):
-    """When the trial of a stream is known to have succeeded (``BREAKER_STREAM_SETTLE``)."""
+    """When the probe call of a stream counts as successful (``BREAKER_STREAM_SETTLE``)."""
 
     END = "end"
     FIRST_ITEM = "first_item"
 
 
 class On429(StrEnum):
-    """What an answer 429 of a dependency means (``BREAKER_ON_429``)."""
+    """How a 429 response of a dependency counts (``BREAKER_ON_429``)."""
 
     NEUTRAL = "neutral"
     OPEN = "open"
-    """Open for as long as its Retry-After says."""
+    """The breaker opens for the time of its Retry-After."""
 
 
 class Mode(StrEnum):
-    """How a breaker begins (``BREAKER_MODE``)."""
+    """Initial mode of a breaker (``BREAKER_MODE``)."""
 
     ENFORCE = "enforce"
     METRICS_ONLY = "metrics_only"
-    """Everything is let through; what would have been refused is counted."""
+    """All calls are let through; would-be rejections are counted."""
     DISABLED = "disabled"
 
 
 class Criticality(StrEnum):
-    """What a feature is to the service."""
+    """Importance of a feature for the service."""
 
     CORE = "core"
-    """Never shed by the ladder; at most answered from memory."""
+    """Never shed by load; under load answered from the stale cache or a static fallback."""
     NON_CORE = "non_core"
-    """The first to go under load."""
+    """Shed first under load."""
 
 
 class Level(IntEnum):
-    """A step of the ladder of degradation, the mildest first."""
+    """Degradation level, the mildest first."""
 
     FULL = 0
     SHED = 1
     """Features that are not core are shed."""
     STALE = 2
-    """Core features are answered from what was kept, where it was."""
+    """Core features are answered from the stale cache, where it has an entry."""
     STATIC = 3
     """Core features are answered by their static fallback, where there is one."""
 
     @property
     def label(self) -> str:
-        """The name in lower case, as logs and metrics say it."""
+        """The name in lower case, as in logs and metrics."""
         return self.name.lower()
 
 
 class Rung(StrEnum):
-    """What an answer was made of that the dependency has not given; also the value of a metric label."""
+    """Source of an answer produced without the dependency; also the value of a metric label."""
 
     STALE = "stale"
     DYNAMIC = "dynamic"
     STATIC = "static"
     SHED = "shed"
-    """There was nothing to answer with: the call was refused."""
+    """No fallback had an answer: the call was rejected."""

@@ -1,4 +1,4 @@
-"""A breaker as it is seen."""
+"""Immutable view of a breaker."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ class BreakerView:
 
     name: str
     state: State
-    """What a caller sees: an open breaker whose period is over reads half-open."""
+    """The state for callers: an open breaker after its open period reads half-open."""
     machine: State
-    """What the machine is in until somebody asks it."""
+    """The stored state, which changes only at the next call."""
     metrics_only: bool
-    """Whether it only counts what it would refuse."""
+    """Whether rejections are only counted."""
     cause: Cause | None
-    """Of the newest change; None before the first."""
+    """Cause of the newest change; None before the first."""
     generation: int
     streak: int
-    """Failures in a row."""
+    """Consecutive failures."""
     window_calls: int
-    """Results in the window; 0 where no rule looks at it."""
+    """Results in the window; 0 where no rule uses it."""
     window_failures: int
     window_slow: int
     trials: int
-    """Under way, those included whose lease is over and that nobody has replaced yet."""
+    """Probe calls in flight, including those with an expired lease and no replacement yet."""
     won: int
-    """Successes of this round of trials."""
+    """Successful probe calls of this half-open round."""
     rounds: int
     opened_s: float | None
     """Monotonic seconds of the newest opening; None: never opened, or closed since."""
     retry_after_s: float
     in_flight: int
-    """Calls under way; known only with ``max_in_flight``, else the trials."""
+    """Calls in flight; known only with ``max_in_flight``, else the probe calls."""
     calls: int = 0
-    """Let through. Counted without a lock: of two threads at once one may be lost."""
+    """Calls let through. Counted without a lock: of two concurrent increments one may be lost."""
     refused: Mapping[Cause, int] = field(default_factory=dict)
     would_refuse: int = 0
     stale_results: int = 0
@@ -47,4 +47,4 @@ class BreakerView:
     classifier_errors: int = 0
     last_failure: str = ""
     shared: bool = False
-    """Whether the fleet's store decides on trials now."""
+    """Whether the fleet's store decides on probe calls now."""

@@ -1,4 +1,4 @@
-"""Where the time comes from, and how exact a timer is."""
+"""The clock type, and the precision of timers."""
 
 from __future__ import annotations
 
@@ -9,5 +9,6 @@ Clock = Callable[[], float]
 """Monotonic seconds. ``time.monotonic`` in a service, a ``ManualClock`` in tests."""
 
 STALL_S: Final = 0.005
-"""Seconds: a timer that fires later than this was held up by the event loop itself, and so were the replies.
-A deadline shorter than this would mean nothing."""
+"""Seconds: a timer that fires later than this was delayed by the event loop itself, and so were the replies.
+A shorter deadline would mean nothing.
+"""

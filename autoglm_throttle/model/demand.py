@@ -1,4 +1,4 @@
-"""What a request asks for."""
+"""Demands of requests."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from autoglm_throttle.model.priority import Priority
 
 
 class Demand:
-    """What one request asks for.
+    """The demand of one request.
 
     Args:
         priority: its class.
-        user: whose user window it is charged to; empty means "nobody in particular",
-            and all such demands share one window, so that an empty identity never escapes the limit.
-        cost: units taken from the priority bucket and, rounded up, from the user window; > 0.
-        plan: name of the caller's plan, whose user limit replaces the default one.
-        route: name of the route policy that applies, whose user limit replaces both.
-        address: a second identity to be limited beside an unverified ``user``; none if empty.
-        group: identity of the caller's neighbourhood, charged while the user table has no room.
-        slo_s: seconds within which its whole answer is wanted; None: the service's own objective.
-        holds_slot: whether it counts as a request in flight and may have to wait for its turn.
-        memory_bytes: device memory that it will need beside what is resident, > 0; None: as learned.
+        user: the user limit it is charged to; empty means "unidentified". All unidentified demands share
+            one user limit, so that an empty identity never escapes the limit.
+        cost: units taken from the priority bucket and, rounded up, from the user limit; > 0.
+        plan: name of the caller's plan; its user limit replaces the default one.
+        route: name of the route policy that applies; its user limit replaces both.
+        address: a second identity to be limited beside an unverified ``user``; no limit if empty.
+        group: identity of the caller's network, charged while the user table is full.
+        slo_s: seconds allowed for its complete answer; None: the service's own objective.
+        holds_slot: whether it counts as a request in flight and may have to wait in the queue.
+        memory_bytes: device memory that it will need beside the resident part, > 0; None: as learned.
             Only resource quotas read this and the next.
-        precision: label that the caller is content with; it may only lower what the service would choose.
+        precision: label that the caller accepts; it may only lower the service's choice.
 
     Raises:
         ValueError: ``cost`` or ``slo_s`` is not a finite number above 0, or ``memory_bytes`` is below 1.
@@ -44,7 +44,7 @@ class Demand:
         "user",
     )
 
-    def __init__(  # noqa: PLR0913 - one argument for each thing that a limit can depend on
+    def __init__(  # noqa: PLR0913 - one argument for each input of a limit
         self,
         priority: Priority = Priority.MID,
         user: str = "",

@@ -1,4 +1,4 @@
-"""What is raised on purpose."""
+"""Exceptions of this library."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ class ProviderUnavailable(ThrottleError):
 
 
 class ProviderMisconfigured(ThrottleError):
-    """A GPU provider can never work as configured; the text says what to change."""
+    """A GPU provider can never work as configured; the text names the necessary change."""

@@ -1,4 +1,4 @@
-"""What a fallback is told."""
+"""Arguments of a dynamic fallback."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class FallbackContext:
-    """What a dynamic fallback is told."""
+    """The context that a dynamic fallback receives."""
 
     name: str
-    """Of the guard."""
+    """Name of the guard."""
     cause: str
-    """Why there is no answer: a `Cause`, ``error``, or ``load``."""
+    """The cause: a `BreakerCause`, ``error``, or ``load``."""
     error: BaseException | None
-    """What was raised, a refusal included; None under load."""
+    """The exception, which may be a rejection; None under load."""
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What is known of the devices, and who reads it."""
+"""Samples and views of GPUs, and the protocol of their sources."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Literal, Protocol, runtime_checkable
 from autoglm_throttle.model.verdict import Verdict
 
 DeviceKey = tuple[str, str]
-"""Host and device id of a sample: what tells devices apart."""
+"""Host and device id of a sample: the identity of a device."""
 
 
 ThrottleBit = Literal["sw_power_cap", "hw_slowdown", "sw_thermal", "hw_thermal", "hw_power_brake"]
-"""Why a card slows itself down: NVML's clock event reasons that are a fault or a limit, not idleness."""
+"""Reason for a reduced clock: NVML's clock event reasons that are a fault or a limit, not idleness."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,7 @@ class GpuSample:
     """One device, or one inference engine, at one moment. ``None`` means not known, never 0.
 
     Field names follow NVML; units are in the names; ratios are 0..1. Bytes, joules, nanoseconds and tokens
-    without a unit of time are counters as the source tells them: they only grow, until they start anew.
+    without a unit of time are counters of the source: they only grow, until they start anew.
     """
 
     device: str
@@ -36,15 +36,16 @@ class GpuSample:
     """Empty for this host."""
     kind: Literal["gpu", "mig", "engine"] = "gpu"
     gpu_instance: str = ""
-    """Of a MIG instance that has its part of the card to itself: the card's UUID and the driver's number of
-    that part, ``GPU-.../3``. Sources that call one instance by different names are joined by it."""
+    """For a MIG instance with a partition of its own: the UUID of the GPU and the driver's number of
+    that partition, ``GPU-.../3``. Sources with different names for one instance are joined by it.
+    """
     name: str = ""
     health: Literal["ok", "degraded", "lost"] = "ok"
     notes: tuple[str, ...] = ()
     age_s: float = 0.0
-    """How old the measurement was at ``taken_at_s``, by the source's own word; >= 0."""
+    """Age of the measurement at ``taken_at_s``, as the source reports it; >= 0."""
     period_s: float | None = None
-    """How often the source measures anew, where that was learned: a scraped one may repeat itself."""
+    """Measuring interval of the source, where it was learned: a scraped source may repeat a value."""
     utilization_pct: float | None = None
     """Share of the last sampling period in which any kernel ran: a duty cycle, not load."""
     memory_busy_pct: float | None = None
@@ -54,19 +55,19 @@ class GpuSample:
     power_w: float | None = None
     power_limit_w: float | None = None
     power_limit_default_w: float | None = None
-    """The limit that the card was sold with: at it, and slower for it, is how a healthy card works hard."""
+    """The factory limit: a healthy device under full load reaches it, and slows down for it."""
     temperature_c: float | None = None
     sm_clock_mhz: float | None = None
     sm_clock_max_mhz: float | None = None
     energy_j: float | None = None
     temperature_margin_c: float | None = None
-    """Degrees left until the card slows itself down; negative above that."""
+    """Degrees left until the device slows down; negative above that."""
     throttle: frozenset[ThrottleBit] | None = None
-    """Why the card runs slower than asked; empty: it does not."""
+    """Reasons for a reduced clock; empty: it is not reduced."""
     throttled_ns: int | None = None
     """Time spent slowed down by power or heat."""
     graphics_active_ratio: float | None = None
-    """Share of time with any work on the card: the stand-in for utilization on a MIG instance."""
+    """Share of time with any work on the device: replaces utilization on a MIG instance."""
     sm_active_ratio: float | None = None
     """Share of the multiprocessors that had work."""
     sm_occupancy_ratio: float | None = None
@@ -78,65 +79,66 @@ class GpuSample:
     pcie_rx_bytes: int | None = None
     pcie_tx_bytes: int | None = None
     nvlink_rx_bps: float | None = None
-    """Bytes per second, like the three below: told by the source, or made from the counters."""
+    """Bytes per second, like the three below: reported by the source, or computed from the counters."""
     nvlink_tx_bps: float | None = None
     pcie_rx_bps: float | None = None
     pcie_tx_bps: float | None = None
     power_mean_w: float | None = None
-    """Mean since the sample before, from the energy counter; ``power_w`` where there is none."""
+    """Mean since the previous sample, from the energy counter; ``power_w`` without one."""
     throttled_ratio: float | None = None
-    """Share of the time since the sample before that the card was slowed down."""
+    """Share of the time since the previous sample with a reduced clock."""
     running: int | None = None
-    """Requests that the engine works on."""
+    """Requests running in the engine."""
     queued: int | None = None
-    """Requests that wait inside the engine."""
+    """Requests queued inside the engine."""
     kv_used_ratio: float | None = None
     tokens_total: int | None = None
     preemptions_total: int | None = None
     tokens_per_s: float | None = None
-    """Made from the counter, like the one below."""
+    """Computed from the counter, like the one below."""
     preemptions_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GpuView:
-    """All known devices and engines as one value. Sources too old to be believed leave every mean."""
+    """All known devices and engines as one value. Outdated sources are left out of every mean."""
 
     taken_at_s: float
-    """When the newest measurement of a usable card was made; without cards, of an engine."""
+    """Time of the newest measurement of a usable device; without devices, of an engine."""
     utilization_pct: float | None
-    """By the chosen aggregate over usable devices; None if none of them tells."""
+    """By the chosen aggregate over usable devices; None if no device reports it."""
     utilization_max_pct: float | None
     memory_ratio: float | None
-    """The fullest device: one full card is an out-of-memory error."""
+    """Fill of the fullest device: one full device is an out-of-memory error."""
     power_ratio: float | None
     capacity: float
-    """Usable share of the known capacity, 0..1. A lost device lowers it and is never read as 0 %; one that is
-    slowed down by heat or power counts by its clock."""
+    """Usable share of the known capacity, 0..1. A lost device lowers it and is never read as 0 %; a device
+    slowed down by heat or power counts by its clock.
+    """
     devices: tuple[GpuSample, ...]
     """Every known device and engine, lost ones included."""
     utilization_mean_pct: float | None = None
     kv_used_ratio: float | None = None
     """Fill of the engines' key-value caches, by the chosen aggregate."""
     queued: int | None = None
-    """Requests that wait inside all engines together."""
+    """Requests queued inside all engines together."""
     running: int | None = None
     engines: int = 0
-    """Engines that tell how they are, not too long ago."""
+    """Engines with a recent sample."""
     engines_at_s: float | None = None
-    """When the newest measurement of an engine was made; None: no engine was ever heard."""
+    """Time of the newest measurement of an engine; None: no engine has ever reported."""
     interval_s: float | None = None
-    """Promised seconds between two readings of the slowest card's source; None: as configured."""
+    """Promised seconds between two readings of the slowest device's source; None: as configured."""
     period_s: float | None = None
-    """How often the slowest card's source measures anew, where that was learned."""
+    """Measuring interval of the slowest device's source, where it was learned."""
     weights: Mapping[DeviceKey, float] = field(default_factory=dict)
-    """Share of each known card in the whole, 0..1, lost ones included; engines have none."""
+    """Share of each known device in the whole, 0..1, lost devices included; engines have no weight."""
     verdicts: Mapping[DeviceKey, Verdict] = field(default_factory=dict)
-    """What each card was found to be doing."""
+    """Verdict for each device."""
 
     @property
     def fake_busy(self) -> bool:
-        """Whether a card says that it is busy and does little: stalled, degraded or underfed."""
+        """Whether a device reports high utilization and does little: stalled, degraded or underfed."""
         return any(verdict.fake_busy for verdict in self.verdicts.values())
 
 
@@ -157,7 +159,7 @@ class GpuProvider(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the driver. Called on the sampler's thread; idempotent."""
+        """Release the driver. Called on the sampler's thread; idempotent."""
         ...
 
     def forget(self) -> None:

@@ -1,4 +1,4 @@
-"""What a guard and its callers say to each other."""
+"""Values exchanged between guards and their callers."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from autoglm_throttle.model.errors import ThrottleError
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Leave to make one call; its outcome must be recorded once."""
+    """Permission to make one call; its outcome must be recorded once."""
 
     generation: int
-    """The breaker's, when the leave was given: a result of an earlier one counts no more."""
+    """Generation of the breaker at that time: results of an earlier generation no longer count."""
     serial: int = 0
-    """0: an ordinary call, whose pass is shared by all; above 0: a trial, or a call that is counted."""
+    """0: an ordinary call, with one permit shared by all; above 0: a probe call, or a counted call."""
     fence: int = 0
-    """Above 0: the fleet's own number of this trial."""
+    """Above 0: the fleet's own number of this probe call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A refused call: a value, never raised by itself."""
+    """A rejected call: a value, never raised by itself."""
 
     name: str
-    """Of the guard."""
+    """Name of the guard."""
     state: State
     cause: Cause
     retry_after_s: float
-    """Seconds after which the next call is worth making; 0: a place may come free at any time."""
+    """Seconds until the next call is worth making; 0: a slot may become free at any time."""
     last_failure: str = ""
-    """Type and text of the newest failure, at most 200 characters of it."""
+    """Type and text of the newest failure, truncated to 200 characters."""
     lease_wanted: bool = False
-    """The caller may make the call if it gets the fleet's lease for the trial."""
+    """The caller may make the call if it gets the fleet's lease for the probe call."""
 
 
 class GuardRefused(ThrottleError):
-    """The one exception of every face: the guard let the call not through, and no fallback answered."""
+    """Raised by every form of a guard: the call was rejected, and no fallback answered."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal)
@@ -45,12 +45,12 @@ class GuardRefused(ThrottleError):
 
     @property
     def name(self) -> str:
-        """Of the guard."""
+        """Name of the guard."""
         return self.refusal.name
 
     @property
     def retry_after_s(self) -> float:
-        """Seconds after which the next call is worth making."""
+        """Seconds until the next call is worth making."""
         return self.refusal.retry_after_s
 
     @property
@@ -67,7 +67,7 @@ class GuardRefused(ThrottleError):
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One change of the state that callers see."""
+    """One change of a breaker's state, as callers see it."""
 
     name: str
     before: State
@@ -76,8 +76,8 @@ class Transition:
     at_s: float
     """Monotonic seconds."""
     generation: int
-    """The one that begins with it."""
+    """The generation that begins with it."""
     retry_after_s: float = 0.0
-    """Seconds until the next trial, where ``after`` is open."""
+    """Seconds until the next probe call, where ``after`` is open."""
     rounds: int = 0
-    """Openings in a row without a closing between them, less one."""
+    """Consecutive openings without a closing between them, minus one."""

@@ -1,4 +1,4 @@
-"""What resource quotas tell the app about an admitted request."""
+"""Resource advice for admitted requests."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from dataclasses import dataclass
 class Hint:
     """Advice for the app, a router or the engine behind it; nothing here enforces it.
 
-    It was worked out when the request was admitted and does not change while it runs.
+    It is computed when the request is admitted and does not change while it runs.
     """
 
     precision: str
     """Label from ``PRECISIONS`` of the variant that should serve the request; empty: no label."""
     compute_priority: int
-    """0 for high, 5 for mid, 9 for low: lower is earlier, as vLLM has it. For SGLang pass 9 minus this."""
+    """0 for high, 5 for mid, 9 for low: lower is earlier, as in vLLM. For SGLang pass 9 minus this."""
     memory_bytes: int | None
-    """Bytes of the fullest device that its cap left when the request was admitted, itself included, >= 0;
-    None: not known, as with an engine, whose cache is told as a share."""
+    """Bytes left under the cap of the fullest device at admission, this request included, >= 0;
+    None: not known, as with an engine that reports its cache as a share.
+    """

@@ -1,4 +1,4 @@
-"""Three classes of work."""
+"""Priorities of requests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Priority(IntEnum):
-    """Three classes of work, the most important first."""
+    """The three priorities, the most important first."""
 
     HIGH = 0
     MID = 1
@@ -14,12 +14,12 @@ class Priority(IntEnum):
 
     @property
     def label(self) -> str:
-        """The lower-case name, as it stands in settings, logs and metrics."""
+        """The lower-case name, as in settings, logs and metrics."""
         return self._name_.lower()
 
     @classmethod
     def parse(cls, stated: str) -> Priority:
-        """Read a stated priority; one that is stated but unknown is low.
+        """Read a stated priority; a stated but unknown one is low.
 
         ``high mid low`` and ``1 2 3`` are known, without regard to case or surrounding blanks.
         The rule "1 is high, 2 is mid, anything else is low" is a founding figure.

@@ -1,42 +1,42 @@
-"""A limit of a user: its form, its bounds, its state."""
+"""User limits: their form, bounds and state."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 EXACT_AT_MOST = 1000
-"""Units: a limit up to here is kept as an exact log, a larger one as 60 strict sub-buckets."""
+"""Units: a limit up to here uses an exact log, a larger one 60 strict sub-buckets."""
 
 UNITS_AT_MOST = 16_777_215
-"""Units: no limit is larger, of a user or an address, in memory or in a store.
+"""Units: the maximum of any limit, of a user or an address, in memory or in a store.
 
-2**24 - 1: what three bytes count, the size of a counter in the compact form of a shared store.
+2**24 - 1: the range of three bytes, the size of a counter in the compact form of a shared store.
 """
 
 SUB_BUCKETS = 60
-"""Sub-buckets of a window in the compact form; one partly expired counts whole, so no limit is passed."""
+"""Sub-buckets of a window in the compact form; a partly expired one counts fully, so no limit is exceeded."""
 
 
 @dataclass(frozen=True, slots=True)
 class UserLimit:
-    """So many units in any window of so many seconds, for each user."""
+    """A limit of units in any window of the given seconds, for each user."""
 
     name: str
-    """``user-60s``: what headers and refusals call it."""
+    """``user-60s``: its name in headers and rejections."""
     limit: int
     """Units, 1..`UNITS_AT_MOST`."""
     window_s: int
-    """Whole seconds, at least 1: the notation knows no shorter granularity."""
+    """Whole seconds, at least 1: the notation has no shorter granularity."""
 
     @property
     def exact(self) -> bool:
-        """Whether it is kept as an exact log; else in the compact form."""
+        """Whether it uses an exact log; else the compact form."""
         return self.limit <= EXACT_AT_MOST
 
 
 @dataclass(slots=True)
 class WindowState:
-    """One user limit after a decision: what the RateLimit header fields are made of."""
+    """One user limit after a decision: the source of the RateLimit header fields."""
 
     name: str
     limit: int

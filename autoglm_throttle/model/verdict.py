@@ -1,4 +1,4 @@
-"""What a device was found to be doing, whatever its utilization says."""
+"""Verdicts on devices, from more than their utilization."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Final
 
 
 class Finding(StrEnum):
-    """What a device does: a closed set, also the metric label."""
+    """Condition of a device: a closed set, also the metric label."""
 
     IDLE = "idle"
     WORKING = "working"
     """Neither idle nor busy."""
     PRODUCTIVE = "productive"
-    """Busy, and more than its utilization says so."""
+    """Busy, as confirmed by more signals than its utilization."""
     UNDERFED = "underfed"
-    """Busy by its utilization, and most of it has nothing to do: more requests at once would help."""
+    """High utilization, but most of the device has nothing to do: more concurrent requests would help."""
     STARVED = "starved"
-    """Work waits and the device is not filled: the host is in the way."""
+    """Requests wait and the device has free capacity: the host is the bottleneck."""
     DEGRADED = "degraded"
-    """Busy, and far less comes out than under the same load before."""
+    """Busy, and throughput is far below that of the same load before."""
     THROTTLED = "throttled"
     """Busy, and slowed down by heat or power."""
     STALLED = "stalled"
-    """Busy by its utilization, and nothing comes out: a hung kernel or collective."""
+    """High utilization without any output: a hung kernel or collective."""
     UNKNOWN = "unknown"
-    """Busy by its utilization, and nothing else is known."""
+    """High utilization, and no other signal is known."""
     LOST = "lost"
 
 
@@ -36,18 +36,19 @@ _FAKE: Final = frozenset({Finding.STALLED, Finding.DEGRADED, Finding.UNDERFED})
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A finding with what it rests on."""
+    """A condition with its evidence."""
 
     finding: Finding
     since_s: float
-    """Monotonic time since which it holds."""
+    """Monotonic time since which the condition holds."""
     confidence: float
-    """0..1, the share of the signals that could speak for or against it that were known and agree."""
+    """0..1, the share of the relevant and known signals that agree."""
     evidence: Mapping[str, float] = field(default_factory=dict)
     """Signal -> value at the newest sample, such as ``utilization_pct`` 100, ``power_share`` 0.1,
-    ``progress_per_s`` 0; only those that were looked at."""
+    ``progress_per_s`` 0; only checked signals.
+    """
 
     @property
     def fake_busy(self) -> bool:
-        """Whether the device says that it is busy and does little."""
+        """Whether the device reports high utilization and does little."""
         return self.finding in _FAKE

@@ -1,4 +1,4 @@
-"""Closed sets of words: settings, reasons, causes; the values of metric labels."""
+"""Enums of settings, reasons and causes; their values are also metric labels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """Why a request was admitted or refused: a closed set, also the metric label."""
+    """Reason of a decision on a request: a closed set, also the metric label."""
 
     OK = "ok"
     RATE = "rate"
@@ -15,40 +15,40 @@ class Reason(StrEnum):
     GPU = "gpu"
     QUEUE = "queue"
     BREAKER = "breaker"
-    """The breaker round the app itself is open."""
+    """The breaker around the app itself is open."""
     STORE = "store"
-    """The shared store of user limits cannot be asked, and ``REDIS_ON_ERROR=deny``."""
+    """The shared store of user limits is unavailable, and ``REDIS_ON_ERROR=deny``."""
 
 
 class Outcome(StrEnum):
-    """How an admitted request, or a guarded call, ended."""
+    """Outcome of an admitted request, or of a guarded call."""
 
     SUCCESS = "success"
     FAILURE = "failure"
     SLOW = "slow"
-    """A success that took longer than it may."""
+    """A success that exceeded its time limit."""
     NEUTRAL = "neutral"
-    """No evidence about the service: the client went away, or the mistake was the caller's own."""
+    """No evidence about the service: the client disconnected, or the error was the caller's own."""
 
 
 class Policy(StrEnum):
-    """What decides how much may come in."""
+    """Policy of the control loop."""
 
     ADAPTIVE = "adaptive"
-    """The gate, with the tier table armed only by what the gate itself has seen."""
+    """The concurrency limit, with the tier table armed only by the limiter's own reports."""
     TIERS = "tiers"
     """The tier table taken literally, with or without traffic."""
     GATE = "gate"
-    """The gate alone: needs no telemetry."""
+    """The concurrency limit alone: needs no telemetry."""
     FIXED = "fixed"
     """The nominal rates."""
 
 
 class Signal(StrEnum):
-    """What the bands of the tier table are laid on."""
+    """Signal compared with the bands of the tier table."""
 
     AUTO = "auto"
-    """Pressure where an engine tells its queue, else utilization."""
+    """Pressure where an engine reports its queue, else utilization."""
     UTILIZATION = "utilization"
     PRESSURE = "pressure"
     """100 % times the largest of several ratios of a load to its target."""
@@ -60,11 +60,11 @@ class WebSockets(StrEnum):
     RATE = "rate"
     """Charged once, when it connects."""
     SLOT = "slot"
-    """Charged when it connects, and a request in flight as long as it is open."""
+    """Charged when it connects, and in flight as long as it is open."""
 
 
 class Borrow(StrEnum):
-    """Whose tokens a class may take when its own bucket is short."""
+    """Other classes that lend tokens when a bucket is short."""
 
     OFF = "off"
     DOWN = "down"
@@ -72,18 +72,18 @@ class Borrow(StrEnum):
 
 
 class OnError(StrEnum):
-    """Who decides on user limits while their shared store cannot be asked (``REDIS_ON_ERROR``)."""
+    """How user limits are decided while their shared store is unavailable (``REDIS_ON_ERROR``)."""
 
     LOCAL = "local"
-    """Each process, on its fair share of the limits."""
+    """By each process, on its fair share of the limits."""
     ALLOW = "allow"
-    """Nobody: all are admitted."""
+    """All requests are admitted."""
     DENY = "deny"
-    """All are refused with 503."""
+    """All requests are rejected with 503."""
 
 
 class Unknown(StrEnum):
-    """What to assume once telemetry has been silent for long (``GPU_UNKNOWN``)."""
+    """The assumption once telemetry has been missing for long (``GPU_UNKNOWN``)."""
 
     OPEN = "open"
     LAST = "last"
@@ -92,7 +92,7 @@ class Unknown(StrEnum):
 
 
 class Aggregate(StrEnum):
-    """How several devices become one utilization."""
+    """How the utilizations of several devices are aggregated."""
 
     WEIGHTED = "weighted"
     MEAN = "mean"
@@ -100,7 +100,7 @@ class Aggregate(StrEnum):
 
 
 class Telemetry(StrEnum):
-    """How far the newest GPU sample can be believed."""
+    """Reliability of the newest GPU sample."""
 
     STARTING = "starting"
     FRESH = "fresh"
@@ -108,11 +108,11 @@ class Telemetry(StrEnum):
     STALE = "stale"
     BLIND = "blind"
     NONE = "none"
-    """There is no source at all: nothing is expected, so nothing is missing."""
+    """No source exists: no sample is expected, so none is missing."""
 
 
 class Why(StrEnum):
-    """The cause of the Regime in force."""
+    """The cause of the control state in force."""
 
     CALM = "calm"
     STRIKE = "strike"
@@ -123,8 +123,8 @@ class Why(StrEnum):
     BLIND = "blind"
     LOST = "lost"
     STALLED = "stalled"
-    """A device is busy and nothing comes out of it."""
+    """A device is busy without any output."""
     DEGRADED = "degraded"
-    """Far less comes out of a device than under the same load before."""
+    """The throughput of a device is far below that of the same load before."""
     NO_DEVICE = "no_device"
     POLICY = "policy"
