@@ -1,4 +1,4 @@
-"""Which changes deserve a log line, and how often a refusal does."""
+"""Log events, and the sampling of rejections in the log."""
 
 from autoglm_throttle.journal.devices import device_changes, verdict_changes, view_changes
 from autoglm_throttle.journal.guards import breaker_changed, degradation_changed, guards_full

@@ -1,4 +1,4 @@
-"""Which changes of the cards deserve a line: one lost or back, a verdict."""
+"""Log events of GPUs: lost, recovered, and verdicts."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ FAULTS: Final[Mapping[Finding, int]] = {
     Finding.THROTTLED: logging.WARNING,
     Finding.STARVED: logging.WARNING,
 }
-"""Verdicts that somebody should hear of, and how loudly. A lost card has a line of its own."""
+"""Verdicts that are logged, with their level. A lost GPU has an event of its own."""
 
 MOST_CARDS: Final = 16
-"""Cards that get a line each for one change of the view; of more there is one line with their number. A large
-host has 16, and an exporter that names its cards anew at every reading would else fill the disk."""
+"""Devices with an event each for one change of the view; above it one event has their number. A large host
+has 16 devices. An exporter that renames its devices at every reading would otherwise fill the disk.
+"""
 
 
 def view_changes(before: GpuView | None, after: GpuView) -> Iterator[Line]:
-    """The lines that a new view of the devices deserves."""
+    """Yield the log events of a new view of the devices."""
     yield from device_changes(() if before is None else before.devices, after.devices)
     yield from verdict_changes(before, after)
 
 
 def device_changes(before: Sequence[GpuSample], after: Sequence[GpuSample]) -> Iterator[Line]:
-    """The lines for cards that were lost, and for those that came back."""
+    """Yield the log events of lost and recovered devices."""
     were, are = _lost(before), _lost(after)
     known = sum(row.kind != "engine" for row in after)
     usable = known - len(are)
@@ -56,9 +57,9 @@ def _lost(samples: Sequence[GpuSample]) -> set[DeviceKey]:
 
 
 def verdict_changes(before: GpuView | None, after: GpuView) -> Iterator[Line]:
-    """The lines for cards that were found to be at fault, and for those that are well again.
+    """Yield the log events of faulty devices, and of recovered ones.
 
-    Whether a card idles or works is no news, and a lost one has had its line.
+    A change between idle and working is not logged, and a lost device has its own event.
     """
     were = {} if before is None else before.verdicts
     lines = [

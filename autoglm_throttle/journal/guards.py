@@ -1,4 +1,4 @@
-"""The lines of breakers and of degradation."""
+"""Log events of breakers and of degradation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autoglm_throttle.model import (
 
 
 def breaker_changed(change: Transition) -> Line:
-    """The line for a breaker that has changed what it does with calls."""
+    """Build the event of a breaker's state change."""
     after = f", next trial in {change.retry_after_s:.1f} s" if change.retry_after_s else ""
     guard = plain(change.name)
     return Line(
@@ -31,7 +31,7 @@ def breaker_changed(change: Transition) -> Line:
 
 
 def degradation_changed(before: Level, after: Level, load: float | None) -> Line:
-    """The line for a step of the ladder of degradation."""
+    """Build the event of a changed degradation level."""
     told = "unknown" if load is None else f"{load:.0%}"
     return Line(
         "degradation_changed",
@@ -42,6 +42,6 @@ def degradation_changed(before: Level, after: Level, load: float | None) -> Line
 
 
 def guards_full(most: int) -> Line:
-    """The line that says once that there are more names of guards than are kept."""
+    """Build the event, logged once, that the guard table is full."""
     text = f"{most} guards are at work; calls under further names are not guarded; raise breaker_max_names"
     return Line("guards_full", logging.WARNING, text, {"breaker_max_names": most})

@@ -1,4 +1,4 @@
-"""One log line, and who writes it."""
+"""The log event, and the logger of the package."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import logging
 from dataclasses import dataclass
 
 LOGGER = logging.getLogger("autoglm_throttle")
-"""Without a handler of the application's own, Python shows its warnings on standard error:
-a limiter that fails silently is worse than one that speaks."""
+"""Without a handler of the application, Python prints its warnings to standard error:
+a limiter must not fail silently.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One log line: an event name, a level, a sentence and flat keys."""
+    """One log event: an event name, a level, a sentence and flat keys."""
 
     event: str
     level: int
@@ -21,11 +22,12 @@ class Line:
     keys: dict[str, object]
 
     def write(self) -> None:
-        """Hand the line to the logger ``autoglm_throttle``; one that raises loses only the line."""
+        """Pass the event to the logger ``autoglm_throttle``; a handler's exception loses only this event."""
+        # A broken log handler must not fail a request.
         with contextlib.suppress(Exception):
             LOGGER.log(self.level, self.text, extra={"event": self.event, **self.keys})
 
 
 def plain(text: str) -> str:
-    """Text from outside in one line: names come from exporters, and none may begin a line of its own."""
+    """Replace unprintable characters: a name from an exporter must not begin a log line of its own."""
     return "".join(letter if letter.isprintable() else " " for letter in text)

@@ -1,4 +1,4 @@
-"""How often a refusal deserves a line."""
+"""Sampling of rejections in the log."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from autoglm_throttle.model import (
 
 
 def more_refused(reason: Reason, name: str, count: int) -> Line:
-    """The line for refusals that were counted and not followed by another."""
+    """Build the event for counted rejections that no further one has followed."""
     keys: dict[str, object] = {"decision": name, "reason": reason.value, "count": count}
     return Line("refused", logging.INFO, f"{count} {name} ({reason})", keys)
 
 
 def refused(demand: Demand, decision: Decision, name: str, count: int, client: str) -> Line:
-    """The line for a sampled refusal; ``client`` is the caller's keyed hash."""
+    """Build the event of a sampled rejection; ``client`` is the caller's keyed hash."""
     return Line(
         "refused",
         logging.INFO,
@@ -37,16 +37,16 @@ def refused(demand: Demand, decision: Decision, name: str, count: int, client: s
 
 
 def users_full(most: int) -> Line:
-    """The line that says once that newcomers share their neighbourhood's limit."""
+    """Build the event, logged once, that the user table is full: new users share their network's limit."""
     text = f"all {most} users remembered are at their limit; newcomers share one; raise MAX_USERS"
     return Line("users_full", logging.WARNING, text, {"max_users": most})
 
 
 class RefusalSampler:
-    """The first refusal for each reason is a line; those after it are counted into one line per interval.
+    """Logs the first rejection for each reason; later ones are counted into one event per interval.
 
     Args:
-        every_s: least time between two lines for one reason.
+        every_s: minimum seconds between two events for one reason.
     """
 
     def __init__(self, every_s: float) -> None:
@@ -54,7 +54,7 @@ class RefusalSampler:
         self._seen: dict[Reason, list[float]] = {}
 
     def note(self, reason: Reason, now: float) -> int:
-        """Count a refusal; more than 0 means: write a line for so many refusals."""
+        """Count a rejection; above 0: log one event with this number of rejections."""
         seen = self._seen.get(reason)
         if seen is None:
             self._seen[reason] = [now + self._every_s, 0]
@@ -67,7 +67,7 @@ class RefusalSampler:
         return count
 
     def overdue(self, now: float) -> list[tuple[Reason, int]]:
-        """What was counted and should have been told by now, as after the end of a flood."""
+        """Return counted rejections that should have been logged by now, as after the end of an overload."""
         found = []
         for reason, seen in self._seen.items():
             if seen[1] and now >= seen[0]:

@@ -1,4 +1,4 @@
-"""Which changes of the Regime deserve a line: a tier, the door, telemetry, its signal."""
+"""Log events of the control state: tier, stop of admission, telemetry, signal."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from autoglm_throttle.model import (
 )
 
 MOST_SOURCES: Final = 3
-"""Named in a line; a view may have many."""
+"""Sources named in an event; a view may have many."""
 
 
 def changes(
     before: Regime, after: Regime, view: GpuView | None = None, now: float | None = None
 ) -> Iterator[Line]:
-    """The lines that a change of Regime deserves: a tier, the door, telemetry, its signal.
+    """Yield the log events of a changed control state: tier, stop of admission, telemetry, signal.
 
     Args:
-        before: the Regime until now.
-        after: the one from now on.
-        view: what was last seen of the devices; None: nothing yet.
-        now: monotonic seconds; None: the age of what was seen is not told.
+        before: the previous control state.
+        after: the new control state.
+        view: the newest view of the devices; None: nothing yet.
+        now: monotonic seconds; None: the age of the view is left out.
     """
     shut, was_shut = not after.factor, not before.factor
     if after.tier != before.tier or shut is not was_shut:
@@ -87,7 +87,7 @@ def _telemetry(before: Regime, after: Regime, view: GpuView | None, now: float |
 
 
 def _none_left(signal: Signal, view: GpuView | None) -> bool:
-    """Whether the cards should tell the load and all are lost: what they tell is then young, and no load."""
+    """Return whether the devices are the signal's source and all are lost: their samples carry no load."""
     if view is None or (signal is Signal.PRESSURE and view.engines_at_s is not None):
         return False
     cards = [row for row in view.devices if row.kind != "engine"]
@@ -95,7 +95,7 @@ def _none_left(signal: Signal, view: GpuView | None) -> bool:
 
 
 def _heard(signal: Signal, view: GpuView | None, now: float | None) -> tuple[str, float | None]:
-    """Who tells the signal in force, and how old its newest measurement is."""
+    """Return the sources of the signal in force, and the age of its newest measurement."""
     if view is None or not view.devices:
         return "", None
     engines = signal is Signal.PRESSURE and view.engines_at_s is not None

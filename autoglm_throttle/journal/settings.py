@@ -1,4 +1,4 @@
-"""What is said once about the settings."""
+"""Log events of the configuration, each logged once."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from autoglm_throttle.limiting.shared.store import WORST_WINDOW
 from autoglm_throttle.settings import Problem
 
 _LIMITS: Final = frozenset({"policy", "rate_high_rps", "rate_mid_rps", "rate_low_rps", "user_limit"})
-"""What the first line says of every service."""
+"""Settings named in the first event of every service."""
 
 MOST_CHARACTERS: Final = 60
-"""Of one setting in that line; the whole stands among its keys."""
+"""Maximum length of one setting in that event's text; its keys have the full value."""
 
 
 def configured(values: Mapping[str, str], chosen: Collection[str]) -> Line:
-    """The line that says once what is in force.
+    """Build the event, logged once, of the configuration in force.
 
     Args:
-        values: all settings as they would be written; what is secret must be masked already.
-        chosen: the names of those that are no defaults. They stand in the sentence, and the limits do.
+        values: all settings as they would be written; secrets must be masked already.
+        chosen: the names of settings without their default. The text has these and the limits.
     """
     told = (f"{name}={_short(text)}" for name, text in values.items() if name in _LIMITS or name in chosen)
     text = f"the limits in force: {', '.join(told)}"
@@ -34,12 +34,12 @@ def _short(text: str) -> str:
 
 
 def approximate(kind: str) -> Line:
-    """The line that says once that a store does not count exactly."""
+    """Build the event, logged once, of a store that does not count exactly."""
     worst = f"up to {WORST_WINDOW:g} times a limit may pass in one window"
     text = f"{kind} counts user limits approximately: {worst}"
     return Line("config", logging.WARNING, text, {"setting": "USER_STORAGE"})
 
 
 def configured_oddly(problem: Problem) -> Line:
-    """The line for a setting that is allowed and that nobody can have meant."""
+    """Build the event of an allowed but probably unintended setting."""
     return Line("config", logging.WARNING, str(problem), {"setting": problem.variable})

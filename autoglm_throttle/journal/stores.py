@@ -1,4 +1,4 @@
-"""The lines of a shared store."""
+"""Log events of a shared store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MEANWHILE = {
 
 
 def store_changed(view: StoreView, change: Change, error: str) -> Line:
-    """The line for a shared store of user limits that was lost, or has come back."""
+    """Build the event of a shared store of user limits that was lost or has recovered."""
     if change.state is StoreState.REMOTE:
         text = f"{view.kind} answers again after {change.lasted_s:.1f} s; user limits are shared again"
         return Line("store_back", logging.INFO, text, {"store": view.kind, "down_s": change.lasted_s})
