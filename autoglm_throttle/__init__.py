@@ -1,4 +1,4 @@
-"""ASGI middleware that keeps a GPU service answering when demand is more than it can do."""
+"""Adaptive load shedding and per-user rate limiting for ASGI services on GPUs."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -114,7 +114,7 @@ _LATER: Final = {
     "Fallback": "resilience.feature",
     "FallbackContext": "model.fallback_context",
 }
-"""Names that only guards need: an import of the package does without their modules."""
+"""Names that only guards need: the import of the package does not load their modules."""
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class

@@ -1,4 +1,4 @@
-"""The way of a ticket, whose request could not come in at once, to its permit or refusal; no algorithm."""
+"""Waiting: turns a queued ticket into a Permit or a Rejection. Contains no algorithm."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _WAITING, _CALLED, _LEFT = TicketState.WAITING, TicketState.CALLED, TicketState.
 
 
 class Admission(Door):
-    """The door, and what becomes of the tickets that it gives: a turn, a refusal, or a place given up."""
+    """Admission with a queue: waits for tickets, polls them and cancels them."""
 
     async def admit(self, demand: Demand) -> Permit | Rejection:
-        """Ask for leave to run a request, and wait in line where its turn can come in time.
+        """Request admission, and wait in the queue if a slot can be free in time.
 
-        Raises nothing of its own. A caller that is cancelled leaves the line and is charged nothing.
+        Raises no exception of its own. A cancelled caller leaves the queue and is charged nothing.
         """
         if self.leased:
             await self.cover(demand)
@@ -39,17 +39,17 @@ class Admission(Door):
     def wait(
         self, ticket: Ticket, leaves: Leaves = anyio.sleep_forever
     ) -> Coroutine[Any, Any, Permit | Rejection | None]:
-        """Wait until the turn of a ticket from `try_admit` has come, or cannot come in time any more.
+        """Wait until a ticket from `try_admit` gets its slot, or can no longer get it in time.
 
         Args:
-            ticket: a place in line, or one that needs but the word of the shared store.
-            leaves: comes to its end when the client has gone; it is cancelled when the turn comes.
+            ticket: a queued ticket, or one that needs only the shared user-limit check.
+            disconnected: ends when the client has disconnected; it is cancelled when the slot is ready.
 
         Returns:
-            Awaited, the Permit; the Rejection of one who has waited in vain; None after ``leaves`` has ended.
+            Awaited, the Permit; the Rejection after a timeout; None after ``disconnected`` has ended.
 
         Raises:
-            ValueError: when awaited: the ticket was given up, or handed out by `called`.
+            ValueError: when awaited: the ticket was cancelled, or returned by `called`.
         """
         alone = ticket.state is _CALLED and ticket.question is not None
         return self._ask(ticket) if alone else self._stand(ticket, leaves)
@@ -74,7 +74,7 @@ class Admission(Door):
             raise
 
     def called(self) -> list[tuple[Ticket, Permit | Rejection]]:
-        """Whose turn has come and who has waited in vain, of those who do not `wait`."""
+        """Return the tickets that became ready or expired without a waiter, with their results."""
         now = self._clock()
         desk = self._desk
         with desk.rows.lock:
@@ -85,7 +85,7 @@ class Admission(Door):
         return found
 
     def leave(self, ticket: Ticket) -> None:
-        """Give up a place in line; nothing is charged. Idempotent.
+        """Cancel a ticket; nothing is charged. Idempotent.
 
         A task that waits for the ticket is not woken: cancel the task instead.
         """
@@ -100,20 +100,19 @@ class Admission(Door):
         self._speak()
 
     def _sign_up(self, ticket: Ticket, ring: Callable[[], None]) -> bool:
-        """Have a waiter told; False if its turn has come, or its wait is over, already.
-
-        The ring was made before: what allocates under the lock may settle another permit.
-        """
+        """Register the wake-up of a waiter; False if the ticket is ready or expired already."""
+        # The callback was created by the caller: an allocation under the lock may run the garbage collector,
+        # and that may settle another permit.
         with self._desk.rows.lock:
             waits = ticket.state is _WAITING
             if waits:
                 ticket.wake = ring
-            else:  # another thread was faster
+            else:  # another thread made it ready first
                 self._desk.hear(ticket)
         return waits
 
     async def _ask(self, ticket: Ticket) -> Permit | Rejection | None:
-        """Ask the shared store about a ticket; None: it is allowed, and stands in line."""
+        """Check a ticket with the shared store; None: it is allowed, and still waits in the queue."""
         question = ticket.question
         if question is None:
             raise ValueError(f"{ticket!r} has nothing to ask")
@@ -130,18 +129,18 @@ class Admission(Door):
         rows.acquire()
         try:
             decision = ticket.decision = question.answered(answer, now)
-            if ticket.state is _LEFT:  # given up by somebody else
+            if ticket.state is _LEFT:  # cancelled during the store check: refund its units
                 question.undo(now)
                 raise ValueError(f"{ticket!r} was given up or handed out")
             verdict = self._heard(ticket, decision, now)
         finally:
             rows.release()
-        if question.answer is None:  # else the store has let it in, and nothing is due
+        if question.answer is None:  # otherwise the store allowed it, and no event is pending
             self._speak()
         return verdict
 
     def _heard(self, ticket: Ticket, decision: Decision, now: float) -> Permit | Rejection | None:
-        """What the store's word makes of a ticket."""
+        """Apply the decision of the shared store to a ticket."""
         if decision.allowed and ticket.lane == NO_LANE and ticket.called_s is not None:
             crowded = self._crowded(ticket, now)
             if crowded is not None:
@@ -156,7 +155,7 @@ class Admission(Door):
         return self._turn(ticket, now) if ticket.state is not _WAITING else None
 
     def _look(self, ticket: Ticket) -> Permit | Rejection | None:
-        """What has become of a ticket; None while it waits."""
+        """Return the result of a ticket; None while it waits."""
         now = self._clock()
         desk = self._desk
         with desk.rows.lock:
@@ -169,9 +168,9 @@ class Admission(Door):
         return verdict
 
     def _turn(self, ticket: Ticket, now: float) -> Permit | Rejection:
-        """Turn a ticket that was called into a permit, one that was dropped into a refusal."""
+        """Turn a ready ticket into a permit, and an expired one into a rejection."""
         desk, demand = self._desk, ticket.demand
-        if ticket.decision is None and ticket.question is not None:  # nobody waits who could ask
+        if ticket.decision is None and ticket.question is not None:  # no waiter sent the check
             ticket.decision = ticket.question.answered(Trouble.LOOP, now)
             if not ticket.decision.allowed:
                 self._refund(ticket, now)
@@ -190,14 +189,14 @@ class Admission(Door):
         return self._refuse(demand, decision, now)
 
     def _crowded(self, ticket: Ticket, now: float) -> Decision | None:
-        """The refusal of one for whom there is no memory any more, now that its turn has come."""
+        """Reject a ticket if its memory quota was used up while it waited."""
         refusal = None if self._quota is None else self._quota.refusal(ticket.demand, now)
         if refusal is not None:
             self._refund(ticket, now)
         return refusal
 
     def _note_wait(self, ticket: Ticket, now: float) -> float:
-        """Record how long a ticket has stood in line; returns that."""
+        """Record the queue time of a ticket, and return it."""
         if not ticket.stood:
             return 0.0
         called_s = ticket.called_s
@@ -206,7 +205,7 @@ class Admission(Door):
         return waited_s
 
     def _refund(self, ticket: Ticket, now: float) -> None:
-        """Give back all that a ticket holds."""
+        """Return all resources that a ticket holds."""
         self._desk.withdraw(ticket, now)
         if ticket.paid is not None:
             ticket.paid.give_back(ticket.demand.cost, now)

@@ -1,4 +1,4 @@
-"""From settings to mechanisms: what a Throttle is put together from."""
+"""Builds the parts of a Throttle from settings."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WITH_GATE = frozenset({Policy.ADAPTIVE, Policy.GATE})
 
 
 def priority_buckets(settings: Settings, now: float) -> PriorityBuckets | Leases:
-    """The buckets of this process: its part of the rates, or what it leases of a fleet's."""
+    """Create the buckets of this process: its part of the rates, or its leases of a fleet's rates."""
     if settings.fleet:
         return Leases(
             settings.rates_rps,
@@ -57,7 +57,7 @@ def fleet(
     lock: contextlib.AbstractContextManager[Any],
     clock: Clock,
 ) -> Fleet | None:
-    """What keeps the leases filled; None where the rates are this process's own."""
+    """Create the fleet that renews the leases; None where the rates are local to this process."""
     if not isinstance(buckets, Leases):
         return None
     from autoglm_throttle.limiting.shared.redis_fleet import TIMEOUT_S, Fleet, FleetRules
@@ -70,10 +70,10 @@ def fleet(
 def gpu_sources(
     settings: Settings, given: GpuProvider | Sequence[GpuProvider] | None, clock: Clock, *, manual: bool
 ) -> list[GpuProvider]:
-    """What is read: the sources given, else those that the settings name.
+    """Return the given telemetry sources, else the sources named by the settings.
 
-    In a fleet of GPUs the first that tells of cards is read for all hosts; what tells of engines stays
-    this host's own.
+    In a fleet of GPUs the first source of device samples is read for all hosts; sources of engine samples
+    stay local to this host.
     """
     if given is None:
         from autoglm_throttle.gpu.select import providers
@@ -99,7 +99,7 @@ def gpu_sources(
 
 
 def _fleet_gpu(settings: Settings, local: GpuProvider | None, clock: Clock) -> GpuProvider:
-    """The GPUs of all hosts of a fleet, this one's among them."""
+    """Create the provider for the GPUs of all hosts of a fleet, this host included."""
     from autoglm_throttle.gpu.fleet import TIMEOUT_S, FleetProvider, GpuFleetRules
 
     clients = redis_clients(settings)
@@ -119,18 +119,19 @@ def user_windows(
     redis: Callable[[], Any] | None = None,
     fleet: Fleet | None = None,
 ) -> UserWindows | SharedWindows:
-    """The user limits: in memory, or in the store that the settings name.
+    """Create the user limits: in memory, or in the store of the settings.
 
     Args:
-        settings: what to enforce.
-        identity: makes an identity of a user's name that is none.
-        redis: makes the client of each event loop, instead of what ``settings.redis_url`` names.
-        fleet: knows how many processes there are, where ``settings.workers`` does not say it.
+        settings: the configuration.
+        hasher: hashes plain user names.
+        redis: makes the client of each event loop, instead of ``settings.redis_url``.
+        fleet: knows the number of processes, where ``settings.workers`` does not.
     """
     sets = limit_sets(settings)
     store = shared_store(settings, redis) if any(sets) else None
     if store is None:
         return UserWindows(sets, settings.max_users)
+    # An explicit number of workers takes precedence over the counted members of the fleet.
     counted = fleet if settings.workers == 1 else None
     windows = SharedWindows(
         sets,
@@ -144,13 +145,13 @@ def user_windows(
         text_of=identity.text,
         askable=loop_runs,
     )
-    if fleet is not None:  # on the same server, so that no request need find out twice
+    if fleet is not None:  # same server: a loss found by one is reported to the other
         windows.lost, fleet.leases.lost = fleet.leases.suspect, windows.suspect
     return windows
 
 
 def shared_store(settings: Settings, redis: Callable[[], Any] | None) -> Store | None:
-    """The store that the settings name; its modules are loaded here, for those who have one."""
+    """Create the store of the settings; its modules are imported here, only if one is configured."""
     if settings.user_storage is not None:
         from autoglm_throttle.limiting.shared.limits_window import LimitsWindow
 
@@ -180,7 +181,7 @@ def shared_store(settings: Settings, redis: Callable[[], Any] | None) -> Store |
 
 
 def redis_clients(settings: Settings, redis: Callable[[], Any] | None = None) -> RedisClients:
-    """Clients of the URL in the settings, or of what ``redis`` makes."""
+    """Create clients of the URL in the settings, or through ``redis``."""
     from autoglm_throttle.redis_client import RedisClients, RedisOptions
 
     url = settings.redis_url.get_secret_value() if settings.redis_url is not None else ""
@@ -189,7 +190,7 @@ def redis_clients(settings: Settings, redis: Callable[[], Any] | None = None) ->
 
 
 def breaker_store(settings: Settings, clock: Clock) -> RedisBreakerStore | None:
-    """The state of breakers that all processes share; None where each goes by itself."""
+    """Create the shared store of breaker states; None where breakers are local to the process."""
     if not settings.breaker_shared:
         return None
     from autoglm_throttle.resilience.shared.redis_store import TIMEOUT_S, RedisBreakerStore
@@ -203,7 +204,7 @@ def breaker_store(settings: Settings, clock: Clock) -> RedisBreakerStore | None:
 
 
 def limit_sets(settings: Settings) -> LimitSets:
-    """Which user limits a request is held to."""
+    """Create the sets of user limits by plan and route."""
     return LimitSets(
         settings.user_limits,
         by_plan={name: plan.user_limit for name, plan in settings.plans.items()},
@@ -213,7 +214,7 @@ def limit_sets(settings: Settings) -> LimitSets:
 
 
 def gate(settings: Settings, now: float) -> Gate | Cap:
-    """What limits the requests in flight under this policy."""
+    """Create the limit on requests in flight for the policy."""
     if settings.policy not in WITH_GATE:
         return Cap(settings.inflight_max or math.inf)
     rules = GateRules(
@@ -234,12 +235,12 @@ def gate(settings: Settings, now: float) -> Gate | Cap:
 
 
 def shared_budget(settings: Settings, now: float) -> SharedBudget:
-    """What all classes share while the policy ``adaptive`` cuts."""
+    """Create the budget that all classes share while the policy ``adaptive`` reduces rates."""
     return SharedBudget((0.0, settings.reserve_mid, settings.reserve_low), now)
 
 
 def quota(settings: Settings) -> Quota | None:
-    """Resource quotas; None where there are none."""
+    """Create the resource quotas; None without ``QUOTAS``."""
     from autoglm_throttle.settings.rules import stale_after_s
 
     if not settings.quotas:
@@ -266,7 +267,7 @@ def quota(settings: Settings) -> Quota | None:
 
 
 def control_rules(settings: Settings) -> ControlRules:
-    """What the controller goes by."""
+    """Collect the settings of the controller."""
     from autoglm_throttle.control.controller import ControlRules, Hysteresis
     from autoglm_throttle.control.pressure import Targets
     from autoglm_throttle.control.staleness import Staleness

@@ -1,4 +1,4 @@
-"""Where permits are given out and settled: the counts, the gate, and those whose turn has come."""
+"""Settlement of permits: the counters, the concurrency limiter and the pending wake-ups."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from autoglm_throttle.model import Outcome
 from autoglm_throttle.snapshot import Rows
 
 _NEUTRAL = Outcome.NEUTRAL
-"""Before Python 3.12 reading a member from its class costs as much as a look into a dictionary."""
+"""Before Python 3.12 reading a member from its class costs as much as a dictionary look-up."""
 
 
 class Desk:
-    """What a permit needs when it is settled. Everything here is touched under ``rows.lock``, `ring` apart.
+    """Holds the state that a permit needs when it is settled.
+
+    Everything here is used under ``counters.lock``, except `run_wakeups`.
 
     Args:
-        rows: the counts, the lock and the clock.
-        gate: the limit on requests in flight.
+        counters: the counters, the lock and the clock.
+        limiter: the limit on requests in flight.
     """
 
     __slots__ = ("bells", "gate", "rows", "unheard")
@@ -28,27 +30,27 @@ class Desk:
         self.rows: Rows = rows
         self.gate: Gate | Cap = gate
         self.unheard: list[Ticket] = []
-        """Called or dropped, with nobody to wake: for ``Throttle.called``."""
+        """Tickets that became ready or expired and have no waker; returned by `Throttle.called`."""
         self.bells: deque[Callable[[], None]] = deque()
-        """To be rung once the lock is released."""
+        """Callbacks to run once the lock is released."""
 
     def call(self, now: float) -> None:
-        """Let in who may come in, and let go who has waited in vain."""
+        """Give free slots to queued tickets, and expire the ones that waited too long."""
         for ticket in self.gate.ready(now):
             if ticket.wake is not None:
                 self.bells.append(ticket.wake)
-            elif ticket.state is not TicketState.LEFT:  # the garbage collector may have been here
+            elif ticket.state is not TicketState.LEFT:  # a finalizer may have cancelled it
                 self.unheard.append(ticket)
 
     def free(self, now: float) -> None:
-        """Give back a slot that was not used, perhaps to somebody who waits for it."""
+        """Return an unused slot, and give it to the next ticket."""
         gate = self.gate
         gate.finish(now, _NEUTRAL, now)
         if gate.waiting:
             self.call(now)
 
     def withdraw(self, ticket: Ticket, now: float) -> None:
-        """Take a ticket out of the line, or free the slot it was called to; then nobody hears of it again."""
+        """Cancel a ticket: remove it from the queue, or release its slot."""
         if ticket.demand.holds_slot:
             self.gate.leave(ticket, now)
         ticket.state = TicketState.LEFT
@@ -56,16 +58,16 @@ class Desk:
         self.call(now)
 
     def hear(self, ticket: Ticket) -> None:
-        """Somebody has come for this one."""
+        """Remove the ticket from `unclaimed`."""
         if ticket in self.unheard:
             self.unheard.remove(ticket)
 
     def ring(self) -> None:
-        """Wake them, without the lock: a bell may belong to another thread's loop."""
+        """Run the pending wake-ups, without the lock: a waiter may belong to the loop of another thread."""
         bells = self.bells
         while bells:
             try:
                 bell = bells.popleft()
-            except IndexError:  # another thread was faster
+            except IndexError:  # another thread took the last one
                 return
             bell()

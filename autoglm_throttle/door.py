@@ -1,4 +1,4 @@
-"""The arrival of a request: the order of the limits, the refunds and the lock; no algorithm."""
+"""Request arrival: the order of the limits, the refunds and the lock. Contains no algorithm."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
     from autoglm_throttle.quoted import QuotedBuckets
 
 ADMITTED: Final = Decision(True, Reason.OK)
-"""The decision where no user limit applies: there is nothing to say about it."""
+"""The decision where no user limit applies."""
 
 _CALLED, _LEFT = TicketState.CALLED, TicketState.LEFT
 
 
 class Door:
-    """What a request meets on its arrival: it comes in, it is turned away, or it is given a ticket.
+    """Admits a request, rejects it, or gives it a ticket.
 
-    Whoever inherits keeps the Regime, and says in `_renew` what a request finds due.
+    A subclass maintains the control state and implements `_refresh`.
 
     Args:
-        settings: what to enforce.
-        clock: monotonic seconds; the only clock that decisions see.
-        regime: the one to begin with.
-        redis: makes the client of each event loop, instead of what ``settings.redis_url`` names.
+        settings: the configuration.
+        clock: monotonic seconds; the only clock that decisions use.
+        control_state: the initial one.
+        redis: makes the client of each event loop, instead of ``settings.redis_url``.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Door:
         rows = self._desk.rows
         self._fleet = assembly.fleet(settings, self._buckets, rows.lock, clock)
         self.leased: bool = self._fleet is not None
-        """Whether the rates are those of a fleet, so that `cover` should be awaited before `try_admit`."""
+        """Whether the rates belong to a fleet: then await `ensure_lease` before `try_admit`."""
         self._budget = assembly.shared_budget(settings, now)
         self._identity = Identity(settings.identity_key)
         self._windows = assembly.user_windows(settings, self._identity, redis, self._fleet)
@@ -75,13 +75,13 @@ class Door:
         self._metered = False
         """Whether all classes share one budget beside their own rates."""
         self._renew_at_s = -math.inf
-        """When a request must first do what is due; at once while nothing listens."""
+        """When a request must refresh the control state; at once while sampling is stopped."""
         self._full = False
         self._refusals = journal.RefusalSampler(settings.log_refused_every_s)
         self._lines: list[journal.Line] = []
 
     async def cover(self, demand: Demand) -> None:
-        """Have a fleet lease enough for a demand, if it can; to be awaited before `try_admit`.
+        """Lease enough tokens for a demand if the fleet has them. Await this before `try_admit`.
 
         Returns at once where there is no fleet or enough is leased, else within 50 ms.
         """
@@ -97,9 +97,9 @@ class Door:
             await fleet.cover(demand)
 
     def try_admit(self, demand: Demand) -> Permit | Ticket | Rejection:
-        """Ask for leave to run a request, without waiting: a Ticket is a place in line.
+        """Request admission without waiting. A Ticket is a position in the queue.
 
-        Whoever gets one must `wait` for it, look for it in `called`, or `leave` it.
+        Call `wait` for the ticket, poll it with `called`, or `leave` it.
         """
         now = self._clock()
         if now >= self._renew_at_s:
@@ -133,11 +133,11 @@ class Door:
         return verdict
 
     def _renew(self) -> None:
-        """Do what a request finds due."""
+        """Refresh control state and start sampling if needed. Called at most once per interval."""
         raise NotImplementedError
 
     def _line_up(self, demand: Demand, paid: Payer, now: float) -> Permit | Ticket | Rejection:
-        """What becomes of a demand for which there is no free place, or that must share a budget first."""
+        """Queue a demand for which no slot is free, or which must take from the shared budget first."""
         desk = self._desk
         gate, metered = desk.gate, self._metered
         refusal = self._budget.take(demand.priority, now) if metered else None
@@ -174,11 +174,12 @@ class Door:
         return place
 
     def _settled_at_once(self, place: Ticket | None, now: float) -> Ticket | None:
-        """None for a ticket that has its slot already; in a dry run nobody waits."""
+        """Return a ticket that must wait; None if it has its slot, or in a dry run."""
         if place is not None:
             if place.state is _CALLED:
                 place.state = _LEFT
-                self._desk.hear(place)  # whom another request, settled by the garbage collector, has called
+                # The garbage collector settled another permit, which made this ticket ready.
+                self._desk.hear(place)
                 return None
             if self._dry_run:
                 self._desk.gate.leave(place, now)
@@ -187,14 +188,14 @@ class Door:
         return place
 
     def _turn_back(self, demand: Demand, paid: Payer, decision: Decision, now: float) -> Permit | Rejection:
-        """Refuse one who has paid and entered."""
+        """Reject a demand that has taken tokens and a slot, and return both."""
         if demand.holds_slot:
             self._desk.free(now)
         paid.give_back(demand.cost, now)
         return self._refuse(demand, decision, now)
 
     def _refuse(self, demand: Demand, decision: Decision, now: float) -> Permit | Rejection:
-        """Refuse, or in a dry run only say so."""
+        """Reject a demand; in a dry run count the rejection and admit it."""
         desk = self._desk
         row = desk.rows.classes[demand.priority]
         if self._dry_run:
@@ -210,15 +211,15 @@ class Door:
         return Rejection(demand, decision)
 
     def turn_away(self, demand: Demand, decision: Decision, *, degraded: bool = False) -> Rejection | None:
-        """Count a request that somebody before the door has refused, or answered by a fallback.
+        """Count a request that was rejected before the throttle, or answered by a fallback.
 
         Args:
-            demand: what was asked for.
-            decision: the refusal; its reason must be ``gpu``, ``queue`` or ``breaker``.
+            demand: the demand of the request.
+            decision: the rejection; its reason must be ``gpu``, ``queue`` or ``breaker``.
             degraded: whether a fallback answers in its place; in a dry run none should.
 
         Returns:
-            The refusal; None in a dry run, which only counts it and lets the request in.
+            The rejection; None in a dry run, which only counts it and admits the request.
         """
         if self._dry_run:
             with self._desk.rows.lock:
@@ -234,10 +235,10 @@ class Door:
         return rejection
 
     def turned_away(self, rejection: Rejection, *, degraded: bool) -> None:
-        """Count the refusal of a `Provisional` demand for our load, once.
+        """Count the load rejection of a `ProvisionalDemand`, once.
 
         Args:
-            rejection: as the throttle gave it; its reason must be ``gpu``, ``queue`` or ``breaker``.
+            rejection: as the throttle returned it; its reason must be ``gpu``, ``queue`` or ``breaker``.
             degraded: whether a fallback answers in its place.
         """
         demand, decision = rejection.demand, rejection.decision
@@ -261,7 +262,7 @@ class Door:
                 self._lines.append(journal.users_full(self.settings.max_users))
 
     def _speak(self) -> None:
-        """Write the lines and ring the bells that were due under the lock; a handler may be slow."""
+        """Write pending log events and run pending wake-ups, without the lock: a log handler may be slow."""
         desk = self._desk
         if desk.bells:
             desk.ring()
@@ -275,6 +276,6 @@ class Door:
 
 
 def _ask_first(ticket: Ticket, paid: Payer, question: Question, home: object) -> Ticket:
-    """A ticket that has all but the word of the shared store."""
+    """Prepare a ticket that holds a slot and waits only for the shared user-limit check."""
     ticket.paid, ticket.question, ticket.home = paid, question, home
     return ticket

@@ -1,4 +1,4 @@
-"""How a waiting request is woken in its own event loop, from whichever thread its turn is found out."""
+"""Wakes a waiting request in its own event loop, from any thread."""
 
 from __future__ import annotations
 
@@ -10,38 +10,43 @@ from typing import Protocol
 import anyio
 
 DEAF_S = 0.05
-"""Seconds for which nobody listens whether the client has gone: most waits are shorter, listening costs as
-much CPU as all else that a wait does, and a place that nobody wants any more is no harm for so long."""
+"""Delay in seconds before disconnect detection starts. Most waits are shorter, and detection costs
+as much CPU as the wait. An unused queue position does no harm for that time.
+"""
 
 Leaves = Callable[[], Awaitable[None]]
-"""Comes to its end when the one who waits has gone away."""
+"""Awaitable that ends when the client has disconnected."""
 
 
 class Doorbell(Protocol):
-    """One waiter's bell. It is rung once; ringing it later, or after its loop has ended, does nothing."""
+    """The wake-up of one waiter.
+
+    It is set once; setting it later, or after its loop has ended, does nothing.
+    """
 
     def ring(self) -> None:
         """Wake the waiter. Never blocks; may be called from any thread."""
         ...
 
     async def wait(self, seconds: float, leaves: Leaves) -> bool:
-        """Wait for the bell, for ``seconds`` at most; True if ``leaves`` came to its end before.
+        """Wait until `set` is called, for ``seconds`` at most; True if ``disconnected`` ended first.
 
-        ``leaves`` may be begun some time after, up to `DEAF_S`, and is cancelled when the bell rings.
+        ``disconnected`` starts up to `DISCONNECT_WATCH_DELAY_S` later, and is cancelled by `set`.
         """
         ...
 
 
 def doorbell() -> Doorbell:
-    """A bell for the task that asks."""
+    """Create the wake-up of the calling task."""
     loop = _running()
     return _ScopeBell() if loop is None else _FutureBell(loop)
 
 
 class _FutureBell:
-    """Under asyncio: at first a plain future, as most waits are short; then the standard library's timeout.
+    """Wake-up under asyncio: first a plain future, then the timeout of the standard library.
 
-    A timeout that is moved to now cancels what listens for the client, at half the price of a cancel scope.
+    Most waits are short. Moving a timeout to now cancels disconnect detection at half the price of
+    a cancel scope.
     """
 
     __slots__ = ("_first", "_loop", "_rung", "_timeout")
@@ -55,7 +60,7 @@ class _FutureBell:
     def ring(self) -> None:
         if _running() is self._loop:
             self._end()
-        else:  # another thread, or this one while the loop stands still
+        else:  # another thread, or this one outside the loop
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._end)
 
@@ -106,11 +111,7 @@ def _running() -> asyncio.AbstractEventLoop | None:
 
 
 class _ScopeBell:
-    """Under trio: a cancel scope.
-
-    It is always cancelled from the loop's own queue: whoever rings may be the garbage collector,
-    in the midst of the loop's work.
-    """
+    """Wake-up under trio: a cancel scope."""
 
     __slots__ = ("_rung", "_scope", "_soon")
 
@@ -122,6 +123,7 @@ class _ScopeBell:
         self._rung = False
 
     def ring(self) -> None:
+        # Always through the queue of the loop: the garbage collector may call this amid its work.
         with suppress(Exception):  # the loop has ended
             self._soon(self._end)
 

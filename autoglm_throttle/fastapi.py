@@ -1,4 +1,4 @@
-"""For FastAPI: an additional charge as a dependency, the refusals of guards, and all refusals in OpenAPI."""
+"""FastAPI helpers: an additional charge as a dependency, rejected guards, rejections in OpenAPI."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ __all__ = [
 ]
 
 HELD: Final = "autoglm_throttle.held"
-"""The scope entry with the throttles of which a dependency holds a place for the request."""
+"""The scope entry with the throttles in which a dependency holds a slot for the request."""
 
 Dependency = Callable[[HTTPConnection], AsyncIterator[Permit | None]]
 
 
 class ThrottleProblem(BaseModel):
-    """The body of a refusal: RFC 9457 with three members of our own."""
+    """The body of a rejection: RFC 9457 with three additional members."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
 
@@ -78,21 +78,21 @@ _METHODS: Final = ("get", "put", "post", "delete", "patch", "head", "trace")
 def limit(
     priority: Priority | str | None = None, cost: float = 1.0, *, throttle: Throttle | None = None
 ) -> Dependency:
-    """Make a dependency that charges the caller once more: ``Depends(limit(priority="high", cost=4))``.
+    """Create a dependency that charges the caller again: ``Depends(limit(priority="high", cost=4))``.
 
-    It runs after the middleware and after the body was parsed, takes ``cost`` units from the bucket of
-    its priority and from the caller's user windows, and counts as a request of its own, but not as another
-    one in flight. Only a ``throttle`` that has not let the request in yet may make it wait for a place.
-    The caller is whom the middleware saw. Refused inside the middleware, the answer is the middleware's;
-    where an app with error handling of its own stands between them, and without the middleware, the same
-    status and fields come with FastAPI's error body. It is never a 500.
+    It runs after the middleware and after the body was parsed. It takes ``cost`` units from the bucket of
+    its priority and from the caller's user limits, and counts as a separate request, but not as a second
+    one in flight. It may wait in the queue only for a ``throttle`` that has not admitted the request yet.
+    The caller is the one found by the middleware. The middleware answers a rejection inside it.
+    Behind an app with its own error handling, and without the middleware, the same status and fields come
+    with FastAPI's error body. It is never a 500.
 
-    A request that the throttle exempts is not charged here either. Where there is no middleware and no
-    ``throttle`` is given, nothing is charged and a warning is logged once: an app whose middleware is
-    switched off in one environment must not fail there.
+    A request that the throttle exempts is not charged here either. Without a middleware and without
+    ``throttle``, nothing is charged and a warning is logged once: an app that disables its
+    middleware in one environment must not fail there.
 
     Args:
-        priority: whose bucket pays: ``high``, ``mid``, ``low``; None: that of the request.
+        priority: the bucket to charge: ``high``, ``mid``, ``low``; None: that of the request.
         cost: units to take, > 0.
         throttle: the limits; None: those of the innermost middleware that charged the request.
 
@@ -109,6 +109,7 @@ def limit(
             return
         whose, demand = charged
         held: set[Throttle] = connection.scope.setdefault(HELD, set())
+        # A request in flight must not wait for a second slot: if all did, none would finish.
         inside = whose in held or whose in (connection.scope.get(MARKER) or {})
         verdict = await whose.admit(_further(demand, policy, holds_slot=demand.holds_slot and not inside))
         if isinstance(verdict, Rejection):
@@ -126,25 +127,25 @@ def limit(
 
 
 def hint(connection: HTTPConnection) -> Hint | None:
-    """How the request should be served, as a dependency: ``Annotated[Hint | None, Depends(hint)]``.
+    """Return the resource advice as a dependency: ``Annotated[ResourceAdvice | None, Depends(advice)]``.
 
-    None without ``QUOTAS``, and where the request is exempt.
+    None without ``QUOTAS``, and for an exempt request.
     """
     found = (connection.scope.get("state") or {}).get(MARKER)
     return found if isinstance(found, Hint) else None
 
 
-async def guard_refused(connection: HTTPConnection, error: Exception) -> Any:  # noqa: ANN401 - as the connection is
-    """Answer for a refused guard: ``app.add_exception_handler(GuardRefused, guard_refused)``.
+async def guard_refused(connection: HTTPConnection, error: Exception) -> Any:  # noqa: ANN401 - any response
+    """Answer for a rejected guard: ``app.add_exception_handler(GuardRejected, guard_rejected)``.
 
     The answer is the middleware's: 503 with a problem document and Retry-After; a websocket is closed with
-    1013. An app that has the middleware among its own (``app.add_middleware``) gets it without this line;
-    one that is wrapped or mounted would answer 500 before the middleware sees the exception. The request
-    says nothing about the app, neither to the limits nor to a breaker round the app.
+    1013. An app with ``app.add_middleware`` needs no handler. A wrapped or mounted app would answer 500
+    before the middleware sees the exception. The request says nothing about the app, neither to the
+    limits nor to a breaker around the app.
 
     Args:
         connection: the request or the websocket; Starlette gives it.
-        error: the `GuardRefused`; Starlette gives it.
+        error: the `GuardRejected`; Starlette gives it.
 
     Returns:
         The response; None for a websocket, which is closed.
@@ -155,6 +156,7 @@ async def guard_refused(connection: HTTPConnection, error: Exception) -> Any:  #
     for permit in seen.values():
         if isinstance(permit, Permit) and not permit.settled:
             permit.settle(Outcome.NEUTRAL)
+    # The rejection is ours: the breaker around the app must not count it.
     excuse(connection.scope, error.refusal.cause)
     decision = refused_by(error.refusal)
     if isinstance(connection, WebSocket):
@@ -170,7 +172,7 @@ async def guard_refused(connection: HTTPConnection, error: Exception) -> Any:  #
 
 
 class _Door:
-    """Finds the throttle to ask, and who asks."""
+    """Finds the throttle and the demand to charge."""
 
     def __init__(self, throttle: Throttle | None) -> None:
         self._own = None
@@ -179,7 +181,7 @@ class _Door:
         self._warned = False
 
     def before(self, connection: HTTPConnection) -> tuple[Throttle, Demand] | None:
-        """Whom to charge with what the request asked for; None: nobody."""
+        """Return the throttle and the demand to charge; None: no charge."""
         seen: dict[Throttle, Permit | None] = connection.scope.get(MARKER) or {}
         if self._own is None:
             charged = [(throttle, permit.demand) for throttle, permit in seen.items() if permit is not None]
@@ -204,10 +206,7 @@ class _Door:
 
 
 def _further(demand: Demand, policy: RoutePolicy, *, holds_slot: bool) -> Demand:
-    """The same caller, with the price of the dependency.
-
-    A request that is inside must not wait for a second place: if all did, nobody would ever leave.
-    """
+    """Build the demand of the dependency for the same caller."""
     return Demand(
         demand.priority if policy.priority is None else policy.priority,
         demand.user,
@@ -224,7 +223,7 @@ def _further(demand: Demand, policy: RoutePolicy, *, holds_slot: bool) -> Demand
 
 
 def _refusal(connection: HTTPConnection, throttle: Throttle, decision: Decision) -> Exception:
-    """What to raise, so that no error handling on the way out makes a 500 of it."""
+    """Build an exception that no outer error handling turns into a 500."""
     if _reaches_middleware(connection, throttle):
         return Refused(decision)
     if connection.scope["type"] == "websocket":
@@ -242,10 +241,10 @@ def _answers(settings: Settings) -> Answers:
 
 
 def _reaches_middleware(connection: HTTPConnection, throttle: Throttle) -> bool:
-    """Whether the app that handles the request has the middleware among its own.
+    """Return whether the app that handles the request lists the middleware itself.
 
-    Then nothing of Starlette's stands between them. An app that is wrapped or mounted
-    would turn an exception that it does not know into a 500 before the middleware sees it.
+    Then no Starlette error handling stands between them. A wrapped or mounted app
+    would turn an unknown exception into a 500 before the middleware sees it.
     """
     if throttle not in (connection.scope.get(MARKER) or {}):
         return False
@@ -264,19 +263,19 @@ def _outcome(error: BaseException) -> Outcome:
 
 
 def throttle_responses() -> dict[int | str, dict[str, Any]]:
-    """The refusals for one route: ``@app.get("/", responses=throttle_responses())``."""
+    """Return the rejections of one route: ``@app.get("/", responses=throttle_responses())``."""
     return _responses(ThrottleProblem.model_json_schema())
 
 
 def document(app: FastAPI, *, throttle: Throttle | None = None) -> None:
-    """Add the refusals to every operation of the OpenAPI document that the throttle guards.
+    """Add the rejections to every limited operation of the OpenAPI document.
 
-    What the user has written for a status stays. Calling it twice changes nothing.
+    Responses that the user has documented stay. Calling it twice changes nothing.
     Mounted apps have documents of their own.
 
     Args:
-        app: whose document.
-        throttle: whose exempt paths and routes are left out; None: those of the default settings.
+        app: the app to document.
+        throttle: its exempt paths and routes are left out; None: those of the default settings.
     """
     settings = throttle.settings if throttle is not None else Settings()
     make = app.openapi
@@ -287,7 +286,7 @@ def document(app: FastAPI, *, throttle: Throttle | None = None) -> None:
         _describe(schema, lambda path, method: _exempt(settings, routes, path, method))
         return schema
 
-    app.openapi = openapi  # type: ignore[method-assign]  # the way that FastAPI documents
+    app.openapi = openapi  # type: ignore[method-assign]  # as the FastAPI documentation does
 
 
 def _exempt(settings: Settings, routes: RouteTable, path: str, method: str) -> bool:
@@ -321,7 +320,7 @@ def _responses(problem: dict[str, Any]) -> dict[int | str, dict[str, Any]]:
 
 
 def _headers(status: int) -> dict[str, Any]:
-    """The fields of a refusal; no wait helps a request that is too large."""
+    """Return the header fields of a rejection; a request that is too large has no Retry-After."""
     return {
         name: {"description": about, "schema": {"type": kind}}
         for name, (kind, about) in _FIELDS.items()

@@ -1,4 +1,4 @@
-"""The half of a throttle that guards the calls which leave the process; made at the first of them."""
+"""Lazily created registry of circuit breakers for outbound calls."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ Exceptions = type[BaseException] | Collection[type[BaseException]]
 
 
 class Guardian:
-    """Guards by name. Whoever inherits has settings, a clock and a Regime."""
+    """Gives access to guards by name. A subclass has settings, a clock and a control state."""
 
     settings: Settings
     _clock: Clock
 
     def __init__(self) -> None:
         self.degrades: bool = False
-        """Whether any guard may answer from elsewhere, or be shed."""
+        """Whether any guard has a fallback, or may be shed."""
         self._guards: Guards | None = None
         self._guards_lock = threading.RLock()
 
     def guard(self, name: str) -> Guard:
-        """What stands before calls to one dependency: ``async with throttle.guard("vector-db"):``.
+        """Return the guard of calls to one dependency: ``async with throttle.guard("vector-db"):``.
 
-        Also without ``async``, as a decorator of functions, coroutines and generators, and asked directly
-        (`Guard.allow`). A name that was not registered with `feature` begins as core, with the settings
+        It also works without ``async``, as a decorator of functions, coroutines and generators, and directly
+        (`Guard.allow`). A name that was not registered with `feature` starts as core, with the settings
         ``BREAKER_*`` and the table ``[guards.<name>]`` of ``CONFIG_FILE``.
 
         Args:
-            name: 1 to 200 printable characters; not text of users' own, or their calls are soon not guarded
-                (``breaker_max_names``).
+            name: 1 to 200 printable characters. Do not use text from users: the number of guards is limited
+                (``breaker_max_names``), and calls under further names are not guarded.
 
         Raises:
             ConfigError: the name is not allowed.
@@ -50,7 +50,7 @@ class Guardian:
         guards = self._guards
         return (guards if guards is not None else self._guarding()).guard(name)
 
-    def feature(  # noqa: PLR0913 - all that is known of a guard
+    def feature(  # noqa: PLR0913 - one argument for each property of a guard
         self,
         name: str,
         *,
@@ -62,25 +62,25 @@ class Guardian:
         ignore: Exceptions = (),
         expected: Exceptions = (),
     ) -> Guard:
-        """Say once what is guarded under a name, and what answers in its place; before its first use.
+        """Register a guard and its fallback under a name, before its first use.
 
-        What is None is taken from the table ``[guards.<name>]``, then from ``BREAKER_*`` and ``DEGRADE_*``.
+        An argument that is None comes from ``[guards.<name>]``, then from ``BREAKER_*`` and ``DEGRADE_*``.
 
         Args:
-            name: of the guard.
-            criticality: ``core``, which the load alone never sheds, or ``non_core``; nothing said: core.
-            fallback: what is answered after a refusal, after a failure, and under load.
-            breaker: figures of this breaker alone.
+            name: name of the guard.
+            criticality: ``core``, never shed by load alone, or ``non_core``; default: core.
+            fallback: the answers after a rejection, after a failure, and under load.
+            breaker: settings of this breaker alone.
             shed_above: load, 0.01..1, above which the feature is shed, instead of ``DEGRADE_SHED_AT``; only
-                for one that is not core.
-            classify: given the value or the exception of a call, says its Outcome, or None for the usual.
+                for a feature that is not core.
+            classify: given the value or the exception of a call, returns its Outcome; None: the default.
             ignore: exceptions that say nothing about the dependency: a class or several.
-            expected: exceptions that are successes: what was asked for is not there.
+            expected: exceptions that count as success, such as "not found".
 
         Raises:
             ConfigError: an argument is not allowed, or contradicts another or the settings.
             ValueError: the guard is in use already.
-            TypeError: ``classify``, ``ignore``, ``expected`` or ``fallback`` is not what it should be.
+            TypeError: ``classify``, ``ignore``, ``expected`` or ``fallback`` has the wrong type.
         """
         return self._guarding().feature(
             name,
@@ -94,27 +94,27 @@ class Guardian:
         )
 
     def offers(self, name: str) -> bool:
-        """Whether a call under this name would be made now: neither shed by the load nor refused."""
+        """Return whether a call under this name would be made now: neither shed by the load nor rejected."""
         return self._guarding().offers(name)
 
     def listen(self, listener: Callable[[Transition], None]) -> None:
-        """Have a listener told of each change of a breaker, once and in order; it should not block."""
+        """Add a listener, called once and in order for each change of a breaker; it should not block."""
         self._guarding().listen(listener)
 
     def regime(self) -> Regime:
-        """The Regime in force now."""
+        """Return the control state in force now."""
         raise NotImplementedError
 
     def _forget_guards(self) -> None:
-        """In a forked process."""
+        """Reset locks and guards in a forked process."""
         self._guards_lock = threading.RLock()
         if self._guards is not None:
             self._guards.forget()
 
     def _guarding(self) -> Guards:
-        from autoglm_throttle.guards import Guards  # with all that guards: not for an import alone
+        from autoglm_throttle.guards import Guards  # deferred: keeps the import of the package small
 
-        with self._guards_lock:  # re-entrant: a finalizer may run here, and ask for a guard, too
+        with self._guards_lock:  # re-entrant: a finalizer may run here and use a guard
             if self._guards is None:
                 guards = self._made(Guards)
                 if self._guards is None:

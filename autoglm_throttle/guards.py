@@ -1,4 +1,4 @@
-"""Every guard of a throttle by name: what it is put together from, and who is told what became of it."""
+"""Registry of guards by name: builds them, counts degraded answers, notifies listeners."""
 
 from __future__ import annotations
 
@@ -39,27 +39,27 @@ _log = logging.getLogger("autoglm_throttle")
 Exceptions = type[BaseException] | Collection[type[BaseException]]
 
 Listener = Callable[[Transition], None]
-"""Is told of each change of a breaker, once and in order. It should not block: calls wait for it."""
+"""Called for each change of a breaker, once and in order. It should not block: calls wait for it."""
 
 _NAME: Final = GuardName()
 _CRITICALITY: Final = Choice(Criticality)
 
 LOOKED_AT: Final = 8
-"""Guards that are looked at to make room for one more: some 100 us."""
+"""Guards checked for eviction to free one entry: some 100 us."""
 
 OTHERS: Final = "_others"
-"""Stands for guards that are not kept any more, or never were."""
+"""Stands for guards that were evicted or never had an entry."""
 
 
 class Guards:
     """The registry of guards and features.
 
     Args:
-        settings: the defaults of all guards, and those of each that has a table of its own.
-        load: how full the service is, 0..1; None: not known. It may take the throttle's lock.
+        settings: the defaults of all guards, and the tables of single guards.
+        load: returns the load of the service, 0..1; None: not known. It may take the throttle's lock.
         clock: monotonic seconds.
-        degrades: is called with each guard that may answer from elsewhere, or be shed.
-        store: the shared state of all breakers; None: each process goes by itself.
+        on_degradable: called for each guard that has a fallback, or may be shed.
+        store: the shared state of all breakers; None: breakers are local to the process.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class Guards:
         self._lock = threading.RLock()
         self._circuits: dict[str, Circuit] = {}
         self._dropped: weakref.WeakValueDictionary[str, Circuit] = weakref.WeakValueDictionary()
-        """Not kept here any more, and perhaps held by somebody: a name must never have two breakers."""
+        """Evicted guards that callers may still hold: a name must never have two breakers."""
         self._registered: set[str] = set()
-        """By code: these are never let go of."""
+        """Guards registered in code; these are never evicted."""
         self._unguarded = Circuit(OTHERS, Rules(mode=Mode.DISABLED), clock=clock)
-        """Of calls for whose guards there is no room: better without a breaker than without an answer."""
+        """The disabled guard for names above the maximum: an unprotected call is better than a failed one."""
         self._degraded: Counter[tuple[str, Rung, str]] = Counter()
         self._transitions: Counter[tuple[str, State]] = Counter()
         self._listeners: list[Listener] = []
@@ -94,7 +94,7 @@ class Guards:
         return f"Guards({len(self._circuits)} guards, {self._degradation!r})"
 
     def guard(self, name: str) -> Guard:
-        """A handle on the guard of a name; the first one makes it, as core and with the defaults.
+        """Return a handle on the guard of a name; the first call creates it, as core and with the defaults.
 
         Raises:
             ConfigError: the name is empty, too long or not printable.
@@ -102,7 +102,7 @@ class Guards:
         circuit = self._circuits.get(name)
         return Guard(circuit if circuit is not None else self._known(name))
 
-    def feature(  # noqa: PLR0913 - all that is known of a guard
+    def feature(  # noqa: PLR0913 - one argument for each property of a guard
         self,
         name: str,
         *,
@@ -114,7 +114,7 @@ class Guards:
         ignore: Exceptions = (),
         expected: Exceptions = (),
     ) -> Guard:
-        """Register what is guarded under a name, before the first ``guard(name)``.
+        """Register a feature under a name, before the first ``guard(name)``.
 
         Raises:
             ConfigError: an argument is not allowed, or two contradict each other or the settings.
@@ -133,20 +133,20 @@ class Guards:
             return Guard(self._add(feature, rules, judge))
 
     def offers(self, name: str) -> bool:
-        """Whether a call under this name would be made now: neither shed by the load nor refused."""
+        """Return whether a call under this name would be made now: neither shed by the load nor rejected."""
         return self.guard(name).refuses() is None
 
     def listen(self, listener: Listener) -> None:
-        """Have a listener told of each change of a breaker."""
+        """Add a listener for changes of breakers."""
         with self._lock:
             self._listeners.append(listener)
 
     def tend(self) -> None:
-        """Let the ladder look at the load, if it is time."""
+        """Update the degradation level from the load, if it is due."""
         self._degradation.tend()
 
     def view(self) -> GuardsView:
-        """Everything there is to see; takes each breaker's lock in turn."""
+        """Return the state of all guards; takes each breaker's lock in turn."""
         with self._lock:
             circuits = list(self._circuits.values())
             degraded, transitions = dict(self._degraded), dict(self._transitions)
@@ -161,17 +161,17 @@ class Guards:
         )
 
     def start(self) -> None:
-        """Listen to the fleet again."""
+        """Start the subscription to the fleet's store."""
         if self._store is not None:
             self._store.start()
 
     def stop(self) -> None:
-        """Let the store's threads end; the next trial starts them again."""
+        """Stop the threads of the store; the next probe call starts them again."""
         if self._store is not None:
             self._store.stop()
 
     def forget(self) -> None:
-        """In a forked process: the parent's threads and calls under way are gone."""
+        """Reset after a fork: the parent's threads and calls in flight do not exist here."""
         self._lock = threading.RLock()
         if self._store is not None:
             self._store.forget()
@@ -191,7 +191,7 @@ class Guards:
             return self._add(feature, rules, Judge()) if self._room() else self._unguarded
 
     def _back(self, name: str) -> Circuit | None:
-        """One that was let go of and is held by somebody; kept again if there is room."""
+        """Restore an evicted guard that a caller still holds, if there is capacity."""
         circuit = self._dropped.get(name)
         if circuit is not None and self._room():
             self._circuits[name] = self._dropped.pop(name)
@@ -258,16 +258,17 @@ class Guards:
         self._degrades()
 
     def _room(self) -> bool:
-        """Whether there is room for one more, made by letting go of one that would hardly be missed.
+        """Ensure capacity for one more guard, by evicting an idle one; False: none could be evicted.
 
-        That is a closed one without calls under way; one without failures in mind rather than one with
-        some. Few are looked at each time, in turn: who asks for a new name must not wait for a thousand.
+        A candidate is closed and has no calls in flight. One without recorded failures is preferred.
+        Each call checks few guards, in rotation, so that a new name does not wait for a thousand checks.
         """
         most = self._settings.breaker_max_names
         if len(self._circuits) < most:
             return True
         closed = None
         for name in list(islice(self._circuits, LOOKED_AT)):
+            # Popped and re-inserted at the end: the next call checks other guards.
             circuit = self._circuits.pop(name)
             view = circuit.view()
             leaves = name not in self._registered and view.machine is State.CLOSED and not view.in_flight
@@ -287,6 +288,7 @@ class Guards:
     def _drop(self, name: str, circuit: Circuit) -> None:
         self._dropped[name] = circuit
         for state in State:
+            # Counts move to one shared name, so that totals never decrease.
             count = self._transitions.pop((name, state), 0)
             if count:
                 self._transitions[OTHERS, state] += count
@@ -305,15 +307,15 @@ class Guards:
             for listener in listeners:
                 try:
                     listener(change)
-                except Exception:  # noqa: BLE001 - the others must be told all the same
+                except Exception:  # noqa: BLE001 - the other listeners must still be called
                     _log.exception("a listener failed at a change of %s", change.name)
 
 
 def _checked(name: str) -> str:
-    """The name, if a guard may have it.
+    """Return the name if it is allowed for a guard.
 
     Raises:
-        ConfigError: it may not.
+        ConfigError: it is not allowed.
     """
     try:
         return _NAME.parse(name)
@@ -325,8 +327,8 @@ def _several(kinds: Exceptions) -> tuple[type[BaseException], ...]:
     return (kinds,) if isinstance(kinds, type) else tuple(kinds)
 
 
-def _of(policy: GuardPolicy | None, key: str) -> Any:  # noqa: ANN401 - read by the form of the key
-    """What the table of a guard says; None where there is no table."""
+def _of(policy: GuardPolicy | None, key: str) -> Any:  # noqa: ANN401 - parsed by the form of the key
+    """Read a value from the table of a guard; None where there is no table."""
     return None if policy is None else getattr(policy, key)
 
 

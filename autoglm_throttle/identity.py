@@ -1,4 +1,4 @@
-"""The keyed hash that stands for a caller, and the walk along a proxy chain that finds its address.
+"""Keyed hashes of callers, and the client's address from a proxy chain.
 
 Keys, logs, metrics and records hold the hash; the value itself stays inside this file.
 A plain hash of a short key could be guessed back, so the hash is an HMAC (RFC 2104).
@@ -13,13 +13,13 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 REMEMBERED = 8192
-"""Identities kept ready: an HMAC costs about ten times a dictionary look-up."""
+"""Cached hashes: an HMAC costs about ten times a dictionary look-up."""
 
 REMEMBERED_LENGTH = 256
-"""Characters; a longer value is hashed anew each time, so that nobody fills the memory with long keys."""
+"""Characters; a longer value is hashed anew each time, so that long keys cannot fill the memory."""
 
 HOPS_READ = 20
-"""Elements of X-Forwarded-For that are looked at, from the right: a bound on work per request."""
+"""Elements of X-Forwarded-For that are read, from the right: a bound on work per request."""
 
 UNIX = "unix"
 """Stands for a peer without an address: a server on a UNIX socket."""
@@ -29,19 +29,23 @@ _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 SHARED_KEY = b"autoglm-throttle shared identities"
-"""The key where processes share a store and none was set: with one drawn by each of them, every process
-would count a caller anew. Everybody can read it here, so values that are short can be guessed back."""
+"""The default key for processes that share a store. With random keys, each process would hash a caller
+differently. The key is public, so short values can be guessed back.
+"""
 
 _DRAWN = secrets.token_bytes(32)
-"""One key for the whole process: with one for each middleware, every mount would count its callers anew."""
+"""One random key for the whole process.
+
+With a key for each middleware, each mount would hash a caller differently.
+"""
 
 
 class Identity:
-    """Turns what a caller is known by into 16 hex digits.
+    """Hashes identifiers of callers to 16 hex digits.
 
     Args:
         secret: the HMAC key, the same in all processes that share a store.
-            None takes the random one of this process. ``Settings.identity_key`` says which.
+            None takes the random one of this process. See ``Settings.identity_key``.
     """
 
     def __init__(self, secret: bytes | None = None) -> None:
@@ -49,13 +53,13 @@ class Identity:
         self._remembered = lru_cache(REMEMBERED)(self._hash)
 
     def of(self, kind: str, value: str) -> str:
-        """The identity text of a value; the kind keeps an address apart from a key that looks like one."""
+        """Return the hash of a value; the kind separates an address from an equal key."""
         if len(value) > REMEMBERED_LENGTH:
             return self._hash(kind, value)
         return self._remembered(kind, value)
 
     def text(self, user: str) -> str:
-        """What stands for a user: 16 lower-case hex digits are an identity, any other name becomes one."""
+        """Return the hash of a user: 16 lower-case hex digits are one already, any other name is hashed."""
         if len(user) == 16 and not user.strip("0123456789abcdef"):
             return user
         return self.of("user", user)
@@ -68,12 +72,12 @@ class Identity:
 class ProxyChain:
     """Finds the client's address from the peer and X-Forwarded-For.
 
-    Only what a trusted peer says is read, from right to left, up to the first hop that is not trusted:
+    Only hops added by trusted peers are read, from right to left, up to the first untrusted hop:
     everything left of it could have been written by the client.
 
     Args:
         trusted: addresses, CIDRs, and the word ``unix`` for peers without an address.
-        ipv6_prefix: bits that tell IPv6 callers apart, 32..128. A subscriber usually holds a /64.
+        ipv6_prefix: bits that identify an IPv6 caller, 32..128. A subscriber usually holds a /64.
 
     Raises:
         ValueError: an entry of ``trusted`` is neither of these.
@@ -92,19 +96,19 @@ class ProxyChain:
         self._trusted = lru_cache(REMEMBERED)(self._is_trusted)
 
     def group(self, address: str) -> str:
-        """The address as it is counted: an IPv6 prefix, an IPv4 address, or ``unix``."""
+        """Return the address as it is counted: an IPv6 prefix, an IPv4 address, or ``unix``."""
         return self._grouped(address)
 
     def trusts(self, peer: str) -> bool:
-        """Whether the peer may say who its client is; an empty peer is the UNIX socket."""
+        """Return whether the peer's X-Forwarded-For is trusted; an empty peer is the UNIX socket."""
         return self._trusted(peer)
 
     def client(self, peer: str, forwarded: Sequence[bytes]) -> str:
-        """The address a request is counted under.
+        """Return the address a request is counted under.
 
         Args:
             peer: the other end of the connection; empty for a UNIX socket.
-            forwarded: the X-Forwarded-For lines in the order they stand in the request.
+            forwarded: the X-Forwarded-For lines in the order of the request.
         """
         if not (forwarded and self.trusts(peer)):
             return self.group(peer)
@@ -134,7 +138,7 @@ class ProxyChain:
 
 
 def overflow_group(address: str) -> str:
-    """The neighbourhood that newcomers share once nobody can be forgotten: an IPv4 /24 or an IPv6 /48."""
+    """Return the network that new users share once the user table is full: an IPv4 /24 or an IPv6 /48."""
     parsed = _parse(address)
     if parsed is None:
         return UNIX
@@ -161,5 +165,6 @@ def _parse(text: str) -> _Address | None:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
         return None
+    # A dual-stack socket reports an IPv4 client as ::ffff:a.b.c.d (RFC 4291, 2.5.5.2).
     mapped = address.ipv4_mapped if address.version == 6 else None
     return mapped or address

@@ -1,7 +1,7 @@
-"""Whoever looks at the GPUs: the samplers of all sources, their common view, the verdicts, the pace.
+"""Runs one sampler per telemetry source and merges their samples into one `GpuView` with verdicts.
 
-No algorithm of its own. `Lookout.see` and `Lookout.rest` are called under the throttle's lock; everything
-that may wait for a driver happens on the samplers' threads.
+Contains no algorithm. `GpuMonitor.merge` and `GpuMonitor.schedule_next` run under the throttle's lock;
+calls that may wait for a driver run on the threads of the samplers.
 """
 
 from __future__ import annotations
@@ -35,38 +35,40 @@ from autoglm_throttle.settings import Settings
 from autoglm_throttle.snapshot import SourceState, SourceView
 
 AT_EASE: Final = frozenset({Finding.IDLE, Finding.WORKING})
-"""Findings that are no reason to look more closely."""
+"""Conditions that allow a longer sampling interval."""
 
 HOST_EVERY_S: Final = 0.5
-"""Several sources tell within one interval; the load of the host is that of a minute anyway."""
+"""Seconds between two host samples. Several sources report within one interval, and the load average
+covers a minute.
+"""
 
 JOIN_S: Final = 1.0
-"""A thread in a hung read is waited for no longer, however many there are."""
+"""Seconds to wait for threads in a hung read, all together."""
 
 Told = Callable[[Sequence[GpuSample], str, float | None], object]
-"""Gets rows, the name of their source, and the promised seconds to the next reading."""
+"""Receives samples, the name of their source, and the promised seconds to the next reading."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Where a lookout says what it finds; both are called on a sampler's thread."""
+    """Callbacks of a `GpuMonitor`; both run on the thread of a sampler."""
 
     told: Told
     silent: Callable[[bool], object]
-    """No source is left to be heard: True if one was there or is misconfigured, False if there never was."""
+    """Called when no source is left: True if one existed or is misconfigured, False if none ever existed."""
 
 
 class Lookout:
-    """Reads all sources, each on a thread of its own, so that a hung driver does not silence an engine.
+    """Reads each source on a thread of its own, so that a hung driver does not block the other sources.
 
     Args:
-        settings: how often to read and how to join what is read.
-        providers: the sources; of two that tell of one card the first counts, field by field.
-        ends: gets what they tell.
+        settings: sampling interval and aggregation.
+        providers: the sources; for a device reported by two, the first counts, field by field.
+        listener: receives the samples.
         clock: monotonic seconds.
 
     Raises:
-        ValueError: two of the sources have one name.
+        ValueError: two of the sources have the same name.
     """
 
     def __init__(
@@ -103,19 +105,19 @@ class Lookout:
 
     @property
     def errors(self) -> int:
-        """Failed or overdue reads, crashes, and fields that were not plausible, of all sources."""
+        """Failed or overdue reads, crashes, and implausible fields, of all sources."""
         return sum(
             one.failures + one.overruns + one.implausible + one.callback_errors + one.crashes
             for one in self._samplers.values()
         )
 
     def start(self) -> None:
-        """Start every thread that is not there; returns at once."""
+        """Start every thread that is not running; returns at once."""
         for sampler in self._samplers.values():
             sampler.start()
 
     def stop(self) -> None:
-        """Stop every thread; one in a hung read is left behind."""
+        """Stop every thread; a thread in a hung read is left behind."""
         stop_all(self._samplers.values())
 
     def tick(self) -> None:
@@ -124,7 +126,7 @@ class Lookout:
             sampler.tick()
 
     def tend(self, now: float) -> None:
-        """Start again what has crashed, and wake what was allowed to doze; cheap if there is neither."""
+        """Restart crashed samplers, and wake idle ones; cheap if there is neither."""
         if self._drowsy:
             self._drowsy = False
             for sampler in self._samplers.values():
@@ -133,31 +135,31 @@ class Lookout:
             sampler.revive(now)
 
     def host(self, now: float) -> Host:
-        """How busy this machine is, at most twice a second anew; reads small files, so not under the lock."""
+        """Sample the load of this host, at most twice a second; reads small files, so not under the lock."""
         if now >= self._host_due_s:
             self._host_due_s = now + HOST_EVERY_S
             self._host = self._host_load.read()
         return self._host
 
     def believed(self, rows: Sequence[GpuSample]) -> list[GpuSample]:
-        """Rows of somebody who feeds us, without what cannot be."""
+        """Validate externally supplied samples: implausible fields become None."""
         return [believable(row)[0] for row in rows]
 
     def see(
         self, rows: Sequence[GpuSample], work: Work, now: float, *, source: str, interval_s: float | None
     ) -> GpuView:
-        """Take in one reading of one source: all that is known now, with a verdict for each card."""
+        """Merge one reading of one source into the current view, with a verdict for each device."""
         view = self._aggregator.update(rows, now, source=source, interval_s=interval_s)
         return self._judge.update(view, work, now)
 
     def rest(self, view: GpuView, regime: Regime, load: float | None, *, busy: bool, now: float) -> None:
-        """Promise the next reading for when it is needed, if the pace may change.
+        """Schedule the next reading, if the interval is adaptive.
 
         Args:
             view: the newest.
-            regime: the one in force.
-            load: the greatest of what the cards, the pressure and the gate tell; None: only the gate tells.
-            busy: whether anybody was admitted since the reading before.
+            state: the control state in force.
+            load: the maximum of device load, pressure and limiter occupancy; None: only occupancy is known.
+            busy: whether any request was admitted since the previous reading.
             now: monotonic seconds.
         """
         if self._pace is None:
@@ -175,11 +177,12 @@ class Lookout:
         return self._drowsy
 
     def sources(self, now: float) -> tuple[SourceView, ...]:
-        """How each source fares."""
+        """Return the state of each source."""
         return tuple(_seen(sampler, now) for sampler in self._samplers.values())
 
     def _sampler(self, provider: GpuProvider, interval_s: float) -> Sampler:
-        name = provider.name  # that of an automatic choice changes once it is made
+        name = provider.name  # the name of an automatic choice changes once it is made
+        # The sampler thread must not keep the monitor alive.
         myself = weakref.ref(self)
 
         def samples(rows: Sequence[GpuSample]) -> None:
@@ -213,7 +216,7 @@ class Lookout:
 
 
 def aggregator(settings: Settings, order: Sequence[str]) -> Aggregator:
-    """What joins all sources; of two that tell of one card the first in the order counts, field by field."""
+    """Create the aggregator; of two sources for a device the first in the order counts, field by field."""
     return Aggregator(
         settings.gpu_aggregate,
         stale_after_s=settings.gpu_stale_after_s or max(3.0 * settings.sample_interval_s, 3.0),
@@ -223,7 +226,7 @@ def aggregator(settings: Settings, order: Sequence[str]) -> Aggregator:
 
 
 def judge(settings: Settings) -> Judge:
-    """What gives the verdicts, by the figures that are set."""
+    """Create the verdict tracker from the settings."""
     rules = VerdictRules(
         power_stalled=settings.verdict_power_stalled,
         power_underfed=settings.verdict_power_underfed,
@@ -236,9 +239,10 @@ def judge(settings: Settings) -> Judge:
 
 
 def stop_all(samplers: Collection[Sampler]) -> None:
-    """Stop all together, and wait for them; a thread in a hung read is left behind."""
+    """Stop all samplers together, and wait for them; a thread in a hung read is left behind."""
     for sampler in samplers:
         sampler.stop(0.0)
+    # All threads received the stop request above: they share one deadline here.
     last_s = time.monotonic() + JOIN_S
     for sampler in samplers:
         sampler.stop(max(0.0, last_s - time.monotonic()))
@@ -260,7 +264,7 @@ def _seen(sampler: Sampler, now: float) -> SourceView:
 
 
 def _state(sampler: Sampler, now: float) -> SourceState:
-    """The first that holds, the gravest first."""
+    """Return the first state that holds, the most severe first."""
     since_s = sampler.reading_since_s
     deadline_s = max(DEADLINE_SHARE * sampler.interval_s, DEADLINE_MIN_S)
     states: tuple[tuple[bool, SourceState], ...] = (

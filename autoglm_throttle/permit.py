@@ -1,4 +1,4 @@
-"""What `Throttle.admit` gives: a Permit that must be settled once, or a Rejection that need not."""
+"""Results of `Throttle.admit`: a Permit, settled exactly once, or a Rejection."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ class Permit:
         self.demand: Demand = demand
         self.decision: Decision = decision
         self.arrived_s: float = arrived_s
-        """When it was asked for."""
+        """When admission was requested."""
         self.admitted_s: float = admitted_s
-        """When its turn came; between the two it stood in line."""
+        """When it was admitted; the difference is its queue time."""
         self.settled: bool = False
 
     def progress(self) -> None:
-        """Say that a part of the answer went out: what tells a slow service from one that hangs."""
+        """Record a streamed chunk of the response: progress distinguishes a slow service from a hung one."""
         self._desk.rows.chunks += 1
 
     @property
     def hint(self) -> Hint | None:
-        """How the request should be served; None without ``QUOTAS``."""
+        """Advice on serving the request; None without ``QUOTAS``."""
         return None
 
     def settle(self, outcome: Outcome = Outcome.SUCCESS) -> None:
-        """Say how the request ended. Never waits; a second call changes nothing and is counted."""
+        """Settle the request with its outcome. Never waits; a second call changes nothing and is counted."""
         desk = self._desk
         rows = desk.rows
         now = rows.clock()
-        rows.acquire()
+        rows.acquire()  # `with rows.lock` takes twice as long
         try:
             if self.settled:
                 rows.stale_results += 1
@@ -71,7 +71,7 @@ class Permit:
                     desk.call(now)
         finally:
             rows.release()
-        if desk.bells:
+        if desk.bells:  # after the lock: a wake-up may run code of another loop
             desk.ring()
 
     def __enter__(self) -> Permit:
@@ -90,18 +90,18 @@ class Permit:
 
 
 class Provisional(Demand):
-    """A demand whose refusal for our load may be answered by a fallback, which only its caller can know.
+    """A demand with a load rejection that its caller may replace by a fallback.
 
-    So such a refusal is not counted when it is decided: the caller must hand the `Rejection` to
-    ``Throttle.turned_away`` once, with what became of it. A count that is taken back would look to a reader
-    of metrics like a restart.
+    Such a rejection is not counted when it is decided. The caller must hand the `Rejection` to
+    ``Throttle.record_rejection`` once, with the result. Taking a count back would look like
+    a restart to readers of the metrics.
     """
 
     __slots__ = ()
 
     @classmethod
     def of(cls, demand: Demand) -> Provisional:
-        """The same demand, on these terms."""
+        """Return the same demand as a provisional one."""
         copy = cls.__new__(cls)
         for name in Demand.__slots__:
             setattr(copy, name, getattr(demand, name))
@@ -109,7 +109,7 @@ class Provisional(Demand):
 
 
 class Rejection:
-    """A refused demand: nothing was taken, nothing needs to be settled."""
+    """A rejected demand: nothing was taken, nothing needs to be settled."""
 
     __slots__ = ("decision", "demand")
 

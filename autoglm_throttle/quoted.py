@@ -1,4 +1,4 @@
-"""Resource quotas on the path of a request: a look before it pays, and a permit that counts until it ends."""
+"""Resource quotas in admission: a check before tokens are taken, and a permit that reserves memory."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from autoglm_throttle.permit import Permit
 
 
 class QuotedBuckets:
-    """Buckets that are asked only about demands for which there is memory.
+    """Priority buckets that reject a demand without memory before taking tokens.
 
     Args:
-        buckets: where tokens are taken.
-        quota: is asked before.
+        buckets: the token buckets.
+        quota: checked first.
     """
 
     __slots__ = ("_buckets", "_quota")
@@ -25,16 +25,16 @@ class QuotedBuckets:
         self._quota = quota
 
     def take(self, demand: Demand, now: float) -> Payer | Decision:
-        """Take the tokens of a demand; on any refusal nothing is taken."""
+        """Take the tokens of a demand; a rejection takes nothing."""
         refusal = self._quota.refusal(demand, now)
         return self._buckets.take(demand, now) if refusal is None else refusal
 
 
 class QuotedPermit(Permit):
-    """A permit that says how its request should be served, and counts it for the quotas.
+    """A permit that carries resource advice, and counts against the quotas.
 
     Args:
-        quota: where it counts.
+        quota: the quotas it counts against.
         permit: the arguments of any permit.
     """
 
@@ -55,11 +55,11 @@ class QuotedPermit(Permit):
 
     @property
     def hint(self) -> Hint:
-        """How the request should be served."""
+        """Advice on serving the request."""
         return self._hint
 
     def settle(self, outcome: Outcome = Outcome.SUCCESS) -> None:
-        """Say how the request ended; the memory it was held to use counts as free again."""
+        """Settle the request with its outcome, and free its reserved memory."""
         with self._desk.rows.lock:
             load, self._load = self._load, None
             if load is not None:

@@ -1,8 +1,6 @@
-"""A URL becomes clients of redis-py: one for each running event loop, synchronous ones for threads.
+"""Clients of redis-py from a URL: one for each running event loop, synchronous ones for threads.
 
-A connection belongs to the loop it was made in, and holds that loop. So a mapping with weak keys would never
-let go: the clients stand in a plain dict, and what ends them is an async generator that the loop itself ends,
-as ``asyncio.run`` and everything built like it do before they close it.
+A connection belongs to the event loop that created it, and holds that loop.
 """
 
 from __future__ import annotations
@@ -21,50 +19,50 @@ if TYPE_CHECKING:
     _Entry: TypeAlias = "tuple[asyncio.AbstractEventLoop, AsyncClient, AsyncGenerator[None]]"
 
 CONNECTIONS: Final = 4
-"""Most for each client, and for each node of a cluster, where no more calls than two are in flight."""
+"""Maximum for each client, and for each node of a cluster, with at most two calls in flight."""
 
 PROTOCOL: Final = 2
 """RESP2: our replies are flat arrays of integers, and it saves the HELLO of each connection."""
 
 AsyncClient: TypeAlias = Any
-"""``redis.asyncio.Redis`` or ``RedisCluster``, or what a test puts in its place."""
+"""``redis.asyncio.Redis`` or ``RedisCluster``, or the double of a test."""
 
 SyncClient: TypeAlias = Any
 """``redis.Redis`` or ``redis.RedisCluster``."""
 
 _not_ours: list[object] = []
-"""Clients of a parent process. They are kept: to finish them would write to the parent's selector."""
+"""Clients of a parent process. They stay referenced: finalizers would write to the parent's selector."""
 
 
 @dataclass(frozen=True, slots=True)
 class RedisOptions:
-    """What is needed to make a client."""
+    """Options of a client."""
 
     url: str = field(repr=False)
     """One of `settings.redis_url.FORMS`, with its password; not read where ``connect`` is given."""
     connect_s: float = 0.25
-    """Seconds for a connection to be there."""
+    """Seconds for a connection to open."""
     read_s: float = 1.0
     """Seconds for one reply: a backstop, above every deadline of our own."""
     connect: Callable[[], AsyncClient] | None = None
-    """Makes the asyncio client instead, for a test of one's own: ``fakeredis.FakeAsyncRedis``."""
+    """Creates the asyncio client instead, for a test: ``fakeredis.FakeAsyncRedis``."""
     in_flight: int = 2
-    """Calls at a time in each event loop, as in the rules of their batch."""
+    """Concurrent calls in each event loop, as in the rules of their batch."""
 
     @property
     def connections(self) -> int:
-        """Most for each client: while all calls are in flight, a probe opens as many again."""
+        """Maximum for each client: while all calls are in flight, a probe opens the same number again."""
         return max(CONNECTIONS, 2 * self.in_flight)
 
 
 class RedisClients:
-    """The clients of one URL, made where and when they are needed.
+    """The clients of one URL, created on first use.
 
     Args:
-        options: the URL and the times.
+        options: the URL and the timeouts.
 
     Raises:
-        ValueError: the URL is none of the known forms.
+        ValueError: the URL has none of the known forms.
         ImportError: redis is not installed; the text says how to install it.
     """
 
@@ -74,7 +72,9 @@ class RedisClients:
         self.cluster: bool = self.url is not None and self.url.cluster
         """Whether the keys of one call must lie in one slot."""
         self.made: int = 0
-        """Asyncio clients, since construction."""
+        """Asyncio clients created since construction."""
+        # Weak keys would never let go: a client holds its loop. The async generator in the entry
+        # removes it: `asyncio.run` ends the generators of a loop before it closes the loop.
         self._entries: dict[int, _Entry] = {}
         self._closing: set[asyncio.Task[None]] = set()
         require_redis()
@@ -84,7 +84,7 @@ class RedisClients:
         return f"RedisClients({where}, {len(self._entries)} open, {self.made} made)"
 
     def current(self) -> AsyncClient:
-        """The client of the running loop: made at the first call, closed with the loop.
+        """Return the client of the running loop: created at the first call, closed with the loop.
 
         Raises:
             RuntimeError: no asyncio loop runs here.
@@ -94,23 +94,23 @@ class RedisClients:
         return entry[1] if entry is not None else self._make(loop)
 
     def drop(self) -> None:
-        """Close all clients, each in its own loop; from any thread, and without waiting for it."""
+        """Close all clients, each in its own loop; from any thread, without waiting."""
         while self._entries:
             try:
                 _, (loop, _, closer) = self._entries.popitem()
-            except KeyError:  # another thread was first
+            except KeyError:  # another thread took the last one
                 return
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nothing is left to wait for
+            with contextlib.suppress(RuntimeError):  # the loop is closed already
                 loop.call_soon_threadsafe(self._close, loop, closer)
 
     def forget(self) -> None:
-        """In a forked process: leave the parent's clients alone."""
+        """Drop references to the parent's clients in a forked process."""
         _not_ours.append((self._entries, self._closing))
         self._entries = {}
         self._closing = set()
 
     def sync(self, timeout_s: float) -> SyncClient:
-        """A new synchronous client of one connection, without retries; the caller closes it.
+        """Create a synchronous client of one connection, without retries; the caller closes it.
 
         Args:
             timeout_s: seconds for a connection, and for a reply.
@@ -121,7 +121,7 @@ class RedisClients:
 
     def _make(self, loop: asyncio.AbstractEventLoop) -> AsyncClient:
         for key, (other, _, _) in list(self._entries.items()):
-            if other.is_closed():  # closed by hand: nobody ended its generators
+            if other.is_closed():  # closed by hand, without ending its generators
                 self._entries.pop(key, None)
         if self.options.connect is not None:
             client: AsyncClient = self.options.connect()
@@ -129,14 +129,14 @@ class RedisClients:
         else:
             client, ends = _async_client(self._known_url(), self.options)
         closer = _closer(self._entries, loop, ends)
-        with contextlib.suppress(StopIteration):  # so far as its yield: from now on the loop knows it
+        with contextlib.suppress(StopIteration):  # runs to its yield: now the loop tracks it
             closer.__anext__().send(None)
         self._entries[id(loop)] = (loop, client, closer)
         self.made += 1
         return client
 
     def _known_url(self) -> RedisUrl:
-        if self.url is None:  # pragma: no cover - only where a callable makes the clients
+        if self.url is None:  # pragma: no cover - only where a callable creates the clients
             raise ValueError("there is no URL")
         return self.url
 
@@ -147,13 +147,13 @@ class RedisClients:
 
 
 def require_redis() -> None:
-    """Say how to install redis if it is not there.
+    """Check that redis is installed.
 
     Raises:
         ImportError: it is not; the text says how to install it.
     """
     try:
-        import redis.asyncio  # noqa: F401 - only whether it is there
+        import redis.asyncio  # noqa: F401 - only checks that it is installed
     except ImportError as error:
         raise ImportError(
             f"REDIS_URL needs the package redis: {how_to_install('redis')}", name="redis"
@@ -163,7 +163,7 @@ def require_redis() -> None:
 async def _closer(
     entries: dict[int, _Entry], loop: asyncio.AbstractEventLoop, ends: list[AsyncClient]
 ) -> AsyncGenerator[None]:
-    """Close all clients when the loop ends its generators, or when told to."""
+    """Close all clients when the loop ends its async generators, or on ``aclose``."""
     try:
         yield
     finally:
@@ -171,12 +171,12 @@ async def _closer(
         if entry is not None and entry[1] is ends[0]:
             del entries[id(loop)]
         for end in ends:
-            with contextlib.suppress(Exception):  # a server that is away cannot be bidden farewell
+            with contextlib.suppress(Exception):  # the server may be unreachable
                 await end.aclose()
 
 
 def _async_client(url: RedisUrl, options: RedisOptions) -> tuple[AsyncClient, list[AsyncClient]]:
-    """An asyncio client, and all that has to be closed with it."""
+    """Create an asyncio client, and list the objects to close with it."""
     from redis.asyncio import Redis, RedisCluster
     from redis.asyncio.cluster import ClusterNode
     from redis.asyncio.retry import Retry
@@ -244,6 +244,6 @@ def _tls(url: RedisUrl) -> dict[str, Any]:
     if not url.tls:
         return {}
     options = dict(url.options)
-    if options.get("ssl_cert_reqs") == "none":  # a name cannot be checked on a certificate that is not
+    if options.get("ssl_cert_reqs") == "none":  # the name of an unchecked certificate cannot be checked
         options.setdefault("ssl_check_hostname", False)
     return {"ssl": True} | options

@@ -1,4 +1,4 @@
-"""What the throttle counts, and the immutable picture of it that metrics, logs and pages read."""
+"""Counters of a throttle, and the immutable snapshot of it for metrics, logs and pages."""
 
 from __future__ import annotations
 
@@ -31,22 +31,24 @@ if TYPE_CHECKING:
 DecisionName = Literal["admitted", "limited", "rejected", "degraded", "exempt"]
 
 LIMITED = frozenset({Reason.RATE, Reason.USER, Reason.TOO_LARGE})
-"""Refusals that are the caller's own limit; all others are our load."""
+"""Rejections by the caller's own limit; all others are caused by our load."""
 
 REPLACEABLE = (Reason.GPU, Reason.QUEUE, Reason.BREAKER)
-"""Refusals in place of which a fallback may answer. Not that of the store of user limits: it was asked to let
-nobody pass unseen."""
+"""Rejections that a fallback may replace. A rejection by the user-limit store is not: that mode must count
+every admitted request.
+"""
 
 DURATION_BUCKETS_S = (
     *(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0),
     *(2.0, 2.5, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0),
 )
 """OpenTelemetry's buckets for HTTP durations, with 2 s (the alert threshold must be an edge) and longer ones
-for inference."""
+for inference.
+"""
 
 
 def decision_name(reason: Reason) -> DecisionName:
-    """``limited`` for the caller's own limit, ``rejected`` for our load, else ``admitted``."""
+    """Return ``limited`` for the caller's own limit, ``shed`` for our load, else ``admitted``."""
     if reason is Reason.OK:
         return "admitted"
     return "limited" if reason in LIMITED else "rejected"
@@ -54,7 +56,7 @@ def decision_name(reason: Reason) -> DecisionName:
 
 @dataclass(frozen=True, slots=True)
 class DurationCounts:
-    """One histogram at the moment of the snapshot."""
+    """One histogram at the time of the snapshot."""
 
     counts: tuple[int, ...]
     """One more than `DURATION_BUCKETS_S`; not cumulative."""
@@ -62,9 +64,9 @@ class DurationCounts:
 
 
 class Histogram:
-    """Durations in `DURATION_BUCKETS_S`.
+    """Histogram of durations in `DURATION_BUCKETS_S`.
 
-    An edge belongs to the bucket below it; the last count is of those above all edges.
+    An edge belongs to the bucket below it; the last count holds durations above all edges.
     """
 
     __slots__ = ("counts", "total_s")
@@ -79,7 +81,7 @@ class Histogram:
         self.total_s += duration_s
 
     def copy(self) -> DurationCounts:
-        """The counts as they are now."""
+        """Return the counts as they are now."""
         return DurationCounts(tuple(self.counts), self.total_s)
 
 
@@ -87,11 +89,11 @@ HINTS = (
     *("behind_proxy", "identify_failed", "left_in_line", "malformed_deadline"),
     *("malformed_scope", "unknown_priority"),
 )
-"""Names of oddities that are dealt with and counted: a closed set, also the metric label."""
+"""Names of handled and counted oddities: a closed set, also the metric label."""
 
 
 class ClassRow:
-    """What is counted for one priority."""
+    """The counters of one priority."""
 
     __slots__ = ("admitted", "degraded", "durations", "outcomes", "queue_time", "refused", "would_refuse")
 
@@ -112,10 +114,10 @@ class ClassRow:
 
 
 class Rows:
-    """Every counting row of one throttle, made at the start, and the lock under which they are touched.
+    """All counters of one throttle, and their lock.
 
     The lock is re-entrant: the garbage collector may run under it and close an abandoned generator or
-    coroutine, whose permit is then settled in the midst of another request of the same thread.
+    coroutine. Its permit is then settled in the middle of another request of the same thread.
 
     Args:
         clock: monotonic seconds.
@@ -129,22 +131,23 @@ class Rows:
     def __init__(self, clock: Clock) -> None:
         self.clock: Clock = clock
         self.lock: RLock = RLock()
+        # Bound methods for the hot path: `with self.lock` takes twice as long.
         self.acquire: Callable[[], bool] = self.lock.acquire
         self.release: Callable[[], None] = self.lock.release
         self.classes: tuple[ClassRow, ...] = tuple(ClassRow() for _ in Priority)
         self.exempt: int = 0
         self.chunks: int = 0
-        """Parts of streamed answers. Counted without the lock: of two threads at once one may be lost."""
+        """Streamed chunks. Counted without the lock: of two concurrent increments one may be lost."""
         self.stale_results: int = 0
         self.hints: dict[str, int] = dict.fromkeys(HINTS, 0)
 
     def renew(self, other: Rows) -> None:
-        """Take the lock of others: in a fork, the parent's thread may hold this one for ever."""
+        """Use another lock: after a fork, a thread of the parent may hold this one forever."""
         self.lock, self.acquire, self.release = other.lock, other.acquire, other.release
 
 
 SourceState = Literal["starting", "reading", "failing", "hanging", "crashed", "misconfigured", "no_source"]
-"""How the reading of one source of GPU samples goes."""
+"""State of reading one source of GPU samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,33 +157,33 @@ class SourceView:
     name: str
     state: SourceState
     last_error: str
-    """The newest failure, kept after a recovery, or what was tried where nothing was found; else empty."""
+    """The newest failure, kept after a recovery, or the attempts of a failed discovery; else empty."""
     failures: int
-    """Reads that gave nothing."""
+    """Reads without samples."""
     overruns: int
-    """Reads that took longer than they may."""
+    """Reads that exceeded their deadline."""
     implausible: int
-    """Fields emptied because their value cannot be."""
+    """Fields emptied because their value is impossible."""
     crashes: int
-    """Times its thread was started again."""
+    """Restarts of its thread."""
     interval_s: float
     """Promised seconds between two reads."""
     age_s: float | None
-    """Seconds since the newest read that gave samples; None: none has."""
+    """Seconds since the newest read with samples; None: there was none."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetView:
-    """The fleet that keeps the priority rates together, at one moment."""
+    """The fleet that shares the priority rates, at one moment."""
 
     members: int
-    """Living processes, this one among them; 1 before the store has answered."""
+    """Living processes, this one included; 1 before the store has answered."""
     up: bool
-    """Whether the store answers; while it does not, each process goes by its part of the rates."""
+    """Whether the store answers; during an outage each process uses its part of the rates."""
     calls: int
-    """Round trips for leases and signs of life; only grows."""
+    """Round trips for leases and heartbeats; only grows."""
     failures: int
-    """Those without an answer; only grows."""
+    """Round trips without a reply; only grows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,17 +191,17 @@ class GuardsView:
     """Every guard at one moment. Counts only grow, except across a fork."""
 
     breakers: tuple[BreakerView, ...]
-    """In the order in which they were first asked for."""
+    """In the order of their first use."""
     level: Level
-    """The step of the ladder in force."""
+    """The degradation level in force."""
     load: float | None
-    """What the ladder last saw, 0..1; None: not known."""
+    """The newest load used for the level, 0..1; None: not known."""
     degraded: Mapping[tuple[str, Rung, str], int]
-    """Answers that a dependency has not given, by guard, what they were made of, and why."""
+    """Answers produced without the dependency, by guard, fallback kind and cause."""
     transitions: Mapping[tuple[str, State], int]
-    """Changes of state, by guard and the new state."""
+    """State changes, by guard and new state."""
     store_up: bool | None
-    """Whether the store of shared breakers answers; None where each process goes by itself."""
+    """Whether the store of shared breakers answers; None where breakers are local to the process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,50 +215,51 @@ class Snapshot:
     policy: Policy
     regime: Regime
     ready: bool
-    """False while no usable card is left, or while all that are left are stalled, by telemetry that can still
-    be believed; the same under every policy."""
+    """False while no usable device is left, or all usable devices are stalled, by telemetry that is still
+    reliable; the same under every policy.
+    """
     requests: Mapping[tuple[Priority, DecisionName, Reason], int]
     exempt: int
     active: Mapping[Priority, int]
     """Admitted and not yet settled."""
     outcomes: Mapping[tuple[Priority, Outcome], int]
     durations: Mapping[Priority, DurationCounts]
-    """Of admitted requests that did not end ``neutral``."""
+    """Durations of admitted requests that did not end ``neutral``."""
     gate: GateView | None
-    """The limit in flight and the line; None where nothing limits what is in flight."""
+    """The concurrency limit and the queue; None where requests in flight are not limited."""
     queue_time: Mapping[Priority, DurationCounts]
-    """Time in the line of those that stood in it, whether or not their turn came."""
+    """Queue time of all queued requests, admitted or not."""
     pressure: Mapping[str, float]
     """Term -> load over its target, 1 at the target; only terms that are known."""
     would_refuse: Mapping[tuple[Priority, Reason], int]
-    """Admitted by a dry run alone."""
+    """Requests admitted only because of a dry run."""
     dry_run: bool
-    """Whether refusals are only counted."""
+    """Whether rejections are only counted."""
     rate_limit_rps: Mapping[Priority, float]
     """Refill rate now."""
     tokens: Mapping[Priority, float]
     users: int
-    """Users remembered by the window in memory; of a shared store, those counted here while it was away."""
+    """Users in the in-memory table; with a shared store, users counted locally during its outage."""
     fleet: FleetView | None
-    """The fleet that keeps the priority rates; None where this process keeps its own."""
+    """The fleet that shares the priority rates; None where rates are local to this process."""
     store: StoreView | None
     """The shared store of user limits; None where they are kept in memory."""
     view: GpuView | None
-    """All devices and engines as one value, with a verdict for each card; None before the first sample."""
+    """All devices and engines as one value, with a verdict for each device; None before the first sample."""
     sources: tuple[SourceView, ...]
-    """Where samples come from; none with ``GPU=none``."""
+    """The telemetry sources; empty with ``GPU=none``."""
     last_sample_wall_s: float | None
     """Unix time of the newest sample."""
     controller_errors: int
-    """Failed or overdue reads, and fields that were not plausible."""
+    """Failed or overdue reads, and implausible fields."""
     quota: QuotaView | None = None
-    """How full the memory is that requests can fill, and who may fill it; None without ``QUOTAS``."""
+    """Fill of the memory available to requests, and the quotas on it; None without ``QUOTAS``."""
     guards: GuardsView | None = None
-    """Calls that leave the process, and what was degraded; None before the first guard."""
+    """Guarded outbound calls and degraded answers; None before the first guard."""
     stale_results: int
     """Permits settled a second time."""
     hints: Mapping[str, int]
-    """What was seen and quietly dealt with, by name: unknown priorities, failing ``identify`` calls."""
+    """Handled oddities by name: unknown priorities, failing ``identify`` calls."""
 
     @property
     def devices(self) -> tuple[GpuSample, ...]:

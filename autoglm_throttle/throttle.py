@@ -1,4 +1,4 @@
-"""The composition root: an admission, and the GPU telemetry that steers it; no algorithm."""
+"""The composition root: admission control, and the GPU telemetry that steers it. Contains no algorithm."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
     from autoglm_throttle.lookout import Lookout
 
 SWEPT_PER_SAMPLE = 100
-"""Users looked at for idleness with each GPU sample: tens of microseconds under the lock."""
+"""Users checked for idleness with each GPU sample: tens of microseconds under the lock."""
 
 
 class Throttle(Admission, Guardian):
-    """Owns every limit of a service. Share one object between all that is to be limited together.
+    """Owns every limit of a service. Share one object between all apps that are limited together.
 
     Args:
-        settings: what to enforce; None: the defaults. ``Throttle.from_env()`` reads the environment.
-        gpu: where samples come from, instead of what ``settings.gpu`` names: a source or several.
+        settings: the configuration; None: the defaults. ``Throttle.from_env()`` reads the environment.
+        gpu: the telemetry source or sources, instead of the ones named by ``settings.gpu``.
         sampling: ``thread`` reads the GPUs on a daemon thread from the first request or lifespan on;
             ``manual`` reads them only in `tick`, for tests and simulators.
-        clock: monotonic seconds; the only clock that decisions see.
-        redis: makes the Redis client of each event loop, instead of what ``settings.redis_url`` names; for
+        clock: monotonic seconds; the only clock that decisions use.
+        redis: makes the Redis client of each event loop, instead of ``settings.redis_url``; for
             tests, ``fakeredis.FakeAsyncRedis``.
     """
 
@@ -59,7 +59,7 @@ class Throttle(Admission, Guardian):
         clock: Clock = time.monotonic,
         redis: Callable[[], Any] | None = None,
     ) -> None:
-        from autoglm_throttle.control.choose import (  # with all that decides: not for an import alone
+        from autoglm_throttle.control.choose import (  # deferred: keeps the import of the package small
             controller,
         )
         from autoglm_throttle.control.latency import P95, Reach
@@ -76,22 +76,23 @@ class Throttle(Admission, Guardian):
         self._viewed_s = -math.inf
         self._view: GpuView | None = None
         self._admitted: dict[str, int] = {}
-        """By source: as many as had been admitted at its newest reading."""
+        """Source name -> number of requests admitted at its newest reading."""
         self._sampled_wall_s: float | None = None
         self._configured = False
         self._lookout = self._look_out(gpu)
         if not self._lookout.anywhere:
             self._adopt(self._controller.silent(now), now)
         if self._fleet is not None:
+            # Stop the fleet when the throttle is collected, but not at interpreter exit.
             weakref.finalize(self, self._fleet.stop, 0.0).atexit = False
         _ALL.add(self)
 
     @classmethod
     def from_env(cls) -> Throttle:
-        """A throttle as the environment configures it.
+        """Create a throttle from the environment.
 
         Raises:
-            ConfigError: with every fault of the environment and the configuration file.
+            ConfigError: with every problem of the environment and the configuration file.
         """
         return cls(Settings.from_env())
 
@@ -105,11 +106,11 @@ class Throttle(Admission, Guardian):
         )
 
     def observe(self, samples: Sequence[GpuSample]) -> Regime:
-        """Take in one reading of all devices of one source that nobody else reads.
+        """Process one reading of all devices of one externally read source.
 
         Args:
-            samples: a row for each device; what cannot be is taken as not known. A row taken longer ago than
-                the age of a stale sample counts no more.
+            samples: a row for each device; implausible values become None. A row older than
+                the age of a stale sample no longer counts.
         """
         return self._observe(self._lookout.believed(samples), "", None)
 
@@ -117,7 +118,8 @@ class Throttle(Admission, Guardian):
         host = self._lookout.host(self._clock())
         desk = self._desk
         with desk.rows.lock:
-            now = self._clock()  # here, or a source that had to wait would come with a time that is past
+            # Read the clock under the lock: a source that waited for it would bring a time in the past.
+            now = self._clock()
             self._sampled_wall_s = time.time()
             gate = desk.gate
             gate.advance(now)
@@ -127,6 +129,7 @@ class Throttle(Admission, Guardian):
             self._lines.extend(journal.view_changes(self._view, view))
             self._view = view
             if view.taken_at_s > self._viewed_s:
+                # A timestamp in the future would make all later samples look old.
                 self._viewed_s = min(view.taken_at_s, now)
                 gate.memory(view.memory_ratio)
             regime = self._adopt(self._controller.observe(view, evidence, work, now), now)
@@ -150,7 +153,7 @@ class Throttle(Admission, Guardian):
         return self.regime()
 
     def regime(self) -> Regime:
-        """The Regime in force now, its age considered."""
+        """Return the control state in force now, with the age of telemetry considered."""
         now = self._clock()
         with self._desk.rows.lock:
             regime = self._adopt(self._controller.regime(now, self._fill()), now)
@@ -158,7 +161,7 @@ class Throttle(Admission, Guardian):
         return regime
 
     def start(self) -> None:
-        """Start reading the GPUs; returns at once. Idempotent, and good again after `stop` and in a fork."""
+        """Start reading the GPUs and return at once. Idempotent; works again after `stop` and in a fork."""
         if not self._configured:
             self._configured = True
             self._introduce()
@@ -181,7 +184,7 @@ class Throttle(Admission, Guardian):
         self._speak()
 
     def _introduce(self) -> None:
-        """Say once what is in force."""
+        """Log the configuration, once."""
         from autoglm_throttle.settings.remarks import at_start
 
         values = {name: self.settings.text_of(name) for name in SETTINGS}
@@ -204,21 +207,21 @@ class Throttle(Admission, Guardian):
             self._renew_at_s = -math.inf
 
     def misfit(self) -> str:
-        """Why the settings cannot work in the event loop that runs here; empty if they can."""
+        """Return why the settings cannot work in the running event loop; empty if they can."""
         return "" if self._upkeep is None else self._upkeep.misfit()
 
     def count_exempt(self) -> None:
-        """Count a request that is not subject to the throttle."""
+        """Count a request that is exempt from the throttle."""
         with self._desk.rows.lock:
             self._desk.rows.exempt += 1
 
     def hint(self, name: str) -> None:
-        """Count something odd that was dealt with, under a name from code, never from a request."""
+        """Count a handled oddity under a name from code, never from a request."""
         with self._desk.rows.lock:
             self._desk.rows.hints[name] = self._desk.rows.hints.get(name, 0) + 1
 
     def snapshot(self) -> Snapshot:
-        """Everything there is to see, as one immutable value; tens of microseconds under the lock."""
+        """Return the complete state as one immutable value; takes tens of microseconds under the lock."""
         now = self._clock()
         with self._desk.rows.lock:
             regime = self._adopt(self._controller.regime(now, self._fill()), now)
@@ -277,7 +280,7 @@ class Throttle(Admission, Guardian):
         return FleetView(fleet.members, up, fleet.calls, fleet.failures)
 
     def _renew(self) -> None:
-        """Do what a request finds due: start the sampling, and ask the controller about an older sample."""
+        """Refresh control state and start sampling if needed. Called at most once per interval."""
         if self._listening:
             if not self._manual:
                 self._lookout.tend(self._clock())
@@ -286,7 +289,7 @@ class Throttle(Admission, Guardian):
             self.start()
 
     def _work(self, now: float) -> Work:
-        """What our own requests tell about the service."""
+        """Measure the service by its own requests."""
         rows, gate = self._desk.rows, self._desk.gate
         counts = [sum(column) for column in zip(*(row.durations.counts for row in rows.classes), strict=True)]
         p95_s, slo_s = self._p95.update(counts, now), self.settings.slo_s
@@ -304,7 +307,7 @@ class Throttle(Admission, Guardian):
         )
 
     def _rest(self, view: GpuView, regime: Regime, source: str, now: float) -> None:
-        """Let the next reading come when it is needed."""
+        """Schedule the next reading of each source."""
         admitted = sum(row.admitted for row in self._desk.rows.classes)
         busy = admitted != self._admitted.get(source, 0)
         self._admitted[source] = admitted
@@ -312,12 +315,12 @@ class Throttle(Admission, Guardian):
         self._plan(regime)
 
     def _plan(self, regime: Regime) -> None:
-        """Say when a request must first do what is due: by age, or at once to wake the samplers."""
+        """Set the time of the next refresh by a request: by age, or at once to wake idle samplers."""
         dozes = self._lookout.drowsy and not self._manual
         self._renew_at_s = regime.until_s if self._listening and not dozes else -math.inf
 
     def _load(self, view: GpuView) -> float | None:
-        """The greatest of what the cards, the pressure and the gate tell; None: only the gate tells."""
+        """Return the maximum of device load, pressure and occupancy; None: only occupancy is known."""
         from autoglm_throttle.control.nominal import fullness
 
         pct, pressure = view.utilization_pct, self._controller.pressure.value
@@ -326,11 +329,11 @@ class Throttle(Admission, Guardian):
         return max((pct or 0.0) / 100.0, pressure or 0.0, fullness(self._fill()))
 
     def _shared_out(self, evidence: Evidence) -> Evidence:
-        """In a fleet the nominal rates are those of all its processes."""
+        """Add the number of processes: in a fleet they share the nominal rates."""
         return evidence if self._fleet is None else replace(evidence, processes=self._fleet.members)
 
     def _fill(self) -> Evidence:
-        """How full the gate is, without the word that only an observation may take."""
+        """Return limiter occupancy, without consuming the rejection counter."""
         gate = self._desk.gate
         return Evidence(in_flight=gate.in_flight, limit=gate.limit)
 
@@ -361,7 +364,7 @@ class Throttle(Admission, Guardian):
             if throttle is not None:
                 throttle._silent(gone)  # noqa: SLF001 - as above
 
-        from autoglm_throttle.lookout import (  # with all that reads GPUs: not for an import alone
+        from autoglm_throttle.lookout import (  # deferred: keeps the import of the package small
             Ends,
             Lookout,
         )
@@ -370,21 +373,22 @@ class Throttle(Admission, Guardian):
         return Lookout(self.settings, sources, Ends(told, silent), self._clock)
 
     def _silent(self, gone: bool) -> None:
-        """No source is left to be heard; ``gone``: there was one, or there should be."""
+        """Publish the loss of the last source; ``source_lost``: a source existed or is configured."""
         now = self._clock()
         with self._desk.rows.lock:
             self._adopt(self._controller.gone(now) if gone else self._controller.silent(now), now)
         self._speak()
 
     def _after_fork(self) -> None:
-        """The parent's thread may have held the lock, and its counts and waiters are not the child's."""
+        """Replace the lock, counters and waiters: a thread of the parent may have held the lock."""
         self._windows.mend()
         rows = Rows(self._clock)
         if self._upkeep is not None:
             self._upkeep.forget(rows)
         if self._fleet is not None:
             self._fleet.forget(rows.lock)
-        self._desk.rows.renew(rows)  # where permits that the parent gave are settled
+        # Permits issued by the parent still settle into the old counters, under the new lock.
+        self._desk.rows.renew(rows)
         self._desk = Desk(rows, assembly.gate(self.settings, self._clock()))
         if self._quota is not None:
             self._quota.forget()

@@ -1,4 +1,4 @@
-"""What a shared store needs beside the questions: reports taken in, changes logged, probes sent."""
+"""Maintenance of a shared store: results recorded, changes logged, probes sent."""
 
 from __future__ import annotations
 
@@ -15,48 +15,48 @@ from autoglm_throttle.snapshot import Rows
 
 LOOK_AT_LEAST_S: Final = 0.05
 LOOK_AT_MOST_S: Final = 5.0
-"""Between two looks at whether a probe is due: a probe that hangs is given up after some seconds."""
+"""Seconds between two checks whether a probe is due: a hung probe is abandoned after some seconds."""
 
 
 class Upkeep:
-    """Looks after the store of a throttle.
+    """Monitors the shared store of a throttle.
 
     Args:
-        shared: the windows in the store.
-        rows: the lock and the clock of the throttle.
+        shared: the user limits in the store.
+        counters: the lock and the clock of the throttle.
     """
 
     def __init__(self, shared: SharedWindows, rows: Rows) -> None:
         self._shared = shared
         self._rows = rows
         self._looks_until_s = -math.inf
-        """When the timer that is set will have rung: a store is looked for even if nobody asks anything."""
+        """When the pending timer will have fired: the store is probed even without requests."""
         shared.store.listen(self._heard)
 
     def introduce(self) -> None:
-        """Say once what is to be known about the store."""
+        """Log the properties of the store, once."""
         if self._shared.store.approximate:
             journal.approximate(self._shared.store.kind).write()
 
     def greet(self) -> None:
-        """Connect before the first decision; where no event loop runs, that one does it."""
+        """Connect before the first decision; without a running event loop, the first decision connects."""
         begin(self._shared.store.probe, self._heard)
 
     def misfit(self) -> str:
-        """Why the store cannot be asked from the event loop that runs here; empty if it can."""
+        """Return why the store cannot be used from the running event loop; empty if it can."""
         return (
             "" if loop_runs() else "REDIS_URL and USER_STORAGE need asyncio; this event loop is another one"
         )
 
     def tend(self) -> None:
-        """Write the lines that are due, and begin a probe if one is; without the lock."""
+        """Write pending log events, and start a probe if one is due; without the lock."""
         shared = self._shared
         probes = shared.probe_due and loop_runs()
         waits = shared.outage.state is not State.REMOTE and self._rows.clock() >= self._looks_until_s
         if not (probes or shared.changes or waits):
             return
         with self._rows.lock:
-            if probes:  # else it waits for somebody with an event loop
+            if probes:  # otherwise it stays due until a caller has an event loop
                 probes, shared.probe_due = shared.probe_due, False
             changes, shared.changes = shared.changes, []
             view = shared.view() if changes else None
@@ -69,17 +69,17 @@ class Upkeep:
             begin(shared.store.probe, self._probed, insists=True)
 
     def view(self) -> StoreView:
-        """What there is to see; under the lock."""
+        """Return the state of the store; under the lock."""
         return self._shared.view()
 
     def forget(self, rows: Rows) -> None:
-        """In a forked process, whose lock is another one."""
+        """Reset in a forked process, with the new lock."""
         self._rows = rows
         self._looks_until_s = -math.inf
         self._shared.forget(rows.clock())
 
     def _look_later(self) -> None:
-        """Set the timer for the next probe, in the loop that runs here. It does not keep us alive."""
+        """Set the timer for the next probe, in the running loop. The timer holds no strong reference."""
         myself = weakref.ref(self)
 
         def look() -> None:
@@ -90,7 +90,7 @@ class Upkeep:
         now = self._rows.clock()
         wait = min(max(self._shared.outage.next_probe_s - now, LOOK_AT_LEAST_S), LOOK_AT_MOST_S)
         if later(wait, look):
-            self._looks_until_s = now + wait + LOOK_AT_MOST_S  # its loop may end before
+            self._looks_until_s = now + wait + LOOK_AT_MOST_S  # the loop of the timer may end before it fires
 
     def _look(self) -> None:
         self._looks_until_s = -math.inf
@@ -99,7 +99,7 @@ class Upkeep:
         self.tend()
 
     def _heard(self, trouble: Trouble | None) -> None:
-        """What a round trip has told, in the loop that made it."""
+        """Record the result of a round trip, in its event loop."""
         with self._rows.lock:
             self._shared.heard(trouble, self._rows.clock())
         self.tend()

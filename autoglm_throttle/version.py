@@ -1,3 +1,3 @@
-"""The version, kept where the build reads it."""
+"""The version; the build reads it from this file."""
 
 __version__ = "0.1.0"
