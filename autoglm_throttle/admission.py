@@ -190,7 +190,7 @@ class Admission(Door):
 
     def _crowded(self, ticket: Ticket, now: float) -> Decision | None:
         """Reject a ticket if its memory quota was used up while it waited."""
-        refusal = None if self._quota is None else self._quota.refusal(ticket.demand, now)
+        refusal = None if self._quota is None else self._quota.rejection(ticket.demand, now)
         if refusal is not None:
             self._refund(ticket, now)
         return refusal

@@ -269,7 +269,7 @@ def quota(settings: Settings) -> Quota | None:
 def control_rules(settings: Settings) -> ControlRules:
     """Collect the settings of the controller."""
     from autoglm_throttle.control.controller import ControlRules, Hysteresis
-    from autoglm_throttle.control.pressure import Targets
+    from autoglm_throttle.control.pressure import PressureTargets
     from autoglm_throttle.control.staleness import Staleness
     from autoglm_throttle.control.table import TierTable
 
@@ -290,7 +290,9 @@ def control_rules(settings: Settings) -> ControlRules:
             settings.gpu_unknown,
         ),
         signal=settings.signal,
-        targets=Targets(settings.gpu_queue_target, settings.gpu_kv_target, settings.gpu_memory_target),
+        targets=PressureTargets(
+            settings.gpu_queue_target, settings.gpu_kv_target, settings.gpu_memory_target
+        ),
         pressure_terms=settings.gpu_pressure_terms,
         headroom=settings.adaptive_headroom,
         release_samples=settings.adaptive_release_samples,

@@ -25,10 +25,10 @@ from autoglm_throttle.resilience.rules import Rules
 from autoglm_throttle.resilience.served import Served
 from autoglm_throttle.resilience.stale_cache import StaleCache
 from autoglm_throttle.settings import BreakerSettings, ConfigError, GuardPolicy, Problem, Settings
-from autoglm_throttle.settings.form import Choice, FormError
+from autoglm_throttle.settings.form import ChoiceType, FieldTypeError
 from autoglm_throttle.settings.guard_policy import GuardName
 from autoglm_throttle.settings.guard_rules import breaker_of
-from autoglm_throttle.settings.problem import spelled
+from autoglm_throttle.settings.problem import quoted_key
 from autoglm_throttle.snapshot import GuardsView
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ Listener = Callable[[Transition], None]
 """Called for each change of a breaker, once and in order. It should not block: calls wait for it."""
 
 _NAME: Final = GuardName()
-_CRITICALITY: Final = Choice(Criticality)
+_CRITICALITY: Final = ChoiceType(Criticality)
 
 LOOKED_AT: Final = 8
 """Guards checked for eviction to free one entry: some 100 us."""
@@ -215,11 +215,13 @@ class Guards:
                 fallback=fallback,
                 shed_above=shed_above if shed_above is not None else _of(policy, "shed_above"),
             )
-        except FormError as error:
-            problem = Problem(f"guards.{spelled(name)}.criticality", *_CRITICALITY.complaint(level, error))
+        except FieldTypeError as error:
+            problem = Problem(
+                f"guards.{quoted_key(name)}.criticality", *_CRITICALITY.describe_error(level, error)
+            )
             raise ConfigError([problem]) from None
         except ValueError as error:
-            raise ConfigError([Problem(f"guards.{spelled(name)}", str(error))]) from None
+            raise ConfigError([Problem(f"guards.{quoted_key(name)}", str(error))]) from None
 
     def _add(self, feature: Feature, rules: Rules, judge: Judge) -> Circuit:
         name = feature.name
@@ -320,7 +322,7 @@ def _checked(name: str) -> str:
     try:
         return _NAME.parse(name)
     except ValueError as error:
-        raise ConfigError([Problem("guard", *_NAME.complaint(name, error))]) from None
+        raise ConfigError([Problem("guard", *_NAME.describe_error(name, error))]) from None
 
 
 def _several(kinds: Exceptions) -> tuple[type[BaseException], ...]:

@@ -26,7 +26,7 @@ class QuotedBuckets:
 
     def take(self, demand: Demand, now: float) -> Payer | Decision:
         """Take the tokens of a demand; a rejection takes nothing."""
-        refusal = self._quota.refusal(demand, now)
+        refusal = self._quota.rejection(demand, now)
         return self._buckets.take(demand, now) if refusal is None else refusal
 
 
@@ -50,8 +50,8 @@ class QuotedPermit(Permit):
         admitted_s: float,
     ) -> None:
         super().__init__(desk, demand, decision, arrived_s, admitted_s)
-        self._hint = quota.hint(demand, admitted_s)
-        self._load = quota.hold(demand) if demand.holds_slot else None
+        self._hint = quota.advice(demand, admitted_s)
+        self._load = quota.reserve(demand) if demand.holds_slot else None
 
     @property
     def hint(self) -> Hint:
@@ -63,5 +63,5 @@ class QuotedPermit(Permit):
         with self._desk.rows.lock:
             load, self._load = self._load, None
             if load is not None:
-                load.drop(self.demand)
+                load.remove(self.demand)
         super().settle(outcome)

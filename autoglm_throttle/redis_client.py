@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from autoglm_throttle.settings.installing import how_to_install
-from autoglm_throttle.settings.redis_url import RedisUrl, Topology, parse_redis_url
+from autoglm_throttle.settings.redis_url import RedisAddress, Topology, parse_redis_url
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -68,7 +68,7 @@ class RedisClients:
 
     def __init__(self, options: RedisOptions) -> None:
         self.options: RedisOptions = options
-        self.url: RedisUrl | None = None if options.connect else parse_redis_url(options.url)
+        self.url: RedisAddress | None = None if options.connect else parse_redis_url(options.url)
         self.cluster: bool = self.url is not None and self.url.cluster
         """Whether the keys of one call must lie in one slot."""
         self.made: int = 0
@@ -135,7 +135,7 @@ class RedisClients:
         self.made += 1
         return client
 
-    def _known_url(self) -> RedisUrl:
+    def _known_url(self) -> RedisAddress:
         if self.url is None:  # pragma: no cover - only where a callable creates the clients
             raise ValueError("there is no URL")
         return self.url
@@ -175,7 +175,7 @@ async def _closer(
                 await end.aclose()
 
 
-def _async_client(url: RedisUrl, options: RedisOptions) -> tuple[AsyncClient, list[AsyncClient]]:
+def _async_client(url: RedisAddress, options: RedisOptions) -> tuple[AsyncClient, list[AsyncClient]]:
     """Create an asyncio client, and list the objects to close with it."""
     from redis.asyncio import Redis, RedisCluster
     from redis.asyncio.cluster import ClusterNode
@@ -200,7 +200,7 @@ def _async_client(url: RedisUrl, options: RedisOptions) -> tuple[AsyncClient, li
     return single, [single]
 
 
-def _sync_client(url: RedisUrl, timeout_s: float) -> SyncClient:
+def _sync_client(url: RedisAddress, timeout_s: float) -> SyncClient:
     from redis import Redis, RedisCluster
     from redis.backoff import NoBackoff
     from redis.cluster import ClusterNode
@@ -225,22 +225,22 @@ def _times(connect_s: float, read_s: float) -> dict[str, Any]:
     return {"socket_connect_timeout": connect_s, "socket_timeout": read_s, "protocol": PROTOCOL}
 
 
-def _place(url: RedisUrl) -> dict[str, Any]:
+def _place(url: RedisAddress) -> dict[str, Any]:
     if url.path:
         return {"unix_socket_path": url.path}
     host, port = url.hosts[0]
     return {"host": host, "port": port}
 
 
-def _credentials(url: RedisUrl) -> dict[str, Any]:
+def _credentials(url: RedisAddress) -> dict[str, Any]:
     return {"username": url.username, "password": url.password} | _tls(url)
 
 
-def _sentinel_credentials(url: RedisUrl) -> dict[str, Any]:
+def _sentinel_credentials(url: RedisAddress) -> dict[str, Any]:
     return {"username": url.sentinel_username, "password": url.sentinel_password} | _tls(url)
 
 
-def _tls(url: RedisUrl) -> dict[str, Any]:
+def _tls(url: RedisAddress) -> dict[str, Any]:
     if not url.tls:
         return {}
     options = dict(url.options)

@@ -27,7 +27,7 @@ from autoglm_throttle.model import (
     Regime,
     Work,
 )
-from autoglm_throttle.settings import SETTINGS, Settings, Source
+from autoglm_throttle.settings import SETTINGS, Settings, SettingSource
 from autoglm_throttle.snapshot import DURATION_BUCKETS_S, FleetView, Rows, Snapshot, decision_name
 
 if TYPE_CHECKING:
@@ -62,17 +62,17 @@ class Throttle(Admission, Guardian):
         from autoglm_throttle.control.choose import (  # deferred: keeps the import of the package small
             controller,
         )
-        from autoglm_throttle.control.latency import P95, Reach
+        from autoglm_throttle.control.latency import LatencyPercentile, SloReachability
 
         settings = settings if settings is not None else Settings()
         now = clock()
         self._controller = controller(assembly.control_rules(settings), now)
-        Admission.__init__(self, settings, clock, self._controller.regime(now), redis)
+        Admission.__init__(self, settings, clock, self._controller.control_state(now), redis)
         Guardian.__init__(self)
         self._manual = sampling == "manual"
         self._listening = False
-        self._p95 = P95(DURATION_BUCKETS_S)
-        self._reach = Reach()
+        self._p95 = LatencyPercentile(DURATION_BUCKETS_S)
+        self._reach = SloReachability()
         self._viewed_s = -math.inf
         self._view: GpuView | None = None
         self._admitted: dict[str, int] = {}
@@ -81,7 +81,7 @@ class Throttle(Admission, Guardian):
         self._configured = False
         self._lookout = self._look_out(gpu)
         if not self._lookout.anywhere:
-            self._adopt(self._controller.silent(now), now)
+            self._adopt(self._controller.no_source(now), now)
         if self._fleet is not None:
             # Stop the fleet when the throttle is collected, but not at interpreter exit.
             weakref.finalize(self, self._fleet.stop, 0.0).atexit = False
@@ -156,7 +156,7 @@ class Throttle(Admission, Guardian):
         """Return the control state in force now, with the age of telemetry considered."""
         now = self._clock()
         with self._desk.rows.lock:
-            regime = self._adopt(self._controller.regime(now, self._fill()), now)
+            regime = self._adopt(self._controller.control_state(now, self._fill()), now)
         self._speak()
         return regime
 
@@ -180,17 +180,17 @@ class Throttle(Admission, Guardian):
             if listens and not self._listening:
                 self._controller.started(now)
             self._listening = listens
-            self._adopt(self._controller.regime(now, self._fill()), now)
+            self._adopt(self._controller.control_state(now, self._fill()), now)
         self._speak()
 
     def _introduce(self) -> None:
         """Log the configuration, once."""
-        from autoglm_throttle.settings.remarks import at_start
+        from autoglm_throttle.settings.remarks import startup_advice
 
         values = {name: self.settings.text_of(name) for name in SETTINGS}
-        chosen = [name for name in SETTINGS if self.settings.source_of(name) is not Source.DEFAULT]
+        chosen = [name for name in SETTINGS if self.settings.source_of(name) is not SettingSource.DEFAULT]
         journal.configured(values, chosen).write()
-        for problem in at_start(self.settings):
+        for problem in startup_advice(self.settings):
             journal.configured_oddly(problem).write()
         if self._upkeep is not None:
             self._upkeep.introduce()
@@ -224,7 +224,7 @@ class Throttle(Admission, Guardian):
         """Return the complete state as one immutable value; takes tens of microseconds under the lock."""
         now = self._clock()
         with self._desk.rows.lock:
-            regime = self._adopt(self._controller.regime(now, self._fill()), now)
+            regime = self._adopt(self._controller.control_state(now, self._fill()), now)
             snapshot = self._picture(regime, now)
         self._speak()
         guards = self._guards
@@ -247,7 +247,7 @@ class Throttle(Admission, Guardian):
             taken_at_wall_s=time.time(),
             policy=self.settings.policy,
             regime=regime,
-            ready=self._controller.serves(now),
+            ready=self._controller.is_ready(now),
             requests=requests,
             exempt=rows.exempt,
             active={p: row.active for p, row, _ in by_class},
@@ -321,12 +321,12 @@ class Throttle(Admission, Guardian):
 
     def _load(self, view: GpuView) -> float | None:
         """Return the maximum of device load, pressure and occupancy; None: only occupancy is known."""
-        from autoglm_throttle.control.nominal import fullness
+        from autoglm_throttle.control.nominal import occupancy
 
         pct, pressure = view.utilization_pct, self._controller.pressure.value
         if pct is None and pressure is None:
             return None
-        return max((pct or 0.0) / 100.0, pressure or 0.0, fullness(self._fill()))
+        return max((pct or 0.0) / 100.0, pressure or 0.0, occupancy(self._fill()))
 
     def _shared_out(self, evidence: Evidence) -> Evidence:
         """Add the number of processes: in a fleet they share the nominal rates."""
@@ -376,7 +376,7 @@ class Throttle(Admission, Guardian):
         """Publish the loss of the last source; ``source_lost``: a source existed or is configured."""
         now = self._clock()
         with self._desk.rows.lock:
-            self._adopt(self._controller.gone(now) if gone else self._controller.silent(now), now)
+            self._adopt(self._controller.source_lost(now) if gone else self._controller.no_source(now), now)
         self._speak()
 
     def _after_fork(self) -> None:
@@ -391,7 +391,7 @@ class Throttle(Admission, Guardian):
         self._desk.rows.renew(rows)
         self._desk = Desk(rows, assembly.gate(self.settings, self._clock()))
         if self._quota is not None:
-            self._quota.forget()
+            self._quota.reset_after_fork()
         self._forget_guards()
         self._p95 = type(self._p95)(DURATION_BUCKETS_S)
         self._listening = False

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 
@@ -154,4 +153,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -10,7 +10,7 @@ import pytest
 
 from autoglm_throttle import Demand, Policy, Priority, Settings, assembly
 from autoglm_throttle.control.controller import ControlRules, Hysteresis
-from autoglm_throttle.control.pressure import Targets
+from autoglm_throttle.control.pressure import PressureTargets
 from autoglm_throttle.control.staleness import Staleness
 from autoglm_throttle.control.table import TierTable
 from autoglm_throttle.identity import Identity
@@ -136,7 +136,7 @@ class TestControl:
         assert rules.hysteresis == Hysteresis(4, 5, 6.0, 0.2)
         expected = Staleness(2.0, 11.0, 44.0, Unknown.CLOSED)
         assert vars_of(rules.staleness) == vars_of(expected)
-        assert (rules.signal, rules.targets) == (Signal.PRESSURE, Targets(7, 0.6, 0.8))
+        assert (rules.signal, rules.targets) == (Signal.PRESSURE, PressureTargets(7, 0.6, 0.8))
         assert rules.pressure_terms == ("latency",)
         assert (rules.headroom, rules.release_samples) == (1.4, 7)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from autoglm_throttle.control.controller import Hysteresis
-from autoglm_throttle.control.table import FOUNDING
+from autoglm_throttle.control.table import DEFAULT_TIERS
 from autoglm_throttle.limiting.gate import Ticket
 from autoglm_throttle.model import (
     Criticality,
@@ -117,7 +117,7 @@ def test_trigger() -> None:
     ],
 )
 def test_tiers(percent: float, factor: float, refilled: tuple[int, ...]) -> None:
-    assert Settings().tiers == FOUNDING == ((85.0, 0.7), (90.0, 0.4), (95.0, 0.0))
+    assert Settings().tiers == DEFAULT_TIERS == ((85.0, 0.7), (90.0, 0.4), (95.0, 0.0))
     service = Service()
     assert service.sample(percent, percent, percent)[-1] == factor
     assert service.refilled(1.0) == refilled

@@ -106,7 +106,7 @@ def test_a_stop_in_the_midst_of_a_reading_is_not_forgotten(monkeypatch: pytest.M
     throttle = throttle_for_tests()
     throttle.start()
     stopping = threading.Thread(target=throttle.stop, daemon=True)
-    original = throttle._controller.regime
+    original = throttle._controller.control_state
 
     class Held(Regime):
         @property

@@ -20,7 +20,7 @@ from autoglm_throttle.identity import REMEMBERED, Identity, ProxyChain, overflow
 from autoglm_throttle.journal import LOGGER, Line
 from autoglm_throttle.model import Clock, Demand, Priority, WebSockets
 from autoglm_throttle.settings import PREFIX, ConfigError, Problem, Settings
-from autoglm_throttle.settings.quantity import quantity
+from autoglm_throttle.settings.quantity import parse_quantity
 
 VALUE_AT_MOST = 8192
 """Bytes; a longer identity or priority header is treated as absent, a longer deadline as malformed."""
@@ -200,7 +200,7 @@ class Callers:
         if stated is None:
             return slo_s
         try:
-            wanted = quantity(stated.decode("ascii"), "s") if len(stated) <= VALUE_AT_MOST else 0.0
+            wanted = parse_quantity(stated.decode("ascii"), "s") if len(stated) <= VALUE_AT_MOST else 0.0
         except ValueError:
             wanted = 0.0
         if wanted <= 0.0:

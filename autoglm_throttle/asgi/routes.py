@@ -50,7 +50,7 @@ class RouteTable:
     def _search(self, path: str, method: str) -> RoutePolicy | None:
         segments = [segment for segment in path.split("/") if segment]
         candidates = self._by_first.get(segments[0] if segments else "", self._by_first[_ANY])
-        return next((route for route in candidates if route.covers(method, segments)), None)
+        return next((route for route in candidates if route.matches(method, segments)), None)
 
     def _index(self) -> None:
         """Index the policies that could match by first literal segment, in their order."""

@@ -8,7 +8,7 @@ from autoglm_throttle.cli.command import load
 from autoglm_throttle.cli.output import FINE, as_json, remark, write, write_json
 from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.settings import SETTINGS, ConfigError, Problem, Settings
-from autoglm_throttle.settings.remarks import advice
+from autoglm_throttle.settings.remarks import collect_advice
 
 
 def run(args: argparse.Namespace) -> int:
@@ -19,7 +19,7 @@ def run(args: argparse.Namespace) -> int:
     """
     settings = load(args)
     _check_sources(settings)
-    warnings = advice(settings)
+    warnings = collect_advice(settings)
     if args.format == "json":
         write_json({"ok": True, "problems": [], "warnings": as_json(warnings)})
         return FINE

@@ -24,7 +24,7 @@ from autoglm_throttle.redis_client import RedisClients, RedisOptions
 from autoglm_throttle.resilience.shared import scripts as breakers
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.quantity import plain
-from autoglm_throttle.settings.redis_url import RedisUrl, Topology, parse_redis_url
+from autoglm_throttle.settings.redis_url import RedisAddress, Topology, parse_redis_url
 
 REPLY_S: Final = 0.5
 """Timeout of a connection, and of each reply: ten times the deadline of a decision."""
@@ -143,7 +143,7 @@ def _nodes(client: Any, wire: WindowWire, cluster: bool) -> list[_Node]:  # noqa
     ]
 
 
-def _connected(parts: RedisUrl, url: str, nodes: int) -> Finding:
+def _connected(parts: RedisAddress, url: str, nodes: int) -> Finding:
     kind = {
         Topology.SINGLE: "one server",
         Topology.SENTINEL: f"the primary of {parts.service}, as Sentinel names it",

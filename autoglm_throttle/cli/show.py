@@ -15,7 +15,7 @@ from autoglm_throttle.cli.show_guards import NOT_SET, guards_document, guards_ta
 from autoglm_throttle.model import OnError, Priority, UserLimit
 from autoglm_throttle.settings import SETTINGS, ConfigError, Problem, RoutePolicy, Settings, user_limits_text
 from autoglm_throttle.settings.quantity import plain
-from autoglm_throttle.settings.resource_policy import POLICY_FORMS, SETTINGS_OF
+from autoglm_throttle.settings.resource_policy import POLICY_FIELD_TYPES, SETTINGS_OF
 
 MARK_NAMES = "mark "
 """Prefix of the names of policies that come from a mark on an endpoint."""
@@ -133,7 +133,9 @@ def _resource_policy(settings: Settings, route: RoutePolicy | None) -> dict[str,
 def _own_policy(route: RoutePolicy) -> dict[str, str] | None:
     policy = route.resource_policy
     return (
-        None if policy is None else {key: POLICY_FORMS[key].text(own) for key, own in policy.given().items()}
+        None
+        if policy is None
+        else {key: POLICY_FIELD_TYPES[key].text(own) for key, own in policy.explicit_fields().items()}
     )
 
 
@@ -162,7 +164,7 @@ def _text(settings: Settings) -> str:
         (
             known.variable,
             settings.text_of(name) or NOT_SET,
-            known.form.unit or "",
+            known.field_type.unit or "",
             str(settings.source_of(name)),
         )
         for name, known in SETTINGS.items()
@@ -201,7 +203,7 @@ def _document(settings: Settings) -> dict[str, Any]:
                 "name": name,
                 "variable": None if known.tuning else known.variable,
                 "value": settings.text_of(name) or None,
-                "unit": known.form.unit or None,
+                "unit": known.field_type.unit or None,
                 "default": known.default_text or None,
                 "source": settings.source_of(name).value,
             }

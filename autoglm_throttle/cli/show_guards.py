@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from autoglm_throttle.cli.output import table
 from autoglm_throttle.settings import SETTINGS, GuardPolicy, Settings
-from autoglm_throttle.settings.guard_policy import GUARD_FORMS, GUARD_KEYS
+from autoglm_throttle.settings.guard_policy import GUARD_FIELD_TYPES, GUARD_KEYS
 
 NOT_SET: Final = "-"
 """Cell of a table without a value."""
@@ -23,7 +23,7 @@ def guards_table(settings: Settings) -> str:
     for name, policy in settings.guards.items():
         figures = list(_figures(settings, policy))
         rows += [
-            (name, key, value, GUARD_FORMS[key].unit, instead_of or NOT_SET, source)
+            (name, key, value, GUARD_FIELD_TYPES[key].unit, instead_of or NOT_SET, source)
             for key, value, instead_of in figures
         ] or [(name, NOT_SET, NOT_SET, "", NOT_SET, source)]
     return table(rows)
@@ -36,7 +36,11 @@ def guards_document(settings: Settings) -> list[dict[str, Any]]:
             "name": name,
             "source": settings.source_of("guards").value,
             "figures": {
-                key: {"value": value, "unit": GUARD_FORMS[key].unit or None, "instead_of": instead_of or None}
+                key: {
+                    "value": value,
+                    "unit": GUARD_FIELD_TYPES[key].unit or None,
+                    "instead_of": instead_of or None,
+                }
                 for key, value, instead_of in _figures(settings, policy)
             },
         }
@@ -51,4 +55,4 @@ def _figures(settings: Settings, policy: GuardPolicy) -> Iterator[tuple[str, str
         if value is None:
             continue
         of_all = _INSTEAD_OF.get(key, f"breaker_{key}")
-        yield key, GUARD_FORMS[key].text(value), settings.text_of(of_all) if of_all in SETTINGS else ""
+        yield key, GUARD_FIELD_TYPES[key].text(value), settings.text_of(of_all) if of_all in SETTINGS else ""

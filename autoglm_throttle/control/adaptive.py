@@ -8,8 +8,8 @@ does not empty the GPU that it should protect.
 from __future__ import annotations
 
 from autoglm_throttle.control.controller import ControlRules
-from autoglm_throttle.control.listener import Listener
-from autoglm_throttle.control.nominal import fullness
+from autoglm_throttle.control.listener import SignalTracker
+from autoglm_throttle.control.nominal import occupancy
 from autoglm_throttle.control.pressure import Pressure
 from autoglm_throttle.control.tiers import TierController
 from autoglm_throttle.model import Evidence, GpuView, Regime, Telemetry, Why, Work
@@ -28,8 +28,8 @@ class AdaptiveController:
 
     def __init__(self, rules: ControlRules, now: float) -> None:
         self._rules = rules
-        self._listener = Listener(rules, now)
-        self._literal = TierController(rules, now)
+        self._tracker = SignalTracker(rules, now)
+        self._table_controller = TierController(rules, now)
         self._strikes = 0
         self._calm = 0
         self._acts = False
@@ -37,138 +37,140 @@ class AdaptiveController:
         self._rates = rules.rates
         self._nominal_rps = self._budget_rps = sum(rules.rates)
         self._ceilings = (1.0, 1.0, 1.0)
-        self._why = Why.CALM
+        self._cause = Why.CALM
         self._confirmed = False
-        self._full = 0.0
+        self._occupancy = 0.0
         # Confirmations that came with views without a new sample: the limiter reports each only once.
-        self._untold = False
-        self._regime = self._publish(now, since_s=now)
+        self._confirmation_pending = False
+        self._control_state = self._publish(now, since_s=now)
 
     @property
     def pressure(self) -> Pressure:
         """The pressure at the newest view."""
-        return self._listener.pressure
+        return self._tracker.pressure
 
-    def serves(self, now: float) -> bool:
+    def is_ready(self, now: float) -> bool:
         """Whether at least one device is not stalled, by telemetry that is not too old."""
-        return self._listener.serves(now)
+        return self._tracker.is_ready(now)
 
     def started(self, now: float) -> None:
         """Restart the wait for the first sample."""
-        self._listener.started(now)
-        self._literal.started(now)
+        self._tracker.started(now)
+        self._table_controller.started(now)
 
-    def observe(self, view: GpuView, evidence: Evidence, work: Work, now: float) -> Regime:
+    def observe(self, view: GpuView, report: Evidence, stats: Work, now: float) -> Regime:
         """Strike, cut, hold or release, once for each new sample."""
-        self._confirmed, self._full = evidence.confirmed, fullness(evidence)
-        self._share(evidence.processes)
-        self._literal.observe(view, evidence, work, now)
-        news = self._listener.hear(view, work, now)
-        if news is not None:
-            if news.after_outage:
-                self._open(Why.CALM)
+        self._confirmed, self._occupancy = report.confirmed, occupancy(report)
+        self._divide_rates(report.processes)
+        self._table_controller.observe(view, report, stats, now)
+        sample = self._tracker.observe(view, stats, now)
+        if sample is not None:
+            if sample.after_outage:
+                self._release(Why.CALM)
                 self._strikes = 0
-                self._untold = False
-            self._step(news.pct, evidence.service_rps, now)
+                self._confirmation_pending = False
+            self._step(sample.pct, report.service_rps, now)
         else:
-            self._untold = self._untold or evidence.confirmed
+            self._confirmation_pending = self._confirmation_pending or report.confirmed
             if self._acts:
-                self._hold(evidence.service_rps, now)
+                self._hold(report.service_rps, now)
         return self._publish(now)
 
-    def regime(self, now: float, evidence: Evidence | None = None) -> Regime:
+    def control_state(self, now: float, report: Evidence | None = None) -> Regime:
         """Return the ControlState in force, valid until its ``valid_until_s``."""
-        if evidence is not None:
-            self._full = fullness(evidence)
+        if report is not None:
+            self._occupancy = occupancy(report)
         return self._publish(now)
 
-    def silent(self, now: float) -> Regime:
+    def no_source(self, now: float) -> Regime:
         """Continue without any source of samples: only the concurrency limit acts."""
-        self._listener.silent()
-        self._literal.silent(now)
+        self._tracker.no_source()
+        self._table_controller.no_source(now)
         return self._publish(now)
 
-    def gone(self, now: float) -> Regime:
+    def source_lost(self, now: float) -> Regime:
         """Count telemetry as blind at once: only the concurrency limit acts."""
-        self._listener.gone()
-        self._literal.gone(now)
+        self._tracker.lost()
+        self._table_controller.source_lost(now)
         return self._publish(now)
 
-    def _share(self, processes: int) -> None:
+    def _divide_rates(self, processes: int) -> None:
         """Use this process's part of the nominal rates: the limiter's report covers this process alone."""
         high, mid, low = (rate / processes for rate in self._rules.rates)
         self._rates = (high, mid, low)
         self._nominal_rps = high + mid + low
 
     def _step(self, signal_pct: float, service_rps: float | None, now: float) -> None:
-        rules, listener = self._rules, self._listener
-        confirmed = (self._confirmed or self._untold) and not listener.effect.excuses(listener.signal)
-        self._untold = False
+        rules, tracker = self._rules, self._tracker
+        confirmed = (self._confirmed or self._confirmation_pending) and not tracker.effect.explains(
+            tracker.signal
+        )
+        self._confirmation_pending = False
         # Underfed or stalled devices read hot without load: no strike then.
         self._strikes = self._strikes + 1 if confirmed and signal_pct > rules.table.edge_pct else 0
         self._calm = 0 if confirmed else self._calm + 1
-        if self._strikes >= rules.hysteresis.samples and listener.trusts:
-            self._cut(rules.table.factor(signal_pct), now)
+        if self._strikes >= rules.hysteresis.samples and tracker.is_trusted:
+            self._reduce(rules.table.factor(signal_pct), now)
             self._hold(service_rps, now)
         elif self._calm >= rules.release_samples or not self._acts:
             resting = Why.STRIKE if self._strikes else Why.CALM
-            self._open(Why.RELEASED if self._acts else resting)
+            self._release(Why.RELEASED if self._acts else resting)
         else:
             self._hold(service_rps, now)
-            self._why = Why.HELD
+            self._cause = Why.HELD
 
-    def _cut(self, tier: float, now: float) -> None:
-        left = tier * self._listener.capacity(now)
-        self._acts, self._tier, self._why = True, tier, Why.TIER
-        self._budget_rps = left * self._nominal_rps
-        self._ceilings = (left, left, left)
+    def _reduce(self, tier: float, now: float) -> None:
+        remaining_share = tier * self._tracker.capacity(now)
+        self._acts, self._tier, self._cause = True, tier, Why.TIER
+        self._budget_rps = remaining_share * self._nominal_rps
+        self._ceilings = (remaining_share, remaining_share, remaining_share)
 
     def _hold(self, service_rps: float | None, now: float) -> None:
         """Raise the budget and each ceiling to the measured service rate times the headroom."""
         # Until a request has ended the service rate is unknown: assume 1 per second.
-        least_rps = self._rules.headroom * (service_rps or 1.0)
-        most_rps = self._listener.capacity(now) * self._nominal_rps
-        self._budget_rps = min(most_rps, max(self._budget_rps, least_rps))
+        floor_rps = self._rules.headroom * (service_rps or 1.0)
+        capacity_rps = self._tracker.capacity(now) * self._nominal_rps
+        self._budget_rps = min(capacity_rps, max(self._budget_rps, floor_rps))
         high, mid, low = (
-            min(1.0, max(ceiling, least_rps / rate))
+            min(1.0, max(ceiling, floor_rps / rate))
             for ceiling, rate in zip(self._ceilings, self._rates, strict=True)
         )
         self._ceilings = (high, mid, low)
 
-    def _open(self, why: Why) -> None:
-        self._acts, self._why = False, why
+    def _release(self, cause: Why) -> None:
+        self._acts, self._cause = False, cause
 
     def _publish(self, now: float, since_s: float | None = None) -> Regime:
-        listener, literal = self._listener, self._literal.regime(now)
-        state, share = listener.state(now), listener.door(now)
+        tracker, table_state = self._tracker, self._table_controller.control_state(now)
+        state, share = tracker.state(now), tracker.admitted_share(now)
         acts = self._acts and state in {Telemetry.FRESH, Telemetry.LATE} and share == 1.0
         budget_rps = self._budget_rps if acts else None
         factor = share if budget_rps is None else budget_rps / self._nominal_rps
-        until_s = listener.until(state, now)
-        reopens_s = 0.0 if factor else listener.readmits_at(now)
+        valid_until_s = tracker.valid_until(state, now)
+        may_rise_at_s = 0.0 if factor else tracker.readmits_at(now)
         if since_s is None:
-            since_s = self._regime.since_s if self._regime.factor == factor else now
-        self._regime = Regime(
+            since_s = self._control_state.since_s if self._control_state.factor == factor else now
+        self._control_state = Regime(
             factor=factor,
             tier=self._tier if acts else 1.0,
             load=self._load(state),
             since_s=since_s,
-            why=listener.cause(state, share, self._why),
+            why=tracker.cause(state, share, self._cause),
             telemetry=state,
-            until_s=until_s if factor else min(until_s, reopens_s),
-            reopens_s=reopens_s,
+            until_s=valid_until_s if factor else min(valid_until_s, may_rise_at_s),
+            reopens_s=may_rise_at_s,
             ceilings=self._ceilings if acts else (share, share, share),
             budget_rps=budget_rps,
-            table_factor=literal.factor,
+            table_factor=table_state.factor,
             armed=acts,
-            signal=listener.signal,
-            term=listener.term,
+            signal=tracker.signal,
+            term=tracker.term,
         )
-        return self._regime
+        return self._control_state
 
     def _load(self, state: Telemetry) -> float:
         """Load of the GPU if the limiter confirms it, else the lesser of GPU load and occupancy."""
-        told = self._listener.load(state)
-        if told is None:
-            return self._full
-        return told if self._confirmed else min(told, self._full)
+        gpu_load = self._tracker.load(state)
+        if gpu_load is None:
+            return self._occupancy
+        return gpu_load if self._confirmed else min(gpu_load, self._occupancy)

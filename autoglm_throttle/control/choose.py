@@ -7,18 +7,18 @@ from typing import Final
 
 from autoglm_throttle.control.adaptive import AdaptiveController
 from autoglm_throttle.control.controller import Controller, ControlRules
-from autoglm_throttle.control.nominal import FixedController, GateController
+from autoglm_throttle.control.nominal import ConcurrencyController, FixedController
 from autoglm_throttle.control.tiers import TierController
 from autoglm_throttle.model import Policy
 
-_MAKERS: Final[Mapping[Policy, Callable[[ControlRules, float], Controller]]] = {
+_CONTROLLERS: Final[Mapping[Policy, Callable[[ControlRules, float], Controller]]] = {
     Policy.ADAPTIVE: AdaptiveController,
     Policy.TIERS: TierController,
-    Policy.GATE: GateController,
+    Policy.GATE: ConcurrencyController,
     Policy.FIXED: FixedController,
 }
 
 
 def controller(rules: ControlRules, now: float) -> Controller:
     """Build the controller of ``rules.policy``; telemetry counts as starting at ``now``, in monotonic s."""
-    return _MAKERS[rules.policy](rules, now)
+    return _CONTROLLERS[rules.policy](rules, now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from autoglm_throttle.control.pressure import USUAL_TERMS, Pressure, Targets
+from autoglm_throttle.control.pressure import DEFAULT_TERMS, Pressure, PressureTargets
 from autoglm_throttle.control.staleness import Staleness
 from autoglm_throttle.control.table import TierTable
 from autoglm_throttle.model import Evidence, GpuView, Policy, Regime, Signal, Work
@@ -19,7 +19,7 @@ class Controller(Protocol):
         """The pressure at the newest view, whether or not it is the signal in force."""
         ...
 
-    def serves(self, now: float, /) -> bool:
+    def is_ready(self, now: float, /) -> bool:
         """Whether at least one device is not stalled, by telemetry that is not too old.
 
         The same under every policy, whether or not it changes the rates; True where no device is monitored.
@@ -30,22 +30,22 @@ class Controller(Protocol):
         """Begin to expect samples: the first one is due from now on."""
         ...
 
-    def observe(self, view: GpuView, evidence: Evidence, work: Work, now: float, /) -> Regime:
+    def observe(self, view: GpuView, report: Evidence, stats: Work, now: float, /) -> Regime:
         """Process a new view of the GPUs with the limiter's report and the service's own statistics."""
         ...
 
-    def regime(self, now: float, evidence: Evidence | None = None, /) -> Regime:
+    def control_state(self, now: float, report: Evidence | None = None, /) -> Regime:
         """Return the ControlState in force, with its age considered; valid until its ``valid_until_s``.
 
         With a ``report`` the load is that of now; only ``in_flight`` and ``limit`` are read.
         """
         ...
 
-    def silent(self, now: float, /) -> Regime:
+    def no_source(self, now: float, /) -> Regime:
         """Stop expecting samples: no source exists."""
         ...
 
-    def gone(self, now: float, /) -> Regime:
+    def source_lost(self, now: float, /) -> Regime:
         """Count telemetry as blind from now on: the source will not deliver another sample."""
         ...
 
@@ -76,9 +76,9 @@ class ControlRules:
     staleness: Staleness
     signal: Signal = Signal.AUTO
     """Signal that the bands of the table apply to, as configured."""
-    targets: Targets = field(default_factory=Targets)
+    targets: PressureTargets = field(default_factory=PressureTargets)
     """Targets of the terms of the pressure."""
-    pressure_terms: tuple[str, ...] = USUAL_TERMS
+    pressure_terms: tuple[str, ...] = DEFAULT_TERMS
     """Terms that count for the pressure."""
     headroom: float = 1.15
     """Policy ``adaptive`` cuts no deeper than the measured service rate times this, so that the limiter

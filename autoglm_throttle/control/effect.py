@@ -10,53 +10,56 @@ from autoglm_throttle.model import Finding, GpuView, Signal, Why
 DEGRADED_FACTOR: Final = 0.7
 """Share left to a degraded device, far below its baseline in throughput: the mildest default tier."""
 
-_LEFT: Final = {Finding.STALLED: 0.0, Finding.DEGRADED: DEGRADED_FACTOR}
+_REMAINING_SHARE: Final = {Finding.STALLED: 0.0, Finding.DEGRADED: DEGRADED_FACTOR}
 _NO_LOAD: Final = frozenset({Finding.IDLE, Finding.WORKING, Finding.LOST})
 
 
-class Effect(NamedTuple):
+class VerdictEffect(NamedTuple):
     """Effect of the verdicts of one view on the controller."""
 
     factor: float = 1.0
     """0..1, the maximum that policy ``tiers`` admits: 0 for a stalled device and 0.7 for a degraded one,
     each device counted by its weight.
     """
-    why: Why | None = None
+    cause: Why | None = None
     """The worse of the two conditions behind a factor below 1."""
     stalled: bool = False
     """Whether every usable device is stalled."""
     underfed: bool = False
     """Whether every busy device is underfed, so that its utilization is no reason to reject requests."""
 
-    def excuses(self, signal: Signal) -> bool:
+    def explains(self, signal: Signal) -> bool:
         """Whether a high signal is not caused by load, so that policy ``adaptive`` does not strike."""
         return self.stalled or (self.underfed and signal is Signal.UTILIZATION)
 
 
-NO_EFFECT: Final = Effect()
+NO_EFFECT: Final = VerdictEffect()
 
 
-def effect(view: GpuView) -> Effect:
+def effect(view: GpuView) -> VerdictEffect:
     """Combine the verdicts of all usable devices; without verdicts there is no effect."""
-    found = [
+    weighted_conditions = [
         (verdict.finding, view.weights.get(key, 1.0))
         for key, verdict in view.verdicts.items()
         if verdict.finding is not Finding.LOST
     ]
-    whole = fsum(weight for _, weight in found)
-    if not whole:
+    total_weight = fsum(weight for _, weight in weighted_conditions)
+    if not total_weight:
         return NO_EFFECT
-    findings: set[Finding] = {finding for finding, _ in found}
-    factor = fsum(_LEFT.get(finding, 1.0) * weight for finding, weight in found) / whole
-    return Effect(
+    conditions: set[Finding] = {condition for condition, _ in weighted_conditions}
+    factor = (
+        fsum(_REMAINING_SHARE.get(condition, 1.0) * weight for condition, weight in weighted_conditions)
+        / total_weight
+    )
+    return VerdictEffect(
         factor=min(1.0, factor),
-        why=_why(findings),
-        stalled=findings == {Finding.STALLED},
-        underfed=findings - _NO_LOAD == {Finding.UNDERFED},
+        cause=_cause(conditions),
+        stalled=conditions == {Finding.STALLED},
+        underfed=conditions - _NO_LOAD == {Finding.UNDERFED},
     )
 
 
-def _why(findings: set[Finding]) -> Why | None:
-    if Finding.STALLED in findings:
+def _cause(conditions: set[Finding]) -> Why | None:
+    if Finding.STALLED in conditions:
         return Why.STALLED
-    return Why.DEGRADED if Finding.DEGRADED in findings else None
+    return Why.DEGRADED if Finding.DEGRADED in conditions else None

@@ -15,22 +15,22 @@ import math
 from collections import deque
 from collections.abc import Sequence
 
-ENOUGH = 20
+MIN_REQUESTS = 20
 """Minimum of finished requests for a percentile: of fewer the 95th is just the slowest one."""
 
-FORGET_S = 30.0
+EXPIRE_AFTER_S = 30.0
 """Seconds without a finished request after which the percentile is unknown, as long as until telemetry
 is blind. Otherwise a slow past would reject all requests, and without requests nothing could disprove it.
 """
 
 
-REMEMBER_S = 600.0
+REACHABLE_FOR_S = 600.0
 """Time for which an SLO once met counts as reachable; chosen, well above the length of an overload that
 is left to a throttle.
 """
 
 
-class P95:
+class LatencyPercentile:
     """Tracks the 95th percentile of the newest 20 or more finished requests, as few as the snapshots allow.
 
     Args:
@@ -38,11 +38,11 @@ class P95:
             and the lowest bucket begins at 0.
     """
 
-    __slots__ = ("_edges_s", "_finished_s", "_looks", "_value_s")
+    __slots__ = ("_edges_s", "_finished_s", "_snapshots", "_value_s")
 
     def __init__(self, edges_s: Sequence[float]) -> None:
         self._edges_s = (0.0, *edges_s)
-        self._looks: deque[tuple[int, ...]] = deque([(0,) * (len(edges_s) + 1)])
+        self._snapshots: deque[tuple[int, ...]] = deque([(0,) * (len(edges_s) + 1)])
         self._finished_s = 0.0
         self._value_s: float | None = None
 
@@ -57,31 +57,31 @@ class P95:
         Returns:
             Seconds; None before 20 have finished, and after 30 s without a finished request.
         """
-        look = tuple(counts)
+        snapshot = tuple(counts)
         # Counts shrink when counting began anew, for example in a fork.
-        if any(count < seen for count, seen in zip(look, self._looks[-1], strict=True)):
-            self._begin_at((0,) * len(look))
-        if look != self._looks[-1]:
-            self._looks.append(look)
+        if any(count < previous for count, previous in zip(snapshot, self._snapshots[-1], strict=True)):
+            self._restart_from((0,) * len(snapshot))
+        if snapshot != self._snapshots[-1]:
+            self._snapshots.append(snapshot)
             self._finished_s = now
             self._value_s = self._measure()
-        elif now - self._finished_s > FORGET_S:
-            self._begin_at(self._looks[-1])
+        elif now - self._finished_s > EXPIRE_AFTER_S:
+            self._restart_from(self._snapshots[-1])
         return self._value_s
 
-    def _begin_at(self, look: tuple[int, ...]) -> None:
-        self._looks = deque([look])
+    def _restart_from(self, snapshot: tuple[int, ...]) -> None:
+        self._snapshots = deque([snapshot])
         self._value_s = None
 
     def _measure(self) -> float | None:
-        looks, finished = self._looks, sum(self._looks[-1])
-        while len(looks) > 1 and finished - sum(looks[1]) >= ENOUGH:
-            looks.popleft()
-        between = [new - old for new, old in zip(looks[-1], looks[0], strict=True)]
-        return _percentile(between, self._edges_s) if sum(between) >= ENOUGH else None
+        snapshots, finished = self._snapshots, sum(self._snapshots[-1])
+        while len(snapshots) > 1 and finished - sum(snapshots[1]) >= MIN_REQUESTS:
+            snapshots.popleft()
+        between = [new - old for new, old in zip(snapshots[-1], snapshots[0], strict=True)]
+        return _percentile(between, self._edges_s) if sum(between) >= MIN_REQUESTS else None
 
 
-class Reach:
+class SloReachability:
     """Whether an objective can be met at all, where no limiter knows the latency without load.
 
     An objective that was not met once in ten minutes says nothing about load: the default of 2 s is out of
@@ -104,7 +104,7 @@ class Reach:
         """
         if p95_s is not None and p95_s <= slo_s:
             self._met_s = now
-        return now - self._met_s <= REMEMBER_S
+        return now - self._met_s <= REACHABLE_FOR_S
 
 
 def _percentile(counts: Sequence[int], edges_s: Sequence[float]) -> float:

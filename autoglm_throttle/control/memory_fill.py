@@ -27,7 +27,7 @@ the same age limits as for the rates.
 """
 
 
-class Basis(StrEnum):
+class FillBasis(StrEnum):
     """Source of the fill: a closed set, also the metric label."""
 
     CACHE = "cache"
@@ -41,13 +41,13 @@ class Basis(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Load:
+class MemoryLoad:
     """Requests in flight now: the counts from which a fill is projected to the next sample."""
 
-    __slots__ = ("cost", "ended", "ever", "held", "peak", "released", "stated_bytes")
+    __slots__ = ("cost", "ended", "had_requests", "in_flight", "peak", "released", "stated_bytes")
 
     def __init__(self) -> None:
-        self.held: int = 0
+        self.in_flight: int = 0
         """Requests in flight."""
         self.cost: float = 0.0
         """Cost of the requests in flight that did not state their memory."""
@@ -59,33 +59,33 @@ class Load:
         """Cost of the ended requests without stated memory, since the start."""
         self.ended: int = 0
         """Ended requests, since the start."""
-        self.ever: bool = False
+        self.had_requests: bool = False
         """Whether any request was ever in flight."""
 
     def add(self, demand: Demand) -> None:
         """Count a request that begins."""
-        self.ever = True
-        self.held += 1
-        self.peak = max(self.peak, self.held)
+        self.had_requests = True
+        self.in_flight += 1
+        self.peak = max(self.peak, self.in_flight)
         if demand.memory_bytes is None:
             self.cost += demand.cost
         else:
             self.stated_bytes += demand.memory_bytes
 
-    def drop(self, demand: Demand) -> None:
+    def remove(self, demand: Demand) -> None:
         """Count a request that has ended, and was added before."""
-        self.held -= 1
+        self.in_flight -= 1
         self.ended += 1
         if demand.memory_bytes is None:
             self.cost = max(0.0, self.cost - demand.cost)
             self.released += demand.cost
         else:
             self.stated_bytes -= demand.memory_bytes
-        if not self.held:
+        if not self.in_flight:
             self.cost = 0.0  # what adding and taking away of fractions has left
 
 
-class _Device(NamedTuple):
+class _DeviceMemory(NamedTuple):
     """Memory of one device, in use and idle (without requests), in bytes."""
 
     used: int
@@ -100,15 +100,15 @@ class _Device(NamedTuple):
     def fill(self) -> float:
         return min(1.0, (self.used - self.idle) / self.usable)
 
-    def kept(self) -> _Device:
+    def all_idle(self) -> _DeviceMemory:
         """The same, with all memory in use counted as idle; at least one byte stays usable."""
         return self._replace(idle=min(self.used, self.total - 1))
 
 
-class _Found(NamedTuple):
-    basis: Basis
+class _FillEstimate(NamedTuple):
+    basis: FillBasis
     fill: float
-    device: _Device | None
+    device: _DeviceMemory | None
     measured_s: float
     period_s: float
 
@@ -139,7 +139,7 @@ class MemoryFill:
         "_device",
         "_ended",
         "_fresh_s",
-        "_held",
+        "_reference_in_flight",
         "_idle",
         "_interval_s",
         "_measured_s",
@@ -149,8 +149,8 @@ class MemoryFill:
         "_squares",
         "_stale_after_s",
         "_target",
-        "_told",
-        "_top",
+        "_raw_fill",
+        "_reference_fill",
         "basis",
         "end_rate",
         "fill",
@@ -168,9 +168,9 @@ class MemoryFill:
         self._measured_s = -math.inf
         self._fresh_s = stale_after_s
         self._cost, self._bytes, self._released, self._ended = 0.0, 0, 0.0, 0
-        self._device: _Device | None = None
-        self._told: float | None = None  # the last fill, what is kept not taken away
-        self.basis: Basis = Basis.UNKNOWN
+        self._device: _DeviceMemory | None = None
+        self._raw_fill: float | None = None  # the last fill, what is kept not taken away
+        self.basis: FillBasis = FillBasis.UNKNOWN
         self.fill: float | None = None
         """0..1 at the last sample; None: not known."""
         self.usable_bytes: int | None = None
@@ -184,7 +184,10 @@ class MemoryFill:
         self.renewal_s: float = interval_s
         """Seconds from one measurement to the next, > 0."""
         self._products = self._squares = self._slope = 0.0
-        self._top, self._held = 0.0, 0  # a fill, and how many requests were in flight when it came
+        self._reference_fill, self._reference_in_flight = (
+            0.0,
+            0,
+        )  # a fill, and how many requests were in flight when it came
 
     def idle_bytes(self, device: DeviceKey) -> int | None:
         """Memory of a device without requests, as far as it is known."""
@@ -193,9 +196,9 @@ class MemoryFill:
     @property
     def slope(self) -> float:
         """Fill that one unit of cost adds, >= 0."""
-        if self.basis is not Basis.KEPT or self._device is None:
+        if self.basis is not FillBasis.KEPT or self._device is None:
             return self._slope
-        return self._slope * self._device.usable / self._device.kept().usable
+        return self._slope * self._device.usable / self._device.all_idle().usable
 
     @property
     def ceiling(self) -> float:
@@ -205,17 +208,17 @@ class MemoryFill:
         """
         if self._device is None:
             return 1.0
-        base = self._device.kept() if self.basis is Basis.KEPT else self._device
+        base = self._device.all_idle() if self.basis is FillBasis.KEPT else self._device
         return max(0.0, (self._target * base.total - base.idle) / base.usable)
 
-    def most_bytes(self, cap: float) -> float | None:
+    def max_bytes(self, cap: float) -> float | None:
         """Maximum for one request under a cap, with all other memory free; None: not known."""
         device = self._device
         if device is None:
             return None
         return min(cap * device.usable, self._target * device.total - device.idle)
 
-    def learn(self, view: GpuView, load: Load, now: float) -> None:
+    def learn(self, view: GpuView, load: MemoryLoad, now: float) -> None:
         """Process a view; one without a new measurement changes nothing.
 
         Args:
@@ -224,26 +227,30 @@ class MemoryFill:
             now: monotonic seconds.
         """
         interval_s = self._interval_s if view.interval_s is None else view.interval_s
-        found = self._cache(view) or self._fullest(view.devices, load, now, interval_s)
-        if found is None:
-            self.basis, self.fill, self.usable_bytes, self._device = Basis.UNKNOWN, None, None, None
-            self._forget()
+        estimate = self._cache(view) or self._fullest(view.devices, load, now, interval_s)
+        if estimate is None:
+            self.basis, self.fill, self.usable_bytes, self._device = FillBasis.UNKNOWN, None, None, None
+            self._reset()
             return
-        known = self.basis is found.basis or (self.basis is Basis.KEPT and found.basis is Basis.DEVICE)
-        if known and found.measured_s <= self._measured_s:
+        known = self.basis is estimate.basis or (
+            self.basis is FillBasis.KEPT and estimate.basis is FillBasis.DEVICE
+        )
+        if known and estimate.measured_s <= self._measured_s:
             return
-        self._fresh_s = max(self._stale_after_s, STALE_INTERVALS * interval_s, STALE_PERIODS * found.period_s)
-        self.renewal_s = max(interval_s, found.period_s)
+        self._fresh_s = max(
+            self._stale_after_s, STALE_INTERVALS * interval_s, STALE_PERIODS * estimate.period_s
+        )
+        self.renewal_s = max(interval_s, estimate.period_s)
         if not known:
-            self._forget()
-        before = self._told
-        self._place(found, load)
+            self._reset()
+        before = self._raw_fill
+        self._set_basis(estimate, load)
         # A retained fill does not follow the requests: it says nothing about the slope.
-        if before is not None and self.basis is not Basis.KEPT:
-            self._learn_slope(found.fill - before, load)
-        self._note(load, found.measured_s, now)
+        if before is not None and self.basis is not FillBasis.KEPT:
+            self._learn_slope(estimate.fill - before, load)
+        self._record(load, estimate.measured_s, now)
 
-    def projected(self, load: Load, now: float) -> float | None:
+    def projected(self, load: MemoryLoad, now: float) -> float | None:
         """Project the fill from the last sample to the requests in flight now, >= 0; None: not known."""
         fill = self.fill
         if fill is None or now - self._measured_s > self._fresh_s:
@@ -253,91 +260,93 @@ class MemoryFill:
             fill += (load.stated_bytes - self._bytes) / self.usable_bytes
         return max(0.0, fill)
 
-    def state(self, now: float) -> Basis:
+    def state(self, now: float) -> FillBasis:
         """Basis at ``now``; ``unknown`` once the fill is too old."""
-        return Basis.UNKNOWN if now - self._measured_s > self._fresh_s else self.basis
+        return FillBasis.UNKNOWN if now - self._measured_s > self._fresh_s else self.basis
 
-    def _cache(self, view: GpuView) -> _Found | None:
+    def _cache(self, view: GpuView) -> _FillEstimate | None:
         fill, measured_s = view.kv_used_ratio, view.engines_at_s
         if not view.engines or fill is None or measured_s is None:
             return None
-        return _Found(Basis.CACHE, fill, None, measured_s, 0.0)
+        return _FillEstimate(FillBasis.CACHE, fill, None, measured_s, 0.0)
 
-    def _fullest(self, rows: Iterable[GpuSample], load: Load, now: float, interval_s: float) -> _Found | None:
-        fullest: _Found | None = None
+    def _fullest(
+        self, rows: Iterable[GpuSample], load: MemoryLoad, now: float, interval_s: float
+    ) -> _FillEstimate | None:
+        fullest: _FillEstimate | None = None
         for row in rows:
             period_s = row.period_s or 0.0
             limit_s = max(self._stale_after_s, STALE_INTERVALS * interval_s, STALE_PERIODS * period_s)
             measured_s = row.taken_at_s - row.age_s
             if now - measured_s > limit_s:
                 continue
-            told = self._device_of(row, load)
-            if told is not None and (fullest is None or told.fill > fullest.fill):
-                fullest = _Found(Basis.DEVICE, told.fill, told, measured_s, period_s)
+            memory = self._device_of(row, load)
+            if memory is not None and (fullest is None or memory.fill > fullest.fill):
+                fullest = _FillEstimate(FillBasis.DEVICE, memory.fill, memory, measured_s, period_s)
         return fullest
 
-    def _device_of(self, row: GpuSample, load: Load) -> _Device | None:
+    def _device_of(self, row: GpuSample, load: MemoryLoad) -> _DeviceMemory | None:
         """Memory of one device; its idle memory is learned on the way."""
         used, total = row.memory_used_bytes, row.memory_total_bytes
         if row.kind == "engine" or row.health == "lost" or used is None or not total:
             return None
         key = (row.host, row.device)
         # Before the first request a model may still be loading: follow the fill both ways.
-        idle = self._idle[key] = min(self._idle.get(key, used), used) if load.ever else used
+        idle = self._idle[key] = min(self._idle.get(key, used), used) if load.had_requests else used
         if idle >= (self._target - BLIND_MARGIN) * total:
             return None
-        return _Device(used, idle, total)
+        return _DeviceMemory(used, idle, total)
 
-    def _place(self, found: _Found, load: Load) -> None:
+    def _set_basis(self, estimate: _FillEstimate, load: MemoryLoad) -> None:
         """Store a new measurement with its basis and its usable memory."""
-        self.basis, self.fill, self._told = found.basis, found.fill, found.fill
-        self._device, self.usable_bytes = found.device, None
-        if found.device is None:
+        self.basis, self.fill, self._raw_fill = estimate.basis, estimate.fill, estimate.fill
+        self._device, self.usable_bytes = estimate.device, None
+        if estimate.device is None:
             return
-        self.basis, self.usable_bytes = self._kept(found.fill, load), found.device.usable
-        if self.basis is Basis.KEPT:
-            self.fill, self.usable_bytes = 0.0, found.device.kept().usable
+        self.basis, self.usable_bytes = self._basis_of(estimate.fill, load), estimate.device.usable
+        if self.basis is FillBasis.KEPT:
+            self.fill, self.usable_bytes = 0.0, estimate.device.all_idle().usable
 
-    def _kept(self, fill: float, load: Load) -> Basis:
+    def _basis_of(self, fill: float, load: MemoryLoad) -> FillBasis:
         """Basis of a device fill: retained if it stayed although at least half of the requests ended.
 
         The requests are those in flight when the fill rose. A fill observed with nothing in flight twice in a
         row is retained as well: it does not belong to requests.
         """
-        if abs(fill - self._top) > RISE:
-            self._top, self._held = fill, max(load.held, load.peak)
-            return Basis.DEVICE
-        if fill > RISE and load.held <= self._held / 2:
-            return Basis.KEPT
-        self._held = max(self._held, load.held)
-        return Basis.DEVICE
+        if abs(fill - self._reference_fill) > RISE:
+            self._reference_fill, self._reference_in_flight = fill, max(load.in_flight, load.peak)
+            return FillBasis.DEVICE
+        if fill > RISE and load.in_flight <= self._reference_in_flight / 2:
+            return FillBasis.KEPT
+        self._reference_in_flight = max(self._reference_in_flight, load.in_flight)
+        return FillBasis.DEVICE
 
-    def _learn_slope(self, rise: float, load: Load) -> None:
+    def _learn_slope(self, rise: float, load: MemoryLoad) -> None:
         if self.usable_bytes:
             rise -= (load.stated_bytes - self._bytes) / self.usable_bytes
-        more = load.cost - self._cost
-        if more:
-            self._products += SLOPE_GAIN * (rise * more - self._products)
-            self._squares += SLOPE_GAIN * (more * more - self._squares)
+        added_cost = load.cost - self._cost
+        if added_cost:
+            self._products += SLOPE_GAIN * (rise * added_cost - self._products)
+            self._squares += SLOPE_GAIN * (added_cost * added_cost - self._squares)
             self._slope = max(0.0, self._products / self._squares)
 
-    def _note(self, load: Load, measured_s: float, now: float) -> None:
+    def _record(self, load: MemoryLoad, measured_s: float, now: float) -> None:
         passed_s = now - self.sampled_s
         if 0.0 < passed_s < math.inf:
-            self.release_rate = _nearer(self.release_rate, (load.released - self._released) / passed_s)
-            self.end_rate = _nearer(self.end_rate, (load.ended - self._ended) / passed_s)
+            self.release_rate = _smoothed(self.release_rate, (load.released - self._released) / passed_s)
+            self.end_rate = _smoothed(self.end_rate, (load.ended - self._ended) / passed_s)
         self._cost, self._bytes, self._released = load.cost, load.stated_bytes, load.released
         self._ended = load.ended
         self._measured_s, self.sampled_s = measured_s, now
-        load.peak = load.held
+        load.peak = load.in_flight
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         """Discard the learned values: those of another basis say nothing about this one."""
         self._products = self._squares = self._slope = 0.0
-        self._top, self._held, self._told = 0.0, 0, None
+        self._reference_fill, self._reference_in_flight, self._raw_fill = 0.0, 0, None
 
 
-def _nearer(old: float | None, new: float) -> float:
+def _smoothed(old: float | None, new: float) -> float:
     """Move a rate towards a newer one; negative rates (counts reset in a fork) count as 0."""
     new = max(0.0, new)
     return new if old is None else old + SLOPE_GAIN * (new - old)

@@ -27,46 +27,46 @@ class FixedController:
         """The pressure at the newest view."""
         return self._table.pressure
 
-    def serves(self, now: float) -> bool:
+    def is_ready(self, now: float) -> bool:
         """Whether at least one device is not stalled, by telemetry that is not too old."""
-        return self._table.serves(now)
+        return self._table.is_ready(now)
 
     def started(self, now: float) -> None:
         """Begin to expect samples."""
         self._table.started(now)
 
-    def observe(self, view: GpuView, evidence: Evidence, work: Work, now: float) -> Regime:
+    def observe(self, view: GpuView, report: Evidence, stats: Work, now: float) -> Regime:
         """Process a view; it does not change the rates."""
-        return self._nominal(self._table.observe(view, evidence, work, now))
+        return self._nominal(self._table.observe(view, report, stats, now))
 
-    def regime(self, now: float, _evidence: Evidence | None = None) -> Regime:
+    def control_state(self, now: float, _report: Evidence | None = None) -> Regime:
         """Return the nominal rates."""
-        return self._nominal(self._table.regime(now))
+        return self._nominal(self._table.control_state(now))
 
-    def silent(self, now: float) -> Regime:
+    def no_source(self, now: float) -> Regime:
         """Return the nominal rates, without a source."""
-        return self._nominal(self._table.silent(now))
+        return self._nominal(self._table.no_source(now))
 
-    def gone(self, now: float) -> Regime:
+    def source_lost(self, now: float) -> Regime:
         """Return the nominal rates, without further samples."""
-        return self._nominal(self._table.gone(now))
+        return self._nominal(self._table.source_lost(now))
 
-    def _nominal(self, heard: Regime) -> Regime:
+    def _nominal(self, table_state: Regime) -> Regime:
         return Regime(
             factor=1.0,
             tier=1.0,
             load=None,
             since_s=self._since_s,
             why=Why.POLICY,
-            telemetry=heard.telemetry,
-            until_s=heard.until_s,
-            table_factor=heard.table_factor,
-            signal=heard.signal,
-            term=heard.term,
+            telemetry=table_state.telemetry,
+            until_s=table_state.until_s,
+            table_factor=table_state.table_factor,
+            signal=table_state.signal,
+            term=table_state.term,
         )
 
 
-class GateController:
+class ConcurrencyController:
     """Policy ``concurrency``: the nominal rates; the load is the occupancy of the concurrency limit.
 
     Args:
@@ -83,37 +83,37 @@ class GateController:
         """The pressure at the newest view."""
         return self._fixed.pressure
 
-    def serves(self, now: float) -> bool:
+    def is_ready(self, now: float) -> bool:
         """Whether at least one device is not stalled, by telemetry that is not too old."""
-        return self._fixed.serves(now)
+        return self._fixed.is_ready(now)
 
     def started(self, now: float) -> None:
         """Begin to expect samples."""
         self._fixed.started(now)
 
-    def observe(self, view: GpuView, evidence: Evidence, work: Work, now: float) -> Regime:
+    def observe(self, view: GpuView, report: Evidence, stats: Work, now: float) -> Regime:
         """Process a view, and record the occupancy."""
-        self._load = fullness(evidence)
-        return self._loaded(self._fixed.observe(view, evidence, work, now))
+        self._load = occupancy(report)
+        return self._with_load(self._fixed.observe(view, report, stats, now))
 
-    def regime(self, now: float, evidence: Evidence | None = None) -> Regime:
+    def control_state(self, now: float, report: Evidence | None = None) -> Regime:
         """Return the nominal rates and the occupancy."""
-        if evidence is not None:
-            self._load = fullness(evidence)
-        return self._loaded(self._fixed.regime(now))
+        if report is not None:
+            self._load = occupancy(report)
+        return self._with_load(self._fixed.control_state(now))
 
-    def silent(self, now: float) -> Regime:
+    def no_source(self, now: float) -> Regime:
         """Return the nominal rates, without a source."""
-        return self._loaded(self._fixed.silent(now))
+        return self._with_load(self._fixed.no_source(now))
 
-    def gone(self, now: float) -> Regime:
+    def source_lost(self, now: float) -> Regime:
         """Return the nominal rates, without further samples."""
-        return self._loaded(self._fixed.gone(now))
+        return self._with_load(self._fixed.source_lost(now))
 
-    def _loaded(self, regime: Regime) -> Regime:
-        return replace(regime, load=self._load)
+    def _with_load(self, control_state: Regime) -> Regime:
+        return replace(control_state, load=self._load)
 
 
-def fullness(evidence: Evidence) -> float:
+def occupancy(report: Evidence) -> float:
     """Share of the concurrency limit in flight, 0..1; 0 without a limit, 1 after it sank below them."""
-    return min(1.0, evidence.in_flight / evidence.limit)
+    return min(1.0, report.in_flight / report.limit)

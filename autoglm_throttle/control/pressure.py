@@ -15,7 +15,7 @@ from autoglm_throttle.model import GpuView, Work
 TERMS: Final[tuple[str, ...]] = ("queue", "kv", "memory", "latency", "compute")
 """All terms, in the order in which the first of equal ones decides."""
 
-USUAL_TERMS: Final[tuple[str, ...]] = TERMS[:4]
+DEFAULT_TERMS: Final[tuple[str, ...]] = TERMS[:4]
 """Terms that count by default. ``compute`` is near 1 on a healthy full server, like
 utilization; it suits models with batches of a fixed size.
 """
@@ -50,12 +50,12 @@ class Pressure:
     """Every known term without a cap: from 0, 1 at its target, more above it."""
 
 
-NOTHING_KNOWN: Final = Pressure(None, "unknown", {})
+UNKNOWN_PRESSURE: Final = Pressure(None, "unknown", {})
 """The pressure before anything was measured."""
 
 
 @dataclass(frozen=True, slots=True)
-class Targets:
+class PressureTargets:
     """Targets of the terms of the pressure."""
 
     queue: int = QUEUE_TARGET
@@ -76,24 +76,24 @@ class PressureGauge:
 
     __slots__ = ("_idle", "_targets", "_terms")
 
-    def __init__(self, targets: Targets | None = None, terms: Iterable[str] = USUAL_TERMS) -> None:
-        self._targets = targets or Targets()
+    def __init__(self, targets: PressureTargets | None = None, terms: Iterable[str] = DEFAULT_TERMS) -> None:
+        self._targets = targets or PressureTargets()
         self._terms = frozenset(terms)
         self._idle = math.inf
 
-    def measure(self, view: GpuView, work: Work) -> Pressure:
+    def measure(self, view: GpuView, stats: Work) -> Pressure:
         """Measure the pressure from a view of the GPUs and the service's own statistics."""
-        told = {
-            "queue": _over(view.queued, self._targets.queue * view.engines),
-            "kv": _over(view.kv_used_ratio, self._targets.kv),
+        ratios = {
+            "queue": _ratio(view.queued, self._targets.queue * view.engines),
+            "kv": _ratio(view.kv_used_ratio, self._targets.kv),
             "memory": self._memory(view),
-            "latency": _over(work.p95_s, work.slo_s),
+            "latency": _ratio(stats.p95_s, stats.slo_s),
             "compute": _compute(view),
         }
-        known = {name: told[name] for name in TERMS if name in self._terms}
+        known = {name: ratios[name] for name in TERMS if name in self._terms}
         terms = {name: value for name, value in known.items() if value is not None}
         if not terms:
-            return NOTHING_KNOWN
+            return UNKNOWN_PRESSURE
         term = max(terms, key=terms.__getitem__)
         return Pressure(min(1.0, terms[term]), term, terms)
 
@@ -110,13 +110,13 @@ class PressureGauge:
         return None if self._idle >= target - PREALLOCATED else fill / target
 
 
-def _over(load: float | None, target: float | None) -> float | None:
+def _ratio(load: float | None, target: float | None) -> float | None:
     return None if load is None or not target else load / target
 
 
 def _compute(view: GpuView) -> float | None:
     """Compute term of the busiest device, by the activity of its multiprocessors or its memory."""
     usable = [row for row in view.devices if row.health != "lost"]
-    told = [row.sm_active_ratio for row in usable if row.sm_active_ratio is not None]
-    told += [row.dram_active_ratio / DRAM_PEAK for row in usable if row.dram_active_ratio is not None]
-    return max(told, default=None)
+    ratios = [row.sm_active_ratio for row in usable if row.sm_active_ratio is not None]
+    ratios += [row.dram_active_ratio / DRAM_PEAK for row in usable if row.dram_active_ratio is not None]
+    return max(ratios, default=None)

@@ -17,22 +17,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from autoglm_throttle.control.memory_fill import Basis, Load, MemoryFill
+from autoglm_throttle.control.memory_fill import FillBasis, MemoryFill, MemoryLoad
 from autoglm_throttle.model import Decision, Demand, Finding, GpuView, Hint, Priority, Reason
 
-RESUME = 0.05
+RESUME_MARGIN = 0.05
 """A rejected class is admitted again this far below its cap, so that it does not flutter; chosen."""
 
-DEEP_CUT = 0.4
+LAST_PRECISION_FACTOR = 0.4
 """Factor at or below which all but high get the last precision: the second step of the default tiers."""
 
-LONGEST_S = 3600.0
+MAX_WAIT_S = 3600.0
 """Maximum wait, in seconds: the rate at which requests end goes to 0 while none ends; chosen."""
 
 COMPUTE_PRIORITIES: Final = (0, 5, 9)
 """For high, mid, low: one digit, so that 9 minus it reverses the order; chosen."""
 
-_FIRST: Final = ((True, True, True), (True, True, False), (True, False, False))
+_FIRST_PRECISION: Final = ((True, True, True), (True, True, False), (True, False, False))
 """By severity and class: whether the first precision applies, else the last."""
 
 
@@ -66,7 +66,7 @@ class QuotaRules:
 class QuotaView:
     """The quotas at one moment."""
 
-    basis: Basis
+    basis: FillBasis
     """With ``unknown`` the caps do nothing; with ``kept`` they are shares of the rest."""
     fill: float | None
     """Share of the usable memory that is full, projected to the requests in flight now; None: not known."""
@@ -74,7 +74,7 @@ class QuotaView:
     """Caps in force: lower than configured where the whole device would exceed the target. 0: one
     request at a time.
     """
-    closed: Mapping[Priority, bool]
+    rejecting: Mapping[Priority, bool]
     """Whether a class is rejected until the fill is 0.05 below its cap, or half of a cap below 0.1."""
     slope: float
     """Fill that one unit of cost adds."""
@@ -93,16 +93,16 @@ class Quota:
         rules: caps and labels.
     """
 
-    __slots__ = ("_closed", "_degraded", "_memory", "_rules", "factor", "load")
+    __slots__ = ("_rejecting", "_degraded", "_memory", "_rules", "factor", "load")
 
     def __init__(self, rules: QuotaRules) -> None:
         self._rules = rules
         self._memory = MemoryFill(rules.caps[0], rules.interval_s, rules.stale_after_s)
-        self._closed: set[Priority | str] = set()
+        self._rejecting: set[Priority | str] = set()
         self._degraded = False
         self.factor: float = 1.0
         """Factor of the ControlState in force."""
-        self.load: Load = Load()
+        self.load: MemoryLoad = MemoryLoad()
         """Requests in flight."""
 
     def learn(self, view: GpuView, now: float) -> None:
@@ -110,7 +110,7 @@ class Quota:
         self._degraded = any(verdict.finding is Finding.DEGRADED for verdict in view.verdicts.values())
         self._memory.learn(view, self.load, now)
 
-    def refusal(self, demand: Demand, now: float) -> Decision | None:
+    def rejection(self, demand: Demand, now: float) -> Decision | None:
         """Rejection of a demand; None: it may be admitted, or memory is not known.
 
         Nothing is charged: admitted demands are counted with `reserve`.
@@ -121,22 +121,22 @@ class Quota:
         if fill is None:
             return None
         cap, key = self._cap(demand)
-        stated, most = demand.memory_bytes, self._memory.most_bytes(cap)
-        if stated is not None and most is not None and stated > most:
-            return _too_large(most)
+        stated, max_bytes = demand.memory_bytes, self._memory.max_bytes(cap)
+        if stated is not None and max_bytes is not None and stated > max_bytes:
+            return _too_large(max_bytes)
         # With nothing in flight and a fill that stays, waiting would free nothing: admit one request.
         return None if self._alone() else self._above(demand, fill, min(cap, self._memory.ceiling), key)
 
-    def hold(self, demand: Demand) -> Load:
+    def reserve(self, demand: Demand) -> MemoryLoad:
         """Count an admitted demand; it must be removed from the returned load."""
         self.load.add(demand)
         return self.load
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """Begin with nothing in flight, in a fork: requests of the parent belong to it."""
-        self.load = Load()
+        self.load = MemoryLoad()
 
-    def hint(self, demand: Demand, now: float) -> Hint:
+    def advice(self, demand: Demand, now: float) -> Hint:
         """Advice for an admitted demand; call it before the demand is counted."""
         rules, fill = self._rules, self._memory.projected(self.load, now)
         route = rules.routes.get(demand.route or "", _NO_ROUTE)
@@ -144,12 +144,12 @@ class Quota:
         if priority is None:
             priority = demand.priority if rules.compute_priority is None else rules.compute_priority
         usable = self._memory.usable_bytes
-        left = None
+        remaining_bytes = None
         if fill is not None and usable is not None:
             cap = min(self._cap(demand)[0], self._memory.ceiling)
-            left = max(0, round((cap - fill) * usable))
+            remaining_bytes = max(0, round((cap - fill) * usable))
         labels = rules.precisions if route.precisions is None else route.precisions
-        return Hint(self._label(labels, demand, fill), COMPUTE_PRIORITIES[priority], left)
+        return Hint(self._label(labels, demand, fill), COMPUTE_PRIORITIES[priority], remaining_bytes)
 
     def view(self, now: float) -> QuotaView:
         """All figures at ``now``."""
@@ -162,8 +162,8 @@ class Quota:
             basis=memory.state(now),
             fill=fill,
             caps=caps,
-            closed={
-                priority: acts and priority in self._closed and _shut(fill or 0.0, cap)
+            rejecting={
+                priority: acts and priority in self._rejecting and _still_rejecting(fill or 0.0, cap)
                 for priority, cap in caps.items()
             },
             slope=memory.slope,
@@ -173,19 +173,19 @@ class Quota:
 
     def _above(self, demand: Demand, fill: float, cap: float, key: Priority | str) -> Decision | None:
         """Reject a demand beyond a cap, and all of its class until the fill is well below."""
-        if key in self._closed and _shut(fill, cap):
-            return self._full(fill - _resume(cap), fill, cap)
-        self._closed.discard(key)
+        if key in self._rejecting and _still_rejecting(fill, cap):
+            return self._fill_rejection(fill - _resume_fill(cap), fill, cap)
+        self._rejecting.discard(key)
         excess = fill + self._share(demand) - cap
         if excess <= 0.0 < cap:
             return None
         if cap <= 0.0 or fill + self._memory.slope > cap:
-            self._closed.add(key)
-        return self._full(excess, fill, cap)
+            self._rejecting.add(key)
+        return self._fill_rejection(excess, fill, cap)
 
     def _alone(self) -> bool:
         """Whether the fill stayed with nothing in flight here: other processes or the allocator hold it."""
-        return self._memory.basis is Basis.KEPT and not self.load.held
+        return self._memory.basis is FillBasis.KEPT and not self.load.in_flight
 
     def _cap(self, demand: Demand) -> tuple[float, Priority | str]:
         """The cap of a demand as configured, and the key of its rejection state."""
@@ -202,46 +202,46 @@ class Quota:
             return demand.memory_bytes / memory.usable_bytes
         # The first request in flight needs no predicted memory: a wrongly learned slope could otherwise
         # never be corrected.
-        return memory.slope * demand.cost if self.load.held else 0.0
+        return memory.slope * demand.cost if self.load.in_flight else 0.0
 
     def _label(self, labels: tuple[str, ...], demand: Demand, fill: float | None) -> str:
         if not labels:
             return ""
-        bad = 0
-        if self.factor <= DEEP_CUT or self._degraded:
-            bad = 2
+        severity = 0
+        if self.factor <= LAST_PRECISION_FACTOR or self._degraded:
+            severity = 2
         elif self.factor < 1.0 or (fill is not None and fill > self._rules.caps[Priority.MID]):
-            bad = 1
-        place = 0 if _FIRST[bad][demand.priority] else len(labels) - 1
+            severity = 1
+        index = 0 if _FIRST_PRECISION[severity][demand.priority] else len(labels) - 1
         if demand.precision in labels:
-            place = max(place, labels.index(demand.precision))
-        return labels[place]
+            index = max(index, labels.index(demand.precision))
+        return labels[index]
 
-    def _full(self, excess: float, fill: float, cap: float) -> Decision:
+    def _fill_rejection(self, excess: float, fill: float, cap: float) -> Decision:
         """Build the rejection. Memory becomes free when requests end, and shows with the next measurement.
 
         The wait is an estimate, unlike that of a bucket, since the duration of requests is unknown.
         """
         memory = self._memory
         # At least one whole interval: requests rejected within one would otherwise all return at its end.
-        wait = memory.renewal_s
-        if self.load.held and memory.end_rate:
-            wait = max(wait, 1.0 / memory.end_rate)
+        wait_s = memory.renewal_s
+        if self.load.in_flight and memory.end_rate:
+            wait_s = max(wait_s, 1.0 / memory.end_rate)
         freed = memory.slope * (memory.release_rate or 0.0)
         if freed > 0.0:
-            wait = max(wait, excess / freed)
-        wait = min(wait, max(LONGEST_S, memory.renewal_s))
-        return Decision(False, Reason.GPU, "gpu:memory", "memory", cap, max(0.0, cap - fill), wait, wait)
+            wait_s = max(wait_s, excess / freed)
+        wait_s = min(wait_s, max(MAX_WAIT_S, memory.renewal_s))
+        return Decision(False, Reason.GPU, "gpu:memory", "memory", cap, max(0.0, cap - fill), wait_s, wait_s)
 
 
-def _resume(cap: float) -> float:
+def _resume_fill(cap: float) -> float:
     """The fill at which a rejected class is admitted again."""
-    return max(cap - RESUME, cap / 2)
+    return max(cap - RESUME_MARGIN, cap / 2)
 
 
-def _shut(fill: float, cap: float) -> bool:
+def _still_rejecting(fill: float, cap: float) -> bool:
     """Whether a rejected class is still rejected; always with a cap of 0."""
-    return cap <= 0.0 or fill > _resume(cap)
+    return cap <= 0.0 or fill > _resume_fill(cap)
 
 
 def _too_large(limit_bytes: float) -> Decision:

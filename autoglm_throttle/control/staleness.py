@@ -38,32 +38,32 @@ class Staleness:
         blind_after_s: float = 30.0,
         unknown: Unknown = Unknown.OPEN,
         *,
-        promised_s: float | None = None,
+        sample_interval_s: float | None = None,
         period_s: float = 0.0,
     ) -> None:
-        self._stated = (interval_s, stale_after_s, blind_after_s, unknown)
-        self._promised = (interval_s if promised_s is None else promised_s, period_s)
-        promised_s = self._promised[0]
-        longest_s = max(promised_s if promised_s > interval_s else 0.0, period_s)
-        self.promised_s: float = promised_s
+        self._configured = (interval_s, stale_after_s, blind_after_s, unknown)
+        self._intervals = (interval_s if sample_interval_s is None else sample_interval_s, period_s)
+        sample_interval_s = self._intervals[0]
+        longest_s = max(sample_interval_s if sample_interval_s > interval_s else 0.0, period_s)
+        self.sample_interval_s: float = sample_interval_s
         """Seconds after which the next view is due."""
-        self.interval_s: float = max(promised_s, period_s)
+        self.interval_s: float = max(sample_interval_s, period_s)
         """Seconds after which the next new measurement is due."""
-        self.stale_s: float = max(3.0 * promised_s, 3.0) if stale_after_s is None else stale_after_s
+        self.stale_s: float = max(3.0 * sample_interval_s, 3.0) if stale_after_s is None else stale_after_s
         """Age from which the factor drifts."""
         self.stale_s = max(self.stale_s, PERIODS_TO_STALE * longest_s)
-        self.fresh_s: float = min(max(2.0 * promised_s, promised_s + period_s), self.stale_s)
+        self.fresh_s: float = min(max(2.0 * sample_interval_s, sample_interval_s + period_s), self.stale_s)
         """Maximum age of a fresh signal: one missed tick is visible."""
         self.blind_s: float = max(blind_after_s, 2.0 * self.stale_s)
         """Age at which the drift has ended."""
         self.unknown = unknown
 
-    def promising(self, interval_s: float | None, period_s: float | None) -> Staleness:
+    def for_intervals(self, interval_s: float | None, period_s: float | None) -> Staleness:
         """Return the same limits for a source with other intervals; itself if they are the same."""
-        promised = (self._stated[0] if interval_s is None else interval_s, period_s or 0.0)
-        if promised == self._promised:
+        intervals = (self._configured[0] if interval_s is None else interval_s, period_s or 0.0)
+        if intervals == self._intervals:
             return self
-        return Staleness(*self._stated, promised_s=promised[0], period_s=promised[1])
+        return Staleness(*self._configured, sample_interval_s=intervals[0], period_s=intervals[1])
 
     def state(self, age_s: float) -> Telemetry:
         """Telemetry state for a signal of this age."""
@@ -83,15 +83,15 @@ class Staleness:
 
     def factor(self, held: float, age_s: float) -> float:
         """Factor at this age: held while fresh or late, then linear to the assumed one."""
-        return held + (self.assumed(held) - held) * self._way(age_s)
+        return held + (self.assumed(held) - held) * self._drift_progress(age_s)
 
     def capacity(self, held: float, age_s: float) -> float:
         """Usable share of the devices: as last observed, and once telemetry is blind, all of them.
 
         A loss is believed only while reads go on: a broken sensor must not cause a permanent outage.
         """
-        return held if self.unknown is Unknown.LAST else held + (1.0 - held) * self._way(age_s)
+        return held if self.unknown is Unknown.LAST else held + (1.0 - held) * self._drift_progress(age_s)
 
-    def _way(self, age_s: float) -> float:
+    def _drift_progress(self, age_s: float) -> float:
         """Progress of the drift: 0 until stale, 1 from blind on."""
         return min(1.0, max(0.0, (age_s - self.stale_s) / (self.blind_s - self.stale_s)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-FOUNDING = ((85.0, 0.7), (90.0, 0.4), (95.0, 0.0))
+DEFAULT_TIERS = ((85.0, 0.7), (90.0, 0.4), (95.0, 0.0))
 """Above 85 % the factor is 0.7, above 90 % 0.4, above 95 % 0: the founding figures."""
 
 
@@ -15,7 +15,7 @@ class TierTable:
 
     __slots__ = ("edge_pct", "steps")
 
-    def __init__(self, steps: tuple[tuple[float, float], ...] = FOUNDING) -> None:
+    def __init__(self, steps: tuple[tuple[float, float], ...] = DEFAULT_TIERS) -> None:
         self.steps: tuple[tuple[float, float], ...] = steps
         self.edge_pct: float = steps[0][0]
         """The lowest edge: a signal above it is a strike."""

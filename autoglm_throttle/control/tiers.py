@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoglm_throttle.control.controller import ControlRules
-from autoglm_throttle.control.listener import Listener
+from autoglm_throttle.control.listener import SignalTracker
 from autoglm_throttle.control.pressure import Pressure
 from autoglm_throttle.control.share import SAMPLES_TO_TRUST
 from autoglm_throttle.model import Evidence, GpuView, Regime, Unknown, Why, Work
@@ -18,57 +18,57 @@ class TierController:
     """
 
     def __init__(self, rules: ControlRules, now: float) -> None:
-        self._listener = Listener(rules, now)
+        self._tracker = SignalTracker(rules, now)
         self._table = rules.table
         self._rules = rules.hysteresis
         self._strikes = 0
         self._calm = 0
         # GPU_UNKNOWN=closed admits nothing before the first sample.
         self._tier = 0.0 if rules.staleness.unknown is Unknown.CLOSED else 1.0
-        self._why = Why.CALM
+        self._cause = Why.CALM
         self._cap = 1.0
         """The maximum factor that the verdicts allow."""
-        self._cap_why: Why | None = None
+        self._cap_cause: Why | None = None
         self._cap_calm = 0
-        self._regime = self._publish(now, since_s=now)
+        self._control_state = self._publish(now, since_s=now)
 
     @property
     def pressure(self) -> Pressure:
         """The pressure at the newest view."""
-        return self._listener.pressure
+        return self._tracker.pressure
 
-    def serves(self, now: float) -> bool:
+    def is_ready(self, now: float) -> bool:
         """Whether at least one device is not stalled, by telemetry that is not too old."""
-        return self._listener.serves(now)
+        return self._tracker.is_ready(now)
 
     def started(self, now: float) -> None:
         """Restart the wait for the first sample."""
-        self._listener.started(now)
+        self._tracker.started(now)
 
-    def observe(self, view: GpuView, _evidence: Evidence, work: Work, now: float) -> Regime:
+    def observe(self, view: GpuView, _report: Evidence, stats: Work, now: float) -> Regime:
         """Apply the table to a new view; the limiter's report is ignored."""
-        held = self._listener.drifted(self._tier, now)
-        news = self._listener.hear(view, work, now)
-        if news is not None:
-            if news.after_outage:
+        held = self._tracker.drifted_factor(self._tier, now)
+        sample = self._tracker.observe(view, stats, now)
+        if sample is not None:
+            if sample.after_outage:
                 self._tier = held
                 self._strikes = self._calm = 0
-            self._step(news.pct, now)
+            self._step(sample.pct, now)
             self._limit()
         return self._publish(now)
 
-    def regime(self, now: float, _evidence: Evidence | None = None) -> Regime:
+    def control_state(self, now: float, _report: Evidence | None = None) -> Regime:
         """Return the ControlState in force, valid until its ``valid_until_s``."""
         return self._publish(now)
 
-    def silent(self, now: float) -> Regime:
+    def no_source(self, now: float) -> Regime:
         """Continue without a source: the nominal rates, since no sample is missing."""
-        self._listener.silent()
+        self._tracker.no_source()
         return self._publish(now)
 
-    def gone(self, now: float) -> Regime:
+    def source_lost(self, now: float) -> Regime:
         """Count telemetry as blind at once, as after a long outage."""
-        self._listener.gone()
+        self._tracker.lost()
         return self._publish(now)
 
     def _step(self, signal_pct: float, now: float) -> None:
@@ -77,23 +77,23 @@ class TierController:
         want = table.factor(signal_pct) if self._strikes >= rules.samples else 1.0
         up = table.factor(signal_pct + rules.release_margin_pct)
         if want < self._tier:
-            self._tier, self._calm, self._why = want, 0, Why.TIER
-        elif up > self._tier and self._listener.may_release(now):
+            self._tier, self._calm, self._cause = want, 0, Why.TIER
+        elif up > self._tier and self._tracker.may_release(now):
             self._calm += 1
-            self._why = Why.HELD
+            self._cause = Why.HELD
             if self._calm >= rules.release_samples:
                 self._tier = min(up, self._tier + rules.recovery_step)
-                self._why = Why.RELEASED
+                self._cause = Why.RELEASED
         else:
             self._calm = 0
-            self._why = self._resting(want)
+            self._cause = self._resting(want)
 
     def _limit(self) -> None:
         """Follow the verdicts down at once; up like the table after an outage, trusted and by steps."""
-        wanted = self._listener.effect.factor
+        wanted = self._tracker.effect.factor
         self._cap_calm = self._cap_calm + 1 if wanted > self._cap else 0
         if wanted < self._cap:
-            self._cap, self._cap_why = wanted, self._listener.effect.why
+            self._cap, self._cap_cause = wanted, self._tracker.effect.cause
         elif self._cap_calm >= SAMPLES_TO_TRUST:
             self._cap = min(wanted, self._cap + self._rules.recovery_step)
 
@@ -102,40 +102,40 @@ class TierController:
             return Why.STRIKE if self._strikes else Why.CALM
         return Why.TIER if want == self._tier else Why.HELD
 
-    def _reopens(self, capacity: float, left: float, now: float) -> float:
+    def _may_rise_at(self, capacity: float, remaining_share: float, now: float) -> float:
         """Time of the first sample that could raise a factor of 0, held by a loss, a stall or the table."""
-        listener = self._listener
-        back_s = 0.0 if capacity else listener.readmits_at(now)
-        if left:
+        tracker = self._tracker
+        back_s = 0.0 if capacity else tracker.readmits_at(now)
+        if remaining_share:
             return back_s
         if self._tier and not self._cap:
-            return max(back_s, listener.told_at(SAMPLES_TO_TRUST - self._cap_calm, now))
-        return max(back_s, listener.release_at(self._rules.release_samples, self._calm, now))
+            return max(back_s, tracker.sampled_at(SAMPLES_TO_TRUST - self._cap_calm, now))
+        return max(back_s, tracker.release_at(self._rules.release_samples, self._calm, now))
 
     def _publish(self, now: float, since_s: float | None = None) -> Regime:
-        listener = self._listener
-        expects = listener.expects_source
-        state, capacity = listener.state(now), listener.capacity(now)
-        left = listener.drifted(min(self._tier, self._cap), now)
-        factor = capacity * left if expects else 1.0
-        capped = self._cap_why if self._cap < self._tier else None
-        reopens_s = 0.0 if factor else self._reopens(capacity, left, now)
-        until_s = listener.until(state, now)
+        tracker = self._tracker
+        expects = tracker.expects_source
+        state, capacity = tracker.state(now), tracker.capacity(now)
+        remaining_share = tracker.drifted_factor(min(self._tier, self._cap), now)
+        factor = capacity * remaining_share if expects else 1.0
+        capped = self._cap_cause if self._cap < self._tier else None
+        may_rise_at_s = 0.0 if factor else self._may_rise_at(capacity, remaining_share, now)
+        valid_until_s = tracker.valid_until(state, now)
         if since_s is None:
-            since_s = self._regime.since_s if self._regime.factor == factor else now
-        self._regime = Regime(
+            since_s = self._control_state.since_s if self._control_state.factor == factor else now
+        self._control_state = Regime(
             factor=factor,
             tier=self._tier if expects else 1.0,
-            load=listener.load(state),
+            load=tracker.load(state),
             since_s=since_s,
-            why=listener.cause(state, capacity, capped or self._why),
+            why=tracker.cause(state, capacity, capped or self._cause),
             telemetry=state,
-            until_s=until_s if factor else min(until_s, reopens_s),
-            reopens_s=reopens_s,
+            until_s=valid_until_s if factor else min(valid_until_s, may_rise_at_s),
+            reopens_s=may_rise_at_s,
             ceilings=(factor, factor, factor),
             table_factor=factor,
             armed=expects,
-            signal=listener.signal,
-            term=listener.term,
+            signal=tracker.signal,
+            term=tracker.term,
         )
-        return self._regime
+        return self._control_state

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from autoglm_throttle.gpu.auto import AutoProvider
 from autoglm_throttle.gpu.nvml import EXTRA, NvmlProvider
 from autoglm_throttle.gpu.scripted import ScriptedProvider
-from autoglm_throttle.settings.gpu_items import FORMS, GpuItem, parse_items
+from autoglm_throttle.settings.gpu_items import ALLOWED_ITEMS, GpuItem, parse_items
 from autoglm_throttle.settings.installing import how_to_install
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def providers(
     try:
         sources = parse_items(items)
     except ValueError as error:
-        raise ValueError(f"GPU is a list of {FORMS}: {error}") from None
+        raise ValueError(f"GPU is a list of {ALLOWED_ITEMS}: {error}") from None
     entries = _entries(devices)
     names: dict[str, int] = {}
 

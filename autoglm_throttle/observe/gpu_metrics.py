@@ -28,7 +28,7 @@ def told(picture: Picture, *, engines: bool = False) -> Iterator[tuple[str, GpuS
     settings, now = picture.settings, picture.snapshot.taken_at_s
     ladder = Staleness(settings.sample_interval_s, settings.gpu_stale_after_s, settings.gpu_blind_after_s)
     for label, device in labelled(view.devices):
-        blind_s = ladder.promising(view.interval_s, device.period_s).blind_s
+        blind_s = ladder.for_intervals(view.interval_s, device.period_s).blind_s
         age_s = now - device.taken_at_s + device.age_s
         if (device.kind == "engine") is engines and age_s <= blind_s:
             yield label, device

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from autoglm_throttle.control.memory_fill import Basis
+from autoglm_throttle.control.memory_fill import FillBasis
 from autoglm_throttle.control.quota import QuotaView
 from autoglm_throttle.model import Priority
 from autoglm_throttle.observe.metric import PREFIX, MetricSpec, Picture, Rows
@@ -24,7 +24,7 @@ def _one(read: Callable[[QuotaView], float | None]) -> Callable[[Picture], Rows]
 
 def _measured(read: Callable[[QuotaView], float | None]) -> Callable[[Picture], Rows]:
     """Make a single series for a measured value, until the measurement is too old."""
-    return _one(lambda quota: None if quota.basis is Basis.UNKNOWN else read(quota))
+    return _one(lambda quota: None if quota.basis is FillBasis.UNKNOWN else read(quota))
 
 
 def _each(read: Callable[[QuotaView], Mapping[Priority, float]]) -> Callable[[Picture], Rows]:
@@ -39,7 +39,7 @@ def _each(read: Callable[[QuotaView], Mapping[Priority, float]]) -> Callable[[Pi
 
 def _basis(picture: Picture) -> Rows:
     quota = picture.snapshot.quota
-    return [] if quota is None else [((basis.value,), float(basis is quota.basis)) for basis in Basis]
+    return [] if quota is None else [((basis.value,), float(basis is quota.basis)) for basis in FillBasis]
 
 
 QUOTA_METRICS: Final[tuple[MetricSpec, ...]] = (
@@ -64,13 +64,13 @@ QUOTA_METRICS: Final[tuple[MetricSpec, ...]] = (
         ("priority",),
         "1 while all of the class are refused, until the fill is 0.05 below its cap, or half of a small one. "
         "One that needs much may be refused before.",
-        _each(lambda quota: quota.closed),
+        _each(lambda quota: quota.rejecting),
     ),
     MetricSpec(
         PREFIX + "quota_basis",
         "stateset",
         ("basis",),
-        f"What the fill rests on: {', '.join(Basis)}. "
+        f"What the fill rests on: {', '.join(FillBasis)}. "
         "While it is kept the caps are shares of what is left; they do nothing while it is unknown.",
         _basis,
     ),

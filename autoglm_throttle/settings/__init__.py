@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from autoglm_throttle.settings.breaker_settings import BreakerSettings
 from autoglm_throttle.settings.caller_fields import HeaderStyle, HeaderTrust
-from autoglm_throttle.settings.field import PREFIX, Setting, Source
+from autoglm_throttle.settings.field import PREFIX, Setting, SettingSource
 from autoglm_throttle.settings.fields import (
     SETTINGS,
     MetricsExport,
     UnknownNames,
 )
 from autoglm_throttle.settings.guard_policy import GuardPolicies, GuardPolicy
-from autoglm_throttle.settings.plan import Plan, Plans
+from autoglm_throttle.settings.plan import PlanPolicies, PlanPolicy
 from autoglm_throttle.settings.problem import ConfigError, Problem
 from autoglm_throttle.settings.route_policy import RoutePolicy, unreachable
 from autoglm_throttle.settings.settings import Settings
@@ -20,7 +20,7 @@ from autoglm_throttle.settings.user_limits import parse_user_limits, user_limits
 
 if TYPE_CHECKING:
     from autoglm_throttle.settings.guard_rules import breaker_of
-    from autoglm_throttle.settings.remarks import advice
+    from autoglm_throttle.settings.remarks import collect_advice
 
 __all__ = [
     "PREFIX",
@@ -32,26 +32,26 @@ __all__ = [
     "HeaderStyle",
     "HeaderTrust",
     "MetricsExport",
-    "Plan",
-    "Plans",
+    "PlanPolicy",
+    "PlanPolicies",
     "Problem",
     "RoutePolicy",
     "Setting",
     "Settings",
-    "Source",
+    "SettingSource",
     "UnknownNames",
-    "advice",
+    "collect_advice",
     "breaker_of",
     "parse_user_limits",
     "unreachable",
     "user_limits_text",
 ]
 
-_LATER: Final = {"advice": "remarks", "breaker_of": "guard_rules"}
+_LAZY_EXPORTS: Final = {"collect_advice": "remarks", "breaker_of": "guard_rules"}
 """Names that an import of the package does without."""
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a function
-    if name not in _LATER:
+    if name not in _LAZY_EXPORTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_LAZY_EXPORTS[name]}"), name)

@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from autoglm_throttle.model import Trip
-from autoglm_throttle.settings.form import NOTHING, Choice, Form, FormError, Number
-from autoglm_throttle.settings.problem import shown
+from autoglm_throttle.settings.form import NOTHING, ChoiceType, FieldType, FieldTypeError, Number
+from autoglm_throttle.settings.problem import repr_for_user
 from autoglm_throttle.settings.quantity import plain
 
 
-class Trips(Form[frozenset[Trip]]):
+class Trips(FieldType[frozenset[Trip]]):
     """The conditions that open a breaker; any of them does."""
 
     allowed: str = "a list, separated by commas, of " + ", ".join(Trip)
     example = "consecutive,failure_rate"
-    _word = Choice(Trip)
+    _word = ChoiceType(Trip)
 
     def parse(self, raw: object) -> frozenset[Trip]:
         """Parse words separated by commas, or several words or members; at least one."""
         parts = _parts(raw)
         if not parts or parts == [NOTHING]:
-            raise FormError("a breaker that is never to open has the mode disabled or metrics_only")
+            raise FieldTypeError("a breaker that is never to open has the mode disabled or metrics_only")
         trips = set()
         for part in parts:
             try:
                 trips.add(self._word.parse(part))
             except ValueError:
-                raise FormError(f"{shown(part)}: not one of them") from None
+                raise FieldTypeError(f"{repr_for_user(part)}: not one of them") from None
         return frozenset(trips)
 
     def text(self, value: frozenset[Trip]) -> str:
@@ -35,7 +35,7 @@ class Trips(Form[frozenset[Trip]]):
         return ",".join(trip for trip in Trip if trip in value)
 
 
-class Ramp(Form[tuple[float, ...]]):
+class RampType(FieldType[tuple[float, ...]]):
     """Shares of the calls that are let through, step by step, before all are."""
 
     allowed = "a list, separated by commas, of rising shares between 0 and 1"
@@ -52,11 +52,13 @@ class Ramp(Form[tuple[float, ...]]):
             try:
                 share = self._share.parse(part)
             except ValueError as error:
-                raise FormError(f"{shown(part)}: {str(error) or 'not between 0 and 1'}") from None
+                raise FieldTypeError(
+                    f"{repr_for_user(part)}: {str(error) or 'not between 0 and 1'}"
+                ) from None
             if share == 1:
-                raise FormError("leave out the last step: after the ramp all calls are let through")
+                raise FieldTypeError("omit the last step: after the ramp all calls are let through")
             if shares and share <= shares[-1]:
-                raise FormError(f"{plain(share)} does not rise above {plain(shares[-1])}")
+                raise FieldTypeError(f"{plain(share)} does not rise above {plain(shares[-1])}")
             shares.append(share)
         return tuple(shares)
 
@@ -69,5 +71,5 @@ def _parts(raw: object) -> list[object]:
     if isinstance(raw, str):
         return [part.strip().lower() for part in raw.split(",")]
     if not isinstance(raw, Iterable) or isinstance(raw, (bytes, Mapping)):
-        raise FormError
+        raise FieldTypeError
     return list(raw)

@@ -10,19 +10,19 @@ from autoglm_throttle.model import Criticality, Trip
 from autoglm_throttle.settings.problem import Problem
 from autoglm_throttle.settings.quantity import plain
 
-OWN_ALONE: Final = frozenset({"criticality"})
+GUARD_ONLY_KEYS: Final = frozenset({"criticality"})
 """Keys that exist only for single guards: a guard that leaves one out is checked as well."""
 
 _RATES: Final = frozenset({Trip.FAILURE_RATE, Trip.SLOW_RATE})
 
 
 @dataclass(frozen=True)
-class Contradiction:
+class CrossFieldProblem:
     """Values that contradict each other."""
 
     needs: tuple[str, ...]
-    broken: Callable[[Mapping[str, Any]], bool]
-    told: Mapping[str, tuple[str, str]]
+    is_violated: Callable[[Mapping[str, Any]], bool]
+    messages: Mapping[str, tuple[str, str]]
     """Key -> message and hint if that key was written; the problem stands under the first written key.
 
     ``{key}`` becomes the name and the value of another key, ``{key.name}`` the name alone.
@@ -30,7 +30,7 @@ class Contradiction:
 
 
 @dataclass(frozen=True)
-class _Figure:
+class _NamedValue:
     name: str
     value: Any
 
@@ -65,8 +65,8 @@ def _never_taken_back(values: Mapping[str, Any]) -> bool:
     return bool(values["shed_above"] <= values["margin"])
 
 
-CONTRADICTIONS: Final = (
-    Contradiction(
+CROSS_FIELD_PROBLEMS: Final = (
+    CrossFieldProblem(
         ("open_max_s", "open_s"),
         _ceiling_below_floor,
         {
@@ -74,40 +74,40 @@ CONTRADICTIONS: Final = (
             "open_s": ("must be at most {open_max_s}", "or raise {open_max_s.name}"),
         },
     ),
-    Contradiction(
+    CrossFieldProblem(
         ("trial_lease_s", "timeout_s"),
         _lease_ends_first,
         {
             "trial_lease_s": (
                 "must be at least {timeout_s}",
-                "else a trial within its time limit loses its place",
+                "else a probe call within its time limit loses its slot",
             ),
             "timeout_s": ("must be at most {trial_lease_s}", "or raise {trial_lease_s.name}"),
         },
     ),
-    Contradiction(
+    CrossFieldProblem(
         ("trip", "window", "window_s", "min_calls"),
         _never_enough_calls,
         {
-            "min_calls": ("must be at most {window}", "else no share is ever judged"),
+            "min_calls": ("must be at most {window}", "else no rate is ever evaluated"),
             "window": ("must be at least {min_calls}", "or lower {min_calls.name}"),
             "trip": (
-                "has a share that is never judged: {window} is less than {min_calls}",
+                "has a rate that is never evaluated: {window} is less than {min_calls}",
                 "lower {min_calls.name}, or raise {window.name}",
             ),
         },
     ),
-    Contradiction(
+    CrossFieldProblem(
         ("trip", "slow_call_s", "first_item_s"),
         _nothing_is_slow,
         {"trip": ("needs {slow_call_s.name} with slow_rate", "for streams {first_item_s.name}")},
     ),
-    Contradiction(
+    CrossFieldProblem(
         ("shed_above", "criticality"),
         _core_is_shed,
-        {"shed_above": ("needs the criticality non_core beside it", "what is core is never shed")},
+        {"shed_above": ("needs the criticality non_core beside it", "core features are never shed")},
     ),
-    Contradiction(
+    CrossFieldProblem(
         ("shed_above", "margin"),
         _never_taken_back,
         {"shed_above": ("must be above {margin}", "or lower {margin.name}")},
@@ -115,8 +115,8 @@ CONTRADICTIONS: Final = (
 )
 
 
-def contradictions(
-    values: Mapping[str, Any], given: Collection[str], named: Callable[[str], str] = str
+def cross_field_problems(
+    values: Mapping[str, Any], given: Collection[str], name_of: Callable[[str], str] = str
 ) -> list[Problem]:
     """Find each contradiction, as a problem under a key that was written.
 
@@ -126,11 +126,11 @@ def contradictions(
         name_of: maps another key to its name in messages.
     """
     problems = []
-    for rule in CONTRADICTIONS:
-        blamed = next((key for key in rule.told if key in given), None)
-        if blamed is None or not values.keys() >= set(rule.needs) or not rule.broken(values):
+    for rule in CROSS_FIELD_PROBLEMS:
+        reported_key = next((key for key in rule.messages if key in given), None)
+        if reported_key is None or not values.keys() >= set(rule.needs) or not rule.is_violated(values):
             continue
-        figures = {key: _Figure(named(key), values[key]) for key in rule.needs}
-        message, hint = (text.format(**figures) for text in rule.told[blamed])
-        problems.append(Problem(blamed, message, hint))
+        named_values = {key: _NamedValue(name_of(key), values[key]) for key in rule.needs}
+        message, hint = (text.format(**named_values) for text in rule.messages[reported_key])
+        problems.append(Problem(reported_key, message, hint))
     return problems

@@ -8,21 +8,21 @@ from typing import Any, ClassVar, Final
 
 from autoglm_throttle.model import Mode, On429, SlowIs, StreamSettle, Trip
 from autoglm_throttle.settings.breaker_fields import BreakerFields
-from autoglm_throttle.settings.breaker_rules import OWN_ALONE, contradictions
+from autoglm_throttle.settings.breaker_rules import GUARD_ONLY_KEYS, cross_field_problems
 from autoglm_throttle.settings.field import setting_of
-from autoglm_throttle.settings.form import Form, WithNone, read_all
+from autoglm_throttle.settings.form import FieldType, WithNone, read_all
 from autoglm_throttle.settings.problem import ConfigError
 
-BREAKER: Final = "breaker_"
+BREAKER_PREFIX: Final = "breaker_"
 """Prefix of the settings that hold the defaults of all guards."""
 
-OF_ALL: Final = frozenset({"breaker_shared"})
+DEFAULTS_ONLY: Final = frozenset({"breaker_shared"})
 """Settings that cannot differ between guards."""
 
-BREAKER_FORMS: Final[Mapping[str, Form[Any]]] = {
-    name.removeprefix(BREAKER): WithNone(setting_of(name, info).form)
+BREAKER_FIELD_TYPES: Final[Mapping[str, FieldType[Any]]] = {
+    name.removeprefix(BREAKER_PREFIX): WithNone(setting_of(name, info).field_type)
     for name, info in BreakerFields.model_fields.items()
-    if name.startswith(BREAKER) and name not in OF_ALL
+    if name.startswith(BREAKER_PREFIX) and name not in DEFAULTS_ONLY
 }
 """Key of a guard -> its field type, which is that of the setting."""
 
@@ -91,24 +91,24 @@ class BreakerSettings:
     on_429: On429 | str | None = None
     mode: Mode | str | None = None
 
-    forms: ClassVar[Mapping[str, Form[Any]]] = BREAKER_FORMS
+    field_types: ClassVar[Mapping[str, FieldType[Any]]] = BREAKER_FIELD_TYPES
 
     def __post_init__(self) -> None:
 
         raw = {field.name: getattr(self, field.name) for field in fields(self)}
-        values, problems = read_all(self.forms, raw)
-        own = {key: value for key, value in values.items() if value is not None or key in OWN_ALONE}
-        problems += contradictions(own, own)
+        values, problems = read_all(self.field_types, raw)
+        own = {key: value for key, value in values.items() if value is not None or key in GUARD_ONLY_KEYS}
+        problems += cross_field_problems(own, own)
         if problems:
             raise ConfigError(problems)
         for key, value in values.items():
             # The dataclass is frozen.
             object.__setattr__(self, key, value)
 
-    def given(self) -> dict[str, Any]:
+    def explicit_fields(self) -> dict[str, Any]:
         """Return the breaker values that are set."""
-        return {key: value for key in BREAKER_FORMS if (value := getattr(self, key)) is not None}
+        return {key: value for key in BREAKER_FIELD_TYPES if (value := getattr(self, key)) is not None}
 
     def __repr__(self) -> str:
-        told = ((key, getattr(self, key)) for key in self.forms)
-        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in told if v is not None)})"
+        fields_set = ((key, getattr(self, key)) for key in self.field_types)
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in fields_set if v is not None)})"

@@ -11,14 +11,14 @@ from pydantic_settings import SettingsConfigDict
 from autoglm_throttle.model import Priority
 from autoglm_throttle.settings.caller_forms import (
     HeaderName,
-    IdentityForm,
+    IdentityType,
     Proxy,
     RequestPath,
     Secret,
 )
 from autoglm_throttle.settings.field import CHOSEN, CONVENTION, setting
-from autoglm_throttle.settings.form import Choice, Listed, Number, PriorityName, Whole, WithNone
-from autoglm_throttle.settings.store_fields import StoreFields
+from autoglm_throttle.settings.form import ChoiceType, Listed, Number, PriorityName, Whole, WithNone
+from autoglm_throttle.settings.store_fields import StoreSettings
 
 
 class HeaderTrust(StrEnum):
@@ -39,23 +39,23 @@ class HeaderStyle(StrEnum):
     NONE = "none"
 
 
-class CallerFields(StoreFields):
+class CallerSettings(StoreSettings):
     """Declarations of the settings of callers and responses."""
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(defer_build=True)
 
-    identity: Annotated[str, IdentityForm()] = setting(
-        "address", "What tells callers apart.", CHOSEN, starred=True
+    identity: Annotated[str, IdentityType()] = setting(
+        "address", "How callers are identified.", CHOSEN, starred=True
     )
     key_secret: Annotated[SecretStr | None, WithNone(Secret())] = setting(
         None,
-        "Key of the hash that stands for a caller, one for all processes; not set: each draws its own, or "
-        "with a shared store a fixed one that everybody knows.",
+        "Key of the hash that identifies a caller, the same for all processes; not set: each process "
+        "draws a random key, or with a shared store uses a fixed, publicly known key.",
         CHOSEN,
         starred=True,
     )
     trusted_proxies: Annotated[tuple[str, ...], Listed(Proxy())] = setting(
-        (), "Peers whose X-Forwarded-For is believed; not set: no header is read.", CHOSEN, starred=True
+        (), "Peers from which X-Forwarded-For is trusted; not set: no header is read.", CHOSEN, starred=True
     )
     ipv6_prefix: Annotated[int, Whole(32, 128, "bits")] = setting(
         64, "IPv6 callers with the same first bits are one caller.", "a subscriber usually holds a /64"
@@ -66,7 +66,7 @@ class CallerFields(StoreFields):
     priority_header: Annotated[str, HeaderName()] = setting(
         "x-priority", "The header in which a client states a priority.", CONVENTION
     )
-    priority_header_trust: Annotated[HeaderTrust, Choice(HeaderTrust)] = setting(
+    priority_header_trust: Annotated[HeaderTrust, ChoiceType(HeaderTrust)] = setting(
         HeaderTrust.LOWER,
         "lower: it may only lower; proxy: a trusted proxy may raise; any: everyone may; off: not read.",
         CHOSEN,
@@ -79,11 +79,11 @@ class CallerFields(StoreFields):
     )
     exempt_paths: Annotated[tuple[str, ...], Listed(RequestPath())] = setting(
         ("/health", "/healthz", "/livez", "/readyz", "/metrics"),
-        "Paths that are never charged nor refused, compared as received. A value replaces the whole list.",
+        "Paths that are never charged nor rejected, compared as received. A value replaces the whole list.",
         CONVENTION,
         starred=True,
     )
-    headers: Annotated[HeaderStyle, Choice(HeaderStyle)] = setting(
+    headers: Annotated[HeaderStyle, ChoiceType(HeaderStyle)] = setting(
         HeaderStyle.AUTO,
         "RateLimit headers of draft-ietf-httpapi-ratelimit-headers-11 (ietf, auto), "
         "those and X-RateLimit (legacy), or none.",
@@ -94,6 +94,6 @@ class CallerFields(StoreFields):
     )
     retry_jitter: Annotated[float, Number(0, 1, "share")] = setting(
         0.1,
-        "Share by which Retry-After is lengthened at random, so that refused callers do not return together.",
+        "Share by which Retry-After is lengthened at random, so that rejected callers do not return together.",
         CHOSEN,
     )

@@ -8,7 +8,7 @@ import re
 from pydantic import SecretStr
 
 from autoglm_throttle.model import UserLimit
-from autoglm_throttle.settings.form import Form, FormError
+from autoglm_throttle.settings.form import FieldType, FieldTypeError
 from autoglm_throttle.settings.user_limits import (
     EXAMPLE,
     check_user_limits,
@@ -29,7 +29,7 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 """RFC 9110, 5.6.2: the characters of a header name."""
 
 
-class HeaderName(Form[str]):
+class HeaderName(FieldType[str]):
     """The name of a request header, stored in lower case as in ASGI."""
 
     allowed = "a header name of letters, digits and -"
@@ -39,11 +39,11 @@ class HeaderName(Form[str]):
         """Parse a token of RFC 9110 of at most 64 characters."""
         name = raw.strip().lower() if isinstance(raw, str) else ""
         if not _TOKEN.fullmatch(name) or len(name) > HEADER_CHARACTERS:
-            raise FormError
+            raise FieldTypeError
         return name
 
 
-class IdentityForm(Form[str]):
+class IdentityType(FieldType[str]):
     """The source of a caller's identity. A callable is resolved later, at its import."""
 
     allowed = "address, bearer, header:NAME or module:callable"
@@ -59,11 +59,11 @@ class IdentityForm(Form[str]):
         if colon and head.lower() == "header":
             return f"header:{self._header.parse(tail)}"
         if not (colon and _dotted(head) and _dotted(tail)):
-            raise FormError
+            raise FieldTypeError
         return text
 
 
-class Proxy(Form[str]):
+class Proxy(FieldType[str]):
     """One peer that is trusted to name its client."""
 
     allowed = f"addresses, networks such as 10.0.0.0/8, or the word {UNIX}"
@@ -75,17 +75,17 @@ class Proxy(Form[str]):
         if text == UNIX:
             return text
         if text == "*":
-            raise FormError("name the proxies: whoever is trusted can take any identity")
+            raise FieldTypeError("name the proxies: a trusted peer can take any identity")
         address, slash, _ = text.partition("/")
         if not slash:
             return _address(address)
         try:
             return str(ipaddress.ip_network(text))
         except ValueError as error:
-            raise FormError(_meant(text, str(error))) from None
+            raise FieldTypeError(_network_hint(text, str(error))) from None
 
 
-class RequestPath(Form[str]):
+class RequestPath(FieldType[str]):
     """One exact path."""
 
     allowed = "exact paths that start with /"
@@ -95,15 +95,17 @@ class RequestPath(Form[str]):
         """Parse a path without a wildcard."""
         path = raw.strip() if isinstance(raw, str) else ""
         if "*" in path:
-            raise FormError("no wildcard, because /health* would also free /healthcare; list each path")
+            raise FieldTypeError(
+                "no wildcard, because /health* would also exempt /healthcare; list each path"
+            )
         if not path.startswith("/"):
-            raise FormError("must start with /")
+            raise FieldTypeError("must start with /")
         if len(path) > PATH_CHARACTERS or not path.isprintable() or set(path) & set(" ,?#"):
-            raise FormError("a path has no blank, comma, query or control character")
+            raise FieldTypeError("a path has no blank, comma, query or control character")
         return path
 
 
-class Secret(Form[SecretStr]):
+class Secret(FieldType[SecretStr]):
     """The key of the keyed hash; it is never shown."""
 
     allowed: str = f"a secret of at least {SECRET_BYTES} bytes"
@@ -114,13 +116,13 @@ class Secret(Form[SecretStr]):
         """Accept a text that is long enough, with its blanks."""
         text = raw.get_secret_value() if isinstance(raw, SecretStr) else raw
         if not isinstance(text, str):
-            raise FormError
+            raise FieldTypeError
         try:
             size = len(text.encode())
         except UnicodeEncodeError:
-            raise FormError("it is not UTF-8") from None
+            raise FieldTypeError("it is not UTF-8") from None
         if size < SECRET_BYTES:
-            raise FormError(f"this one has {size}; for example {self.example}")
+            raise FieldTypeError(f"this one has {size}; for example {self.example}")
         return SecretStr(text)
 
     def text(self, value: SecretStr) -> str:
@@ -128,7 +130,7 @@ class Secret(Form[SecretStr]):
         return value.get_secret_value()
 
 
-class UserLimits(Form[tuple[UserLimit, ...]]):
+class UserLimitsType(FieldType[tuple[UserLimit, ...]]):
     """The limits of one user; may be empty."""
 
     allowed = "one to four limits in the notation of the limits package, or off"
@@ -139,7 +141,7 @@ class UserLimits(Form[tuple[UserLimit, ...]]):
         if isinstance(raw, str):
             return () if raw.strip().lower() == "off" else parse_user_limits(raw)
         if not isinstance(raw, (tuple, list)) or not all(isinstance(limit, UserLimit) for limit in raw):
-            raise FormError
+            raise FieldTypeError
         named = tuple(user_limit(limit.limit, limit.window_s) for limit in raw)
         return check_user_limits(named) if named else ()
 
@@ -156,13 +158,13 @@ def _address(text: str) -> str:
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
-        raise FormError("not an address") from None
+        raise FieldTypeError("not an address") from None
     # Dual-stack servers report IPv4 peers as ::ffff:a.b.c.d.
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return str(mapped or address)
 
 
-def _meant(text: str, reason: str) -> str:
+def _network_hint(text: str, reason: str) -> str:
     try:
         network = ipaddress.ip_network(text, strict=False)
     except ValueError:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autoglm_throttle.settings.problem import spelled
+from autoglm_throttle.settings.problem import quoted_key
 
 BYTES_AT_MOST = 1 << 20
 """A policy of a thousand routes needs a tenth of it; a wrong path may be a log of gigabytes."""
@@ -72,33 +72,33 @@ def _lines(text: str) -> dict[str, int]:
         header = _HEADER.match(stripped)
         key = _KEY.match(stripped)
         if header:
-            table = _note(lines, "", header[1], number)
+            table = _record_line(lines, "", header[1], number)
             if stripped.startswith("[["):
                 position = counts.get(table, 0)
                 counts[table] = position + 1
                 table = f"{table}[{position}]"
                 lines.setdefault(table, number)
         elif key:
-            _note(lines, table, key[1], number)
+            _record_line(lines, table, key[1], number)
     return lines
 
 
-def _note(lines: dict[str, int], table: str, path: str, number: int) -> str:
+def _record_line(lines: dict[str, int], table: str, path: str, number: int) -> str:
     """Record the line of each table on the path to a key, unless it began before; return the key's place."""
     place = table
     for part in re.findall(_PART, path):
-        place = f"{place}.{_spelled(part)}" if place else _spelled(part)
+        place = f"{place}.{_quoted_part(part)}" if place else _quoted_part(part)
         lines.setdefault(place, number)
     return place
 
 
-def _spelled(part: str) -> str:
+def _quoted_part(part: str) -> str:
     """Format one part of a key like ``quoted_key``, for any notation in the file."""
     if part.startswith("'"):
-        return spelled(part[1:-1])
+        return quoted_key(part[1:-1])
     if not part.startswith('"'):
         return part
     try:
-        return spelled(tomllib.loads(f"key = {part}")["key"])
+        return quoted_key(tomllib.loads(f"key = {part}")["key"])
     except tomllib.TOMLDecodeError:
         return part

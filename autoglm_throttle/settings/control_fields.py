@@ -7,9 +7,9 @@ from typing import Annotated, ClassVar
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from autoglm_throttle.model import Borrow, Policy, Signal, WebSockets
-from autoglm_throttle.settings.device_forms import Tiers, TierTable
+from autoglm_throttle.settings.device_forms import Tiers, TierTableType
 from autoglm_throttle.settings.field import CHOSEN, FOUNDING, SIMULATED, setting
-from autoglm_throttle.settings.form import Choice, Flag, Number, Whole
+from autoglm_throttle.settings.form import ChoiceType, Flag, Number, Whole
 
 _RATE = Number(0.001, 1_000_000, "requests/s")
 
@@ -20,29 +20,29 @@ OBJECTIVE = Number(0.001, 86_400, "s")
 """An objective for one response."""
 
 
-class ControlFields(BaseSettings):
+class ControlSettings(BaseSettings):
     """Declarations of the settings of policy, rates, concurrency limit and tier table."""
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(defer_build=True)
 
-    policy: Annotated[Policy, Choice(Policy)] = setting(
+    policy: Annotated[Policy, ChoiceType(Policy)] = setting(
         Policy.ADAPTIVE,
-        "tiers: the table of TIERS cuts the rates, with or without traffic. gate: as many in flight as the "
-        "service finishes in time, the others in a line; needs no GPU. adaptive: the gate, and the table "
-        "while requests wait. fixed: the rates alone.",
+        "tiers: the table of TIERS scales the rates, with or without traffic. concurrency: an adaptive "
+        "concurrency limit with a queue; needs no GPU. adaptive: the concurrency limit, and the table "
+        "while requests are queued. fixed: the rates alone.",
         CHOSEN,
         starred=True,
     )
-    signal: Annotated[Signal, Choice(Signal)] = setting(
+    signal: Annotated[Signal, ChoiceType(Signal)] = setting(
         Signal.AUTO,
-        "What the edges of TIERS are laid on: utilization, or pressure, which is 100 % at the targets of "
-        "GPU_PRESSURE_TERMS. auto is utilization as long as no source tells the queue of an engine.",
+        "Signal that the edges of TIERS apply to: utilization, or pressure, which is 100 % at the targets "
+        "of GPU_PRESSURE_TERMS. auto: utilization unless a source reports the queue of an engine.",
         CHOSEN,
     )
     dry_run: Annotated[bool, Flag()] = setting(
         False,
-        "Whether refusals are only counted; nobody waits either. What would be refused loads the service all "
-        "the same, so lasting overload is overstated.",
+        "Whether rejections are only counted; no request is queued. Requests that would be rejected still "
+        "load the service, so lasting overload is overstated.",
         CHOSEN,
         starred=True,
     )
@@ -59,23 +59,23 @@ class ControlFields(BaseSettings):
         100.0, "The same for priority low.", FOUNDING, starred=True
     )
     burst_s: Annotated[float, Number(0.001, 3600, "s")] = setting(
-        1.0, "How many seconds of its rate a bucket can save up, at least one request.", SIMULATED
+        1.0, "Seconds of its rate that a bucket can hold, at least one request.", SIMULATED
     )
-    borrow: Annotated[Borrow, Choice(Borrow)] = setting(
+    borrow: Annotated[Borrow, ChoiceType(Borrow)] = setting(
         Borrow.OFF,
-        "Whose tokens a class may take when its own bucket is short: less important ones (down), any.",
+        "Buckets from which a class may take tokens when its own is short: those of less important classes (down), any.",
         CHOSEN,
     )
     workers: Annotated[int, Whole(1, 10_000, "processes")] = setting(
         1,
-        "Processes that share the priority rates; each gets its part. User limits are divided only while a "
-        "shared store is away.",
+        "Processes that share the priority rates; each gets its part. User limits are divided only while "
+        "a shared store is unavailable.",
         CHOSEN,
         starred=True,
     )
     slo_s: Annotated[float, OBJECTIVE] = setting(
         2.0,
-        "Time within which a whole answer is wanted, waiting included. LLM answers take longer: set it.",
+        "Target time for a complete response, queueing included. LLM responses take longer: set it.",
         "founding figure: P95 above 2 s is an alert",
         starred=True,
     )
@@ -83,32 +83,32 @@ class ControlFields(BaseSettings):
         0.2,
         "Share of SLO_S that a request may spend inside the service. Less: shorter times for priority high; "
         "more: fuller batches.",
-        "measured by benchmarks.closed_loop: 0.12 to 0.6 serve all but the same, less means shorter times",
+        "measured by benchmarks.closed_loop: goodput is almost equal from 0.12 to 0.6, less means shorter times",
     )
     inflight_max: Annotated[int, Whole(0, 1_000_000, "requests")] = setting(
         0,
-        "Requests in flight at most in each process, whatever the gate has measured, under every policy; "
-        "0: no such bound.",
+        "Maximum of requests in flight in each process under every policy; it caps the adaptive limit. 0: "
+        "no maximum.",
         CHOSEN,
         starred=True,
     )
     queue_max: Annotated[int, Whole(0, 1_000_000, "requests")] = setting(
-        1024, "Requests of one priority that may stand in line; 0: nobody waits.", CHOSEN
+        1024, "Requests of one priority that may be queued; 0: no queue.", CHOSEN
     )
     min_share: Annotated[float, Number(0, 0.2, "share")] = setting(
         0.02,
-        "Share of what the service finishes that mid and low get together, however much high asks for.",
+        "Share of the throughput reserved for mid and low together, however large the demand of high.",
         "simulated in the design: costs high 1.8 % at ten times the capacity",
     )
-    websockets: Annotated[WebSockets, Choice(WebSockets)] = setting(
+    websockets: Annotated[WebSockets, ChoiceType(WebSockets)] = setting(
         WebSockets.RATE,
         "rate: a websocket is charged when it connects; slot: it is also in flight as long as it is open.",
         CHOSEN,
     )
-    tiers: Annotated[Tiers, TierTable()] = setting(
+    tiers: Annotated[Tiers, TierTableType()] = setting(
         ((85.0, 0.7), (90.0, 0.4), (95.0, 0.0)),
-        "Above each edge of the signal, rates are multiplied by the factor; 0 refuses all new requests, "
-        "under adaptive those beyond what the service finishes.",
+        "Above each edge of the signal, rates are multiplied by the factor; 0 rejects all new requests, "
+        "under adaptive those above the throughput.",
         FOUNDING,
         starred=True,
     )

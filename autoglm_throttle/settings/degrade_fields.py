@@ -17,7 +17,7 @@ AGE: Final = Number(0.001, 31_536_000, "s")
 """The age of a cached response: up to a year, as in HTTP caches."""
 
 
-class DegradeFields(BreakerFields):
+class DegradationSettings(BreakerFields):
     """Declarations of the settings of degradation."""
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(defer_build=True)
@@ -26,7 +26,9 @@ class DegradeFields(BreakerFields):
         0.80, "Load above which features that are not core are shed.", FOUNDING, starred=True
     )
     degrade_stale_at: Annotated[float, LOAD] = setting(
-        0.90, "Load above which core features are answered from what was kept, where it was.", FOUNDING
+        0.90,
+        "Load above which core features are answered from the stale cache, if it has a response.",
+        FOUNDING,
     )
     degrade_static_at: Annotated[float, LOAD] = setting(
         0.95, "Load above which they are answered by their static fallback, where there is one.", FOUNDING
@@ -35,5 +37,5 @@ class DegradeFields(BreakerFields):
         1.0, "Longest time that a dynamic fallback may take.", CHOSEN
     )
     degrade_max_stale_s: Annotated[float, AGE] = setting(
-        60.0, "Age up to which an answer that was kept may stand in for a new one.", CHOSEN
+        60.0, "Age up to which a cached response may replace a new one.", CHOSEN
     )

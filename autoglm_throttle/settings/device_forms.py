@@ -7,8 +7,14 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 
-from autoglm_throttle.settings.form import Form, FormError, Number
-from autoglm_throttle.settings.gpu_items import FORMS, normal_item, parse_items, shown_item, split_items
+from autoglm_throttle.settings.form import FieldType, FieldTypeError, Number
+from autoglm_throttle.settings.gpu_items import (
+    ALLOWED_ITEMS,
+    normal_item,
+    parse_items,
+    shown_item,
+    split_items,
+)
 from autoglm_throttle.settings.quantity import plain
 
 TIERS_AT_MOST = 20
@@ -20,10 +26,10 @@ Tiers = tuple[tuple[float, float], ...]
 _DEVICE = re.compile(r"\d{1,4}|GPU-[0-9A-Fa-f][0-9A-Fa-f-]*|MIG-[0-9A-Za-z][0-9A-Za-z/-]*")
 
 
-class GpuSources(Form[tuple[str, ...]]):
+class GpuSources(FieldType[tuple[str, ...]]):
     """The sources of telemetry: one or several."""
 
-    allowed = f"a list, separated by commas, of {FORMS}"
+    allowed = f"a list, separated by commas, of {ALLOWED_ITEMS}"
     example = "auto,vllm:http://127.0.0.1:8000"
 
     def parse(self, raw: object) -> tuple[str, ...]:
@@ -36,7 +42,7 @@ class GpuSources(Form[tuple[str, ...]]):
         if isinstance(raw, str):
             return split_items(raw)
         if not isinstance(raw, Iterable) or isinstance(raw, (bytes, Mapping)):
-            raise FormError
+            raise FieldTypeError
         return [item if isinstance(item, str) else repr(item) for item in raw]
 
     def text(self, value: tuple[str, ...]) -> str:
@@ -45,22 +51,22 @@ class GpuSources(Form[tuple[str, ...]]):
 
     def public(self, value: tuple[str, ...]) -> str:
         """Format the items without passwords."""
-        return self.text(self.seen(value))
+        return self.text(self.repr_value(value))
 
-    def seen(self, value: tuple[str, ...]) -> tuple[str, ...]:
+    def repr_value(self, value: tuple[str, ...]) -> tuple[str, ...]:
         """Return the items without passwords."""
         return tuple(shown_item(item) for item in value)
 
-    def complaint(self, raw: object, reason: ValueError) -> tuple[str, str]:
+    def describe_error(self, raw: object, reason: ValueError) -> tuple[str, str]:
         """Return the allowed items and, by item, every problem; without passwords."""
         try:
             raw = self.public(tuple(self._items(raw)))
-        except FormError:
+        except FieldTypeError:
             raw = type(raw).__name__
-        return super().complaint(raw, reason)
+        return super().describe_error(raw, reason)
 
 
-class LabelMatchers(Form[str]):
+class LabelMatchers(FieldType[str]):
     """The series that a Prometheus server is queried for."""
 
     allowed = 'label matchers of PromQL such as cluster="a",Hostname=~"gpu-.*"'
@@ -72,7 +78,7 @@ class LabelMatchers(Form[str]):
     def parse(self, raw: object) -> str:
         """Parse matchers separated by commas, with or without braces around them."""
         if not isinstance(raw, str) or not raw.isprintable():
-            raise FormError
+            raise FieldTypeError
         text = raw.strip()
         if text.startswith("{") and text.endswith("}"):
             text = text[1:-1].strip()
@@ -80,12 +86,12 @@ class LabelMatchers(Form[str]):
         while at < len(text):
             match = self._one.match(text, at)
             if match is None:
-                raise FormError(f"for example {self.example}")
+                raise FieldTypeError(f"for example {self.example}")
             at = match.end()
         return text.rstrip(", ")
 
 
-class Device(Form[str]):
+class Device(FieldType[str]):
     """One device: an index or the start of a UUID."""
 
     allowed = "NVML indexes, or UUIDs that start with GPU- or MIG-"
@@ -95,11 +101,11 @@ class Device(Form[str]):
         """Parse an entry as in CUDA_VISIBLE_DEVICES."""
         text = str(raw).strip()
         if isinstance(raw, bool) or not isinstance(raw, (int, str)) or not _DEVICE.fullmatch(text):
-            raise FormError("neither an index nor a UUID")
+            raise FieldTypeError("neither an index nor a UUID")
         return text
 
 
-class PressureTerm(Form[str]):
+class PressureTerm(FieldType[str]):
     """One load that counts for the pressure."""
 
     allowed = "queue, kv, memory, latency, compute"
@@ -110,11 +116,11 @@ class PressureTerm(Form[str]):
         """Parse one of the words."""
         word = raw.strip().lower() if isinstance(raw, str) else ""
         if word not in self._KNOWN:
-            raise FormError
+            raise FieldTypeError
         return word
 
 
-class TierTable(Form[Tiers]):
+class TierTableType(FieldType[Tiers]):
     """The table of a signal and the factor for the rates."""
 
     allowed = "percent:factor pairs, edges rising within 0..100, factors falling within 0..1"
@@ -127,12 +133,12 @@ class TierTable(Form[Tiers]):
         """Parse ``85:0.7,90:0.4``, with optional signs such as ``85%:70%``, or a sequence of pairs."""
         rows = tuple(self._row(pair) for pair in _pairs(raw))
         if not 1 <= len(rows) <= TIERS_AT_MOST:
-            raise FormError(f"1 to {TIERS_AT_MOST} rows, for example {self.example}")
+            raise FieldTypeError(f"1 to {TIERS_AT_MOST} rows, for example {self.example}")
         for (edge, factor), (next_edge, next_factor) in pairwise(rows):
             if next_edge <= edge:
-                raise FormError(f"edge {plain(next_edge)} does not rise above {plain(edge)}")
+                raise FieldTypeError(f"edge {plain(next_edge)} does not rise above {plain(edge)}")
             if next_factor >= factor:
-                raise FormError(f"factor {plain(next_factor)} does not fall below {plain(factor)}")
+                raise FieldTypeError(f"factor {plain(next_factor)} does not fall below {plain(factor)}")
         return rows
 
     def _row(self, pair: tuple[object, object]) -> tuple[float, float]:
@@ -140,14 +146,14 @@ class TierTable(Form[Tiers]):
         try:
             return self._edge.parse(edge), self._factor.parse(factor)
         except ValueError as error:
-            raise FormError(str(error) or f"for example {self.example}") from None
+            raise FieldTypeError(str(error) or f"for example {self.example}") from None
 
     def text(self, value: Tiers) -> str:
         """Format the rows as pairs."""
         return ",".join(f"{plain(edge)}:{plain(factor)}" for edge, factor in value)
 
 
-class FilePath(Form[Path]):
+class FilePath(FieldType[Path]):
     """The path of a file. Whether it can be read shows when it is read."""
 
     allowed = "the path of a file"
@@ -156,7 +162,7 @@ class FilePath(Form[Path]):
     def parse(self, raw: object) -> Path:
         """Accept a path that can be printed."""
         if not isinstance(raw, (str, Path)) or not str(raw).strip() or not str(raw).isprintable():
-            raise FormError
+            raise FieldTypeError
         return Path(raw)
 
 
@@ -165,8 +171,8 @@ def _pairs(raw: object) -> list[tuple[object, object]]:
         halves = [pair.partition(":") for pair in raw.split(",")]
         return [(edge, factor) for edge, _, factor in halves]
     if not isinstance(raw, Iterable) or isinstance(raw, (bytes, Mapping)):
-        raise FormError
+        raise FieldTypeError
     pairs = [tuple(pair) if isinstance(pair, (tuple, list)) else () for pair in raw]
     if any(len(pair) != 2 for pair in pairs):
-        raise FormError
+        raise FieldTypeError
     return [(pair[0], pair[1]) for pair in pairs]

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field
 from pydantic.fields import FieldInfo
 
-from autoglm_throttle.settings.form import Form
+from autoglm_throttle.settings.form import FieldType
 
 PREFIX = "AUTOGLM_THROTTLE_"
 
@@ -20,7 +20,7 @@ CONVENTION = "convention"
 """Possible origins of a default; a sentence may stand instead where it is more precise."""
 
 
-class Source(StrEnum):
+class SettingSource(StrEnum):
     """Source of a setting's value, the weakest first."""
 
     DEFAULT = "default"
@@ -36,7 +36,7 @@ class Setting:
 
     name: str
     """Name as an attribute and as a key of ``CONFIG_FILE``."""
-    form: Form[Any]
+    field_type: FieldType[Any]
     default: Any
     about: str
     provenance: str
@@ -54,7 +54,7 @@ class Setting:
     @property
     def default_text(self) -> str:
         """The default in the notation of the environment; empty for "not set"."""
-        return "" if self.default is None else str(self.form.text(self.default))
+        return "" if self.default is None else str(self.field_type.text(self.default))
 
 
 def setting(
@@ -74,13 +74,13 @@ def setting_of(name: str, info: FieldInfo) -> Setting:
     Raises:
         TypeError: the field has no field type.
     """
-    form = next((part for part in info.metadata if isinstance(part, Form)), None)
+    field_type = next((part for part in info.metadata if isinstance(part, FieldType)), None)
     extra = info.json_schema_extra
-    if form is None or not isinstance(extra, dict):
+    if field_type is None or not isinstance(extra, dict):
         raise TypeError(f"{name} is declared without a form")
     return Setting(
         name,
-        form,
+        field_type,
         info.default,
         info.description or "",
         str(extra["provenance"]),

@@ -14,8 +14,8 @@ from pydantic_settings import SettingsConfigDict
 
 from autoglm_throttle.settings.device_forms import FilePath
 from autoglm_throttle.settings.field import CHOSEN, Setting, setting, setting_of
-from autoglm_throttle.settings.form import Choice, Number, WithNone
-from autoglm_throttle.settings.record_fields import RecordFields
+from autoglm_throttle.settings.form import ChoiceType, Number, WithNone
+from autoglm_throttle.settings.record_fields import RecorderSettings
 from autoglm_throttle.settings.tuning_fields import TuningFields
 
 
@@ -34,16 +34,16 @@ class MetricsExport(StrEnum):
     OFF = "off"
 
 
-class ServiceFields(RecordFields):
+class ObserveSettings(RecorderSettings):
     """Declarations of the other settings: metrics, logs, and loading of settings."""
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(defer_build=True)
 
-    metrics: Annotated[MetricsExport, Choice(MetricsExport)] = setting(
+    metrics: Annotated[MetricsExport, ChoiceType(MetricsExport)] = setting(
         MetricsExport.AUTO, "auto: to prometheus-client if it is installed.", CHOSEN, starred=True
     )
     log_refused_every_s: Annotated[float, Number(0.1, 86_400, "s")] = setting(
-        10.0, "Refusals for one reason are logged at most once in this time.", CHOSEN
+        10.0, "Rejections for one reason are logged at most once in this time.", CHOSEN
     )
     config_file: Annotated[Path | None, WithNone(FilePath())] = setting(
         None,
@@ -51,20 +51,20 @@ class ServiceFields(RecordFields):
         CHOSEN,
         starred=True,
     )
-    unknown_env: Annotated[UnknownNames, Choice(UnknownNames)] = setting(
+    unknown_env: Annotated[UnknownNames, ChoiceType(UnknownNames)] = setting(
         UnknownNames.ERROR,
-        "What an unknown name with our prefix is: an error, or a warning for going back a version.",
+        "Effect of an unknown name with our prefix: an error, or a warning, for a return to an older version.",
         CHOSEN,
     )
 
 
-class Fields(TuningFields, ServiceFields):
+class SettingFields(TuningFields, ObserveSettings):
     """Every declaration, in the order of the settings page; ``Settings`` adds the loading of values."""
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(defer_build=True)
 
 
 SETTINGS: Final[Mapping[str, Setting]] = {
-    name: setting_of(name, info) for name, info in Fields.model_fields.items()
+    name: setting_of(name, info) for name, info in SettingFields.model_fields.items()
 }
 """Name -> setting, in the order of the settings page."""

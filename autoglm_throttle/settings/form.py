@@ -13,8 +13,8 @@ from typing import Any, Generic, TypeVar
 
 from autoglm_throttle.model import Priority
 from autoglm_throttle.settings.masked import MASK
-from autoglm_throttle.settings.problem import ConfigError, Problem, shown
-from autoglm_throttle.settings.quantity import plain, quantity
+from autoglm_throttle.settings.problem import ConfigError, Problem, repr_for_user
+from autoglm_throttle.settings.quantity import parse_quantity, plain
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Enum)
@@ -23,11 +23,11 @@ NOTHING = "none"
 """The word for an empty list, because an empty variable means "not set"."""
 
 
-class FormError(ValueError):
+class FieldTypeError(ValueError):
     """A value that its field type does not allow; the text may name an allowed one."""
 
 
-class Form(ABC, Generic[T]):
+class FieldType(ABC, Generic[T]):
     """One kind of value."""
 
     allowed: str
@@ -54,19 +54,19 @@ class Form(ABC, Generic[T]):
         """Format a value without its secrets."""
         return MASK if self.secret else self.text(value)
 
-    def seen(self, value: T) -> object:
+    def repr_value(self, value: T) -> object:
         """Return the value for a ``repr``. A secret masks itself."""
         return value
 
-    def complaint(self, raw: object, reason: ValueError) -> tuple[str, str]:
+    def describe_error(self, raw: object, reason: ValueError) -> tuple[str, str]:
         """Return message and hint for a value that ``parse`` rejected."""
         message = f"must be {self.allowed}"
         if not self.secret:
-            message += f", not {shown(raw)}"
+            message += f", not {repr_for_user(raw)}"
         return message, str(reason) or f"for example {self.example}"
 
 
-class Number(Form[float]):
+class Number(FieldType[float]):
     """A finite number within a range, with or without a unit.
 
     Args:
@@ -89,15 +89,15 @@ class Number(Form[float]):
     def parse(self, raw: object) -> float:
         """Parse a number; text may carry a unit."""
         if isinstance(raw, str):
-            value = quantity(raw, self.unit)
+            value = parse_quantity(raw, self.unit)
         elif isinstance(raw, (int, float)):
-            value = quantity(str(raw))
+            value = parse_quantity(str(raw))
         else:
-            raise FormError
+            raise FieldTypeError
         if not self.low <= value <= self.high or (self.above and value == self.low):
             # Above 1 without a sign, a percentage was probably intended.
             meant_percent = self.unit == "share" and 1 < value <= 100 and "%" not in str(raw)
-            raise FormError(f"for {plain(value)} percent write {plain(value)}%" if meant_percent else "")
+            raise FieldTypeError(f"for {plain(value)} percent write {plain(value)}%" if meant_percent else "")
         return value
 
     def text(self, value: float) -> str:
@@ -105,7 +105,7 @@ class Number(Form[float]):
         return plain(float(value))
 
 
-class Whole(Form[int]):
+class Whole(FieldType[int]):
     """A whole number within a range."""
 
     def __init__(self, low: int, high: int, unit: str = "") -> None:
@@ -120,15 +120,15 @@ class Whole(Form[int]):
         if isinstance(raw, str):
             digits = raw.strip().removeprefix("+")
             if not (digits.isascii() and digits.replace("_", "").isdigit()) or len(digits) > 20:
-                raise FormError
+                raise FieldTypeError
             value = int(digits)
         # bool is a subclass of int.
         elif isinstance(raw, int) and not isinstance(raw, bool):
             value = raw
         else:
-            raise FormError
+            raise FieldTypeError
         if not self.low <= value <= self.high:
-            raise FormError
+            raise FieldTypeError
         return value
 
 
@@ -141,12 +141,12 @@ class Size(Whole):
     def parse(self, raw: object) -> int:
         """Parse a whole number of bytes."""
         if isinstance(raw, str):
-            value = quantity(raw, self.unit)
+            value = parse_quantity(raw, self.unit)
             raw = int(value) if value.is_integer() else raw
         return super().parse(raw)
 
 
-class Flag(Form[bool]):
+class Flag(FieldType[bool]):
     """A boolean."""
 
     allowed = "true or false"
@@ -159,7 +159,7 @@ class Flag(Form[bool]):
         """Parse ``true false``, ``1 0``, ``yes no`` or ``on off`` in any case."""
         word = str(raw).strip().lower()
         if not isinstance(raw, (bool, str)) or word not in self._WORDS:
-            raise FormError
+            raise FieldTypeError
         return self._WORDS[word]
 
     def text(self, value: bool) -> str:
@@ -167,7 +167,7 @@ class Flag(Form[bool]):
         return "true" if value else "false"
 
 
-class Choice(Form[E]):
+class ChoiceType(FieldType[E]):
     """One word of a closed set, in any case."""
 
     def __init__(self, kind: type[E]) -> None:
@@ -181,7 +181,7 @@ class Choice(Form[E]):
         if isinstance(raw, self._kind):
             return raw
         if not isinstance(raw, str) or raw.strip().lower() not in self._words:
-            raise FormError
+            raise FieldTypeError
         return self._words[raw.strip().lower()]
 
     def text(self, value: E) -> str:
@@ -189,7 +189,7 @@ class Choice(Form[E]):
         return str(value.value)
 
 
-class PriorityName(Form[Priority]):
+class PriorityName(FieldType[Priority]):
     """A priority by name. An unknown one is an error here, unlike in a client's header."""
 
     allowed = "one of high, mid, low"
@@ -203,7 +203,7 @@ class PriorityName(Form[Priority]):
         if isinstance(raw, Priority):
             return raw
         if not isinstance(raw, str) or not Priority.knows(raw):
-            raise FormError
+            raise FieldTypeError
         return Priority.parse(raw)
 
     def text(self, value: Priority) -> str:
@@ -211,14 +211,14 @@ class PriorityName(Form[Priority]):
         return value.label
 
 
-class Listed(Form[tuple[str, ...]]):
+class Listed(FieldType[tuple[str, ...]]):
     """A list of texts of one field type; repeated ones count once.
 
     Args:
         item: the field type of one element; its ``allowed`` completes "a list of".
     """
 
-    def __init__(self, item: Form[str]) -> None:
+    def __init__(self, item: FieldType[str]) -> None:
         self._item = item
         self.allowed: str = f"a list, separated by commas, of {item.allowed}"
         self.example: str = item.example
@@ -232,16 +232,16 @@ class Listed(Form[tuple[str, ...]]):
         elif isinstance(raw, Iterable) and not isinstance(raw, (bytes, Mapping)):
             parts = list(raw)
         else:
-            raise FormError
+            raise FieldTypeError
         values: dict[str, None] = {}
         reasons: list[str] = []
         for part in parts:
             try:
                 values[self._item.parse(part)] = None
             except ValueError as error:
-                reasons.append(f"{shown(part)}: {str(error) or 'not allowed'}")
+                reasons.append(f"{repr_for_user(part)}: {str(error) or 'not allowed'}")
         if reasons:
-            raise FormError("; ".join(reasons))
+            raise FieldTypeError("; ".join(reasons))
         return tuple(values)
 
     def text(self, value: tuple[str, ...]) -> str:
@@ -249,31 +249,31 @@ class Listed(Form[tuple[str, ...]]):
         return ",".join(value) or NOTHING
 
 
-class WithNone(Form[T | None]):
+class WithNone(FieldType[T | None]):
     """Another field type, or None in code for "not set"."""
 
-    def __init__(self, form: Form[T]) -> None:
-        self._form = form
-        self.allowed: str = form.allowed
-        self.example: str = form.example
-        self.unit: str = form.unit
-        self.secret: bool = form.secret
+    def __init__(self, field_type: FieldType[T]) -> None:
+        self._field_type = field_type
+        self.allowed: str = field_type.allowed
+        self.example: str = field_type.example
+        self.unit: str = field_type.unit
+        self.secret: bool = field_type.secret
 
     def parse(self, raw: object) -> T | None:
         """Parse a value of the other field type; None stays None."""
-        return None if raw is None else self._form.parse(raw)
+        return None if raw is None else self._field_type.parse(raw)
 
     def text(self, value: T | None) -> str:
         """Format its text; empty for None, like an empty variable."""
-        return "" if value is None else self._form.text(value)
+        return "" if value is None else self._field_type.text(value)
 
     def public(self, value: T | None) -> str:
         """Format it without secrets; empty for None."""
-        return "" if value is None else self._form.public(value)
+        return "" if value is None else self._field_type.public(value)
 
 
 def read_all(
-    forms: Mapping[str, Form[Any]], raws: Mapping[str, object]
+    field_types: Mapping[str, FieldType[Any]], raw_values: Mapping[str, object]
 ) -> tuple[dict[str, Any], list[Problem]]:
     """Parse many values at once.
 
@@ -286,15 +286,15 @@ def read_all(
     """
     values: dict[str, Any] = {}
     problems: list[Problem] = []
-    for name, form in forms.items():
-        if name not in raws:
+    for name, field_type in field_types.items():
+        if name not in raw_values:
             continue
         try:
-            values[name] = form.parse(raws[name])
+            values[name] = field_type.parse(raw_values[name])
         except ConfigError as error:
             problems += [
                 Problem(name + inner.variable, inner.message, inner.hint) for inner in error.problems
             ]
         except ValueError as error:
-            problems.append(Problem(name, *form.complaint(raws[name], error)))
+            problems.append(Problem(name, *field_type.describe_error(raw_values[name], error)))
     return values, problems

@@ -7,15 +7,15 @@ from typing import Annotated, ClassVar, Final
 from pydantic_settings import SettingsConfigDict
 
 from autoglm_throttle.model import Aggregate, Unknown
-from autoglm_throttle.settings.caller_fields import CallerFields
+from autoglm_throttle.settings.caller_fields import CallerSettings
 from autoglm_throttle.settings.device_forms import Device, GpuSources, LabelMatchers, PressureTerm
 from autoglm_throttle.settings.field import CHOSEN, CONVENTION, FOUNDING, setting
-from autoglm_throttle.settings.form import Choice, Flag, Listed, Number, Whole, WithNone
+from autoglm_throttle.settings.form import ChoiceType, Flag, Listed, Number, Whole, WithNone
 
 GIE: Final = "the utilization detector of the Gateway API inference extension"
 
 
-class GpuFields(CallerFields):
+class GpuSettings(CallerSettings):
     """Declarations of the settings of GPU telemetry."""
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(defer_build=True)
@@ -29,15 +29,15 @@ class GpuFields(CallerFields):
     )
     gpu_devices: Annotated[tuple[str, ...], Listed(Device())] = setting(
         (),
-        "Devices of the NVIDIA driver (auto, nvml) that count; not set: those of CUDA_VISIBLE_DEVICES, else "
-        "all. Sources that are scraped or replayed tell of all of theirs.",
+        "Devices of the NVIDIA driver (auto, nvml) that count; not set: those of CUDA_VISIBLE_DEVICES, "
+        "else all. Scraped or replayed sources report all their devices.",
         CONVENTION,
     )
     gpu_selector: Annotated[str, LabelMatchers()] = setting(
-        "", "Which series of a prometheus: source count; not set: every card that the server knows.", CHOSEN
+        "", "Series of a prometheus: source that count; not set: every device that the server knows.", CHOSEN
     )
     gpu_required: Annotated[bool, Flag()] = setting(
-        False, "Whether a start fails unless each source that GPU names tells something within 5 s.", CHOSEN
+        False, "Whether a start fails unless each source that GPU names delivers data within 5 s.", CHOSEN
     )
     sample_interval_s: Annotated[float, Number(0.2, 60, "s")] = setting(
         1.0, "Time from one sample to the next.", FOUNDING, starred=True
@@ -51,25 +51,25 @@ class GpuFields(CallerFields):
     sample_interval_max_s: Annotated[float, Number(0.2, 600, "s")] = setting(
         10.0, "Longest time from one sample to the next with SAMPLE_ADAPTIVE.", FOUNDING
     )
-    gpu_aggregate: Annotated[Aggregate, Choice(Aggregate)] = setting(
+    gpu_aggregate: Annotated[Aggregate, ChoiceType(Aggregate)] = setting(
         Aggregate.WEIGHTED,
         "How several devices become one number: weighted by memory, mean, or the hottest.",
         CHOSEN,
     )
-    gpu_unknown: Annotated[Unknown, Choice(Unknown)] = setting(
+    gpu_unknown: Annotated[Unknown, ChoiceType(Unknown)] = setting(
         Unknown.OPEN,
-        "What is assumed once samples stay away: full rates, the last factor, factor 0.7, or a closed door.",
+        "Assumption once samples are missing: full rates, the last factor, factor 0.7, or factor 0.",
         CHOSEN,
     )
     gpu_stale_after_s: Annotated[float | None, WithNone(Number(0.2, 86_400, "s"))] = setting(
-        None, "Age from which a sample is believed less and less; not set: 3 intervals, at least 3 s.", CHOSEN
+        None, "Age from which a sample counts less and less; not set: 3 intervals, at least 3 s.", CHOSEN
     )
     gpu_blind_after_s: Annotated[float, Number(0.4, 86_400, "s")] = setting(
-        30.0, "Age from which it is not believed at all; at least twice the age above.", CHOSEN
+        30.0, "Age from which a sample is ignored; at least twice the stale age.", CHOSEN
     )
     gpu_memory_target: Annotated[float, Number(0.1, 1, "share")] = setting(
         0.92,
-        "Share of device memory that may be full: the gate learns what a request needs and stays below it.",
+        "Share of device memory that may be full: the concurrency limiter learns the memory of a request and stays below it.",
         CHOSEN,
     )
     gpu_queue_target: Annotated[int, Whole(1, 100_000, "requests")] = setting(

@@ -12,7 +12,7 @@ from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
 from autoglm_throttle.settings.masked import masked_url
-from autoglm_throttle.settings.problem import shown
+from autoglm_throttle.settings.problem import repr_for_user
 
 SCRAPED: Final = ("dcgm", "prometheus", "vllm", "sglang")
 """Kinds that are read over HTTP."""
@@ -25,7 +25,7 @@ ENGINES: Final = frozenset({"vllm", "sglang"})
 
 KINDS: Final = (*LOCAL, *SCRAPED, "fake")
 
-FORMS: Final = "auto, nvml, dcgm:URL, prometheus:URL, vllm:URL, sglang:URL, fake:FILE, or none alone"
+ALLOWED_ITEMS: Final = "auto, nvml, dcgm:URL, prometheus:URL, vllm:URL, sglang:URL, fake:FILE, or none alone"
 """Allowed items."""
 
 _NEXT: Final = re.compile(rf",(?=\s*(?:{'|'.join(KINDS)})\s*(?:[:,]|\Z))", re.IGNORECASE)
@@ -93,10 +93,10 @@ def parse_items(items: Sequence[str]) -> tuple[GpuItem, ...]:
         try:
             item = _item(text)
         except ValueError as error:
-            faults.append(f"{shown(shown_item(text))}: {error}")
+            faults.append(f"{repr_for_user(shown_item(text))}: {error}")
             continue
         if _same(item) in map(_same, read):
-            faults.append(f"{shown(shown_item(text))} stands there twice")
+            faults.append(f"{repr_for_user(shown_item(text))} is listed twice")
         read.append(item)
     if not faults:
         faults += _contradictions(read)
@@ -134,9 +134,9 @@ def _item(text: str) -> GpuItem:
 def _contradictions(items: Sequence[GpuItem]) -> Iterable[str]:
     kinds = [item.kind for item in items]
     if not kinds:
-        yield "no source is named; none says so"
+        yield "no source is named; write none for no source"
     if "none" in kinds and len(kinds) > 1:
-        yield "none stands alone"
+        yield "none cannot be joined with other sources"
     if "auto" in kinds and {"nvml", "fake"} & set(kinds):
         yield f"auto can be joined with {', '.join(SCRAPED)} only"
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 from autoglm_throttle.model import Criticality
-from autoglm_throttle.settings.breaker_settings import BREAKER_FORMS, BreakerSettings
+from autoglm_throttle.settings.breaker_settings import BREAKER_FIELD_TYPES, BreakerSettings
 from autoglm_throttle.settings.degrade_fields import AGE, LOAD
-from autoglm_throttle.settings.form import Choice, Form, FormError, WithNone
-from autoglm_throttle.settings.problem import ConfigError, Problem, spelled, unknown_keys
+from autoglm_throttle.settings.form import ChoiceType, FieldType, FieldTypeError, WithNone
+from autoglm_throttle.settings.problem import ConfigError, Problem, quoted_key, unknown_keys
 
 NAME_CHARACTERS: Final = 200
 
 
-class GuardName(Form[str]):
+class GuardName(FieldType[str]):
     """The name of a guard; an origin such as ``https://host:8443`` is a name, too."""
 
     allowed: str = f"a name of 1 to {NAME_CHARACTERS} printable characters"
@@ -24,19 +24,19 @@ class GuardName(Form[str]):
     def parse(self, raw: object) -> str:
         """Accept the name unchanged: code refers to it letter by letter."""
         if not isinstance(raw, str) or not raw.isprintable() or not 1 <= len(raw) <= NAME_CHARACTERS:
-            raise FormError
+            raise FieldTypeError
         return raw
 
 
-GUARD_FORMS: Final[Mapping[str, Form[Any]]] = {
+GUARD_FIELD_TYPES: Final[Mapping[str, FieldType[Any]]] = {
     "name": GuardName(),
-    **BREAKER_FORMS,
-    "criticality": WithNone(Choice(Criticality)),
+    **BREAKER_FIELD_TYPES,
+    "criticality": WithNone(ChoiceType(Criticality)),
     "shed_above": WithNone(LOAD),
     "max_stale_s": WithNone(AGE),
 }
 
-GUARD_KEYS: Final = tuple(key for key in GUARD_FORMS if key != "name")
+GUARD_KEYS: Final = tuple(key for key in GUARD_FIELD_TYPES if key != "name")
 """The keys of a table ``[guards.<name>]``."""
 
 
@@ -63,7 +63,7 @@ class GuardPolicy(BreakerSettings):
     shed_above: float | str | None = None
     max_stale_s: float | str | None = None
 
-    forms: ClassVar[Mapping[str, Form[Any]]] = GUARD_FORMS
+    field_types: ClassVar[Mapping[str, FieldType[Any]]] = GUARD_FIELD_TYPES
 
 
 class GuardPolicies(Mapping[str, GuardPolicy]):
@@ -81,7 +81,7 @@ class GuardPolicies(Mapping[str, GuardPolicy]):
     def __init__(self, policies: Iterable[GuardPolicy] = ()) -> None:
         self._by_name: dict[str, GuardPolicy] = {}
         problems = [
-            Problem(f".{spelled(policy.name)}", "is given twice")
+            Problem(f".{quoted_key(policy.name)}", "is given twice")
             for policy in policies
             if self._by_name.setdefault(policy.name, policy) is not policy
         ]
@@ -108,7 +108,7 @@ def guard_from_table(name: str, table: object) -> GuardPolicy:
         ConfigError: problems under the names of the keys, each with a dot in front.
     """
     if isinstance(table, BreakerSettings):
-        table = table.given()
+        table = table.explicit_fields()
     if not isinstance(table, Mapping):
         raise ConfigError([Problem("", "must be a table", 'for example { failures = 3, open_s = "30s" }')])
     problems = unknown_keys(table, GUARD_KEYS)
@@ -117,11 +117,11 @@ def guard_from_table(name: str, table: object) -> GuardPolicy:
     except ConfigError as error:
         problems += error.problems
     if problems:
-        raise ConfigError(_inside(problem) for problem in problems)
+        raise ConfigError(_below_table(problem) for problem in problems)
     return policy
 
 
-def _inside(problem: Problem) -> Problem:
+def _below_table(problem: Problem) -> Problem:
     """Move a problem below its table; one of the name becomes one of the table itself."""
     where = "" if problem.variable == "name" else f".{problem.variable}"
     return Problem(where, problem.message, problem.hint)

@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from autoglm_throttle.settings.breaker_settings import BREAKER, BREAKER_FORMS
+from autoglm_throttle.settings.breaker_settings import BREAKER_FIELD_TYPES, BREAKER_PREFIX
 from autoglm_throttle.settings.field import PREFIX, Setting
 from autoglm_throttle.settings.fields import SETTINGS
 
 HEADINGS: Final = {
-    "policy": "How much may come in",
-    "user_limit": "What one user may do",
-    "redis_url": "What processes share",
-    "identity": "Who is calling",
-    "headers": "What is answered",
-    "gpu": "What the GPU says",
-    "quotas": "Who may fill the memory of the GPU",
-    "breaker_failures": "When calls to others are given up",
-    "degrade_shed_at": "What is answered with less under load",
-    "record_path": "What is recorded",
-    "metrics": "What is seen",
-    "config_file": "The settings themselves",
+    "policy": "Admission: policy, rates, concurrency limit, queue",
+    "user_limit": "User limits",
+    "redis_url": "Shared store",
+    "identity": "Callers",
+    "headers": "Responses",
+    "gpu": "GPU telemetry",
+    "quotas": "GPU memory quotas",
+    "breaker_failures": "Circuit breakers",
+    "degrade_shed_at": "Graceful degradation",
+    "record_path": "Recorder",
+    "metrics": "Metrics and logs",
+    "config_file": "Loading of settings",
     "inflight_start": "Constants",
 }
 """Name of the first setting of a group -> its heading."""
 
 _NOT_VARIABLES: Final = """
-Nothing that an operator turns in the night. They are keys of the file that `CONFIG_FILE` names, or arguments
+Not needed in normal operation. They are keys of the file that `CONFIG_FILE` names, or arguments
 of `Settings(...)`; as environment variables they are errors. Change them only with a measurement at hand.
 """
 
@@ -81,7 +81,7 @@ the constants of the last table only the latter two.
 Code wins over the environment, the environment over the configuration file, and all over the default.
 A `.env` file is read only where it is handed over: `uvicorn --env-file .env` makes its lines variables,
 `Settings.from_env(env_file=".env")` and `autoglm-throttle show --env-file .env` read it below the variables.
-No other is looked for. `autoglm-throttle show` prints what is in force and where it came from;
+No other is looked for. `autoglm-throttle show` prints the values in force and their sources;
 `autoglm-throttle check` prints every fault at once.
 
 - Names are matched without case. An empty value means "not set". An unknown name with the prefix is an error,
@@ -92,15 +92,17 @@ No other is looked for. `autoglm-throttle show` prints what is in force and wher
   Short units are read too: `1000/s`, `5/m`, `20/h`, `10/10s`.
   Whole numbers only: half a request per second is `30/minute`. `off` lifts a limit.
 
-`*` marks what a first user should know."""
+`*` marks settings that a first user should know."""
 
-_GUARD_ROWS: Final = "\n".join(f"| `{key}` | replaces `{(BREAKER + key).upper()}` |" for key in BREAKER_FORMS)
+_GUARD_ROWS: Final = "\n".join(
+    f"| `{key}` | replaces `{(BREAKER_PREFIX + key).upper()}` |" for key in BREAKER_FIELD_TYPES
+)
 
 _TAIL: Final = f"""\
 ## Routes, plans and guards
 
 They stand in the TOML of `CONFIG_FILE`, or in code:
-`Settings(routes=[RoutePolicy(...)], plans=[Plan(...)], guards=[GuardPolicy(...)])`.
+`Settings(routes=[RoutePolicy(...)], plans=[PlanPolicy(...)], guards=[GuardPolicy(...)])`.
 
 ```toml
 {EXAMPLE}```
@@ -113,8 +115,8 @@ of several patterns the first that matches counts |
 | `priority` | `high`, `mid` or `low`; not set: as stated, or `PRIORITY_DEFAULT` |
 | `cost` | units taken for each request; not set: 1 |
 | `user_limit` | replaces the limit of plan and settings; `off` lifts it |
-| `name` | what refusals, logs and metrics call it; not set: methods and pattern |
-| `exempt` | `true`: counted, but never charged nor refused |
+| `name` | name in rejections, logs and metrics; not set: methods and pattern |
+| `exempt` | `true`: counted, but never charged nor rejected |
 | `slo_s` | replaces `SLO_S`: such a request may wait longer, or less long; not set: `SLO_S` |
 | `resource_policy` | a table with any of the three keys below, for the requests of the route |
 
@@ -122,7 +124,7 @@ of several patterns the first that matches counts |
 |---|---|
 | `precision_hint` | replaces `PRECISIONS` |
 | `gpu_memory_ratio` | replaces `GPU_MEMORY_RATIO`; on a route it is the cap of all its requests, \
-whatever their class |
+of every class |
 | `compute_priority` | replaces `COMPUTE_PRIORITY` |
 
 A `resource_policy`, there or on a route, turns `QUOTAS` on unless that is set.
@@ -141,7 +143,7 @@ a caller is a member of one plan only |
 | `shed_above` | replaces `DEGRADE_SHED_AT`; needs `criticality = "non_core"` |
 | `max_stale_s` | replaces `DEGRADE_MAX_STALE_S` |
 
-What is not set in a table is that of all guards; what the code says of a guard wins over its table.
+A value that is not set in a table is that of all guards; a value in code overrides the table.
 A name that has other characters than letters, digits, dashes and underscores stands in quotes.
 """
 
@@ -163,7 +165,7 @@ def settings_page() -> str:
 def _cells(known: Setting) -> Iterator[str]:
     star = " *" if known.starred else ""
     yield f"`{known.name if known.tuning else known.name.upper()}`{star}"
-    yield known.form.allowed
+    yield known.field_type.allowed
     yield f"`{known.default_text}`" if known.default_text else "not set"
     yield known.about
     yield known.provenance

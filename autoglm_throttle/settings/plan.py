@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from autoglm_throttle.model import Priority, UserLimit
-from autoglm_throttle.settings.caller_forms import UserLimits
-from autoglm_throttle.settings.form import Form, FormError, Listed, PriorityName, WithNone, read_all
-from autoglm_throttle.settings.problem import ConfigError, Problem, spelled, unknown_keys
+from autoglm_throttle.settings.caller_forms import UserLimitsType
+from autoglm_throttle.settings.form import FieldType, FieldTypeError, Listed, PriorityName, WithNone, read_all
+from autoglm_throttle.settings.problem import ConfigError, Problem, quoted_key, unknown_keys
 from autoglm_throttle.settings.route_policy import Label
 
 _IDENTITY = re.compile(r"[0-9a-f]{16}")
 
 
-class Member(Form[str]):
+class Member(FieldType[str]):
     """The identity text of a caller, never the key or address itself."""
 
     allowed = "identity texts of 16 hex digits, as printed by autoglm-throttle identity"
@@ -28,7 +28,7 @@ class Member(Form[str]):
         """Accept 16 hex digits."""
         text = raw.strip().lower() if isinstance(raw, str) else ""
         if not _IDENTITY.fullmatch(text):
-            raise FormError
+            raise FieldTypeError
         return text
 
 
@@ -45,19 +45,19 @@ class Members(Listed):
         try:
             return super().parse(raw)
         except ValueError:
-            raise FormError(f"for example {self.example}") from None
+            raise FieldTypeError(f"for example {self.example}") from None
 
 
-PLAN_FORMS: Final[Mapping[str, Form[Any]]] = {
+PLAN_FIELD_TYPES: Final[Mapping[str, FieldType[Any]]] = {
     "name": Label(),
-    "user_limit": WithNone(UserLimits()),
+    "user_limit": WithNone(UserLimitsType()),
     "priority": WithNone(PriorityName()),
     "members": Members(),
 }
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class Plan:
+class PlanPolicy:
     """Limits and priority of one group of callers.
 
     Args:
@@ -83,15 +83,15 @@ class Plan:
         priority: Priority | str | None = None,
         members: Iterable[str] = (),
     ) -> None:
-        given = dict(zip(PLAN_FORMS, (name, user_limit, priority, members), strict=True))
-        values, problems = read_all(PLAN_FORMS, given)
+        given = dict(zip(PLAN_FIELD_TYPES, (name, user_limit, priority, members), strict=True))
+        values, problems = read_all(PLAN_FIELD_TYPES, given)
         if problems:
             raise ConfigError(problems)
         for field, value in values.items():
             object.__setattr__(self, field, value)
 
 
-class Plans(Mapping[str, Plan]):
+class PlanPolicies(Mapping[str, PlanPolicy]):
     """All plans by name; immutable.
 
     Args:
@@ -103,25 +103,26 @@ class Plans(Mapping[str, Plan]):
 
     __slots__ = ("_by_member", "_by_name")
 
-    def __init__(self, plans: Iterable[Plan] = ()) -> None:
-        self._by_name: dict[str, Plan] = {}
-        self._by_member: dict[str, Plan] = {}
+    def __init__(self, plans: Iterable[PlanPolicy] = ()) -> None:
+        self._by_name: dict[str, PlanPolicy] = {}
+        self._by_member: dict[str, PlanPolicy] = {}
         problems = []
         for plan in plans:
             if self._by_name.setdefault(plan.name, plan) is not plan:
-                problems.append(Problem(f".{spelled(plan.name)}", "is given twice"))
+                problems.append(Problem(f".{quoted_key(plan.name)}", "is given twice"))
             for member in plan.members:
                 other = self._by_member.setdefault(member, plan)
                 if other is not plan:
                     problems.append(
                         Problem(
-                            f".{spelled(plan.name)}.members", f"{member} is already a member of {other.name}"
+                            f".{quoted_key(plan.name)}.members",
+                            f"{member} is already a member of {other.name}",
                         )
                     )
         if problems:
             raise ConfigError(problems)
 
-    def of(self, member: str) -> Plan | None:
+    def of(self, member: str) -> PlanPolicy | None:
         """Return the plan of a caller, by identity text; None if there is none."""
         return self._by_member.get(member)
 
@@ -130,7 +131,7 @@ class Plans(Mapping[str, Plan]):
         """Whether any plan has members."""
         return bool(self._by_member)
 
-    def __getitem__(self, name: str) -> Plan:
+    def __getitem__(self, name: str) -> PlanPolicy:
         return self._by_name[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -140,10 +141,10 @@ class Plans(Mapping[str, Plan]):
         return len(self._by_name)
 
     def __repr__(self) -> str:
-        return f"Plans({list(self._by_name.values())!r})"
+        return f"PlanPolicies({list(self._by_name.values())!r})"
 
 
-def plan_from_table(name: str, table: object) -> Plan:
+def plan_from_table(name: str, table: object) -> PlanPolicy:
     """Build a plan from one ``[plans.<name>]`` table.
 
     Raises:
@@ -151,10 +152,10 @@ def plan_from_table(name: str, table: object) -> Plan:
     """
     if not isinstance(table, Mapping):
         raise ConfigError([Problem("", "must be a table")])
-    keys = tuple(key for key in PLAN_FORMS if key != "name")
+    keys = tuple(key for key in PLAN_FIELD_TYPES if key != "name")
     problems = unknown_keys(table, keys)
     try:
-        plan = Plan(name, **{key: table[key] for key in keys if key in table})
+        plan = PlanPolicy(name, **{key: table[key] for key in keys if key in table})
     except ConfigError as error:
         problems += error.problems
     if problems:

@@ -57,7 +57,7 @@ class ConfigError(ThrottleError, ValueError):
         return f"{len(self.problems)} problems in the settings:{lines}"
 
 
-def shown(value: object) -> str:
+def repr_for_user(value: object) -> str:
     """Format a value for a message: in quotes, one line, 60 characters, no password of a URL."""
     text = value if isinstance(value, str) else repr(value)
     text = _URL_LOGIN.sub("://***@", text)
@@ -66,7 +66,7 @@ def shown(value: object) -> str:
     return f"'{_escaped(text)}'"
 
 
-def spelled(name: str) -> str:
+def quoted_key(name: str) -> str:
     """Format a name as a key of TOML: in quotes unless it is of letters, digits, dashes and underscores."""
     if _BARE.fullmatch(name):
         return name

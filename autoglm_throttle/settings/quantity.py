@@ -33,7 +33,7 @@ UNITS: dict[str, dict[str, tuple[int, int]]] = {
 """Unit of a setting -> unit in the text -> (times, over). Fractions, because 57 * 0.01 is not 0.57."""
 
 
-def quantity(text: str, unit: str = "") -> float:
+def parse_quantity(text: str, unit: str = "") -> float:
     """Parse a number with an optional unit.
 
     Args:

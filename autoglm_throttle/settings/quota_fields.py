@@ -9,33 +9,33 @@ from pydantic_settings import SettingsConfigDict
 from autoglm_throttle.model import Priority
 from autoglm_throttle.settings.field import CHOSEN, FOUNDING, setting
 from autoglm_throttle.settings.form import Flag, Listed, PriorityName, WithNone
-from autoglm_throttle.settings.gpu_fields import GpuFields
+from autoglm_throttle.settings.gpu_fields import GpuSettings
 from autoglm_throttle.settings.resource_policy import RATIO, Precision
 
 
-class QuotaFields(GpuFields):
+class QuotaSettings(GpuSettings):
     """Declarations of the settings of resource quotas."""
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(defer_build=True)
 
     quotas: Annotated[bool, Flag()] = setting(
         False,
-        "Whether memory is kept free for important work and the app is told how to serve each request; "
-        "a resource_policy in CONFIG_FILE or code turns it on.",
+        "Whether memory is reserved for important requests and the app gets advice on how to serve each "
+        "request; a resource_policy in CONFIG_FILE or code turns it on.",
         CHOSEN,
     )
     precisions: Annotated[tuple[str, ...], Listed(Precision())] = setting(
         (),
-        "Variants that the service has, the best first: under load less important requests are told the "
-        "last. A client may ask for a lesser one in the header X-Precision.",
+        "Variants that the service has, the best first: under load less important requests are advised to "
+        "use the last. A client may request a lesser one in the header X-Precision.",
         CHOSEN,
     )
     compute_priority: Annotated[Priority | None, WithNone(PriorityName())] = setting(
-        None, "The class told to the engine; not set: that of each request.", CHOSEN
+        None, "The class passed to the engine; not set: that of each request.", CHOSEN
     )
     gpu_memory_ratio: Annotated[float, RATIO] = setting(
         0.7,
-        "Share of the memory that requests can fill from which mid is refused; high has GPU_MEMORY_TARGET.",
+        "Share of the memory that requests can fill from which mid is rejected; high has GPU_MEMORY_TARGET.",
         FOUNDING,
     )
     gpu_memory_ratio_low: Annotated[float, RATIO] = setting(

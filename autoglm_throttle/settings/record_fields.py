@@ -10,10 +10,18 @@ from typing import Annotated, ClassVar, Final
 from pydantic_settings import SettingsConfigDict
 
 from autoglm_throttle.settings.caller_forms import HeaderName
-from autoglm_throttle.settings.degrade_fields import DegradeFields
+from autoglm_throttle.settings.degrade_fields import DegradationSettings
 from autoglm_throttle.settings.device_forms import FilePath
 from autoglm_throttle.settings.field import CHOSEN, setting
-from autoglm_throttle.settings.form import Choice, Form, FormError, Listed, Number, Size, WithNone
+from autoglm_throttle.settings.form import (
+    ChoiceType,
+    FieldType,
+    FieldTypeError,
+    Listed,
+    Number,
+    Size,
+    WithNone,
+)
 
 NEVER_RECORDED: Final = frozenset(
     {
@@ -29,7 +37,7 @@ NEVER_RECORDED: Final = frozenset(
 )
 """Header fields that identify or authenticate the caller. The header that ``IDENTITY`` names is another."""
 
-_WHO = re.compile(
+_CREDENTIAL_NAMES = re.compile(
     r"api[-_.]?key|token|secret|passw|cookie|auth[nz]?(?:[-_.]|$)|authori[sz]|authentic|session|credential"
     r"|signature|jwt|client[-_.]?cert|forwarded|(?:^|[-_.])ip$",
     re.IGNORECASE,
@@ -51,14 +59,14 @@ class RecordBody(StrEnum):
 class RecordedHeader(HeaderName):
     """A header that may be recorded."""
 
-    allowed = "header names that say nothing of who asks"
+    allowed = "header names that identify no caller"
     example = "x-model"
 
     def parse(self, raw: object) -> str:
         """Parse a name that `identifies_caller` permits."""
         name = super().parse(raw)
-        if says_who(name):
-            raise FormError("it says who asks, and can never be recorded")
+        if identifies_caller(name):
+            raise FieldTypeError("it identifies the caller and can never be recorded")
         return name
 
 
@@ -72,11 +80,11 @@ class RecordingPath(FilePath):
         """Parse a path with the ending of a recording: a folder given by mistake is detected at once."""
         path = super().parse(raw)
         if not path.name.removesuffix(".gz").endswith(".jsonl"):
-            raise FormError
+            raise FieldTypeError
         return path
 
 
-class QueryName(Form[str]):
+class QueryName(FieldType[str]):
     """A query parameter."""
 
     allowed = "names of query parameters"
@@ -87,30 +95,30 @@ class QueryName(Form[str]):
         """Parse a name as in a decoded URL."""
         name = raw.strip() if isinstance(raw, str) else ""
         if not self._one.fullmatch(name) or set(name) & set("&;=,?#"):
-            raise FormError
+            raise FieldTypeError
         return name
 
 
-class MaskedPath(Form[str]):
+class MaskedPath(FieldType[str]):
     """A pattern of paths with secret parts."""
 
-    allowed = "patterns with {name} or a last * for what is masked"
+    allowed = "patterns with {name} or a final * for the masked parts"
     example = "/users/{id}"
 
     def parse(self, raw: object) -> str:
         """Parse a pattern that masks at least one segment."""
         pattern = raw.strip() if isinstance(raw, str) else ""
         if len(pattern) > 1000 or not pattern.isascii() or not masks(pattern):
-            raise FormError
+            raise FieldTypeError
         return pattern
 
 
-def says_who(name: str) -> bool:
+def identifies_caller(name: str) -> bool:
     """Whether a header field, by its name, identifies or authenticates the caller; it can never be recorded.
 
     Names that only look alike are rejected, too: a missing field costs less than a recorded secret.
     """
-    return name.lower() in NEVER_RECORDED or _WHO.search(name) is not None
+    return name.lower() in NEVER_RECORDED or _CREDENTIAL_NAMES.search(name) is not None
 
 
 def masks(pattern: str) -> bool:
@@ -125,7 +133,7 @@ def masks(pattern: str) -> bool:
     return any(named) or segments[-1] == "*"
 
 
-class RecordFields(DegradeFields):
+class RecorderSettings(DegradationSettings):
     """Declarations of the settings of the recorder."""
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(defer_build=True)
@@ -137,7 +145,7 @@ class RecordFields(DegradeFields):
         CHOSEN,
     )
     record_sample: Annotated[float, Number(0, 1, "share")] = setting(
-        1.0, "Share of the clients whose requests are recorded, each of them wholly.", CHOSEN
+        1.0, "Share of the clients that are recorded, each with all its requests.", CHOSEN
     )
     record_max_bytes: Annotated[int, Size(SMALLEST_BYTES, 2**40)] = setting(
         256 * 2**20, "Size of the file at which the recording ends.", CHOSEN
@@ -145,7 +153,7 @@ class RecordFields(DegradeFields):
     record_max_s: Annotated[float, Number(1, 31_536_000, "s")] = setting(
         3600.0, "Time after which the recording ends.", CHOSEN
     )
-    record_body: Annotated[RecordBody, Choice(RecordBody)] = setting(
+    record_body: Annotated[RecordBody, ChoiceType(RecordBody)] = setting(
         RecordBody.HASH,
         "hash: length and SHA-256 of request bodies; none: the length; full: the body up to 64 KiB.",
         CHOSEN,
@@ -160,6 +168,6 @@ class RecordFields(DegradeFields):
     )
     record_mask_paths: Annotated[tuple[str, ...], Listed(MaskedPath())] = setting(
         (),
-        "Of paths that begin so, the segments in braces are masked; a last * masks all that follows.",
+        "Path patterns: segments in braces are masked; a final * masks the rest.",
         CHOSEN,
     )

@@ -23,7 +23,7 @@ class Topology(StrEnum):
     CLUSTER = "cluster"
 
 
-FORMS: Final = (
+ALLOWED_URLS: Final = (
     "redis://[user:password@]host[:6379][/0]",
     "rediss://[user:password@]host[:6379][/0]",
     "unix://[user:password@]/path/to/redis.sock[?db=0]",
@@ -67,7 +67,7 @@ DATABASES: Final = 2**31
 
 
 @dataclass(frozen=True, slots=True)
-class RedisUrl:
+class RedisAddress:
     """The parts of a URL."""
 
     topology: Topology
@@ -96,15 +96,15 @@ class RedisUrl:
         scheme = "unix" if self.path else ("rediss" if self.tls else "redis")
         if self.topology is not Topology.SINGLE:
             scheme = f"{scheme}+{self.topology.value}"
-        who = quote(self.username or "", safe="") + (":***" if self.password else "")
-        where = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
+        login = quote(self.username or "", safe="") + (":***" if self.password else "")
+        hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
         path = self.path or "".join(
             [f"/{quote(self.service)}" if self.service else "", f"/{self.db}" if self.db else ""]
         )
-        return f"{scheme}://{who}{'@' if who else ''}{where}{path}"
+        return f"{scheme}://{login}{'@' if login else ''}{hosts}{path}"
 
 
-def parse_redis_url(text: str) -> RedisUrl:
+def parse_redis_url(text: str) -> RedisAddress:
     """Parse a URL.
 
     Args:
@@ -119,18 +119,18 @@ def parse_redis_url(text: str) -> RedisUrl:
     try:
         parts = urlsplit(text.strip())
     except ValueError:
-        raise _wrong("its brackets do not fit") from None
+        raise _invalid("its brackets do not fit") from None
     # First, since the errors below may quote a part of the URL: an unencoded password ends up in these parts.
     if parts.fragment or "@" in parts.path + parts.query:
-        raise _wrong("'/', '?', '#' and '@' in a password or a path must be written %2F, %3F, %23 and %40")
+        raise _invalid("'/', '?', '#' and '@' in a password or a path must be written %2F, %3F, %23 and %40")
     if parts.scheme not in _SCHEMES:
-        raise _wrong(f"it begins with {parts.scheme + '://'!r}" if parts.scheme else "it has no scheme")
+        raise _invalid(f"it begins with {parts.scheme + '://'!r}" if parts.scheme else "it has no scheme")
     topology, tls = _SCHEMES[parts.scheme]
     query = _query(parts.query, _allowed(parts.scheme, topology, tls))
-    username, password = _who(parts)
-    service, db = _place(parts, topology, query.pop("db", None))
+    username, password = _credentials(parts)
+    service, db = _service_and_database(parts, topology, query.pop("db", None))
     unix = parts.scheme == "unix"
-    return RedisUrl(
+    return RedisAddress(
         topology,
         tls,
         hosts=() if unix else _hosts(parts, SENTINEL_PORT if topology is Topology.SENTINEL else PORT),
@@ -145,8 +145,8 @@ def parse_redis_url(text: str) -> RedisUrl:
     )
 
 
-def _wrong(what: str) -> ValueError:
-    return ValueError(f"not a URL of a Redis server: {what}; the forms are: " + "  ".join(FORMS))
+def _invalid(reason: str) -> ValueError:
+    return ValueError(f"not a URL of a Redis server: {reason}; the forms are: " + "  ".join(ALLOWED_URLS))
 
 
 def _allowed(scheme: str, topology: Topology, tls: bool) -> tuple[str, ...]:
@@ -160,21 +160,21 @@ def _query(text: str, allowed: tuple[str, ...]) -> dict[str, str]:
     query: dict[str, str] = {}
     for name, value in parse_qsl(text, keep_blank_values=True):
         if name in query:
-            raise _wrong(f"?{name}= stands there twice")
+            raise _invalid(f"?{name}= is given twice")
         if name not in allowed:
-            known = f"what may stand there: {', '.join(allowed)}" if allowed else "nothing may stand there"
-            raise _wrong(
+            known = f"allowed are: {', '.join(allowed)}" if allowed else "no option is allowed"
+            raise _invalid(
                 f"?{name}= is not known after this scheme, {known} (times have settings of their own)"
             )
         query[name] = value
     return query
 
 
-def _who(parts: SplitResult) -> tuple[str | None, str | None]:
-    who, at, _ = parts.netloc.rpartition("@")
+def _credentials(parts: SplitResult) -> tuple[str | None, str | None]:
+    login, at, _ = parts.netloc.rpartition("@")
     if not at:
         return None, None
-    username, _, password = who.partition(":")
+    username, _, password = login.partition(":")
     return unquote(username) or None, unquote(password) or None
 
 
@@ -182,7 +182,7 @@ def _hosts(parts: SplitResult, port: int) -> tuple[tuple[str, int], ...]:
     texts = parts.netloc.rpartition("@")[2].split(",")
     hosts = tuple(_host(text.strip(), port) for text in texts)
     if len(hosts) > 1 and _SCHEMES[parts.scheme][0] is Topology.SINGLE:
-        raise _wrong("several hosts need redis+sentinel:// or redis+cluster://")
+        raise _invalid("several hosts need redis+sentinel:// or redis+cluster://")
     return hosts
 
 
@@ -190,25 +190,25 @@ def _host(text: str, port: int) -> tuple[str, int]:
     if text.startswith("["):
         host, closed, rest = text[1:].partition("]")
         if not closed:
-            raise _wrong("its brackets do not fit")
+            raise _invalid("its brackets do not fit")
     else:
         host, colon, digits = text.partition(":")
         rest = colon + digits
     if not host:
-        raise _wrong("a host is missing")
+        raise _invalid("a host is missing")
     if not rest:
         return unquote(host), port
     number = rest.removeprefix(":")
     if not rest.startswith(":") or not (number.isascii() and number.isdigit() and 0 < int(number) < 65536):
-        raise _wrong(f"{rest.removeprefix(':')!r} is no port (an IPv6 address stands in brackets)")
+        raise _invalid(f"{rest.removeprefix(':')!r} is no port (an IPv6 address stands in brackets)")
     return unquote(host), int(number)
 
 
-def _place(parts: SplitResult, topology: Topology, db: str | None) -> tuple[str, int]:
+def _service_and_database(parts: SplitResult, topology: Topology, db: str | None) -> tuple[str, int]:
     """Name of the primary and number of the database."""
     if parts.scheme == "unix":
         if parts.netloc.rpartition("@")[2] or len(parts.path) < 2:
-            raise _wrong("after unix:// comes a path that begins with /")
+            raise _invalid("after unix:// comes a path that begins with /")
         return "", _database(db or "")
     steps = [unquote(step) for step in parts.path.split("/")[1:]]
     while steps and not steps[-1]:
@@ -216,13 +216,13 @@ def _place(parts: SplitResult, topology: Topology, db: str | None) -> tuple[str,
     service = ""
     if topology is Topology.SENTINEL:
         if not steps or not steps[0]:
-            raise _wrong("the name under which the sentinels know the primary is missing")
+            raise _invalid("the name under which the sentinels know the primary is missing")
         service = steps.pop(0)
     if len(steps) > 1:
-        raise _wrong("too many parts in its path")
+        raise _invalid("too many parts in its path")
     number = _database(steps[0] if steps else "")
     if number and topology is Topology.CLUSTER:
-        raise _wrong("a cluster has only database 0")
+        raise _invalid("a cluster has only database 0")
     return service, number
 
 
@@ -230,17 +230,17 @@ def _database(text: str) -> int:
     if not text:
         return 0
     if not (text.isascii() and text.isdigit() and int(text) < DATABASES):
-        raise _wrong(f"{text!r} is no number of a database")
+        raise _invalid(f"{text!r} is no number of a database")
     return int(text)
 
 
 def _option(name: str, value: str) -> str | bool:
     if name == "ssl_check_hostname":
         if value.lower() not in {"true", "false"}:
-            raise _wrong(f"?{name}= is true or false")
+            raise _invalid(f"?{name}= is true or false")
         return value.lower() == "true"
     if name == "ssl_cert_reqs" and value not in CERT_REQS:
-        raise _wrong(f"?{name}= is {', '.join(CERT_REQS)}")
+        raise _invalid(f"?{name}= is {', '.join(CERT_REQS)}")
     if not value:
-        raise _wrong(f"?{name}= is empty")
+        raise _invalid(f"?{name}= is empty")
     return value

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.model import OnError, Policy, Signal, WebSockets
 from autoglm_throttle.settings.caller_fields import HeaderTrust
-from autoglm_throttle.settings.field import PREFIX, Source
+from autoglm_throttle.settings.field import PREFIX, SettingSource
 from autoglm_throttle.settings.fields import SETTINGS
 from autoglm_throttle.settings.gpu_items import ENGINES
 from autoglm_throttle.settings.guard_remarks import guard_advice
@@ -18,49 +18,49 @@ from autoglm_throttle.settings.route_policy import RoutePolicy, unreachable
 if TYPE_CHECKING:
     from autoglm_throttle.settings.settings import Settings
 
-_GATED: Final = frozenset({Policy.ADAPTIVE, Policy.GATE})
+_WITH_CONCURRENCY_LIMIT: Final = frozenset({Policy.ADAPTIVE, Policy.GATE})
 _BY_TABLE: Final = frozenset({Policy.ADAPTIVE, Policy.TIERS})
 _ADAPTIVE: Final = frozenset({Policy.ADAPTIVE})
 _TIERS: Final = frozenset({Policy.TIERS})
-_KNOWN: Final = frozenset(Policy) - {Policy.FIXED}
+_WITH_LOAD: Final = frozenset(Policy) - {Policy.FIXED}
 """Policies under which a load is known."""
 
-READERS: Final = {
+READING_POLICIES: Final = {
     "signal": _BY_TABLE,
-    "slo_s": _GATED | _BY_TABLE,
-    "latency_budget": _GATED,
-    "queue_max": _GATED,
-    "min_share": _GATED,
+    "slo_s": _WITH_CONCURRENCY_LIMIT | _BY_TABLE,
+    "latency_budget": _WITH_CONCURRENCY_LIMIT,
+    "queue_max": _WITH_CONCURRENCY_LIMIT,
+    "min_share": _WITH_CONCURRENCY_LIMIT,
     "tiers": _BY_TABLE,
     "tier_samples": _BY_TABLE,
     "tier_release_samples": _TIERS,
     "tier_release_margin_pct": _TIERS,
     "tier_recovery_step": _TIERS,
-    "deadline_header": _GATED,
+    "deadline_header": _WITH_CONCURRENCY_LIMIT,
     "gpu_unknown": _TIERS,
-    "gpu_memory_target": _GATED | _BY_TABLE,
+    "gpu_memory_target": _WITH_CONCURRENCY_LIMIT | _BY_TABLE,
     "gpu_queue_target": _BY_TABLE,
     "gpu_kv_target": _BY_TABLE,
     "gpu_pressure_terms": _BY_TABLE,
-    "inflight_start": _GATED,
-    "inflight_floor": _GATED,
-    "wait_budget": _GATED,
-    "period_s": _GATED,
-    "period_completions": _GATED,
+    "inflight_start": _WITH_CONCURRENCY_LIMIT,
+    "inflight_floor": _WITH_CONCURRENCY_LIMIT,
+    "wait_budget": _WITH_CONCURRENCY_LIMIT,
+    "period_s": _WITH_CONCURRENCY_LIMIT,
+    "period_completions": _WITH_CONCURRENCY_LIMIT,
     "adaptive_headroom": _ADAPTIVE,
     "adaptive_release_samples": _ADAPTIVE,
     "reserve_mid": _ADAPTIVE,
     "reserve_low": _ADAPTIVE,
-    "degrade_shed_at": _KNOWN,
-    "degrade_stale_at": _KNOWN,
-    "degrade_static_at": _KNOWN,
-    "degrade_margin": _KNOWN,
-    "degrade_samples": _KNOWN,
-    "degrade_load_stale_s": _KNOWN,
+    "degrade_shed_at": _WITH_LOAD,
+    "degrade_stale_at": _WITH_LOAD,
+    "degrade_static_at": _WITH_LOAD,
+    "degrade_margin": _WITH_LOAD,
+    "degrade_samples": _WITH_LOAD,
+    "degrade_load_stale_s": _WITH_LOAD,
 }
 """Setting -> policies that read it; other settings are read under each policy."""
 
-OF_PRESSURE: Final = {
+PRESSURE_ONLY: Final = {
     "gpu_queue_target": _BY_TABLE,
     "gpu_kv_target": _BY_TABLE,
     "gpu_pressure_terms": _BY_TABLE,
@@ -72,7 +72,7 @@ OF_PRESSURE: Final = {
 
 _SHARED: Final = "REDIS_URL or USER_STORAGE"
 
-OF_STORE: Final = {
+PREREQUISITES: Final = {
     "redis_on_error": _SHARED,
     "service": _SHARED,
     "redis_prefix": _SHARED,
@@ -99,99 +99,101 @@ OF_STORE: Final = {
 """Setting -> setting without which it has no effect."""
 
 
-def advice(settings: Settings) -> list[Problem]:
+def collect_advice(settings: Settings) -> list[Problem]:
     """Collect all advice, as ``autoglm-throttle check`` prints it."""
-    found = [*_told(_remarks(settings)), *at_start(settings)]
+    problems = [*_as_problems(_advice_items(settings)), *startup_advice(settings)]
     return [
-        *found,
-        *_unread(settings),
-        *_unshared(settings),
+        *problems,
+        *_unused_settings(settings),
+        *_settings_without_prerequisite(settings),
         *guard_advice(settings),
-        *_dead_routes(settings),
+        *_route_advice(settings),
         *settings.ignored,
     ]
 
 
-def at_start(settings: Settings) -> list[Problem]:
+def startup_advice(settings: Settings) -> list[Problem]:
     """Collect the advice that a throttle logs when it starts: settings that are hardly ever intended."""
-    store = _store(settings)
+    store = _store_setting(settings)
     limits = [*settings.user_limits]
     limits += [plan.user_limit or () for plan in settings.plans.values()]
     limits += [route.user_limit or () for route in settings.routes]
     used = any(limits) or settings.fleet or settings.fleet_gpu or settings.breaker_shared
-    return _told(
+    return _as_problems(
         [
             (
                 store,
                 store != "" and not used,
-                "is set, but nothing uses it: there is no user limit"
+                "is set but unused: there is no user limit"
                 + (", no FLEET, no FLEET_GPU and no BREAKER_SHARED" if store == "redis_url" else ""),
                 "set USER_LIMIT, for example 100/minute;5/second",
             ),
             (
                 "key_secret",
                 settings.shared and settings.key_secret is None,
-                "is not set: identities are made with a key that everybody knows, so that all processes "
-                "agree; short keys and addresses can be guessed back from the store",
-                _DRAW_ONE,
+                "is not set: identities are hashed with a publicly known key, so that all processes "
+                "agree; short keys and addresses can be recovered from the store by guessing",
+                _SECRET_HINT,
             ),
         ]
     )
 
 
-_Remark = tuple[str, bool, str, str]
+_AdviceItem = tuple[str, bool, str, str]
 """Setting, whether the advice applies, message, hint."""
 
-_DRAW_ONE: Final = "set one, for example the output of: openssl rand -hex 32"
+_SECRET_HINT: Final = "set one, for example the output of: openssl rand -hex 32"
 
 
-def _told(remarks: Iterable[_Remark]) -> list[Problem]:
-    return [Problem(PREFIX + name.upper(), message, hint) for name, holds, message, hint in remarks if holds]
+def _as_problems(items: Iterable[_AdviceItem]) -> list[Problem]:
+    return [Problem(PREFIX + name.upper(), message, hint) for name, holds, message, hint in items if holds]
 
 
-def _store(settings: Settings) -> str:
+def _store_setting(settings: Settings) -> str:
     """Name of the setting that names the store; empty if there is none."""
     if settings.redis_url is not None:
         return "redis_url"
     return "user_storage" if settings.user_storage is not None else ""
 
 
-def _without_workers(settings: Settings) -> str:
+def _workers_hint(settings: Settings) -> str:
     """Effect of several processes that each assume to be the only one."""
-    text = "with n workers each would give the whole rates"
+    text = "with n workers each would admit the full rates"
     if not settings.shared:
         return f"{text}; user limits in memory count per process"
     if settings.redis_on_error is OnError.LOCAL:
-        return f"{text}, and every user the whole limit while the store is away; FLEET=true counts them"
+        return f"{text}, and every user the full limit while the store is unavailable; FLEET=true counts them"
     return text
 
 
-def _remarks(settings: Settings) -> list[_Remark]:
+def _advice_items(settings: Settings) -> list[_AdviceItem]:
     trust = settings.priority_header_trust
     limited = any(settings.user_limits)
-    gated = settings.policy in _GATED
+    has_concurrency_limit = settings.policy in _WITH_CONCURRENCY_LIMIT
     kinds = {item.partition(":")[0] for item in settings.gpu}
     drivers = kinds & {"auto", "nvml"}
     unfiltered = kinds - drivers - (ENGINES if drivers else frozenset())
-    slots_for_nobody = settings.websockets is WebSockets.SLOT and not gated and not settings.inflight_max
+    unlimited_slots = (
+        settings.websockets is WebSockets.SLOT and not has_concurrency_limit and not settings.inflight_max
+    )
     return [
         (
             "dry_run",
             settings.dry_run,
-            "is on: refusals are only counted, nothing is protected",
-            "would_refuse_total counts them",
+            "is on: rejections are only counted, the service is not protected",
+            "would_reject_total counts them",
         ),
         (
             "workers",
-            settings.source_of("workers") is Source.DEFAULT and not settings.fleet,
+            settings.source_of("workers") is SettingSource.DEFAULT and not settings.fleet,
             "is not set: one process is assumed",
-            _without_workers(settings),
+            _workers_hint(settings),
         ),
         (
             "slo_s",
-            gated and settings.source_of("slo_s") is Source.DEFAULT,
-            f"is not set: a whole answer is wanted within {plain(settings.slo_s)} s",
-            "LLM answers take longer; set what your callers wait for",
+            has_concurrency_limit and settings.source_of("slo_s") is SettingSource.DEFAULT,
+            f"is not set: the target time for a complete response is {plain(settings.slo_s)} s",
+            "LLM responses take longer; set the time that your callers accept",
         ),
         (
             "user_limit",
@@ -203,12 +205,12 @@ def _remarks(settings: Settings) -> list[_Remark]:
             "key_secret",
             settings.key_secret is None and not settings.shared,
             "is not set: identities differ in each process and after each start",
-            _DRAW_ONE,
+            _SECRET_HINT,
         ),
         (
             "trusted_proxies",
             any(network.endswith("/0") for network in settings.trusted_proxies),
-            "trusts everybody: any client can take any address",
+            "trusts every peer: any client can take any address",
             "name your proxies",
         ),
         (
@@ -219,9 +221,9 @@ def _remarks(settings: Settings) -> list[_Remark]:
         ),
         (
             "websockets",
-            slots_for_nobody,
-            f"is slot, but with POLICY={settings.policy} nothing limits what is in flight",
-            "set INFLIGHT_MAX, or POLICY=adaptive or gate",
+            unlimited_slots,
+            f"is slot, but with POLICY={settings.policy} nothing limits requests in flight",
+            "set INFLIGHT_MAX, or POLICY=adaptive or concurrency",
         ),
         (
             "priority_header_trust",
@@ -233,11 +235,11 @@ def _remarks(settings: Settings) -> list[_Remark]:
             "gpu_devices",
             bool(settings.gpu_devices) and bool(unfiltered),
             f"has no effect on {', '.join(sorted(unfiltered))}",
-            "it chooses devices of the NVIDIA driver (auto, nvml); all that another source tells of count",
+            "it selects devices of the NVIDIA driver (auto, nvml); every device of another source counts",
         ),
         (
             "sample_interval_max_s",
-            settings.source_of("sample_interval_max_s") is not Source.DEFAULT
+            settings.source_of("sample_interval_max_s") is not SettingSource.DEFAULT
             and not settings.sample_adaptive,
             "has no effect without SAMPLE_ADAPTIVE",
             "",
@@ -245,8 +247,8 @@ def _remarks(settings: Settings) -> list[_Remark]:
         (
             "quotas",
             settings.quotas and kinds == {"none"},
-            "keeps no memory free with GPU=none: nothing tells how full it is",
-            "the app is still told how to serve each request",
+            "reserves no memory with GPU=none: no source reports memory use",
+            "the app still gets advice for each request",
         ),
         (
             "degrade_static_at",
@@ -263,21 +265,25 @@ def _remarks(settings: Settings) -> list[_Remark]:
     ]
 
 
-def _unread(settings: Settings) -> list[Problem]:
+def _unused_settings(settings: Settings) -> list[Problem]:
     """Find settings that were set but are never read."""
     policy, signal = settings.policy, settings.signal
     engines = any(item.partition(":")[0] in ENGINES for item in settings.gpu)
-    pressed = signal is Signal.PRESSURE or (signal is Signal.AUTO and engines)
+    uses_pressure = signal is Signal.PRESSURE or (signal is Signal.AUTO and engines)
     problems = []
-    for name, readers in READERS.items():
-        if settings.source_of(name) is Source.DEFAULT or (settings.quotas and name == "gpu_memory_target"):
+    for name, readers in READING_POLICIES.items():
+        if settings.source_of(name) is SettingSource.DEFAULT or (
+            settings.quotas and name == "gpu_memory_target"
+        ):
             continue
         variable = SETTINGS[name].variable
         if policy not in readers:
             *names, last = (reader.value for reader in Policy if reader in readers)
-            who = f"{', '.join(names)} and {last}" if names else last
-            problems.append(Problem(variable, f"has no effect with POLICY={policy}", f"read by {who}"))
-        elif policy in OF_PRESSURE.get(name, ()) and not pressed:
+            policy_names = f"{', '.join(names)} and {last}" if names else last
+            problems.append(
+                Problem(variable, f"has no effect with POLICY={policy}", f"read by {policy_names}")
+            )
+        elif policy in PRESSURE_ONLY.get(name, ()) and not uses_pressure:
             beside = " and no engine in GPU" if signal is Signal.AUTO else ""
             problems.append(
                 Problem(variable, f"has no effect with SIGNAL={signal}{beside}", "read with SIGNAL=pressure")
@@ -285,9 +291,9 @@ def _unread(settings: Settings) -> list[Problem]:
     return problems
 
 
-def _unshared(settings: Settings) -> list[Problem]:
+def _settings_without_prerequisite(settings: Settings) -> list[Problem]:
     """Find settings of a store, a fleet or quotas that were set without it."""
-    there = {
+    available = {
         _SHARED: settings.shared,
         "REDIS_URL": settings.redis_url is not None,
         "FLEET": settings.fleet,
@@ -297,17 +303,17 @@ def _unshared(settings: Settings) -> list[Problem]:
     }
     return [
         Problem(SETTINGS[name].variable, f"has no effect without {needed}", "")
-        for name, needed in OF_STORE.items()
-        if not there[needed] and settings.source_of(name) is not Source.DEFAULT
+        for name, needed in PREREQUISITES.items()
+        if not available[needed] and settings.source_of(name) is not SettingSource.DEFAULT
     ]
 
 
-def _dead_routes(settings: Settings) -> list[Problem]:
+def _route_advice(settings: Settings) -> list[Problem]:
     places = dict(zip(settings.routes, settings.route_places, strict=True))
     problems = [
         Problem(
             places[route],
-            f"{route.name} can never apply, {', '.join(taker.name for taker in takers)} before it takes all",
+            f"{route.name} can never apply, {', '.join(taker.name for taker in takers)} before it matches all its requests",
             "put the narrower pattern first",
         )
         for route, takers in unreachable(settings.routes)
@@ -316,7 +322,7 @@ def _dead_routes(settings: Settings) -> list[Problem]:
     problems += [
         Problem(places[route], f"{route.name} can never be admitted: it costs {route.cost:g}, {why}")
         for route in settings.routes
-        if not route.exempt and (why := _too_dear(settings, route))
+        if not route.exempt and (why := _why_never_admitted(settings, route))
     ]
     problems += [
         Problem(places[route], f"{route.name} can never apply, its path is in EXEMPT_PATHS")
@@ -326,18 +332,20 @@ def _dead_routes(settings: Settings) -> list[Problem]:
     return problems + [
         Problem(places[route], f"{route.name} has an slo_s without effect: {why}")
         for route in settings.routes
-        if route.slo_s is not None and (why := _never_waits(settings, route))
+        if route.slo_s is not None and (why := _why_never_queued(settings, route))
     ]
 
 
-def _never_waits(settings: Settings, route: RoutePolicy) -> str:
+def _why_never_queued(settings: Settings, route: RoutePolicy) -> str:
     """Reason why no request of the route is ever queued; empty if one may be."""
     if route.exempt:
         return "it is exempt"
-    return "" if settings.policy in _GATED else f"nothing waits with POLICY={settings.policy}"
+    return (
+        "" if settings.policy in _WITH_CONCURRENCY_LIMIT else f"nothing waits with POLICY={settings.policy}"
+    )
 
 
-def _too_dear(settings: Settings, route: RoutePolicy) -> str:
+def _why_never_admitted(settings: Settings, route: RoutePolicy) -> str:
     """Reason why no request of the route can ever be admitted; empty if some can."""
     priority = settings.priority_default if route.priority is None else route.priority
     burst = max(1.0, settings.rates_rps[priority] / settings.workers * settings.burst_s)

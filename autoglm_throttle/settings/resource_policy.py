@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from autoglm_throttle.model import Priority
-from autoglm_throttle.settings.form import Form, FormError, Listed, Number, PriorityName, WithNone, read_all
+from autoglm_throttle.settings.form import (
+    FieldType,
+    FieldTypeError,
+    Listed,
+    Number,
+    PriorityName,
+    WithNone,
+    read_all,
+)
 from autoglm_throttle.settings.problem import ConfigError, Problem, unknown_keys
 
 RATIO: Final = Number(0.01, 1, "share")
@@ -16,7 +24,7 @@ RATIO: Final = Number(0.01, 1, "share")
 _LABEL: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
 
 
-class Precision(Form[str]):
+class Precision(FieldType[str]):
     """The label of one variant of a model."""
 
     allowed = "labels such as fp16, of at most 32 letters, digits, dots, dashes and underscores"
@@ -26,11 +34,11 @@ class Precision(Form[str]):
         """Parse a label in lower case."""
         label = raw.strip().lower() if isinstance(raw, str) else ""
         if not _LABEL.fullmatch(label):
-            raise FormError
+            raise FieldTypeError
         return label
 
 
-POLICY_FORMS: Final[Mapping[str, Form[Any]]] = {
+POLICY_FIELD_TYPES: Final[Mapping[str, FieldType[Any]]] = {
     "precision_hint": WithNone(Listed(Precision())),
     "gpu_memory_ratio": WithNone(RATIO),
     "compute_priority": WithNone(PriorityName()),
@@ -69,18 +77,18 @@ class ResourcePolicy:
         compute_priority: Priority | str | None = None,
     ) -> None:
         given = (precision_hint, gpu_memory_ratio, compute_priority)
-        values, problems = read_all(POLICY_FORMS, dict(zip(POLICY_FORMS, given, strict=True)))
+        values, problems = read_all(POLICY_FIELD_TYPES, dict(zip(POLICY_FIELD_TYPES, given, strict=True)))
         if problems:
             raise ConfigError(problems)
         for column, value in values.items():
             object.__setattr__(self, column, value)
 
-    def given(self) -> dict[str, object]:
+    def explicit_fields(self) -> dict[str, object]:
         """Return the values that are set."""
-        return {key: value for key in POLICY_FORMS if (value := getattr(self, key)) is not None}
+        return {key: value for key in POLICY_FIELD_TYPES if (value := getattr(self, key)) is not None}
 
 
-class ResourcePolicyForm(Form[ResourcePolicy]):
+class ResourcePolicyType(FieldType[ResourcePolicy]):
     """A policy made in code, or a TOML table."""
 
     allowed = "a table with precision_hint, gpu_memory_ratio or compute_priority"
@@ -91,10 +99,10 @@ class ResourcePolicyForm(Form[ResourcePolicy]):
         if isinstance(raw, ResourcePolicy):
             return raw
         if not isinstance(raw, Mapping):
-            raise FormError
-        problems = unknown_keys(raw, tuple(POLICY_FORMS))
+            raise FieldTypeError
+        problems = unknown_keys(raw, tuple(POLICY_FIELD_TYPES))
         try:
-            policy = ResourcePolicy(**{key: raw[key] for key in POLICY_FORMS if key in raw})
+            policy = ResourcePolicy(**{key: raw[key] for key in POLICY_FIELD_TYPES if key in raw})
         except ConfigError as error:
             problems += error.problems
         if problems:

@@ -12,11 +12,19 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from autoglm_throttle.model import Priority, UserLimit
-from autoglm_throttle.settings.caller_forms import PATH_CHARACTERS, UserLimits
+from autoglm_throttle.settings.caller_forms import PATH_CHARACTERS, UserLimitsType
 from autoglm_throttle.settings.control_fields import OBJECTIVE
-from autoglm_throttle.settings.form import Flag, Form, FormError, Number, PriorityName, WithNone, read_all
+from autoglm_throttle.settings.form import (
+    FieldType,
+    FieldTypeError,
+    Flag,
+    Number,
+    PriorityName,
+    WithNone,
+    read_all,
+)
 from autoglm_throttle.settings.problem import ConfigError, Problem, unknown_keys
-from autoglm_throttle.settings.resource_policy import ResourcePolicy, ResourcePolicyForm
+from autoglm_throttle.settings.resource_policy import ResourcePolicy, ResourcePolicyType
 
 REST: Final = "*"
 """As the last segment: matches any rest of the path, or nothing."""
@@ -30,7 +38,7 @@ _METHOD = re.compile(r"[A-Z][A-Z0-9-]{0,31}")
 _NO_LITERAL = set("{}*?# ")
 
 
-class Pattern(Form[str]):
+class Pattern(FieldType[str]):
     """A path of segments: literal, ``{name}`` for any one segment, or ``*`` for the rest."""
 
     allowed = "a path such as /v1/chat, /users/{id} or /v1/*"
@@ -40,18 +48,18 @@ class Pattern(Form[str]):
         """Parse a pattern; a slash at the end is dropped, because paths are matched without it."""
         text = raw.strip() if isinstance(raw, str) else ""
         if not text.startswith("/") or not text.isprintable() or len(text) > PATH_CHARACTERS:
-            raise FormError
+            raise FieldTypeError
         path = text.rstrip("/")
         *front, last = path[1:].split("/")
         for segment in front if last == REST or not path else [*front, last]:
             _check_segment(segment)
         named = [segment for segment in (*front, last) if segment.startswith("{")]
         if len(set(named)) < len(named):
-            raise FormError("two segments have one name")
+            raise FieldTypeError("two segments have one name")
         return path or "/"
 
 
-class Methods(Form[frozenset[str]]):
+class Methods(FieldType[frozenset[str]]):
     """Names of HTTP methods."""
 
     allowed = "HTTP methods such as GET,POST"
@@ -61,10 +69,10 @@ class Methods(Form[frozenset[str]]):
         """Parse text separated by commas, or several texts."""
         parts = raw.split(",") if isinstance(raw, str) else raw
         if not isinstance(parts, Iterable) or isinstance(parts, (bytes, Mapping)):
-            raise FormError
+            raise FieldTypeError
         names = [part.strip().upper() if isinstance(part, str) else "" for part in parts]
         if not names or not all(_METHOD.fullmatch(name) for name in names):
-            raise FormError
+            raise FieldTypeError
         return frozenset(names)
 
     def text(self, value: frozenset[str]) -> str:
@@ -72,7 +80,7 @@ class Methods(Form[frozenset[str]]):
         return ",".join(sorted(value))
 
 
-class Label(Form[str]):
+class Label(FieldType[str]):
     """A name that can stand in headers, logs and metrics."""
 
     allowed: str = f"1 to {NAME_CHARACTERS} ASCII characters without quotes or control characters"
@@ -83,20 +91,20 @@ class Label(Form[str]):
         name = raw.strip() if isinstance(raw, str) else ""
         good = name.isascii() and name.isprintable() and not set(name) & set('"\\')
         if not good or not 1 <= len(name) <= NAME_CHARACTERS:
-            raise FormError
+            raise FieldTypeError
         return name
 
 
-ROUTE_FORMS: Final[Mapping[str, Form[Any]]] = {
+ROUTE_FIELD_TYPES: Final[Mapping[str, FieldType[Any]]] = {
     "pattern": Pattern(),
     "methods": WithNone(Methods()),
     "priority": WithNone(PriorityName()),
     "cost": Number(0, COST_AT_MOST, "units", above=True),
-    "user_limit": WithNone(UserLimits()),
+    "user_limit": WithNone(UserLimitsType()),
     "name": WithNone(Label()),
     "exempt": Flag(),
     "slo_s": WithNone(OBJECTIVE),
-    "resource_policy": WithNone(ResourcePolicyForm()),
+    "resource_policy": WithNone(ResourcePolicyType()),
 }
 
 
@@ -147,7 +155,7 @@ class RoutePolicy:
         resource_policy: ResourcePolicy | Mapping[str, object] | None = None,
     ) -> None:
         given = (pattern, methods, priority, cost, user_limit, name, exempt, slo_s, resource_policy)
-        values, problems = read_all(ROUTE_FORMS, dict(zip(ROUTE_FORMS, given, strict=True)))
+        values, problems = read_all(ROUTE_FIELD_TYPES, dict(zip(ROUTE_FIELD_TYPES, given, strict=True)))
         of_the_charged = (priority, user_limit, resource_policy)
         if exempt is True and (cost != 1.0 or any(column is not None for column in of_the_charged)):
             left_out = "leave out cost, priority, user_limit, resource_policy"
@@ -161,7 +169,7 @@ class RoutePolicy:
         for column, value in values.items():
             object.__setattr__(self, column, value)
 
-    def covers(self, method: str, segments: Sequence[str]) -> bool:
+    def matches(self, method: str, segments: Sequence[str]) -> bool:
         """Whether a request of this method and these path segments matches the pattern."""
         if self.methods is not None and method not in self.methods:
             return False
@@ -188,7 +196,7 @@ def unreachable(routes: Sequence[RoutePolicy]) -> list[tuple[RoutePolicy, tuple[
         # Exact: a request with segments and a method that no policy names stands for all others of its kind,
         # and no length beyond the longest pattern behaves differently.
         for method, segments in _witnesses(route, longest):
-            taker = next((r for r in routes[:position] if r.covers(method, segments)), None)
+            taker = next((r for r in routes[:position] if r.matches(method, segments)), None)
             if taker is None:
                 break
             takers[taker] = None
@@ -213,10 +221,10 @@ def route_from_table(table: object) -> RoutePolicy:
     """
     if not isinstance(table, Mapping):
         raise ConfigError([Problem("", "must be a table with the key pattern")])
-    problems = unknown_keys(table, tuple(ROUTE_FORMS))
+    problems = unknown_keys(table, tuple(ROUTE_FIELD_TYPES))
     if "pattern" not in table:
         problems.append(Problem("pattern", "is missing", f"for example {Pattern.example}"))
-    known = {key: table[key] for key in ROUTE_FORMS if key in table}
+    known = {key: table[key] for key in ROUTE_FIELD_TYPES if key in table}
     try:
         route = RoutePolicy(**({"pattern": Pattern.example} | known))
     except ConfigError as error:
@@ -230,10 +238,10 @@ def _check_segment(segment: str) -> None:
     if _NAMED.fullmatch(segment):
         return
     if not segment:
-        raise FormError("an empty segment: two slashes in a row count as one")
+        raise FieldTypeError("an empty segment: two slashes in a row count as one")
     if segment == REST:
-        raise FormError("* stands only at the end; for one segment write {name}")
+        raise FieldTypeError("* stands only at the end; for one segment write {name}")
     if set(segment) & _NO_LITERAL:
-        raise FormError("a segment is literal text, {name}, or * at the end")
+        raise FieldTypeError("a segment is literal text, {name}, or * at the end")
     if _ENCODED.search(segment):
-        raise FormError("paths are matched decoded: write the character itself")
+        raise FieldTypeError("paths are matched decoded: write the character itself")

@@ -13,32 +13,32 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from autoglm_throttle.identity import SHARED_KEY
 from autoglm_throttle.model import UserLimit
-from autoglm_throttle.settings.field import Source
-from autoglm_throttle.settings.fields import SETTINGS, Fields
-from autoglm_throttle.settings.form import Form, FormError, read_all
-from autoglm_throttle.settings.gather import Gathered, from_code, from_everywhere
+from autoglm_throttle.settings.field import SettingSource
+from autoglm_throttle.settings.fields import SETTINGS, SettingFields
+from autoglm_throttle.settings.form import FieldType, FieldTypeError, read_all
+from autoglm_throttle.settings.gather import LoadedValues, load, load_arguments
 from autoglm_throttle.settings.guard_policy import (
     GUARD_KEYS,
     GuardPolicies,
     GuardPolicy,
     guard_from_table,
 )
-from autoglm_throttle.settings.plan import Plan, Plans, plan_from_table
-from autoglm_throttle.settings.problem import ConfigError, Problem, spelled
+from autoglm_throttle.settings.plan import PlanPolicies, PlanPolicy, plan_from_table
+from autoglm_throttle.settings.problem import ConfigError, Problem, quoted_key
 from autoglm_throttle.settings.route_policy import RoutePolicy, route_from_table
 from autoglm_throttle.settings.tables import Tables
 
 _log = logging.getLogger("autoglm_throttle")
 
 
-class _Routes(Form[tuple[RoutePolicy, ...]]):
+class _Routes(FieldType[tuple[RoutePolicy, ...]]):
     allowed = "a list of route policies"
     example = '[[routes]] with pattern = "/v1/*"'
 
     def parse(self, raw: object) -> tuple[RoutePolicy, ...]:
         """Accept policies, or TOML tables."""
         if isinstance(raw, (str, bytes, Mapping)) or not isinstance(raw, Iterable):
-            raise FormError
+            raise FieldTypeError
         routes: list[RoutePolicy] = []
         problems: list[Problem] = []
         names: dict[str, int] = {}
@@ -57,15 +57,15 @@ class _Routes(Form[tuple[RoutePolicy, ...]]):
         return tuple(routes)
 
 
-FORMS: Final[Mapping[str, Form[Any]]] = {
-    **{name: known.form for name, known in SETTINGS.items()},
+FIELD_TYPES: Final[Mapping[str, FieldType[Any]]] = {
+    **{name: known.field_type for name, known in SETTINGS.items()},
     "routes": _Routes(),
-    "plans": Tables(Plan, plan_from_table, Plans, "plans by name", "[plans.gold]"),
+    "plans": Tables(PlanPolicy, plan_from_table, PlanPolicies, "plans by name", "[plans.gold]"),
     "guards": Tables(GuardPolicy, guard_from_table, GuardPolicies, "guards by name", "[guards.vector-db]"),
 }
 
 
-class Settings(Fields):
+class Settings(SettingFields):
     """The settings that a ``Throttle`` enforces; frozen.
 
     ``Settings(...)`` takes ready values or texts as in the environment, and reads no environment and
@@ -84,26 +84,26 @@ class Settings(Fields):
     )
 
     routes: tuple[RoutePolicy, ...] = ()
-    plans: Plans = Plans()
+    plans: PlanPolicies = PlanPolicies()
     guards: GuardPolicies = GuardPolicies()
 
-    _sources: dict[str, Source] = PrivateAttr(default_factory=dict)
+    _sources: dict[str, SettingSource] = PrivateAttr(default_factory=dict)
     _ignored: tuple[Problem, ...] = PrivateAttr(default=())
     _route_places: tuple[str, ...] = PrivateAttr(default=())
     _guard_places: dict[tuple[str, str], str] = PrivateAttr(default_factory=dict)
 
-    def __init__(self, gathered: Gathered | None = None, /, **values: Any) -> None:  # noqa: ANN401 - read and checked by FORMS
-        if gathered is None:
-            gathered = from_code(values)
+    def __init__(self, loaded: LoadedValues | None = None, /, **values: Any) -> None:  # noqa: ANN401 - read and checked by FORMS
+        if loaded is None:
+            loaded = load_arguments(values)
             if values.get("config_file") is not None:
                 hint = "Settings.from_env(config_file=...) reads it"
-                gathered.problems.append(Problem("config_file", "is not read by Settings(...)", hint))
-        super().__init__(**_checked(gathered))
-        self._sources = dict(gathered.sources)
-        self._ignored = tuple(gathered.unknown)
-        self._route_places = tuple(gathered.place(f"routes[{n}]") for n in range(len(self.routes)))
+                loaded.problems.append(Problem("config_file", "is not read by Settings(...)", hint))
+        super().__init__(**_validate(loaded))
+        self._sources = dict(loaded.sources)
+        self._ignored = tuple(loaded.unknown)
+        self._route_places = tuple(loaded.place(f"routes[{n}]") for n in range(len(self.routes)))
         self._guard_places = {
-            (name, key): gathered.place(f"guards.{spelled(name)}.{key}")
+            (name, key): loaded.place(f"guards.{quoted_key(name)}.{key}")
             for name in self.guards
             for key in GUARD_KEYS
         }
@@ -129,9 +129,9 @@ class Settings(Fields):
         Raises:
             ConfigError: with one problem for each invalid value, in the order of the settings page.
         """
-        gathered = from_everywhere(overrides, os.environ if environ is None else environ, env_file)
-        settings = cls(gathered)
-        for problem in gathered.unknown:
+        loaded = load(overrides, os.environ if environ is None else environ, env_file)
+        settings = cls(loaded)
+        for problem in loaded.unknown:
             _log.warning("ignored, because of UNKNOWN_ENV=warn: %s", problem)
         return settings
 
@@ -147,15 +147,15 @@ class Settings(Fields):
         """Limit pydantic to the passed values: ``from_env`` reads the sources, and reports all problems."""
         return (init_settings,)
 
-    def source_of(self, name: str) -> Source:
+    def source_of(self, name: str) -> SettingSource:
         """Return the source of a setting's value.
 
         Raises:
             KeyError: there is no setting of this name.
         """
-        if name not in FORMS:
+        if name not in FIELD_TYPES:
             raise KeyError(name)
-        return self._sources.get(name, Source.DEFAULT)
+        return self._sources.get(name, SettingSource.DEFAULT)
 
     def text_of(self, name: str) -> str:
         """Format a value as in the environment, with secrets masked; empty if not set.
@@ -163,7 +163,7 @@ class Settings(Fields):
         Raises:
             KeyError: there is no variable of this name.
         """
-        return SETTINGS[name].form.public(getattr(self, name))
+        return SETTINGS[name].field_type.public(getattr(self, name))
 
     @property
     def rates_rps(self) -> tuple[float, float, float]:
@@ -217,28 +217,32 @@ class Settings(Fields):
     __hash__ = None  # type: ignore[assignment]  # explicit for type checkers: plans are a dict
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
-        return [(name, FORMS[name].seen(getattr(self, name))) for name in FORMS if name in self._sources]
+        return [
+            (name, FIELD_TYPES[name].repr_value(getattr(self, name)))
+            for name in FIELD_TYPES
+            if name in self._sources
+        ]
 
 
-def _checked(gathered: Gathered) -> dict[str, Any]:
+def _validate(loaded: LoadedValues) -> dict[str, Any]:
     from autoglm_throttle.settings.rules import (  # loads every check: not needed for an import alone
-        broken_rules,
+        failed_checks,
         stale_at_least_s,
     )
 
-    given = gathered.values
-    values, problems = read_all(FORMS, given)
+    given = loaded.values
+    values, problems = read_all(FIELD_TYPES, given)
     wrong = given.keys() - values.keys()
     defaults = {name: info.default for name, info in Settings.model_fields.items()}
-    problems += broken_rules(defaults | values, given, set(wrong))
+    problems += failed_checks(defaults | values, given, set(wrong))
     if "quotas" not in given and any(route.resource_policy for route in values.get("routes", ())):
         values["quotas"] = True
-        gathered.sources["quotas"] = gathered.sources["routes"]
+        loaded.sources["quotas"] = loaded.sources["routes"]
     if "sample_interval_s" in values:
         values.setdefault("degrade_load_stale_s", stale_at_least_s(values["sample_interval_s"]))
-    if problems or gathered.problems:
-        order = {name: position for position, name in enumerate(FORMS)}
+    if problems or loaded.problems:
+        order = {name: position for position, name in enumerate(FIELD_TYPES)}
         problems.sort(key=lambda problem: order[problem.variable.partition(".")[0].partition("[")[0]])
-        placed = [Problem(gathered.place(p.variable), p.message, p.hint) for p in problems]
-        raise ConfigError([*placed, *gathered.problems])
+        placed = [Problem(loaded.place(p.variable), p.message, p.hint) for p in problems]
+        raise ConfigError([*placed, *loaded.problems])
     return values

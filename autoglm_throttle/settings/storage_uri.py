@@ -74,7 +74,7 @@ def parse_storage_uri(text: str) -> StorageUri:
             "Redis and Valkey have a setting of their own: write redis://HOST:PORT into REDIS_URL"
         )
     if kind == scheme:
-        _refuse_blocking(kind)
+        _reject_blocking(kind)
     if kind not in KNOWN:
         meant = nearest(kind, tuple(KNOWN))
         if meant is not None:
@@ -84,7 +84,7 @@ def parse_storage_uri(text: str) -> StorageUri:
     return StorageUri(text, kind)
 
 
-def _refuse_blocking(kind: str) -> None:
+def _reject_blocking(kind: str) -> None:
     meant = kind if kind in KNOWN else nearest(kind, tuple(KNOWN))
     if meant is None:
         raise ValueError(f"no such storage, for example {EXAMPLE}")

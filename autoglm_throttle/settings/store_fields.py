@@ -9,30 +9,30 @@ from pydantic_settings import SettingsConfigDict
 
 from autoglm_throttle.model import STALL_S, OnError
 from autoglm_throttle.settings.field import CHOSEN, CONVENTION, setting
-from autoglm_throttle.settings.form import Choice, Flag, Number, Whole, WithNone
-from autoglm_throttle.settings.store_forms import HOST_CHARACTERS, KeyText, RedisUrl, StorageUri
-from autoglm_throttle.settings.user_fields import UserFields
+from autoglm_throttle.settings.form import ChoiceType, Flag, Number, Whole, WithNone
+from autoglm_throttle.settings.store_forms import HOST_CHARACTERS, KeyText, RedisUrlType, StorageUriType
+from autoglm_throttle.settings.user_fields import UserLimitSettings
 
 
-class StoreFields(UserFields):
+class StoreSettings(UserLimitSettings):
     """Declarations of the settings of the shared store and the fleet."""
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(defer_build=True)
 
-    redis_url: Annotated[SecretStr | None, WithNone(RedisUrl())] = setting(
+    redis_url: Annotated[SecretStr | None, WithNone(RedisUrlType())] = setting(
         None,
         "Redis 6.2 or later, or Valkey, that counts user limits for all processes; not set: each counts in "
         "its own memory.",
         CHOSEN,
         starred=True,
     )
-    user_storage: Annotated[SecretStr | None, WithNone(StorageUri())] = setting(
-        None, "The same on a storage of the limits package, for those who have no Redis.", CHOSEN
+    user_storage: Annotated[SecretStr | None, WithNone(StorageUriType())] = setting(
+        None, "The same on a storage of the limits package, for services without Redis.", CHOSEN
     )
-    redis_on_error: Annotated[OnError, Choice(OnError)] = setting(
+    redis_on_error: Annotated[OnError, ChoiceType(OnError)] = setting(
         OnError.LOCAL,
-        "Who decides while the store cannot be asked. local: each process, on its part of the limits; allow: "
-        "nobody, all are admitted; deny: all are refused with 503. For USER_STORAGE, too.",
+        "Decision while the store is unavailable. local: each process, on its part of the limits; allow: "
+        "all are admitted; deny: all are rejected with 503. For USER_STORAGE, too.",
         CHOSEN,
         starred=True,
     )
@@ -40,7 +40,7 @@ class StoreFields(UserFields):
         "default", "Name in keys: services of one name count together.", CHOSEN
     )
     redis_prefix: Annotated[str, KeyText("athr")] = setting(
-        "athr", "What every key begins with. Another one empties all windows.", CHOSEN
+        "athr", "Prefix of every key. Another one empties all windows.", CHOSEN
     )
     redis_partitions: Annotated[int, Whole(1, 256, "partitions")] = setting(
         16,
@@ -58,12 +58,12 @@ class StoreFields(UserFields):
     )
     redis_read_s: Annotated[float, Number(STALL_S, 60, "s", above=True)] = setting(
         1.0,
-        "After so long without an answer a connection is given up; above REDIS_DEADLINE_S.",
+        "Time without a reply after which a connection is given up; above REDIS_DEADLINE_S.",
         CHOSEN,
     )
     redis_failures: Annotated[int, Whole(1, 100, "calls")] = setting(
         3,
-        "Failed calls in a row until the store is not asked any more; one refused connection is enough.",
+        "Consecutive failed calls after which the store counts as unavailable; one refused connection is enough.",
         CHOSEN,
     )
     redis_probe_s: Annotated[float, Number(0.1, 3600, "s")] = setting(
@@ -71,13 +71,13 @@ class StoreFields(UserFields):
     )
     refused_cache: Annotated[int, Whole(0, 10_000_000, "users")] = setting(
         100_000,
-        "Refused users about whom the store is not asked again before they can be admitted; 0: it always is.",
-        "measured: with nine of ten requests refused the store sees 1.1 % of them",
+        "Entries of the deny cache: rejected users for which the store is not queried again before they can be admitted; 0: no cache.",
+        "measured: with nine of ten requests rejected the store receives 1.1 % of them",
     )
     fleet: Annotated[bool, Flag()] = setting(
         False,
-        "Whether all processes on the Redis keep the rates of the priorities together, wherever the requests "
-        "arrive; then WORKERS does not divide them.",
+        "Whether all processes on the Redis share the priority rates, wherever requests arrive; then "
+        "WORKERS does not divide them.",
         CHOSEN,
     )
     fleet_gpu: Annotated[bool, Flag()] = setting(
@@ -87,5 +87,5 @@ class StoreFields(UserFields):
         CHOSEN,
     )
     fleet_host: Annotated[str | None, WithNone(KeyText("gpu-7.example.org", HOST_CHARACTERS))] = setting(
-        None, "Under which name this host's GPUs are published; not set: the host's own.", CONVENTION
+        None, "Name under which this host's GPUs are published; not set: the host's own.", CONVENTION
     )

@@ -7,7 +7,7 @@ from abc import abstractmethod
 
 from pydantic import SecretStr
 
-from autoglm_throttle.settings.form import Form, FormError
+from autoglm_throttle.settings.form import FieldType, FieldTypeError
 from autoglm_throttle.settings.masked import masked_url
 from autoglm_throttle.settings.redis_url import parse_redis_url
 from autoglm_throttle.settings.storage_uri import parse_storage_uri
@@ -29,7 +29,7 @@ _LISTED = re.compile(r"^not a URL of [^:]*: |; the forms are: .*", re.DOTALL)
 """Parts of an error text that repeat the allowed URLs."""
 
 
-class KeyText(Form[str]):
+class KeyText(FieldType[str]):
     """A part of a key: no colon, brace or blank, so that two different keys are never one text.
 
     Args:
@@ -47,11 +47,11 @@ class KeyText(Form[str]):
         """Parse a text that can stand in a key unchanged."""
         text = raw.strip() if isinstance(raw, str) else ""
         if not self._TEXT.fullmatch(text) or len(text) > self._most:
-            raise FormError
+            raise FieldTypeError
         return text
 
 
-class _StoreUrl(Form[SecretStr]):
+class _StoreUrl(FieldType[SecretStr]):
     """A URL with a password that is never shown."""
 
     secret = True
@@ -60,12 +60,12 @@ class _StoreUrl(Form[SecretStr]):
         """Accept a URL that names a store."""
         text = raw.get_secret_value() if isinstance(raw, SecretStr) else raw
         if not isinstance(text, str) or not text.strip().isprintable() or len(text) > URL_CHARACTERS:
-            raise FormError
+            raise FieldTypeError
         try:
             self._check(text.strip())
         except ValueError as error:
             # `from None`: the original error may quote the password.
-            raise FormError(_reason(str(error))) from None
+            raise FieldTypeError(_reason(str(error))) from None
         return SecretStr(text.strip())
 
     def text(self, value: SecretStr) -> str:
@@ -85,7 +85,7 @@ class _StoreUrl(Form[SecretStr]):
         """
 
 
-class RedisUrl(_StoreUrl):
+class RedisUrlType(_StoreUrl):
     """Address of Redis or Valkey: one server, Sentinel or Cluster."""
 
     allowed = (
@@ -98,7 +98,7 @@ class RedisUrl(_StoreUrl):
         parse_redis_url(text)
 
 
-class StorageUri(_StoreUrl):
+class StorageUriType(_StoreUrl):
     """A storage of the ``limits`` package."""
 
     allowed = "an asynchronous storage of the limits package: async+memcached://HOST:PORT, async+mongodb://HOST:PORT"

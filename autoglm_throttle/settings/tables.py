@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
-from autoglm_throttle.settings.form import Form, FormError
-from autoglm_throttle.settings.problem import ConfigError, Problem, spelled
+from autoglm_throttle.settings.form import FieldType, FieldTypeError
+from autoglm_throttle.settings.problem import ConfigError, Problem, quoted_key
 
 
 class _Named(Protocol):
@@ -18,7 +18,7 @@ N = TypeVar("N", bound=_Named)
 H = TypeVar("H", bound=Mapping[str, Any])
 
 
-class Tables(Form[H], Generic[N, H]):
+class Tables(FieldType[H], Generic[N, H]):
     """Tables by name, or the same made in code.
 
     Args:
@@ -33,13 +33,13 @@ class Tables(Form[H], Generic[N, H]):
         self,
         kind: type[N],
         read: Callable[[str, object], N],
-        gather: Callable[[Iterable[N]], H],
+        collect: Callable[[Iterable[N]], H],
         allowed: str,
         example: str,
     ) -> None:
         self._kind = kind
         self._read = read
-        self._gather = gather
+        self._collect = collect
         self.allowed = allowed
         self.example = example
 
@@ -47,23 +47,23 @@ class Tables(Form[H], Generic[N, H]):
         """Accept objects made in code, a mapping of names to them, or TOML tables."""
         made: list[N] = []
         problems: list[Problem] = []
-        for name, part in named(raw, self._kind):
+        for name, part in named_tables(raw, self._kind):
             try:
                 one = part if isinstance(part, self._kind) else self._read(name, part)
             except ConfigError as error:
                 problems += [
-                    Problem(f".{spelled(name)}{p.variable}", p.message, p.hint) for p in error.problems
+                    Problem(f".{quoted_key(name)}{p.variable}", p.message, p.hint) for p in error.problems
                 ]
                 continue
             if one.name != name:
-                problems.append(Problem(f".{spelled(name)}", f"holds that of {one.name}"))
+                problems.append(Problem(f".{quoted_key(name)}", f"holds that of {one.name}"))
             made.append(one)
         if problems:
             raise ConfigError(problems)
-        return self._gather(made)
+        return self._collect(made)
 
 
-def named(raw: object, kind: type[_Named]) -> list[tuple[str, object]]:
+def named_tables(raw: object, kind: type[_Named]) -> list[tuple[str, object]]:
     """Return the names with their values.
 
     Raises:
@@ -74,4 +74,4 @@ def named(raw: object, kind: type[_Named]) -> list[tuple[str, object]]:
             return list(raw.items())
     elif isinstance(raw, (tuple, list)) and all(isinstance(one, kind) for one in raw):
         return [(one.name, one) for one in raw]
-    raise FormError
+    raise FieldTypeError

@@ -28,19 +28,19 @@ class TuningFields(BaseSettings):
 
     inflight_start: Annotated[int, Whole(1, 1_000_000, "requests")] = setting(
         64,
-        "In flight at most until the service has been measured, by all workers together.",
-        "simulated in the design: 2 to 64 end alike; 64 refuses nobody in the first second of 3000 requests",
+        "Concurrency limit until the service has been measured, for all workers together.",
+        "simulated in the design: 2 to 64 end alike; 64 rejects no request in the first second of 3000 requests",
         tuning=True,
     )
     inflight_floor: Annotated[int, Whole(1, 10_000, "requests")] = setting(
         2,
-        "What the limit in flight is aimed at at least, however slow the service.",
+        "Lower bound of the adaptive concurrency limit, however slow the service.",
         "simulated in the design: 16 would break slow services",
         tuning=True,
     )
     wait_budget: Annotated[float, BUDGET] = setting(
         0.25,
-        "Share of the objective that a request may wait in line.",
+        "Share of the objective that a request may wait in the queue.",
         "simulated in the design: below the time of one batch high loses 44 %",
         tuning=True,
     )
@@ -52,23 +52,23 @@ class TuningFields(BaseSettings):
     )
     adaptive_headroom: Annotated[float, Number(1, 10, "x service rate")] = setting(
         1.15,
-        "Under adaptive nothing is cut below this multiple of what the service finishes.",
+        "Under adaptive no rate falls below this multiple of the throughput.",
         SIMULATED,
         tuning=True,
     )
     adaptive_release_samples: Annotated[int, Whole(1, 1000, "samples")] = setting(
-        2, "Samples during which nobody waits before adaptive ends a cut.", SIMULATED, tuning=True
+        2, "Samples without queued requests before adaptive restores the rates.", SIMULATED, tuning=True
     )
     reserve_mid: Annotated[float, _RESERVE] = setting(
-        0.3, "Share of the budget of a cut that mid leaves to high.", SIMULATED, tuning=True
+        0.3, "Share of the reduced budget that mid leaves to high.", SIMULATED, tuning=True
     )
     reserve_low: Annotated[float, _RESERVE] = setting(
-        0.6, "Share of the budget of a cut that low leaves to high and mid.", SIMULATED, tuning=True
+        0.6, "Share of the reduced budget that low leaves to high and mid.", SIMULATED, tuning=True
     )
     redis_in_flight: Annotated[int, Whole(1, 64, "calls")] = setting(
         2,
-        "Calls to the Redis that are under way at once, in each event loop.",
-        "measured: 1, 2 and 4 are equal on loopback; the second hides the way of the first on a network",
+        "Calls to the Redis that are in flight at once, in each event loop.",
+        "measured: 1, 2 and 4 are equal on loopback; the second hides the network latency of the first",
         tuning=True,
     )
     redis_batch_keys: Annotated[int, Whole(KEYS_AT_LEAST, 4096, "keys")] = setting(
@@ -79,13 +79,13 @@ class TuningFields(BaseSettings):
     )
     redis_queue: Annotated[int, Whole(1, 1_000_000, "decisions")] = setting(
         4096,
-        "Decisions that may wait for the Redis in each event loop; of those beyond, REDIS_ON_ERROR decides.",
+        "Decisions that may wait for the Redis in each event loop; REDIS_ON_ERROR decides those beyond.",
         CHOSEN,
         tuning=True,
     )
     refused_cache_s: Annotated[float, Number(0.01, 60, "s")] = setting(
         1.0,
-        "Longest time for which the store is not asked about a refused user; so soon a raised limit shows.",
+        "Longest lifetime of an entry in the deny cache; after it a raised limit takes effect.",
         CHOSEN,
         tuning=True,
     )
@@ -97,43 +97,43 @@ class TuningFields(BaseSettings):
     )
     fleet_heartbeat_s: Annotated[float, Number(0.5, 300, "s")] = setting(
         5.0,
-        "Time from one sign of life of a process of a fleet to the next; after three without one it is gone.",
+        "Heartbeat interval of a process of a fleet; after three missing heartbeats it counts as lost.",
         CHOSEN,
         tuning=True,
     )
     gpu_forget_s: Annotated[float, Number(1, 86_400, "s")] = setting(
         300.0,
-        "How long a card that a dcgm or prometheus source no longer lists is lost; then it is forgotten.",
+        "Time for which a device that a dcgm or prometheus source no longer lists counts as lost; then it is removed.",
         CHOSEN,
         tuning=True,
     )
     verdict_power_stalled: Annotated[float, Number(0, 1, "share")] = setting(
         0.30,
-        "Power over its limit below which a busy card from which nothing comes is stalled.",
-        "a hung collective drew 70 W (NVIDIA/nccl#968); not yet calibrated on a card of ours",
+        "Power as a share of its limit below which a busy device without progress is stalled.",
+        "a hung collective drew 70 W (NVIDIA/nccl#968); not yet calibrated on a device of ours",
         tuning=True,
     )
     verdict_power_underfed: Annotated[float, Number(0, 1, "share")] = setting(
         0.40,
-        "Power over its limit below which a busy card that works is underfed.",
-        "a steady vLLM drew 320 of 700 W; not yet calibrated on a card of ours",
+        "Power as a share of its limit below which a busy device with progress is underfed.",
+        "a steady vLLM drew 320 of 700 W; not yet calibrated on a device of ours",
         tuning=True,
     )
     verdict_sm_stalled: Annotated[float, Number(0, 1, "share")] = setting(
         0.05,
-        "Share of the multiprocessors with work below which such a card is stalled.",
+        "Share of the multiprocessors with work below which a busy device without progress is stalled.",
         "one block on 132 of them is 0.008",
         tuning=True,
     )
     verdict_sm_underfed: Annotated[float, Number(0, 1, "share")] = setting(
         0.25,
-        "Share of the multiprocessors with work below which a busy card that works is underfed.",
+        "Share of the multiprocessors with work below which a busy device with progress is underfed.",
         "the class 'busy, low SM use' of KempnerPulse",
         tuning=True,
     )
     verdict_stalled_s: Annotated[float, Number(10, 3600, "s")] = setting(
         10.0,
-        "How long nothing may come out of a busy card before it is stalled; more where answers take longer.",
+        "Time without progress after which a busy device is stalled; more where responses take longer.",
         CHOSEN,
         tuning=True,
     )
@@ -145,7 +145,7 @@ class TuningFields(BaseSettings):
     )
     breaker_max_names: Annotated[int, Whole(1, 1_000_000, "names")] = setting(
         1000,
-        "Guards that are kept at most; beyond, those that are closed and idle are forgotten.",
+        "Maximum of guards; beyond it, closed and idle guards are removed.",
         CHOSEN,
         tuning=True,
     )
@@ -157,14 +157,17 @@ class TuningFields(BaseSettings):
     )
     degrade_load_stale_s: Annotated[float, Number(0.1, 3600, "s")] = setting(
         3.0,
-        "How long a step is kept without a sample, then nothing is shed; not set: three SAMPLE_INTERVAL_S, "
-        "at least 3 s.",
+        "Time for which a step stays without a sample, then nothing is shed; not set: three "
+        "SAMPLE_INTERVAL_S, at least 3 s.",
         "that of GPU_STALE_AFTER_S",
         tuning=True,
     )
     degrade_cache_entries: Annotated[int, Whole(1, 10_000_000, "answers")] = setting(
-        1024, "Answers kept for one guard at most; the one not used for longest goes.", CHOSEN, tuning=True
+        1024,
+        "Maximum of cached responses for one guard; the least recently used one is evicted.",
+        CHOSEN,
+        tuning=True,
     )
     degrade_cache_body_bytes: Annotated[int, Size(1, 1 << 30)] = setting(
-        1 << 20, "The longest body of an HTTP answer that is kept.", CHOSEN, tuning=True
+        1 << 20, "Longest body of an HTTP response that is cached.", CHOSEN, tuning=True
     )

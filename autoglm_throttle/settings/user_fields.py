@@ -7,24 +7,24 @@ from typing import Annotated, ClassVar
 from pydantic_settings import SettingsConfigDict
 
 from autoglm_throttle.model import UserLimit
-from autoglm_throttle.settings.caller_forms import UserLimits
-from autoglm_throttle.settings.control_fields import ControlFields
+from autoglm_throttle.settings.caller_forms import UserLimitsType
+from autoglm_throttle.settings.control_fields import ControlSettings
 from autoglm_throttle.settings.field import CHOSEN, setting
 from autoglm_throttle.settings.form import Number, Whole, WithNone
 
 Limits = tuple[UserLimit, ...]
 
-_LIMITS = WithNone(UserLimits())
+_LIMITS = WithNone(UserLimitsType())
 
 
-class UserFields(ControlFields):
+class UserLimitSettings(ControlSettings):
     """Declarations of the settings of user limits."""
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(defer_build=True)
 
-    user_limit: Annotated[Limits, UserLimits()] = setting(
+    user_limit: Annotated[Limits, UserLimitsType()] = setting(
         (),
-        "What one user may do; off until set, because behind an unknown proxy all users share one address.",
+        "Limit of one user; off until set, because behind an unknown proxy all users share one address.",
         CHOSEN,
         starred=True,
     )
@@ -39,11 +39,11 @@ class UserFields(ControlFields):
     )
     max_users: Annotated[int, Whole(100, 10_000_000, "users")] = setting(
         100_000,
-        "Users remembered at once; above it idle ones leave first, an exhausted one is never forgotten.",
+        "Maximum of users tracked at once; above it idle users are evicted first, exhausted users never.",
         CHOSEN,
     )
     address_factor: Annotated[float, Number(1, 1_000_000, "x user limit")] = setting(
         10.0,
-        "What one address may do with keys that nobody has verified, so that inventing keys gains nothing.",
+        "Limit of one address with unverified keys, as a multiple of the user limit, so that inventing keys gains nothing.",
         CHOSEN,
     )

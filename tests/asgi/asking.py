@@ -8,7 +8,7 @@ from autoglm_throttle.asgi.callers import Caller, Callers
 from autoglm_throttle.asgi.routes import RouteTable
 from autoglm_throttle.identity import Identity
 from autoglm_throttle.model import Demand
-from autoglm_throttle.settings import Plan, Settings
+from autoglm_throttle.settings import PlanPolicy, Settings
 
 SECRET = "a secret of more than sixteen bytes"
 HASH = Identity(SECRET.encode())
@@ -34,7 +34,10 @@ def known_as(demand: Demand) -> tuple[str, str]:
     return demand.user, demand.address
 
 
-PLANS = {"gold": Plan("gold", "1000/minute", "high", members=[KEY]), "slow": Plan("slow", members=[ADDRESS])}
+PLANS = {
+    "gold": PlanPolicy("gold", "1000/minute", "high", members=[KEY]),
+    "slow": PlanPolicy("slow", members=[ADDRESS]),
+}
 
 
 def named(scope: Any) -> Caller:

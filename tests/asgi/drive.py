@@ -61,7 +61,7 @@ class Answer:
     def header(self, name: str) -> str | None:
         """The only value of a header field; None if there is none."""
         values = [value for key, value in self.fields if key == name.encode()]
-        assert len(values) < 2, f"{name} stands there twice: {values}"
+        assert len(values) < 2, f"{name} is listed twice: {values}"
         return values[0].decode("latin-1") if values else None
 
 

@@ -10,7 +10,7 @@ from autoglm_throttle.asgi.callers import Caller, Callers
 from autoglm_throttle.asgi.routes import RouteTable
 from autoglm_throttle.identity import Identity
 from autoglm_throttle.model import Priority
-from autoglm_throttle.settings import ConfigError, Plan, Settings
+from autoglm_throttle.settings import ConfigError, PlanPolicy, Settings
 from autoglm_throttle.testing import ManualClock
 from tests.asgi.asking import ADDRESS, HASH, PLANS, known_as, make, scope
 
@@ -28,7 +28,7 @@ def test_an_identity_that_was_not_checked_is_limited_by_address_too() -> None:
 
 
 def test_a_plan_that_was_named_brings_its_priority() -> None:
-    plans = {**PLANS, "night": Plan("night", priority="low")}
+    plans = {**PLANS, "night": PlanPolicy("night", priority="low")}
     assert make(lambda scope: Caller("a", plan="night"), plans=plans).demand(scope()).priority is Priority.LOW
     both = make(lambda scope: Caller("a", plan="night", priority=Priority.HIGH), plans=plans).demand(scope())
     assert both.priority is Priority.HIGH, "what identify says itself comes first"
@@ -143,7 +143,7 @@ def test_a_coroutine_function_cannot_identify() -> None:
 def test_a_verified_user_is_looked_up_among_the_members(verified: bool, plan: str | None) -> None:
     secret = "a secret of some length"
     member = Identity(secret.encode()).of("user", "alice")
-    settings = Settings(key_secret=secret, plans=[Plan("gold", priority="high", members=[member])])
+    settings = Settings(key_secret=secret, plans=[PlanPolicy("gold", priority="high", members=[member])])
     callers = Callers(settings, RouteTable(), identify=lambda scope: Caller("alice", verified=verified))
     demand = callers.demand({"headers": [], "client": ("10.0.0.1", 1)})
     assert demand.plan == plan

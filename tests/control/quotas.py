@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoglm_throttle.control.memory_fill import Load
+from autoglm_throttle.control.memory_fill import MemoryLoad
 from autoglm_throttle.model import Demand, DeviceKey, GpuSample, GpuView, Priority, Verdict
 
 GB = 1_000_000_000
@@ -37,14 +37,14 @@ def seen(*cards: GpuSample, kv: float | None = None, at_s: float | None = None, 
     )
 
 
-def loaded(load: Load, count: int, cost: float = 1.0) -> Load:
+def loaded(load: MemoryLoad, count: int, cost: float = 1.0) -> MemoryLoad:
     """The books with so many more requests in flight."""
     for _ in range(count):
         load.add(Demand(cost=cost))
     return load
 
 
-def unloaded(load: Load, count: int, cost: float = 1.0) -> Load:
+def unloaded(load: MemoryLoad, count: int, cost: float = 1.0) -> MemoryLoad:
     for _ in range(count):
-        load.drop(Demand(cost=cost))
+        load.remove(Demand(cost=cost))
     return load

@@ -287,8 +287,8 @@ def test_the_load(pct: float | None, word: Evidence, load: float) -> None:
 def test_the_load_follows_the_gate_between_samples_and_confirms_nothing() -> None:
     controller = adaptive()
     controller.observe(view(90.0), quiet(), WORK, T0)
-    assert controller.regime(T0 + 0.5, Evidence(True, 1.0, 16, 64.0)).load == 0.25
-    assert controller.regime(T0 + 0.6).load == 0.25
+    assert controller.control_state(T0 + 0.5, Evidence(True, 1.0, 16, 64.0)).load == 0.25
+    assert controller.control_state(T0 + 0.6).load == 0.25
 
 
 def test_in_a_fleet_each_process_cuts_its_own_part_of_the_rates() -> None:
@@ -298,7 +298,7 @@ def test_in_a_fleet_each_process_cuts_its_own_part_of_the_rates() -> None:
         controller, word = adaptive(), Evidence(True, service_rps, 5, 10.0, processes)
         for n in range(3):
             controller.observe(view(96.0), word, WORK, T0 + n)
-        return controller.regime(T0 + 2.0)
+        return controller.control_state(T0 + 2.0)
 
     alone, one_of_four = cut(1, 100.0), cut(4, 25.0)
     assert alone.budget_rps == pytest.approx(115.0)

@@ -35,7 +35,7 @@ def test_a_cut_is_held_while_late_and_released_once_stale(unknown: Unknown) -> N
         (3.001, Telemetry.STALE, Why.STALE, None),
         (30.001, Telemetry.BLIND, Why.BLIND, None),
     ]:
-        regime = controller.regime(last + age)
+        regime = controller.control_state(last + age)
         assert (regime.telemetry, regime.why) == (state, why)
         assert regime.budget_rps == (None if budget is None else pytest.approx(budget))
         released = budget is None
@@ -52,9 +52,9 @@ def test_the_release_by_age_comes_at_until_s() -> None:
         regime = controller.observe(view(96.0), waiting(), WORK, T0 + n)
     states = []
     while regime.until_s < math.inf:
-        before = controller.regime(math.nextafter(regime.until_s, 0.0))
+        before = controller.control_state(math.nextafter(regime.until_s, 0.0))
         assert (before.budget_rps, before.telemetry) == (regime.budget_rps, regime.telemetry)
-        regime = controller.regime(math.nextafter(regime.until_s, math.inf))
+        regime = controller.control_state(math.nextafter(regime.until_s, math.inf))
         states.append(regime.telemetry)
     assert [state for state, _ in itertools.groupby(states)] == [
         Telemetry.LATE,
@@ -127,8 +127,10 @@ def test_the_last_device_lost_shuts_the_door_and_its_return_opens_it() -> None:
     assert (regime.factor, regime.ceilings, regime.why) == (0.0, (0.0, 0.0, 0.0), Why.LOST)
     assert (regime.budget_rps, regime.armed) == (None, False)
     assert (regime.reopens_s, regime.until_s) == (T0 + 6, T0 + 4)
-    assert controller.regime(T0 + 3.4).reopens_s == T0 + 6
-    assert controller.regime(T0 + 4.5).reopens_s == T0 + 7.5, "overdue: three samples, the first in a second"
+    assert controller.control_state(T0 + 3.4).reopens_s == T0 + 6
+    assert controller.control_state(T0 + 4.5).reopens_s == T0 + 7.5, (
+        "overdue: three samples, the first in a second"
+    )
     back = [controller.observe(view(50.0), waiting(), WORK, T0 + 5 + n) for n in range(3)]
     assert [(regime.factor, regime.why, regime.reopens_s) for regime in back[:2]] == [
         (0.0, Why.LOST, T0 + 7)
@@ -153,7 +155,7 @@ def test_what_has_drifted_open_is_neither_shut_nor_opened_by_the_first_card() ->
     controller = adaptive()
     see(controller, view(50.0), T0)
     see(controller, view(None, 0.0), T0 + 1)
-    drifted = controller.regime(T0 + 17.5).factor
+    drifted = controller.control_state(T0 + 17.5).factor
     assert drifted == pytest.approx(0.5)
     back = [see(controller, view(50.0, 0.25), T0 + 17.5 + n) for n in range(3)]
     assert [regime.factor for regime in back] == [drifted, drifted, 1.0]
@@ -172,7 +174,7 @@ def test_a_door_shut_by_a_loss_opens_by_and_by_once_the_reads_end(unknown: Unkno
     controller = adaptive(unknown=unknown)
     see(controller, view(50.0), T0)
     see(controller, view(None, 0.0), T0 + 1)
-    regimes = [controller.regime(T0 + 1 + second) for second in range(40)]
+    regimes = [controller.control_state(T0 + 1 + second) for second in range(40)]
     factors = [regime.factor for regime in regimes]
     assert factors[:4] == [0.0] * 4
     assert factors == sorted(factors)
@@ -185,7 +187,7 @@ def test_without_a_source_the_gate_stands_alone() -> None:
     controller = adaptive()
     for n in range(3):
         controller.observe(view(96.0), waiting(), WORK, T0 + n)
-    regime = controller.silent(T0 + 3)
+    regime = controller.no_source(T0 + 3)
     assert (regime.why, regime.telemetry, regime.until_s) == (Why.NO_DEVICE, Telemetry.NONE, math.inf)
     assert (regime.factor, regime.budget_rps, regime.ceilings) == (1.0, None, (1.0, 1.0, 1.0))
     assert (regime.armed, regime.table_factor, regime.load) == (False, 1.0, 1.0)
@@ -194,23 +196,23 @@ def test_without_a_source_the_gate_stands_alone() -> None:
 def test_without_a_source_a_loss_before_it_shuts_nothing() -> None:
     controller = adaptive()
     see(controller, view(None, 0.0), T0)
-    assert controller.silent(T0 + 1).factor == 1.0
+    assert controller.no_source(T0 + 1).factor == 1.0
 
 
 def test_a_source_that_is_gone_releases_at_once() -> None:
     controller = adaptive(unknown=Unknown.CLOSED)
     for n in range(3):
         assert controller.observe(view(86.0), waiting(), WORK, T0 + n).table_factor > 0.0
-    regime = controller.gone(T0 + 2.5)
+    regime = controller.source_lost(T0 + 2.5)
     assert (regime.why, regime.factor, regime.budget_rps) == (Why.BLIND, 1.0, None)
     assert regime.table_factor == 0.0, "the literal table would be shut"
 
 
 def test_the_first_sample_is_due_from_the_start_of_the_reading() -> None:
     controller = adaptive(unknown=Unknown.CONSERVATIVE)
-    assert controller.regime(T0 + 60.0).telemetry is Telemetry.BLIND
+    assert controller.control_state(T0 + 60.0).telemetry is Telemetry.BLIND
     controller.started(T0 + 60.0)
-    regime = controller.regime(T0 + 60.0)
+    regime = controller.control_state(T0 + 60.0)
     assert (regime.telemetry, regime.table_factor) == (Telemetry.STARTING, 1.0)
 
 

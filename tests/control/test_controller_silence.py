@@ -26,14 +26,14 @@ def test_a_view_no_younger_than_the_last_is_no_new_signal() -> None:
     hot = replace(view(99.0), taken_at_s=T0)
     for tick in range(3):
         assert see(controller, hot, T0 + tick).factor == 1.0
-    assert controller.regime(T0 + 2.5).telemetry is Telemetry.LATE
+    assert controller.control_state(T0 + 2.5).telemetry is Telemetry.LATE
     assert see(controller, replace(hot, taken_at_s=T0 - 1.0), T0 + 4.0).telemetry is Telemetry.STALE
 
 
 def test_the_age_of_a_signal_counts_from_when_it_was_taken() -> None:
     controller = tiers()
     see(controller, replace(view(50.0), taken_at_s=T0), T0 + 2.5)
-    assert controller.regime(T0 + 2.5).telemetry is Telemetry.LATE
+    assert controller.control_state(T0 + 2.5).telemetry is Telemetry.LATE
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.7, 0.4, 0.0])
@@ -54,7 +54,7 @@ def test_silence_walks_down_the_ladder(factor: float, unknown: Unknown) -> None:
         (1e6, Telemetry.BLIND, assumed),
     ]
     for age, state, then in expected:
-        regime = controller.regime(last + age)
+        regime = controller.control_state(last + age)
         assert regime.telemetry is state
         assert regime.factor == pytest.approx(then, abs=1e-3)
         assert regime.tier == factor, "the table's own factor stays"
@@ -67,20 +67,20 @@ def test_silence_walks_down_the_ladder(factor: float, unknown: Unknown) -> None:
 @pytest.mark.parametrize("unknown", Unknown)
 def test_no_answer_changes_before_until_s_and_none_jumps(factor: float, unknown: Unknown) -> None:
     controller, last = held_at(factor, unknown)
-    regime = controller.regime(last)
+    regime = controller.control_state(last)
     largest = abs(Staleness(unknown=unknown).assumed(factor) - factor) * BLEND_STEP_S / 27.0 + 1e-9
     seen, now = {regime.telemetry}, last
     for _ in range(400):
         if regime.until_s == math.inf:
             break
         assert regime.until_s >= now
-        just_before = copy.deepcopy(controller).regime(math.nextafter(regime.until_s, 0.0))
+        just_before = copy.deepcopy(controller).control_state(math.nextafter(regime.until_s, 0.0))
         assert just_before.telemetry is regime.telemetry
         assert abs(just_before.factor - regime.factor) <= largest
         if regime.telemetry is not Telemetry.STALE:
             assert just_before.factor == regime.factor
         now = max(math.nextafter(regime.until_s, math.inf), now)
-        following = controller.regime(now)
+        following = controller.control_state(now)
         assert abs(following.factor - regime.factor) <= largest, "never silently open or shut"
         regime = following
         seen.add(regime.telemetry)
@@ -90,8 +90,8 @@ def test_no_answer_changes_before_until_s_and_none_jumps(factor: float, unknown:
 
 def test_the_end_of_the_ladder_is_an_instant_to_ask_again() -> None:
     controller, last = held_at(0.4, Unknown.OPEN)
-    assert controller.regime(last + 29.9).until_s == last + 30.0
-    assert controller.regime(last + 20.0).until_s == last + 20.0 + BLEND_STEP_S
+    assert controller.control_state(last + 29.9).until_s == last + 30.0
+    assert controller.control_state(last + 20.0).until_s == last + 20.0 + BLEND_STEP_S
 
 
 @pytest.mark.parametrize(
@@ -105,38 +105,38 @@ def test_the_end_of_the_ladder_is_an_instant_to_ask_again() -> None:
 )
 def test_a_first_sample_that_never_comes(unknown: Unknown, starting: float, blind: float) -> None:
     controller = tiers(unknown=unknown)
-    regime = controller.regime(T0 + STARTING_S)
+    regime = controller.control_state(T0 + STARTING_S)
     assert (regime.telemetry, regime.factor, regime.load) == (Telemetry.STARTING, starting, None)
-    regime = controller.regime(T0 + STARTING_S + 0.001)
+    regime = controller.control_state(T0 + STARTING_S + 0.001)
     assert (regime.telemetry, regime.factor, regime.why) == (Telemetry.BLIND, blind, Why.BLIND)
     if starting:
-        assert controller.regime(T0 + 1).until_s == T0 + STARTING_S
+        assert controller.control_state(T0 + 1).until_s == T0 + STARTING_S
     if blind:
         assert regime.until_s == math.inf
 
 
 def test_the_first_sample_is_due_from_the_start_of_the_reading() -> None:
     controller = tiers(unknown=Unknown.CONSERVATIVE)
-    assert controller.regime(T0 + 60.0).telemetry is Telemetry.BLIND
+    assert controller.control_state(T0 + 60.0).telemetry is Telemetry.BLIND
     controller.started(T0 + 60.0)
-    regime = controller.regime(T0 + 60.0)
+    regime = controller.control_state(T0 + 60.0)
     assert (regime.telemetry, regime.factor, regime.until_s) == (
         Telemetry.STARTING,
         1.0,
         T0 + 60.0 + STARTING_S,
     )
-    assert controller.regime(T0 + 60.1 + STARTING_S).telemetry is Telemetry.BLIND
+    assert controller.control_state(T0 + 60.1 + STARTING_S).telemetry is Telemetry.BLIND
 
 
 def test_a_start_makes_no_old_sample_new() -> None:
     controller, last = held_at(0.4, Unknown.CONSERVATIVE)
     controller.started(last + 100.0)
-    assert controller.regime(last + 100.0).telemetry is Telemetry.BLIND
+    assert controller.control_state(last + 100.0).telemetry is Telemetry.BLIND
 
 
 def test_the_first_sample_opens_a_closed_start() -> None:
     controller = tiers(unknown=Unknown.CLOSED)
-    assert controller.regime(T0).factor == 0.0
+    assert controller.control_state(T0).factor == 0.0
     assert see(controller, view(50), T0 + 1).factor == 1.0
 
 
@@ -155,7 +155,7 @@ def test_after_an_outage_three_new_samples_are_needed(
 ) -> None:
     controller, last = held_at(factor, unknown)
     back = last + away_s
-    during = controller.regime(back).factor
+    during = controller.control_state(back).factor
     first = see(controller, view(signal), back)
     second = see(controller, view(signal), back + 1)
     assert first.telemetry is second.telemetry is Telemetry.FRESH
@@ -185,8 +185,8 @@ def test_outages_and_samples_in_any_order_follow_the_slow_table(
         now += away_s
         if away_s + 1.0 > ladder.stale_s:
             slow.resume(ladder.factor(slow.factor, away_s + 1.0))
-        assert controller.regime(now).factor == pytest.approx(
-            ladder.factor(controller.regime(now).tier, away_s + 1.0), abs=1e-12
+        assert controller.control_state(now).factor == pytest.approx(
+            ladder.factor(controller.control_state(now).tier, away_s + 1.0), abs=1e-12
         )
 
 
@@ -199,40 +199,40 @@ def test_strikes_from_before_an_outage_do_not_count() -> None:
 def test_late_samples_change_nothing_and_need_no_new_trust() -> None:
     controller = tiers()
     feed(controller, 96, 96)
-    assert controller.regime(T0 + 4.0).telemetry is Telemetry.LATE
+    assert controller.control_state(T0 + 4.0).telemetry is Telemetry.LATE
     assert see(controller, view(96), T0 + 4.0).factor == 0.0, "the third strike"
 
 
 def test_gone_is_blind_at_once_and_a_sample_brings_it_back() -> None:
     controller, last = held_at(0.0, Unknown.OPEN)
-    regime = controller.gone(last + 0.5)
+    regime = controller.source_lost(last + 0.5)
     assert (regime.telemetry, regime.factor, regime.why) == (Telemetry.BLIND, 1.0, Why.BLIND)
     assert (regime.load, regime.until_s) == (None, math.inf)
     assert see(controller, view(50), last + 1).factor == 1.0
 
 
 def test_gone_before_any_sample_ends_the_start() -> None:
-    assert tiers(unknown=Unknown.CONSERVATIVE).gone(T0).factor == 0.7
+    assert tiers(unknown=Unknown.CONSERVATIVE).source_lost(T0).factor == 0.7
 
 
 def test_gone_with_a_closed_door_stays_shut_and_keeps_saying_when_to_ask() -> None:
     controller, last = held_at(0.4, Unknown.CLOSED)
-    regime = controller.gone(last)
+    regime = controller.source_lost(last)
     assert (regime.factor, regime.reopens_s, regime.until_s) == (0.0, last + 1, last + 1)
 
 
 @pytest.mark.parametrize("unknown", Unknown)
 def test_no_source_at_all_is_not_blind(unknown: Unknown) -> None:
-    regime = tiers(unknown=unknown).silent(T0 + 1)
+    regime = tiers(unknown=unknown).no_source(T0 + 1)
     assert (regime.factor, regime.tier, regime.load) == (1.0, 1.0, None)
     assert (regime.telemetry, regime.why, regime.until_s) == (Telemetry.NONE, Why.NO_DEVICE, math.inf)
 
 
 def test_a_source_that_turns_up_after_all_is_followed() -> None:
     controller = tiers()
-    controller.silent(T0)
+    controller.no_source(T0)
     assert feed(controller, 96, 96, 96, start=T0 + 100) == [1, 1, 0]
-    assert controller.silent(T0 + 103).factor == 1.0
+    assert controller.no_source(T0 + 103).factor == 1.0
 
 
 # --- when a shut door may open ---
@@ -241,9 +241,9 @@ def test_a_source_that_turns_up_after_all_is_followed() -> None:
 def test_a_shut_door_names_the_next_sample() -> None:
     controller = tiers()
     feed(controller, 96, 96, 96)
-    regime = controller.regime(T0 + 2.4)
+    regime = controller.control_state(T0 + 2.4)
     assert (regime.factor, regime.reopens_s, regime.until_s) == (0.0, T0 + 3, T0 + 3)
-    overdue = controller.regime(T0 + 3.5)
+    overdue = controller.control_state(T0 + 3.5)
     assert overdue.reopens_s == T0 + 4.5, "one interval from now if none can be foreseen"
     assert see(controller, view(50), T0 + 4).reopens_s == 0.0
 
@@ -252,7 +252,7 @@ def test_reopening_never_lies_in_the_past() -> None:
     controller, last = held_at(0.0, Unknown.LAST)
     for tenths in range(400):
         now = last + tenths / 10
-        regime = controller.regime(now)
+        regime = controller.control_state(now)
         assert now <= regime.until_s <= regime.reopens_s > now
 
 
@@ -289,7 +289,7 @@ def test_the_first_sample_that_could_raise_the_factor_is_named_exactly(
         now += 50.0
         see(controller, view(99.0, capacity), now)
         now += 1.0
-    promised = controller.regime(now - 1.0)
+    promised = controller.control_state(now - 1.0)
     if promised.factor:
         return
     while not see(controller, view(10.0, capacity), now).factor:
@@ -314,17 +314,17 @@ class TestAllLost:
 
     def test_opens_by_and_by_once_the_reads_end(self) -> None:
         controller = self.shut()
-        factors = [controller.regime(T0 + 1.0 + second).factor for second in range(40)]
+        factors = [controller.control_state(T0 + 1.0 + second).factor for second in range(40)]
         assert factors[:4] == [0.0] * 4
         assert factors == sorted(factors)
         assert max(b - a for a, b in itertools.pairwise(factors)) < 0.05
         assert factors[31:] == [1.0] * 9
-        assert controller.regime(T0 + 100.0).until_s == math.inf
+        assert controller.control_state(T0 + 100.0).until_s == math.inf
 
     def test_what_is_assumed_decides(self) -> None:
-        assert self.shut(Unknown.LAST).regime(T0 + 100.0).factor == 0.0
-        assert self.shut(Unknown.CLOSED).regime(T0 + 100.0).factor == 0.0
-        assert self.shut(Unknown.CONSERVATIVE).regime(T0 + 100.0).factor == 0.7
+        assert self.shut(Unknown.LAST).control_state(T0 + 100.0).factor == 0.0
+        assert self.shut(Unknown.CLOSED).control_state(T0 + 100.0).factor == 0.0
+        assert self.shut(Unknown.CONSERVATIVE).control_state(T0 + 100.0).factor == 0.7
 
     @pytest.mark.parametrize("told", [50.0, None])
     @pytest.mark.parametrize("left", [0.0, 0.5])
@@ -334,7 +334,7 @@ class TestAllLost:
         see(controller, view(None, capacity=left), T0 + 1.0)
         now = T0 + 1.0
         while now < T0 + 60.0:
-            regime = controller.regime(now)
+            regime = controller.control_state(now)
             just_before = min(regime.until_s, now + 5.0) - 1e-6
-            assert abs(controller.regime(just_before).factor - regime.factor) < 0.02
+            assert abs(controller.control_state(just_before).factor - regime.factor) < 0.02
             now = min(regime.until_s, now + 5.0) + 1e-6

@@ -102,14 +102,16 @@ def test_what_is_no_signal_is_neither_a_strike_nor_calm(junk: float | None) -> N
     assert feed(controller, 96, 96, junk, 96) == [1, 1, 1, 0]
     shut = feed(controller, 96, junk, start=T0 + 4)
     assert shut == [0, 0]
-    assert controller.regime(T0 + 5).load == 0.96
-    assert controller.regime(T0 + 4 + 2.5).telemetry is Telemetry.LATE, "junk does not keep telemetry fresh"
+    assert controller.control_state(T0 + 5).load == 0.96
+    assert controller.control_state(T0 + 4 + 2.5).telemetry is Telemetry.LATE, (
+        "junk does not keep telemetry fresh"
+    )
 
 
 def test_the_regime_knows_when_its_factor_last_changed() -> None:
     controller = tiers()
     feed(controller, 86, 86, 86, 87)
-    assert controller.regime(T0 + 4).since_s == T0 + 2
+    assert controller.control_state(T0 + 4).since_s == T0 + 2
     assert see(controller, view(50), T0 + 5).since_s == T0 + 5
 
 
@@ -175,7 +177,7 @@ def test_a_source_that_turns_up_again_is_believed_at_once() -> None:
     """Nothing was expected in between, so nothing was shut."""
     for controller in (tiers(), adaptive()):
         see(controller, view(None, 0.0), T0)
-        assert controller.silent(T0 + 1).factor == 1.0
+        assert controller.no_source(T0 + 1).factor == 1.0
         assert see(controller, view(50.0), T0 + 2).factor == 1.0
 
 

@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.control.latency import ENOUGH, FORGET_S, P95, REMEMBER_S, Reach
+from autoglm_throttle.control.latency import (
+    EXPIRE_AFTER_S,
+    MIN_REQUESTS,
+    REACHABLE_FOR_S,
+    LatencyPercentile,
+    SloReachability,
+)
 
 EDGES = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
 
@@ -21,7 +27,7 @@ class Counted:
     def __init__(self, edges: tuple[float, ...] = EDGES) -> None:
         self.edges = edges
         self.counts = [0] * (len(edges) + 1)
-        self.p95 = P95(edges)
+        self.p95 = LatencyPercentile(edges)
 
     def finish(self, durations: Iterable[float], now: float = 0.0) -> float | None:
         """So many more have finished; an edge belongs to the bucket below it."""
@@ -32,7 +38,7 @@ class Counted:
 
 @given(
     edges=st.lists(st.floats(0.001, 50.0), min_size=1, max_size=12, unique=True).map(sorted),
-    durations=st.lists(st.floats(0.0, 60.0), min_size=ENOUGH, max_size=120),
+    durations=st.lists(st.floats(0.0, 60.0), min_size=MIN_REQUESTS, max_size=120),
 )
 def test_the_error_is_smaller_than_the_bucket(edges: list[float], durations: list[float]) -> None:
     told = Counted(tuple(edges)).finish(durations)
@@ -46,7 +52,7 @@ def test_the_error_is_smaller_than_the_bucket(edges: list[float], durations: lis
         assert low_s - 1e-12 <= told <= high_s + 1e-12
 
 
-@given(count=st.integers(ENOUGH, 5000))
+@given(count=st.integers(MIN_REQUESTS, 5000))
 def test_no_rounding_moves_it_across_a_rank(count: int) -> None:
     rank = -(-19 * count // 20)
     durations = [0.05] * (rank - 1) + [4.0] * (count - rank + 1)
@@ -82,14 +88,14 @@ def test_as_few_looks_as_possible_are_kept() -> None:
     for _ in range(100):
         counted.finish([0.3])
         counted.finish([])
-    assert len(counted.p95._looks) == ENOUGH + 1
+    assert len(counted.p95._snapshots) == MIN_REQUESTS + 1
 
 
 def test_without_an_end_for_long_nothing_is_known_any_more() -> None:
     counted = Counted()
     told = counted.finish([4.0] * 40, now=100.0)
-    assert counted.finish([], now=100.0 + FORGET_S) == told
-    assert counted.finish([], now=100.1 + FORGET_S) is None
+    assert counted.finish([], now=100.0 + EXPIRE_AFTER_S) == told
+    assert counted.finish([], now=100.1 + EXPIRE_AFTER_S) is None
     assert counted.finish([0.05] * 19, now=200.0) is None, "what was forgotten does not count again"
     assert counted.finish([0.05], now=201.0) == pytest.approx(0.095)
 
@@ -112,11 +118,11 @@ def test_more_in_all_but_fewer_of_one_began_anew_too() -> None:
 
 
 def test_an_objective_is_in_reach_for_ten_minutes_after_it_was_met() -> None:
-    reach = Reach()
+    reach = SloReachability()
     assert not reach.update(None, 2.0, 0.0)
     assert not reach.update(8.0, 2.0, 1.0), "never met"
     assert reach.update(2.0, 2.0, 2.0)
-    assert reach.update(8.0, 2.0, 2.0 + REMEMBER_S)
-    assert not reach.update(8.0, 2.0, 2.1 + REMEMBER_S)
-    assert reach.update(1.0, 2.0, 3.0 + REMEMBER_S)
-    assert reach.update(None, 2.0, 4.0 + REMEMBER_S)
+    assert reach.update(8.0, 2.0, 2.0 + REACHABLE_FOR_S)
+    assert not reach.update(8.0, 2.0, 2.1 + REACHABLE_FOR_S)
+    assert reach.update(1.0, 2.0, 3.0 + REACHABLE_FOR_S)
+    assert reach.update(None, 2.0, 4.0 + REACHABLE_FOR_S)

@@ -6,24 +6,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.control.memory_fill import Basis, Load, MemoryFill
+from autoglm_throttle.control.memory_fill import FillBasis, MemoryFill, MemoryLoad
 from autoglm_throttle.model import Demand, GpuSample
 from tests.control.quotas import GB, card, loaded, seen, unloaded
 
 KEY = ("", "GPU-0")
 
 
-def fresh() -> tuple[MemoryFill, Load]:
-    return MemoryFill(0.92, 1.0, 3.0), Load()
+def fresh() -> tuple[MemoryFill, MemoryLoad]:
+    return MemoryFill(0.92, 1.0, 3.0), MemoryLoad()
 
 
-def watched(*steps: tuple[float, int]) -> tuple[MemoryFill, Load, float]:
+def watched(*steps: tuple[float, int]) -> tuple[MemoryFill, MemoryLoad, float]:
     """A sample each second: gigabytes used, and requests in flight then."""
     memory, load = fresh()
     now = 0.0
     for used_gb, held in steps:
         now += 1.0
-        more = held - load.held
+        more = held - load.in_flight
         loaded(load, more)
         unloaded(load, -more)
         memory.learn(seen(card(used_gb, now)), load, now)
@@ -33,18 +33,18 @@ def watched(*steps: tuple[float, int]) -> tuple[MemoryFill, Load, float]:
 def test_nothing_is_known_before_a_sample() -> None:
     memory, load = fresh()
     assert memory.projected(load, 0.0) is None
-    assert memory.state(0.0) is Basis.UNKNOWN
+    assert memory.state(0.0) is FillBasis.UNKNOWN
 
 
 def test_the_bases_are_a_closed_set() -> None:
-    assert set(Basis) == {"cache", "device", "kept", "unknown"}
+    assert set(FillBasis) == {"cache", "device", "kept", "unknown"}
 
 
 def test_weights_are_no_fill() -> None:
     memory, load, now = watched((40.0, 0), (70.0, 4))
     assert memory.projected(load, now) == pytest.approx(0.5)
     assert memory.usable_bytes == 60 * GB
-    assert memory.state(now) is Basis.DEVICE
+    assert memory.state(now) is FillBasis.DEVICE
 
 
 def test_a_model_that_is_still_loading_is_no_work() -> None:
@@ -65,7 +65,7 @@ def test_idle_only_falls_and_the_slope_is_never_negative(steps: list[tuple[float
     memory, load = fresh()
     lowest = None
     for now, (used_gb, held) in enumerate(steps, 1):
-        more = held - load.held
+        more = held - load.in_flight
         loaded(load, more)
         unloaded(load, -more)
         memory.learn(seen(card(used_gb, float(now))), load, float(now))
@@ -74,7 +74,7 @@ def test_idle_only_falls_and_the_slope_is_never_negative(steps: list[tuple[float
         assert memory.slope >= 0.0
         fill = memory.projected(load, float(now))
         assert fill is None or 0.0 <= fill <= 1.0
-        if load.ever:
+        if load.had_requests:
             assert lowest is None or idle <= lowest
             lowest = idle
 
@@ -104,7 +104,7 @@ def test_stated_memory_is_no_part_of_the_slope() -> None:
     memory.learn(seen(card(40.0, 2.0)), load, 2.0)
     assert memory.slope == pytest.approx(0.1)
     assert memory.projected(load, 2.0) == pytest.approx(0.4)
-    load.drop(demand)
+    load.remove(demand)
     assert memory.projected(load, 2.0) == pytest.approx(0.1)
 
 
@@ -119,16 +119,16 @@ def test_a_measurement_told_twice_is_one() -> None:
 def test_an_old_fill_is_not_known(age_s: float, known: bool) -> None:
     memory, load, now = watched((10.0, 0), (20.0, 1))
     assert (memory.projected(load, now + age_s) is not None) is known
-    assert (memory.state(now + age_s) is Basis.DEVICE) is known
+    assert (memory.state(now + age_s) is FillBasis.DEVICE) is known
 
 
 def test_a_slow_source_is_believed_longer() -> None:
     memory, load = fresh()
     memory.learn(seen(card(10.0, 1.0, period_s=10.0)), load, 1.0)
-    assert memory.state(26.0) is Basis.DEVICE
-    assert memory.state(26.01) is Basis.UNKNOWN
+    assert memory.state(26.0) is FillBasis.DEVICE
+    assert memory.state(26.01) is FillBasis.UNKNOWN
     memory.learn(seen(card(10.0, 30.0), interval_s=8.0), load, 30.0)
-    assert memory.state(54.0) is Basis.DEVICE
+    assert memory.state(54.0) is FillBasis.DEVICE
 
 
 @pytest.mark.parametrize(
@@ -148,9 +148,9 @@ def test_a_row_that_cannot_tell_is_passed_over(row: GpuSample) -> None:
     memory, load = fresh()
     memory.learn(seen(card(10.0, 0.5)), load, 1.0)
     memory.learn(seen(row), load, 1.0)
-    assert memory.state(1.0) is Basis.UNKNOWN
+    assert memory.state(1.0) is FillBasis.UNKNOWN
     memory.learn(seen(row, card(10.0, 1.0, device="GPU-1")), load, 1.0)
-    assert memory.state(1.0) is Basis.DEVICE
+    assert memory.state(1.0) is FillBasis.DEVICE
 
 
 def test_the_fullest_device_counts() -> None:
@@ -168,7 +168,7 @@ def test_an_engine_tells_its_cache() -> None:
     memory, load = fresh()
     loaded(load, 2)
     memory.learn(seen(card(95.0, 1.0), kv=0.4, at_s=1.0), load, 1.0)
-    assert memory.state(1.0) is Basis.CACHE
+    assert memory.state(1.0) is FillBasis.CACHE
     assert memory.projected(load, 1.0) == 0.4
     assert memory.usable_bytes is None
     unloaded(load, 2)
@@ -181,7 +181,7 @@ def test_figures_of_another_basis_are_forgotten() -> None:
     assert memory.slope > 0.0
     memory.learn(seen(kv=0.9, at_s=now - 1.0), load, now)
     assert memory.slope == 0.0
-    assert memory.state(now) is Basis.CACHE
+    assert memory.state(now) is FillBasis.CACHE
 
 
 class TestKept:
@@ -189,36 +189,36 @@ class TestKept:
 
     def test_half_of_the_requests_went_and_the_fill_stayed(self) -> None:
         memory, load, now = watched((10.0, 0), (60.0, 4), (60.0, 3))
-        assert memory.state(now) is Basis.DEVICE
+        assert memory.state(now) is FillBasis.DEVICE
         memory, load, now = watched((10.0, 0), (60.0, 4), (60.0, 2))
-        assert memory.state(now) is Basis.KEPT
+        assert memory.state(now) is FillBasis.KEPT
         assert memory.projected(load, now) == 0.0
         assert memory.usable_bytes == 40 * GB
         assert memory.ceiling == pytest.approx(32 / 40)
-        assert memory.most_bytes(0.5) == 45 * GB, "once it goes"
+        assert memory.max_bytes(0.5) == 45 * GB, "once it goes"
 
     def test_those_who_came_and_went_between_two_samples_count(self) -> None:
         memory, load = fresh()
         memory.learn(seen(card(10.0, 1.0)), load, 1.0)
         unloaded(loaded(load, 4), 4)
         memory.learn(seen(card(60.0, 2.0)), load, 2.0)
-        assert memory.state(2.0) is Basis.DEVICE
+        assert memory.state(2.0) is FillBasis.DEVICE
         memory.learn(seen(card(60.0, 3.0)), load, 3.0)
-        assert memory.state(3.0) is Basis.KEPT
+        assert memory.state(3.0) is FillBasis.KEPT
 
     @pytest.mark.parametrize("used_gb", [63.0, 57.0])
     def test_it_counts_again_once_it_moves(self, used_gb: float) -> None:
         memory, load, now = watched((10.0, 0), (60.0, 4), (60.0, 0), (used_gb, 4))
-        assert memory.state(now) is Basis.DEVICE
+        assert memory.state(now) is FillBasis.DEVICE
         assert memory.projected(load, now) == pytest.approx((used_gb - 10) / 90)
 
     def test_more_requests_at_the_same_fill_are_remembered(self) -> None:
         memory, _, now = watched((10.0, 0), (60.0, 4), (60.0, 8), (60.0, 4))
-        assert memory.state(now) is Basis.KEPT
+        assert memory.state(now) is FillBasis.KEPT
 
     def test_an_empty_device_keeps_nothing(self) -> None:
         memory, _, now = watched((10.0, 0), (10.5, 4), (10.5, 0))
-        assert memory.state(now) is Basis.DEVICE
+        assert memory.state(now) is FillBasis.DEVICE
 
     def test_a_price_is_not_learned_from_what_is_kept(self) -> None:
         memory, _, _ = watched((0.0, 0), (40.0, 4))
@@ -238,13 +238,13 @@ class TestKept:
     @pytest.mark.parametrize("used_gb", [92.0, 95.0, 100.0])
     def test_beyond_the_target_nothing_is_left(self, used_gb: float) -> None:
         memory, load, now = watched((30.0, 0), (used_gb, 4), (used_gb, 0))
-        assert memory.state(now) is Basis.KEPT
+        assert memory.state(now) is FillBasis.KEPT
         assert memory.ceiling == 0.0
         assert memory.projected(load, now) == 0.0
 
     def test_a_jump_is_learned_from_the_fill_as_it_was(self) -> None:
         memory, _, now = watched((0.0, 0), (40.0, 4), (40.0, 1), (60.0, 3))
-        assert memory.state(now) is Basis.DEVICE
+        assert memory.state(now) is FillBasis.DEVICE
         assert memory.fill == pytest.approx(0.6)
         assert memory.slope == pytest.approx(0.1, rel=0.01)
 
@@ -259,7 +259,7 @@ def test_how_many_requests_end_is_counted_beside_what_they_cost() -> None:
     loaded(load, 1, cost=9.0)
     unloaded(load, 1, cost=9.0)
     load.add(Demand(memory_bytes=GB))
-    load.drop(Demand(memory_bytes=GB))
+    load.remove(Demand(memory_bytes=GB))
     memory.learn(seen(card(10.0, now + 1.0)), load, now + 1.0)
     assert memory.end_rate == pytest.approx(0.2 * 2)
     assert memory.release_rate == pytest.approx(0.2 * 9.0)
@@ -268,7 +268,7 @@ def test_how_many_requests_end_is_counted_beside_what_they_cost() -> None:
 def test_books_begun_anew_are_no_negative_rate() -> None:
     memory, load, now = watched((0.0, 0), (10.0, 4), (10.0, 0))
     assert load.ended == 4
-    memory.learn(seen(card(10.0, now + 1.0)), Load(), now + 1.0)
+    memory.learn(seen(card(10.0, now + 1.0)), MemoryLoad(), now + 1.0)
     assert memory.end_rate == memory.release_rate == pytest.approx(0.2 * 4 * 0.8)
 
 
@@ -285,26 +285,26 @@ def test_how_soon_the_next_measurement_comes() -> None:
     ("idle_gb", "target", "ceiling"), [(0.0, 0.92, 0.92), (40.0, 0.92, 52 / 60), (80.0, 0.92, 0.6)]
 )
 def test_the_ceiling_is_the_target_of_the_whole_device(idle_gb: float, target: float, ceiling: float) -> None:
-    memory, load = MemoryFill(target, 1.0, 3.0), Load()
+    memory, load = MemoryFill(target, 1.0, 3.0), MemoryLoad()
     memory.learn(seen(card(idle_gb, 1.0)), load, 1.0)
     assert memory.ceiling == pytest.approx(ceiling)
-    assert memory.most_bytes(0.1) == pytest.approx(0.1 * (100 - idle_gb) * GB)
-    assert memory.most_bytes(1.0) == pytest.approx((100 * target - idle_gb) * GB)
+    assert memory.max_bytes(0.1) == pytest.approx(0.1 * (100 - idle_gb) * GB)
+    assert memory.max_bytes(1.0) == pytest.approx((100 * target - idle_gb) * GB)
 
 
 def test_a_cache_has_no_ceiling_but_its_own() -> None:
     memory, load, now = watched((40.0, 0), (95.0, 1))
     assert memory.ceiling < 1.0
     memory.learn(seen(card(95.0, now + 1.0), kv=0.4, at_s=now + 1.0), load, now + 1.0)
-    assert (memory.ceiling, memory.most_bytes(0.5)) == (1.0, None)
+    assert (memory.ceiling, memory.max_bytes(0.5)) == (1.0, None)
 
 
 def test_fractions_leave_nothing_behind() -> None:
-    load = Load()
+    load = MemoryLoad()
     costs = [0.1, 0.2, 0.3]
     for cost in costs:
         load.add(Demand(cost=cost))
     for cost in costs:
-        load.drop(Demand(cost=cost))
-    assert (load.held, load.cost, load.stated_bytes) == (0, 0.0, 0)
+        load.remove(Demand(cost=cost))
+    assert (load.in_flight, load.cost, load.stated_bytes) == (0, 0.0, 0)
     assert load.released == pytest.approx(0.6)

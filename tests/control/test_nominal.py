@@ -9,7 +9,7 @@ import pytest
 
 from autoglm_throttle.control.adaptive import AdaptiveController
 from autoglm_throttle.control.choose import controller as chosen
-from autoglm_throttle.control.nominal import FixedController, GateController
+from autoglm_throttle.control.nominal import ConcurrencyController, FixedController
 from autoglm_throttle.control.tiers import TierController
 from autoglm_throttle.model import Evidence, Policy, Regime, Signal, Telemetry, Unknown, Why, Work
 from tests.control.views import T0, rules, see, view, waiting
@@ -22,7 +22,7 @@ WORK = Work()
     [
         (Policy.ADAPTIVE, AdaptiveController),
         (Policy.TIERS, TierController),
-        (Policy.GATE, GateController),
+        (Policy.GATE, ConcurrencyController),
         (Policy.FIXED, FixedController),
     ],
 )
@@ -37,10 +37,10 @@ def test_every_policy_speaks_the_same_language(policy: Policy) -> None:
     controller.started(T0 + 1)
     regimes = [
         controller.observe(view(50.0, memory=0.46), waiting(), WORK, T0 + 2),
-        controller.regime(T0 + 3),
-        controller.regime(T0 + 3, waiting()),
-        controller.gone(T0 + 4),
-        controller.silent(T0 + 5),
+        controller.control_state(T0 + 3),
+        controller.control_state(T0 + 3, waiting()),
+        controller.source_lost(T0 + 4),
+        controller.no_source(T0 + 5),
     ]
     assert [r.telemetry.value for r in regimes] == ["fresh", "fresh", "fresh", "blind", "none"]
     for regime in regimes:
@@ -54,7 +54,7 @@ def test_every_policy_says_what_the_literal_table_says(policy: Policy) -> None:
     controller = chosen(rules(policy), T0)
     told = [see(controller, view(96.0), T0 + n).table_factor for n in range(3)]
     assert told == [1.0, 1.0, 0.0]
-    assert controller.regime(T0 + 60.0).table_factor == 1.0, "the ladder of silence counts for it, too"
+    assert controller.control_state(T0 + 60.0).table_factor == 1.0, "the ladder of silence counts for it, too"
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_under_tiers_every_class_has_the_same_ceiling_and_the_table_is_armed() -
         regime = see(controller, view(91.0, 0.5), T0 + n)
     assert regime.ceilings == (0.2, 0.2, 0.2)
     assert (regime.factor, regime.table_factor, regime.budget_rps, regime.armed) == (0.2, 0.2, None, True)
-    assert controller.silent(T0 + 3).armed is False
+    assert controller.no_source(T0 + 3).armed is False
 
 
 def test_under_tiers_the_pressure_moves_the_bands() -> None:
@@ -96,7 +96,7 @@ def test_under_tiers_the_pressure_moves_the_bands() -> None:
 @pytest.mark.parametrize("policy", Policy)
 def test_every_policy_names_the_signal_and_the_term(policy: Policy) -> None:
     controller = chosen(replace(rules(policy), signal=Signal.PRESSURE), T0)
-    assert controller.regime(T0).term == "unknown"
+    assert controller.control_state(T0).term == "unknown"
     regime = controller.observe(view(10.0), Evidence(), Work(p95_s=1.0, slo_s=2.0), T0)
     assert (regime.signal, regime.term) == (Signal.PRESSURE, "latency")
 
@@ -117,27 +117,27 @@ def test_a_term_stays_told_while_its_signal_is_held() -> None:
 )
 def test_under_gate_the_load_is_how_full_it_is(in_flight: int, limit: float, load: float) -> None:
     word = Evidence(in_flight=in_flight, limit=limit)
-    observed = GateController(rules(Policy.GATE), T0)
+    observed = ConcurrencyController(rules(Policy.GATE), T0)
     assert observed.observe(view(99.0), word, WORK, T0).load == load
-    asked = GateController(rules(Policy.GATE), T0)
-    assert asked.silent(T0).load == 0.0
-    assert asked.regime(T0 + 1, word).load == load
-    assert asked.regime(T0 + 2).load == asked.gone(T0 + 3).load == load
+    asked = ConcurrencyController(rules(Policy.GATE), T0)
+    assert asked.no_source(T0).load == 0.0
+    assert asked.control_state(T0 + 1, word).load == load
+    assert asked.control_state(T0 + 2).load == asked.source_lost(T0 + 3).load == load
 
 
-@pytest.mark.parametrize("kind", [FixedController, GateController])
+@pytest.mark.parametrize("kind", [FixedController, ConcurrencyController])
 def test_the_rates_stay_and_the_age_of_telemetry_is_told(
-    kind: type[FixedController] | type[GateController],
+    kind: type[FixedController] | type[ConcurrencyController],
 ) -> None:
     policy = Policy.FIXED if kind is FixedController else Policy.GATE
     controller = kind(rules(policy, unknown=Unknown.CLOSED), T0)
     hot = replace(view(100.0, 0.0), taken_at_s=T0 + 1)
     regimes: list[Regime] = [
-        controller.regime(T0),
+        controller.control_state(T0),
         see(controller, hot, T0 + 1),
-        controller.regime(T0 + 10),
-        controller.regime(T0 + 100),
-        controller.silent(T0 + 101),
+        controller.control_state(T0 + 10),
+        controller.control_state(T0 + 100),
+        controller.no_source(T0 + 101),
     ]
     assert [regime.telemetry for regime in regimes] == [
         Telemetry.STARTING,
@@ -148,6 +148,6 @@ def test_the_rates_stay_and_the_age_of_telemetry_is_told(
     ]
     controller.started(T0 + 102)
     load = None if kind is FixedController else 0.0
-    for regime in [*regimes, controller.gone(T0 + 103)]:
+    for regime in [*regimes, controller.source_lost(T0 + 103)]:
         assert (regime.factor, regime.tier, regime.load, regime.why) == (1.0, 1.0, load, Why.POLICY)
         assert (regime.since_s, regime.armed) == (T0, False)

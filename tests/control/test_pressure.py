@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.control.pressure import DRAM_PEAK, NOTHING_KNOWN, USUAL_TERMS, PressureGauge, Targets
+from autoglm_throttle.control.pressure import (
+    DEFAULT_TERMS,
+    DRAM_PEAK,
+    UNKNOWN_PRESSURE,
+    PressureGauge,
+    PressureTargets,
+)
 from autoglm_throttle.model import GpuSample, GpuView, Work
 from tests.control.views import view
 
@@ -41,7 +47,7 @@ def test_the_largest_term_is_the_pressure(
 @pytest.mark.parametrize("work", [NO_WORK, Work(p95_s=3.0), Work(slo_s=2.0)])
 @pytest.mark.parametrize("memory", [None, math.nan, -0.1])
 def test_what_is_not_known_is_no_term(memory: float | None, work: Work) -> None:
-    assert PressureGauge().measure(view(99.0, memory=memory), work) == NOTHING_KNOWN
+    assert PressureGauge().measure(view(99.0, memory=memory), work) == UNKNOWN_PRESSURE
 
 
 @pytest.mark.parametrize(("idle", "told"), [(0.86, True), (0.87, False), (0.95, False)])
@@ -58,10 +64,13 @@ def test_the_lowest_fill_seen_counts_as_idle() -> None:
 
 
 def test_the_target_is_a_setting() -> None:
-    gauge = PressureGauge(Targets(memory=0.5))
+    gauge = PressureGauge(PressureTargets(memory=0.5))
     assert gauge.measure(view(0.0, memory=0.25), NO_WORK).value == 0.5
     assert gauge.measure(view(0.0, memory=0.6), NO_WORK).terms == {"memory": 1.2}
-    assert PressureGauge(Targets(memory=0.5)).measure(view(0.0, memory=0.45), NO_WORK) == NOTHING_KNOWN
+    assert (
+        PressureGauge(PressureTargets(memory=0.5)).measure(view(0.0, memory=0.45), NO_WORK)
+        == UNKNOWN_PRESSURE
+    )
 
 
 @pytest.mark.parametrize(
@@ -112,7 +121,7 @@ def test_an_engine_tells_its_queue_and_the_fill_of_its_cache(seen: GpuView, valu
 
 
 def test_targets_of_engines_are_settings() -> None:
-    pressure = PressureGauge(Targets(queue=10, kv=0.5)).measure(engine(5, 0.4), NO_WORK)
+    pressure = PressureGauge(PressureTargets(queue=10, kv=0.5)).measure(engine(5, 0.4), NO_WORK)
     assert pressure.terms == pytest.approx({"queue": 0.5, "kv": 0.8})
 
 
@@ -120,7 +129,7 @@ def test_beside_an_engine_the_memory_of_the_card_says_nothing() -> None:
     gauge = PressureGauge()
     assert "memory" not in gauge.measure(engine(0, 0.1, memory=0.5), NO_WORK).terms
     silent = replace(engine(None, None, engines=0, memory=0.5), engines_at_s=5.0)
-    assert gauge.measure(silent, NO_WORK) == NOTHING_KNOWN, "one that has fallen silent has not freed it"
+    assert gauge.measure(silent, NO_WORK) == UNKNOWN_PRESSURE, "one that has fallen silent has not freed it"
 
 
 def test_compute_counts_only_where_it_is_wanted() -> None:
@@ -129,8 +138,10 @@ def test_compute_counts_only_where_it_is_wanted() -> None:
     )
     lost = replace(card, device="b", health="lost", sm_active_ratio=1.0)
     seen = replace(view(50.0), devices=(card, lost))
-    assert PressureGauge(terms=USUAL_TERMS).measure(seen, NO_WORK) == NOTHING_KNOWN
+    assert PressureGauge(terms=DEFAULT_TERMS).measure(seen, NO_WORK) == UNKNOWN_PRESSURE
     pressure = PressureGauge(terms=["compute"]).measure(seen, NO_WORK)
     assert pressure.value == pytest.approx(0.56 / DRAM_PEAK)
     bare = replace(card, sm_active_ratio=None, dram_active_ratio=None)
-    assert PressureGauge(terms=["compute"]).measure(replace(seen, devices=(bare,)), NO_WORK) == NOTHING_KNOWN
+    assert (
+        PressureGauge(terms=["compute"]).measure(replace(seen, devices=(bare,)), NO_WORK) == UNKNOWN_PRESSURE
+    )

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.control.memory_fill import Basis
-from autoglm_throttle.control.quota import COMPUTE_PRIORITIES, LONGEST_S, Quota, QuotaRules, RouteQuota
+from autoglm_throttle.control.memory_fill import FillBasis
+from autoglm_throttle.control.quota import COMPUTE_PRIORITIES, MAX_WAIT_S, Quota, QuotaRules, RouteQuota
 from autoglm_throttle.model import Demand, Finding, Priority, Reason, Verdict
 from tests.control.quotas import GB, HIGH, LOW, MID, card, seen
 
@@ -29,7 +29,7 @@ def filled(used_gb: float, held: int = 1, **rules: Any) -> Quota:
     """The same a second later, with so many requests in flight."""
     made = quota(**rules)
     for _ in range(held):
-        made.hold(Demand())
+        made.reserve(Demand())
     made.load.peak = held
     made.learn(seen(card(used_gb, 1.0)), 1.0)
     return made
@@ -39,7 +39,7 @@ def priced(share: float, held: int = 2, **rules: Any) -> Quota:
     """A quota that has learned what one request takes, with some of them in flight."""
     made = quota(**rules)
     for _ in range(held):
-        made.hold(Demand())
+        made.reserve(Demand())
     made.learn(seen(card(held * share * 100, 1.0)), 1.0)
     return made
 
@@ -48,8 +48,8 @@ def priced(share: float, held: int = 2, **rules: Any) -> Quota:
 def test_each_class_has_its_cap(priority: Priority) -> None:
     cap = CAPS[priority]
     under = filled(100 * cap - 1, held=100)
-    assert under.refusal(Demand(priority, cost=1e-6), 1.0) is None
-    refusal = filled(100 * cap + 1, held=100).refusal(Demand(priority), 1.0)
+    assert under.rejection(Demand(priority, cost=1e-6), 1.0) is None
+    refusal = filled(100 * cap + 1, held=100).rejection(Demand(priority), 1.0)
     assert refusal is not None
     assert (refusal.reason, refusal.detail, refusal.policy) == (Reason.GPU, "gpu:memory", "memory")
     assert (refusal.limit, refusal.remaining) == (cap, 0.0)
@@ -60,8 +60,8 @@ def test_the_next_request_counts_before_the_next_sample() -> None:
     made = priced(0.09)
     admitted = 0
     for _ in range(20):
-        if made.refusal(Demand(), 1.0) is None:
-            made.hold(Demand())
+        if made.rejection(Demand(), 1.0) is None:
+            made.reserve(Demand())
             admitted += 1
     assert admitted == 5
     assert made.view(1.0).fill == pytest.approx(0.63)
@@ -69,42 +69,42 @@ def test_the_next_request_counts_before_the_next_sample() -> None:
 
 def test_a_dear_request_needs_more_room_and_shuts_nobody_out() -> None:
     made = priced(0.09)
-    assert made.refusal(Demand(cost=6.0), 1.0) is not None
-    assert made.refusal(Demand(cost=5.0), 1.0) is None
+    assert made.rejection(Demand(cost=6.0), 1.0) is not None
+    assert made.rejection(Demand(cost=5.0), 1.0) is None
 
 
 def test_a_class_is_let_in_again_well_below_its_cap() -> None:
     made = filled(72.0, held=100)
-    assert made.refusal(Demand(), 1.0) is not None
-    assert made.view(1.0).closed == {HIGH: False, MID: True, LOW: False}
+    assert made.rejection(Demand(), 1.0) is not None
+    assert made.view(1.0).rejecting == {HIGH: False, MID: True, LOW: False}
     for at_s, used_gb, refused in ((2.0, 66.0, True), (3.0, 64.0, False), (4.0, 66.0, False)):
         made.learn(seen(card(used_gb, at_s)), at_s)
-        assert (made.refusal(Demand(cost=1e-6), at_s) is not None) is refused, used_gb
-        assert made.view(at_s).closed[MID] is refused
+        assert (made.rejection(Demand(cost=1e-6), at_s) is not None) is refused, used_gb
+        assert made.view(at_s).rejecting[MID] is refused
 
 
 def test_a_learned_price_above_the_cap_does_not_shut_the_first_one_out() -> None:
     made = priced(0.6, held=1)
     for demand in (Demand(LOW), Demand(HIGH)):
-        assert made.refusal(demand, 1.0) is not None
-    made.load.drop(Demand())
+        assert made.rejection(demand, 1.0) is not None
+    made.load.remove(Demand())
     assert made.view(1.0).fill == pytest.approx(0.0)
-    assert made.refusal(Demand(LOW), 1.0) is None
+    assert made.rejection(Demand(LOW), 1.0) is None
 
 
 def test_unknown_memory_refuses_nobody_and_says_so() -> None:
     made = filled(99.0, held=100)
     for blind in (Quota(QuotaRules()), made):
-        assert blind.refusal(Demand(LOW), 5.0) is None
-        assert blind.refusal(Demand(LOW, memory_bytes=10**15), 5.0) is None
+        assert blind.rejection(Demand(LOW), 5.0) is None
+        assert blind.rejection(Demand(LOW, memory_bytes=10**15), 5.0) is None
         view = blind.view(5.0)
-        assert (view.basis, view.fill) == (Basis.UNKNOWN, None)
-        assert not any(view.closed.values())
+        assert (view.basis, view.fill) == (FillBasis.UNKNOWN, None)
+        assert not any(view.rejecting.values())
 
 
 def test_what_is_not_in_flight_is_not_looked_at() -> None:
     made = filled(99.0, held=100)
-    assert made.refusal(Demand(LOW, holds_slot=False), 1.0) is None
+    assert made.rejection(Demand(LOW, holds_slot=False), 1.0) is None
 
 
 class TestStated:
@@ -112,18 +112,18 @@ class TestStated:
 
     def test_it_is_held_to_what_the_cap_leaves(self) -> None:
         made = filled(40.0)
-        assert made.refusal(Demand(memory_bytes=30 * GB), 1.0) is None
-        assert made.refusal(Demand(memory_bytes=31 * GB), 1.0) is not None
-        assert made.refusal(Demand(HIGH, memory_bytes=31 * GB), 1.0) is None
+        assert made.rejection(Demand(memory_bytes=30 * GB), 1.0) is None
+        assert made.rejection(Demand(memory_bytes=31 * GB), 1.0) is not None
+        assert made.rejection(Demand(HIGH, memory_bytes=31 * GB), 1.0) is None
 
     def test_what_came_in_counts_at_once(self) -> None:
         made = filled(40.0)
-        made.hold(Demand(memory_bytes=20 * GB))
-        assert made.refusal(Demand(memory_bytes=11 * GB), 1.0) is not None
-        assert made.refusal(Demand(memory_bytes=9 * GB), 1.0) is None
+        made.reserve(Demand(memory_bytes=20 * GB))
+        assert made.rejection(Demand(memory_bytes=11 * GB), 1.0) is not None
+        assert made.rejection(Demand(memory_bytes=9 * GB), 1.0) is None
 
     def test_more_than_the_whole_cap_can_never_fit(self) -> None:
-        refusal = quota().refusal(Demand(memory_bytes=71 * GB), 0.0)
+        refusal = quota().rejection(Demand(memory_bytes=71 * GB), 0.0)
         assert refusal is not None
         assert (refusal.reason, refusal.detail) == (Reason.TOO_LARGE, "too_large:memory")
         assert refusal.limit == 70 * GB
@@ -131,11 +131,11 @@ class TestStated:
 
     def test_an_engine_tells_no_bytes(self) -> None:
         made = Quota(QuotaRules())
-        made.hold(Demand())
+        made.reserve(Demand())
         made.learn(seen(kv=0.69, at_s=1.0), 1.0)
-        assert made.refusal(Demand(memory_bytes=10**15), 1.0) is None
+        assert made.rejection(Demand(memory_bytes=10**15), 1.0) is None
         made.learn(seen(kv=0.71, at_s=2.0), 2.0)
-        assert made.refusal(Demand(memory_bytes=1), 2.0) is not None
+        assert made.rejection(Demand(memory_bytes=1), 2.0) is not None
 
 
 ROUTES = {
@@ -151,13 +151,13 @@ class TestRoutes:
     def test_the_cap_of_a_route_is_that_of_all_its_requests(self) -> None:
         made = filled(35.0, held=100, precisions=LABELS, routes=ROUTES)
         for priority in Priority:
-            assert made.refusal(Demand(priority, route="batch"), 1.0) is not None
-            assert made.refusal(Demand(priority, route="chat", cost=1e-6), 1.0) is None
-            assert made.refusal(Demand(priority, route="other", cost=1e-6), 1.0) is None
-        assert not any(made.view(1.0).closed.values())
+            assert made.rejection(Demand(priority, route="batch"), 1.0) is not None
+            assert made.rejection(Demand(priority, route="chat", cost=1e-6), 1.0) is None
+            assert made.rejection(Demand(priority, route="other", cost=1e-6), 1.0) is None
+        assert not any(made.view(1.0).rejecting.values())
 
     def test_none_passes_the_guard_against_running_out(self) -> None:
-        refusal = filled(93.0, held=100, precisions=LABELS, routes=ROUTES).refusal(
+        refusal = filled(93.0, held=100, precisions=LABELS, routes=ROUTES).rejection(
             Demand(LOW, route="all"), 1.0
         )
         assert refusal is not None
@@ -165,21 +165,21 @@ class TestRoutes:
 
     def test_it_has_labels_and_a_class_of_its_own(self) -> None:
         made = quota(precisions=LABELS, routes=ROUTES)
-        assert made.hint(Demand(HIGH, route="batch"), 0.0).compute_priority == 9
-        assert made.hint(Demand(HIGH, route="batch"), 0.0).precision == "fp16"
-        assert made.hint(Demand(HIGH, route="chat"), 0.0).precision == "fp8"
+        assert made.advice(Demand(HIGH, route="batch"), 0.0).compute_priority == 9
+        assert made.advice(Demand(HIGH, route="batch"), 0.0).precision == "fp16"
+        assert made.advice(Demand(HIGH, route="chat"), 0.0).precision == "fp8"
 
 
 def waiting(ends: int, held: int = 7, **measured: Any) -> float:
     """The wait told at the cap, a quarter of a second before the next sample."""
     made = priced(0.1, held=7)
     for _ in range(ends):
-        made.load.drop(Demand())
-        made.hold(Demand())
+        made.load.remove(Demand())
+        made.reserve(Demand())
     made.learn(seen(card(70.0, 2.0, **measured)), 2.0)
     for _ in range(7 - held):
-        made.load.drop(Demand())
-    refusal = made.refusal(Demand(cost=8.0), 2.75)
+        made.load.remove(Demand())
+    refusal = made.rejection(Demand(cost=8.0), 2.75)
     assert refusal is not None
     assert refusal.reset_after_s == refusal.retry_after_s
     return refusal.retry_after_s
@@ -195,36 +195,36 @@ def test_the_wait_follows_how_fast_requests_end() -> None:
     assert waiting(ends=1) == pytest.approx(0.8 / (0.1 * 0.2)), "until there is room for as dear a one"
     made = priced(0.1, held=7)
     demand = Demand(memory_bytes=GB)
-    made.hold(demand)
-    made.load.drop(demand)
+    made.reserve(demand)
+    made.load.remove(demand)
     made.learn(seen(card(72.0, 2.0)), 2.0)
-    refusal = made.refusal(Demand(), 2.0)
+    refusal = made.rejection(Demand(), 2.0)
     assert refusal is not None
     assert refusal.retry_after_s == pytest.approx(1.0 / 0.2), "until one ends, whatever it frees"
 
 
 def test_with_nothing_in_flight_here_no_end_is_waited_for() -> None:
     made = quota()
-    made.hold(Demand())
+    made.reserve(Demand())
     for at_s in (1.0, 2.0):
         made.learn(seen(card(0.0, at_s)), at_s)
-    made.load.drop(Demand())
+    made.load.remove(Demand())
     made.learn(seen(card(90.0, 3.0)), 3.0)
     assert made._memory.end_rate == pytest.approx(0.2)
-    refusal = made.refusal(Demand(), 3.0)
+    refusal = made.rejection(Demand(), 3.0)
     assert refusal is not None
     assert refusal.retry_after_s == 1.0
 
 
 def test_the_wait_is_finite_however_rarely_requests_end() -> None:
     made = priced(0.1, held=7)
-    made.load.drop(Demand())
-    made.hold(Demand())
+    made.load.remove(Demand())
+    made.reserve(Demand())
     for second in range(2, 4000):
         made.learn(seen(card(70.0, float(second))), float(second))
-    refusal = made.refusal(Demand(), 3999.0)
+    refusal = made.rejection(Demand(), 3999.0)
     assert refusal is not None
-    assert refusal.retry_after_s == LONGEST_S
+    assert refusal.retry_after_s == MAX_WAIT_S
 
 
 def test_a_small_cap_opens_again_at_its_half() -> None:
@@ -232,15 +232,15 @@ def test_a_small_cap_opens_again_at_its_half() -> None:
     made = filled(5.0, held=100, **rules)
     for used_gb, at_s, refused in ((5.0, 1.0, True), (3.0, 2.0, True), (1.9, 3.0, False), (3.0, 4.0, False)):
         made.learn(seen(card(used_gb, at_s)), at_s)
-        refusal = made.refusal(Demand(route="batch", cost=1e-6), at_s)
+        refusal = made.rejection(Demand(route="batch", cost=1e-6), at_s)
         assert (refusal is not None) is refused, used_gb
 
 
 def test_a_fork_begins_with_nothing_in_flight() -> None:
     made = priced(0.1)
     held = made.load
-    made.forget()
-    assert (made.load.held, held.held) == (0, 2)
+    made.reset_after_fork()
+    assert (made.load.in_flight, held.in_flight) == (0, 2)
 
 
 FIRST_OR_LAST = {
@@ -259,12 +259,12 @@ FIRST_OR_LAST = {
 def test_the_table_of_precisions(state: tuple[float, float, bool], words: str) -> None:
     factor, used_gb, degraded = state
     made = quota(precisions=LABELS)
-    made.hold(Demand())
+    made.reserve(Demand())
     verdict = Verdict(Finding.DEGRADED if degraded else Finding.THROTTLED, 0.0, 1.0)
     made.learn(seen(card(used_gb, 1.0), verdicts={("", "GPU-0"): verdict}), 1.0)
     made.factor = factor
     expected = ["fp16" if word == "first" else "int8" for word in words.split()]
-    assert [made.hint(Demand(p), 1.0).precision for p in Priority] == expected
+    assert [made.advice(Demand(p), 1.0).precision for p in Priority] == expected
 
 
 @pytest.mark.parametrize(
@@ -279,31 +279,31 @@ def test_the_table_of_precisions(state: tuple[float, float, bool], words: str) -
 )
 def test_a_client_may_only_lower_it(stated: str, calm: str, loaded: str) -> None:
     made = quota(precisions=LABELS)
-    assert made.hint(Demand(LOW, precision=stated), 0.0).precision == calm
+    assert made.advice(Demand(LOW, precision=stated), 0.0).precision == calm
     made.factor = 0.7
-    assert made.hint(Demand(LOW, precision=stated), 0.0).precision == loaded
+    assert made.advice(Demand(LOW, precision=stated), 0.0).precision == loaded
 
 
 def test_without_labels_there_is_none() -> None:
-    assert quota().hint(Demand(precision="int8"), 0.0).precision == ""
+    assert quota().advice(Demand(precision="int8"), 0.0).precision == ""
 
 
 def test_the_class_that_is_passed_on() -> None:
-    assert [quota().hint(Demand(p), 0.0).compute_priority for p in Priority] == [0, 5, 9]
+    assert [quota().advice(Demand(p), 0.0).compute_priority for p in Priority] == [0, 5, 9]
     fixed = quota(compute_priority=LOW)
-    assert [fixed.hint(Demand(p), 0.0).compute_priority for p in Priority] == [9, 9, 9]
+    assert [fixed.advice(Demand(p), 0.0).compute_priority for p in Priority] == [9, 9, 9]
     assert COMPUTE_PRIORITIES == (0, 5, 9)
 
 
 def test_what_the_cap_leaves_is_told_in_bytes() -> None:
     made = filled(40.0)
-    left = [made.hint(Demand(p), 1.0).memory_bytes for p in Priority]
+    left = [made.advice(Demand(p), 1.0).memory_bytes for p in Priority]
     assert left == pytest.approx([52 * GB, 30 * GB, 10 * GB], abs=2)
-    assert filled(60.0).hint(Demand(LOW), 1.0).memory_bytes == 0
-    assert made.hint(Demand(), 9.0).memory_bytes is None
+    assert filled(60.0).advice(Demand(LOW), 1.0).memory_bytes == 0
+    assert made.advice(Demand(), 9.0).memory_bytes is None
     engine = Quota(QuotaRules())
     engine.learn(seen(kv=0.1, at_s=1.0), 1.0)
-    assert engine.hint(Demand(), 1.0).memory_bytes is None
+    assert engine.advice(Demand(), 1.0).memory_bytes is None
 
 
 STEPS = st.lists(
@@ -338,16 +338,16 @@ class Crowd:
 
     def needs_no_room(self, memory_bytes: int | None) -> bool:
         """The first in flight: what it is learned to add is not held against it, nor what stays by itself."""
-        return not self.inside and (memory_bytes is None or self.quota.view(self.now).basis is Basis.KEPT)
+        return not self.inside and (memory_bytes is None or self.quota.view(self.now).basis is FillBasis.KEPT)
 
     def ask(self, priority: Priority, cost: float, memory_bytes: int | None) -> None:
         demand = Demand(priority, cost=cost, memory_bytes=memory_bytes)
         before = self.fill()
-        refusal = self.quota.refusal(demand, self.now)
+        refusal = self.quota.rejection(demand, self.now)
         if refusal is None:
             first = self.needs_no_room(memory_bytes)
             caps = self.quota.view(self.now).caps
-            self.quota.hold(demand)
+            self.quota.reserve(demand)
             self.inside.append(demand)
             after = self.fill()
             assert after is None or (before if first else after) <= caps[priority] + 1e-9  # type: ignore[operator]
@@ -361,7 +361,7 @@ class Crowd:
 
     def end(self, which: int) -> None:
         if self.inside:
-            self.quota.load.drop(self.inside.pop(which % len(self.inside)))
+            self.quota.load.remove(self.inside.pop(which % len(self.inside)))
 
     def stay(self) -> None:
         self.sample(self.used_gb)
@@ -386,4 +386,4 @@ def test_nobody_is_let_in_past_the_cap_by_its_own_projection(steps: list[tuple[A
     for verb, *values in steps:
         getattr(crowd, verb)(*values)
         assert crowd.quota.view(crowd.now).slope >= 0.0
-        assert crowd.quota.load.held == len(crowd.inside)
+        assert crowd.quota.load.in_flight == len(crowd.inside)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.control.memory_fill import Basis
+from autoglm_throttle.control.memory_fill import FillBasis
 from autoglm_throttle.control.quota import Quota, QuotaRules
 from autoglm_throttle.model import Demand, Priority, Reason
 from tests.control.quotas import GB, HIGH, LOW, MID, card, seen
@@ -19,12 +19,12 @@ def kept(used_gb: float, idle_gb: float = 0.0, held: int = 4, left: int = 0, **r
     made = Quota(QuotaRules(**rules))
     made.learn(seen(card(idle_gb, 0.0)), 0.0)
     for _ in range(held):
-        made.hold(Demand())
+        made.reserve(Demand())
     made.learn(seen(card(used_gb, 1.0)), 1.0)
     for _ in range(held - left):
-        made.load.drop(Demand())
+        made.load.remove(Demand())
     made.learn(seen(card(used_gb, 2.0)), 2.0)
-    assert made.view(2.0).basis is Basis.KEPT
+    assert made.view(2.0).basis is FillBasis.KEPT
     return made
 
 
@@ -32,8 +32,8 @@ def let_in(made: Quota, priority: Priority, now: float, times: int = 60) -> int:
     """How many of so many come in between two samples."""
     count = 0
     for _ in range(times):
-        if made.refusal(Demand(priority), now) is None:
-            made.hold(Demand())
+        if made.rejection(Demand(priority), now) is None:
+            made.reserve(Demand())
             count += 1
     return count
 
@@ -44,18 +44,18 @@ class TestKept:
     @pytest.mark.parametrize(("priority", "count"), [(LOW, 2), (MID, 2), (HIGH, 3)])
     def test_the_caps_are_shares_of_what_is_left(self, priority: Priority, count: int) -> None:
         made = kept(60.0, held=6, left=2)
-        left = made.hint(Demand(HIGH), 2.0).memory_bytes
+        left = made.advice(Demand(HIGH), 2.0).memory_bytes
         assert left == pytest.approx(32 * GB, abs=2)
         assert let_in(made, priority, 2.0) == count, "10 GB each; the target leaves high 32 of 40"
 
     def test_a_jump_brings_the_caps_back(self) -> None:
         made = kept(90 / 1.4, 30 / 1.4)
         made.learn(seen(card(120 / 1.4, 3.0)), 3.0)
-        assert made.view(3.0).basis is Basis.DEVICE
-        assert [made.refusal(Demand(p), 3.0) is None for p in Priority] == [True, False, False]
+        assert made.view(3.0).basis is FillBasis.DEVICE
+        assert [made.rejection(Demand(p), 3.0) is None for p in Priority] == [True, False, False]
         made.learn(seen(card(120 / 1.4, 4.0)), 4.0)
         view = made.view(4.0)
-        assert view.basis is Basis.KEPT
+        assert view.basis is FillBasis.KEPT
         assert view.usable_bytes == pytest.approx(20 / 1.4 * GB, rel=1e-6)
         assert list(view.caps.values()) == pytest.approx([8.8 / 20] * 3)
         assert let_in(made, HIGH, 4.0) == 1, "its price is more than what is left"
@@ -66,34 +66,34 @@ class TestKept:
         made = kept(used_gb)
         assert set(made.view(2.0).caps.values()) == {0.0}
         assert let_in(made, priority, 2.0) == 1
-        assert made.view(2.0).closed[priority]
-        refusal = made.refusal(Demand(priority), 2.0)
+        assert made.view(2.0).rejecting[priority]
+        refusal = made.rejection(Demand(priority), 2.0)
         assert refusal is not None
         assert (refusal.limit, refusal.remaining) == (0.0, 0.0)
-        assert made.hint(Demand(priority), 2.0).memory_bytes == 0
-        made.load.drop(Demand())
-        assert not made.view(2.0).closed[priority]
+        assert made.advice(Demand(priority), 2.0).memory_bytes == 0
+        made.load.remove(Demand())
+        assert not made.view(2.0).rejecting[priority]
         assert let_in(made, priority, 2.0) == 1
 
     def test_without_a_price_beyond_the_target_they_do_so_too(self) -> None:
         made = Quota(QuotaRules())
         made.learn(seen(card(30.0, 0.0)), 0.0)
-        made.hold(Demand())
-        made.load.drop(Demand())
+        made.reserve(Demand())
+        made.load.remove(Demand())
         for at_s in (1.0, 2.0):
             made.learn(seen(card(95.0, at_s)), at_s)
         assert made.view(2.0).slope == 0.0
         assert let_in(made, HIGH, 2.0) == 1
-        assert made.view(2.0).closed == {HIGH: True, MID: False, LOW: False}
+        assert made.view(2.0).rejecting == {HIGH: True, MID: False, LOW: False}
 
     def test_what_states_more_than_is_left_is_not_told_that_it_never_fits(self) -> None:
         made = kept(80.0, held=4, left=1)
-        refusal = made.refusal(Demand(memory_bytes=30 * GB), 2.0)
+        refusal = made.rejection(Demand(memory_bytes=30 * GB), 2.0)
         assert refusal is not None
         assert refusal.reason is Reason.GPU
-        made.load.drop(Demand())
-        assert made.refusal(Demand(memory_bytes=30 * GB), 2.0) is None
-        too_large = made.refusal(Demand(memory_bytes=71 * GB), 2.0)
+        made.load.remove(Demand())
+        assert made.rejection(Demand(memory_bytes=30 * GB), 2.0) is None
+        too_large = made.rejection(Demand(memory_bytes=71 * GB), 2.0)
         assert too_large is not None
         assert too_large.reason is Reason.TOO_LARGE
 
@@ -101,13 +101,13 @@ class TestKept:
 def test_no_cap_reaches_beyond_the_target_of_the_whole_device() -> None:
     made = Quota(QuotaRules())
     made.learn(seen(card(80.0, 0.0)), 0.0)
-    made.hold(Demand())
+    made.reserve(Demand())
     made.learn(seen(card(91.9, 1.0)), 1.0)
     assert made.view(1.0).caps == pytest.approx({HIGH: 0.6, MID: 0.6, LOW: 0.5})
     for used_gb, at_s, comes_in in ((91.9, 1.0, True), (92.1, 2.0, False)):
         made.learn(seen(card(used_gb, at_s)), at_s)
-        assert (made.refusal(Demand(HIGH, cost=1e-6), at_s) is None) is comes_in
-    too_large = made.refusal(Demand(HIGH, memory_bytes=13 * GB), 2.0)
+        assert (made.rejection(Demand(HIGH, cost=1e-6), at_s) is None) is comes_in
+    too_large = made.rejection(Demand(HIGH, memory_bytes=13 * GB), 2.0)
     assert too_large is not None
     assert (too_large.reason, too_large.limit) == (Reason.TOO_LARGE, 12 * GB)
 
@@ -127,12 +127,12 @@ def test_a_fill_that_stays_with_nothing_in_flight_locks_nobody_out(
         now += 1.0
         let_in(made, priority, now, come)
         made.learn(seen(card(used_gb, now)), now)
-    while made.load.held:
-        made.load.drop(Demand())
+    while made.load.in_flight:
+        made.load.remove(Demand())
     for _ in range(2):
         now += 1.0
         made.learn(seen(card(stays_gb, now)), now)
     for _ in range(3):
-        assert made.refusal(Demand(priority), now) is None
-        made.hold(Demand())
-        made.load.drop(Demand())
+        assert made.rejection(Demand(priority), now) is None
+        made.reserve(Demand())
+        made.load.remove(Demand())

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.control.share import SAMPLES_TO_TRUST, Share
+from autoglm_throttle.control.share import SAMPLES_TO_TRUST, CapacityTracker
 from autoglm_throttle.control.staleness import Staleness
 from autoglm_throttle.model import Telemetry, Unknown
 from tests.control.views import T0, see, tiers, view
@@ -17,11 +17,13 @@ from tests.control.views import T0, see, tiers, view
 SHARES = st.sampled_from([0.0, 0.25, 0.5, 0.51, 0.75, 1.0]) | st.floats(0.0, 1.0)
 
 
-def told(share: Share, *values: float, start: float = T0, ladder: Staleness | None = None) -> list[float]:
+def told(
+    share: CapacityTracker, *values: float, start: float = T0, ladder: Staleness | None = None
+) -> list[float]:
     """One new sample a second; what is in force after each."""
     found = []
     for n, value in enumerate(values):
-        share.hear(value, start + n, ladder or Staleness(), start + n)
+        share.observe(value, start + n, ladder or Staleness(), start + n)
         found.append(share.at(start + n))
     return found
 
@@ -37,25 +39,25 @@ def told(share: Share, *values: float, start: float = T0, ladder: Staleness | No
     ],
 )
 def test_down_at_once_and_up_after_three(values: list[float], in_force: list[float]) -> None:
-    assert told(Share(Staleness(), T0), *values) == in_force
+    assert told(CapacityTracker(Staleness(), T0), *values) == in_force
 
 
 @given(st.lists(SHARES, min_size=1, max_size=40))
 def test_it_is_the_least_of_the_last_three(values: list[float]) -> None:
-    found = told(Share(Staleness(), T0), *values)
+    found = told(CapacityTracker(Staleness(), T0), *values)
     assert found == [min(values[max(0, n - 2) : n + 1]) for n in range(len(values))]
 
 
 @given(st.floats(0.0, 0.99), st.lists(st.floats(0.01, 0.99), min_size=4, max_size=9))
 def test_several_sources_in_turn_are_one_sample_in_each_interval(left: float, steps: list[float]) -> None:
-    share = Share(Staleness(), T0)
+    share = CapacityTracker(Staleness(), T0)
     told(share, 1.0, left)
     now, counted, newest_s = T0 + 1, 0, -math.inf
     for step_s in steps:
         now += step_s
         if now - newest_s > 0.5:
             counted, newest_s = counted + 1, now
-        share.hear(1.0, now, Staleness(), now)
+        share.observe(1.0, now, Staleness(), now)
         assert share.at(now) == (1.0 if counted >= SAMPLES_TO_TRUST else left)
 
 
@@ -64,17 +66,17 @@ def test_nothing_told_raises_it_but_the_third_and_losing_never(
     history: list[tuple[float, float]], loss: float, unknown: Unknown
 ) -> None:
     ladder = Staleness(unknown=unknown)
-    share, now, row = Share(ladder, T0), T0, 0
+    share, now, row = CapacityTracker(ladder, T0), T0, 0
     for n, (value, step_s) in enumerate(history):
         now += step_s
         before = share.at(now)
-        share.hear(value, now, ladder, now)
+        share.observe(value, now, ladder, now)
         row = row + 1 if value > before else 0
         assert share.at(now) <= max(before, value)
         if n and row < SAMPLES_TO_TRUST:
             assert share.at(now) <= before
     before = share.at(now)
-    share.hear(loss, now, ladder, now)
+    share.observe(loss, now, ladder, now)
     assert share.at(now) == (min(loss, before) if history else loss)
 
 
@@ -83,14 +85,14 @@ def test_what_is_told_three_times_is_in_force(
     history: list[float], then: float, silence_s: float, unknown: Unknown
 ) -> None:
     ladder = Staleness(unknown=unknown)
-    share = Share(ladder, T0)
+    share = CapacityTracker(ladder, T0)
     told(share, *history, ladder=ladder)
     assert told(share, then, then, then, start=T0 + len(history) + silence_s, ladder=ladder)[-1] == then
 
 
 class TestSilence:
-    def shut(self, unknown: Unknown = Unknown.OPEN) -> Share:
-        share = Share(Staleness(unknown=unknown), T0 - 1)
+    def shut(self, unknown: Unknown = Unknown.OPEN) -> CapacityTracker:
+        share = CapacityTracker(Staleness(unknown=unknown), T0 - 1)
         told(share, 1.0, 0.0, start=T0 - 1, ladder=Staleness(unknown=unknown))
         return share
 
@@ -98,13 +100,13 @@ class TestSilence:
     def test_it_drifts_to_all(self, unknown: Unknown) -> None:
         share = self.shut(unknown)
         assert [share.at(T0 + age) for age in (0, 3, 16.5, 30, 1e6)] == pytest.approx([0, 0, 0.5, 1, 1])
-        holds_s = [share.until(T0 + age) for age in (0, 0.5, 2.5, 10, 30.1)]
+        holds_s = [share.valid_until(T0 + age) for age in (0, 0.5, 2.5, 10, 30.1)]
         assert holds_s == [T0 + 1, T0 + 1, T0 + 3.5, T0 + 10.25, math.inf]
 
     def test_what_is_left_holds_until_it_drifts(self) -> None:
-        share = Share(Staleness(), T0)
+        share = CapacityTracker(Staleness(), T0)
         told(share, 0.5)
-        assert [share.until(T0 + age) for age in (0, 2.9, 3.1)] == [T0 + 3, T0 + 3.15, T0 + 3.35]
+        assert [share.valid_until(T0 + age) for age in (0, 2.9, 3.1)] == [T0 + 3, T0 + 3.15, T0 + 3.35]
 
     def test_it_is_held_where_the_last_is_assumed(self) -> None:
         assert self.shut(Unknown.LAST).at(T0 + 1e6) == 0.0
@@ -128,7 +130,7 @@ class TestSilence:
         """A card that is listed but not measured any more: no proof, and not shut for ever either."""
         share, found = self.shut(), []
         for second in range(1, 40):
-            share.hear(1.0, T0 + 1, Staleness(), T0 + second)
+            share.observe(1.0, T0 + 1, Staleness(), T0 + second)
             found.append(share.at(T0 + second))
         assert found[:4] == [0.0] * 4
         assert found == sorted(found)
@@ -139,14 +141,14 @@ class TestSilence:
         share = self.shut()
         for age in (1.0, 1.2, 1.4, 2.0, 2.2, 2.4, 3.0):
             assert share.at(T0 + age) == 0.0
-            share.hear(1.0, T0 + 1000.0 + age, Staleness(), T0 + age)
+            share.observe(1.0, T0 + 1000.0 + age, Staleness(), T0 + age)
         assert share.at(T0 + 3.0) == 1.0
 
 
 def test_what_is_forgotten_is_told_anew() -> None:
-    share = Share(Staleness(), T0)
+    share = CapacityTracker(Staleness(), T0)
     told(share, 0.25)
-    share.forget()
+    share.reset()
     assert told(share, 0.75, 1.0, start=T0 + 1) == [0.75, 0.75]
 
 
@@ -160,10 +162,10 @@ class TestRising:
         self, seen: list[float], unknown: Unknown, interval_s: float
     ) -> None:
         ladder = Staleness(interval_s, unknown=unknown)
-        share, now = Share(ladder, T0), T0
+        share, now = CapacityTracker(ladder, T0), T0
         for value in [0.0, *seen]:
             now += interval_s
-            share.hear(value, now, ladder, now)
+            share.observe(value, now, ladder, now)
         if share.at(now):
             return
         named_s = share.rises_at(now)
@@ -171,23 +173,23 @@ class TestRising:
             assert named_s == pytest.approx(share.rises_at(now + interval_s / 2)), "it does not slide"
             assert now < named_s
             now += interval_s
-            share.hear(1.0, now, ladder, now)
+            share.observe(1.0, now, ladder, now)
         assert now == pytest.approx(named_s)
 
     def test_a_slow_source_needs_its_own_time(self) -> None:
         """It is read each second and measures each thirty."""
-        ladder = Staleness().promising(1.0, 30.0)
-        share = Share(Staleness(), T0)
-        share.hear(0.0, T0, ladder, T0)
+        ladder = Staleness().for_intervals(1.0, 30.0)
+        share = CapacityTracker(Staleness(), T0)
+        share.observe(0.0, T0, ladder, T0)
         assert share.rises_at(T0) == T0 + 61
         for second in range(1, 61):
-            share.hear(1.0, T0 + 1 + 30 * ((second - 1) // 30), ladder, T0 + second)
+            share.observe(1.0, T0 + 1 + 30 * ((second - 1) // 30), ladder, T0 + second)
             assert (share.at(T0 + second), share.rises_at(T0 + second)) == (0.0, T0 + 61)
-        share.hear(1.0, T0 + 61, ladder, T0 + 61)
+        share.observe(1.0, T0 + 61, ladder, T0 + 61)
         assert share.at(T0 + 61) == 1.0
 
     def test_overdue_is_one_interval_from_now_and_an_outage_begins_anew(self) -> None:
-        share = Share(Staleness(unknown=Unknown.LAST), T0)
+        share = CapacityTracker(Staleness(unknown=Unknown.LAST), T0)
         told(share, 0.0, 1.0, 1.0, ladder=Staleness(unknown=Unknown.LAST))
         last = T0 + 2
         assert [share.rises_at(last + age) for age in (0, 1.5, 2.5, 9)] == [
@@ -208,7 +210,7 @@ def test_a_door_shut_by_a_loss_opens_when_it_is_said(history: list[float], unkno
     assert regime.factor == 0.0
     while not regime.factor:
         assert now <= regime.until_s <= regime.reopens_s > now
-        named_s = controller.regime(now + 0.5).reopens_s
+        named_s = controller.control_state(now + 0.5).reopens_s
         assert named_s == regime.reopens_s
         now += 1.0
         regime = see(controller, view(50.0), now)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from autoglm_throttle.control.controller import ControlRules
-from autoglm_throttle.control.listener import LOSS_HOLD_S, Listener
+from autoglm_throttle.control.listener import LOSS_HOLD_S, SignalTracker
 from autoglm_throttle.control.staleness import Staleness
 from autoglm_throttle.model import GpuSample, GpuView, Policy, Signal, Telemetry, Work
 from tests.control.views import T0, rules
@@ -16,9 +16,9 @@ from tests.control.views import T0, rules
 BUSY = Work(p95_s=1.0, slo_s=2.0)
 
 
-def listener(signal: Signal = Signal.AUTO) -> Listener:
+def listener(signal: Signal = Signal.AUTO) -> SignalTracker:
     told: ControlRules = replace(rules(Policy.TIERS), signal=signal)
-    return Listener(told, T0)
+    return SignalTracker(told, T0)
 
 
 def cards(at_s: float, pct: float | None = 90.0) -> GpuView:
@@ -36,47 +36,49 @@ def engine(at_s: float, card_at_s: float | None = None, pct: float | None = 90.0
 def test_a_stated_signal_stays(stated: Signal) -> None:
     hears = listener(stated)
     assert hears.signal is stated
-    hears.hear(engine(T0), BUSY, T0)
+    hears.observe(engine(T0), BUSY, T0)
     assert hears.signal is stated
 
 
 def test_auto_is_the_pressure_where_an_engine_is_heard() -> None:
     hears = listener()
     assert (hears.signal, hears.term) == (Signal.UTILIZATION, "utilization")
-    news = hears.hear(cards(T0), BUSY, T0)
+    news = hears.observe(cards(T0), BUSY, T0)
     assert news is not None
     assert (hears.signal, news.pct) == (Signal.UTILIZATION, 90.0)
-    news = hears.hear(engine(T0 + 1), Work(), T0 + 1)
+    news = hears.observe(engine(T0 + 1), Work(), T0 + 1)
     assert news is not None
     assert (hears.signal, news.pct, hears.term) == (Signal.PRESSURE, 40.0, "queue")
 
 
 def test_a_silent_engine_leaves_the_signal_to_the_cards() -> None:
     hears = listener()
-    hears.hear(engine(T0), Work(), T0)
-    news = hears.hear(engine(T0, card_at_s=T0 + 3), Work(), T0 + 3)
+    hears.observe(engine(T0), Work(), T0)
+    news = hears.observe(engine(T0, card_at_s=T0 + 3), Work(), T0 + 3)
     assert (hears.signal, news) == (Signal.PRESSURE, None), "three seconds is not stale yet"
-    news = hears.hear(engine(T0, card_at_s=T0 + 4), Work(), T0 + 4)
+    news = hears.observe(engine(T0, card_at_s=T0 + 4), Work(), T0 + 4)
     assert (hears.signal, news and news.pct) == (Signal.UTILIZATION, 90.0)
-    news = hears.hear(engine(T0 + 5), Work(), T0 + 5)
+    news = hears.observe(engine(T0 + 5), Work(), T0 + 5)
     assert (hears.signal, news and news.pct) == (Signal.PRESSURE, 40.0), "it is heard again"
 
 
 @pytest.mark.parametrize("pct", [None, 90.0])
 def test_a_silent_engine_is_not_left_for_cards_that_are_silent_too(pct: float | None) -> None:
     hears = listener()
-    hears.hear(engine(T0, pct=pct), Work(), T0)
-    assert hears.hear(engine(T0, card_at_s=T0, pct=pct), Work(), T0 + 4) is None
+    hears.observe(engine(T0, pct=pct), Work(), T0)
+    assert hears.observe(engine(T0, card_at_s=T0, pct=pct), Work(), T0 + 4) is None
     assert hears.signal is Signal.PRESSURE
     assert hears.state(T0 + 4) is Telemetry.STALE
 
 
 def test_the_age_of_the_pressure_is_that_of_the_engine() -> None:
     hears = listener(Signal.PRESSURE)
-    hears.hear(engine(T0 - 2, card_at_s=T0), Work(), T0)
+    hears.observe(engine(T0 - 2, card_at_s=T0), Work(), T0)
     assert hears.state(T0) is Telemetry.FRESH
     assert hears.state(T0 + 0.5) is Telemetry.LATE
-    assert hears.hear(engine(T0 - 2, card_at_s=T0 + 1), Work(), T0 + 1) is None, "the same measurement again"
+    assert hears.observe(engine(T0 - 2, card_at_s=T0 + 1), Work(), T0 + 1) is None, (
+        "the same measurement again"
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,14 +95,14 @@ def test_the_age_of_the_pressure_is_that_of_the_engine() -> None:
 def test_the_ladder_follows_the_rhythm_of_the_source(
     interval_s: float | None, period_s: float | None, fresh_s: float, stale_s: float, blind_s: float
 ) -> None:
-    ladder = Staleness().promising(interval_s, period_s)
+    ladder = Staleness().for_intervals(interval_s, period_s)
     assert (ladder.fresh_s, ladder.stale_s, ladder.blind_s) == (fresh_s, stale_s, blind_s)
-    assert ladder.promising(interval_s, period_s) is ladder
+    assert ladder.for_intervals(interval_s, period_s) is ladder
 
 
 def test_an_age_that_was_stated_counts_unless_the_source_is_slower() -> None:
     stated = Staleness(1.0, stale_after_s=4.0)
-    assert [stated.promising(*rhythm).stale_s for rhythm in ((1.0, None), (2.0, None), (1.0, 30.0))] == [
+    assert [stated.for_intervals(*rhythm).stale_s for rhythm in ((1.0, None), (2.0, None), (1.0, 30.0))] == [
         4.0,
         5.0,
         75.0,
@@ -109,10 +111,10 @@ def test_an_age_that_was_stated_counts_unless_the_source_is_slower() -> None:
 
 def test_what_is_promised_with_a_view_counts_until_the_next() -> None:
     hears = listener()
-    hears.hear(replace(cards(T0), interval_s=10.0), Work(), T0)
+    hears.observe(replace(cards(T0), interval_s=10.0), Work(), T0)
     assert hears.state(T0 + 20) is Telemetry.FRESH
     assert hears.readmits_at(T0) == T0 + 30
-    hears.hear(replace(cards(T0 + 10), interval_s=1.0), Work(), T0 + 10)
+    hears.observe(replace(cards(T0 + 10), interval_s=1.0), Work(), T0 + 10)
     assert hears.state(T0 + 12.5) is Telemetry.LATE
 
 
@@ -127,7 +129,7 @@ def test_a_slow_card_is_no_loss_and_a_lost_one_is() -> None:
     def see(capacity: float, second: str) -> float:
         now = T0 + next(instants)
         seen = replace(cards(now), capacity=capacity, devices=(card("a"), card("b", second)))
-        hears.hear(replace(seen, weights={("", "a"): 0.5, ("", "b"): 0.5}), Work(), now)
+        hears.observe(replace(seen, weights={("", "a"): 0.5, ("", "b"): 0.5}), Work(), now)
         return now
 
     assert hears.may_release(see(1.0, "ok"))
@@ -140,10 +142,10 @@ def test_a_slow_card_is_no_loss_and_a_lost_one_is() -> None:
 def test_sources_that_are_read_in_turn_are_one_sample_in_each_interval() -> None:
     hears = listener()
     at = [T0 + step / 4 for step in range(13)]
-    new = [time_s for time_s in at if hears.hear(cards(time_s), BUSY, time_s) is not None]
+    new = [time_s for time_s in at if hears.observe(cards(time_s), BUSY, time_s) is not None]
     assert new == [T0, T0 + 0.75, T0 + 1.5, T0 + 2.25, T0 + 3.0]
 
 
 def test_a_sample_that_comes_a_little_early_counts() -> None:
     hears = listener()
-    assert all(hears.hear(cards(T0 + 0.6 * step), BUSY, T0 + 0.6 * step) for step in range(5))
+    assert all(hears.observe(cards(T0 + 0.6 * step), BUSY, T0 + 0.6 * step) for step in range(5))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.control.table import FOUNDING, TierTable
+from autoglm_throttle.control.table import DEFAULT_TIERS, TierTable
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_an_edge_is_not_above_itself(signal_pct: float, factor: float) -> None:
 
 
 def test_the_founding_table_is_the_default() -> None:
-    assert TierTable().steps == FOUNDING == ((85.0, 0.7), (90.0, 0.4), (95.0, 0.0))
+    assert TierTable().steps == DEFAULT_TIERS == ((85.0, 0.7), (90.0, 0.4), (95.0, 0.0))
     assert TierTable().edge_pct == 85.0
 
 

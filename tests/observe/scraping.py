@@ -13,7 +13,7 @@ from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families
 
 from autoglm_throttle import Priority, Throttle
-from autoglm_throttle.control.memory_fill import Basis
+from autoglm_throttle.control.memory_fill import FillBasis
 from autoglm_throttle.control.quota import QuotaView
 from autoglm_throttle.limiting.gate import GateView
 from autoglm_throttle.limiting.shared.outage import State
@@ -77,10 +77,10 @@ STORE = StoreView(
     health=Health(calls=10, asked=500, late=2, waiting=0),
 )
 QUOTA = QuotaView(
-    basis=Basis.DEVICE,
+    basis=FillBasis.DEVICE,
     fill=0.55,
     caps={Priority.HIGH: 0.92, Priority.MID: 0.7, Priority.LOW: 0.5},
-    closed={Priority.HIGH: False, Priority.MID: False, Priority.LOW: True},
+    rejecting={Priority.HIGH: False, Priority.MID: False, Priority.LOW: True},
     slope=0.0125,
     usable_bytes=60_000_000_011,
     cost=3.0,

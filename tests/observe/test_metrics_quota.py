@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.control.memory_fill import Basis
+from autoglm_throttle.control.memory_fill import FillBasis
 from autoglm_throttle.model import Demand, Priority
 from autoglm_throttle.observe import METRICS
 from autoglm_throttle.observe.metric import PREFIX
@@ -44,9 +44,9 @@ def test_each_figure_is_told_under_its_name() -> None:
     assert value(throttle, "quota_memory_usable_bytes") == 60_000_000_011
 
 
-@pytest.mark.parametrize("basis", Basis)
-def test_the_basis_is_the_state_that_is_1(basis: Basis) -> None:
-    assert states(told(basis=basis), "quota_basis") == dict.fromkeys(Basis, 0.0) | {basis.value: 1.0}
+@pytest.mark.parametrize("basis", FillBasis)
+def test_the_basis_is_the_state_that_is_1(basis: FillBasis) -> None:
+    assert states(told(basis=basis), "quota_basis") == dict.fromkeys(FillBasis, 0.0) | {basis.value: 1.0}
 
 
 def test_a_fill_that_is_not_known_is_absent_and_never_0() -> None:
@@ -55,15 +55,18 @@ def test_a_fill_that_is_not_known_is_absent_and_never_0() -> None:
 
 
 def test_what_an_older_measurement_told_ends_with_it() -> None:
-    stale = told(basis=Basis.UNKNOWN, fill=None)
+    stale = told(basis=FillBasis.UNKNOWN, fill=None)
     measured = ("quota_memory_fill_per_cost_ratio", "quota_memory_usable_bytes")
     assert [value(stale, name) for name in measured] == [None, None]
-    assert [value(told(basis=Basis.KEPT, fill=None), name) for name in measured] == [0.0125, 60_000_000_011]
+    assert [value(told(basis=FillBasis.KEPT, fill=None), name) for name in measured] == [
+        0.0125,
+        60_000_000_011,
+    ]
     assert states(stale, "quota_memory_cap_ratio")["mid"] == 0.7, "it stands in the settings"
 
 
 def test_an_engine_tells_no_bytes() -> None:
-    engine = told(basis=Basis.CACHE, usable_bytes=None)
+    engine = told(basis=FillBasis.CACHE, usable_bytes=None)
     assert value(engine, "quota_memory_usable_bytes") is None
     assert value(engine, "quota_memory_fill_ratio") == 0.55
 

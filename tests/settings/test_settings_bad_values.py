@@ -242,7 +242,7 @@ def test_all_of_them_are_reported_at_once_in_order() -> None:
     problems = caught.value.problems
     assert [problem.variable for problem in problems] == [*environ, *constants]
     for problem, name in zip(problems, SETTINGS, strict=True):
-        form = SETTINGS[name].form
+        form = SETTINGS[name].field_type
         assert form.allowed in problem.message
         assert problem.hint
         if not form.secret:
@@ -274,11 +274,11 @@ def test_a_bad_value_is_refused_alone(name: str, bad: Any) -> None:
         ("sample_interval_s", "1 fortnight", "us, ms, s, m, min, h, d"),
         ("gpu", "amd", "'amd': not a known source"),
         ("gpu", "amd,dcgm,nvml,none,nvml", "'dcgm': after dcgm comes a URL"),
-        ("gpu", "amd,dcgm,nvml,none,nvml", "'nvml' stands there twice"),
+        ("gpu", "amd,dcgm,nvml,none,nvml", "'nvml' is listed twice"),
         (
             "gpu",
             "auto,nvml,none",
-            "none stands alone; auto can be joined with dcgm, prometheus, vllm, sglang only",
+            "none cannot be joined with other sources; auto can be joined with dcgm, prometheus, vllm, sglang only",
         ),
         ("gpu", "vllm:http://u:pa/ss@h", "in a password are written %2F"),
         ("breaker_failure_rate", "50", "for 50 percent write 50%"),

@@ -19,11 +19,11 @@ from autoglm_throttle.settings import (
     BreakerSettings,
     ConfigError,
     Settings,
-    advice,
     breaker_of,
+    collect_advice,
 )
-from autoglm_throttle.settings.breaker_settings import BREAKER_FORMS
-from autoglm_throttle.settings.guard_remarks import READ
+from autoglm_throttle.settings.breaker_settings import BREAKER_FIELD_TYPES
+from autoglm_throttle.settings.guard_remarks import USED_IF
 
 SHARES = frozenset({Trip.FAILURE_RATE, Trip.CONSECUTIVE})
 
@@ -42,7 +42,7 @@ def told_of_one(**values: Any) -> list[str]:
 
 def advised(**values: Any) -> dict[str, str]:
     full = {"policy": "tiers", "workers": 1, "user_limit": "5/s", "key_secret": "0123456789abcdef"}
-    remarks = advice(Settings(**(full | values)))
+    remarks = collect_advice(Settings(**(full | values)))
     return {p.variable.removeprefix("AUTOGLM_THROTTLE_"): p.message for p in remarks}
 
 
@@ -66,7 +66,7 @@ def test_the_mechanisms_have_the_same_defaults() -> None:
 
 def test_a_guard_has_the_figures_of_the_mechanism_and_no_others() -> None:
     names = [f.name for f in fields(Rules)]
-    assert [f.name for f in fields(BreakerSettings)] == names == list(BREAKER_FORMS)
+    assert [f.name for f in fields(BreakerSettings)] == names == list(BREAKER_FIELD_TYPES)
     assert {f"breaker_{name}" for name in names} <= set(SETTINGS)
 
 
@@ -143,9 +143,9 @@ def test_texts_of_one_guard_are_read_as_those_of_all() -> None:
     read: dict[str, Any] = {key: value for key, (_, value) in TEXTS.items()}
     own = BreakerSettings(**texts)
     of_all = Settings(**{f"breaker_{key}": text for key, text in texts.items()})
-    assert own.given() == read == breaker_of(of_all, "any")
+    assert own.explicit_fields() == read == breaker_of(of_all, "any")
     assert Rules(**read) == Rules(**breaker_of(Settings(), "any", own))
-    assert list(TEXTS) == list(BREAKER_FORMS)
+    assert list(TEXTS) == list(BREAKER_FIELD_TYPES)
 
 
 @pytest.mark.parametrize("key", TEXTS)
@@ -160,7 +160,7 @@ def test_one_figure_of_a_guard_replaces_that_of_all_and_no_other(key: str) -> No
 
 def test_nothing_is_left_to_all_and_said_of_none() -> None:
     own = BreakerSettings()
-    assert own.given() == {}
+    assert own.explicit_fields() == {}
     assert repr(own) == "BreakerSettings()"
     assert repr(BreakerSettings(open_s="1m", ramp="none")) == "BreakerSettings(open_s=60.0, ramp=())"
     assert BreakerSettings(open_s="1m") == BreakerSettings(open_s=60)
@@ -193,7 +193,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str, str]] = [
         {"timeout_s": 31, "trial_lease_s": 30},
         "trial_lease_s",
         "must be at least BREAKER_TIMEOUT_S, 31",
-        "else a trial within its time limit loses its place",
+        "else a probe call within its time limit loses its slot",
     ),
     (
         {"trip": "failure_rate", "window": 9},
@@ -205,7 +205,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str, str]] = [
         {"trip": "failure_rate", "min_calls": 11},
         "min_calls",
         "must be at most BREAKER_WINDOW, 10",
-        "else no share is ever judged",
+        "else no rate is ever evaluated",
     ),
     (
         {"trip": "slow_rate"},
@@ -290,13 +290,13 @@ def test_what_fits_together_is_allowed(values: dict[str, Any]) -> None:
             {"degrade_load_stale_s": 5, "sample_interval_s": 5},
             [
                 "degrade_load_stale_s: must be above SAMPLE_INTERVAL_S, 5 s "
-                "(else a sample is forgotten before the next)"
+                "(else a sample expires before the next)"
             ],
         ),
-        ({"breaker_shared": True}, ["breaker_shared: needs REDIS_URL (a fleet meets in a Redis)"]),
+        ({"breaker_shared": True}, ["breaker_shared: needs REDIS_URL (processes share state through Redis)"]),
         (
             {"breaker_shared": True, "user_storage": "memcached://h:1"},
-            ["breaker_shared: needs REDIS_URL (a fleet meets in a Redis)"],
+            ["breaker_shared: needs REDIS_URL (processes share state through Redis)"],
         ),
     ],
 )
@@ -374,7 +374,7 @@ def test_the_code_is_told_what_it_contradicts_by_name() -> None:
     assert [str(problem) for problem in caught.value.problems] == [
         "guards.db.open_s: must be at most BREAKER_OPEN_MAX_S, 300 (or raise BREAKER_OPEN_MAX_S)",
         "guards.db.trial_lease_s: must be at least guards.db.timeout_s, 5 "
-        "(else a trial within its time limit loses its place)",
+        "(else a probe call within its time limit loses its slot)",
     ]
 
 
@@ -413,14 +413,14 @@ def test_what_no_guard_reads_is_told(key: str) -> None:
     assert advised(**given, **beside) == {variable: f"has no effect without {needed}"}
     assert advised(**given, **{f"breaker_{name}": text for name, text in READERS[key].items()}) == {}
     assert advised(**given, **beside, guards={"db": READERS[key]}) == {}, "one guard reads it"
-    assert set(UNREAD) == set(READERS) == set(READ)
+    assert set(UNREAD) == set(READERS) == set(USED_IF)
 
 
 DOUBTS: list[tuple[dict[str, Any], str, str]] = [
     (
         {"mode": "metrics_only"},
         "mode",
-        "is metrics_only: nothing is refused, what would have been is counted",
+        "is metrics_only: no call is rejected, rejections are only counted",
     ),
     ({"mode": "disabled"}, "mode", "is disabled: no failure opens anything"),
     ({"backoff": 2}, "backoff", "prolongs the open period without end"),
@@ -428,17 +428,17 @@ DOUBTS: list[tuple[dict[str, Any], str, str]] = [
     (
         {"slow_call_s": 2, "timeout_s": 2},
         "slow_call_s",
-        "leaves no coroutine to be slow: {timeout_s} ends it before {slow_call_s}",
+        "never finds a slow coroutine: {timeout_s} ends it before {slow_call_s}",
     ),
 ]
 
 
 @pytest.mark.parametrize(("values", "about", "message"), DOUBTS)
 def test_doubts_about_all_guards_and_about_one(values: dict[str, Any], about: str, message: str) -> None:
-    variables = {key: f"BREAKER_{key.upper()}" for key in BREAKER_FORMS}
+    variables = {key: f"BREAKER_{key.upper()}" for key in BREAKER_FIELD_TYPES}
     of_all = {f"breaker_{key}": value for key, value in values.items()}
     assert advised(**of_all) == {variables[about]: message.format(**variables)}
-    own = {f"guards.db.{about}": message.format(**{key: key for key in BREAKER_FORMS})}
+    own = {f"guards.db.{about}": message.format(**{key: key for key in BREAKER_FIELD_TYPES})}
     assert advised(guards={"db": values}) == own
 
 
@@ -465,11 +465,11 @@ def test_a_step_that_is_never_taken_is_told() -> None:
 
 @pytest.mark.parametrize("text", ["0.1", "0.1,0.5", "0.001,0.002,0.999"])
 def test_a_ramp_reads_back(text: str) -> None:
-    form = SETTINGS["breaker_ramp"].form
+    form = SETTINGS["breaker_ramp"].field_type
     assert form.text(form.parse(text)) == text
     assert form.text(()) == "none"
 
 
 def test_the_rules_are_written_in_the_order_of_the_page() -> None:
-    form = SETTINGS["breaker_trip"].form
+    form = SETTINGS["breaker_trip"].field_type
     assert form.text(frozenset(reversed(Trip))) == "consecutive,failure_rate,slow_rate"

@@ -10,7 +10,7 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from autoglm_throttle.model import Borrow, Policy, Priority, ThrottleError, UserLimit
-from autoglm_throttle.settings import SETTINGS, ConfigError, Plan, RoutePolicy, Settings, Source
+from autoglm_throttle.settings import SETTINGS, ConfigError, PlanPolicy, RoutePolicy, Settings, SettingSource
 
 
 def problems(**values: object) -> list[tuple[str, str]]:
@@ -72,16 +72,16 @@ def test_limits_by_priority_replace_the_general_one() -> None:
 
 
 def test_it_is_frozen_and_can_be_copied() -> None:
-    settings = Settings(workers=2, plans=[Plan("gold")], routes=[RoutePolicy("/a")])
+    settings = Settings(workers=2, plans=[PlanPolicy("gold")], routes=[RoutePolicy("/a")])
     with pytest.raises(ValidationError):
         settings.workers = 3
     with pytest.raises(TypeError):
-        settings.plans["free"] = Plan("free")  # type: ignore[index]
+        settings.plans["free"] = PlanPolicy("free")  # type: ignore[index]
     with pytest.raises(TypeError):
         hash(settings)
     for other in (copy.deepcopy(settings), pickle.loads(pickle.dumps(settings)), settings.model_copy()):
         assert other == settings
-        assert other.source_of("workers") is Source.CODE
+        assert other.source_of("workers") is SettingSource.CODE
 
 
 def test_equality_is_about_values_not_sources() -> None:
@@ -92,8 +92,8 @@ def test_equality_is_about_values_not_sources() -> None:
 
 def test_sources_in_code() -> None:
     settings = Settings(workers=1)
-    assert settings.source_of("workers") is Source.CODE
-    assert settings.source_of("borrow") is Source.DEFAULT
+    assert settings.source_of("workers") is SettingSource.CODE
+    assert settings.source_of("borrow") is SettingSource.DEFAULT
     assert settings.source_of("routes") == "default"
     with pytest.raises(KeyError):
         settings.source_of("wrokers")
@@ -141,19 +141,19 @@ def test_text_of_masks_secrets() -> None:
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_default_is_allowed_and_reads_back(name: str) -> None:
     known = SETTINGS[name]
-    assert known.form.parse(known.default) == known.default
+    assert known.field_type.parse(known.default) == known.default
     if known.default is not None:
-        assert known.form.parse(known.default_text) == known.default
+        assert known.field_type.parse(known.default_text) == known.default
     assert known.about.endswith(".")
     assert known.provenance
-    assert known.form.allowed
+    assert known.field_type.allowed
     assert known.variable == (name if known.tuning else "AUTOGLM_THROTTLE_" + name.upper())
     assert not (known.tuning and known.starred)
 
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_example_is_allowed(name: str) -> None:
-    form = SETTINGS[name].form
+    form = SETTINGS[name].field_type
     for example in form.example.split(" or ")[:1]:
         if not form.secret:
             form.parse(example)
@@ -165,11 +165,11 @@ def test_settings_know_nothing_else_than_the_list() -> None:
 
 
 def test_other_shapes_of_plans() -> None:
-    plan = Plan("gold")
+    plan = PlanPolicy("gold")
     shapes: list[object] = [[plan], {"gold": plan}, {"gold": {}}, Settings(plans=[plan]).plans]
     for given in shapes:
         assert Settings(plans=given).plans == {"gold": plan}
-    assert problems(plans={"gold": Plan("free")}) == [("plans.gold", "")]
+    assert problems(plans={"gold": PlanPolicy("free")}) == [("plans.gold", "")]
     assert problems(plans=["gold"]) == [("plans", "for example [plans.gold]")]
     assert problems(plans=5) == [("plans", "for example [plans.gold]")]
     assert problems(routes="/x")[0][0] == "routes"
@@ -179,4 +179,4 @@ def test_other_shapes_of_plans() -> None:
 
 def test_a_path_may_be_a_path() -> None:
     assert Settings.from_env({}, config_file=None).config_file is None
-    assert SETTINGS["config_file"].form.parse(Path("a.toml")) == Path("a.toml")
+    assert SETTINGS["config_file"].field_type.parse(Path("a.toml")) == Path("a.toml")

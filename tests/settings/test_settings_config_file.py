@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autoglm_throttle.model import Priority
-from autoglm_throttle.settings import PREFIX, ConfigError, Settings, Source
+from autoglm_throttle.settings import PREFIX, ConfigError, Settings, SettingSource
 from autoglm_throttle.settings.config_file import BYTES_AT_MOST
 from autoglm_throttle.settings.page import EXAMPLE
 
@@ -60,13 +60,18 @@ def test_settings_routes_and_plans(file: Path) -> None:
     plan = settings.plans.of("07f3a9c2d4e5b617")
     assert plan is settings.plans["gold"]
     sources = [settings.source_of(name) for name in ("tier_samples", "workers", "routes", "config_file")]
-    assert sources == [Source.CONFIG_FILE, Source.ENV, Source.CONFIG_FILE, Source.ENV]
+    assert sources == [
+        SettingSource.CONFIG_FILE,
+        SettingSource.ENV,
+        SettingSource.CONFIG_FILE,
+        SettingSource.ENV,
+    ]
 
 
 def test_constants_are_read_from_the_file_and_from_code(file: Path) -> None:
     settings = read(file, 'period_s = "250ms"\nreserve_mid = 0.2\nreserve_low = 0.4\n', SLO_S="30")
     assert (settings.period_s, settings.reserve_mid, settings.reserve_low) == (0.25, 0.2, 0.4)
-    assert settings.source_of("period_s") is Source.CONFIG_FILE
+    assert settings.source_of("period_s") is SettingSource.CONFIG_FILE
     assert Settings.from_env({}, config_file=file, period_s=1).period_s == 1.0
     assert told(file, "period_s = 0\nreserve_mid = 0.7") == [
         ("throttle.toml:1: period_s", "for example 1"),
@@ -196,4 +201,4 @@ def test_a_file_named_in_code(file: Path) -> None:
     file.write_text("workers = 3")
     settings = Settings.from_env({}, config_file=file)
     assert settings.workers == 3
-    assert settings.source_of("config_file") is Source.CODE
+    assert settings.source_of("config_file") is SettingSource.CODE

@@ -36,7 +36,7 @@ from autoglm_throttle.settings import (
     MetricsExport,
     Problem,
     Settings,
-    Source,
+    SettingSource,
 )
 from autoglm_throttle.settings.record_fields import RecordBody
 from autoglm_throttle.settings.user_limits import user_limit
@@ -45,7 +45,7 @@ from autoglm_throttle.settings.user_limits import user_limit
 def to_env(values: Settings) -> dict[str, str]:
     """The environment that gives these settings."""
     return {
-        known.variable: known.form.text(getattr(values, name))
+        known.variable: known.field_type.text(getattr(values, name))
         for name, known in SETTINGS.items()
         if getattr(values, name) != known.default
     }
@@ -187,7 +187,7 @@ def test_code_wins_over_environment_over_env_file_over_default(tmp_path: Path) -
     read = Settings.from_env(environ, file, workers=4)
     assert (read.workers, read.burst_s, read.gpu) == (4, 3.0, ("none",))
     sources = [read.source_of(name) for name in ("workers", "burst_s", "gpu", "metrics")]
-    assert sources == [Source.CODE, Source.ENV, Source.ENV_FILE, Source.DEFAULT]
+    assert sources == [SettingSource.CODE, SettingSource.ENV, SettingSource.ENV_FILE, SettingSource.DEFAULT]
 
 
 def test_an_env_file_is_read_where_it_is_handed_over_and_nowhere_else(

@@ -63,7 +63,7 @@ def test_all_faults_are_one_entry_that_names_the_variable_and_the_forms() -> Non
     )
     for fault in (
         "'amd'",
-        "'nvml' stands there twice",
+        "'nvml' is listed twice",
         "'vllm:h': a URL begins",
         "'dcgm': after dcgm comes a URL",
     ):

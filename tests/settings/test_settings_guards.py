@@ -17,11 +17,11 @@ from autoglm_throttle.settings import (
     GuardPolicies,
     GuardPolicy,
     Settings,
-    Source,
-    advice,
+    SettingSource,
     breaker_of,
+    collect_advice,
 )
-from autoglm_throttle.settings.problem import spelled
+from autoglm_throttle.settings.problem import quoted_key
 
 ORIGIN = "https://a.b:1"
 
@@ -76,10 +76,13 @@ open_s = "30s"
         300.0,
     )
     assert (policy.criticality, policy.open_s) == (Criticality.NON_CORE, None)
-    assert policy.given() == {"failures": 3, "trip": frozenset({Trip.CONSECUTIVE, Trip.FAILURE_RATE})}
-    assert settings.guards[ORIGIN].given() == {"open_s": 30.0}
+    assert policy.explicit_fields() == {
+        "failures": 3,
+        "trip": frozenset({Trip.CONSECUTIVE, Trip.FAILURE_RATE}),
+    }
+    assert settings.guards[ORIGIN].explicit_fields() == {"open_s": 30.0}
     assert list(settings.guards) == ["vector-db", ORIGIN]
-    assert settings.source_of("guards") is Source.CONFIG_FILE
+    assert settings.source_of("guards") is SettingSource.CONFIG_FILE
 
 
 def test_its_own_code_wins_over_the_table_over_all(file: Path) -> None:
@@ -102,10 +105,12 @@ def test_any_printable_name_is_found_again_at_its_line(file: Path, name: str, *,
         assert told(file, text)[0].startswith('throttle.toml:2: guards."": must be a name of 1 to 200')
         return
     (problem,) = told(file, text)
-    assert problem.startswith(f"throttle.toml:4: guards.{spelled(name)}.open_s: must be a number from 0.001")
+    assert problem.startswith(
+        f"throttle.toml:4: guards.{quoted_key(name)}.open_s: must be a number from 0.001"
+    )
     settings = read(file, text.replace("open_s = 0", "open_s = 9"))
     assert settings.guards[name].open_s == 9.0
-    assert settings.guard_place(name, "failures") == f"throttle.toml:3: guards.{spelled(name)}.failures"
+    assert settings.guard_place(name, "failures") == f"throttle.toml:3: guards.{quoted_key(name)}.failures"
     with pytest.raises(KeyError):
         settings.guard_place(name, "colour")
 
@@ -162,17 +167,17 @@ four = 5
         "throttle.toml:6: guards.one.mode: must be one of enforce, metrics_only, disabled, not 'off' "
         "(for example enforce)",
         "throttle.toml:7: guards.one.shed_above: needs the criticality non_core beside it "
-        "(what is core is never shed)",
+        "(core features are never shed)",
         "throttle.toml:12: guards.two.trial_lease_s: must be at least timeout_s, 40 "
-        "(else a trial within its time limit loses its place)",
+        "(else a probe call within its time limit loses its slot)",
         "throttle.toml:16: guards.three.shed_above: needs the criticality non_core beside it "
-        "(what is core is never shed)",
+        "(core features are never shed)",
         'throttle.toml:20: guards.four: must be a table (for example { failures = 3, open_s = "30s" })',
         "throttle.toml:7: guards.one.shed_above: must be above degrade_margin, 0.5 (or lower degrade_margin)",
         "throttle.toml:10: guards.two.open_max_s: must be at least BREAKER_OPEN_S, 10 "
         "(or lower BREAKER_OPEN_S)",
         "throttle.toml:17: guards.three.min_calls: must be at most BREAKER_WINDOW, 10 "
-        "(else no share is ever judged)",
+        "(else no rate is ever evaluated)",
     ]
 
 
@@ -246,7 +251,7 @@ def test_guards_are_not_asked_about_settings_that_are_wrong_themselves() -> None
 
 def test_a_guard_is_shed_only_if_it_says_that_it_is_not_core() -> None:
     """Else the first call of a guard that no code has registered would find out."""
-    needed = "shed_above: needs the criticality non_core beside it (what is core is never shed)"
+    needed = "shed_above: needs the criticality non_core beside it (core features are never shed)"
     for own in ({"shed_above": 0.9}, {"shed_above": 0.9, "criticality": "core"}):
         assert told_of_code(guards={"db": own}) == [f"guards.db.{needed}"]
         with pytest.raises(ConfigError, match=r"^shed_above: needs the criticality"):
@@ -270,7 +275,7 @@ def test_shapes_in_code() -> None:
         assert settings.guards == {"db": policy}
         assert settings.guard_place("db", "failures") == "guards.db.failures"
     assert Settings().guards == {}
-    assert settings.source_of("guards") is Source.CODE
+    assert settings.source_of("guards") is SettingSource.CODE
 
 
 @pytest.mark.parametrize(
@@ -323,7 +328,7 @@ def test_code_replaces_the_guards_of_the_file(file: Path) -> None:
 
 def remarks(**values: Any) -> dict[str, str]:
     full = {"policy": "tiers", "workers": 1, "user_limit": "5/s", "key_secret": "0123456789abcdef"}
-    return {p.variable: p.message for p in advice(Settings(**(full | values)))}
+    return {p.variable: p.message for p in collect_advice(Settings(**(full | values)))}
 
 
 @pytest.mark.parametrize(
@@ -370,7 +375,7 @@ def test_a_guard_is_not_told_of_what_is_said_of_all() -> None:
 
 def test_doubts_name_file_and_line(file: Path) -> None:
     settings = read(file, f'[guards."{ORIGIN}"]\nmode = "disabled"\n')
-    assert 'throttle.toml:2: guards."https://a.b:1".mode' in {p.variable for p in advice(settings)}
+    assert 'throttle.toml:2: guards."https://a.b:1".mode' in {p.variable for p in collect_advice(settings)}
 
 
 def test_a_figure_that_is_wrong_by_itself_is_not_taken_for_that_of_all() -> None:
@@ -389,4 +394,4 @@ def test_a_figure_that_is_wrong_by_itself_is_not_taken_for_that_of_all() -> None
     ],
 )
 def test_a_name_is_told_as_it_would_be_written_in_the_file(name: str, key: str) -> None:
-    assert spelled(name) == key
+    assert quoted_key(name) == key

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.settings.quantity import UNITS, plain, quantity
+from autoglm_throttle.settings.quantity import UNITS, parse_quantity, plain
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ from autoglm_throttle.settings.quantity import UNITS, plain, quantity
     ],
 )
 def test_a_number_is_read_with_its_unit(text: str, unit: str, value: float) -> None:
-    assert quantity(text, unit) == value
+    assert parse_quantity(text, unit) == value
 
 
 @pytest.mark.parametrize(
@@ -52,16 +52,16 @@ def test_a_number_is_read_with_its_unit(text: str, unit: str, value: float) -> N
 )
 def test_what_is_no_number_is_refused(text: str, unit: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        quantity(text, unit)
+        parse_quantity(text, unit)
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_plain_text_reads_back(value: float) -> None:
-    assert quantity(plain(value)) == value
+    assert parse_quantity(plain(value)) == value
 
 
 @given(st.sampled_from(sorted(UNITS)), st.floats(0, 1e6, allow_nan=False))
 def test_every_spelling_scales_linearly(unit: str, value: float) -> None:
     for spelling in UNITS[unit]:
-        one = quantity(f"1{spelling}", unit)
-        assert math.isclose(quantity(f"{plain(value)}{spelling}", unit), value * one, rel_tol=1e-12)
+        one = parse_quantity(f"1{spelling}", unit)
+        assert math.isclose(parse_quantity(f"{plain(value)}{spelling}", unit), value * one, rel_tol=1e-12)

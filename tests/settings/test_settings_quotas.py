@@ -9,7 +9,14 @@ import pytest
 from autoglm_throttle import assembly
 from autoglm_throttle.control.quota import QuotaRules, RouteQuota
 from autoglm_throttle.model import Priority
-from autoglm_throttle.settings import PREFIX, ConfigError, RoutePolicy, Settings, Source, advice
+from autoglm_throttle.settings import (
+    PREFIX,
+    ConfigError,
+    RoutePolicy,
+    Settings,
+    SettingSource,
+    collect_advice,
+)
 from autoglm_throttle.settings.resource_policy import ResourcePolicy
 
 TABLE = {"precision_hint": "FP16, int8", "gpu_memory_ratio": "60%", "compute_priority": "high"}
@@ -61,8 +68,8 @@ def test_in_a_file_and_what_is_stronger(tmp_path: Path) -> None:
     settings = of_file(tmp_path, text, GPU_MEMORY_RATIO="0.65")
     assert settings.quotas
     assert (settings.precisions, settings.gpu_memory_ratio) == (("fp16", "int8"), 0.65)
-    assert settings.source_of("precisions") is Source.CONFIG_FILE
-    assert settings.source_of("gpu_memory_ratio") is Source.ENV
+    assert settings.source_of("precisions") is SettingSource.CONFIG_FILE
+    assert settings.source_of("gpu_memory_ratio") is SettingSource.ENV
     assert not of_file(tmp_path, text, QUOTAS="false").quotas
 
 
@@ -77,7 +84,7 @@ def test_in_a_file_and_what_is_stronger(tmp_path: Path) -> None:
 def test_that_of_a_route_turns_them_on(tmp_path: Path, text: str) -> None:
     settings = of_file(tmp_path, text)
     assert settings.quotas
-    assert settings.source_of("quotas") is Source.CONFIG_FILE
+    assert settings.source_of("quotas") is SettingSource.CONFIG_FILE
     assert rules(settings).routes == {"a": RouteQuota(cap=0.4)}
     assert not of_file(tmp_path, text, QUOTAS="false").quotas
 
@@ -141,8 +148,8 @@ def test_the_columns_of_a_policy() -> None:
     policy = ResourcePolicy("FP16", 0.5, "low")
     assert (policy.precision_hint, policy.gpu_memory_ratio) == (("fp16",), 0.5)
     assert policy.compute_priority is Priority.LOW
-    assert ResourcePolicy().given() == {}
-    assert policy.given().keys() == TABLE.keys()
+    assert ResourcePolicy().explicit_fields() == {}
+    assert policy.explicit_fields().keys() == TABLE.keys()
     with pytest.raises(ConfigError) as caught:
         ResourcePolicy("-", 7, "urgent")
     assert [problem.variable for problem in caught.value.problems] == list(TABLE)
@@ -177,9 +184,9 @@ def test_old_memory_is_unknown_memory(stale_after_s: float | None, rule_s: float
 
 
 def test_what_nothing_reads_is_told() -> None:
-    found = {p.variable: p.message for p in advice(Settings(quotas=True, gpu="none"))}
+    found = {p.variable: p.message for p in collect_advice(Settings(quotas=True, gpu="none"))}
     assert "keeps no memory free" in found[PREFIX + "QUOTAS"]
     for quotas in (True, False):
         settings = Settings(quotas=quotas, policy="fixed", gpu_memory_target=0.8)
-        unread = PREFIX + "GPU_MEMORY_TARGET" in {p.variable for p in advice(settings)}
+        unread = PREFIX + "GPU_MEMORY_TARGET" in {p.variable for p in collect_advice(settings)}
         assert unread is not quotas

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoglm_throttle.model import Priority, UserLimit
-from autoglm_throttle.settings import ConfigError, Plan, Plans, RoutePolicy, unreachable
-from autoglm_throttle.settings.route_policy import ROUTE_FORMS
+from autoglm_throttle.settings import ConfigError, PlanPolicies, PlanPolicy, RoutePolicy, unreachable
+from autoglm_throttle.settings.route_policy import ROUTE_FIELD_TYPES
 
 
 def test_columns_are_read_and_the_name_is_made() -> None:
@@ -101,8 +101,8 @@ def test_methods_must_be_tokens(methods: object) -> None:
 
 
 def test_methods_are_written_in_order() -> None:
-    assert ROUTE_FORMS["methods"].text(frozenset({"POST", "GET"})) == "GET,POST"
-    assert ROUTE_FORMS["methods"].text(None) == ""
+    assert ROUTE_FIELD_TYPES["methods"].text(frozenset({"POST", "GET"})) == "GET,POST"
+    assert ROUTE_FIELD_TYPES["methods"].text(None) == ""
 
 
 def test_an_exempt_policy_has_no_price() -> None:
@@ -113,13 +113,13 @@ def test_an_exempt_policy_has_no_price() -> None:
 
 def test_covers() -> None:
     route = RoutePolicy("/a/{x}/*", ["GET"])
-    assert route.covers("GET", ("a", "1"))
-    assert route.covers("GET", ("a", "1", "2", "3"))
-    assert not route.covers("POST", ("a", "1"))
-    assert not route.covers("GET", ("a",))
-    assert not route.covers("GET", ("b", "1"))
-    assert RoutePolicy("/").covers("GET", ())
-    assert RoutePolicy("/*").covers("GET", ())
+    assert route.matches("GET", ("a", "1"))
+    assert route.matches("GET", ("a", "1", "2", "3"))
+    assert not route.matches("POST", ("a", "1"))
+    assert not route.matches("GET", ("a",))
+    assert not route.matches("GET", ("b", "1"))
+    assert RoutePolicy("/").matches("GET", ())
+    assert RoutePolicy("/*").matches("GET", ())
 
 
 def names(*routes: RoutePolicy) -> dict[str, list[str]]:
@@ -160,31 +160,31 @@ REQUESTS = [
 def test_unreachable_is_what_no_request_reaches(routes: list[RoutePolicy]) -> None:
     reached = set()
     for method, segments in REQUESTS:
-        first = next((i for i, route in enumerate(routes) if route.covers(method, segments)), None)
+        first = next((i for i, route in enumerate(routes) if route.matches(method, segments)), None)
         reached.add(first)
     dead = [routes[i] for i in range(len(routes)) if i not in reached]
     assert [route for route, _ in unreachable(routes)] == dead
 
 
 def test_plans() -> None:
-    gold = Plan("gold", "100/s", "high", ["07F3A9C2D4E5B617"])
+    gold = PlanPolicy("gold", "100/s", "high", ["07F3A9C2D4E5B617"])
     assert gold.members == ("07f3a9c2d4e5b617",)
     assert gold.priority is Priority.HIGH
-    plans = Plans([gold, Plan("free")])
+    plans = PlanPolicies([gold, PlanPolicy("free")])
     assert list(plans) == ["gold", "free"]
     assert plans.of("07f3a9c2d4e5b617") is gold
     assert plans.of("0" * 16) is None
     assert plans.has_members
-    assert not Plans([Plan("free")]).has_members
+    assert not PlanPolicies([PlanPolicy("free")]).has_members
     assert "gold" in repr(plans)
 
 
 def test_faults_of_plans() -> None:
     with pytest.raises(ConfigError) as caught:
-        Plan('"', "often", "urgent", ["sk-live-123"])
+        PlanPolicy('"', "often", "urgent", ["sk-live-123"])
     assert [p.variable for p in caught.value.problems] == ["name", "user_limit", "priority", "members"]
     assert "sk-live" not in str(caught.value)
-    twice = [Plan("a", members=["0" * 16]), Plan("b", members=["0" * 16]), Plan("a")]
+    twice = [PlanPolicy("a", members=["0" * 16]), PlanPolicy("b", members=["0" * 16]), PlanPolicy("a")]
     with pytest.raises(ConfigError) as caught:
-        Plans(twice)
+        PlanPolicies(twice)
     assert [p.variable for p in caught.value.problems] == [".b.members", ".a"]

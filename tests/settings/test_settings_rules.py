@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from autoglm_throttle.model import Policy
-from autoglm_throttle.settings import SETTINGS, ConfigError, Plan, RoutePolicy, Settings
-from autoglm_throttle.settings.remarks import OF_PRESSURE, READERS, advice
+from autoglm_throttle.settings import SETTINGS, ConfigError, PlanPolicy, RoutePolicy, Settings
+from autoglm_throttle.settings.remarks import PRESSURE_ONLY, READING_POLICIES, collect_advice
 
 SECRET = "0123456789abcdef"
 MEMBER = "07f3a9c2d4e5b617"
@@ -21,7 +21,7 @@ MEMBER = "07f3a9c2d4e5b617"
         ({"sample_interval_s": 5, "gpu_stale_after_s": 5}, "gpu_stale_after_s"),
         ({"tier_release_margin_pct": 85.1}, "tier_release_margin_pct"),
         ({"gpu_required": True, "gpu": "none"}, "gpu_required"),
-        ({"plans": [Plan("gold", members=[MEMBER])]}, "plans"),
+        ({"plans": [PlanPolicy("gold", members=[MEMBER])]}, "plans"),
         ({"inflight_floor": 65}, "inflight_floor"),
         ({"inflight_start": 1}, "inflight_start"),
         ({"inflight_floor": 9, "inflight_start": 8}, "inflight_floor"),
@@ -62,8 +62,8 @@ def test_the_pace_of_an_idle_service_names_the_setting_to_raise() -> None:
         {"tier_release_margin_pct": 85},
         {"gpu_required": True},
         {"gpu_required": False, "gpu": "none"},
-        {"plans": [Plan("gold", members=[MEMBER])], "key_secret": SECRET},
-        {"plans": [Plan("gold")]},
+        {"plans": [PlanPolicy("gold", members=[MEMBER])], "key_secret": SECRET},
+        {"plans": [PlanPolicy("gold")]},
         {"inflight_start": 2},
         {"inflight_floor": 8, "inflight_start": 8, "inflight_max": 8},
         {"inflight_max": 1},
@@ -100,7 +100,7 @@ def test_a_contradiction_says_what_to_do() -> None:
 
 
 def variables(settings: Settings) -> list[str]:
-    return [remark.variable.removeprefix("AUTOGLM_THROTTLE_") for remark in advice(settings)]
+    return [remark.variable.removeprefix("AUTOGLM_THROTTLE_") for remark in collect_advice(settings)]
 
 
 def quiet(**values: object) -> Settings:
@@ -212,7 +212,7 @@ def test_what_nothing_reads_is_told(name: str, policy: Policy, signal: str) -> N
     if signal == "pressure":
         readers = UNDER_PRESSURE.get(name, readers)
     rest = {"slo_s": 2, "signal": signal, "policy": policy} | {name: value}
-    told = {problem.variable: problem for problem in advice(quiet(**rest))}
+    told = {problem.variable: problem for problem in collect_advice(quiet(**rest))}
     problem = told.get(SETTINGS[name].variable)
     assert (problem is None) is (policy.value in readers.split())
     if problem is not None:
@@ -221,33 +221,35 @@ def test_what_nothing_reads_is_told(name: str, policy: Policy, signal: str) -> N
 
 
 def test_a_hint_names_those_who_read_it() -> None:
-    (told,) = advice(quiet(latency_budget=0.5))
+    (told,) = collect_advice(quiet(latency_budget=0.5))
     assert (told.message, told.hint) == ("has no effect with POLICY=tiers", "read by adaptive and gate")
-    (told,) = advice(quiet(slo_s=30, policy="fixed"))
+    (told,) = collect_advice(quiet(slo_s=30, policy="fixed"))
     assert told.hint == "read by adaptive, tiers and gate"
-    (told,) = advice(quiet(reserve_low=0.7))
+    (told,) = collect_advice(quiet(reserve_low=0.7))
     assert (told.variable, told.hint) == ("reserve_low", "read by adaptive")
-    (told,) = advice(quiet(gpu_pressure_terms="memory"))
+    (told,) = collect_advice(quiet(gpu_pressure_terms="memory"))
     assert told.message == "has no effect with SIGNAL=auto and no engine in GPU"
     assert told.hint == "read with SIGNAL=pressure"
-    (told,) = advice(quiet(gpu_pressure_terms="memory", signal="utilization", gpu="vllm:http://h"))
+    (told,) = collect_advice(quiet(gpu_pressure_terms="memory", signal="utilization", gpu="vllm:http://h"))
     assert told.message == "has no effect with SIGNAL=utilization"
 
 
 def test_an_engine_makes_the_pressure_the_signal() -> None:
-    assert not list(advice(quiet(gpu_kv_target=0.7, gpu="auto,sglang:http://h", policy="tiers", slo_s=2)))
+    assert not list(
+        collect_advice(quiet(gpu_kv_target=0.7, gpu="auto,sglang:http://h", policy="tiers", slo_s=2))
+    )
 
 
 def test_a_longest_interval_is_read_by_adaptive_sampling() -> None:
-    (told,) = advice(quiet(sample_interval_max_s=5))
+    (told,) = collect_advice(quiet(sample_interval_max_s=5))
     assert told.variable == SETTINGS["sample_interval_max_s"].variable
     assert told.message == "has no effect without SAMPLE_ADAPTIVE"
-    assert not list(advice(quiet(sample_interval_max_s=5, sample_adaptive=True)))
+    assert not list(collect_advice(quiet(sample_interval_max_s=5, sample_adaptive=True)))
 
 
 def test_each_policy_has_advice_for_the_settings_of_the_others_only() -> None:
-    assert {name for name in READERS if name not in GIVEN} == set()
-    assert set(OF_PRESSURE) <= set(READERS) <= set(SETTINGS)
+    assert {name for name in READING_POLICIES if name not in GIVEN} == set()
+    assert set(PRESSURE_ONLY) <= set(READING_POLICIES) <= set(SETTINGS)
 
 
 def test_advice_repeats_what_was_let_pass() -> None:
@@ -266,8 +268,8 @@ def test_advice_repeats_what_was_let_pass() -> None:
 def test_a_route_that_can_never_be_admitted_is_told(
     values: dict[str, object], route: RoutePolicy, why: str
 ) -> None:
-    told = [problem.message for problem in advice(Settings(routes=[route], **values))]
+    told = [problem.message for problem in collect_advice(Settings(routes=[route], **values))]
     assert any("can never be admitted" in message and why in message for message in told)
     dear_no_more = RoutePolicy("/big", priority="low", cost=1, user_limit="4/minute")
-    fine = advice(Settings(routes=[dear_no_more], **values))
+    fine = collect_advice(Settings(routes=[dear_no_more], **values))
     assert not any("can never be admitted" in problem.message for problem in fine)

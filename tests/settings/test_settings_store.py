@@ -13,9 +13,17 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.identity import SHARED_KEY
 from autoglm_throttle.limiting.shared.stall import STALL_S
-from autoglm_throttle.settings import SETTINGS, ConfigError, Plan, Problem, RoutePolicy, Settings, advice
+from autoglm_throttle.settings import (
+    SETTINGS,
+    ConfigError,
+    PlanPolicy,
+    Problem,
+    RoutePolicy,
+    Settings,
+    collect_advice,
+)
 from autoglm_throttle.settings.masked import MASK, masked_url
-from autoglm_throttle.settings.remarks import OF_STORE, at_start
+from autoglm_throttle.settings.remarks import PREREQUISITES, startup_advice
 
 URL = "redis://localhost:6379/0"
 URI = "async+memcached://localhost:11211"
@@ -35,22 +43,25 @@ def problems(**values: object) -> list[str]:
         (
             {"redis_url": URL, "user_storage": URI},
             "user_storage: must not be set beside REDIS_URL "
-            "(users are counted in one place; leave one of them out)",
+            "(users are counted in one store; leave one of them out)",
         ),
         (
             {"fleet": True, "redis_url": URL, "borrow": "down"},
             "borrow: must be off with FLEET (the tokens of a fleet are leased for each priority)",
         ),
-        ({"fleet": True}, "fleet: needs REDIS_URL (a fleet meets in a Redis)"),
-        ({"fleet_gpu": True}, "fleet_gpu: needs REDIS_URL (a fleet meets in a Redis)"),
-        ({"fleet": True, "user_storage": URI}, "fleet: needs REDIS_URL (a fleet meets in a Redis)"),
+        ({"fleet": True}, "fleet: needs REDIS_URL (processes share state through Redis)"),
+        ({"fleet_gpu": True}, "fleet_gpu: needs REDIS_URL (processes share state through Redis)"),
+        (
+            {"fleet": True, "user_storage": URI},
+            "fleet: needs REDIS_URL (processes share state through Redis)",
+        ),
         (
             {"redis_read_s": 0.05},
-            "redis_read_s: must be above REDIS_DEADLINE_S, 0.05 s (else slow answers cost their connections)",
+            "redis_read_s: must be above REDIS_DEADLINE_S, 0.05 s (else slow replies close their connections)",
         ),
         (
             {"redis_deadline_s": 0.2, "redis_read_s": 0.1},
-            "redis_read_s: must be above REDIS_DEADLINE_S, 0.2 s (else slow answers cost their connections)",
+            "redis_read_s: must be above REDIS_DEADLINE_S, 0.2 s (else slow replies close their connections)",
         ),
         (
             {"redis_deadline_s": 1},
@@ -77,7 +88,7 @@ def test_all_faults_are_told_at_once() -> None:
         {"redis_deadline_s": 0.99},
         {"redis_read_s": 0.06},
         {"fleet": False, "fleet_gpu": False},
-        {"redis_url": URL, "plans": [Plan("gold", members=["07f3a9c2d4e5b617"])]},
+        {"redis_url": URL, "plans": [PlanPolicy("gold", members=["07f3a9c2d4e5b617"])]},
     ],
 )
 def test_what_fits_together_is_allowed(values: dict[str, object]) -> None:
@@ -99,7 +110,7 @@ def test_a_url_without_the_package_is_a_fault_that_names_the_extra(monkeypatch: 
 
 
 def shown_everywhere(settings: Settings) -> str:
-    told = [*map(str, advice(settings)), *(settings.text_of(name) for name in SETTINGS)]
+    told = [*map(str, collect_advice(settings)), *(settings.text_of(name) for name in SETTINGS)]
     return "\n".join([*told, repr(settings), str(settings), repr(settings.model_dump())])
 
 
@@ -224,7 +235,11 @@ def told(function: Callable[[Settings], list[Problem]], **values: object) -> lis
         ({"redis_url": URL, "user_limit": "off"}, "REDIS_URL"),
         ({"user_storage": URI, "user_limit": "off"}, "USER_STORAGE"),
         (
-            {"redis_url": URL, "user_limit": "off", "plans": [Plan("a", user_limit="off"), Plan("b")]},
+            {
+                "redis_url": URL,
+                "user_limit": "off",
+                "plans": [PlanPolicy("a", user_limit="off"), PlanPolicy("b")],
+            },
             "REDIS_URL",
         ),
         (
@@ -242,8 +257,8 @@ def told(function: Callable[[Settings], list[Problem]], **values: object) -> lis
 def test_a_store_for_nothing_and_a_key_that_all_know_are_told_at_the_start(
     values: dict[str, object], about: str
 ) -> None:
-    assert told(at_start, **values) == [about]
-    assert told(advice, **{"user_limit": "off", **values}).count(about) == 1
+    assert told(startup_advice, **values) == [about]
+    assert told(collect_advice, **{"user_limit": "off", **values}).count(about) == 1
 
 
 @pytest.mark.parametrize(
@@ -255,17 +270,17 @@ def test_a_store_for_nothing_and_a_key_that_all_know_are_told_at_the_start(
         {"redis_url": URL, "user_limit": "off", "fleet_gpu": True},
         {"redis_url": URL, "user_limit": "off", "breaker_shared": True},
         {"redis_url": URL, "user_limit": "off", "user_limit_low": "1/s"},
-        {"redis_url": URL, "user_limit": "off", "plans": [Plan("a", user_limit="1/s")]},
+        {"redis_url": URL, "user_limit": "off", "plans": [PlanPolicy("a", user_limit="1/s")]},
         {"redis_url": URL, "user_limit": "off", "routes": [RoutePolicy("/a", user_limit="1/s")]},
     ],
 )
 def test_nothing_is_told_at_the_start_of_what_is_used(values: dict[str, object]) -> None:
-    assert told(at_start, **values) == []
+    assert told(startup_advice, **values) == []
 
 
 def test_key_secret_is_told_once_in_words_that_fit() -> None:
     def message(**values: object) -> str:
-        (found,) = [p for p in advice(Settings(**values)) if p.variable.endswith("KEY_SECRET")]
+        (found,) = [p for p in collect_advice(Settings(**values)) if p.variable.endswith("KEY_SECRET")]
         return found.message
 
     assert "differ in each process" in message()
@@ -274,7 +289,7 @@ def test_key_secret_is_told_once_in_words_that_fit() -> None:
 
 def test_what_several_processes_would_do_that_each_think_they_are_alone() -> None:
     def hint(**values: object) -> str | None:
-        found = {p.variable: p.hint for p in advice(Settings(**values))}
+        found = {p.variable: p.hint for p in collect_advice(Settings(**values))}
         return found.get("AUTOGLM_THROTTLE_WORKERS")
 
     away = "while the store is away"
@@ -332,19 +347,20 @@ READ_WITH = {
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("name", ANOTHER)
 def test_a_setting_of_a_store_that_is_not_there_is_told(name: str, store: str) -> None:
-    needed = OF_STORE[name]
+    needed = PREREQUISITES[name]
     read = store in READ_WITH[needed]
     full = {"policy": "tiers", "workers": 1, "user_limit": "5/s", "key_secret": KEY}
     found = {
-        p.variable: p.message for p in advice(Settings(**(full | STORES[store] | {name: ANOTHER[name]})))
+        p.variable: p.message
+        for p in collect_advice(Settings(**(full | STORES[store] | {name: ANOTHER[name]})))
     }
     expected = {} if read else {SETTINGS[name].variable: f"has no effect without {needed}"}
     assert found == expected
 
 
 def test_all_of_them_are_known() -> None:
-    assert set(ANOTHER) == set(OF_STORE)
-    assert set(READ_WITH) == set(OF_STORE.values())
+    assert set(ANOTHER) == set(PREREQUISITES)
+    assert set(READ_WITH) == set(PREREQUISITES.values())
 
 
 def test_the_log_of_a_start_holds_no_password(caplog: pytest.LogCaptureFixture) -> None:

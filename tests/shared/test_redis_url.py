@@ -6,19 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.settings.redis_url import FORMS, RedisUrl, Topology, parse_redis_url
+from autoglm_throttle.settings.redis_url import ALLOWED_URLS, RedisAddress, Topology, parse_redis_url
 
 
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("redis://cache", RedisUrl(Topology.SINGLE, tls=False, hosts=(("cache", 6379),))),
-        (" redis://cache:6380/3 ", RedisUrl(Topology.SINGLE, tls=False, hosts=(("cache", 6380),), db=3)),
-        ("redis://[::1]:7000", RedisUrl(Topology.SINGLE, tls=False, hosts=(("::1", 7000),))),
-        ("redis://[::1]", RedisUrl(Topology.SINGLE, tls=False, hosts=(("::1", 6379),))),
+        ("redis://cache", RedisAddress(Topology.SINGLE, tls=False, hosts=(("cache", 6379),))),
+        (" redis://cache:6380/3 ", RedisAddress(Topology.SINGLE, tls=False, hosts=(("cache", 6380),), db=3)),
+        ("redis://[::1]:7000", RedisAddress(Topology.SINGLE, tls=False, hosts=(("::1", 7000),))),
+        ("redis://[::1]", RedisAddress(Topology.SINGLE, tls=False, hosts=(("::1", 6379),))),
         (
             "rediss://user:p%40ss%2F@cache/0?ssl_ca_certs=/etc/ca.pem&ssl_check_hostname=False&ssl_cert_reqs=none",
-            RedisUrl(
+            RedisAddress(
                 Topology.SINGLE,
                 tls=True,
                 hosts=(("cache", 6379),),
@@ -33,13 +33,13 @@ from autoglm_throttle.settings.redis_url import FORMS, RedisUrl, Topology, parse
         ),
         (
             "unix://:secret@/run/redis%20one.sock?db=2",
-            RedisUrl(
+            RedisAddress(
                 Topology.SINGLE, tls=False, hosts=(), path="/run/redis one.sock", password="secret", db=2
             ),
         ),
         (
             "redis+sentinel://a,b:26380/my%2Dmaster/4?sentinel_username=s&sentinel_password=t",
-            RedisUrl(
+            RedisAddress(
                 Topology.SENTINEL,
                 tls=False,
                 hosts=(("a", 26379), ("b", 26380)),
@@ -51,13 +51,13 @@ from autoglm_throttle.settings.redis_url import FORMS, RedisUrl, Topology, parse
         ),
         (
             "rediss+cluster://u:p@a,b:7001/",
-            RedisUrl(
+            RedisAddress(
                 Topology.CLUSTER, tls=True, hosts=(("a", 6379), ("b", 7001)), username="u", password="p"
             ),
         ),
     ],
 )
-def test_forms(text: str, parts: RedisUrl) -> None:
+def test_forms(text: str, parts: RedisAddress) -> None:
     assert parse_redis_url(text) == parts
     assert parts.cluster == (parts.topology is Topology.CLUSTER)
 
@@ -87,13 +87,13 @@ def test_forms(text: str, parts: RedisUrl) -> None:
         ("redis://:p#w@a", "%23"),
         ("redis://:p/w@a", "%2F"),
         ("redis://:1/w?x@a", "%3F"),
-        ("redis://a?db=1", "?db= is not known after this scheme, nothing may stand there"),
+        ("redis://a?db=1", "?db= is not known after this scheme, no option is allowed"),
         ("redis://a?ssl_ca_certs=x", "?ssl_ca_certs= is not known"),
-        ("rediss://a?ssl_ca_certs=x&ssl_ca_certs=y", "?ssl_ca_certs= stands there twice"),
+        ("rediss://a?ssl_ca_certs=x&ssl_ca_certs=y", "?ssl_ca_certs= is given twice"),
         ("rediss://a?ssl_ca_certs=", "?ssl_ca_certs= is empty"),
         ("rediss://a?ssl_cert_reqs=never", "?ssl_cert_reqs= is required, optional, none"),
         ("rediss://a?ssl_check_hostname=perhaps", "?ssl_check_hostname= is true or false"),
-        ("rediss://a?socket_timeout=1", "what may stand there: ssl_ca_certs"),
+        ("rediss://a?socket_timeout=1", "allowed are: ssl_ca_certs"),
         ("unix://host/run/redis.sock", "after unix:// comes a path"),
         ("unix:///", "after unix:// comes a path"),
         ("redis+sentinel://a", "the name under which the sentinels know the primary is missing"),
@@ -105,7 +105,7 @@ def test_faults_say_what_is_wrong_and_what_is_right(text: str, what: str) -> Non
     with pytest.raises(ValueError, match="not a URL of a Redis server") as fault:
         parse_redis_url(text)
     assert what in str(fault.value)
-    assert all(form in str(fault.value) for form in FORMS)
+    assert all(form in str(fault.value) for form in ALLOWED_URLS)
 
 
 AWKWARD = st.text("/?#@:[]%,1", max_size=3)
@@ -136,7 +136,7 @@ def test_passwords_are_in_no_text(scheme: str, before: str, after: str, rest: st
     username=st.none() | st.text(min_size=1, max_size=9),
 )
 def test_what_is_logged_is_the_url_again(host: str, port: int, db: int, username: str | None) -> None:
-    url = RedisUrl(Topology.SINGLE, tls=False, hosts=((host, port),), db=db, username=username)
+    url = RedisAddress(Topology.SINGLE, tls=False, hosts=((host, port),), db=db, username=username)
     assert parse_redis_url(str(url)) == url
 
 

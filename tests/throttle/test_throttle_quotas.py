@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autoglm_throttle import Demand, Outcome, Permit, Priority, Reason, Rejection, Snapshot, Throttle
-from autoglm_throttle.control.memory_fill import Basis
+from autoglm_throttle.control.memory_fill import FillBasis
 from autoglm_throttle.limiting.gate import Ticket
 from autoglm_throttle.permit import Permit as PlainPermit
 from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle, throttle_for_tests
@@ -76,7 +76,7 @@ def test_each_class_is_refused_at_its_own_cap() -> None:
     assert isinstance(throttle.try_admit(Demand(MID)), Permit)
     assert refusal_for(throttle, Demand(LOW)).decision.detail == "gpu:memory"
     seen = view(throttle)
-    assert (seen.basis, seen.fill, seen.closed[LOW]) == (Basis.DEVICE, pytest.approx(0.6), True)
+    assert (seen.basis, seen.fill, seen.closed[LOW]) == (FillBasis.DEVICE, pytest.approx(0.6), True)
 
 
 def test_a_refusal_has_taken_nothing() -> None:
@@ -213,7 +213,7 @@ async def test_one_who_asked_the_store_is_looked_at_again(
 
 def test_no_telemetry_refuses_nobody_and_the_snapshot_says_so() -> None:
     throttle = throttle_for_tests(quotas=True, rate_low_rps="1000/s")
-    assert view(throttle).basis is Basis.UNKNOWN
+    assert view(throttle).basis is FillBasis.UNKNOWN
     for _ in range(50):
         assert isinstance(throttle.try_admit(Demand(LOW)), (Permit, Ticket))
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoglm_throttle import Demand, Permit, Priority, Throttle
-from autoglm_throttle.control.memory_fill import Basis
+from autoglm_throttle.control.memory_fill import FillBasis
 from autoglm_throttle.control.quota import QuotaView
 from autoglm_throttle.testing import FakeGpu, ManualClock, throttle_for_tests
 from tests.throttle.lining import WIDE
@@ -135,13 +135,13 @@ def passed_on(**made: Any) -> SharedCard:
 @pytest.mark.parametrize(("priority", "count"), [(LOW, 3), (MID, 4), (HIGH, 5)])
 def test_one_whose_work_has_passed_to_others_shares_out_what_is_left(priority: Priority, count: int) -> None:
     card = passed_on()
-    assert [card.seen(worker).basis for worker in range(2)] == [Basis.KEPT, Basis.DEVICE]
+    assert [card.seen(worker).basis for worker in range(2)] == [FillBasis.KEPT, FillBasis.DEVICE]
     assert card.seen(0).usable_bytes == 40 * GB
     assert card.ask(0, 60, priority) == count
     assert card.ask(1, 60, LOW) == 0
     card.sample()
     assert card.full_gb <= 92
-    assert card.seen(0).basis is Basis.DEVICE
+    assert card.seen(0).basis is FillBasis.DEVICE
     assert [card.ask(worker, 4) for worker in range(2)] == [0, 0]
 
 
@@ -149,6 +149,6 @@ def test_the_cache_of_an_engine_is_the_same_for_all() -> None:
     card = passed_on(engines=1)
     card.start_worker()
     card.sample()
-    assert [card.seen(worker).basis for worker in range(3)] == [Basis.CACHE] * 3
+    assert [card.seen(worker).basis for worker in range(3)] == [FillBasis.CACHE] * 3
     assert [card.seen(worker).fill for worker in range(3)] == [0.6] * 3
     assert [card.ask(worker, 4, LOW) for worker in range(3)] == [0, 0, 0]

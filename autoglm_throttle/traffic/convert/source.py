@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from autoglm_throttle.model import Priority
-from autoglm_throttle.settings.record_fields import says_who
+from autoglm_throttle.settings.record_fields import identifies_caller
 from autoglm_throttle.traffic.convert.form import Form, recognise
 from autoglm_throttle.traffic.convert.found import target_of
 from autoglm_throttle.traffic.convert.imported import Imported
@@ -75,7 +75,7 @@ class Kept:
         if self._redaction is not None:
             pairs = [(name.encode("ascii"), value.encode("ascii")) for name, value in headers]
             headers, target = tuple(self._redaction.fields(pairs)), self._redaction.target_of(target)
-        headers = tuple(pair for pair in headers if not says_who(pair[0]) or Priority.knows(pair[1]))
+        headers = tuple(pair for pair in headers if not identifies_caller(pair[0]) or Priority.knows(pair[1]))
         self._fields += len(entry.headers) - len(headers)
         self._targets += target != entry.target
         return (

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote_plus
 
-from autoglm_throttle.settings.record_fields import says_who
+from autoglm_throttle.settings.record_fields import identifies_caller
 from autoglm_throttle.traffic.record.entry import Entry
 from autoglm_throttle.traffic.record.reading import FAULTS_SHOWN, open_recording
 
@@ -195,7 +195,7 @@ def _secrets(entry: Entry) -> Iterator[tuple[str, str]]:
     if not _IDENTITY.fullmatch(entry.client):
         yield "client", "is no hash"
     for name, _ in entry.headers:
-        if says_who(name):
+        if identifies_caller(name):
             yield "headers", f"{name} says who asks"
     places = [("target", _decoded(entry.target)), *(("headers", value) for _, value in entry.headers)]
     places += [("priority, decision or reason", f"{entry.priority} {entry.decision} {entry.reason}")]

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote, unquote, unquote_to_bytes
 
 from autoglm_throttle.model import Priority
-from autoglm_throttle.settings.record_fields import NEVER_RECORDED, masks, says_who
+from autoglm_throttle.settings.record_fields import NEVER_RECORDED, identifies_caller, masks
 from autoglm_throttle.traffic.errors import TrafficError
 
 ALLOWED: Final = ("content-type", "content-length", "accept", "user-agent")
@@ -257,5 +257,5 @@ def _check_headers(names: Iterable[str], priority: str, never: frozenset[str]) -
     for name in names:
         if not _NAME.fullmatch(name):
             raise TrafficError(f"{name!a} is no header name")
-        if name in never or (name != priority and says_who(name)):
+        if name in never or (name != priority and identifies_caller(name)):
             raise TrafficError(f"the header {name} says who asks and can never be recorded")
