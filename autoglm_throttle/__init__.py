@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from autoglm_throttle.asgi import EXPOSED_FIELDS, Caller, ThrottleMiddleware, exempt, mark
-from autoglm_throttle.limiting.gate import GateView, Ticket
+from autoglm_throttle.limiting.gate import ConcurrencyView, Ticket
 from autoglm_throttle.model import (
     Cause,
     Criticality,
@@ -67,7 +67,7 @@ __all__ = [
     "Demand",
     "Fallback",
     "FallbackContext",
-    "GateView",
+    "ConcurrencyView",
     "GpuProvider",
     "GpuSample",
     "GuardPolicy",

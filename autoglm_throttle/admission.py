@@ -10,13 +10,13 @@ import anyio
 from autoglm_throttle.door import Door
 from autoglm_throttle.doorbell import Leaves, doorbell
 from autoglm_throttle.limiting.gate import Ticket, TicketState
-from autoglm_throttle.limiting.shared.store import Trouble
-from autoglm_throttle.limiting.ticket import NO_LANE
-from autoglm_throttle.limiting.verdict import later
+from autoglm_throttle.limiting.shared.store import StoreErrorKind
+from autoglm_throttle.limiting.ticket import NOT_QUEUED
+from autoglm_throttle.limiting.verdict import latest
 from autoglm_throttle.model import Decision, Demand
 from autoglm_throttle.permit import Permit, Rejection
 
-_WAITING, _CALLED, _LEFT = TicketState.WAITING, TicketState.CALLED, TicketState.LEFT
+_WAITING, _CALLED, _LEFT = TicketState.WAITING, TicketState.CALLED, TicketState.CANCELLED
 
 
 class Admission(Door):
@@ -51,14 +51,14 @@ class Admission(Door):
         Raises:
             ValueError: when awaited: the ticket was cancelled, or returned by `called`.
         """
-        alone = ticket.state is _CALLED and ticket.question is not None
+        alone = ticket.state is _CALLED and ticket.pending_check is not None
         return self._ask(ticket) if alone else self._stand(ticket, leaves)
 
     async def _stand(self, ticket: Ticket, leaves: Leaves) -> Permit | Rejection | None:
         try:
             bell = doorbell()
-            waits = self._sign_up(ticket, bell.ring)
-            if ticket.question is not None:
+            waits = self._sign_up(ticket, bell.set)
+            if ticket.pending_check is not None:
                 verdict = await self._ask(ticket)
                 if verdict is not None:
                     return verdict
@@ -92,8 +92,8 @@ class Admission(Door):
         now = self._clock()
         desk = self._desk
         with desk.rows.lock:
-            if ticket.state is not _LEFT and ticket.home is desk:
-                if ticket.stood:
+            if ticket.state is not _LEFT and ticket.owner is desk:
+                if ticket.was_queued:
                     desk.rows.hints["left_in_line"] += 1
                 self._note_wait(ticket, now)
                 self._refund(ticket, now)
@@ -106,17 +106,17 @@ class Admission(Door):
         with self._desk.rows.lock:
             waits = ticket.state is _WAITING
             if waits:
-                ticket.wake = ring
+                ticket.on_ready = ring
             else:  # another thread made it ready first
                 self._desk.hear(ticket)
         return waits
 
     async def _ask(self, ticket: Ticket) -> Permit | Rejection | None:
         """Check a ticket with the shared store; None: it is allowed, and still waits in the queue."""
-        question = ticket.question
+        question = ticket.pending_check
         if question is None:
             raise ValueError(f"{ticket!r} has nothing to ask")
-        if ticket.lane != NO_LANE:
+        if ticket.queue_index != NOT_QUEUED:
             with self._desk.rows.lock:
                 self._desk.hear(ticket)
         try:
@@ -128,7 +128,7 @@ class Admission(Door):
         rows = self._desk.rows
         rows.acquire()
         try:
-            decision = ticket.decision = question.answered(answer, now)
+            decision = ticket.decision = question.resolve(answer, now)
             if ticket.state is _LEFT:  # cancelled during the store check: refund its units
                 question.undo(now)
                 raise ValueError(f"{ticket!r} was given up or handed out")
@@ -141,7 +141,7 @@ class Admission(Door):
 
     def _heard(self, ticket: Ticket, decision: Decision, now: float) -> Permit | Rejection | None:
         """Apply the decision of the shared store to a ticket."""
-        if decision.allowed and ticket.lane == NO_LANE and ticket.called_s is not None:
+        if decision.allowed and ticket.queue_index == NOT_QUEUED and ticket.called_s is not None:
             crowded = self._crowded(ticket, now)
             if crowded is not None:
                 return self._refuse(ticket.demand, crowded, now)
@@ -170,8 +170,8 @@ class Admission(Door):
     def _turn(self, ticket: Ticket, now: float) -> Permit | Rejection:
         """Turn a ready ticket into a permit, and an expired one into a rejection."""
         desk, demand = self._desk, ticket.demand
-        if ticket.decision is None and ticket.question is not None:  # no waiter sent the check
-            ticket.decision = ticket.question.answered(Trouble.LOOP, now)
+        if ticket.decision is None and ticket.pending_check is not None:  # no waiter sent the check
+            ticket.decision = ticket.pending_check.resolve(StoreErrorKind.LOOP, now)
             if not ticket.decision.allowed:
                 self._refund(ticket, now)
                 return self._refuse(demand, ticket.decision, now)
@@ -182,9 +182,9 @@ class Admission(Door):
                 return self._refuse(demand, crowded, now)
             ticket.state = _LEFT
             desk.rows.classes[demand.priority].admitted += 1
-            decision = later(ticket.decision, waited_s)
+            decision = latest(ticket.decision, waited_s)
             return self._permit(desk, demand, decision, ticket.arrived_s, ticket.called_s)
-        decision = desk.gate.refusal(ticket, now)
+        decision = desk.gate.rejection(ticket, now)
         self._refund(ticket, now)
         return self._refuse(demand, decision, now)
 
@@ -197,7 +197,7 @@ class Admission(Door):
 
     def _note_wait(self, ticket: Ticket, now: float) -> float:
         """Record the queue time of a ticket, and return it."""
-        if not ticket.stood:
+        if not ticket.was_queued:
             return 0.0
         called_s = ticket.called_s
         waited_s = (now if called_s is None else called_s) - ticket.arrived_s
@@ -207,11 +207,11 @@ class Admission(Door):
     def _refund(self, ticket: Ticket, now: float) -> None:
         """Return all resources that a ticket holds."""
         self._desk.withdraw(ticket, now)
-        if ticket.paid is not None:
-            ticket.paid.give_back(ticket.demand.cost, now)
-        if ticket.metered:
+        if ticket.payer is not None:
+            ticket.payer.give_back(ticket.demand.cost, now)
+        if ticket.budget_charged:
             self._budget.give_back(now)
-        if ticket.question is not None:
-            ticket.question.undo(now)
+        if ticket.pending_check is not None:
+            ticket.pending_check.undo(now)
         else:
             self._windows.give_back(ticket.demand, ticket.arrived_s, now)

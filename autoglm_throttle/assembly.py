@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from autoglm_throttle.doorbell import doorbell
 from autoglm_throttle.identity import Identity
-from autoglm_throttle.limiting.cap import Cap
-from autoglm_throttle.limiting.gate import Gate, GateRules
+from autoglm_throttle.limiting.cap import FixedConcurrencyLimit
+from autoglm_throttle.limiting.gate import AdaptiveConcurrencyLimiter, ConcurrencyRules
 from autoglm_throttle.limiting.limit_sets import LimitSets
 from autoglm_throttle.limiting.shared.background import loop_runs
-from autoglm_throttle.limiting.shared.last_seen import LastSeen
-from autoglm_throttle.limiting.shared.leases import Leases
-from autoglm_throttle.limiting.shared.outage import Outage
-from autoglm_throttle.limiting.shared.refused_cache import RefusedCache
-from autoglm_throttle.limiting.shared.store import Store
-from autoglm_throttle.limiting.shared.windows import SharedWindows
+from autoglm_throttle.limiting.shared.last_seen import LastKnownRemaining
+from autoglm_throttle.limiting.shared.leases import LeasedBuckets
+from autoglm_throttle.limiting.shared.outage import StoreHealth
+from autoglm_throttle.limiting.shared.refused_cache import DenyCache
+from autoglm_throttle.limiting.shared.store import UserLimitStore
+from autoglm_throttle.limiting.shared.windows import SharedUserLimits
 from autoglm_throttle.limiting.shared_budget import SharedBudget
 from autoglm_throttle.limiting.token_bucket import PriorityBuckets
-from autoglm_throttle.limiting.user_windows import UserWindows
+from autoglm_throttle.limiting.user_windows import UserLimits
 from autoglm_throttle.model import Clock, GpuProvider, Policy
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.caller_fields import HeaderStyle
@@ -31,17 +31,17 @@ from autoglm_throttle.settings.gpu_items import ENGINES
 if TYPE_CHECKING:
     from autoglm_throttle.control.controller import ControlRules
     from autoglm_throttle.control.quota import Quota
-    from autoglm_throttle.limiting.shared.redis_fleet import Fleet
+    from autoglm_throttle.limiting.shared.redis_fleet import FleetSync
     from autoglm_throttle.redis_client import RedisClients
     from autoglm_throttle.resilience.shared.redis_store import RedisBreakerStore
 
 WITH_GATE = frozenset({Policy.ADAPTIVE, Policy.GATE})
 
 
-def priority_buckets(settings: Settings, now: float) -> PriorityBuckets | Leases:
+def priority_buckets(settings: Settings, now: float) -> PriorityBuckets | LeasedBuckets:
     """Create the buckets of this process: its part of the rates, or its leases of a fleet's rates."""
     if settings.fleet:
-        return Leases(
+        return LeasedBuckets(
             settings.rates_rps,
             settings.burst_s,
             now,
@@ -53,18 +53,18 @@ def priority_buckets(settings: Settings, now: float) -> PriorityBuckets | Leases
 
 def fleet(
     settings: Settings,
-    buckets: PriorityBuckets | Leases,
+    buckets: PriorityBuckets | LeasedBuckets,
     lock: contextlib.AbstractContextManager[Any],
     clock: Clock,
-) -> Fleet | None:
+) -> FleetSync | None:
     """Create the fleet that renews the leases; None where the rates are local to this process."""
-    if not isinstance(buckets, Leases):
+    if not isinstance(buckets, LeasedBuckets):
         return None
-    from autoglm_throttle.limiting.shared.redis_fleet import TIMEOUT_S, Fleet, FleetRules
+    from autoglm_throttle.limiting.shared.redis_fleet import TIMEOUT_S, FleetRules, FleetSync
 
     clients = redis_clients(settings)
     rules = FleetRules(settings.redis_prefix, settings.service, settings.fleet_heartbeat_s)
-    return Fleet(buckets, lock, lambda: clients.sync(TIMEOUT_S), doorbell, rules, clock)
+    return FleetSync(buckets, lock, lambda: clients.sync(TIMEOUT_S), doorbell, rules, clock)
 
 
 def gpu_sources(
@@ -117,8 +117,8 @@ def user_windows(
     settings: Settings,
     identity: Identity,
     redis: Callable[[], Any] | None = None,
-    fleet: Fleet | None = None,
-) -> UserWindows | SharedWindows:
+    fleet: FleetSync | None = None,
+) -> UserLimits | SharedUserLimits:
     """Create the user limits: in memory, or in the store of the settings.
 
     Args:
@@ -130,27 +130,30 @@ def user_windows(
     sets = limit_sets(settings)
     store = shared_store(settings, redis) if any(sets) else None
     if store is None:
-        return UserWindows(sets, settings.max_users)
+        return UserLimits(sets, settings.max_users)
     # An explicit number of workers takes precedence over the counted members of the fleet.
     counted = fleet if settings.workers == 1 else None
-    windows = SharedWindows(
+    windows = SharedUserLimits(
         sets,
         store,
-        Outage(settings.redis_failures, settings.redis_probe_s),
-        refused=RefusedCache(settings.refused_cache, settings.refused_cache_s),
-        last_seen=LastSeen(settings.max_users),
+        StoreHealth(settings.redis_failures, settings.redis_probe_s),
+        deny_cache=DenyCache(settings.refused_cache, settings.refused_cache_s),
+        last_known=LastKnownRemaining(settings.max_users),
         on_error=settings.redis_on_error,
         processes=lambda: settings.workers if counted is None else counted.members,
         max_users=settings.max_users,
         text_of=identity.text,
-        askable=loop_runs,
+        is_usable=loop_runs,
     )
     if fleet is not None:  # same server: a loss found by one is reported to the other
-        windows.lost, fleet.leases.lost = fleet.leases.suspect, windows.suspect
+        windows.on_store_lost, fleet.leases.on_store_lost = (
+            fleet.leases.report_failure,
+            windows.report_failure,
+        )
     return windows
 
 
-def shared_store(settings: Settings, redis: Callable[[], Any] | None) -> Store | None:
+def shared_store(settings: Settings, redis: Callable[[], Any] | None) -> UserLimitStore | None:
     """Create the store of the settings; its modules are imported here, only if one is configured."""
     if settings.user_storage is not None:
         from autoglm_throttle.limiting.shared.limits_window import LimitsWindow
@@ -165,12 +168,12 @@ def shared_store(settings: Settings, redis: Callable[[], Any] | None) -> Store |
     if settings.redis_url is None and redis is None:
         return None
     from autoglm_throttle.limiting.shared.batch_rules import BatchRules
-    from autoglm_throttle.limiting.shared.redis_window import RedisWindow
-    from autoglm_throttle.limiting.shared.wire import WindowWire
+    from autoglm_throttle.limiting.shared.redis_window import RedisUserLimitStore
+    from autoglm_throttle.limiting.shared.wire import WindowProtocol
 
-    return RedisWindow(
+    return RedisUserLimitStore(
         redis_clients(settings, redis),
-        WindowWire(settings.redis_prefix, settings.service, settings.redis_partitions),
+        WindowProtocol(settings.redis_prefix, settings.service, settings.redis_partitions),
         BatchRules(
             settings.redis_deadline_s,
             settings.redis_in_flight,
@@ -213,11 +216,11 @@ def limit_sets(settings: Settings) -> LimitSets:
     )
 
 
-def gate(settings: Settings, now: float) -> Gate | Cap:
+def gate(settings: Settings, now: float) -> AdaptiveConcurrencyLimiter | FixedConcurrencyLimit:
     """Create the limit on requests in flight for the policy."""
     if settings.policy not in WITH_GATE:
-        return Cap(settings.inflight_max or math.inf)
-    rules = GateRules(
+        return FixedConcurrencyLimit(settings.inflight_max or math.inf)
+    rules = ConcurrencyRules(
         slo_s=settings.slo_s,
         latency_budget=settings.latency_budget,
         wait_budget=settings.wait_budget,
@@ -231,7 +234,7 @@ def gate(settings: Settings, now: float) -> Gate | Cap:
         memory_target=settings.gpu_memory_target,
         dry_run=settings.dry_run,
     )
-    return Gate(rules, now)
+    return AdaptiveConcurrencyLimiter(rules, now)
 
 
 def shared_budget(settings: Settings, now: float) -> SharedBudget:

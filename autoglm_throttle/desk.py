@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from autoglm_throttle.limiting.cap import Cap
-from autoglm_throttle.limiting.gate import Gate, Ticket, TicketState
+from autoglm_throttle.limiting.cap import FixedConcurrencyLimit
+from autoglm_throttle.limiting.gate import AdaptiveConcurrencyLimiter, Ticket, TicketState
 from autoglm_throttle.model import Outcome
 from autoglm_throttle.snapshot import Rows
 
@@ -26,9 +26,9 @@ class Desk:
 
     __slots__ = ("bells", "gate", "rows", "unheard")
 
-    def __init__(self, rows: Rows, gate: Gate | Cap) -> None:
+    def __init__(self, rows: Rows, gate: AdaptiveConcurrencyLimiter | FixedConcurrencyLimit) -> None:
         self.rows: Rows = rows
-        self.gate: Gate | Cap = gate
+        self.gate: AdaptiveConcurrencyLimiter | FixedConcurrencyLimit = gate
         self.unheard: list[Ticket] = []
         """Tickets that became ready or expired and have no waker; returned by `Throttle.called`."""
         self.bells: deque[Callable[[], None]] = deque()
@@ -36,24 +36,24 @@ class Desk:
 
     def call(self, now: float) -> None:
         """Give free slots to queued tickets, and expire the ones that waited too long."""
-        for ticket in self.gate.ready(now):
-            if ticket.wake is not None:
-                self.bells.append(ticket.wake)
-            elif ticket.state is not TicketState.LEFT:  # a finalizer may have cancelled it
+        for ticket in self.gate.pop_ready(now):
+            if ticket.on_ready is not None:
+                self.bells.append(ticket.on_ready)
+            elif ticket.state is not TicketState.CANCELLED:  # a finalizer may have cancelled it
                 self.unheard.append(ticket)
 
     def free(self, now: float) -> None:
         """Return an unused slot, and give it to the next ticket."""
         gate = self.gate
-        gate.finish(now, _NEUTRAL, now)
+        gate.release(now, _NEUTRAL, now)
         if gate.waiting:
             self.call(now)
 
     def withdraw(self, ticket: Ticket, now: float) -> None:
         """Cancel a ticket: remove it from the queue, or release its slot."""
         if ticket.demand.holds_slot:
-            self.gate.leave(ticket, now)
-        ticket.state = TicketState.LEFT
+            self.gate.cancel(ticket, now)
+        ticket.state = TicketState.CANCELLED
         self.hear(ticket)
         self.call(now)
 

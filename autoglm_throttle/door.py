@@ -11,10 +11,10 @@ from autoglm_throttle import assembly, journal
 from autoglm_throttle.desk import Desk
 from autoglm_throttle.identity import Identity
 from autoglm_throttle.limiting.gate import Ticket, TicketState
-from autoglm_throttle.limiting.rate_refusal import door_shut
-from autoglm_throttle.limiting.shared.question import Question
-from autoglm_throttle.limiting.shared.windows import SharedWindows
-from autoglm_throttle.limiting.token_bucket import Payer
+from autoglm_throttle.limiting.rate_refusal import all_rejected
+from autoglm_throttle.limiting.shared.question import PendingCheck
+from autoglm_throttle.limiting.shared.windows import SharedUserLimits
+from autoglm_throttle.limiting.token_bucket import Refundable
 from autoglm_throttle.model import Clock, Decision, Demand, Reason, Regime
 from autoglm_throttle.permit import Permit, Provisional, Rejection
 from autoglm_throttle.settings import Settings
@@ -22,14 +22,14 @@ from autoglm_throttle.snapshot import REPLACEABLE, Rows, decision_name
 from autoglm_throttle.upkeep import Upkeep
 
 if TYPE_CHECKING:
-    from autoglm_throttle.limiting.shared.leases import Leases
+    from autoglm_throttle.limiting.shared.leases import LeasedBuckets
     from autoglm_throttle.limiting.token_bucket import PriorityBuckets
     from autoglm_throttle.quoted import QuotedBuckets
 
 ADMITTED: Final = Decision(True, Reason.OK)
 """The decision where no user limit applies."""
 
-_CALLED, _LEFT = TicketState.CALLED, TicketState.LEFT
+_CALLED, _LEFT = TicketState.CALLED, TicketState.CANCELLED
 
 
 class Door:
@@ -54,7 +54,7 @@ class Door:
         self._dry_run = settings.dry_run
         self._buckets = assembly.priority_buckets(settings, now)
         self._quota = quota = assembly.quota(settings)
-        self._till: PriorityBuckets | Leases | QuotedBuckets = self._buckets
+        self._till: PriorityBuckets | LeasedBuckets | QuotedBuckets = self._buckets
         self._permit: Callable[..., Permit] = Permit
         if quota is not None:
             from autoglm_throttle.quoted import QuotedBuckets, QuotedPermit
@@ -68,7 +68,7 @@ class Door:
         self._budget = assembly.shared_budget(settings, now)
         self._identity = Identity(settings.identity_key)
         self._windows = assembly.user_windows(settings, self._identity, redis, self._fleet)
-        shared = self._windows if isinstance(self._windows, SharedWindows) else None
+        shared = self._windows if isinstance(self._windows, SharedUserLimits) else None
         self._upkeep = Upkeep(shared, self._desk.rows) if shared is not None else None
         self._regime = regime
         self._open = regime.factor > 0.0
@@ -92,9 +92,9 @@ class Door:
         if now >= self._renew_at_s:
             self._renew()
         with self._desk.rows.lock:
-            covered = fleet.leases.covers(demand, now)
+            covered = fleet.leases.is_decidable(demand, now)
         if not covered:
-            await fleet.cover(demand)
+            await fleet.ensure(demand)
 
     def try_admit(self, demand: Demand) -> Permit | Ticket | Rejection:
         """Request admission without waiting. A Ticket is a position in the queue.
@@ -108,21 +108,21 @@ class Door:
         rows = desk.rows
         rows.acquire()  # `with rows.lock` takes twice as long
         try:
-            paid = self._till.take(demand, now) if self._open else door_shut(self._regime, now)
+            paid = self._till.take(demand, now) if self._open else all_rejected(self._regime, now)
             verdict: Permit | Ticket | Rejection
             if isinstance(paid, Decision):
                 if demand.holds_slot:
-                    desk.gate.count(demand.priority, now)
+                    desk.gate.record_arrival(demand.priority, now)
                 verdict = self._refuse(demand, paid, now)
-            elif not demand.holds_slot or (not self._metered and desk.gate.enter(demand, now)):
+            elif not demand.holds_slot or (not self._metered and desk.gate.try_acquire(demand, now)):
                 decision = self._windows.hit(demand, now) or ADMITTED
                 if decision.allowed:
                     rows.classes[demand.priority].admitted += 1
                     verdict = self._permit(desk, demand, decision, now, now)
                     if self._upkeep is None:
                         return verdict
-                elif isinstance(decision, Question):
-                    return _ask_first(Ticket.entered(demand, now), paid, decision, desk)
+                elif isinstance(decision, PendingCheck):
+                    return _ask_first(Ticket.with_slot(demand, now), paid, decision, desk)
                 else:
                     verdict = self._turn_back(demand, paid, decision, now)
             else:
@@ -136,26 +136,26 @@ class Door:
         """Refresh control state and start sampling if needed. Called at most once per interval."""
         raise NotImplementedError
 
-    def _line_up(self, demand: Demand, paid: Payer, now: float) -> Permit | Ticket | Rejection:
+    def _line_up(self, demand: Demand, paid: Refundable, now: float) -> Permit | Ticket | Rejection:
         """Queue a demand for which no slot is free, or which must take from the shared budget first."""
         desk = self._desk
         gate, metered = desk.gate, self._metered
         refusal = self._budget.take(demand.priority, now) if metered else None
         place: Ticket | Decision | None
         if refusal is not None:
-            gate.count(demand.priority, now)
-            place = gate.rescue(demand, now) or refusal
+            gate.record_arrival(demand.priority, now)
+            place = gate.enqueue_reserved(demand, now) or refusal
             metered = False
         else:
-            place = None if metered and gate.enter(demand, now) else gate.line_up(demand, now)
+            place = None if metered and gate.try_acquire(demand, now) else gate.enqueue(demand, now)
         if isinstance(place, Decision):
             paid.give_back(demand.cost, now)
             return self._refuse(demand, place, now)
         place = self._settled_at_once(place, now)
         decision = self._windows.hit(demand, now if place is None else place.arrived_s) or ADMITTED
-        if isinstance(decision, Question):
-            asks = place if place is not None else Ticket.entered(demand, now)
-            asks.metered = metered
+        if isinstance(decision, PendingCheck):
+            asks = place if place is not None else Ticket.with_slot(demand, now)
+            asks.budget_charged = metered
             return _ask_first(asks, paid, decision, desk)
         if not decision.allowed:
             if place is None:
@@ -169,7 +169,7 @@ class Door:
         if place is None:
             desk.rows.classes[demand.priority].admitted += 1
             return self._permit(desk, demand, decision, now, now)
-        place.paid, place.metered, place.decision, place.home = paid, metered, decision, desk
+        place.payer, place.budget_charged, place.decision, place.owner = paid, metered, decision, desk
         desk.call(now)
         return place
 
@@ -182,12 +182,14 @@ class Door:
                 self._desk.hear(place)
                 return None
             if self._dry_run:
-                self._desk.gate.leave(place, now)
-                self._desk.gate.charge()
+                self._desk.gate.cancel(place, now)
+                self._desk.gate.occupy_over_limit()
                 return None
         return place
 
-    def _turn_back(self, demand: Demand, paid: Payer, decision: Decision, now: float) -> Permit | Rejection:
+    def _turn_back(
+        self, demand: Demand, paid: Refundable, decision: Decision, now: float
+    ) -> Permit | Rejection:
         """Reject a demand that has taken tokens and a slot, and return both."""
         if demand.holds_slot:
             self._desk.free(now)
@@ -202,7 +204,7 @@ class Door:
             row.would_refuse[decision.reason] += 1
             row.admitted += 1
             if demand.holds_slot:
-                desk.gate.charge()
+                desk.gate.occupy_over_limit()
             self._note_refusal(demand, decision, now)
             return self._permit(desk, demand, Decision(True, Reason.OK, would=decision), now, now)
         if decision.reason not in REPLACEABLE or not isinstance(demand, Provisional):
@@ -229,7 +231,7 @@ class Door:
             return None
         if demand.holds_slot:
             with self._desk.rows.lock:
-                self._desk.gate.count(demand.priority, self._clock())
+                self._desk.gate.record_arrival(demand.priority, self._clock())
         rejection = Rejection(demand, decision)
         self.turned_away(rejection, degraded=degraded)
         return rejection
@@ -275,7 +277,7 @@ class Door:
                 line.write()
 
 
-def _ask_first(ticket: Ticket, paid: Payer, question: Question, home: object) -> Ticket:
+def _ask_first(ticket: Ticket, paid: Refundable, question: PendingCheck, home: object) -> Ticket:
     """Prepare a ticket that holds a slot and waits only for the shared user-limit check."""
-    ticket.paid, ticket.question, ticket.home = paid, question, home
+    ticket.payer, ticket.pending_check, ticket.owner = paid, question, home
     return ticket

@@ -24,7 +24,7 @@ class Doorbell(Protocol):
     It is set once; setting it later, or after its loop has ended, does nothing.
     """
 
-    def ring(self) -> None:
+    def set(self) -> None:
         """Wake the waiter. Never blocks; may be called from any thread."""
         ...
 
@@ -57,7 +57,7 @@ class _FutureBell:
         self._first: asyncio.Future[None] | None = None
         self._timeout: asyncio.Timeout | None = None
 
-    def ring(self) -> None:
+    def set(self) -> None:
         if _running() is self._loop:
             self._end()
         else:  # another thread, or this one outside the loop
@@ -122,7 +122,7 @@ class _ScopeBell:
         self._scope: anyio.CancelScope | None = None
         self._rung = False
 
-    def ring(self) -> None:
+    def set(self) -> None:
         # Always through the queue of the loop: the garbage collector may call this amid its work.
         with suppress(Exception):  # the loop has ended
             self._soon(self._end)

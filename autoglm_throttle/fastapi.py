@@ -55,7 +55,7 @@ class ThrottleProblem(BaseModel):
     status: int = Field(description="The status of the answer.")
     detail: str = Field(description="Whose limit it is, and when to come back.")
     violated_policies: list[str] = Field(alias="violated-policies", description="Names of the limits.")
-    reason: str = Field(description="The finer reason, such as rate:low, user:user-60s or gpu:stop.")
+    reason: str = Field(description="The finer reason, such as rate:low, user:user-60s or gpu:overload.")
     retry_after_s: float | None = Field(None, description="The exact wait in seconds; absent if none helps.")
 
 

@@ -66,7 +66,7 @@ class Permit:
                 durations.total_s += duration_s
             if demand.holds_slot:
                 gate = desk.gate
-                gate.finish(self.admitted_s, outcome, now)
+                gate.release(self.admitted_s, outcome, now)
                 if gate.waiting:
                     desk.call(now)
         finally:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from autoglm_throttle.control.quota import Quota
 from autoglm_throttle.desk import Desk
-from autoglm_throttle.limiting.shared.leases import Leases
-from autoglm_throttle.limiting.token_bucket import Payer, PriorityBuckets
+from autoglm_throttle.limiting.shared.leases import LeasedBuckets
+from autoglm_throttle.limiting.token_bucket import PriorityBuckets, Refundable
 from autoglm_throttle.model import Decision, Demand, Hint, Outcome
 from autoglm_throttle.permit import Permit
 
@@ -20,11 +20,11 @@ class QuotedBuckets:
 
     __slots__ = ("_buckets", "_quota")
 
-    def __init__(self, buckets: PriorityBuckets | Leases, quota: Quota) -> None:
+    def __init__(self, buckets: PriorityBuckets | LeasedBuckets, quota: Quota) -> None:
         self._buckets = buckets
         self._quota = quota
 
-    def take(self, demand: Demand, now: float) -> Payer | Decision:
+    def take(self, demand: Demand, now: float) -> Refundable | Decision:
         """Take the tokens of a demand; a rejection takes nothing."""
         refusal = self._quota.rejection(demand, now)
         return self._buckets.take(demand, now) if refusal is None else refusal

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from threading import RLock
 from typing import TYPE_CHECKING, Literal
 
-from autoglm_throttle.limiting.gate import GateView
+from autoglm_throttle.limiting.gate import ConcurrencyView
 from autoglm_throttle.limiting.shared.windows import StoreView
 from autoglm_throttle.model import (
     Clock,
@@ -225,7 +225,7 @@ class Snapshot:
     outcomes: Mapping[tuple[Priority, Outcome], int]
     durations: Mapping[Priority, DurationCounts]
     """Durations of admitted requests that did not end ``neutral``."""
-    gate: GateView | None
+    gate: ConcurrencyView | None
     """The concurrency limit and the queue; None where requests in flight are not limited."""
     queue_time: Mapping[Priority, DurationCounts]
     """Queue time of all queued requests, admitted or not."""

@@ -14,7 +14,7 @@ from autoglm_throttle import assembly, journal
 from autoglm_throttle.admission import Admission
 from autoglm_throttle.desk import Desk
 from autoglm_throttle.guardian import Guardian
-from autoglm_throttle.limiting.rate_refusal import Rated
+from autoglm_throttle.limiting.rate_refusal import HasTokens
 from autoglm_throttle.model import (
     Clock,
     Evidence,
@@ -122,8 +122,8 @@ class Throttle(Admission, Guardian):
             now = self._clock()
             self._sampled_wall_s = time.time()
             gate = desk.gate
-            gate.advance(now)
-            evidence, work = self._shared_out(gate.evidence()), self._work(now)
+            gate.close_period(now)
+            evidence, work = self._shared_out(gate.report()), self._work(now)
             work = replace(work, host_load=host.load, host_iowait=host.iowait)
             view = self._lookout.see(samples, work, now, source=source, interval_s=interval_s)
             self._lines.extend(journal.view_changes(self._view, view))
@@ -131,7 +131,7 @@ class Throttle(Admission, Guardian):
             if view.taken_at_s > self._viewed_s:
                 # A timestamp in the future would make all later samples look old.
                 self._viewed_s = min(view.taken_at_s, now)
-                gate.memory(view.memory_ratio)
+                gate.update_memory(view.memory_ratio)
             regime = self._adopt(self._controller.observe(view, evidence, work, now), now)
             if self._quota is not None:
                 self._quota.learn(view, now)
@@ -232,7 +232,7 @@ class Throttle(Admission, Guardian):
 
     def _picture(self, regime: Regime, now: float) -> Snapshot:
         rows, windows, gate = self._desk.rows, self._windows, self._desk.gate
-        buckets: Sequence[Rated] = self._buckets.all
+        buckets: Sequence[HasTokens] = self._buckets.all
         by_class = list(zip(Priority, rows.classes, buckets, strict=True))
         requests = {(p, decision_name(Reason.OK), Reason.OK): row.admitted for p, row, _ in by_class}
         for p, row, _ in by_class:
@@ -276,7 +276,7 @@ class Throttle(Admission, Guardian):
         fleet = self._fleet
         if fleet is None:
             return None
-        up = fleet.leases.away_since_s is None
+        up = fleet.leases.unavailable_since_s is None
         return FleetView(fleet.members, up, fleet.calls, fleet.failures)
 
     def _renew(self) -> None:
@@ -381,12 +381,12 @@ class Throttle(Admission, Guardian):
 
     def _after_fork(self) -> None:
         """Replace the lock, counters and waiters: a thread of the parent may have held the lock."""
-        self._windows.mend()
+        self._windows.repair()
         rows = Rows(self._clock)
         if self._upkeep is not None:
             self._upkeep.forget(rows)
         if self._fleet is not None:
-            self._fleet.forget(rows.lock)
+            self._fleet.reset_after_fork(rows.lock)
         # Permits issued by the parent still settle into the old counters, under the new lock.
         self._desk.rows.renew(rows)
         self._desk = Desk(rows, assembly.gate(self.settings, self._clock()))

@@ -7,10 +7,10 @@ import weakref
 from typing import Final
 
 from autoglm_throttle import journal
-from autoglm_throttle.limiting.shared.background import begin, later, loop_runs
-from autoglm_throttle.limiting.shared.outage import State
-from autoglm_throttle.limiting.shared.store import Trouble
-from autoglm_throttle.limiting.shared.windows import SharedWindows, StoreView
+from autoglm_throttle.limiting.shared.background import begin, call_later, loop_runs
+from autoglm_throttle.limiting.shared.outage import HealthState
+from autoglm_throttle.limiting.shared.store import StoreErrorKind
+from autoglm_throttle.limiting.shared.windows import SharedUserLimits, StoreView
 from autoglm_throttle.snapshot import Rows
 
 LOOK_AT_LEAST_S: Final = 0.05
@@ -26,7 +26,7 @@ class Upkeep:
         counters: the lock and the clock of the throttle.
     """
 
-    def __init__(self, shared: SharedWindows, rows: Rows) -> None:
+    def __init__(self, shared: SharedUserLimits, rows: Rows) -> None:
         self._shared = shared
         self._rows = rows
         self._looks_until_s = -math.inf
@@ -52,7 +52,9 @@ class Upkeep:
         """Write pending log events, and start a probe if one is due; without the lock."""
         shared = self._shared
         probes = shared.probe_due and loop_runs()
-        waits = shared.outage.state is not State.REMOTE and self._rows.clock() >= self._looks_until_s
+        waits = (
+            shared.store_health.state is not HealthState.REMOTE and self._rows.clock() >= self._looks_until_s
+        )
         if not (probes or shared.changes or waits):
             return
         with self._rows.lock:
@@ -66,7 +68,7 @@ class Upkeep:
         if waits:
             self._look_later()
         if probes:
-            begin(shared.store.probe, self._probed, insists=True)
+            begin(shared.store.probe, self._probed, retry_in_thread=True)
 
     def view(self) -> StoreView:
         """Return the state of the store; under the lock."""
@@ -76,7 +78,7 @@ class Upkeep:
         """Reset in a forked process, with the new lock."""
         self._rows = rows
         self._looks_until_s = -math.inf
-        self._shared.forget(rows.clock())
+        self._shared.reset_after_fork(rows.clock())
 
     def _look_later(self) -> None:
         """Set the timer for the next probe, in the running loop. The timer holds no strong reference."""
@@ -88,23 +90,23 @@ class Upkeep:
                 upkeep._look()  # noqa: SLF001 - a method of this class, reached through a weak reference
 
         now = self._rows.clock()
-        wait = min(max(self._shared.outage.next_probe_s - now, LOOK_AT_LEAST_S), LOOK_AT_MOST_S)
-        if later(wait, look):
+        wait = min(max(self._shared.store_health.next_probe_s - now, LOOK_AT_LEAST_S), LOOK_AT_MOST_S)
+        if call_later(wait, look):
             self._looks_until_s = now + wait + LOOK_AT_MOST_S  # the loop of the timer may end before it fires
 
     def _look(self) -> None:
         self._looks_until_s = -math.inf
         with self._rows.lock:
-            self._shared.look(self._rows.clock())
+            self._shared.poll(self._rows.clock())
         self.tend()
 
-    def _heard(self, trouble: Trouble | None) -> None:
+    def _heard(self, trouble: StoreErrorKind | None) -> None:
         """Record the result of a round trip, in its event loop."""
         with self._rows.lock:
-            self._shared.heard(trouble, self._rows.clock())
+            self._shared.on_result(trouble, self._rows.clock())
         self.tend()
 
-    def _probed(self, trouble: Trouble | None) -> None:
+    def _probed(self, trouble: StoreErrorKind | None) -> None:
         with self._rows.lock:
-            self._shared.probed(trouble, self._rows.clock())
+            self._shared.on_probe_result(trouble, self._rows.clock())
         self.tend()

@@ -88,14 +88,14 @@ def redis_limits(app: asgi_rows.App) -> asgi_rows.App:
 
 def redis_floor(app: asgi_rows.App) -> asgi_rows.App:
     """Behind nothing but the question to the store: no rates, no gate, no header fields."""
-    from autoglm_throttle.limiting.shared.redis_window import RedisWindow
-    from autoglm_throttle.limiting.shared.store import Charge
-    from autoglm_throttle.limiting.shared.wire import WindowWire
+    from autoglm_throttle.limiting.shared.redis_window import RedisUserLimitStore
+    from autoglm_throttle.limiting.shared.store import StoreCharge
+    from autoglm_throttle.limiting.shared.wire import WindowProtocol
     from autoglm_throttle.model import UserLimit
     from autoglm_throttle.redis_client import RedisClients, RedisOptions
 
-    window = RedisWindow(RedisClients(RedisOptions(REDIS_URL)), WindowWire("athr", "floor", 1))
-    charges = (Charge("user", (UserLimit("user-60s", LIMIT, 60),), "0123456789abcdef", 1),)
+    window = RedisUserLimitStore(RedisClients(RedisOptions(REDIS_URL)), WindowProtocol("athr", "floor", 1))
+    charges = (StoreCharge("user", (UserLimit("user-60s", LIMIT, 60),), "0123456789abcdef", 1),)
 
     async def middleware(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":

@@ -14,14 +14,14 @@ from autoglm_throttle.control.pressure import PressureTargets
 from autoglm_throttle.control.staleness import Staleness
 from autoglm_throttle.control.table import TierTable
 from autoglm_throttle.identity import Identity
-from autoglm_throttle.limiting.cap import Cap
-from autoglm_throttle.limiting.gate import Gate, GateRules, Ticket
+from autoglm_throttle.limiting.cap import FixedConcurrencyLimit
+from autoglm_throttle.limiting.gate import AdaptiveConcurrencyLimiter, ConcurrencyRules, Ticket
 from autoglm_throttle.limiting.shared.batch_rules import BatchRules
 from autoglm_throttle.limiting.shared.limits_window import LimitsWindow
-from autoglm_throttle.limiting.shared.redis_window import RedisWindow
-from autoglm_throttle.limiting.shared.windows import SharedWindows
+from autoglm_throttle.limiting.shared.redis_window import RedisUserLimitStore
+from autoglm_throttle.limiting.shared.windows import SharedUserLimits
 from autoglm_throttle.limiting.token_bucket import TokenBucket
-from autoglm_throttle.limiting.user_windows import UserWindows
+from autoglm_throttle.limiting.user_windows import UserLimits
 from autoglm_throttle.model import Borrow, OnError, Signal, Unknown
 
 NOW_S = 1000.0
@@ -48,14 +48,16 @@ class TestGate:
     @pytest.mark.parametrize("policy", [Policy.ADAPTIVE, Policy.GATE])
     def test_each_of_its_rules_is_a_setting(self, policy: Policy) -> None:
         gate = assembly.gate(Settings(policy=policy, **GATE_SETTINGS), NOW_S)
-        assert isinstance(gate, Gate)
+        assert isinstance(gate, AdaptiveConcurrencyLimiter)
         expected = {name.removeprefix("gpu_"): value for name, value in GATE_SETTINGS.items()}
-        assert {field.name: getattr(gate._rules, field.name) for field in fields(GateRules)} == expected
+        assert {
+            field.name: getattr(gate._rules, field.name) for field in fields(ConcurrencyRules)
+        } == expected
 
     def test_its_rules_and_the_settings_have_the_same_defaults(self) -> None:
         gate = assembly.gate(Settings(policy="gate"), NOW_S)
-        assert isinstance(gate, Gate)
-        assert gate._rules == GateRules()
+        assert isinstance(gate, AdaptiveConcurrencyLimiter)
+        assert gate._rules == ConcurrencyRules()
 
     @pytest.mark.parametrize("policy", [Policy.TIERS, Policy.FIXED])
     @pytest.mark.parametrize(("inflight_max", "limit"), [(0, math.inf), (77, 77)])
@@ -63,18 +65,18 @@ class TestGate:
         self, policy: Policy, inflight_max: int, limit: float
     ) -> None:
         cap = assembly.gate(Settings(policy=policy, inflight_max=inflight_max), NOW_S)
-        assert isinstance(cap, Cap)
+        assert isinstance(cap, FixedConcurrencyLimit)
         assert cap.limit == limit
 
     @pytest.mark.parametrize("policy", list(Policy))
     def test_each_policy_has_one(self, policy: Policy) -> None:
         gate = assembly.gate(Settings(policy=policy), NOW_S)
-        assert (policy in assembly.WITH_GATE) == isinstance(gate, Gate)
+        assert (policy in assembly.WITH_GATE) == isinstance(gate, AdaptiveConcurrencyLimiter)
 
     def test_a_line_without_places_refuses(self) -> None:
         gate = assembly.gate(Settings(policy="gate", queue_max=0, inflight_start=2), NOW_S)
-        assert [gate.enter(Demand(), NOW_S) for _ in range(3)] == [True, True, False]
-        assert not isinstance(gate.line_up(Demand(), NOW_S), Ticket)
+        assert [gate.try_acquire(Demand(), NOW_S) for _ in range(3)] == [True, True, False]
+        assert not isinstance(gate.enqueue(Demand(), NOW_S), Ticket)
 
     @pytest.mark.parametrize(
         ("start", "floor", "workers", "most"), [(64, 2, 4, 16), (9, 2, 2, 5), (4, 2, 8, 2), (64, 2, 1, 64)]
@@ -165,7 +167,7 @@ class TestUserWindows:
             routes=[{"pattern": "/r", "name": "r", "user_limit": "2/minute"}],
         )
         windows = assembly.user_windows(settings, Identity(b"a key of the tests"))
-        assert isinstance(windows, UserWindows)
+        assert isinstance(windows, UserLimits)
         for demand, remaining in (
             (Demand(user="a"), 4),
             (Demand(user="b", plan="gold"), 6),
@@ -185,17 +187,17 @@ class TestSharedStore:
 
     URL = "redis://user:password@host:6379/3"
 
-    def windows(self, **settings: Any) -> UserWindows | SharedWindows:
+    def windows(self, **settings: Any) -> UserLimits | SharedUserLimits:
         values = {"user_limit": "5/minute", "redis_url": self.URL} | settings
         return assembly.user_windows(Settings(**values), Identity(b"a key of the tests"))
 
-    def shared(self, **settings: Any) -> SharedWindows:
+    def shared(self, **settings: Any) -> SharedUserLimits:
         windows = self.windows(**settings)
-        assert isinstance(windows, SharedWindows)
+        assert isinstance(windows, SharedUserLimits)
         return windows
 
     def test_a_store_that_no_limit_uses_is_not_opened(self) -> None:
-        assert isinstance(self.windows(user_limit="off"), UserWindows)
+        assert isinstance(self.windows(user_limit="off"), UserLimits)
 
     def test_redis_gets_its_times_sizes_and_names(self) -> None:
         store = self.shared(
@@ -209,23 +211,23 @@ class TestSharedStore:
             redis_batch_keys=64,
             redis_queue=77,
         ).store
-        assert isinstance(store, RedisWindow)
+        assert isinstance(store, RedisUserLimitStore)
         assert store._rules == BatchRules(0.1, 5, 64, 77)
         options = store.clients.options
         assert (options.url, options.connect_s, options.read_s) == (self.URL, 0.2, 3.0)
         (charge,) = self._question(self.shared(redis_prefix="p", service="s", redis_partitions=1))
-        assert store._wire.ask([charge]).keys == [f"p:s:w1:{{0}}:user:l60:{'a' * 16}"]
+        assert store._protocol.build_check([charge]).keys == [f"p:s:w1:{{0}}:user:l60:{'a' * 16}"]
 
     def test_an_outage_goes_by_the_settings(self) -> None:
         windows = self.shared(redis_failures=7, redis_probe_s=2.5, redis_on_error="deny", workers=3)
-        assert windows.outage._failures == 7
-        assert windows.outage._probe_s == 2.5
+        assert windows.store_health._failures == 7
+        assert windows.store_health._probe_s == 2.5
         assert (windows.view().on_error, windows.view().processes) == (OnError.DENY, 3)
 
     def test_what_is_remembered_is_bounded_by_the_settings(self) -> None:
         windows = self.shared(refused_cache=7, refused_cache_s=0.5, max_users=300)
-        assert (windows._refused._size, windows._refused._ask_again_s) == (7, 0.5)
-        assert windows._last_seen._half == 150
+        assert (windows._deny_cache._size, windows._deny_cache._recheck_after_s) == (7, 0.5)
+        assert windows._last_known._half == 150
         assert windows._max_users == 300
 
     def test_a_name_that_is_no_identity_becomes_one(self) -> None:
@@ -245,7 +247,7 @@ class TestSharedStore:
         assert isinstance(store, LimitsWindow)
         assert store._deadline_s == 0.2
 
-    def _question(self, windows: SharedWindows, user: str = "a" * 16) -> tuple[Any, ...]:
-        windows._askable = lambda: True
+    def _question(self, windows: SharedUserLimits, user: str = "a" * 16) -> tuple[Any, ...]:
+        windows._is_usable = lambda: True
         question = windows.hit(Demand(user=user), NOW_S)
         return getattr(question, "charges", ())

@@ -25,7 +25,7 @@ def test_a_bell_rung_in_the_same_loop_wakes_its_waiter(backend: str) -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(waiter)
             await anyio.wait_all_tasks_blocked()
-            bell.ring()
+            bell.set()
         assert heard == [False]
 
     run(backend, scenario)
@@ -34,7 +34,7 @@ def test_a_bell_rung_in_the_same_loop_wakes_its_waiter(backend: str) -> None:
 def test_a_bell_rung_before_the_wait_is_heard(backend: str) -> None:
     async def scenario() -> None:
         bell = doorbell()
-        bell.ring()
+        bell.set()
         assert not await bell.wait(LONG_S, anyio.sleep_forever)
 
     run(backend, scenario)
@@ -46,7 +46,7 @@ def test_a_bell_rung_long_before_the_wait_is_heard_at_once(backend: str) -> None
 
     async def scenario() -> None:
         bell = doorbell()
-        bell.ring()
+        bell.set()
         for _ in range(20):
             await anyio.lowlevel.checkpoint()
         assert not await bell.wait(LONG_S, leaves)
@@ -65,7 +65,7 @@ def test_a_bell_is_heard_that_was_rung_while_its_loop_stood_still() -> None:
     try:
         task = loop.create_task(waiter())
         loop.run_until_complete(asyncio.sleep(0.001))
-        bells[0].ring()
+        bells[0].set()
         assert loop.run_until_complete(asyncio.wait_for(task, 10.0)) is False
     finally:
         loop.close()
@@ -83,7 +83,7 @@ def test_one_whose_client_has_gone_hears_of_it(backend: str) -> None:
     async def scenario() -> None:
         bell = doorbell()
         assert await bell.wait(LONG_S, anyio.lowlevel.checkpoint)
-        bell.ring()
+        bell.set()
 
     run(backend, scenario)
 
@@ -94,9 +94,9 @@ def test_a_bell_rung_twice_or_too_late_does_nothing(backend: str) -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(bell.wait, LONG_S, anyio.sleep_forever)
             await anyio.wait_all_tasks_blocked()
-            bell.ring()
-            bell.ring()
-        bell.ring()
+            bell.set()
+            bell.set()
+        bell.set()
         await anyio.lowlevel.checkpoint()
 
     run(backend, scenario)
@@ -109,7 +109,7 @@ def test_the_task_goes_on_after_a_wait_as_if_nothing_had_been_cancelled(backend:
 
         async def ring() -> None:
             nonlocal bell_rung
-            bell.ring()
+            bell.set()
             bell_rung = True
 
         async with anyio.create_task_group() as group:
@@ -172,14 +172,14 @@ def test_a_loop_in_another_thread_is_woken(backend: str, other: str) -> None:
 
     async def ours() -> None:
         assert ready.wait(10.0)
-        bells[0].ring()
+        bells[0].set()
 
     thread = threading.Thread(target=run, args=(other, theirs))
     thread.start()
     run(backend, ours)
     assert heard.wait(10.0)
     thread.join()
-    bells[0].ring()
+    bells[0].set()
 
 
 def test_a_bell_of_a_loop_that_has_ended_is_harmless(backend: str) -> None:
@@ -191,7 +191,7 @@ def test_a_bell_of_a_loop_that_has_ended_is_harmless(backend: str) -> None:
     thread = threading.Thread(target=run, args=(backend, make))
     thread.start()
     thread.join()
-    bells[0].ring()
+    bells[0].set()
 
 
 def test_asyncio_listens_only_to_longer_waits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +207,7 @@ def test_asyncio_listens_only_to_longer_waits(monkeypatch: pytest.MonkeyPatch) -
         async with anyio.create_task_group() as group:
             group.start_soon(bell.wait, LONG_S, leaves)
             await anyio.wait_all_tasks_blocked()
-            bell.ring()
+            bell.set()
         assert not await doorbell().wait(0.001, leaves)
         assert not heard
         monkeypatch.setattr("autoglm_throttle.doorbell.DEAF_S", 0.001)

@@ -129,7 +129,7 @@ def test_above_95_percent_full_buckets_do_not_help() -> None:
     assert service.throttle.snapshot().tokens[Priority.HIGH] == 1000.0
     verdict = service.throttle.try_admit(Demand(Priority.HIGH))
     assert isinstance(verdict, Rejection)
-    assert (verdict.decision.reason, verdict.decision.detail) == (Reason.GPU, "gpu:stop")
+    assert (verdict.decision.reason, verdict.decision.detail) == (Reason.GPU, "gpu:overload")
     assert verdict.decision.retry_after_s == 1.0, "the next sample could open the door"
 
 

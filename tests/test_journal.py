@@ -12,8 +12,8 @@ import pytest
 from autoglm_throttle import journal
 from autoglm_throttle.journal import Line, RefusalSampler, changes
 from autoglm_throttle.journal.devices import FAULTS, MOST_CARDS
-from autoglm_throttle.limiting.shared.outage import Change, State
-from autoglm_throttle.limiting.shared.store import Health, Trouble
+from autoglm_throttle.limiting.shared.outage import HealthChange, HealthState
+from autoglm_throttle.limiting.shared.store import StoreErrorKind, StoreStats
 from autoglm_throttle.limiting.shared.windows import StoreView
 from autoglm_throttle.model import (
     Decision,
@@ -349,14 +349,14 @@ def test_the_settings_in_force_are_one_line() -> None:
 def store(on_error: OnError, processes: int = 4) -> StoreView:
     return StoreView(
         "redis",
-        State.LOCAL,
-        Trouble.TIMEOUT,
+        HealthState.LOCAL,
+        StoreErrorKind.TIMEOUT,
         0.0,
         on_error,
         processes,
-        dict.fromkeys(Trouble, 0),
+        dict.fromkeys(StoreErrorKind, 0),
         0,
-        Health(),
+        StoreStats(),
     )
 
 
@@ -369,14 +369,16 @@ def store(on_error: OnError, processes: int = 4) -> StoreView:
     ],
 )
 def test_a_store_that_is_lost_warns_and_says_what_holds_meanwhile(on_error: OnError, meanwhile: str) -> None:
-    line = journal.store_changed(store(on_error), Change(State.LOCAL, Trouble.TIMEOUT, 9.0, 3.0), "too slow")
+    line = journal.store_changed(
+        store(on_error), HealthChange(HealthState.LOCAL, StoreErrorKind.TIMEOUT, 9.0, 3.0), "too slow"
+    )
     assert (line.event, line.level) == ("store_lost", logging.WARNING)
     assert line.text == f"redis cannot be asked: timeout (too slow); {meanwhile}"
     assert line.keys == {"store": "redis", "reason": "timeout", "on_error": on_error.value}
 
 
 def test_a_store_that_is_back_informs_and_says_how_long_it_was_away() -> None:
-    line = journal.store_changed(store(OnError.LOCAL), Change(State.REMOTE, None, 9.0, 3.25), "")
+    line = journal.store_changed(store(OnError.LOCAL), HealthChange(HealthState.REMOTE, None, 9.0, 3.25), "")
     assert (line.event, line.level) == ("store_back", logging.INFO)
     assert line.text == "redis answers again after 3.2 s; user limits are shared again"
     assert line.keys == {"store": "redis", "down_s": 3.25}

@@ -46,7 +46,7 @@ _SENTENCES = {
 
 _QUEUE_SENTENCES = {
     "queue:slow": "The wait for a turn would be too long; try again in {seconds} s.",
-    "queue:wait": "No turn came in time; try again in {seconds} s.",
+    "queue:timeout": "No turn came in time; try again in {seconds} s.",
     "queue:full": "The line is full; try again in {seconds} s.",
     "queue:cap": "As many requests are running as may run at once; try again in {seconds} s.",
 }

@@ -134,7 +134,7 @@ class ThrottleMiddleware:
         permit: Permit | Ticket | Rejection | None = throttle.try_admit(demand)
         if not isinstance(permit, Permit):
             if isinstance(permit, Ticket):
-                if permit.stood:
+                if permit.was_queued:
                     inbox = Inbox(receive)
                     receive = inbox.receive
                     permit = await self._turn(permit, inbox)

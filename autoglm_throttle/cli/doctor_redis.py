@@ -16,9 +16,9 @@ from autoglm_throttle.cli.doctor_rights import refused
 from autoglm_throttle.cli.finding import Finding, Level, within
 from autoglm_throttle.gpu import fleet as gpu_fleet
 from autoglm_throttle.limiting.shared import redis_fleet
-from autoglm_throttle.limiting.shared.redis_script import RIGHTS, trouble_of
-from autoglm_throttle.limiting.shared.store import VALUES, Charge, Trouble
-from autoglm_throttle.limiting.shared.wire import Ask, WindowWire, script
+from autoglm_throttle.limiting.shared.redis_script import RIGHTS, error_kind
+from autoglm_throttle.limiting.shared.store import VALUES, StoreCharge, StoreErrorKind
+from autoglm_throttle.limiting.shared.wire import CheckRequest, WindowProtocol, script
 from autoglm_throttle.model import UserLimit
 from autoglm_throttle.redis_client import RedisClients, RedisOptions
 from autoglm_throttle.resilience.shared import scripts as breakers
@@ -45,11 +45,11 @@ USERS_TRIED: Final = 200
 _BOTH_FORMS: Final = (UserLimit("doctor-1s", 1000, 1), UserLimit("doctor-2s", 1_000_000, 2))
 """One limit stored as a list, one stored as sub-buckets."""
 
-_REMEDIES: Final[Mapping[Trouble, str]] = {
-    Trouble.UNREACHABLE: "is it running, and does REDIS_URL name the right host and port?",
-    Trouble.TIMEOUT: "it is frozen or far away, or it waits for TLS (rediss://)",
-    Trouble.FORBIDDEN: "REDIS_URL must hold the user and password that the server knows",
-    Trouble.LOST: "does the other side want TLS (rediss://), or none?",
+_REMEDIES: Final[Mapping[StoreErrorKind, str]] = {
+    StoreErrorKind.UNREACHABLE: "is it running, and does REDIS_URL name the right host and port?",
+    StoreErrorKind.TIMEOUT: "it is frozen or far away, or it waits for TLS (rediss://)",
+    StoreErrorKind.FORBIDDEN: "REDIS_URL must hold the user and password that the server knows",
+    StoreErrorKind.LOST: "does the other side want TLS (rediss://), or none?",
 }
 
 
@@ -63,7 +63,7 @@ class _Node:
     name: str
     """Empty if there is only one."""
     connection: Any
-    asked: Ask
+    asked: CheckRequest
     """A charge of an invented user with keys on this server."""
 
     def ask(self, *words: object) -> Any:  # noqa: ANN401 - a reply may be anything
@@ -107,7 +107,7 @@ def _examine(settings: Settings, url: str) -> Findings:
     findings: Findings = []
     secret = settings.redis_url.get_secret_value() if settings.redis_url is not None else ""
     try:
-        wire = WindowWire(settings.redis_prefix, settings.service, settings.redis_partitions)
+        wire = WindowProtocol(settings.redis_prefix, settings.service, settings.redis_partitions)
         parts = parse_redis_url(secret)
         with closing(RedisClients(RedisOptions(secret)).sync(REPLY_S)) as client:
             nodes = _nodes(client, wire, parts.cluster)
@@ -115,7 +115,7 @@ def _examine(settings: Settings, url: str) -> Findings:
             for node in nodes:
                 findings += [*_way(node, settings), *_server(node), *_allowed(node, settings, wire)]
     except (RedisError, RedisClusterException, OSError) as error:  # RedisClusterException is no RedisError
-        trouble = trouble_of(error, sent=False)
+        trouble = error_kind(error, sent=False)
         hint = _REMEDIES.get(trouble, "")
         findings.append(
             Finding("redis", "connection", Level.FAIL, f"{url}: {_words(error)}", hint, trouble.value)
@@ -123,17 +123,17 @@ def _examine(settings: Settings, url: str) -> Findings:
     return findings
 
 
-def _nodes(client: Any, wire: WindowWire, cluster: bool) -> list[_Node]:  # noqa: ANN401 - redis-py's
+def _nodes(client: Any, wire: WindowProtocol, cluster: bool) -> list[_Node]:  # noqa: ANN401 - redis-py's
     """Open connections to the servers that hold our keys: several for a cluster, else one.
 
     Raises:
         RedisError: there is no connection.
         OSError: the same.
     """
-    asks = (wire.ask([Charge("doctor", _BOTH_FORMS, secrets.token_hex(8), 1)]) for _ in count())
+    asks = (wire.build_check([StoreCharge("doctor", _BOTH_FORMS, secrets.token_hex(8), 1)]) for _ in count())
     if not cluster:
         return [_Node("", client.connection_pool.get_connection(), next(asks))]
-    found: dict[str, tuple[Any, Ask]] = {}
+    found: dict[str, tuple[Any, CheckRequest]] = {}
     for asked in islice(asks, USERS_TRIED):
         node = client.get_node_from_key(asked.keys[0])
         found.setdefault(node.name, (node, asked))
@@ -221,7 +221,7 @@ def _eviction(node: _Node, info: Mapping[str, str]) -> Finding:
     )
 
 
-def _allowed(node: _Node, settings: Settings, wire: WindowWire) -> Findings:
+def _allowed(node: _Node, settings: Settings, wire: WindowProtocol) -> Findings:
     """Check the permissions and the counting; counting is skipped if a permission is missing."""
     rights = _rights(node, settings)
     forbidden = any(finding.level is Level.FAIL for finding in rights)
@@ -263,25 +263,27 @@ def _of_fleets(settings: Settings) -> list[str]:
     return [command for asked, rights in needed if asked for command in rights.split()]
 
 
-def _counts(node: _Node, wire: WindowWire) -> Finding:
+def _counts(node: _Node, wire: WindowProtocol) -> Finding:
     """Charge one unit of an invented user, in both layouts, and refund it."""
     from redis.exceptions import ResponseError
 
     try:
         (answer,) = wire.decode(_run(node, wire.encode([node.asked])), [node.asked])
         allowed = all(ok == 1 for ok in answer[::VALUES])
-        back = wire.back(node.asked, answer)
+        back = wire.build_refund(node.asked, answer)
         moved = wire.decode(_run(node, wire.encode([back])), [back])
     except ResponseError as error:
-        trouble = trouble_of(error, sent=True)
-        hint = f"its user needs: {RIGHTS}" if trouble is Trouble.FORBIDDEN else ""
+        trouble = error_kind(error, sent=True)
+        hint = f"its user needs: {RIGHTS}" if trouble is StoreErrorKind.FORBIDDEN else ""
         _clear(node)
         return node.finding("counting", Level.FAIL, f"it cannot count: {_words(error)}", hint, trouble.value)
     except ValueError as error:
-        return node.finding("counting", Level.FAIL, f"it cannot count: {error}", value=Trouble.CONFUSED.value)
+        return node.finding(
+            "counting", Level.FAIL, f"it cannot count: {error}", value=StoreErrorKind.CONFUSED.value
+        )
     if not allowed or list(moved[0]) != [1, 1]:
         text = f"it counts wrong: {list(answer)}, {list(moved[0])}"
-        return node.finding("counting", Level.FAIL, text, value=Trouble.CONFUSED.value)
+        return node.finding("counting", Level.FAIL, text, value=StoreErrorKind.CONFUSED.value)
     return node.finding("counting", Level.OK, "it counts, and takes back", value="ok")
 
 

@@ -10,7 +10,7 @@ from typing import Final
 from autoglm_throttle.cli.distance import ROUND_TRIPS, round_trip
 from autoglm_throttle.cli.finding import Finding, Level, within
 from autoglm_throttle.limiting.shared.limits_window import LimitsWindow
-from autoglm_throttle.limiting.shared.store import WORST_WINDOW, Charge, Trouble
+from autoglm_throttle.limiting.shared.store import WORST_WINDOW, StoreCharge, StoreErrorKind
 from autoglm_throttle.model import UserLimit
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.quantity import plain
@@ -46,21 +46,21 @@ async def _examine(settings: Settings, uri: str) -> list[Finding]:
         if trouble is not None:
             return [_away(store, uri, trouble)]
         findings = [_finding("connection", Level.OK, f"{uri} answers")]
-        charge = [Charge("doctor", _LIMIT, secrets.token_hex(8), 1)]
+        charge = [StoreCharge("doctor", _LIMIT, secrets.token_hex(8), 1)]
         times = []
         for _ in range(ROUND_TRIPS):
             began = time.monotonic()
             answer = await store.charge(charge)
             times.append(time.monotonic() - began)
-            if isinstance(answer, Trouble):
+            if isinstance(answer, StoreErrorKind):
                 return [*findings, _away(store, uri, answer)]
     finally:
-        store.drop()
+        store.disconnect()
     findings.append(round_trip("storage", times, settings.redis_deadline_s))
     return [*findings, _exactness(approximate=store.approximate)]
 
 
-def _away(store: LimitsWindow, uri: str, trouble: Trouble) -> Finding:
+def _away(store: LimitsWindow, uri: str, trouble: StoreErrorKind) -> Finding:
     text = f"{uri}: {store.last_error.splitlines()[0] if store.last_error else trouble.value}"
     return _finding("connection", Level.FAIL, text, "is it running, and does USER_STORAGE name it?", trouble)
 
@@ -73,6 +73,6 @@ def _exactness(*, approximate: bool) -> Finding:
 
 
 def _finding(
-    item: str, level: Level, message: str, hint: str = "", trouble: Trouble | None = None
+    item: str, level: Level, message: str, hint: str = "", trouble: StoreErrorKind | None = None
 ) -> Finding:
     return Finding("storage", item, level, message, hint, None if trouble is None else trouble.value)

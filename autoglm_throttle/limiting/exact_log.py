@@ -12,8 +12,8 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
-from autoglm_throttle.limiting.instant import until
-from autoglm_throttle.limiting.verdict import OK, refusal
+from autoglm_throttle.limiting.instant import seconds_until
+from autoglm_throttle.limiting.verdict import OK, rejection
 from autoglm_throttle.model import Decision, UserLimit
 
 COMPACTED_SHARE = 4
@@ -28,7 +28,7 @@ Log = array
 """Instants at which units were spent, in rising order; one entry for each unit."""
 
 
-class ExactLog:
+class LogWindow:
     """The exact limits of a set; the account of a user is a `Log`.
 
     Args:
@@ -47,15 +47,17 @@ class ExactLog:
         """Apply other units from now on; the windows are the same."""
         self._limits = tuple(limits)
 
-    def verdicts(self, log: Log[float], units: int, now: float) -> list[Decision]:
+    def test(self, log: Log[float], units: int, now: float) -> list[Decision]:
         """Return each limit's decision on ``units``, with the units that would remain."""
-        return [verdict(log, limit, units, now) for limit in self._limits]
+        return [evaluate_limit(log, limit, units, now) for limit in self._limits]
 
-    def verdicts_each(self, log: Log[float], units: Sequence[int], now: float) -> list[Decision]:
+    def test_each(self, log: Log[float], units: Sequence[int], now: float) -> list[Decision]:
         """Return each limit's decision on its own number of units."""
-        return [verdict(log, limit, each, now) for limit, each in zip(self._limits, units, strict=True)]
+        return [
+            evaluate_limit(log, limit, each, now) for limit, each in zip(self._limits, units, strict=True)
+        ]
 
-    def spend(self, log: Log[float], units: int, now: float) -> None:
+    def charge(self, log: Log[float], units: int, now: float) -> None:
         """Charge ``units``; a clock that went back counts as standing still."""
         if log:
             last = log[-1]
@@ -70,7 +72,7 @@ class ExactLog:
         else:
             log.extend([now] * units)
 
-    def take_out(self, log: Log[float], units: int, charged_at: float, now: float) -> bool:
+    def refund(self, log: Log[float], units: int, charged_at: float, now: float) -> bool:
         """Remove units of one charge; a charge under a stopped clock is found at the later instant.
 
         At that later instant at least one more unit must be present: the one that had stopped the clock.
@@ -91,18 +93,18 @@ class ExactLog:
         del log[end - units : end]
         return True
 
-    def idle(self, log: Log[float], now: float) -> bool:
+    def is_idle(self, log: Log[float], now: float) -> bool:
         """Whether no limit counts any unit."""
         return not log or log[-1] + self._horizon_s <= now
 
-    def left(self, log: Log[float], now: float) -> float:
+    def remaining(self, log: Log[float], now: float) -> float:
         """Return the remaining share of the fullest limit: 1 for an idle user, 0 for an exhausted one."""
         return min(
             1.0 - (len(log) - first_live(log, limit.window_s, now)) / limit.limit for limit in self._limits
         )
 
 
-def verdict(log: Log[float], limit: UserLimit, units: int, now: float) -> Decision:
+def evaluate_limit(log: Log[float], limit: UserLimit, units: int, now: float) -> Decision:
     """Return one limit's decision on ``units``, with the units that would remain."""
     window_s = limit.window_s
     live, used = 0, len(log)
@@ -110,11 +112,11 @@ def verdict(log: Log[float], limit: UserLimit, units: int, now: float) -> Decisi
     if reset_s <= 0.0:
         live = first_live(log, window_s, now)
         reset_s = log[live] + window_s - now if live < used else float(window_s)
-    left = limit.limit - (used - live) - units
-    if left >= 0:
-        return Decision(True, OK, "", limit.name, limit.limit, left, 0.0, reset_s, window_s)
-    wait = math.inf if units > limit.limit else until(log[live - left - 1] + window_s, now)
-    return refusal(limit, used - live, reset_s if used > live else 0.0, wait)
+    remaining = limit.limit - (used - live) - units
+    if remaining >= 0:
+        return Decision(True, OK, "", limit.name, limit.limit, remaining, 0.0, reset_s, window_s)
+    wait = math.inf if units > limit.limit else seconds_until(log[live - remaining - 1] + window_s, now)
+    return rejection(limit, used - live, reset_s if used > live else 0.0, wait)
 
 
 def first_live(log: Log[float], window_s: int, now: float) -> int:

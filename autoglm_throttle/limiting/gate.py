@@ -14,23 +14,23 @@ import math
 from collections.abc import Sequence
 
 from autoglm_throttle.limiting.gate_memory import MemoryCap
-from autoglm_throttle.limiting.gate_rules import GateRules, GateView
-from autoglm_throttle.limiting.gate_service import Period, Service
-from autoglm_throttle.limiting.gate_share import SHARE_PATIENCE, Share
-from autoglm_throttle.limiting.instant import until
-from autoglm_throttle.limiting.line import SHARE_LANE, Line, Lines
-from autoglm_throttle.limiting.ticket import CALLED, DROPPED, LEFT, WAITING, Ticket, TicketState
+from autoglm_throttle.limiting.gate_rules import ConcurrencyRules, ConcurrencyView
+from autoglm_throttle.limiting.gate_service import MeasurementPeriod, ServiceEstimator
+from autoglm_throttle.limiting.gate_share import RESERVED_MAX_WAIT, ReservedShare
+from autoglm_throttle.limiting.instant import seconds_until
+from autoglm_throttle.limiting.line import RESERVED_QUEUE, PriorityQueues, TicketQueue
+from autoglm_throttle.limiting.ticket import CALLED, CANCELLED, EXPIRED, WAITING, Ticket, TicketState
 from autoglm_throttle.model import Decision, Demand, Evidence, Outcome, Priority, Reason
 
-__all__ = ["Gate", "GateRules", "GateView", "Ticket", "TicketState"]
+__all__ = ["AdaptiveConcurrencyLimiter", "ConcurrencyRules", "ConcurrencyView", "Ticket", "TicketState"]
 
 _SUCCESS, _SLOW, _FAILURE = Outcome.SUCCESS, Outcome.SLOW, Outcome.FAILURE
 _QUEUE = Reason.QUEUE
 _HIGH = Priority.HIGH
-_NOBODY: Sequence[Ticket] = ()
+_NO_TICKETS: Sequence[Ticket] = ()
 
 
-class Gate:
+class AdaptiveConcurrencyLimiter:
     """Limit the requests in flight, and queue the others in four queues.
 
     Every method takes ``now`` in monotonic seconds. A clock that goes back counts as standing still.
@@ -43,24 +43,24 @@ class Gate:
 
     __slots__ = (
         "_arrived",
-        "_busiest",
+        "_peak_since_fill",
         "_done",
         "_due_s",
         "_ends_s",
         "_failure_s",
-        "_lanes",
+        "_queues",
         "_limited",
-        "_lines",
+        "_priority_queues",
         "_memory",
-        "_most",
+        "_max_limit",
         "_opened_s",
         "_peak",
-        "_refused",
-        "_room",
+        "_rejected",
+        "_capacity",
         "_rules",
-        "_seen_s",
+        "_last_s",
         "_service",
-        "_share",
+        "_reserved_share",
         "_starts_s",
         "_total_s",
         "in_flight",
@@ -68,9 +68,9 @@ class Gate:
         "waiting",
     )
 
-    def __init__(self, rules: GateRules, now: float) -> None:
+    def __init__(self, rules: ConcurrencyRules, now: float) -> None:
         self._rules = rules
-        self._service = Service(rules)
+        self._service = ServiceEstimator(rules)
         self._memory = MemoryCap(rules.memory_target)
         self.in_flight: int = 0
         """Slots in use."""
@@ -78,38 +78,38 @@ class Gate:
         """Tickets in all queues."""
         self.limit: float = float(rules.inflight_start)
         """Requests that may be in flight, before the memory cap and the hard limit apply."""
-        self._most = float(rules.inflight_max) or math.inf
-        self._room = 0
-        self._lines = Lines()
-        self._lanes = self._lines.all
+        self._max_limit = float(rules.inflight_max) or math.inf
+        self._capacity = 0
+        self._priority_queues = PriorityQueues()
+        self._queues = self._priority_queues.all
         self._arrived = [0, 0, 0]
         self._done, self._total_s, self._starts_s = 0, 0.0, 0.0
-        self._peak, self._limited, self._refused = 0, False, 0
-        self._busiest = 0  # highest peak of the periods since the last memory fill
-        self._share = Share(rules.min_share, now)
+        self._peak, self._limited, self._rejected = 0, False, 0
+        self._peak_since_fill = 0  # highest peak of the periods since the last memory fill
+        self._reserved_share = ReservedShare(rules.min_share, now)
         self._failure_s = math.inf
-        self._seen_s = self._opened_s = now
+        self._last_s = self._opened_s = now
         self._ends_s = now + self._service.longest_s
         self._due_s = 0.0  # earliest end of the period, compared in `try_acquire` without a call
         self._set_limit(self.limit)
 
     def __repr__(self) -> str:
-        return f"Gate({self.in_flight} of {self._room} in flight, {self.waiting} waiting)"
+        return f"AdaptiveConcurrencyLimiter({self.in_flight} of {self._capacity} in flight, {self.waiting} waiting)"
 
-    def count(self, priority: Priority, now: float) -> None:
+    def record_arrival(self, priority: Priority, now: float) -> None:
         """Record an arrival that an earlier limit rejected: it counts as demand."""
         self._tick(now)
         self._arrived[priority] += 1
 
-    def enter(self, demand: Demand, now: float) -> bool:
+    def try_acquire(self, demand: Demand, now: float) -> bool:
         """Record an arrival; True if it got a slot: one was free and no request was queued ahead."""
-        if self._seen_s <= now < self._due_s:
-            self._seen_s = now
+        if self._last_s <= now < self._due_s:
+            self._last_s = now
         else:
             now = self._tick(now)
         priority = demand.priority
         self._arrived[priority] += 1
-        if (self.waiting and self._lines.ahead(priority)) or self.in_flight >= self._room:
+        if (self.waiting and self._priority_queues.count_ahead(priority)) or self.in_flight >= self._capacity:
             self._limited = True
             return False
         in_flight = self.in_flight + 1
@@ -119,7 +119,7 @@ class Gate:
             self._peak = in_flight
         return True
 
-    def line_up(self, demand: Demand, now: float) -> Ticket | Decision:
+    def enqueue(self, demand: Demand, now: float) -> Ticket | Decision:
         """Queue a demand that `try_acquire` has just rejected; its arrival is not counted again.
 
         Returns:
@@ -128,20 +128,20 @@ class Gate:
         """
         now = self._tick(now)
         priority = demand.priority
-        patience_s = self._service.patience_s(demand.slo_s or self._rules.slo_s)
-        late = self._late(priority, patience_s)
-        if late <= 0 and len(self._lanes[priority + 1]) + self._above() < self._rules.queue_max:
-            return self._wait(Ticket(demand, now, patience_s, priority + 1))
-        ticket = self.rescue(demand, now)
+        max_wait_s = self._service.max_wait_s(demand.slo_s or self._rules.slo_s)
+        excess = self._excess(priority, max_wait_s)
+        if excess <= 0 and len(self._queues[priority + 1]) + self._over_capacity() < self._rules.queue_max:
+            return self._append(Ticket(demand, now, max_wait_s, priority + 1))
+        ticket = self.enqueue_reserved(demand, now)
         if ticket is not None:
             return ticket
-        self._refused += 1
-        if late > 0:
-            return self._refusal("queue:slow", self._retry_s(priority, late, now))
+        self._rejected += 1
+        if excess > 0:
+            return self._build_rejection("queue:slow", self._retry_s(priority, excess, now))
         rate = self._service.rate_rps
-        return self._refusal("queue:full", 1 / rate if rate else self._service.latency_s)
+        return self._build_rejection("queue:full", 1 / rate if rate else self._service.latency_s)
 
-    def rescue(self, demand: Demand, now: float) -> Ticket | None:
+    def enqueue_reserved(self, demand: Demand, now: float) -> Ticket | None:
         """Queue a rejected mid or low demand on the reserved share, if credit is left.
 
         Returns:
@@ -149,18 +149,18 @@ class Gate:
         """
         now = self._tick(now)
         rate = self._service.rate_rps
-        if rate is None or demand.priority is _HIGH or not self._share.take(rate, now):
+        if rate is None or demand.priority is _HIGH or not self._reserved_share.take(rate, now):
             return None
         slo_s = demand.slo_s or self._rules.slo_s
-        ticket = Ticket(demand, now, SHARE_PATIENCE * slo_s, SHARE_LANE)
-        if self._lanes[SHARE_LANE] or not self._take(now):
+        ticket = Ticket(demand, now, RESERVED_MAX_WAIT * slo_s, RESERVED_QUEUE)
+        if self._queues[RESERVED_QUEUE] or not self._acquire(now):
             self._limited = True
-            return self._wait(ticket)
+            return self._append(ticket)
         ticket.state = CALLED
         ticket.called_s = now
         return ticket
 
-    def finish(self, started_s: float, outcome: Outcome, now: float) -> None:
+    def release(self, started_s: float, outcome: Outcome, now: float) -> None:
         """Release the slot of a request that ended.
 
         Args:
@@ -169,8 +169,8 @@ class Gate:
                 measured as service time.
             now: monotonic seconds.
         """
-        if self._seen_s <= now < self._due_s:
-            self._seen_s = now
+        if self._last_s <= now < self._due_s:
+            self._last_s = now
         else:
             now = self._tick(now)
         self.in_flight -= 1
@@ -181,7 +181,7 @@ class Gate:
             self._done += 1
             self._total_s += lasted_s
 
-    def leave(self, ticket: Ticket, now: float) -> None:
+    def cancel(self, ticket: Ticket, now: float) -> None:
         """Cancel a ticket: remove it from its queue, or release the slot it was called to.
 
         Does nothing for an expired or cancelled ticket.
@@ -189,26 +189,26 @@ class Gate:
         """
         now = self._tick(now)
         if ticket.state is WAITING:
-            ticket.state = LEFT
-            del self._lanes[ticket.lane][ticket]
+            ticket.state = CANCELLED
+            del self._queues[ticket.queue_index][ticket]
             self.waiting -= 1
         elif ticket.state is CALLED:
-            ticket.state = LEFT
+            ticket.state = CANCELLED
             self.in_flight -= 1
             self._starts_s -= now
 
     def expire(self, ticket: Ticket, now: float) -> bool:
         """Expire a ticket that still waits after its maximum wait; True if this call expired it."""
         now = self._tick(now)
-        if ticket.state is not WAITING or now < ticket.arrived_s + ticket.patience_s:
+        if ticket.state is not WAITING or now < ticket.arrived_s + ticket.max_wait_s:
             return False
-        ticket.state = DROPPED
-        del self._lanes[ticket.lane][ticket]
+        ticket.state = EXPIRED
+        del self._queues[ticket.queue_index][ticket]
         self.waiting -= 1
-        self._refused += 1
+        self._rejected += 1
         return True
 
-    def ready(self, now: float) -> Sequence[Ticket]:
+    def pop_ready(self, now: float) -> Sequence[Ticket]:
         """Give free slots to the tickets at the head of the queues, and expire overdue heads.
 
         Call it after everything that may free a slot or raise the limit.
@@ -217,65 +217,65 @@ class Gate:
             The tickets that were called or expired, in order.
         """
         if not self.waiting:
-            return _NOBODY
+            return _NO_TICKETS
         now = self._tick(now)
         ended: list[Ticket] = []
-        for lane in self._lanes:
-            while self._serve(lane, ended, now):
+        for queue in self._queues:
+            while self._pop_head(queue, ended, now):
                 pass
         return ended
 
-    def refusal(self, ticket: Ticket, now: float) -> Decision:
+    def rejection(self, ticket: Ticket, now: float) -> Decision:
         """Build the rejection of an expired ticket."""
         now = self._tick(now)
         demand = ticket.demand
-        patience_s = self._service.patience_s(demand.slo_s or self._rules.slo_s)
-        late = self._late(demand.priority, patience_s)
-        return self._refusal("queue:wait", self._retry_s(demand.priority, late, now))
+        max_wait_s = self._service.max_wait_s(demand.slo_s or self._rules.slo_s)
+        excess = self._excess(demand.priority, max_wait_s)
+        return self._build_rejection("queue:timeout", self._retry_s(demand.priority, excess, now))
 
-    def charge(self) -> None:
+    def occupy_over_limit(self) -> None:
         """Count a request in flight above the limit: in a dry run it runs in spite of its rejection."""
         self.in_flight += 1
-        self._starts_s += self._seen_s
+        self._starts_s += self._last_s
         if self.in_flight > self._peak:
             self._peak = self.in_flight
 
-    def advance(self, now: float) -> None:
+    def close_period(self, now: float) -> None:
         """Close the period if it is over; call it at least once in a period."""
         self._tick(now)
 
-    def memory(self, ratio: float | None) -> None:
+    def update_memory(self, ratio: float | None) -> None:
         """Update the memory cap with the fill of the fullest device, 0..1; with None the last cap stays."""
         if ratio is None:
             return
         # No request has ever been in flight: the fill is the idle one.
         untouched = self._service.unloaded_s is None and not self.in_flight
-        peak = self._peak if self._peak > self._busiest else self._busiest
-        self._busiest = 0
+        peak = self._peak if self._peak > self._peak_since_fill else self._peak_since_fill
+        self._peak_since_fill = 0
         self._memory.learn(ratio, self.in_flight, peak, untouched=untouched)
-        self._set_room()
+        self._update_capacity()
 
-    def evidence(self) -> Evidence:
+    def report(self) -> Evidence:
         """Report to the control loop: rejections since the last report, service rate, and limit."""
-        refused = self._refused
-        self._refused = 0
+        rejected = self._rejected
+        self._rejected = 0
         return Evidence(
-            refused > 0 or self.waiting + self._above() > 0,
+            rejected > 0 or self.waiting + self._over_capacity() > 0,
             self._service.rate_rps,
             self.in_flight,
             self._bound(),
         )
 
-    def view(self, now: float) -> GateView:
+    def view(self, now: float) -> ConcurrencyView:
         """Return all figures at ``now``."""
         self._tick(now)
         service, memory = self._service, self._memory
         high, mid, low = service.demand_rps
         limit, rate = self._bound(), service.rate_rps
-        return GateView(
+        return ConcurrencyView(
             limit=limit,
             in_flight=self.in_flight,
-            waiting=self._lines.waiting(),
+            waiting=self._priority_queues.waiting(),
             service_rps=rate,
             demand_rps=(high, mid, low),
             latency_s=service.latency_s,
@@ -283,20 +283,20 @@ class Gate:
             budget_s=service.budget_s,
             memory_cap=memory.requests,
             memory_blind=memory.blind,
-            slo_unreachable=service.out_of_reach,
+            slo_unreachable=service.slo_unreachable,
             pressure=(high + mid + low) / rate if rate and service.measured else self.in_flight / limit,
         )
 
     def _tick(self, now: float) -> float:
         """Record the time, and close a period that is over; returns the latest time so far."""
-        if now < self._seen_s:  # a clock that went back must not give a period of negative length
-            return self._seen_s
-        self._seen_s = now
+        if now < self._last_s:  # a clock that went back must not give a period of negative length
+            return self._last_s
+        self._last_s = now
         if now >= self._due_s:
-            self._close(now)
+            self._end_period(now)
         return now
 
-    def _close(self, now: float) -> None:
+    def _end_period(self, now: float) -> None:
         if now < self._ends_s and self._done < self._rules.period_completions:
             return
         # No call and no container from here until the next period is open: a collection in between
@@ -310,15 +310,15 @@ class Gate:
         limited = self._limited
         area = self.in_flight * now - self._starts_s
         self._starts_s = self.in_flight * now
-        if peak > self._busiest:
-            self._busiest = peak
+        if peak > self._peak_since_fill:
+            self._peak_since_fill = peak
         self._peak = self.in_flight
         self._done = 0
         self._total_s = 0.0
         self._limited = False
         self._opened_s = now
         self._due_s = self._ends_s = now + self._service.longest_s
-        period = Period(
+        period = MeasurementPeriod(
             lasted_s=lasted_s,
             arrived=(high, mid, low),
             done=done,
@@ -331,25 +331,25 @@ class Gate:
 
     def _set_limit(self, limit: float) -> None:
         service = self._service
-        self.limit = min(limit, self._memory.requests, self._most)
+        self.limit = min(limit, self._memory.requests, self._max_limit)
         if service.unloaded_s is not None:
             self._failure_s = service.unloaded_s / 2
         self._due_s = self._opened_s + max(self._rules.period_s, min(service.latency_s, service.longest_s))
-        self._set_room()
+        self._update_capacity()
 
-    def _set_room(self) -> None:
-        self._room = int(self._bound())
+    def _update_capacity(self) -> None:
+        self._capacity = int(self._bound())
 
     def _bound(self) -> float:
-        return min(self.limit, self._memory.requests, self._most)
+        return min(self.limit, self._memory.requests, self._max_limit)
 
-    def _wait(self, ticket: Ticket) -> Ticket:
-        self._lanes[ticket.lane][ticket] = None
+    def _append(self, ticket: Ticket) -> Ticket:
+        self._queues[ticket.queue_index][ticket] = None
         self.waiting += 1
         return ticket
 
-    def _take(self, now: float) -> bool:
-        if self.in_flight >= self._room:
+    def _acquire(self, now: float) -> bool:
+        if self.in_flight >= self._capacity:
             return False
         self.in_flight += 1
         self._starts_s += now
@@ -357,15 +357,15 @@ class Gate:
             self._peak = self.in_flight
         return True
 
-    def _serve(self, lane: Line, ended: list[Ticket], now: float) -> bool:
+    def _pop_head(self, queue: TicketQueue, ended: list[Ticket], now: float) -> bool:
         """Call or expire the head of a queue; False if the queue is empty or no slot is free."""
         # A loop, not `next`: a call between finding the head and removing it could run the garbage
         # collector, and a finalizer could cancel that ticket.
-        for ticket in lane:
-            if now >= ticket.arrived_s + ticket.patience_s:
-                ticket.state = DROPPED
-                self._refused += 1
-            elif self.in_flight < self._room:
+        for ticket in queue:
+            if now >= ticket.arrived_s + ticket.max_wait_s:
+                ticket.state = EXPIRED
+                self._rejected += 1
+            elif self.in_flight < self._capacity:
                 ticket.state = CALLED
                 ticket.called_s = now
                 self.in_flight += 1
@@ -374,34 +374,42 @@ class Gate:
                     self._peak = self.in_flight
             else:
                 return False
-            del lane[ticket]
+            del queue[ticket]
             self.waiting -= 1
             ended.append(ticket)
             return True
         return False
 
-    def _late(self, priority: Priority, patience_s: float) -> int:
+    def _excess(self, priority: Priority, max_wait_s: float) -> int:
         """Count the tickets that must leave before a new request may wait; 0 or less: it may wait now."""
-        if not patience_s:
+        if not max_wait_s:
             return self.waiting + 1  # it may only take a slot that no ticket waits for
-        ahead, free = self._lines.ahead(priority) + self._above(), self._room - self.in_flight
+        ahead, free = (
+            self._priority_queues.count_ahead(priority) + self._over_capacity(),
+            self._capacity - self.in_flight,
+        )
         if free > 0:  # the limit has just grown: the tickets ahead are about to be called
             ahead -= free
-        return ahead - self._service.places(priority, patience_s, self._room)
+        return ahead - self._service.limit(priority, max_wait_s, self._capacity)
 
-    def _retry_s(self, priority: Priority, late: int, now: float) -> float:
+    def _retry_s(self, priority: Priority, excess: int, now: float) -> float:
         """Estimate the seconds until a new request may wait, at the measured rate without other arrivals."""
         rate = self._service.rate_rps
         if rate is None:
-            return until(self._ends_s, now)
-        if self._service.left_rps(priority, rate):
-            return max(0, late) / rate
-        return max(until(self._ends_s, now), (self._lines.ahead(priority) + self._above()) / rate)
+            return seconds_until(self._ends_s, now)
+        if self._service.remaining_rps(priority, rate):
+            return max(0, excess) / rate
+        return max(
+            seconds_until(self._ends_s, now),
+            (self._priority_queues.count_ahead(priority) + self._over_capacity()) / rate,
+        )
 
-    def _above(self) -> int:
+    def _over_capacity(self) -> int:
         """Count the requests in flight that would be queued without the dry run."""
-        return max(0, self.in_flight - self._room) if self._rules.dry_run else 0
+        return max(0, self.in_flight - self._capacity) if self._rules.dry_run else 0
 
-    def _refusal(self, detail: str, retry_s: float) -> Decision:
-        room = self._room
-        return Decision(False, _QUEUE, detail, "queue", room, max(0, room - self.in_flight), retry_s, retry_s)
+    def _build_rejection(self, detail: str, retry_s: float) -> Decision:
+        capacity = self._capacity
+        return Decision(
+            False, _QUEUE, detail, "queue", capacity, max(0, capacity - self.in_flight), retry_s, retry_s
+        )

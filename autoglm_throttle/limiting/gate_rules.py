@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class GateRules:
+class ConcurrencyRules:
     """Settings of the concurrency limiter.
 
     The defaults come from closed-loop simulations of 16 overload scenarios, unless a field says otherwise.
@@ -44,7 +44,7 @@ class GateRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GateView:
+class ConcurrencyView:
     """Figures of a concurrency limit at one moment."""
 
     limit: float

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoglm_throttle.limiting.gate_rules import GateRules
+from autoglm_throttle.limiting.gate_rules import ConcurrencyRules
 
 FIRST_LATENCY_S = 0.05
 """Assumed latency before the first completion."""
@@ -12,7 +12,7 @@ FIRST_LATENCY_S = 0.05
 SHORTEST_S = 0.001
 """Lower bound of a mean latency: clocks and event loops are no more precise."""
 
-PROBE = 1.3
+PROBE_FACTOR = 1.3
 """Assumed headroom of a saturated service over its throughput; without it the limit could never grow."""
 
 SLO_PER_PERIOD_MAX = 4
@@ -33,7 +33,7 @@ SLOW_GAIN = 0.1
 STEP_DOWN, STEP_UP, STEP_UP_FAST = 0.3, 0.3, 1.0
 """Largest change of the limit in a period, as a share of it; the last below half of the latency budget."""
 
-LITTLE_LEFT = 0.02
+MIN_REMAINING_SHARE = 0.02
 """A class with at most this share of the service rate left is not queued."""
 
 SLO_PER_BUDGET_MAX, UNLOADED_PER_BUDGET = 0.7, 2.5
@@ -44,7 +44,7 @@ LATENCY_MARGIN = 1.3
 
 
 @dataclass(slots=True)
-class Period:
+class MeasurementPeriod:
     """Measurements between two changes of the limit."""
 
     lasted_s: float
@@ -61,7 +61,7 @@ class Period:
     """Whether a request found the limit reached."""
 
 
-class Service:
+class ServiceEstimator:
     """Tracks rates and latencies, updated once in a period.
 
     Args:
@@ -80,7 +80,7 @@ class Service:
         "unloaded_s",
     )
 
-    def __init__(self, rules: GateRules) -> None:
+    def __init__(self, rules: ConcurrencyRules) -> None:
         self._rules = rules
         self.longest_s: float = max(rules.period_s, rules.slo_s / SLO_PER_PERIOD_MAX)
         """Longest period, even with few completions."""
@@ -95,7 +95,7 @@ class Service:
         self.unloaded_s: float | None = None
 
     @property
-    def out_of_reach(self) -> bool:
+    def slo_unreachable(self) -> bool:
         """Whether a request takes more than half of the objective even without load."""
         return self.unloaded_s is not None and self.unloaded_s > self._rules.slo_s / 2
 
@@ -105,34 +105,34 @@ class Service:
         rules, unloaded_s = self._rules, self.unloaded_s
         if unloaded_s is None:
             return rules.latency_budget * rules.slo_s
-        if self.out_of_reach:
+        if self.slo_unreachable:
             return UNLOADED_PER_BUDGET * unloaded_s
         return max(
             rules.latency_budget * rules.slo_s,
             min(UNLOADED_PER_BUDGET * unloaded_s, SLO_PER_BUDGET_MAX * rules.slo_s),
         )
 
-    def patience_s(self, slo_s: float) -> float:
+    def max_wait_s(self, slo_s: float) -> float:
         """Return the longest useful wait in seconds under an objective of ``slo_s``."""
         return max(0.0, min(self._rules.wait_budget * slo_s, slo_s - LATENCY_MARGIN * self.latency_s))
 
-    def left_rps(self, priority: int, rate_rps: float) -> float:
+    def remaining_rps(self, priority: int, rate_rps: float) -> float:
         """Return the rate that higher classes leave to ``priority``, per second; 0 if too little."""
-        left = rate_rps - sum(self.demand_rps[:priority])
-        return left if left > LITTLE_LEFT * rate_rps else 0.0
+        remaining = rate_rps - sum(self.demand_rps[:priority])
+        return remaining if remaining > MIN_REMAINING_SHARE * rate_rps else 0.0
 
-    def places(self, priority: int, patience_s: float, room: int) -> int:
+    def limit(self, priority: int, max_wait_s: float, capacity: int) -> int:
         """Return the tickets that may be ahead of a new request of ``priority``; below 0: it must not wait.
 
         Until the rate is known, the queue may be as long as the limit.
         """
         rate = self.rate_rps
         if rate is None:
-            return room - 1
-        left = self.left_rps(priority, rate)
-        return int(left * patience_s) if left else -1
+            return capacity - 1
+        remaining = self.remaining_rps(priority, rate)
+        return int(remaining * max_wait_s) if remaining else -1
 
-    def learn(self, period: Period, limit: float) -> float:
+    def learn(self, period: MeasurementPeriod, limit: float) -> float:
         """Update the estimates with a period under ``limit``; returns the limit of the next period."""
         demand, lasted_s = self.demand_rps, period.lasted_s
         idle = lasted_s > IDLE_PERIODS * self.longest_s
@@ -145,11 +145,11 @@ class Service:
         self._learn_latency(mean_s, period.peak)
         if idle or not period.limited:
             # Below the limit, throughput is a lower bound: it may raise the rate, never lower it.
-            seen = min(period.done / lasted_s, period.mean_in_flight / mean_s)
-            if seen > (self.rate_rps or 0.0):
-                self.rate_rps = seen
+            observed = min(period.done / lasted_s, period.mean_in_flight / mean_s)
+            if observed > (self.rate_rps or 0.0):
+                self.rate_rps = observed
             return limit if idle or mean_s <= self.budget_s else self._lowered(limit, period.peak)
-        rate = self._track(min(PROBE * period.done / lasted_s, limit / mean_s))
+        rate = self._track(min(PROBE_FACTOR * period.done / lasted_s, limit / mean_s))
         budget_s = self.budget_s
         change = max(self._rules.inflight_floor, rate * budget_s) - limit
         up = STEP_UP_FAST if mean_s < budget_s / 2 else STEP_UP
@@ -173,13 +173,13 @@ class Service:
         elif peak <= self._rules.inflight_floor:  # near the floor, latency is almost the unloaded latency
             self.unloaded_s = unloaded_s + UNLOADED_GAIN * (mean_s - unloaded_s)
 
-    def _track(self, seen: float) -> float:
+    def _track(self, observed: float) -> float:
         """Update the service rate with the observed rate of a period at the limit."""
         rate = self.rate_rps
-        if rate is None or (not self.measured and seen > rate):
-            rate = seen  # rising from the lower bound by halves, the limit would first fall too far
+        if rate is None or (not self.measured and observed > rate):
+            rate = observed  # rising from the lower bound by halves, the limit would first fall too far
         else:
-            rate += (RATE_UP_GAIN if seen > rate else RATE_DOWN_GAIN) * (seen - rate)
+            rate += (RATE_UP_GAIN if observed > rate else RATE_DOWN_GAIN) * (observed - rate)
         self.measured = True
         self.rate_rps = rate
         return rate

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-SHARE_PATIENCE = 0.5
+RESERVED_MAX_WAIT = 0.5
 """Share of its objective that a request on the reserved share may wait."""
 
 BURST = 2.0
@@ -12,7 +12,7 @@ BURST_S = 3.0
 """Seconds of the share saved as credit: with less, a class with a tenth of the high demand gets nothing."""
 
 
-class Share:
+class ReservedShare:
     """Credit that grows with time, like a token bucket with a share of the measured rate.
 
     In any t seconds at most ``max(BURST, BURST_S * share * rate) + share * rate * t`` requests spend it,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 
-def until(instant: float, now: float) -> float:
+def seconds_until(instant: float, now: float) -> float:
     """Return the seconds after ``now`` until the clock shows ``instant``; 0 if it does already."""
     if instant <= now:
         return 0.0

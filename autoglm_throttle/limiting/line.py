@@ -8,24 +8,24 @@ from typing import TypeAlias
 from autoglm_throttle.limiting.ticket import Ticket
 from autoglm_throttle.model import Priority
 
-Line: TypeAlias = "OrderedDict[Ticket, None]"
+TicketQueue: TypeAlias = "OrderedDict[Ticket, None]"
 """Tickets in order of arrival. Removal takes constant time and frees its memory."""
 
-SHARE_LANE = 0
+RESERVED_QUEUE = 0
 """Index of the queue that is served first; the queue of a priority is the one after its number."""
 
 _LOW = Priority.LOW
 
 
-class Lines:
+class PriorityQueues:
     """One queue for the reserved share, then one for each priority, in the order of service."""
 
     __slots__ = ("all",)
 
     def __init__(self) -> None:
-        self.all: tuple[Line, ...] = (OrderedDict(), OrderedDict(), OrderedDict(), OrderedDict())
+        self.all: tuple[TicketQueue, ...] = (OrderedDict(), OrderedDict(), OrderedDict(), OrderedDict())
 
-    def ahead(self, priority: Priority) -> int:
+    def count_ahead(self, priority: Priority) -> int:
         """Count the tickets ahead of a new request of this class."""
         share, high, mid, low = self.all
         ahead = len(share) + len(high)

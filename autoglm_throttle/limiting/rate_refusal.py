@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from autoglm_throttle.model import Decision, Reason, Regime, Why
 
 
-class Rated(Protocol):
+class HasTokens(Protocol):
     """Tokens that refill at a rate."""
 
     name: str
@@ -24,7 +24,7 @@ class Rated(Protocol):
         ...
 
 
-def rate_refusal(bucket: Rated, cost: float, wait: float, now: float) -> Decision:
+def rate_rejection(bucket: HasTokens, cost: float, wait: float, now: float) -> Decision:
     """Build a rejection: ``gpu`` if the bucket is below its nominal rate, else ``rate`` for the class."""
     if cost > bucket.burst and math.isinf(wait):
         reason, detail, policy = Reason.TOO_LARGE, "too_large:rate", bucket.name
@@ -44,7 +44,7 @@ def rate_refusal(bucket: Rated, cost: float, wait: float, now: float) -> Decisio
     )
 
 
-SHUT: Final = {
+REJECT_ALL_DETAIL: Final = {
     Why.LOST: "gpu:lost",
     Why.STALLED: "gpu:stalled",
     Why.STALE: "gpu:stale",
@@ -53,13 +53,13 @@ SHUT: Final = {
 """Details of a closed service for causes other than the table: ``gpu:overload`` means load."""
 
 
-def door_shut(regime: Regime, now: float) -> Decision:
+def all_rejected(control_state: Regime, now: float) -> Decision:
     """Build the rejection of every request while no bucket is refilled."""
-    wait = regime.reopens_s - now
+    wait = control_state.reopens_s - now
     return Decision(
         allowed=False,
         reason=Reason.GPU,
-        detail=SHUT.get(regime.why, "gpu:stop"),
+        detail=REJECT_ALL_DETAIL.get(control_state.why, "gpu:overload"),
         policy="gpu",
         limit=0.0,
         remaining=0.0,

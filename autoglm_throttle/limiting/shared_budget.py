@@ -15,7 +15,7 @@ RESERVES = (0.0, 0.3, 0.6)
 CAPACITY_S = 0.5
 """Seconds of the rate that a full budget holds."""
 
-LEAST_CAPACITY = 8.0
+MIN_CAPACITY = 8.0
 """Least capacity of a full budget in requests: below two requests a second it would fall under one
 request, and no request would ever pass.
 """
@@ -30,17 +30,17 @@ class SharedBudget:
         now: monotonic seconds.
     """
 
-    __slots__ = ("_acts", "_bucket", "_detail", "_reserves")
+    __slots__ = ("_active", "_bucket", "_detail", "_reserves")
 
     def __init__(self, reserves: tuple[float, float, float], now: float) -> None:
         self._reserves = reserves
-        self._bucket = TokenBucket(0.0, LEAST_CAPACITY, now, "gpu")
-        self._acts = False
+        self._bucket = TokenBucket(0.0, MIN_CAPACITY, now, "gpu")
+        self._active = False
         self._detail = ""
 
     def take(self, priority: Priority, now: float) -> Decision | None:
         """Take one token; None means taken, or that no budget is active."""
-        if not self._acts:
+        if not self._active:
             return None
         bucket = self._bucket
         wait = bucket.take(1.0, now, keep=self._reserves[priority] * bucket.burst)
@@ -72,15 +72,15 @@ class SharedBudget:
             now: monotonic seconds.
         """
         if budget_rps is None:
-            self._acts = False
+            self._active = False
             return
-        capacity = max(CAPACITY_S * budget_rps, LEAST_CAPACITY)
-        if self._acts:
-            self._bucket.refit(budget_rps, capacity, now)
+        capacity = max(CAPACITY_S * budget_rps, MIN_CAPACITY)
+        if self._active:
+            self._bucket.resize(budget_rps, capacity, now)
         else:
             self._bucket = TokenBucket(budget_rps, capacity, now, "gpu")
-        self._acts = True
+        self._active = True
         self._detail = f"gpu:{term}"
 
     def __repr__(self) -> str:
-        return f"SharedBudget({self._bucket!r})" if self._acts else "SharedBudget(at rest)"
+        return f"SharedBudget({self._bucket!r})" if self._active else "SharedBudget(inactive)"

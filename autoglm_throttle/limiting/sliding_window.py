@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autoglm_throttle.limiting.exact_log import verdict
-from autoglm_throttle.limiting.forms import Account, form_of
-from autoglm_throttle.limiting.verdict import OK, deciding, refusal
+from autoglm_throttle.limiting.exact_log import evaluate_limit
+from autoglm_throttle.limiting.forms import Account, layout_of
+from autoglm_throttle.limiting.verdict import OK, deciding_limit, rejection
 from autoglm_throttle.model import Decision, UserLimit
 
 SWEPT_PER_NEWCOMER = 2
@@ -23,7 +23,7 @@ SWEPT_PER_NEWCOMER = 2
 SCANNED_WHEN_FULL = 16
 """Users scanned for one to evict when the table is full: bounds the work of one request."""
 
-_Charge = tuple[str, int, float, float, str]
+_Refund = tuple[str, int, float, float, str]
 """Arguments of a deferred `SlidingWindow.give_back`."""
 
 
@@ -47,7 +47,7 @@ class SlidingWindow:
         self.max_users = max_users
         self.overflowed: int = 0
         """Decisions made on a shared account because the table was full of users that may not be evicted."""
-        self._form = form_of(limits)
+        self._layout = layout_of(limits)
         self._only = limits[0] if len(limits) == 1 and limits[0].exact else None
         """The limit, if there is only one and it is exact: the usual case, and the fastest."""
         self._smallest = min(limit.limit for limit in limits)
@@ -55,9 +55,9 @@ class SlidingWindow:
         self._ring: list[str] = []
         self._hand = 0
         self._neighbourhoods = neighbourhoods
-        self._common: Account = self._form.open()
-        self._reading = False
-        self._aside: list[_Charge] = []
+        self._common: Account = self._layout.open()
+        self._busy = False
+        self._deferred: list[_Refund] = []
 
     def __len__(self) -> int:
         return len(self._accounts)
@@ -80,36 +80,36 @@ class SlidingWindow:
         """
         account = self._accounts.get(user)
         if account is None:
-            account = self._newcomer(user, units, now, group)
+            account = self._new_account(user, units, now, group)
         only = self._only
         if only is not None and units == 1:
             used = len(account)
             # No call from here until the unit is charged: a finalizer could refund units of this account.
             if account:
                 oldest_leaves = account[0] + only.window_s
-                left = only.limit - used - 1
-                if account[-1] <= now < oldest_leaves and left >= 0:  # usually: units left, none expired
+                remaining = only.limit - used - 1
+                if account[-1] <= now < oldest_leaves and remaining >= 0:  # usually: units left, none expired
                     account.append(now)
                     reset_s = oldest_leaves - now
-                    return Decision(True, OK, "", only.name, only.limit, left, 0.0, reset_s, only.window_s)
-        decision = self.judge(account, units, now)
+                    return Decision(
+                        True, OK, "", only.name, only.limit, remaining, 0.0, reset_s, only.window_s
+                    )
+        decision = self.test(account, units, now)
         if decision.allowed:
-            self.spend(account, units, now)
+            self.charge(account, units, now)
         return decision
 
     def find(self, user: str, units: int, now: float, group: str = "") -> Account:
         """Return the account that `hit` would charge, for a caller that tests another window first."""
         account = self._accounts.get(user)
-        return account if account is not None else self._newcomer(user, units, now, group)
+        return account if account is not None else self._new_account(user, units, now, group)
 
     def peek(self, user: str) -> Account:
         """Return the account of a user, empty for an unknown user; evicts no one."""
         account = self._accounts.get(user)
-        return account if account is not None else self._form.open()
+        return account if account is not None else self._layout.open()
 
-    def judge(
-        self, account: Account, units: int, now: float, within: Sequence[int] | None = None
-    ) -> Decision:
+    def test(self, account: Account, units: int, now: float, within: Sequence[int] | None = None) -> Decision:
         """Return the decision on ``units``, with the units that would remain; charges nothing.
 
         Args:
@@ -120,25 +120,25 @@ class SlidingWindow:
                 None: the full limits.
         """
         only = self._only
-        self._reading = True
+        self._busy = True
         if within is not None:
-            decision = self._within(account, units, within, now)
+            decision = self._test_within(account, units, within, now)
         elif only is not None:
-            decision = verdict(account, only, units, now)
+            decision = evaluate_limit(account, only, units, now)
         else:
-            decision = deciding(self._form.verdicts(account, units, now), units)
-        self._reading = False
-        if self._aside:
-            self._put_back()
+            decision = deciding_limit(self._layout.test(account, units, now), units)
+        self._busy = False
+        if self._deferred:
+            self._apply_deferred()
         return decision
 
-    def spend(self, account: Account, units: int, now: float) -> None:
+    def charge(self, account: Account, units: int, now: float) -> None:
         """Charge ``units`` that `test` has just allowed."""
-        self._reading = True
-        self._form.spend(account, units, now)
-        self._reading = False
-        if self._aside:
-            self._put_back()
+        self._busy = True
+        self._layout.charge(account, units, now)
+        self._busy = False
+        if self._deferred:
+            self._apply_deferred()
 
     def give_back(self, user: str, units: int, charged_at: float, now: float, group: str = "") -> bool:
         """Refund unused units that `hit` charged at the instant ``charged_at``.
@@ -157,15 +157,15 @@ class SlidingWindow:
             Whether the units were found, or the refund was deferred until an account is no longer read.
             They are not found if they have left every window, or if the user was evicted.
         """
-        if self._reading:
-            self._aside.append((user, units, charged_at, now, group))
+        if self._busy:
+            self._deferred.append((user, units, charged_at, now, group))
             return True
-        self._reading = True
-        found = self._find_and_take(user, units, charged_at, now, group)
-        self._reading = False
-        if self._aside:
-            self._put_back()
-        return found
+        self._busy = True
+        refunded = self._refund(user, units, charged_at, now, group)
+        self._busy = False
+        if self._deferred:
+            self._apply_deferred()
+        return refunded
 
     def resize(self, limits: tuple[UserLimit, ...]) -> None:
         """Apply other limits to all users from now on; counted units stay.
@@ -174,13 +174,13 @@ class SlidingWindow:
             limits: the same windows in the same order, of at most the units that this one was made with.
         """
         self.limits = limits
-        self._form.resize(limits)
+        self._layout.resize(limits)
         self._only = limits[0] if self._only is not None else None
         self._smallest = min(limit.limit for limit in limits)
         if self._neighbourhoods is not None:
             self._neighbourhoods.resize(limits)
 
-    def _within(self, account: Account, units: int, within: Sequence[int], now: float) -> Decision:
+    def _test_within(self, account: Account, units: int, within: Sequence[int], now: float) -> Decision:
         """Return the decision if only a part of each limit may be used up.
 
         It tests the units plus the missing part, and answers as if the part were the limit.
@@ -188,55 +188,61 @@ class SlidingWindow:
         only = self._only
         if only is not None:
             missing = max(0, only.limit - within[0])
-            said = verdict(account, only, units + missing, now)
-            return _refused(only, said, units, missing) if missing and not said.allowed else said
+            decision = evaluate_limit(account, only, units + missing, now)
+            return (
+                _partial_rejection(only, decision, units, missing)
+                if missing and not decision.allowed
+                else decision
+            )
         limits = self.limits
-        asked = [units + max(0, limit.limit - part) for limit, part in zip(limits, within, strict=True)]
-        found = self._form.verdicts_each(account, asked, now)
-        for place, said in enumerate(found):
-            if not said.allowed and asked[place] > units:
-                found[place] = _refused(limits[place], said, units, asked[place] - units)
-        return deciding(found, units)
+        requested = [units + max(0, limit.limit - part) for limit, part in zip(limits, within, strict=True)]
+        decisions = self._layout.test_each(account, requested, now)
+        for place, decision in enumerate(decisions):
+            if not decision.allowed and requested[place] > units:
+                decisions[place] = _partial_rejection(
+                    limits[place], decision, units, requested[place] - units
+                )
+        return deciding_limit(decisions, units)
 
-    def _find_and_take(self, user: str, units: int, charged_at: float, now: float, group: str) -> bool:
+    def _refund(self, user: str, units: int, charged_at: float, now: float, group: str) -> bool:
         account = self._accounts.get(user)
-        if account is not None and self._form.take_out(account, units, charged_at, now):
+        if account is not None and self._layout.refund(account, units, charged_at, now):
             return True
         if self._neighbourhoods is not None:
             return self._neighbourhoods.give_back(group, units, charged_at, now)
-        return self._form.take_out(self._common, units, charged_at, now)
+        return self._layout.refund(self._common, units, charged_at, now)
 
-    def _put_back(self) -> None:
+    def _apply_deferred(self) -> None:
         """Apply the deferred refunds."""
-        while self._aside:
-            self.give_back(*self._aside.pop())
+        while self._deferred:
+            self.give_back(*self._deferred.pop())
 
     def sweep(self, now: float, users: int) -> None:
         """Check the next ``users`` users and evict the idle ones."""
-        ring, idle = self._ring, self._form.idle
+        ring, idle = self._ring, self._layout.is_idle
         for _ in range(min(users, len(ring))):
             slot = self._hand % len(ring)
             if idle(self._accounts[ring[slot]], now):
                 self._hand = slot
-                self._forget(slot)
+                self._evict(slot)
             else:
                 self._hand = slot + 1
         if self._neighbourhoods is not None:
             self._neighbourhoods.sweep(now, users)
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Rebuild the ring from the accounts after an interrupted change."""
         # The accounts are complete; the ring of names may lack one or have one too many.
         self._ring = list(self._accounts)
-        self._reading = False
+        self._busy = False
         if self._neighbourhoods is not None:
-            self._neighbourhoods.mend()
+            self._neighbourhoods.repair()
 
-    def _newcomer(self, user: str, units: int, now: float, group: str) -> Account:
+    def _new_account(self, user: str, units: int, now: float, group: str) -> Account:
         if units > self._smallest:
-            return self._form.open()
-        if self._make_room(now):
-            account = self._accounts[user] = self._form.open()
+            return self._layout.open()
+        if self._ensure_capacity(now):
+            account = self._accounts[user] = self._layout.open()
             self._ring.append(user)
             return account
         self.overflowed += 1
@@ -244,38 +250,38 @@ class SlidingWindow:
             return self._neighbourhoods.find(group, units, now)
         return self._common
 
-    def _make_room(self, now: float) -> bool:
+    def _ensure_capacity(self, now: float) -> bool:
         if len(self._accounts) < self.max_users:
             self.sweep(now, SWEPT_PER_NEWCOMER)
             return True
         best_slot, best_left = -1, 0.0
-        self._reading = True
+        self._busy = True
         for _ in range(min(SCANNED_WHEN_FULL, len(self._ring))):
             slot = self._hand % len(self._ring)
-            left = self._form.left(self._accounts[self._ring[slot]], now)
+            left = self._layout.remaining(self._accounts[self._ring[slot]], now)
             if left > best_left:
                 best_slot, best_left = slot, left
             self._hand = slot + 1
-        self._reading = False
-        if self._aside:
-            self._put_back()
+        self._busy = False
+        if self._deferred:
+            self._apply_deferred()
         if best_slot < 0:
             return False
-        self._forget(best_slot)
+        self._evict(best_slot)
         return True
 
-    def _forget(self, slot: int) -> None:
+    def _evict(self, slot: int) -> None:
         del self._accounts[self._ring[slot]]
         last = self._ring.pop()
         if slot < len(self._ring):
             self._ring[slot] = last
 
 
-def _refused(limit: UserLimit, said: Decision, units: int, missing: int) -> Decision:
+def _partial_rejection(limit: UserLimit, decision: Decision, units: int, missing: int) -> Decision:
     """Build the rejection for a limit of which ``missing`` units may not be used up.
 
     They were spent elsewhere before now, so they are available again one window from now.
     """
-    wait_s = math.inf if units > limit.limit else min(said.retry_after_s, limit.window_s)
-    left = max(0, int(said.remaining) - missing)
-    return refusal(limit, limit.limit - left, said.reset_after_s or limit.window_s, wait_s)
+    wait_s = math.inf if units > limit.limit else min(decision.retry_after_s, limit.window_s)
+    left = max(0, int(decision.remaining) - missing)
+    return rejection(limit, limit.limit - left, decision.reset_after_s or limit.window_s, wait_s)

@@ -11,15 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autoglm_throttle.limiting.instant import until
-from autoglm_throttle.limiting.verdict import OK, refusal
+from autoglm_throttle.limiting.instant import seconds_until
+from autoglm_throttle.limiting.verdict import OK, rejection
 from autoglm_throttle.model import SUB_BUCKETS, Decision, UserLimit
 
-INSIDE = SUB_BUCKETS + 1
+COUNTED_BUCKETS = SUB_BUCKETS + 1
 """Buckets that count: the present one, and the 60 before it."""
 
 
-class Ring:
+class BucketRing:
     """Units of one user under one limit, in at most 300 bytes.
 
     The counts of all buckets are the digits of one number, the newest bucket's the lowest.
@@ -34,7 +34,7 @@ class Ring:
         """Number of the newest bucket; undefined while there are no counts."""
 
 
-class SubBuckets:
+class BucketWindow:
     """One large limit; the account of a user is a `BucketRing`.
 
     Args:
@@ -47,17 +47,17 @@ class SubBuckets:
         self._bits = limit.limit.bit_length()
         self._full = (1 << self._bits) - 1
         """The largest digit, at least the limit."""
-        self._all = (1 << self._bits * INSIDE) - 1
+        self._all = (1 << self._bits * COUNTED_BUCKETS) - 1
 
-    def open(self) -> Ring:
+    def open(self) -> BucketRing:
         """Return the ring of a new user."""
-        return Ring()
+        return BucketRing()
 
     def resize(self, limits: Sequence[UserLimit]) -> None:
         """Apply other units from now on, at most the largest digit; the window is the same."""
         (self._limit,) = limits
 
-    def verdicts(self, ring: Ring, units: int, now: float) -> list[Decision]:
+    def test(self, ring: BucketRing, units: int, now: float) -> list[Decision]:
         """Return the limit's decision on ``units``, with the units that would remain; a list of one."""
         limit, width_us = self._limit, self._width_us
         bucket = self._bucket(now)
@@ -66,22 +66,22 @@ class SubBuckets:
             bucket = last
         used = self._sum(counts)
         oldest = (counts.bit_length() - 1) // self._bits if counts else 0
-        reset_s = (bucket - oldest + INSIDE) * width_us / 1e6 - now
-        left = limit.limit - used - units
-        if left >= 0:
+        reset_s = (bucket - oldest + COUNTED_BUCKETS) * width_us / 1e6 - now
+        remaining = limit.limit - used - units
+        if remaining >= 0:
             name, most = limit.name, limit.limit
-            return [Decision(True, OK, "", name, most, left, 0.0, reset_s, limit.window_s)]
+            return [Decision(True, OK, "", name, most, remaining, 0.0, reset_s, limit.window_s)]
         wait = math.inf
         if units <= limit.limit:
-            leaves = bucket - self._oldest_with(counts, -left, oldest) + INSIDE
-            wait = until(_shown_at(leaves * width_us), now)
-        return [refusal(limit, used, reset_s if used else 0.0, wait)]
+            leaves = bucket - self._oldest_with(counts, -remaining, oldest) + COUNTED_BUCKETS
+            wait = seconds_until(_shown_at(leaves * width_us), now)
+        return [rejection(limit, used, reset_s if used else 0.0, wait)]
 
-    def verdicts_each(self, ring: Ring, units: Sequence[int], now: float) -> list[Decision]:
+    def test_each(self, ring: BucketRing, units: Sequence[int], now: float) -> list[Decision]:
         """Return the same for the only limit."""
-        return self.verdicts(ring, units[0], now)
+        return self.test(ring, units[0], now)
 
-    def spend(self, ring: Ring, units: int, now: float) -> None:
+    def charge(self, ring: BucketRing, units: int, now: float) -> None:
         """Charge ``units``; a clock that went back counts as standing still."""
         bucket = self._bucket(now)
         counts = self._counts(ring, bucket)
@@ -89,7 +89,7 @@ class SubBuckets:
             ring.last = bucket  # before the counts: after a fork in between, units only stay longer
         ring.counts = counts + units
 
-    def take_out(self, ring: Ring, units: int, charged_at: float, now: float) -> bool:
+    def refund(self, ring: BucketRing, units: int, charged_at: float, now: float) -> bool:
         """Remove units from the bucket in which they were charged, and from no other.
 
         Returns:
@@ -97,7 +97,7 @@ class SubBuckets:
         """
         charged, present = self._bucket(charged_at), self._bucket(now)
         age = ring.last - charged
-        if present - charged >= INSIDE or not 0 <= age < INSIDE:
+        if present - charged >= COUNTED_BUCKETS or not 0 <= age < COUNTED_BUCKETS:
             return False
         shift = age * self._bits
         if ring.counts >> shift & self._full < units:
@@ -105,11 +105,11 @@ class SubBuckets:
         ring.counts -= units << shift
         return True
 
-    def idle(self, ring: Ring, now: float) -> bool:
+    def is_idle(self, ring: BucketRing, now: float) -> bool:
         """Whether the limit counts no unit."""
         return not self._counts(ring, self._bucket(now))
 
-    def left(self, ring: Ring, now: float) -> float:
+    def remaining(self, ring: BucketRing, now: float) -> float:
         """Return the remaining share of the limit: 1 for an idle user, 0 for an exhausted one."""
         return 1.0 - self._sum(self._counts(ring, self._bucket(now))) / self._limit.limit
 
@@ -117,12 +117,12 @@ class SubBuckets:
         """Return the number of the bucket of an instant, at a resolution of whole microseconds."""
         return int(now * 1e6 // self._width_us)
 
-    def _counts(self, ring: Ring, bucket: int) -> int:
+    def _counts(self, ring: BucketRing, bucket: int) -> int:
         """Return the counts as of a bucket, without expired ones; an earlier bucket reads as the newest."""
         age, counts = bucket - ring.last, ring.counts
         if age <= 0:
             return counts
-        return counts << age * self._bits & self._all if age < INSIDE else 0
+        return counts << age * self._bits & self._all if age < COUNTED_BUCKETS else 0
 
     def _sum(self, counts: int) -> int:
         """Return the sum of all counts."""

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Literal
 
-from autoglm_throttle.limiting.shared.question import Question
-from autoglm_throttle.limiting.token_bucket import Payer
+from autoglm_throttle.limiting.shared.question import PendingCheck
+from autoglm_throttle.limiting.token_bucket import Refundable
 from autoglm_throttle.model import Decision, Demand
 
 
@@ -17,17 +17,17 @@ class TicketState(IntEnum):
     WAITING = 0
     CALLED = 1
     """It has a slot."""
-    DROPPED = 2
+    EXPIRED = 2
     """It waited for its maximum wait."""
-    LEFT = 3
+    CANCELLED = 3
     """The waiter was cancelled, in the queue or with the slot it had been called to."""
 
 
-WAITING, CALLED, DROPPED, LEFT = TicketState
+WAITING, CALLED, EXPIRED, CANCELLED = TicketState
 """Module constants: before Python 3.12, reading an enum member costs as much as a dictionary lookup."""
 
 
-NO_LANE = -1
+NOT_QUEUED = -1
 """Index of a ticket that was never queued."""
 
 
@@ -46,56 +46,56 @@ class Ticket:
         "called_s",
         "decision",
         "demand",
-        "home",
-        "lane",
-        "metered",
-        "paid",
-        "patience_s",
-        "question",
+        "owner",
+        "queue_index",
+        "budget_charged",
+        "payer",
+        "max_wait_s",
+        "pending_check",
         "state",
-        "wake",
+        "on_ready",
     )
 
     admitted: Literal[False] = False
 
-    def __init__(self, demand: Demand, arrived_s: float, patience_s: float, lane: int) -> None:
+    def __init__(self, demand: Demand, arrived_s: float, max_wait_s: float, queue_index: int) -> None:
         self.demand: Demand = demand
         self.arrived_s: float = arrived_s
-        self.patience_s: float = patience_s
-        self.lane: int = lane
+        self.max_wait_s: float = max_wait_s
+        self.queue_index: int = queue_index
         self.state: TicketState = WAITING
         self.called_s: float | None = None
         """When it got its slot."""
-        self.wake: Callable[[], None] | None = None
+        self.on_ready: Callable[[], None] | None = None
         """Callback that wakes the waiter after a change of state."""
-        self.paid: Payer | None = None
+        self.payer: Refundable | None = None
         """Bucket that paid, for the refund."""
-        self.metered: bool = False
+        self.budget_charged: bool = False
         """Whether the shared budget was charged, too."""
         self.decision: Decision | None = None
         """Decision of the user limit."""
-        self.home: object = None
+        self.owner: object = None
         """`Settlement` that the ticket is returned to; after a fork the issuing one belongs to the parent."""
-        self.question: Question | None = None
+        self.pending_check: PendingCheck | None = None
         """Check of the shared store that must end before the request may begin."""
 
     @classmethod
-    def entered(cls, demand: Demand, now: float) -> Ticket:
+    def with_slot(cls, demand: Demand, now: float) -> Ticket:
         """Make a ticket that has its slot, if it holds one, and was never queued."""
-        ticket = cls(demand, now, 0.0, NO_LANE)
+        ticket = cls(demand, now, 0.0, NOT_QUEUED)
         ticket.state = CALLED
         ticket.called_s = now
         return ticket
 
     @property
-    def stood(self) -> bool:
+    def was_queued(self) -> bool:
         """Whether it was queued."""
-        return self.lane != NO_LANE
+        return self.queue_index != NOT_QUEUED
 
     @property
     def deadline_s(self) -> float:
         """The instant at which its maximum wait is over."""
-        return self.arrived_s + self.patience_s
+        return self.arrived_s + self.max_wait_s
 
     def __repr__(self) -> str:
-        return f"Ticket({self.state.name}, lane {self.lane}, {self.demand!r})"
+        return f"Ticket({self.state.name}, queue {self.queue_index}, {self.demand!r})"

@@ -13,15 +13,15 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
-from autoglm_throttle.limiting.instant import until
-from autoglm_throttle.limiting.rate_refusal import rate_refusal
+from autoglm_throttle.limiting.instant import seconds_until
+from autoglm_throttle.limiting.rate_refusal import rate_rejection
 from autoglm_throttle.model import Borrow, Decision, Demand, Priority
 
-DONOR_KEEPS = 0.5
+DONOR_RESERVE = 0.5
 """Share of its burst that a lending bucket reserves for its own class."""
 
 
-class Payer(Protocol):
+class Refundable(Protocol):
     """A bucket that was charged for a request."""
 
     def give_back(self, cost: float, now: float) -> None:
@@ -69,7 +69,7 @@ class TokenBucket:
             # From the stored stamp, so that each rejection before `ready` names the same instant.
             ready = self._stamp + (need - self._tokens) / rate
             if now < ready:
-                return until(ready, now)
+                return seconds_until(ready, now)
         self._tokens = tokens - cost if tokens > cost else 0.0
         self._stamp = stamp
         return 0.0
@@ -91,7 +91,7 @@ class TokenBucket:
         self.give_back(0.0, now)
         self.rate = self.nominal * min(1.0, max(0.0, factor))
 
-    def refit(self, rate: float, burst: float, now: float) -> None:
+    def resize(self, rate: float, burst: float, now: float) -> None:
         """Set another nominal rate and burst from now on; stored tokens stay, within the new burst."""
         self.give_back(0.0, now)
         self.nominal = self.rate = rate
@@ -142,11 +142,11 @@ class PriorityBuckets:
         if not wait:
             return bucket
         for donor in self._donors[demand.priority]:
-            donor_wait = donor.take(demand.cost, now, keep=donor.burst * DONOR_KEEPS)
+            donor_wait = donor.take(demand.cost, now, keep=donor.burst * DONOR_RESERVE)
             if not donor_wait:
                 return donor
             wait = min(wait, donor_wait)
-        return rate_refusal(bucket, demand.cost, wait, now)
+        return rate_rejection(bucket, demand.cost, wait, now)
 
     def rescale(self, ceilings: Sequence[float], now: float) -> None:
         """Refill each bucket at its nominal rate times its ceiling, 0..1, given for high, mid, low."""

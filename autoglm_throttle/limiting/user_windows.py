@@ -19,7 +19,7 @@ NEIGHBOURHOODS_SHARE = 0.1
 """Capacity for neighbourhoods of new users, as a share of ``max_users``."""
 
 
-class UserWindows:
+class UserLimits:
     """All user limits of a service, kept in memory.
 
     Args:
@@ -30,7 +30,7 @@ class UserWindows:
     def __init__(self, sets: LimitSets, max_users: int) -> None:
         self._sets = sets
         self._max_users = max_users
-        self._pairs = {limit_set: _Pair(limit_set, max_users) for limit_set in sets}
+        self._pairs = {limit_set: _UserAndAddress(limit_set, max_users) for limit_set in sets}
         self._by_priority = tuple(self._pair(each) for each in sets.by_priority)
         self._plain = sets.plain
 
@@ -73,9 +73,9 @@ class UserWindows:
         if demand.address:
             return _hit_both(pair, demand, units, now, (user, address))
         account = pair.users.find(demand.user, units, now, demand.group)
-        decision = pair.users.judge(account, units, now, user)
+        decision = pair.users.test(account, units, now, user)
         if decision.allowed:
-            pair.users.spend(account, units, now)
+            pair.users.charge(account, units, now)
         return decision
 
     def give_back(self, demand: Demand, charged_at: float, now: float) -> bool:
@@ -88,20 +88,20 @@ class UserWindows:
         if pair is None:
             return False
         units, group = math.ceil(demand.cost), demand.group
-        given = pair.users.give_back(demand.user, units, charged_at, now, group)
+        refunded = pair.users.give_back(demand.user, units, charged_at, now, group)
         if demand.address:
-            given &= pair.addresses.give_back(demand.address, units, charged_at, now, group)
-        return given
+            refunded &= pair.addresses.give_back(demand.address, units, charged_at, now, group)
+        return refunded
 
     def sweep(self, now: float, users: int) -> None:
         """Evict idle users among the next ``users`` of each table."""
         for window in self._windows():
             window.sweep(now, users)
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Repair every table after a fork that interrupted a change."""
         for window in self._windows():
-            window.mend()
+            window.repair()
 
     def resize(self, sets: LimitSets) -> None:
         """Apply limits of other sizes from now on; counted units stay.
@@ -115,10 +115,10 @@ class UserWindows:
             pair.addresses.resize(limit_set.addresses)
         self._sets = sets
 
-    def _choose(self, demand: Demand) -> _Pair | None:
+    def _choose(self, demand: Demand) -> _UserAndAddress | None:
         return self._pair(self._sets.of(demand))
 
-    def _pair(self, limit_set: LimitSet | None) -> _Pair | None:
+    def _pair(self, limit_set: LimitSet | None) -> _UserAndAddress | None:
         return None if limit_set is None else self._pairs[limit_set]
 
     def _windows(self) -> Iterator[SlidingWindow]:
@@ -128,7 +128,7 @@ class UserWindows:
 
 
 def _hit_both(
-    pair: _Pair,
+    pair: _UserAndAddress,
     demand: Demand,
     units: int,
     now: float,
@@ -141,21 +141,21 @@ def _hit_both(
     """
     users, addresses = pair.users, pair.addresses
     address_account = addresses.find(demand.address, units, now, demand.group)
-    address = addresses.judge(address_account, units, now, within[1])
+    address = addresses.test(address_account, units, now, within[1])
     if address.allowed:
         account = users.find(demand.user, units, now, demand.group)
     else:
         account = users.peek(demand.user)
-    user = users.judge(account, units, now, within[0])
+    user = users.test(account, units, now, within[0])
     if not (user.allowed and address.allowed):
         return user if user.retry_after_s >= address.retry_after_s else address
-    users.spend(account, units, now)
-    addresses.spend(address_account, units, now)
+    users.charge(account, units, now)
+    addresses.charge(address_account, units, now)
     user.others += address.items
     return user
 
 
-class _Pair:
+class _UserAndAddress:
     """The windows of one set of limits: for the users, and the wider one for their addresses."""
 
     __slots__ = ("addresses", "users")

@@ -10,7 +10,7 @@ OK, USER, TOO_LARGE = Reason.OK, Reason.USER, Reason.TOO_LARGE
 """Module constants: before Python 3.12, reading an enum member costs as much as a dictionary lookup."""
 
 
-def refusal(limit: UserLimit, used: int, reset_s: float, wait_s: float) -> Decision:
+def rejection(limit: UserLimit, used: int, reset_s: float, wait_s: float) -> Decision:
     """Build the rejection for an exhausted limit.
 
     Args:
@@ -20,44 +20,48 @@ def refusal(limit: UserLimit, used: int, reset_s: float, wait_s: float) -> Decis
         wait_s: seconds until the request fits; infinite if it exceeds the whole limit.
     """
     name, most, window_s = limit.name, limit.limit, limit.window_s
-    left = most - used if used < most else 0
+    remaining = most - used if used < most else 0
     if wait_s == math.inf:
-        return Decision(False, TOO_LARGE, f"too_large:{name}", name, most, left, wait_s, reset_s, window_s)
-    return Decision(False, USER, f"user:{name}", name, most, left, wait_s, reset_s, window_s)
+        return Decision(
+            False, TOO_LARGE, f"too_large:{name}", name, most, remaining, wait_s, reset_s, window_s
+        )
+    return Decision(False, USER, f"user:{name}", name, most, remaining, wait_s, reset_s, window_s)
 
 
-def deciding(verdicts: list[Decision], units: int) -> Decision:
+def deciding_limit(decisions: list[Decision], units: int) -> Decision:
     """Select the rejection with the longest wait, or the admission with the least remaining share.
 
     Args:
         decisions: one for each limit, each as though all of them allowed; the result carries the others.
         units: units that each admission has counted as spent already.
     """
-    if len(verdicts) == 1:
-        return verdicts[0]
-    refused = [verdict for verdict in verdicts if not verdict.allowed]
-    if not refused:
-        return _of_all(min(verdicts, key=_fullness), verdicts)
-    for verdict in verdicts:
-        if verdict.allowed:
-            verdict.remaining += units
-    return _of_all(max(refused, key=_patience), verdicts)
+    if len(decisions) == 1:
+        return decisions[0]
+    rejected = [decision for decision in decisions if not decision.allowed]
+    if not rejected:
+        return _of_all(min(decisions, key=_remaining_share), decisions)
+    for decision in decisions:
+        if decision.allowed:
+            decision.remaining += units
+    return _of_all(max(rejected, key=_retry_after), decisions)
 
 
-def _of_all(chosen: Decision, verdicts: list[Decision]) -> Decision:
-    chosen.others = tuple(state for verdict in verdicts if verdict is not chosen for state in verdict.items)
+def _of_all(chosen: Decision, decisions: list[Decision]) -> Decision:
+    chosen.others = tuple(
+        state for decision in decisions if decision is not chosen for state in decision.items
+    )
     return chosen
 
 
-def _fullness(verdict: Decision) -> float:
-    return verdict.remaining / verdict.limit
+def _remaining_share(decision: Decision) -> float:
+    return decision.remaining / decision.limit
 
 
-def _patience(verdict: Decision) -> float:
-    return verdict.retry_after_s
+def _retry_after(decision: Decision) -> float:
+    return decision.retry_after_s
 
 
-def later(decision: Decision, seconds: float) -> Decision:
+def latest(decision: Decision, seconds: float) -> Decision:
     """Shift a user limit's decision by ``seconds`` that have passed since."""
     if decision.window_s:
         decision.reset_after_s = max(0.0, decision.reset_after_s - seconds)

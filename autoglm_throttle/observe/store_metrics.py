@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from autoglm_throttle.limiting.shared.outage import State
+from autoglm_throttle.limiting.shared.outage import HealthState
 from autoglm_throttle.limiting.shared.windows import StoreView
 from autoglm_throttle.observe.metric import PREFIX, MetricSpec, Picture, Rows
 from autoglm_throttle.snapshot import FleetView
@@ -42,7 +42,7 @@ STORE_METRICS: Final[tuple[MetricSpec, ...]] = (
         "gauge",
         (),
         "1 while the store of REDIS_URL or USER_STORAGE decides, 0 while each process decides for itself.",
-        _one(lambda store: float(store.state is State.REMOTE)),
+        _one(lambda store: float(store.state is HealthState.REMOTE)),
     ),
     MetricSpec(
         PREFIX + "redis_fallback",
@@ -56,28 +56,28 @@ STORE_METRICS: Final[tuple[MetricSpec, ...]] = (
         "counter",
         (),
         "Decisions that the store was asked for.",
-        _one(lambda store: store.health.asked),
+        _one(lambda store: store.stats.sent),
     ),
     MetricSpec(
         PREFIX + "redis_round_trips",
         "counter",
         (),
         "Calls that carried them; the quotient is the mean size of a batch.",
-        _one(lambda store: store.health.calls),
+        _one(lambda store: store.stats.calls),
     ),
     MetricSpec(
         PREFIX + "redis_spared",
         "counter",
         (),
         "Refusals known here already, for which the store was not asked.",
-        _one(lambda store: store.spared),
+        _one(lambda store: store.deny_cache_hits),
     ),
     MetricSpec(
         PREFIX + "redis_late_replies",
         "counter",
         (),
         "Replies that came after their decision had been taken without them, or after its caller had left.",
-        _one(lambda store: store.health.late),
+        _one(lambda store: store.stats.late),
     ),
     MetricSpec(
         PREFIX + "fleet_members",

@@ -16,5 +16,5 @@ def admit_everything(throttle: Throttle, demand: Demand) -> Permit:
     with rows.lock:
         rows.classes[demand.priority].admitted += 1
         if demand.holds_slot:
-            desk.gate.charge()
+            desk.gate.occupy_over_limit()
     return Permit(desk, demand, ADMITTED, now, now)

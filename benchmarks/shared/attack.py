@@ -53,9 +53,9 @@ async def _attack(lab: Lab, settings: dict[str, Any]) -> dict[str, float]:
         for user in EXHAUSTED:
             await hit(user, LIMIT.limit)
         await closed(hit, users(), TASKS, lab.scale.warm_s)
-        asked, before = hit.store.health.asked, lab.gauge.read()
+        asked, before = hit.store.stats.sent, lab.gauge.read()
         tally = await closed(hit, users(), TASKS, lab.scale.attack_s)
-        asked = hit.store.health.asked - asked
+        asked = hit.store.stats.sent - asked
         trips = lab.gauge.read().sent(before, ("evalsha", "eval"))
     return _figures(tally, asked, trips)
 

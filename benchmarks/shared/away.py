@@ -8,7 +8,7 @@ import itertools
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
-from autoglm_throttle.limiting.shared.outage import State
+from autoglm_throttle.limiting.shared.outage import HealthState
 from benchmarks.shared import ours
 from benchmarks.shared.drive import clock, quantile
 from benchmarks.shared.lab import LIMIT, USERS, Lab
@@ -56,7 +56,7 @@ async def _settled(hit: ours.Whole) -> None:
     until = clock() + GIVE_UP_S
     while clock() < until:
         await hit(USERS[0])
-        if hit.store.state is State.REMOTE:
+        if hit.store.state is HealthState.REMOTE:
             return
         await asyncio.sleep(PACE_S)
     raise RuntimeError("the store was not asked again")
@@ -101,7 +101,7 @@ async def _failover(pair: SentinelPair) -> dict[str, float]:
         while clock() < begun + GIVE_UP_S:
             waits.append(await timed(hit, next(users)))
             await asyncio.sleep(PACE_S)
-            if pair.failed_over() and hit.store.state is State.REMOTE:
+            if pair.failed_over() and hit.store.state is HealthState.REMOTE:
                 break
         return {
             "slowest_ms": max(waits) * 1e3,

@@ -5,19 +5,19 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from autoglm_throttle.limiting.shared.store import VALUES, Charge
-from autoglm_throttle.limiting.shared.wire import WindowWire, script
+from autoglm_throttle.limiting.shared.store import VALUES, StoreCharge
+from autoglm_throttle.limiting.shared.wire import WindowProtocol, script
 from autoglm_throttle.model import UserLimit
 from tests.stores import resp
 
 SHA1 = hashlib.sha1(script().encode()).hexdigest()
 
-_WIRE = WindowWire("bench", "calls", 16)
+_WIRE = WindowProtocol("bench", "calls", 16)
 
 
 def arguments(users: Sequence[str], limit: UserLimit, units: int = 1) -> list[str | int]:
     """One EVALSHA that charges all of them."""
-    asks = [_WIRE.ask((Charge("user", (limit,), user, units),)) for user in users]
+    asks = [_WIRE.build_check((StoreCharge("user", (limit,), user, units),)) for user in users]
     keys, values = _WIRE.encode(asks)
     return ["EVALSHA", SHA1, len(keys), *keys, *values]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from autoglm_throttle import Permit, Settings, Throttle
 from autoglm_throttle.limiting.shared.batch_rules import BatchRules
-from autoglm_throttle.limiting.shared.redis_window import RedisWindow
-from autoglm_throttle.limiting.shared.store import Charge, Trouble
+from autoglm_throttle.limiting.shared.redis_window import RedisUserLimitStore
+from autoglm_throttle.limiting.shared.store import StoreCharge, StoreErrorKind
 from autoglm_throttle.limiting.shared.windows import StoreView
-from autoglm_throttle.limiting.shared.wire import WindowWire
+from autoglm_throttle.limiting.shared.wire import WindowProtocol
 from autoglm_throttle.model import Demand, Priority, UserLimit
 from autoglm_throttle.redis_client import RedisClients, RedisOptions
 from benchmarks.shared.contestant import per
@@ -33,16 +33,16 @@ class NoAnswer(Exception):
 @contextlib.asynccontextmanager
 async def store(url: str, limit: UserLimit, deadline_s: float = DEADLINE_S) -> AsyncGenerator[Hit]:
     """`RedisWindow` alone: what a decision costs without the rest of the throttle."""
-    window = RedisWindow(
+    window = RedisUserLimitStore(
         RedisClients(RedisOptions(url)),
-        WindowWire("bench", "store", PARTITIONS),
+        WindowProtocol("bench", "store", PARTITIONS),
         BatchRules(deadline_s=deadline_s),
     )
     limits = (limit,)
 
     async def hit(user: str, units: int = 1) -> bool:
-        answer = await window.charge((Charge("user", limits, user, units),))
-        if isinstance(answer, Trouble):
+        answer = await window.charge((StoreCharge("user", limits, user, units),))
+        if isinstance(answer, StoreErrorKind):
             raise NoAnswer(answer)
         return answer[0] == 1
 

@@ -21,7 +21,7 @@ from autoglm_throttle.asgi.answers import (
     Answers,
 )
 from autoglm_throttle.limiting.limit_sets import LimitSets
-from autoglm_throttle.limiting.user_windows import UserWindows
+from autoglm_throttle.limiting.user_windows import UserLimits
 from autoglm_throttle.model import Decision, Demand, Reason, UserLimit, WindowState
 from tests.asgi.structured_fields import Item, read_list
 
@@ -129,7 +129,7 @@ def test_where_no_user_limit_applies_there_is_nothing_to_say(dialect: str) -> No
 
 def test_what_a_client_reads_is_what_the_window_then_does() -> None:
     limits = (UserLimit("user-60s", 3, 60),)
-    windows = UserWindows(LimitSets([limits] * 3, by_plan={}, by_route={}, address_factor=2.0), 10)
+    windows = UserLimits(LimitSets([limits] * 3, by_plan={}, by_route={}, address_factor=2.0), 10)
     answers, now = no_jitter(), 100.0
     demand = Demand(user="ann", address="host")
     left = []
@@ -181,12 +181,12 @@ def test_none_says_only_when_to_come_back() -> None:
 REFUSALS = [
     (refused(Reason.RATE, "rate:low", "low", window_s=0), 429, "quota-exceeded"),
     (refused(Reason.USER), 429, "quota-exceeded"),
-    (refused(Reason.GPU, "gpu:stop", "gpu", window_s=0), 503, "temporary-reduced-capacity"),
+    (refused(Reason.GPU, "gpu:overload", "gpu", window_s=0), 503, "temporary-reduced-capacity"),
     (refused(Reason.GPU, "gpu:lost", "gpu", window_s=0), 503, "temporary-reduced-capacity"),
     (refused(Reason.GPU, "gpu:memory", "gpu", window_s=0), 503, "temporary-reduced-capacity"),
     (refused(Reason.STORE, "store:timeout", "store", window_s=0), 503, "temporary-reduced-capacity"),
     (refused(Reason.QUEUE, "queue:slow", "queue", window_s=0), 503, "temporary-reduced-capacity"),
-    (refused(Reason.QUEUE, "queue:wait", "queue", window_s=0), 503, "temporary-reduced-capacity"),
+    (refused(Reason.QUEUE, "queue:timeout", "queue", window_s=0), 503, "temporary-reduced-capacity"),
     (refused(Reason.QUEUE, "queue:full", "queue", window_s=0), 503, "temporary-reduced-capacity"),
     (refused(Reason.QUEUE, "queue:cap", "queue", window_s=0), 503, "temporary-reduced-capacity"),
     (refused(Reason.QUEUE, "queue:else", "queue", window_s=0), 503, "temporary-reduced-capacity"),
@@ -325,7 +325,7 @@ def test_other_limits_stand_beside_the_one_that_refused() -> None:
 @given(user=st.text(min_size=4), address=st.ip_addresses().map(str))
 def test_no_caller_stands_in_an_answer(user: str, address: str) -> None:
     limits = (UserLimit("user-60s", 1, 60),)
-    windows = UserWindows(LimitSets([limits] * 3, by_plan={}, by_route={}, address_factor=1.0), 10)
+    windows = UserLimits(LimitSets([limits] * 3, by_plan={}, by_route={}, address_factor=1.0), 10)
     demand = Demand(user=f"<{user}>", address=f"<{address}>", group=f"<{address}>")
     texts = []
     for _ in range(2):

@@ -258,7 +258,7 @@ async def test_without_an_answer_a_refusal_stands_and_is_counted_once() -> None:
     service = stale()
     shut(service.throttle)
     answer = await service.ask()
-    assert (answer.status, json.loads(answer.body)["reason"]) == (503, "gpu:stop")
+    assert (answer.status, json.loads(answer.body)["reason"]) == (503, "gpu:overload")
     assert counted(service.throttle) == {("rejected", "gpu"): 1}
 
 

@@ -127,7 +127,7 @@ async def test_a_deadline_shortens_the_wait_of_one_request_alone() -> None:
     assert b"queue:slow" in answer.body, "a mean answer takes longer than that"
     ticket = throttle.try_admit(Demand())
     assert isinstance(ticket, Ticket)
-    assert ticket.patience_s == 40.0 - 1.3 * 0.05
+    assert ticket.max_wait_s == 40.0 - 1.3 * 0.05
     throttle.leave(ticket)
     held.settle()
 

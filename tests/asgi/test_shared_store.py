@@ -10,7 +10,7 @@ from fakeredis import FakeAsyncRedis, FakeServer
 
 from autoglm_throttle import assembly
 from autoglm_throttle.asgi import ThrottleMiddleware
-from autoglm_throttle.limiting.shared.store import Trouble
+from autoglm_throttle.limiting.shared.store import StoreErrorKind
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.throttle import Throttle
 from tests.asgi.drive import request, send_scope, websocket_scope
@@ -57,7 +57,7 @@ async def test_a_websocket_is_charged_in_the_store_as_well() -> None:
 async def test_without_the_store_a_refusal_is_the_services_fault_and_says_when_to_come_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    store = ScriptedStore(otherwise=Trouble.UNREACHABLE)
+    store = ScriptedStore(otherwise=StoreErrorKind.UNREACHABLE)
     monkeypatch.setattr(assembly, "shared_store", lambda *_: store)
     settings = Settings(user_limit="3/minute", gpu="none", redis_url="redis://x", redis_on_error="deny")
     answer = await request(ThrottleMiddleware(hello, throttle=Throttle(settings)))
@@ -67,7 +67,7 @@ async def test_without_the_store_a_refusal_is_the_services_fault_and_says_when_t
 
 
 async def test_the_health_check_never_asks_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = ScriptedStore(otherwise=Trouble.TIMEOUT)
+    store = ScriptedStore(otherwise=StoreErrorKind.TIMEOUT)
     monkeypatch.setattr(assembly, "shared_store", lambda *_: store)
     settings = Settings(user_limit="3/minute", gpu="none", redis_url="redis://x", redis_on_error="deny")
     app = ThrottleMiddleware(hello, throttle=Throttle(settings))
@@ -103,4 +103,4 @@ def test_there_a_request_is_decided_without_the_store(caplog: pytest.LogCaptureF
     assert anyio.run(twice, backend="trio") == [200, 429]
     store = app.throttle.snapshot().store
     assert store is not None
-    assert store.fallbacks[Trouble.LOOP] == 2
+    assert store.fallbacks[StoreErrorKind.LOOP] == 2

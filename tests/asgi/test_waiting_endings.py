@@ -98,7 +98,7 @@ def test_one_who_waits_in_vain_is_refused_and_charged_nothing(backend: str) -> N
             assert taken(throttle) == (0, 0, 0)
         assert waits.answer.status == 503
         assert waits.answer.header("content-type") == "application/problem+json"
-        assert b"queue:wait" in waits.answer.body
+        assert b"queue:timeout" in waits.answer.body
         assert waits.answer.header("retry-after")
         assert isinstance(waits.scope[MARKER][throttle], Rejection)
         assert throttle.snapshot().requests[Priority.MID, "rejected", Reason.QUEUE] == 1

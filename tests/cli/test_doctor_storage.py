@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.cli import doctor_storage
-from autoglm_throttle.limiting.shared.store import Trouble
+from autoglm_throttle.limiting.shared.store import StoreErrorKind
 from tests.cli.findings import PASSWORD, Doctor, not_well
 
 MEMCACHED = "async+memcached://127.0.0.1:1"
@@ -19,7 +19,7 @@ class Scripted:
     """A storage that says what it is told to."""
 
     approximate = False
-    probed: Trouble | None = None
+    probed: StoreErrorKind | None = None
     answers: Any = (1, 999, 0, 0, 0)
     last_error = ""
     end: Event | None = None
@@ -28,7 +28,7 @@ class Scripted:
     def __init__(self, uri: str, deadline_s: float, **more: object) -> None:
         self.uri = uri
 
-    async def probe(self) -> Trouble | None:
+    async def probe(self) -> StoreErrorKind | None:
         if self.end is not None:
             await asyncio.to_thread(self.end.wait)
         return self.probed
@@ -36,7 +36,7 @@ class Scripted:
     async def charge(self, charges: object) -> Any:
         return self.answers
 
-    def drop(self) -> None:
+    def disconnect(self) -> None:
         Scripted.dropped += 1
 
 
@@ -63,7 +63,7 @@ def test_a_storage_that_only_approximates(doctor: Doctor, storage: type[Scripted
 
 
 def test_a_dead_storage(doctor: Doctor, storage: type[Scripted]) -> None:
-    storage.probed, storage.last_error = Trouble.UNREACHABLE, "OSError: refused\nand more"
+    storage.probed, storage.last_error = StoreErrorKind.UNREACHABLE, "OSError: refused\nand more"
     status, (finding,) = doctor(USER_STORAGE=MEMCACHED)
     assert (status, finding["item"], finding["value"]) == (1, "connection", "unreachable")
     assert finding["message"] == f"{MEMCACHED}: OSError: refused"
@@ -71,7 +71,7 @@ def test_a_dead_storage(doctor: Doctor, storage: type[Scripted]) -> None:
 
 
 def test_a_storage_that_dies_while_it_is_asked(doctor: Doctor, storage: type[Scripted]) -> None:
-    storage.answers = Trouble.TIMEOUT
+    storage.answers = StoreErrorKind.TIMEOUT
     status, findings = doctor(USER_STORAGE=MEMCACHED)
     assert (status, [f["level"] for f in findings]) == (1, ["ok", "fail"])
     assert findings[-1]["message"] == f"{MEMCACHED}: timeout"

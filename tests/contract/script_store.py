@@ -9,8 +9,8 @@ from typing import Any
 
 from redis.exceptions import NoScriptError
 
-from autoglm_throttle.limiting.shared.store import Answer, Charge
-from autoglm_throttle.limiting.shared.wire import Ask, Entry, WindowWire, script
+from autoglm_throttle.limiting.shared.store import Answer, StoreCharge
+from autoglm_throttle.limiting.shared.wire import CheckRequest, WindowEntry, WindowProtocol, script
 from autoglm_throttle.model import UserLimit
 
 READS_TIME = "local time = redis.call('TIME')\n"
@@ -45,22 +45,22 @@ class ScriptStore:
         self._base = self.prefix = prefix
         self._numbers = itertools.count()
         self._scripts = {True: script(), False: script().replace(READS_TIME, GIVEN_TIME)}
-        self.wire = WindowWire(prefix, "default", 16)
+        self.wire = WindowProtocol(prefix, "default", 16)
 
     def fresh(self) -> ScriptStore:
         """Windows that nobody has spent from."""
         self.prefix = f"{self._base}-{next(self._numbers)}"
-        self.wire = WindowWire(self.prefix, "default", 16)
+        self.wire = WindowProtocol(self.prefix, "default", 16)
         return self
 
-    def call(self, entries: Sequence[Entry], clock: int) -> list[Answer]:
+    def call(self, entries: Sequence[WindowEntry], clock: int) -> list[Answer]:
         """All entries in one call at an instant of ours."""
         keys, arguments = self.wire.encode(entries)
         reply = self._run(keys, [clock // SECOND, clock % SECOND, *arguments], now=False)
         assert reply[0] == clock
         return self.wire.decode(reply, entries)
 
-    def call_now(self, entries: Sequence[Entry]) -> tuple[int, list[Answer]]:
+    def call_now(self, entries: Sequence[WindowEntry]) -> tuple[int, list[Answer]]:
         """The same by the server's own clock, which is told, too."""
         reply = self._run(*self.wire.encode(entries), now=True)
         return reply[0], self.wire.decode(reply, entries)
@@ -75,8 +75,10 @@ class ScriptStore:
         assert isinstance(reply, list)
         return reply
 
-    def ask(self, limits: tuple[UserLimit, ...], units: int = 1, user: str = "a", kind: str = "user") -> Ask:
-        return self.wire.ask((Charge(kind, limits, user, units),))
+    def ask(
+        self, limits: tuple[UserLimit, ...], units: int = 1, user: str = "a", kind: str = "user"
+    ) -> CheckRequest:
+        return self.wire.build_check((StoreCharge(kind, limits, user, units),))
 
     def hit(self, limits: tuple[UserLimit, ...], clock: int, units: int = 1, user: str = "a") -> Answer:
         return self.call([self.ask(limits, units, user)], clock)[0]

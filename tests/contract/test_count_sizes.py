@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.limiting.shared.store import Answer
-from autoglm_throttle.limiting.shared.wire import Ask, Entry
+from autoglm_throttle.limiting.shared.wire import CheckRequest, WindowEntry
 from autoglm_throttle.model import UNITS_AT_MOST
 from tests.contract.reference import Reference
 from tests.contract.script_store import SECOND, START, ScriptStore, limit
@@ -21,7 +21,7 @@ HEAD = 10
 EDGES = (255, 256, 65_535, 65_536)
 
 
-def ask(store: ScriptStore, units: int, most: int = UNITS_AT_MOST, user: str = "a") -> Ask:
+def ask(store: ScriptStore, units: int, most: int = UNITS_AT_MOST, user: str = "a") -> CheckRequest:
     return store.ask((limit(most, exact=False),), units, user)
 
 
@@ -88,9 +88,9 @@ def test_counts_are_small_again_when_the_large_is_given_back(store: ScriptStore,
         player.clock += SECOND
         player.send([ask(store, 2)])
     assert stands(player)[0] == 3
-    player.send([store.wire.spent(*player.allowed[2], -500)])
+    player.send([store.wire.build_adjustment(*player.allowed[2], -500)])
     assert stands(player)[0] == 2
-    player.send([store.wire.back(*player.allowed[2])])
+    player.send([store.wire.build_refund(*player.allowed[2])])
     assert stands(player)[0] == 1
     player.send([ask(store, 0), ask(store, 100, most=100)])
 
@@ -113,7 +113,7 @@ def test_what_is_spent_afterwards_may_take_more_bytes(store: ScriptStore) -> Non
     player = Player(store)
     player.send([ask(store, 200, 300)])
     for delta in (60, 66_000):
-        player.send([store.wire.spent(*player.allowed[0], delta), ask(store, 1, 300)])
+        player.send([store.wire.build_adjustment(*player.allowed[0], delta), ask(store, 1, 300)])
     assert stands(player) == (3, 1)
     player.clock += 61 * SECOND
     player.send([ask(store, 300, 300)])
@@ -150,23 +150,23 @@ class Teller:
         self.scale = scale
         self.reference = Reference()
         self.clock = START
-        self.allowed: list[tuple[Ask, Answer]] = []
+        self.allowed: list[tuple[CheckRequest, Answer]] = []
 
     def tell(self, act: Act) -> list[int]:
         self.clock += act.later_s * SECOND
-        entry: Entry
+        entry: WindowEntry
         if act.changed is not None and self.allowed:
             earlier = self.allowed[-1 - act.changed % len(self.allowed)]
-            entry = self.store.wire.spent(*earlier, act.units * self.scale * (-1) ** act.changed)
+            entry = self.store.wire.build_adjustment(*earlier, act.units * self.scale * (-1) ** act.changed)
         else:
             entry = ask(self.store, act.units * self.scale, act.most * self.scale)
         answer = self.store.call([entry], self.clock)[0]
         if self.scale == 1:
             assert answer == self.reference.call([entry], self.clock)[0]
-        if isinstance(entry, Ask) and answer[0] == 1:
+        if isinstance(entry, CheckRequest) and answer[0] == 1:
             self.allowed.append((entry, answer))
         heard = list(answer)
-        place = 1 if isinstance(entry, Ask) else 0
+        place = 1 if isinstance(entry, CheckRequest) else 0
         heard[place], rest = divmod(heard[place], self.scale)
         assert rest == 0
         return heard

@@ -13,7 +13,7 @@ import pytest
 import redis
 from hypothesis import given
 
-from autoglm_throttle.limiting.shared.wire import WindowWire, script
+from autoglm_throttle.limiting.shared.wire import WindowProtocol, script
 from autoglm_throttle.model import UNITS_AT_MOST
 from tests.contract.script_store import SECOND, START, ScriptStore, limit
 from tests.contract.test_script_is_the_reference import Player
@@ -90,14 +90,14 @@ def test_something_else_under_a_key_is_left_alone(
         key = asks[1].keys[0]
         STRANGE[strange](each.client, key)
         before = each.client.dump(key)
-        both = each.wire.ask((*asks[0].charges, *asks[1].charges))
+        both = each.wire.build_check((*asks[0].charges, *asks[1].charges))
         answers = each.call([*asks, both, asks[0]], START)
         assert [answer[0] for answer in answers] == [1, -1, 1, 1, 1]
         assert answers[1] == [-1, 5, 0, 0, 0]
         assert answers[3] == [1, 4, 0, 60 * SECOND + (0 if exact else SECOND), answers[0][4], *answers[1]]
         assert answers[4][1] == 3
-        moves = [each.wire.spent(asks[1], answers[0], delta) for delta in (3, -3)]
-        moved = each.call([*moves, each.wire.back(asks[0], answers[0])], START)
+        moves = [each.wire.build_adjustment(asks[1], answers[0], delta) for delta in (3, -3)]
+        moved = each.call([*moves, each.wire.build_refund(asks[0], answers[0])], START)
         if not (exact and strange == "words"):
             assert moved == [[-1], [-1], [1]]
         assert each.client.dump(key) == before
@@ -119,7 +119,7 @@ def test_a_right_that_is_missing_is_no_foreign_key(store: ScriptStore, redis_ser
 
 
 def test_a_list_is_small(store: ScriptStore) -> None:
-    store.wire = WindowWire("athr", "default", 16)
+    store.wire = WindowProtocol("athr", "default", 16)
     users = [secrets.token_hex(8) for _ in range(9)]
     for step in range(61):
         asks = [store.ask((limit(100),), 1 if step < 60 else 40, user) for user in users]

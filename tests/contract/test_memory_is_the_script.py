@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.limiting.limit_sets import LimitSets
-from autoglm_throttle.limiting.shared.store import VALUES, Answer, Charge
-from autoglm_throttle.limiting.user_windows import UserWindows
+from autoglm_throttle.limiting.shared.store import VALUES, Answer, StoreCharge
+from autoglm_throttle.limiting.user_windows import UserLimits
 from autoglm_throttle.model import Decision, Demand, Priority, UserLimit
 from tests.contract.reference import Reference
 from tests.contract.script_store import SECOND, ScriptStore, limit
@@ -59,18 +59,18 @@ class Both:
         self.store = store.fresh()
         self.reference = Reference()
         sets = LimitSets((limits,) * 3, by_plan={}, by_route={}, address_factor=FACTOR)
-        self.memory = UserWindows(sets, max_users=100)
+        self.memory = UserLimits(sets, max_users=100)
         (self.set,) = sets
 
-    def charges(self, demand: Demand, units: int) -> tuple[Charge, ...]:
-        mine = Charge("user", self.set.users, demand.user, units)
+    def charges(self, demand: Demand, units: int) -> tuple[StoreCharge, ...]:
+        mine = StoreCharge("user", self.set.users, demand.user, units)
         if not demand.address:
             return (mine,)
-        return (mine, Charge("address", self.set.addresses, demand.address, units))
+        return (mine, StoreCharge("address", self.set.addresses, demand.address, units))
 
-    def hit(self, demand: Demand, units: int, clock: int) -> tuple[Answer, tuple[Charge, ...], Decision]:
+    def hit(self, demand: Demand, units: int, clock: int) -> tuple[Answer, tuple[StoreCharge, ...], Decision]:
         charges = self.charges(demand, units)
-        ask = self.store.wire.ask(charges)
+        ask = self.store.wire.build_check(charges)
         (answer,) = self.store.call([ask], clock)
         assert [answer] == self.reference.call([ask], clock)
         decision = self.memory.hit(demand, clock / SECOND)
@@ -78,15 +78,15 @@ class Both:
         return answer, charges, decision
 
     def give_back(
-        self, demand: Demand, charges: tuple[Charge, ...], answer: Answer, at: int, clock: int
+        self, demand: Demand, charges: tuple[StoreCharge, ...], answer: Answer, at: int, clock: int
     ) -> None:
         self.memory.give_back(demand, at / SECOND, clock / SECOND)
-        settlement = self.store.wire.back(self.store.wire.ask(charges), answer)
+        settlement = self.store.wire.build_refund(self.store.wire.build_check(charges), answer)
         self.store.call([settlement], clock)
         self.reference.call([settlement], clock)
 
 
-def compare(answer: Answer, charges: Sequence[Charge], decision: Decision) -> None:
+def compare(answer: Answer, charges: Sequence[StoreCharge], decision: Decision) -> None:
     by_name = {}
     names = [one.name for charge in charges for one in charge.limits]
     for place, name in enumerate(names):

@@ -127,7 +127,7 @@ def test_what_was_given_back_was_never_spent(
         if whether:
             ask = store.ask(limits, units)
             (answer,) = store.call([ask], clock)
-            back = [store.wire.back(ask, answer)] if ok(answer) else []
+            back = [store.wire.build_refund(ask, answer)] if ok(answer) else []
             store.call(back, clock + pause)
         clock += pause
         story = []
@@ -154,7 +154,7 @@ def test_units_spent_afterwards_are_waited_for(store: ScriptStore, exact: bool) 
     limits = (limit(40, exact=exact),)
     ask = store.ask(limits, 5)
     (answer,) = store.call([ask], START)
-    assert store.call([store.wire.spent(ask, answer, 50)], START + SECOND) == [[50]]
+    assert store.call([store.wire.build_adjustment(ask, answer, 50)], START + SECOND) == [[50]]
     now = START + 2 * SECOND
     refused = store.hit(limits, now)
     assert refused[:2] == [0, 0]
@@ -167,5 +167,5 @@ def test_a_stroke_of_units_is_bounded(store: ScriptStore) -> None:
     for exact, most in ((True, 1000), (False, 2**24 - 2)):
         ask = store.ask((limit(40, exact=exact),))
         (answer,) = store.call([ask], START)
-        assert store.call([store.wire.spent(ask, answer, 2**30)], START) == [[most]]
+        assert store.call([store.wire.build_adjustment(ask, answer, 2**30)], START) == [[most]]
         assert store.hit((limit(1000, exact=exact),), START + 1)[0] == 0

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from autoglm_throttle.limiting.shared.store import VALUES, Answer
-from autoglm_throttle.limiting.shared.wire import Ask, Entry
+from autoglm_throttle.limiting.shared.wire import CheckRequest, WindowEntry
 from tests.contract.reference import Reference
 from tests.contract.script_store import SECOND, START, ScriptStore, limit
 from tests.contract.traces import WINDOWS_S, Change, Hit, Step, edges_us, limits_of, traces
@@ -23,7 +23,7 @@ class Player:
         self.reference = Reference()
         self.clock = START
         self.retry_at = START
-        self.allowed: list[tuple[Ask, Answer]] = []
+        self.allowed: list[tuple[CheckRequest, Answer]] = []
         self.edges: list[int] = []
 
     def play(self, step: Step) -> None:
@@ -34,24 +34,24 @@ class Player:
         self.clock = max(0, self.clock + step.moved_us)
         self.send([entry for entry in map(self._entry, step.entries) if entry is not None])
 
-    def send(self, entries: Sequence[Entry]) -> None:
+    def send(self, entries: Sequence[WindowEntry]) -> None:
         answers = self.store.call(entries, self.clock)
         assert answers == self.reference.call(entries, self.clock)
         for entry, answer in zip(entries, answers, strict=True):
-            if isinstance(entry, Ask):
+            if isinstance(entry, CheckRequest):
                 self._note(entry, answer)
 
-    def _entry(self, wanted: Hit | Change) -> Entry | None:
+    def _entry(self, wanted: Hit | Change) -> WindowEntry | None:
         if isinstance(wanted, Hit):
             return self.store.ask(limits_of(wanted), wanted.units, wanted.user, f"user-{wanted.plan}")
         if not self.allowed:
             return None
         ask, answer = self.allowed[-1 - wanted.which % len(self.allowed)]
         if wanted.delta is None:
-            return self.store.wire.back(ask, answer)
-        return self.store.wire.spent(ask, answer, wanted.delta)
+            return self.store.wire.build_refund(ask, answer)
+        return self.store.wire.build_adjustment(ask, answer, wanted.delta)
 
-    def _note(self, ask: Ask, answer: Answer) -> None:
+    def _note(self, ask: CheckRequest, answer: Answer) -> None:
         if all(answer[::VALUES]):
             self.allowed.append((ask, answer))
             self.edges.append(self.clock + ask.policies[0][2])
@@ -76,7 +76,7 @@ def test_at_each_edge(store: ScriptStore, exact: bool, window_s: int) -> None:
         for moved_us in (0, 1, edge_us, 1, -edge_us):
             player.clock += moved_us
             player.send([ask])
-        player.send([store.wire.back(*player.allowed[0])])
+        player.send([store.wire.build_refund(*player.allowed[0])])
         player.send([ask])
 
 
@@ -100,7 +100,7 @@ def test_a_bucket_that_was_given_back_counts_nothing(store: ScriptStore) -> None
     player.send([store.ask(limits, 3)])
     player.clock += 10 * SECOND
     player.send([store.ask(limits, 2)])
-    player.send([store.wire.back(*player.allowed[1])])
+    player.send([store.wire.build_refund(*player.allowed[1])])
     for moved_s in (50, 1, 1):
         player.clock += moved_s * SECOND
         player.send([store.ask(limits, 0), store.ask(limits, 41)])

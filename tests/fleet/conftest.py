@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from autoglm_throttle.doorbell import doorbell
-from autoglm_throttle.limiting.shared.leases import Leases
-from autoglm_throttle.limiting.shared.redis_fleet import Fleet, FleetRules
+from autoglm_throttle.limiting.shared.leases import LeasedBuckets
+from autoglm_throttle.limiting.shared.redis_fleet import FleetRules, FleetSync
 from autoglm_throttle.model import Clock
 from tests.fleet.clients import Wire
 from tests.fleet.fleets import RATES
@@ -24,18 +24,18 @@ def wire() -> Iterator[Wire]:
 
 
 @pytest.fixture
-def made() -> Iterator[Callable[..., Fleet]]:
+def made() -> Iterator[Callable[..., FleetSync]]:
     """Make fleets that are stopped after the test."""
-    fleets: list[Fleet] = []
+    fleets: list[FleetSync] = []
     wires: list[Wire] = []
 
     def make(
         wire: Wire, *, heartbeat_s: float = 5.0, workers: int = 4, clock: Clock = time.monotonic
-    ) -> Fleet:
-        leases = Leases(RATES, 1.0, clock(), workers=workers)
+    ) -> FleetSync:
+        leases = LeasedBuckets(RATES, 1.0, clock(), workers=workers)
         rules = FleetRules(heartbeat_s=heartbeat_s)
         wires.append(wire)
-        fleets.append(Fleet(leases, threading.RLock(), wire.connect, doorbell, rules, clock))
+        fleets.append(FleetSync(leases, threading.RLock(), wire.connect, doorbell, rules, clock))
         return fleets[-1]
 
     yield make

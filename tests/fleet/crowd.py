@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from autoglm_throttle.limiting.shared.leases import Leases
+from autoglm_throttle.limiting.shared.leases import LeasedBuckets
 from autoglm_throttle.limiting.token_bucket import TokenBucket
 from autoglm_throttle.model import Decision, Demand, Priority
 from tests.fleet.bucket_store import BucketStore
@@ -25,7 +25,7 @@ class Worker:
     """One process: its leases, and what its thread does."""
 
     name: str
-    leases: Leases
+    leases: LeasedBuckets
     calls: int = 0
     busy: bool = False
     dead: bool = False
@@ -52,7 +52,9 @@ class Crowd:
         self.refused = 0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._number = 0
-        self.workers = [Worker(f"w{n}", Leases((rate, rate, rate), burst_s, 0.0)) for n in range(workers)]
+        self.workers = [
+            Worker(f"w{n}", LeasedBuckets((rate, rate, rate), burst_s, 0.0)) for n in range(workers)
+        ]
         for worker in self.workers:
             worker.leases.wake = partial(self._wake, worker)
             self._beat(worker)
@@ -81,7 +83,7 @@ class Crowd:
         worker.dead = True
 
     def _decide(self, worker: Worker, demand: Demand) -> None:
-        if worker.leases.covers(demand, self.now):
+        if worker.leases.is_decidable(demand, self.now):
             paid = worker.leases.take(demand, self.now)
             if isinstance(paid, Decision):
                 self.refused += 1
@@ -91,13 +93,13 @@ class Crowd:
         self._number += 1
         token = self._number
         worker.waiting[token] = demand
-        patience = worker.leases.wait(token, demand, self.now)
+        patience = worker.leases.add_waiter(token, demand, self.now)
         self.at(self.now + patience, lambda: self._again(worker, token))
 
     def _again(self, worker: Worker, token: int) -> None:
         if not worker.dead and token in worker.waiting:
             demand = worker.waiting.pop(token)
-            worker.leases.leave(token, demand, self.now)
+            worker.leases.remove_waiter(token, demand, self.now)
             self._decide(worker, demand)
 
     def _beat(self, worker: Worker) -> None:
@@ -108,7 +110,7 @@ class Crowd:
     def _work(self, worker: Worker) -> None:
         if worker.busy or worker.dead:
             return
-        figures = worker.leases.wants(self.now, beat=self.now >= worker.beat_s)
+        figures = worker.leases.next_request(self.now, beat=self.now >= worker.beat_s)
         if figures is None:
             due = worker.leases.due_s()
             if worker.alarm_s <= self.now and due < float("inf"):
@@ -126,7 +128,7 @@ class Crowd:
 
     def _lose(self, worker: Worker) -> None:
         worker.busy = False
-        worker.leases.away(self.now)
+        worker.leases.store_lost(self.now)
         worker.beat_s = self.now + self.random.uniform(0.8, 1.2)
         self.at(worker.beat_s, lambda: self._work(worker))
         for token in list(worker.waiting):
@@ -143,7 +145,7 @@ class Crowd:
         worker.busy = False
         if worker.dead:
             return
-        worker.leases.granted(reply, self.now)
+        worker.leases.apply_reply(reply, self.now)
         for token in list(worker.waiting):
             self._again(worker, token)
         self._work(worker)

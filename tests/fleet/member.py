@@ -14,8 +14,8 @@ import time
 from autoglm_throttle.doorbell import doorbell
 from autoglm_throttle.gpu.fleet import TIMEOUT_S, FleetProvider, GpuFleetRules
 from autoglm_throttle.gpu.sampler import Sampler
-from autoglm_throttle.limiting.shared.leases import Leases
-from autoglm_throttle.limiting.shared.redis_fleet import Fleet, FleetRules
+from autoglm_throttle.limiting.shared.leases import LeasedBuckets
+from autoglm_throttle.limiting.shared.redis_fleet import FleetRules, FleetSync
 from autoglm_throttle.model import Decision, Demand, GpuSample, Priority
 from autoglm_throttle.redis_client import RedisClients, RedisOptions
 
@@ -63,7 +63,7 @@ def rules(prefix: str, host: str) -> GpuFleetRules:
     return GpuFleetRules(host, prefix, SERVICE, INTERVAL_S, STALE_S)
 
 
-async def requests(fleet: Fleet, lock: threading.RLock, start_s: float) -> None:
+async def requests(fleet: FleetSync, lock: threading.RLock, start_s: float) -> None:
     """Ask at planned times, whatever became of the earlier ones."""
     tasks: set[asyncio.Task[None]] = set()
     number = 0
@@ -75,12 +75,12 @@ async def requests(fleet: Fleet, lock: threading.RLock, start_s: float) -> None:
         number += 1
 
 
-async def request(fleet: Fleet, lock: threading.RLock) -> None:
+async def request(fleet: FleetSync, lock: threading.RLock) -> None:
     demand = Demand(Priority.MID)
     with lock:
-        settled = fleet.leases.covers(demand, time.monotonic())
+        settled = fleet.leases.is_decidable(demand, time.monotonic())
     if not settled:
-        await fleet.cover(demand)
+        await fleet.ensure(demand)
     with lock:
         paid = fleet.leases.take(demand, time.monotonic())
     if not isinstance(paid, Decision):
@@ -95,8 +95,8 @@ def main() -> None:
         return clients.sync(TIMEOUT_S)
 
     lock = threading.RLock()
-    leases = Leases((RATE,) * 3, BURST_S, time.monotonic(), workers=4)
-    fleet = Fleet(leases, lock, connect, doorbell, FleetRules(prefix, SERVICE, HEARTBEAT_S))
+    leases = LeasedBuckets((RATE,) * 3, BURST_S, time.monotonic(), workers=4)
+    fleet = FleetSync(leases, lock, connect, doorbell, FleetRules(prefix, SERVICE, HEARTBEAT_S))
     provider = FleetProvider(Gpu(float(pct), int(gib)), connect, rules(prefix, host))
     sampler = Sampler(provider, lambda rows: None, interval_s=INTERVAL_S)
     fleet.start()

@@ -13,7 +13,7 @@ import pytest
 
 from autoglm_throttle.gpu.aggregate import Aggregator
 from autoglm_throttle.gpu.fleet import TIMEOUT_S, FleetProvider
-from autoglm_throttle.limiting.shared.redis_fleet import LIVES_BEATS, FleetRules
+from autoglm_throttle.limiting.shared.redis_fleet import MAX_MISSED_BEATS, FleetRules
 from autoglm_throttle.model import Aggregate, GpuView
 from autoglm_throttle.redis_client import RedisClients, RedisOptions
 from tests.fleet import member
@@ -116,7 +116,7 @@ def test_one_that_is_killed_takes_no_more_with_it_than_its_lease(story: Story) -
 
 
 def test_it_is_counted_for_no_longer_than_a_member_lives(story: Story) -> None:
-    gone_s = story.killed_s + LIVES_BEATS * member.HEARTBEAT_S + member.HEARTBEAT_S
+    gone_s = story.killed_s + MAX_MISSED_BEATS * member.HEARTBEAT_S + member.HEARTBEAT_S
     assert {count for when, count in story.members if when < story.killed_s} == {4}
     assert {count for when, count in story.members if when > gone_s} == {3}
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from autoglm_throttle.doorbell import doorbell
-from autoglm_throttle.limiting.shared.leases import DEADLINE_S, Leases
-from autoglm_throttle.limiting.shared.redis_fleet import JITTER, PROBE_S, TIMEOUT_S, Fleet
+from autoglm_throttle.limiting.shared.leases import DEADLINE_S, LeasedBuckets
+from autoglm_throttle.limiting.shared.redis_fleet import JITTER, PROBE_S, TIMEOUT_S, FleetSync
 from autoglm_throttle.model import Demand, Priority
 from autoglm_throttle.redis_client import RedisClients, RedisOptions
 from tests.fleet.clients import PATIENCE_S, Wire
@@ -38,7 +38,7 @@ class Jumping:
 
 
 def test_an_event_loop_that_stands_still_is_no_silence_of_the_store(
-    wire: Wire, made: Callable[..., Fleet]
+    wire: Wire, made: Callable[..., FleetSync]
 ) -> None:
     clock = Jumping()
     fleet = made(wire, clock=clock)
@@ -47,24 +47,24 @@ def test_an_event_loop_that_stands_still_is_no_silence_of_the_store(
     async def stands_still() -> bool:
         request = asyncio.create_task(admit(fleet))
         await asyncio.sleep(0)
-        until(lambda: not fleet.leases.waiting, PATIENCE_S, "the answer")  # the loop stands still meanwhile
+        until(lambda: not fleet.leases.waiters, PATIENCE_S, "the answer")  # the loop stands still meanwhile
         clock.ahead_s += STILL_S
         return (await request)[0]
 
     assert asyncio.run(stands_still())
-    assert fleet.leases.away_since_s is None
+    assert fleet.leases.unavailable_since_s is None
     assert fleet.failures == 0
 
 
 def test_who_is_answered_is_not_asked_for_again_while_the_loop_stands_still(
-    wire: Wire, made: Callable[..., Fleet]
+    wire: Wire, made: Callable[..., FleetSync]
 ) -> None:
     fleet = made(wire)
     beats(fleet, wire)
     wire.answer = lambda arguments: [1, 1, *[0] * 6]
 
     async def stands_still() -> int:
-        waits = asyncio.create_task(fleet.cover(MID))
+        waits = asyncio.create_task(fleet.ensure(MID))
         await asyncio.sleep(0)
         wire.wait()
         asked_again = wire.asked.acquire(timeout=0.05)
@@ -74,26 +74,26 @@ def test_who_is_answered_is_not_asked_for_again_while_the_loop_stands_still(
     assert not asyncio.run(stands_still())
 
 
-async def gives_up(fleet: Fleet, clock: Jumping) -> None:
+async def gives_up(fleet: FleetSync, clock: Jumping) -> None:
     """Wait in vain, as the thread that asks has not had its turn."""
     wake, fleet.leases.wake = fleet.leases.wake, lambda: None
-    waits = asyncio.create_task(fleet.cover(MID))
+    waits = asyncio.create_task(fleet.ensure(MID))
     await asyncio.sleep(0)
-    assert fleet.leases.waiting
+    assert fleet.leases.waiters
     clock.ahead_s += STILL_S
     fleet.leases.wake = wake
     await waits
 
 
 def test_a_store_that_those_who_wait_have_given_up_is_asked_at_once_and_both_are_told(
-    wire: Wire, made: Callable[..., Fleet], caplog: pytest.LogCaptureFixture
+    wire: Wire, made: Callable[..., FleetSync], caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = Jumping()
     fleet = made(wire, clock=clock)
     beats(fleet, wire)
     wire.answers.clear()
     asyncio.run(gives_up(fleet, clock))
-    assert fleet.leases.away_since_s is not None
+    assert fleet.leases.unavailable_since_s is not None
     assert wire.asked.acquire(timeout=PROBE_S / 2)
     wire.answers.set()
     until(lambda: not away(fleet), PROBE_S / 2, "it is back")
@@ -104,7 +104,7 @@ def test_a_store_that_those_who_wait_have_given_up_is_asked_at_once_and_both_are
 
 
 def test_one_that_is_given_up_and_fails_is_asked_again_after_a_second_and_told_once(
-    wire: Wire, made: Callable[..., Fleet], caplog: pytest.LogCaptureFixture
+    wire: Wire, made: Callable[..., FleetSync], caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = Jumping()
     fleet = made(wire, clock=clock)
@@ -123,14 +123,14 @@ def test_one_that_is_given_up_and_fails_is_asked_again_after_a_second_and_told_o
 
 
 def test_an_answer_that_comes_late_is_told_too(
-    wire: Wire, made: Callable[..., Fleet], caplog: pytest.LogCaptureFixture
+    wire: Wire, made: Callable[..., FleetSync], caplog: pytest.LogCaptureFixture
 ) -> None:
     fleet = made(wire)
     beats(fleet, wire)
     wire.answers.clear()
     with caplog.at_level(logging.WARNING, "autoglm_throttle"):
         asyncio.run(admit(fleet))
-        assert fleet.leases.away_since_s is not None
+        assert fleet.leases.unavailable_since_s is not None
         wire.answers.set()
         until(lambda: len(caplog.messages) == 2, PATIENCE_S, "two lines")
     assert "no answer within 50 ms" in caplog.messages[0]
@@ -139,18 +139,18 @@ def test_an_answer_that_comes_late_is_told_too(
 
 
 @pytest.fixture
-def member(own_server: RedisServer) -> Iterator[Fleet]:
+def member(own_server: RedisServer) -> Iterator[FleetSync]:
     """One of a fleet on a server that may be stopped, after its first answer."""
     clients = RedisClients(RedisOptions(own_server.url))
-    leases = Leases(RATES, 1.0, time.monotonic(), workers=2)
-    fleet = Fleet(leases, threading.RLock(), lambda: clients.sync(TIMEOUT_S), doorbell)
+    leases = LeasedBuckets(RATES, 1.0, time.monotonic(), workers=2)
+    fleet = FleetSync(leases, threading.RLock(), lambda: clients.sync(TIMEOUT_S), doorbell)
     fleet.start()
-    until(lambda: fleet.calls and not leases._asking, PATIENCE_S, "the first answer")
+    until(lambda: fleet.calls and not leases._request_pending, PATIENCE_S, "the first answer")
     yield fleet
     fleet.stop(PATIENCE_S)
 
 
-async def crowd(fleet: Fleet) -> list[float]:
+async def crowd(fleet: FleetSync) -> list[float]:
     """Requests that come while the first of them waits; the seconds of each."""
 
     async def comes(after_s: float) -> float:
@@ -160,22 +160,22 @@ async def crowd(fleet: Fleet) -> list[float]:
     return await asyncio.gather(*(comes(DEADLINE_S * number / 20) for number in range(20)))
 
 
-async def one_after_another(fleet: Fleet) -> list[float]:
+async def one_after_another(fleet: FleetSync) -> list[float]:
     return [(await admit(fleet))[1] for _ in range(50)]
 
 
-def away(fleet: Fleet) -> bool:
-    return fleet.leases.away_since_s is not None
+def away(fleet: FleetSync) -> bool:
+    return fleet.leases.unavailable_since_s is not None
 
 
-def back(fleet: Fleet) -> None:
+def back(fleet: FleetSync) -> None:
     """Wait for its return, and for no longer than one that asks in time may take."""
     until(lambda: not away(fleet), BACK_S, "it is back")
     assert asyncio.run(admit(fleet))[0]
 
 
 def test_a_frozen_server_costs_50_ms_once_and_its_return_is_noticed(
-    own_server: RedisServer, member: Fleet
+    own_server: RedisServer, member: FleetSync
 ) -> None:
     assert asyncio.run(admit(member))[0]
     own_server.pause()
@@ -193,7 +193,7 @@ def test_a_frozen_server_costs_50_ms_once_and_its_return_is_noticed(
 
 
 def test_a_server_that_was_killed_and_is_started_again_is_noticed(
-    own_server: RedisServer, member: Fleet
+    own_server: RedisServer, member: FleetSync
 ) -> None:
     assert asyncio.run(admit(member))[0]
     own_server.kill()
@@ -202,4 +202,4 @@ def test_a_server_that_was_killed_and_is_started_again_is_noticed(
     until(lambda: member.failures == 2, PATIENCE_S, "it has been asked again")
     own_server.restart()
     back(member)
-    until(lambda: member.members == 1 and not member.leases._asking, PATIENCE_S, "an answer")
+    until(lambda: member.members == 1 and not member.leases._request_pending, PATIENCE_S, "an answer")

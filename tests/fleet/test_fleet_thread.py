@@ -15,8 +15,8 @@ import pytest
 import redis
 import trio
 
-from autoglm_throttle.limiting.shared.leases import Leases
-from autoglm_throttle.limiting.shared.redis_fleet import RIGHTS, Fleet
+from autoglm_throttle.limiting.shared.leases import LeasedBuckets
+from autoglm_throttle.limiting.shared.redis_fleet import RIGHTS, FleetSync
 from autoglm_throttle.model import Demand, Priority
 from tests.fleet.clients import PATIENCE_S, Wire, names
 from tests.fleet.fleets import MID, admit, beats
@@ -28,7 +28,7 @@ def threads() -> list[threading.Thread]:
 
 
 def test_a_process_shows_that_it_lives_whatever_its_event_loop_does(
-    wire: Wire, made: Callable[..., Fleet]
+    wire: Wire, made: Callable[..., FleetSync]
 ) -> None:
     fleet = made(wire, heartbeat_s=0.02)
 
@@ -41,7 +41,7 @@ def test_a_process_shows_that_it_lives_whatever_its_event_loop_does(
     assert wire.calls[0][1] == 60_000, "it lives for three heartbeats"
 
 
-def test_who_waits_is_woken_by_the_answer(wire: Wire, made: Callable[..., Fleet]) -> None:
+def test_who_waits_is_woken_by_the_answer(wire: Wire, made: Callable[..., FleetSync]) -> None:
     fleet = made(wire)
     beats(fleet, wire)
 
@@ -51,67 +51,69 @@ def test_who_waits_is_woken_by_the_answer(wire: Wire, made: Callable[..., Fleet]
     answers = asyncio.run(crowd())
     assert all(admitted for admitted, _ in answers)
     assert fleet.calls <= 10, "those who wait together are asked for together"
-    assert not fleet.leases.waiting
+    assert not fleet.leases.waiters
 
 
 def test_who_comes_too_late_for_what_was_granted_is_refused_in_time(
-    wire: Wire, made: Callable[..., Fleet], monkeypatch: pytest.MonkeyPatch
+    wire: Wire, made: Callable[..., FleetSync], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet = made(wire)
     beats(fleet, wire)
-    monkeypatch.setattr(Leases, "covers", lambda self, demand, now: False)
+    monkeypatch.setattr(LeasedBuckets, "covers", lambda self, demand, now: False)
     begun = time.monotonic()
-    asyncio.run(fleet.cover(MID))
+    asyncio.run(fleet.ensure(MID))
     assert 0.045 <= time.monotonic() - begun <= 0.5
 
 
-def test_it_works_under_trio(wire: Wire, made: Callable[..., Fleet]) -> None:
+def test_it_works_under_trio(wire: Wire, made: Callable[..., FleetSync]) -> None:
     fleet = made(wire)
     beats(fleet, wire)
     assert fleet.members == 1
     assert trio.run(admit, fleet)[0]
 
 
-def test_who_is_cancelled_waits_no_more(wire: Wire, made: Callable[..., Fleet]) -> None:
+def test_who_is_cancelled_waits_no_more(wire: Wire, made: Callable[..., FleetSync]) -> None:
     fleet = made(wire)
     beats(fleet, wire)
     wire.answers.clear()
 
     async def cancelled() -> None:
-        task = asyncio.ensure_future(fleet.cover(MID))
+        task = asyncio.ensure_future(fleet.ensure(MID))
         await asyncio.sleep(0)
-        assert len(fleet.leases.waiting) == 1
+        assert len(fleet.leases.waiters) == 1
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
     asyncio.run(cancelled())
-    assert not fleet.leases.waiting
+    assert not fleet.leases.waiters
 
 
 @pytest.mark.parametrize("run", [lambda f, x: asyncio.run(f(x)), trio.run], ids=["asyncio", "trio"])
 def test_a_store_that_hangs_costs_50_ms_once_and_then_nothing(
-    wire: Wire, made: Callable[..., Fleet], run: Callable[..., Any]
+    wire: Wire, made: Callable[..., FleetSync], run: Callable[..., Any]
 ) -> None:
     fleet = made(wire)
     beats(fleet, wire)
     wire.answers.clear()
     _, first_s = run(admit, fleet)
     assert 0.045 <= first_s <= 0.5
-    assert fleet.leases.away_since_s is not None
+    assert fleet.leases.unavailable_since_s is not None
 
-    async def later(fleet: Fleet) -> float:
+    async def later(fleet: FleetSync) -> float:
         return min([(await admit(fleet))[1] for _ in range(20)])
 
     assert run(later, fleet) <= 0.001
     wire.answers.set()
     until(
-        lambda: fleet.leases.away_since_s is None, PATIENCE_S, "an answer that comes late is still an answer"
+        lambda: fleet.leases.unavailable_since_s is None,
+        PATIENCE_S,
+        "an answer that comes late is still an answer",
     )
 
 
 def test_a_store_that_fails_is_asked_again_and_both_are_told_once(
-    wire: Wire, made: Callable[..., Fleet], caplog: pytest.LogCaptureFixture
+    wire: Wire, made: Callable[..., FleetSync], caplog: pytest.LogCaptureFixture
 ) -> None:
     fleet = made(wire)
     beats(fleet, wire)
@@ -122,7 +124,7 @@ def test_a_store_that_fails_is_asked_again_and_both_are_told_once(
         wire.wait(2)
         assert fleet.failures <= 2, "not before a second is over"
         wire.error = None
-        until(lambda: fleet.leases.away_since_s is None, PATIENCE_S, "it is back")
+        until(lambda: fleet.leases.unavailable_since_s is None, PATIENCE_S, "it is back")
     until(lambda: len(caplog.messages) == 2, PATIENCE_S, "two lines")
     away, back = caplog.messages
     failures = fleet.failures
@@ -131,7 +133,7 @@ def test_a_store_that_fails_is_asked_again_and_both_are_told_once(
     fleet._wake()
     until(lambda: fleet.failures > failures, PATIENCE_S, "another failure")
     wire.error = None
-    until(lambda: fleet.leases.away_since_s is None, PATIENCE_S, "it is back")
+    until(lambda: fleet.leases.unavailable_since_s is None, PATIENCE_S, "it is back")
     assert len(caplog.messages) == 2, "at most one pair of lines in half a minute"
     assert "1/4 of the rates (ConnectionError: gone)" in away
     assert "answers again" in back
@@ -140,7 +142,7 @@ def test_a_store_that_fails_is_asked_again_and_both_are_told_once(
 
 
 def test_missing_rights_are_named_in_full(
-    wire: Wire, made: Callable[..., Fleet], caplog: pytest.LogCaptureFixture
+    wire: Wire, made: Callable[..., FleetSync], caplog: pytest.LogCaptureFixture
 ) -> None:
     wire.error = redis.exceptions.NoPermissionError("NOPERM User x has no permissions")
     made(wire).start()
@@ -148,7 +150,7 @@ def test_missing_rights_are_named_in_full(
     assert RIGHTS in caplog.text
 
 
-def test_an_answer_of_another_shape_is_a_failure(wire: Wire, made: Callable[..., Fleet]) -> None:
+def test_an_answer_of_another_shape_is_a_failure(wire: Wire, made: Callable[..., FleetSync]) -> None:
     wire.answer = lambda arguments: [1, 2, 3]
     fleet = made(wire)
     fleet.start()
@@ -156,17 +158,17 @@ def test_an_answer_of_another_shape_is_a_failure(wire: Wire, made: Callable[...,
     assert "script answered" in str(fleet.last_error)
 
 
-def test_a_script_that_is_not_there_is_sent(wire: Wire, made: Callable[..., Fleet]) -> None:
+def test_a_script_that_is_not_there_is_sent(wire: Wire, made: Callable[..., FleetSync]) -> None:
     wire.knows_script = False
     fleet = made(wire)
     beats(fleet, wire)
     assert (fleet.failures, wire.knows_script) == (0, True)
 
 
-def test_tokens_go_back_at_the_end(wire: Wire, made: Callable[..., Fleet]) -> None:
+def test_tokens_go_back_at_the_end(wire: Wire, made: Callable[..., FleetSync]) -> None:
     fleet = made(wire)
     beats(fleet, wire)
-    asyncio.run(fleet.cover(Demand(Priority.MID, cost=40.0)))
+    asyncio.run(fleet.ensure(Demand(Priority.MID, cost=40.0)))
     assert fleet.leases.all[1].tokens(0.0) >= 40.0
     fleet.stop(PATIENCE_S)
     assert not threads()
@@ -176,16 +178,18 @@ def test_tokens_go_back_at_the_end(wire: Wire, made: Callable[..., Fleet]) -> No
     assert wire.closed == 1
 
 
-def test_unspent_tokens_go_back_without_anybody_asking(wire: Wire, made: Callable[..., Fleet]) -> None:
+def test_unspent_tokens_go_back_without_anybody_asking(wire: Wire, made: Callable[..., FleetSync]) -> None:
     fleet = made(wire)
     for lease in fleet.leases.all:
         lease._lease_s = 0.05
     beats(fleet, wire)
-    asyncio.run(fleet.cover(Demand(Priority.MID, cost=40.0)))
+    asyncio.run(fleet.ensure(Demand(Priority.MID, cost=40.0)))
     until(lambda: fleet.leases.all[1].tokens(0.0) == 0.0, PATIENCE_S, "back with the store")
 
 
-def test_start_twice_is_one_thread_and_after_stop_a_new_one(wire: Wire, made: Callable[..., Fleet]) -> None:
+def test_start_twice_is_one_thread_and_after_stop_a_new_one(
+    wire: Wire, made: Callable[..., FleetSync]
+) -> None:
     fleet = made(wire)
     fleet.start()
     fleet.start()
@@ -200,7 +204,7 @@ def test_start_twice_is_one_thread_and_after_stop_a_new_one(wire: Wire, made: Ca
 
 
 def test_a_call_that_hangs_delays_no_end_and_a_start_adds_no_thread(
-    wire: Wire, made: Callable[..., Fleet]
+    wire: Wire, made: Callable[..., FleetSync]
 ) -> None:
     wire.answers.clear()
     fleet = made(wire)
@@ -216,7 +220,7 @@ def test_a_call_that_hangs_delays_no_end_and_a_start_adds_no_thread(
     assert not thread.is_alive()
 
 
-def test_a_farewell_that_fails_ends_all_the_same(wire: Wire, made: Callable[..., Fleet]) -> None:
+def test_a_farewell_that_fails_ends_all_the_same(wire: Wire, made: Callable[..., FleetSync]) -> None:
     fleet = made(wire)
     beats(fleet, wire)
     wire.error = OSError("gone")
@@ -230,7 +234,7 @@ def test_a_farewell_that_fails_ends_all_the_same(wire: Wire, made: Callable[...,
 
 
 def test_no_thread_left_is_no_error_of_the_request(
-    wire: Wire, made: Callable[..., Fleet], monkeypatch: pytest.MonkeyPatch
+    wire: Wire, made: Callable[..., FleetSync], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none_left(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -243,14 +247,14 @@ def test_no_thread_left_is_no_error_of_the_request(
     beats(fleet, wire)
 
 
-def test_without_its_thread_a_process_runs_alone(wire: Wire, made: Callable[..., Fleet]) -> None:
+def test_without_its_thread_a_process_runs_alone(wire: Wire, made: Callable[..., FleetSync]) -> None:
     fleet = made(wire)
-    asyncio.run(fleet.cover(MID))
-    assert fleet.leases.away_since_s is not None
+    asyncio.run(fleet.ensure(MID))
+    assert fleet.leases.unavailable_since_s is not None
     assert not wire.calls
 
 
-def test_nothing_is_called_under_the_lock(wire: Wire, made: Callable[..., Fleet]) -> None:
+def test_nothing_is_called_under_the_lock(wire: Wire, made: Callable[..., FleetSync]) -> None:
     fleet = made(wire)
     wire.answers.clear()
     fleet.start()
@@ -260,7 +264,7 @@ def test_nothing_is_called_under_the_lock(wire: Wire, made: Callable[..., Fleet]
     lock.release()
 
 
-def test_a_garbage_collector_in_the_thread_may_stop_it(wire: Wire, made: Callable[..., Fleet]) -> None:
+def test_a_garbage_collector_in_the_thread_may_stop_it(wire: Wire, made: Callable[..., FleetSync]) -> None:
     fleet = made(wire)
     plain = wire.answer
 
@@ -275,10 +279,10 @@ def test_a_garbage_collector_in_the_thread_may_stop_it(wire: Wire, made: Callabl
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_child_of_a_fork_is_another_member_with_nothing(wire: Wire, made: Callable[..., Fleet]) -> None:
+def test_a_child_of_a_fork_is_another_member_with_nothing(wire: Wire, made: Callable[..., FleetSync]) -> None:
     fleet = made(wire)
     beats(fleet, wire)
-    asyncio.run(fleet.cover(Demand(Priority.MID, cost=40.0)))
+    asyncio.run(fleet.ensure(Demand(Priority.MID, cost=40.0)))
     with fleet._lock:
         pid = os.fork()
     if not pid:
@@ -286,7 +290,7 @@ def test_a_child_of_a_fork_is_another_member_with_nothing(wire: Wire, made: Call
         try:
             fresh = Wire()
             fleet._connect = fresh.connect
-            fleet.forget(threading.RLock())
+            fleet.reset_after_fork(threading.RLock())
             assert fleet.leases.all[1].tokens(0.0) == 0.0
             assert not fleet.running
             fleet.start()

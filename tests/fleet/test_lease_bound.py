@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.shared.leases import Leases
+from autoglm_throttle.limiting.shared.leases import LeasedBuckets
 from autoglm_throttle.model import Decision, Demand, Priority
 from tests.fleet.bucket_store import BucketStore
 from tests.fleet.crowd import Crowd
@@ -30,7 +30,7 @@ class Scene:
     passed: float = 0.0
     """Seconds by which the store's clock has gone forward."""
     admitted: float = 0.0
-    workers: list[Leases] = field(default_factory=lambda: [fresh(100.0) for _ in range(3)])
+    workers: list[LeasedBuckets] = field(default_factory=lambda: [fresh(100.0) for _ in range(3)])
     history: list[tuple[float, float, float]] = field(default_factory=list)
 
     def note(self) -> None:
@@ -44,8 +44,8 @@ class Scene:
                 assert later_admitted - admitted <= limit + EPSILON
 
 
-def fresh(now: float) -> Leases:
-    return Leases((RATE,) * 3, BURST_S, now)
+def fresh(now: float) -> LeasedBuckets:
+    return LeasedBuckets((RATE,) * 3, BURST_S, now)
 
 
 costs = st.sampled_from([0.25, 1.0, 2.5, 16.0, 32.0])
@@ -88,7 +88,7 @@ def lead(scene: Scene, verb: str, index: int, value: float | str) -> None:  # no
         worker.rescale((1.0, amount, 1.0), scene.now)
 
 
-def hand_back(scene: Scene, worker: Leases, cost: float) -> None:
+def hand_back(scene: Scene, worker: LeasedBuckets, cost: float) -> None:
     """Somebody takes, leaves the line and is charged nothing."""
     if worker.all[1].tokens(scene.now) >= cost:
         paid = worker.take(Demand(Priority.MID, cost=cost), scene.now)
@@ -96,24 +96,24 @@ def hand_back(scene: Scene, worker: Leases, cost: float) -> None:
         paid.give_back(cost, scene.now)
 
 
-def call(scene: Scene, worker: Leases, name: str, fate: str) -> None:
+def call(scene: Scene, worker: LeasedBuckets, name: str, fate: str) -> None:
     """A round trip, in which the question or the answer may be lost."""
-    figures = worker.wants(scene.now, beat=True)
+    figures = worker.next_request(scene.now, beat=True)
     assert figures is not None
     if fate != "unsaid":
         reply = scene.store.call(name, LIVES_US, figures)
         if fate == "told":
-            worker.granted(reply, scene.now)
+            worker.apply_reply(reply, scene.now)
 
 
-def ask(scene: Scene, worker: Leases, cost: float) -> None:
+def ask(scene: Scene, worker: LeasedBuckets, cost: float) -> None:
     demand = Demand(Priority.MID, cost=cost)
     token = object()
-    if worker.all[1].settled(cost, scene.now):
+    if worker.all[1].is_decidable(cost, scene.now):
         if not isinstance(worker.take(demand, scene.now), Decision):
             scene.admitted += cost
     else:
-        worker.wait(token, demand, scene.now)
+        worker.add_waiter(token, demand, scene.now)
 
 
 @given(st.lists(steps, max_size=60))
@@ -200,4 +200,4 @@ def test_while_the_store_is_away_and_when_it_returns() -> None:
     assert after == pytest.approx(300.0, rel=0.05)
     # Who is back first has the whole rate while the others, until their next probe, still run their parts.
     assert crowd.peak() <= crowd.burst + 0.75 * 100.0 * 1.45
-    assert all(worker.leases.away_since_s is None for worker in crowd.workers)
+    assert all(worker.leases.unavailable_since_s is None for worker in crowd.workers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoglm_throttle.limiting.gate import Gate, GateRules, Ticket, TicketState
+from autoglm_throttle.limiting.gate import AdaptiveConcurrencyLimiter, ConcurrencyRules, Ticket, TicketState
 from autoglm_throttle.model import Decision, Demand, Outcome, Priority, Reason
 
 HIGH, MID, LOW = Priority
@@ -13,11 +13,13 @@ FROZEN: dict[str, Any] = {"period_s": 1e6}
 """No period ends, so what the gate knows stays as a test has set it."""
 
 
-def gate(**rules: Any) -> Gate:
-    return Gate(GateRules(**rules), 0.0)
+def gate(**rules: Any) -> AdaptiveConcurrencyLimiter:
+    return AdaptiveConcurrencyLimiter(ConcurrencyRules(**rules), 0.0)
 
 
-def knowing(rate: float, *demand: float, limit: int = 4, latency_s: float = 0.1, **rules: Any) -> Gate:
+def knowing(
+    rate: float, *demand: float, limit: int = 4, latency_s: float = 0.1, **rules: Any
+) -> AdaptiveConcurrencyLimiter:
     """A gate that has measured a service, and whose knowledge stands still."""
     tested = gate(inflight_start=limit, **(FROZEN | {"min_share": 0.0} | rules))
     tested._service.rate_rps = rate
@@ -26,27 +28,31 @@ def knowing(rate: float, *demand: float, limit: int = 4, latency_s: float = 0.1,
     return tested
 
 
-def fill(tested: Gate, now: float = 0.0) -> Gate:
-    while tested.in_flight < tested._room:
-        assert tested.enter(Demand(HIGH), now)
+def fill(tested: AdaptiveConcurrencyLimiter, now: float = 0.0) -> AdaptiveConcurrencyLimiter:
+    while tested.in_flight < tested._capacity:
+        assert tested.try_acquire(Demand(HIGH), now)
     return tested
 
 
 def come(
-    tested: Gate, priority: Priority, now: float = 0.0, slo_s: float | None = None
+    tested: AdaptiveConcurrencyLimiter, priority: Priority, now: float = 0.0, slo_s: float | None = None
 ) -> Ticket | Decision | None:
     """None: let in."""
     demand = Demand(priority, slo_s=slo_s)
-    return None if tested.enter(demand, now) else tested.line_up(demand, now)
+    return None if tested.try_acquire(demand, now) else tested.enqueue(demand, now)
 
 
-def wait(tested: Gate, priority: Priority, now: float = 0.0, slo_s: float | None = None) -> Ticket:
+def wait(
+    tested: AdaptiveConcurrencyLimiter, priority: Priority, now: float = 0.0, slo_s: float | None = None
+) -> Ticket:
     got = come(tested, priority, now, slo_s)
     assert isinstance(got, Ticket)
     return got
 
 
-def refused(tested: Gate, priority: Priority, now: float = 0.0, slo_s: float | None = None) -> Decision:
+def refused(
+    tested: AdaptiveConcurrencyLimiter, priority: Priority, now: float = 0.0, slo_s: float | None = None
+) -> Decision:
     got = come(tested, priority, now, slo_s)
     assert isinstance(got, Decision)
     assert not got.allowed
@@ -55,6 +61,6 @@ def refused(tested: Gate, priority: Priority, now: float = 0.0, slo_s: float | N
     return got
 
 
-def end(tested: Gate, now: float, started_s: float = 0.0) -> list[Ticket]:
-    tested.finish(started_s, Outcome.SUCCESS, now)
-    return list(tested.ready(now))
+def end(tested: AdaptiveConcurrencyLimiter, now: float, started_s: float = 0.0) -> list[Ticket]:
+    tested.release(started_s, Outcome.SUCCESS, now)
+    return list(tested.pop_ready(now))

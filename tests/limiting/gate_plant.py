@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
-from autoglm_throttle.limiting.gate import Gate, GateRules, Ticket, TicketState
+from autoglm_throttle.limiting.gate import AdaptiveConcurrencyLimiter, ConcurrencyRules, Ticket, TicketState
 from autoglm_throttle.model import Demand, Outcome, Priority
 
 
@@ -49,13 +49,13 @@ class Plant:
 
     def __init__(
         self,
-        rules: GateRules,
+        rules: ConcurrencyRules,
         rate: float,
         latency_s: float = 0.05,
         seed: int = 1,
         memory: Memory | None = None,
     ) -> None:
-        self.gate = Gate(rules, 0.0)
+        self.gate = AdaptiveConcurrencyLimiter(rules, 0.0)
         self.rate = rate
         self.latency_s = latency_s
         self.now = 0.0
@@ -91,16 +91,16 @@ class Plant:
     def _tell_until(self, instant: float) -> None:
         while self._memory and self._told_s <= instant:
             self._finish_until(self._told_s)
-            self.gate.memory(self._memory.ratio(self.gate.in_flight))
+            self.gate.update_memory(self._memory.ratio(self.gate.in_flight))
             self._told_s += 1.0
 
     def _arrive(self, priority: Priority) -> None:
         self.offered[priority] += 1
         demand = Demand(priority)
-        if self.gate.enter(demand, self.now):
+        if self.gate.try_acquire(demand, self.now):
             self._start(priority)
         else:
-            got = self.gate.line_up(demand, self.now)
+            got = self.gate.enqueue(demand, self.now)
             if not isinstance(got, Ticket):
                 self.refused[priority] += 1
             elif got.state is TicketState.CALLED:
@@ -115,7 +115,7 @@ class Plant:
         heapq.heappush(self._ends, (max(self._free_at, self.now + self.latency_s), self.now))
 
     def _ready(self) -> None:
-        for ticket in self.gate.ready(self.now):
+        for ticket in self.gate.pop_ready(self.now):
             if ticket.state is TicketState.CALLED:
                 self._start(ticket.demand.priority)
             else:
@@ -124,5 +124,5 @@ class Plant:
     def _finish_until(self, instant: float) -> None:
         while self._ends and self._ends[0][0] <= instant:
             self.now, started_s = heapq.heappop(self._ends)
-            self.gate.finish(started_s, Outcome.SUCCESS, self.now)
+            self.gate.release(started_s, Outcome.SUCCESS, self.now)
             self._ready()

@@ -9,22 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.cap import Cap
-from autoglm_throttle.limiting.gate import Gate
+from autoglm_throttle.limiting.cap import FixedConcurrencyLimit
+from autoglm_throttle.limiting.gate import AdaptiveConcurrencyLimiter
 from autoglm_throttle.limiting.ticket import Ticket
 from autoglm_throttle.model import Decision, Demand, Evidence, Outcome, Priority, Reason
 
 
-def full(limit: int = 2) -> Cap:
-    tested = Cap(limit)
+def full(limit: int = 2) -> FixedConcurrencyLimit:
+    tested = FixedConcurrencyLimit(limit)
     for _ in range(limit):
-        assert tested.enter(Demand(), 0.0)
+        assert tested.try_acquire(Demand(), 0.0)
     return tested
 
 
-def refusal(tested: Cap, now: float = 0.0) -> Decision:
-    assert not tested.enter(Demand(Priority.HIGH), now)
-    got = tested.line_up(Demand(Priority.HIGH), now)
+def refusal(tested: FixedConcurrencyLimit, now: float = 0.0) -> Decision:
+    assert not tested.try_acquire(Demand(Priority.HIGH), now)
+    got = tested.enqueue(Demand(Priority.HIGH), now)
     assert isinstance(got, Decision)
     return got
 
@@ -35,84 +35,84 @@ def test_who_comes_when_it_is_reached_is_refused() -> None:
     assert (got.allowed, got.reason, got.detail, got.policy) == (False, Reason.QUEUE, "queue:cap", "queue")
     assert (got.limit, got.remaining) == (2.0, 0)
     assert tested.in_flight == 2
-    tested.finish(0.0, Outcome.NEUTRAL, 0.1)
-    assert tested.enter(Demand(), 0.1)
+    tested.release(0.0, Outcome.NEUTRAL, 0.1)
+    assert tested.try_acquire(Demand(), 0.1)
 
 
 def test_a_slot_is_free_again_after_its_mean_time_divided_by_their_number() -> None:
     tested = full(4)
     assert refusal(tested).retry_after_s == pytest.approx(0.05 / 4), "nothing has ended yet"
     for tick in range(200):
-        tested.finish(float(tick), Outcome.SUCCESS, tick + 2.0)
-        tested.enter(Demand(), float(tick))
+        tested.release(float(tick), Outcome.SUCCESS, tick + 2.0)
+        tested.try_acquire(Demand(), float(tick))
     got = refusal(tested)
     assert got.retry_after_s == got.reset_after_s == pytest.approx(2.0 / 4)
-    tested.finish(9.0, Outcome.SUCCESS, 9.0)
+    tested.release(9.0, Outcome.SUCCESS, 9.0)
     assert tested.view(9.0).latency_s == pytest.approx(1.8), "the newest weighs a tenth"
 
 
 def test_a_clock_that_goes_back_is_no_negative_time() -> None:
     tested = full(1)
-    tested.finish(5.0, Outcome.SUCCESS, 4.0)
+    tested.release(5.0, Outcome.SUCCESS, 4.0)
     assert tested.view(5.0).latency_s == pytest.approx(0.045)
 
 
 def test_it_keeps_no_line() -> None:
     tested = full(1)
     ticket = Ticket(Demand(), 0.0, 1.0, 1)
-    tested.leave(ticket, 0.0)
-    tested.count(Priority.LOW, 0.0)
-    tested.advance(0.0)
-    tested.memory(0.99)
-    assert tested.rescue(Demand(Priority.LOW), 0.0) is None
+    tested.cancel(ticket, 0.0)
+    tested.record_arrival(Priority.LOW, 0.0)
+    tested.close_period(0.0)
+    tested.update_memory(0.99)
+    assert tested.enqueue_reserved(Demand(Priority.LOW), 0.0) is None
     assert not tested.expire(ticket, 9.0)
-    assert tested.refusal(ticket, 0.0).detail == "queue:cap"
-    assert tested.ready(9.0) == ()
+    assert tested.rejection(ticket, 0.0).detail == "queue:cap"
+    assert tested.pop_ready(9.0) == ()
     assert (tested.waiting, tested.in_flight) == (0, 1)
 
 
 def test_refusals_are_told_once_and_no_rate_is_claimed() -> None:
     tested = full(1)
-    assert tested.evidence() == Evidence(False, None, 1, 1.0)
+    assert tested.report() == Evidence(False, None, 1, 1.0)
     refusal(tested)
-    assert tested.evidence() == Evidence(True, None, 1, 1.0)
-    assert tested.evidence() == Evidence(False, None, 1, 1.0)
+    assert tested.report() == Evidence(True, None, 1, 1.0)
+    assert tested.report() == Evidence(False, None, 1, 1.0)
 
 
 def test_a_dry_run_lets_in_whom_it_would_refuse() -> None:
     tested = full(1)
-    tested.charge()
+    tested.occupy_over_limit()
     assert tested.in_flight == 2
-    tested.finish(0.0, Outcome.SUCCESS, 0.1)
+    tested.release(0.0, Outcome.SUCCESS, 0.1)
     refusal(tested)
 
 
 def test_it_shows_its_state() -> None:
     tested = full(4)
-    tested.finish(0.0, Outcome.SUCCESS, 0.05)
+    tested.release(0.0, Outcome.SUCCESS, 0.05)
     view = tested.view(0.0)
     assert (view.limit, view.in_flight, view.waiting, view.pressure) == (4.0, 3, (0, 0, 0), 0.75)
     assert (view.service_rps, view.unloaded_s, view.demand_rps) == (None, None, (0.0, 0.0, 0.0))
     assert (view.memory_cap, view.budget_s) == (math.inf, math.inf)
     assert (view.memory_blind, view.slo_unreachable) == (False, False)
-    assert repr(tested) == "Cap(3 of 4 in flight)"
+    assert repr(tested) == "FixedConcurrencyLimit(3 of 4 in flight)"
 
 
 def test_it_has_every_verb_of_the_gate() -> None:
-    for name, verb in inspect.getmembers(Gate, inspect.isfunction):
+    for name, verb in inspect.getmembers(AdaptiveConcurrencyLimiter, inspect.isfunction):
         if not name.startswith("_"):
-            assert inspect.signature(getattr(Cap, name)) == inspect.signature(verb), name
+            assert inspect.signature(getattr(FixedConcurrencyLimit, name)) == inspect.signature(verb), name
 
 
 @given(limit=st.integers(1, 20), steps=st.lists(st.booleans(), max_size=200))
 def test_never_more_in_flight_than_the_bound(limit: int, steps: list[bool]) -> None:
-    tested, inside = Cap(limit), 0
+    tested, inside = FixedConcurrencyLimit(limit), 0
     for arrives in steps:
         if arrives:
-            entered = tested.enter(Demand(), 0.0)
+            entered = tested.try_acquire(Demand(), 0.0)
             assert entered is (inside < limit)
             inside += entered
         elif inside:
-            tested.finish(0.0, Outcome.SUCCESS, 0.0)
+            tested.release(0.0, Outcome.SUCCESS, 0.0)
             inside -= 1
         assert tested.in_flight == inside

@@ -66,8 +66,8 @@ ACTS: dict[str, Callable[[TokenBucket], Any]] = {
     "give back": lambda bucket: bucket.give_back(2.0, 2.0),
     "give back when full": lambda bucket: bucket.give_back(60.0, 2.0),
     "rescale": lambda bucket: bucket.rescale(0.5, 2.0),
-    "refit": lambda bucket: bucket.refit(1.0, 5.0, 2.0),
-    "refit to a larger one": lambda bucket: bucket.refit(1.0, 100.0, 2.0),
+    "refit": lambda bucket: bucket.resize(1.0, 5.0, 2.0),
+    "refit to a larger one": lambda bucket: bucket.resize(1.0, 100.0, 2.0),
 }
 
 
@@ -140,7 +140,7 @@ def test_a_window_loses_and_invents_no_unit(
 
         def later() -> Any:
             """Compacted, so that what has left in any case is not compared."""
-            return [[at for at in log if at + 60 > now] for log in logs(window, "u")], len(window._aside)
+            return [[at for at in log if at + 60 > now] for log in logs(window, "u")], len(window._deferred)
 
         return (
             lambda: window.hit("u", units, now).allowed,
@@ -174,7 +174,7 @@ def test_nor_does_a_window_of_large_limits(
         return (
             lambda: window.hit("u", units * SCALE, now).allowed,
             lambda: window.give_back("u", given, 100.0, now),
-            lambda: (left(window, "u", now), len(window._aside)),
+            lambda: (left(window, "u", now), len(window._deferred)),
         )
 
     assert everywhere(scene) >= 2
@@ -196,13 +196,13 @@ def test_nor_does_one_of_which_only_a_part_may_be_used_up(
 
         def hit() -> list[tuple[str, int]]:
             account = window.find("u", units * scale, now)
-            decision = window.judge(account, units * scale, now, (5 * scale, 4 * scale))
+            decision = window.test(account, units * scale, now, (5 * scale, 4 * scale))
             return [(state.name, state.remaining) for state in decision.items]
 
         return (
             hit,
             lambda: window.give_back("u", given, 100.0, now),
-            lambda: (left(window, "u", now), len(window._aside)),
+            lambda: (left(window, "u", now), len(window._deferred)),
         )
 
     assert everywhere(scene) >= 2
@@ -211,7 +211,7 @@ def test_nor_does_one_of_which_only_a_part_may_be_used_up(
 def left(window: SlidingWindow, user: str, now: float) -> list[object]:
     """What each limit has left from now on, at instants when something may have left."""
     account, instants = window.peek(user), (now, now + 0.5, now + 1, now + 59.5, now + 60.5, now + 3700)
-    return [(s.name, s.remaining) for at in instants for s in window.judge(account, 1, at).items]
+    return [(s.name, s.remaining) for at in instants for s in window.test(account, 1, at).items]
 
 
 def test_who_makes_room_for_a_newcomer_reads_no_ring_that_changes() -> None:
@@ -223,7 +223,7 @@ def test_who_makes_room_for_a_newcomer_reads_no_ring_that_changes() -> None:
         return (
             lambda: window.hit("w", 1, 161.5).allowed,
             lambda: window.give_back("v", 1000, 101.0, 161.5),
-            lambda: (len(window), len(window._aside), left(window, "w", 161.5)),
+            lambda: (len(window), len(window._deferred), left(window, "w", 161.5)),
         )
 
     assert everywhere(scene) >= 4
@@ -237,7 +237,7 @@ def test_two_requests_that_are_given_back_at_once_both_are() -> None:
         return (
             lambda: window.give_back("u", 1, 100.2, 101.0),
             lambda: window.give_back("u", 1, 100.0, 101.0),
-            lambda: (logs(window, "u"), len(window._aside)),
+            lambda: (logs(window, "u"), len(window._deferred)),
         )
 
     assert everywhere(scene) >= 4
@@ -252,7 +252,7 @@ def test_who_makes_room_for_a_newcomer_reads_no_log_that_shrinks() -> None:
         return (
             lambda: window.hit("w", 1, 160.5).allowed,
             lambda: window.give_back("v", 1, 101.0, 160.5),
-            lambda: (len(window), len(window._aside), logs(window, "w")),
+            lambda: (len(window), len(window._deferred), logs(window, "w")),
         )
 
     assert everywhere(scene) >= 4
@@ -269,7 +269,7 @@ def test_nothing_stays_aside_that_was_charged_to_a_neighbourhood() -> None:
         return (
             lambda: window.hit("w", 1, 160.5, "square").allowed,
             lambda: window.give_back("v", 1, 151.0, 160.5, "street"),
-            lambda: (len(shared), len(shared._aside), len(window._aside), logs(shared, "square")),
+            lambda: (len(shared), len(shared._deferred), len(window._deferred), logs(shared, "square")),
         )
 
     assert everywhere(scene) >= 4
@@ -278,8 +278,8 @@ def test_nothing_stays_aside_that_was_charged_to_a_neighbourhood() -> None:
 def test_after_a_fork_in_the_midst_of_a_decision_nothing_is_set_aside() -> None:
     window = SlidingWindow((MINUTE,), 100, SlidingWindow((MINUTE,), 10))
     window.hit("u", 1, 100.0)
-    window._reading = True  # another thread was just reading
-    window.mend()
+    window._busy = True  # another thread was just reading
+    window.repair()
     assert window.give_back("u", 1, 100.0, 101.0)
     assert logs(window, "u") == [[]]
 
@@ -287,8 +287,8 @@ def test_after_a_fork_in_the_midst_of_a_decision_nothing_is_set_aside() -> None:
 def test_what_is_given_back_while_a_log_is_read_is_given_back_after_it() -> None:
     window = SlidingWindow((MINUTE,), 100)
     window.hit("u", 2, 100.0)
-    window._reading = True
+    window._busy = True
     assert window.give_back("u", 1, 100.0, 101.0), "it will be sought"
     assert logs(window, "u") == [[100.0, 100.0]]
-    assert window.judge(window.peek("u"), 8, 101.0).remaining == 6, "still read as it was"
+    assert window.test(window.peek("u"), 8, 101.0).remaining == 6, "still read as it was"
     assert logs(window, "u") == [[100.0]]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.limiting.sliding_window import SlidingWindow
-from autoglm_throttle.limiting.sub_buckets import Ring
+from autoglm_throttle.limiting.sub_buckets import BucketRing
 from autoglm_throttle.model import EXACT_AT_MOST, UserLimit
 from tests.limiting.reference_buckets import ReferenceWindow
 from tests.limiting.windows import limit
@@ -85,7 +85,7 @@ def test_refused_at_every_instant_before_the_wait_and_allowed_at_it(
 
 def test_the_form_follows_the_limit() -> None:
     for units, ring in ((EXACT_AT_MOST, False), (BIG, True)):
-        assert isinstance(SlidingWindow((limit(units, 60),), 1).peek("ann"), Ring) is ring
+        assert isinstance(SlidingWindow((limit(units, 60),), 1).peek("ann"), BucketRing) is ring
 
 
 def test_limits_of_both_forms_are_told_in_their_order() -> None:
@@ -106,7 +106,7 @@ def test_whichever_limit_decides_the_others_are_told_in_their_order() -> None:
 
 
 def test_the_log_is_no_longer_than_the_exact_limits_need() -> None:
-    tested, ring = SlidingWindow((limit(10, 1), limit(5000, 3600)), 10), Ring()
+    tested, ring = SlidingWindow((limit(10, 1), limit(5000, 3600)), 10), BucketRing()
     for n in range(3000):
         assert tested.hit("ann", 1, n / 8).allowed
         log, ring = tested.peek("ann")

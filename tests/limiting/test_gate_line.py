@@ -58,11 +58,11 @@ def test_so_many_wait_as_can_be_served_in_time(
 
 def test_an_objective_of_its_own_decides_how_long_a_request_waits() -> None:
     tested = fill(knowing(100.0))
-    assert wait(tested, HIGH).patience_s == 0.5
-    assert wait(tested, HIGH, slo_s=1.0).patience_s == 0.25
-    assert wait(tested, HIGH, slo_s=60.0).patience_s == 15.0
+    assert wait(tested, HIGH).max_wait_s == 0.5
+    assert wait(tested, HIGH, slo_s=1.0).max_wait_s == 0.25
+    assert wait(tested, HIGH, slo_s=60.0).max_wait_s == 15.0
     assert refused(tested, HIGH, slo_s=0.13).detail == "queue:slow", "no time to wait at all"
-    assert wait(tested, HIGH, slo_s=0.2).patience_s == pytest.approx(0.05)
+    assert wait(tested, HIGH, slo_s=0.2).max_wait_s == pytest.approx(0.05)
     assert [wait(tested, HIGH).state for _ in range(2)]
     assert refused(tested, HIGH, slo_s=0.2).detail == "queue:slow", "six before it are too many for 50 ms"
 
@@ -77,7 +77,7 @@ def test_slots_that_a_grown_limit_has_just_opened_are_not_held_against_a_newcome
     tested._set_limit(99.0)
     tested._service.demand_rps[0] = 99.0
     newcomer = wait(tested, LOW)
-    assert list(tested.ready(0.0))[-1] is newcomer, "although high demands everything"
+    assert list(tested.pop_ready(0.0))[-1] is newcomer, "although high demands everything"
 
 
 # --- whose turn it is ---
@@ -86,7 +86,7 @@ def test_slots_that_a_grown_limit_has_just_opened_are_not_held_against_a_newcome
 def test_lines_are_served_in_order_and_each_first_come_first_served() -> None:
     tested = fill(knowing(100.0, min_share=0.1, limit=1))
     low, high, mid, high2 = (wait(tested, priority) for priority in (LOW, HIGH, MID, HIGH))
-    rescued = tested.rescue(Demand(LOW), 0.4)
+    rescued = tested.enqueue_reserved(Demand(LOW), 0.4)
     order = [end(tested, 0.4) for _ in range(5)]
     assert order == [[rescued], [high], [high2], [mid], [low]]
     assert all(ticket.state is CALLED and ticket.called_s == 0.4 for (ticket,) in order)
@@ -96,14 +96,14 @@ def test_lines_are_served_in_order_and_each_first_come_first_served() -> None:
 
 def test_with_nobody_in_line_ready_makes_no_list() -> None:
     tested = gate()
-    assert tested.ready(0.0) is tested.ready(1.0)
+    assert tested.pop_ready(0.0) is tested.pop_ready(1.0)
 
 
 def test_heads_that_waited_too_long_are_dropped_and_make_way() -> None:
     tested = fill(knowing(100.0, limit=1))
     first, second = wait(tested, MID, 0.0), wait(tested, MID, 0.3)
-    assert tested.ready(0.499) == []
-    assert tested.ready(0.5) == [first]
+    assert tested.pop_ready(0.499) == []
+    assert tested.pop_ready(0.5) == [first]
     assert first.state is DROPPED
     assert end(tested, 0.6) == [second]
     assert second.state is CALLED
@@ -121,7 +121,7 @@ def test_a_waiters_own_timer_drops_it_wherever_it_stands() -> None:
     tested = fill(knowing(100.0))
     first, hasty = wait(tested, HIGH), wait(tested, HIGH, slo_s=0.5)
     assert not tested.expire(hasty, 0.1249)
-    assert tested.ready(0.125) == [], "it is not the head"
+    assert tested.pop_ready(0.125) == [], "it is not the head"
     assert tested.expire(hasty, 0.125)
     assert hasty.state is DROPPED
     assert not tested.expire(hasty, 0.125)
@@ -136,9 +136,9 @@ def test_a_waiters_own_timer_drops_it_wherever_it_stands() -> None:
 def test_a_waiter_leaves_from_anywhere_in_the_line() -> None:
     tested = fill(knowing(100.0, limit=1))
     first, second, third = (wait(tested, MID) for _ in range(3))
-    tested.leave(second, 0.1)
+    tested.cancel(second, 0.1)
     assert (second.state, tested.waiting, tested.in_flight) == (LEFT, 2, 1)
-    tested.leave(second, 0.1)
+    tested.cancel(second, 0.1)
     assert tested.waiting == 2
     assert end(tested, 0.1) == [first]
     assert end(tested, 0.1) == [third]
@@ -149,14 +149,14 @@ def test_who_was_called_and_goes_frees_the_slot_once() -> None:
     ticket, other = wait(tested, MID), wait(tested, MID)
     end(tested, 0.1)
     for _ in range(2):
-        tested.leave(ticket, 0.2)
+        tested.cancel(ticket, 0.2)
         assert (ticket.state, tested.in_flight) == (LEFT, 0)
-    assert tested.ready(0.2) == [other]
+    assert tested.pop_ready(0.2) == [other]
 
 
 def test_who_was_dropped_has_nothing_to_leave() -> None:
     tested = fill(knowing(100.0, limit=1))
     ticket = wait(tested, MID)
-    tested.ready(5.0)
-    tested.leave(ticket, 5.0)
+    tested.pop_ready(5.0)
+    tested.cancel(ticket, 5.0)
     assert (ticket.state, tested.in_flight, tested.waiting) == (DROPPED, 1, 0)

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from autoglm_throttle.limiting.gate import Gate, GateRules, Ticket, TicketState
+from autoglm_throttle.limiting.gate import AdaptiveConcurrencyLimiter, ConcurrencyRules, Ticket, TicketState
 from autoglm_throttle.model import Decision, Demand, Outcome, Priority, Reason
 
 WAITING, CALLED, DROPPED, LEFT = TicketState
@@ -38,11 +38,11 @@ class GateMachine(RuleBasedStateMachine):
     )
     def open(self, start: int, most: int, queue_max: int, share: float, slo_s: float) -> None:
         self.now = self.latest = 1000.0
-        rules = GateRules(
+        rules = ConcurrencyRules(
             inflight_start=start, inflight_max=most, queue_max=queue_max, min_share=share, slo_s=slo_s
         )
         self.most = most or math.inf
-        self.gate = Gate(rules, self.now)
+        self.gate = AdaptiveConcurrencyLimiter(rules, self.now)
         self.area = 0.0
         self.running: list[float] = []
         self.lines: list[list[Ticket]] = [[], [], [], []]
@@ -64,16 +64,16 @@ class GateMachine(RuleBasedStateMachine):
     def take_in(self, ticket: Ticket) -> None:
         assert ticket not in self.states
         assert ticket.arrived_s == self.latest
-        assert ticket.patience_s > 0
+        assert ticket.max_wait_s > 0
         self.states[ticket] = ticket.state
         if ticket.state is CALLED:
-            assert ticket.lane == 0
+            assert ticket.queue_index == 0
             assert not self.lines[0], "nobody is called before those who stand before it"
             assert self.free()
             self.called.append(ticket)
         else:
             assert ticket.state is WAITING
-            self.lines[ticket.lane].append(ticket)
+            self.lines[ticket.queue_index].append(ticket)
 
     def move(self, ticket: Ticket, books: list[Ticket], state: TicketState) -> None:
         assert (self.states[ticket], state) in ENDINGS
@@ -82,14 +82,14 @@ class GateMachine(RuleBasedStateMachine):
         books.remove(ticket)
 
     def serve(self) -> None:
-        ended = list(self.gate.ready(self.now))
+        ended = list(self.gate.pop_ready(self.now))
         last_lane = 0
         for ticket in ended:
-            assert ticket.lane >= last_lane, "lines are served in order"
-            last_lane = ticket.lane
-            assert self.lines[ticket.lane][0] is ticket, "first come, first served"
+            assert ticket.queue_index >= last_lane, "lines are served in order"
+            last_lane = ticket.queue_index
+            assert self.lines[ticket.queue_index][0] is ticket, "first come, first served"
             late = self.latest >= ticket.deadline_s
-            self.move(ticket, self.lines[ticket.lane], DROPPED if late else CALLED)
+            self.move(ticket, self.lines[ticket.queue_index], DROPPED if late else CALLED)
             if not late:
                 assert ticket.called_s == self.latest
                 assert self.free()
@@ -107,7 +107,7 @@ class GateMachine(RuleBasedStateMachine):
         if self.now > self.latest:
             self.area += self.gate.in_flight * (self.now - self.latest)
             self.latest = self.now
-        self.gate.advance(self.now)
+        self.gate.close_period(self.now)
         if self.gate._opened_s != self.opened_s:
             self.area = 0.0
         assert self.gate.in_flight * self.latest - self.gate._starts_s == pytest.approx(self.area, abs=1e-6)
@@ -115,13 +115,13 @@ class GateMachine(RuleBasedStateMachine):
     @rule(priority=priorities, slo_s=objectives, serve=st.booleans())
     def arrive(self, priority: Priority, slo_s: float | None, serve: bool) -> None:
         demand, ahead = Demand(priority, slo_s=slo_s), sum(map(len, self.lines[: priority + 2]))
-        if self.gate.enter(demand, self.now):
+        if self.gate.try_acquire(demand, self.now):
             assert not ahead
             assert self.free()
             self.running.append(self.latest)
         else:
             assert ahead or self.gate.in_flight >= self.room()
-            got = self.gate.line_up(demand, self.now)
+            got = self.gate.enqueue(demand, self.now)
             if isinstance(got, Ticket):
                 self.take_in(got)
             else:
@@ -131,8 +131,8 @@ class GateMachine(RuleBasedStateMachine):
 
     @rule(priority=priorities, slo_s=objectives)
     def be_rescued(self, priority: Priority, slo_s: float | None) -> None:
-        self.gate.count(priority, self.now)
-        ticket = self.gate.rescue(Demand(priority, slo_s=slo_s), self.now)
+        self.gate.record_arrival(priority, self.now)
+        ticket = self.gate.enqueue_reserved(Demand(priority, slo_s=slo_s), self.now)
         if ticket is not None:
             assert priority is not Priority.HIGH
             self.take_in(ticket)
@@ -140,7 +140,7 @@ class GateMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.running)
     @rule(index=st.integers(0, 10**6), outcome=st.sampled_from(Outcome), serve=st.booleans())
     def finish(self, index: int, outcome: Outcome, serve: bool) -> None:
-        self.gate.finish(self.running.pop(index % len(self.running)), outcome, self.now)
+        self.gate.release(self.running.pop(index % len(self.running)), outcome, self.now)
         if serve:
             self.serve()
 
@@ -156,9 +156,9 @@ class GateMachine(RuleBasedStateMachine):
     @rule(index=st.integers(0, 10**6), serve=st.booleans())
     def leave(self, index: int, serve: bool) -> None:
         ticket = list(self.states)[index % len(self.states)]
-        self.gate.leave(ticket, self.now)
+        self.gate.cancel(ticket, self.now)
         if self.states[ticket] is WAITING:
-            self.move(ticket, self.lines[ticket.lane], LEFT)
+            self.move(ticket, self.lines[ticket.queue_index], LEFT)
         elif self.states[ticket] is CALLED:
             self.move(ticket, self.called, LEFT)
         if serve:
@@ -171,21 +171,21 @@ class GateMachine(RuleBasedStateMachine):
         over = self.states[ticket] is WAITING and self.latest >= ticket.deadline_s
         assert self.gate.expire(ticket, self.now) is over
         if over:
-            self.move(ticket, self.lines[ticket.lane], DROPPED)
-            self.check_refusal(self.gate.refusal(ticket, self.now))
+            self.move(ticket, self.lines[ticket.queue_index], DROPPED)
+            self.check_refusal(self.gate.rejection(ticket, self.now))
 
     @rule(ratio=st.one_of(st.none(), st.floats(0.0, 1.0)))
     def sample(self, ratio: float | None) -> None:
-        self.gate.memory(ratio)
+        self.gate.update_memory(ratio)
         self.serve()
         waiting = any(self.lines)
-        evidence = self.gate.evidence()
+        evidence = self.gate.report()
         assert evidence.confirmed or not waiting
         assert evidence.in_flight == self.gate.in_flight
 
     @rule()
     def dry_run(self) -> None:
-        self.gate.charge()
+        self.gate.occupy_over_limit()
         self.running.append(self.latest)
 
     @rule()
@@ -227,11 +227,11 @@ class GateMachine(RuleBasedStateMachine):
         if not hasattr(self, "gate"):
             return
         for ticket in self.states:
-            self.gate.leave(ticket, self.now)
+            self.gate.cancel(ticket, self.now)
         for started_s in self.running:
-            self.gate.finish(started_s, Outcome.SUCCESS, self.now)
+            self.gate.release(started_s, Outcome.SUCCESS, self.now)
         assert (self.gate.in_flight, self.gate.waiting) == (0, 0)
-        assert not any(self.gate._lanes)
+        assert not any(self.gate._queues)
 
 
 TestGateMachine = GateMachine.TestCase
@@ -250,7 +250,9 @@ class Crowd:
         self.forget = forget
         self.forgotten: list[float] = []
         self.random = random.Random(seed)
-        self.gate = Gate(GateRules(inflight_start=8, inflight_max=8, min_share=0.2), 0.0)
+        self.gate = AdaptiveConcurrencyLimiter(
+            ConcurrencyRules(inflight_start=8, inflight_max=8, min_share=0.2), 0.0
+        )
         self.now = 0.0
         self.tickets: list[Ticket] = []
         self.running: list[float] = []
@@ -270,19 +272,19 @@ class Crowd:
         else:
             self.finish()
         if self.random.random() < 0.8:
-            self.gate.ready(self.now)
+            self.gate.pop_ready(self.now)
 
     def arrive(self) -> None:
         demand = Demand(Priority(self.random.randrange(3)))
         if self.random.random() < 0.2:  # the shared budget has refused it
-            rescued = self.gate.rescue(demand, self.now)
+            rescued = self.gate.enqueue_reserved(demand, self.now)
             if rescued is not None:
                 self.tickets.append(rescued)
             return
-        if self.gate.enter(demand, self.now):
+        if self.gate.try_acquire(demand, self.now):
             self.let_in(self.now)
             return
-        got = self.gate.line_up(demand, self.now)
+        got = self.gate.enqueue(demand, self.now)
         if isinstance(got, Ticket):
             self.tickets.append(got)
 
@@ -296,7 +298,7 @@ class Crowd:
         ticket = self.pick()
         if ticket is not None:
             for _ in range(self.random.choice([1, 1, 2])):
-                self.gate.leave(ticket, self.now)
+                self.gate.cancel(ticket, self.now)
             self.cancelled += 1
 
     def time_out(self) -> None:
@@ -317,13 +319,13 @@ class Crowd:
     def finish(self) -> None:
         if self.running:
             started_s = self.running.pop(self.random.randrange(len(self.running)))
-            self.gate.finish(started_s, self.random.choice(ENDS), self.now)
+            self.gate.release(started_s, self.random.choice(ENDS), self.now)
 
     def go_home(self) -> None:
         for ticket in self.tickets:
-            self.gate.leave(ticket, self.now)
+            self.gate.cancel(ticket, self.now)
         for started_s in self.running + self.forgotten:
-            self.gate.finish(started_s, Outcome.NEUTRAL, self.now)
+            self.gate.release(started_s, Outcome.NEUTRAL, self.now)
 
     def held(self) -> int:
         return (
@@ -333,27 +335,33 @@ class Crowd:
 
 @pytest.mark.untraced
 def test_100k_cancellations_leak_no_slot_and_no_place() -> None:
-    chance, gate, now, cancelled, called = random.Random(7), Gate(GateRules(inflight_start=8), 0.0), 0.0, 0, 0
+    chance, gate, now, cancelled, called = (
+        random.Random(7),
+        AdaptiveConcurrencyLimiter(ConcurrencyRules(inflight_start=8), 0.0),
+        0.0,
+        0,
+        0,
+    )
     demands = [Demand(priority) for priority in Priority]
-    running = [0.0 for _ in range(8) if gate.enter(demands[0], 0.0)]
+    running = [0.0 for _ in range(8) if gate.try_acquire(demands[0], 0.0)]
     while cancelled < 100_000:
         now += 0.01
-        arrivals = [(demand, gate.enter(demand, now)) for demand in chance.choices(demands, k=20)]
+        arrivals = [(demand, gate.try_acquire(demand, now)) for demand in chance.choices(demands, k=20)]
         running += [now for _, entered in arrivals if entered]
-        got = [gate.line_up(demand, now) for demand, entered in arrivals if not entered]
-        gate.finish(running.pop(chance.randrange(len(running))), Outcome.SUCCESS, now)
-        called += len(gate.ready(now))
+        got = [gate.enqueue(demand, now) for demand, entered in arrivals if not entered]
+        gate.release(running.pop(chance.randrange(len(running))), Outcome.SUCCESS, now)
+        called += len(gate.pop_ready(now))
         tickets = [ticket for ticket in got if isinstance(ticket, Ticket)]
         chance.shuffle(tickets)
         for ticket in tickets:
-            gate.leave(ticket, now)
+            gate.cancel(ticket, now)
         cancelled += len(tickets)
-        gate.ready(now)
+        gate.pop_ready(now)
         assert (gate.in_flight, gate.waiting) == (len(running), 0)
-        if gate.enter(demands[1], now):
+        if gate.try_acquire(demands[1], now):
             running.append(now)
     assert called > 1000, "some left with the slot they had just been given"
-    assert not any(gate._lanes)
+    assert not any(gate._queues)
 
 
 def test_a_crowd_that_comes_and_goes_leaks_nothing() -> None:
@@ -364,9 +372,9 @@ def test_a_crowd_that_comes_and_goes_leaks_nothing() -> None:
     assert crowd.gate.in_flight == crowd.held()
     crowd.go_home()
     assert (crowd.gate.in_flight, crowd.gate.waiting) == (0, 0)
-    assert not any(crowd.gate._lanes)
-    assert crowd.gate.ready(crowd.now + 99.0) == ()
-    assert crowd.gate.enter(Demand(), crowd.now)
+    assert not any(crowd.gate._queues)
+    assert crowd.gate.pop_ready(crowd.now + 99.0) == ()
+    assert crowd.gate.try_acquire(Demand(), crowd.now)
 
 
 @pytest.mark.untraced
@@ -378,8 +386,8 @@ def test_the_collector_may_settle_a_permit_at_any_allocation() -> None:
     def settle(phase: str, info: dict[str, int]) -> None:
         nonlocal settled
         if phase == "stop" and crowd.forgotten and chance.random() < 0.2:
-            crowd.gate.finish(crowd.forgotten.pop(), Outcome.SUCCESS, crowd.now)
-            called.extend(crowd.gate.ready(crowd.now))
+            crowd.gate.release(crowd.forgotten.pop(), Outcome.SUCCESS, crowd.now)
+            called.extend(crowd.gate.pop_ready(crowd.now))
             settled += 1
 
     gc.callbacks.append(settle)
@@ -389,7 +397,7 @@ def test_the_collector_may_settle_a_permit_at_any_allocation() -> None:
             crowd.step()
             gc.set_threshold(0)
             assert crowd.gate.in_flight == crowd.held()
-            assert crowd.gate.waiting == sum(map(len, crowd.gate._lanes))
+            assert crowd.gate.waiting == sum(map(len, crowd.gate._queues))
     finally:
         gc.set_threshold(*thresholds)
         gc.callbacks.remove(settle)

@@ -35,7 +35,7 @@ def following(*learnt: tuple[float, int]) -> MemoryCap:
 
 
 def keeps(tested: MemoryCap) -> bool:
-    return tested.keeps
+    return tested.is_retained
 
 
 # --- the share of a request ---

@@ -21,17 +21,17 @@ from tests.limiting.gate_asking import (
 def test_a_period_ends_after_half_a_second_at_the_usual_objective() -> None:
     tested = gate()
     for _ in range(10):
-        tested.enter(Demand(MID), 0.1)
-    tested.advance(0.499)
+        tested.try_acquire(Demand(MID), 0.1)
+    tested.close_period(0.499)
     assert tested.view(0.499).demand_rps == (0.0, 0.0, 0.0)
-    tested.advance(0.5)
+    tested.close_period(0.5)
     assert tested.view(0.5).demand_rps == pytest.approx((0.0, 8.0, 0.0))
 
 
 def test_refusals_before_the_gate_are_demand_too() -> None:
     tested = gate()
     for _ in range(10):
-        tested.count(LOW, 0.1)
+        tested.record_arrival(LOW, 0.1)
     assert tested.view(0.5).demand_rps == pytest.approx((0.0, 0.0, 8.0))
     assert tested.in_flight == 0
 
@@ -58,32 +58,32 @@ def test_with_a_long_objective_a_period_needs_completions_and_the_time_of_an_ans
     tested._service.latency_s = latency_s
     tested._set_limit(64.0)
     for _ in range(8):
-        tested.enter(Demand(HIGH), 0.0)
+        tested.try_acquire(Demand(HIGH), 0.0)
     for _ in range(done):
-        tested.finish(0.0, Outcome.SUCCESS, 0.3)
-    tested.advance(now)
+        tested.release(0.0, Outcome.SUCCESS, 0.3)
+    tested.close_period(now)
     assert (tested._service.demand_rps[0] > 0.0) is closed
 
 
 def test_time_in_flight_is_summed_at_each_change() -> None:
     tested = gate()
-    tested.enter(Demand(HIGH), 0.1)
-    tested.enter(Demand(HIGH), 0.2)
-    tested.finish(0.1, Outcome.SUCCESS, 0.3)
-    tested.advance(0.5)  # 0.2 + 0.3 request seconds in 0.5 s: one in flight; 1 / 0.2 s
+    tested.try_acquire(Demand(HIGH), 0.1)
+    tested.try_acquire(Demand(HIGH), 0.2)
+    tested.release(0.1, Outcome.SUCCESS, 0.3)
+    tested.close_period(0.5)  # 0.2 + 0.3 request seconds in 0.5 s: one in flight; 1 / 0.2 s
     assert tested.view(0.5).service_rps == pytest.approx(2.0), "1 done in 0.5 s"
-    tested.finish(0.2, Outcome.SUCCESS, 0.9)
-    tested.advance(1.0)  # 0.4 s in flight of 0.5; its answer took 0.7 s
+    tested.release(0.2, Outcome.SUCCESS, 0.9)
+    tested.close_period(1.0)  # 0.4 s in flight of 0.5; its answer took 0.7 s
     assert tested.view(1.0).service_rps == pytest.approx(2.0)
     assert tested._starts_s == pytest.approx(0.0)
 
 
 def test_a_long_answer_that_ends_in_a_short_period_is_no_rate() -> None:
     tested = gate()
-    tested.enter(Demand(HIGH), 0.0)
+    tested.try_acquire(Demand(HIGH), 0.0)
     for tick in range(1, 20):
-        tested.advance(tick / 2)
-    tested.finish(0.0, Outcome.SUCCESS, 9.9)
+        tested.close_period(tick / 2)
+    tested.release(0.0, Outcome.SUCCESS, 9.9)
     assert tested.view(10.0).service_rps == pytest.approx(0.4 / 0.5 / 9.9)
 
 
@@ -91,17 +91,17 @@ def test_what_was_found_in_one_period_does_not_count_for_the_next() -> None:
     tested = gate(inflight_start=10, min_share=0.0)
     fill(tested)
     for _ in range(10):
-        tested.finish(0.0, Outcome.SUCCESS, 0.1)
-    assert tested.enter(Demand(HIGH), 0.2)
-    tested.advance(0.5)
+        tested.release(0.0, Outcome.SUCCESS, 0.1)
+    assert tested.try_acquire(Demand(HIGH), 0.2)
+    tested.close_period(0.5)
     assert tested._peak == 1, "one is still inside"
     fill(tested, 0.6)
     refused(tested, HIGH, 0.6, slo_s=0.01)
-    tested.advance(1.0)
+    tested.close_period(1.0)
     assert not tested._limited
     tested._service.measured = False
-    tested.finish(0.6, Outcome.SUCCESS, 1.1)
-    tested.advance(1.5)
+    tested.release(0.6, Outcome.SUCCESS, 1.1)
+    tested.close_period(1.5)
     assert not tested._service.measured
 
 
@@ -111,10 +111,10 @@ def test_peak_in_flight_decides_whether_latency_is_unloaded() -> None:
         tested._service.unloaded_s = tested._service._slow_s = 0.1
         tested._service._periods = 50
         for _ in range(number):
-            tested.enter(Demand(HIGH), 0.0)
+            tested.try_acquire(Demand(HIGH), 0.0)
         for _ in range(number):
-            tested.finish(0.0, Outcome.SUCCESS, 0.4)
-        tested.advance(0.5)
+            tested.release(0.0, Outcome.SUCCESS, 0.4)
+        tested.close_period(0.5)
     assert slow.view(0.5).unloaded_s == pytest.approx(0.19)
     assert loaded.view(0.5).unloaded_s == pytest.approx(0.1)
 
@@ -128,9 +128,9 @@ def test_every_way_in_counts_for_the_peak(by: str) -> None:
         tested._peak = 0
         end(tested, 0.0)
     elif by == "rescue":
-        assert tested.rescue(Demand(LOW), 1.0) is not None
+        assert tested.enqueue_reserved(Demand(LOW), 1.0) is not None
     else:
-        tested.charge()
+        tested.occupy_over_limit()
     assert tested._peak == 1
 
 
@@ -147,8 +147,8 @@ def test_only_endings_that_tell_of_the_service_count(outcome: Outcome, lasted_s:
     tested = gate()
     tested._service.unloaded_s = 0.1
     tested._set_limit(64.0)
-    tested.enter(Demand(HIGH), 0.0)
-    tested.finish(0.0, outcome, lasted_s)
+    tested.try_acquire(Demand(HIGH), 0.0)
+    tested.release(0.0, outcome, lasted_s)
     assert tested._done == counts
     assert tested._total_s == (lasted_s if counts else 0.0)
     assert tested.in_flight == 0
@@ -156,32 +156,32 @@ def test_only_endings_that_tell_of_the_service_count(outcome: Outcome, lasted_s:
 
 def test_while_nothing_is_known_failures_are_no_evidence() -> None:
     tested = gate()
-    tested.enter(Demand(HIGH), 0.0)
-    tested.finish(0.0, Outcome.FAILURE, 0.4)
+    tested.try_acquire(Demand(HIGH), 0.0)
+    tested.release(0.0, Outcome.FAILURE, 0.4)
     assert tested.view(0.5).unloaded_s is None
 
 
 def test_half_of_an_unloaded_answer_is_learnt_with_it() -> None:
     tested = gate()
-    tested.enter(Demand(HIGH), 0.0)
-    tested.finish(0.0, Outcome.SUCCESS, 0.2)
-    tested.advance(0.5)
+    tested.try_acquire(Demand(HIGH), 0.0)
+    tested.release(0.0, Outcome.SUCCESS, 0.2)
+    tested.close_period(0.5)
     for started_s, ended_s in ((0.5, 0.599), (0.6, 0.701)):
-        tested.enter(Demand(HIGH), started_s)
-        tested.finish(started_s, Outcome.FAILURE, ended_s)
+        tested.try_acquire(Demand(HIGH), started_s)
+        tested.release(started_s, Outcome.FAILURE, ended_s)
     assert tested._done == 1
 
 
 def test_a_clock_that_goes_back_stands_still() -> None:
     tested = gate(inflight_start=1)
-    tested.enter(Demand(HIGH), 5.0)
+    tested.try_acquire(Demand(HIGH), 5.0)
     ticket = wait(tested, HIGH, 3.0)
     assert ticket.arrived_s == 5.0
-    tested.finish(5.0, Outcome.SUCCESS, 4.0)
+    tested.release(5.0, Outcome.SUCCESS, 4.0)
     assert tested._total_s == 0.0
-    (called,) = tested.ready(1.0)
+    (called,) = tested.pop_ready(1.0)
     assert called.called_s == 5.0
-    tested.leave(called, 2.0)
-    tested.advance(0.0)
+    tested.cancel(called, 2.0)
+    tested.close_period(0.0)
     assert tested._starts_s == pytest.approx(0.0)
     assert tested.view(0.0).limit == 1.0

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.gate import Gate, GateRules, Ticket
+from autoglm_throttle.limiting.gate import AdaptiveConcurrencyLimiter, ConcurrencyRules, Ticket
 from autoglm_throttle.model import Decision, Demand, Priority, Reason
 from tests.limiting.gate_asking import (
     HIGH,
@@ -50,20 +50,20 @@ def test_who_was_dropped_is_told_when_to_come_again() -> None:
     ticket = wait(tested, HIGH)
     for _ in range(50):
         wait(tested, HIGH, 0.4)
-    (dropped,) = tested.ready(0.5)
+    (dropped,) = tested.pop_ready(0.5)
     assert dropped is ticket
-    got = tested.refusal(ticket, 0.5)
-    assert (got.allowed, got.reason, got.detail) == (False, Reason.QUEUE, "queue:wait")
+    got = tested.rejection(ticket, 0.5)
+    assert (got.allowed, got.reason, got.detail) == (False, Reason.QUEUE, "queue:timeout")
     assert got.retry_after_s == 0.0, "fifty before it are just few enough again"
     come(tested, HIGH, 0.5)
-    assert tested.refusal(ticket, 0.5).retry_after_s == pytest.approx(0.01)
+    assert tested.rejection(ticket, 0.5).retry_after_s == pytest.approx(0.01)
 
 
 def test_who_was_dropped_from_a_line_that_is_now_empty_may_come_at_once() -> None:
     tested = fill(knowing(100.0, limit=1))
     ticket = wait(tested, HIGH)
-    tested.ready(0.5)
-    assert tested.refusal(ticket, 0.5).retry_after_s == 0.0
+    tested.pop_ready(0.5)
+    assert tested.rejection(ticket, 0.5).retry_after_s == 0.0
 
 
 # --- when to come again ---
@@ -87,7 +87,7 @@ def test_refused_before_the_promised_instant_and_welcome_at_it(
     for other, number in zip(Priority, waiting, strict=True):
         for _ in range(number):
             ticket = Ticket(Demand(other), 0.0, 1e6, other + 1)  # of endless patience
-            tested._wait(ticket)
+            tested._append(ticket)
     got = come(tested, priority)
     if not isinstance(got, Decision):
         return
@@ -135,7 +135,9 @@ def test_a_class_that_is_left_nothing_waits_for_those_before_it_at_least() -> No
     ("opened_s", "arrived_s"), [(1e9, 1e9 + 0.1), (1e9, 1e9 + 1 / 3), (2.0**-52, 0.25 + 2.0**-53)]
 )
 def test_a_promise_is_never_a_rounding_error_early(opened_s: float, arrived_s: float) -> None:
-    tested = fill(Gate(GateRules(inflight_start=1, slo_s=6.0), opened_s), opened_s)
+    tested = fill(
+        AdaptiveConcurrencyLimiter(ConcurrencyRules(inflight_start=1, slo_s=6.0), opened_s), opened_s
+    )
     wait(tested, LOW, opened_s)
     got = refused(tested, LOW, arrived_s)
     assert tested._ends_s <= arrived_s + got.retry_after_s < opened_s + 1.5 + 1e-6

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.limiting.gate import Gate, GateRules, Ticket
+from autoglm_throttle.limiting.gate import AdaptiveConcurrencyLimiter, ConcurrencyRules, Ticket
 from autoglm_throttle.model import Demand, Outcome
 from tests.limiting.gate_asking import (
     HIGH,
@@ -28,7 +28,7 @@ from tests.limiting.gate_plant import Plant
 
 def test_as_many_get_in_as_the_limit_says() -> None:
     tested = gate(inflight_start=3)
-    assert [tested.enter(Demand(LOW), 0.1) for _ in range(5)] == [True, True, True, False, False]
+    assert [tested.try_acquire(Demand(LOW), 0.1) for _ in range(5)] == [True, True, True, False, False]
     assert tested.in_flight == 3
 
 
@@ -41,26 +41,28 @@ def test_the_hard_bound_joins_the_limit() -> None:
 def test_a_lower_line_does_not_hold_up_a_higher_class() -> None:
     tested = fill(knowing(100.0))
     low = wait(tested, LOW)
-    tested.finish(0.0, Outcome.SUCCESS, 0.01)
-    assert copy.deepcopy(tested).enter(Demand(MID), 0.01)
-    assert not copy.deepcopy(tested).enter(Demand(LOW), 0.01)
-    tested.leave(low, 0.01)
-    tested._wait(Ticket(Demand(MID), 0.01, 0.5, 2))
-    assert not copy.deepcopy(tested).enter(Demand(LOW), 0.01), "somebody stands before it"
-    assert not copy.deepcopy(tested).enter(Demand(MID), 0.01)
-    assert tested.enter(Demand(HIGH), 0.01)
+    tested.release(0.0, Outcome.SUCCESS, 0.01)
+    assert copy.deepcopy(tested).try_acquire(Demand(MID), 0.01)
+    assert not copy.deepcopy(tested).try_acquire(Demand(LOW), 0.01)
+    tested.cancel(low, 0.01)
+    tested._append(Ticket(Demand(MID), 0.01, 0.5, 2))
+    assert not copy.deepcopy(tested).try_acquire(Demand(LOW), 0.01), "somebody stands before it"
+    assert not copy.deepcopy(tested).try_acquire(Demand(MID), 0.01)
+    assert tested.try_acquire(Demand(HIGH), 0.01)
 
 
 def test_the_share_lane_stands_before_everybody() -> None:
     tested = fill(knowing(100.0, min_share=0.1))
-    rescued = tested.rescue(Demand(LOW), 0.5)
+    rescued = tested.enqueue_reserved(Demand(LOW), 0.5)
     assert rescued is not None
     assert rescued.state is WAITING
-    tested.finish(0.0, Outcome.SUCCESS, 0.5)
-    assert not tested.enter(Demand(HIGH), 0.5)
+    tested.release(0.0, Outcome.SUCCESS, 0.5)
+    assert not tested.try_acquire(Demand(HIGH), 0.5)
 
 
-@pytest.mark.parametrize(("path", "calls"), [(Gate.enter, 2), (Gate.finish, 1)])
+@pytest.mark.parametrize(
+    ("path", "calls"), [(AdaptiveConcurrencyLimiter.try_acquire, 2), (AdaptiveConcurrencyLimiter.release, 1)]
+)
 def test_the_usual_path_makes_no_container_and_calls_nobody(path: Callable[..., Any], calls: int) -> None:
     names = [instruction.opname for instruction in dis.get_instructions(path)]
     assert not [name for name in names if name.startswith(("BUILD", "FORMAT", "MAKE", "GET_ITER", "LIST"))]
@@ -69,14 +71,14 @@ def test_the_usual_path_makes_no_container_and_calls_nobody(path: Callable[..., 
 
 
 def test_the_hard_bound_bounds_the_limit_so_that_littles_law_holds() -> None:
-    plant = Plant(GateRules(inflight_start=10, inflight_max=20), 100.0)
+    plant = Plant(ConcurrencyRules(inflight_start=10, inflight_max=20), 100.0)
     plant.run(20.0, (500.0, 0.0, 0.0))
     assert plant.gate.limit == 20.0
     assert plant.gate.view(plant.now).service_rps == pytest.approx(100.0, rel=0.1)
 
 
 def test_the_limit_grows_with_proof_and_settles_where_littles_law_says() -> None:
-    plant = Plant(GateRules(), 200.0)
+    plant = Plant(ConcurrencyRules(), 200.0)
     plant.run(10.0, (100.0, 0.0, 0.0))
     assert plant.gate.limit == 64.0, "nobody found it reached"
     assert plant.gate.view(plant.now).service_rps == pytest.approx(100.0, rel=0.3)
@@ -90,21 +92,21 @@ def test_the_limit_grows_with_proof_and_settles_where_littles_law_says() -> None
 
 @pytest.mark.parametrize("start", [2, 64, 500])
 def test_wherever_it_starts_overload_ends_at_the_same_limit(start: int) -> None:
-    plant = Plant(GateRules(inflight_start=start), 200.0)
+    plant = Plant(ConcurrencyRules(inflight_start=start), 200.0)
     plant.run(15.0, (600.0, 0.0, 0.0))
     assert plant.gate.limit == pytest.approx(100.0, rel=0.25)
 
 
 def test_a_hang_keeps_what_is_known() -> None:
-    plant = Plant(GateRules(), 200.0)
+    plant = Plant(ConcurrencyRules(), 200.0)
     plant.run(15.0, (600.0, 0.0, 0.0))
     tested, before = plant.gate, plant.gate.view(plant.now)
     now = plant.now + 0.4  # the period in which the last ones have finished
-    tested.advance(now)
+    tested.close_period(now)
     known = tested.view(now)
     for step in range(1, 100):
         come(tested, HIGH, now + step / 10)
-        tested.ready(now + step / 10)
+        tested.pop_ready(now + step / 10)
     after = tested.view(now + 9.9)
     assert (after.limit, after.service_rps, after.latency_s) == (
         known.limit,
@@ -119,35 +121,35 @@ def test_a_hang_keeps_what_is_known() -> None:
 
 def test_memory_bounds_the_room_at_once_and_the_limit_from_the_next_period() -> None:
     tested = gate(inflight_start=64)
-    tested.memory(0.40)
+    tested.update_memory(0.40)
     for _ in range(10):
-        tested.enter(Demand(MID), 0.0)
-    tested.memory(0.60)
+        tested.try_acquire(Demand(MID), 0.0)
+    tested.update_memory(0.60)
     assert tested.view(0.0).limit == pytest.approx(26.0)
     assert tested.view(0.0).memory_cap == pytest.approx(26.0)
     assert tested.limit == 64.0
     fill(tested)
     assert tested.in_flight == 26
-    tested.advance(0.5)
+    tested.close_period(0.5)
     assert tested.limit == pytest.approx(26.0)
 
 
 def test_what_is_not_known_of_the_memory_changes_nothing() -> None:
     tested = gate()
-    tested.memory(0.40)
+    tested.update_memory(0.40)
     fill(tested)
-    tested.memory(0.99)
+    tested.update_memory(0.99)
     before = tested.view(0.0)
-    tested.memory(None)
+    tested.update_memory(None)
     assert tested.view(0.0) == before
     assert before.memory_cap < math.inf
 
 
 def test_an_engine_that_takes_memory_in_advance_is_said_to_be_one() -> None:
     tested = gate()
-    tested.memory(0.95)
+    tested.update_memory(0.95)
     fill(tested)
-    tested.memory(0.96)
+    tested.update_memory(0.96)
     view = tested.view(0.0)
     assert view.memory_blind
     assert (view.memory_cap, view.limit) == (math.inf, 64.0)
@@ -156,14 +158,14 @@ def test_an_engine_that_takes_memory_in_advance_is_said_to_be_one() -> None:
 def test_the_idle_fill_follows_a_model_being_loaded_but_not_work() -> None:
     tested = gate()
     for ratio in (0.05, 0.50):
-        tested.memory(ratio)
+        tested.update_memory(ratio)
     fill(tested)
-    tested.memory(0.60)
+    tested.update_memory(0.60)
     assert tested.view(0.0).memory_cap == pytest.approx(0.42 * 64 / 0.10)
     for _ in range(64):
-        tested.finish(0.0, Outcome.SUCCESS, 0.1)
-    tested.advance(0.5)
-    tested.memory(0.80)  # an allocator keeps what work once took
+        tested.release(0.0, Outcome.SUCCESS, 0.1)
+    tested.close_period(0.5)
+    tested.update_memory(0.80)  # an allocator keeps what work once took
     fill(tested, 0.5)
-    tested.memory(0.85)
+    tested.update_memory(0.85)
     assert tested.view(0.5).memory_cap == pytest.approx(0.42 * 64 / 0.35)

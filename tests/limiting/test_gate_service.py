@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.gate_rules import GateRules
-from autoglm_throttle.limiting.gate_service import Period, Service
+from autoglm_throttle.limiting.gate_rules import ConcurrencyRules
+from autoglm_throttle.limiting.gate_service import MeasurementPeriod, ServiceEstimator
 
 LONGEST_S = 0.5
 """Under the default objective of 2 s every period ends after half a second."""
 
 
-def period(**counted: Any) -> Period:
+def period(**counted: Any) -> MeasurementPeriod:
     counts: dict[str, Any] = {
         "lasted_s": 0.5,
         "arrived": (0, 0, 0),
@@ -28,11 +28,11 @@ def period(**counted: Any) -> Period:
     }
     counts.update(counted)
     counts["total_s"] = counts.pop("mean_s") * counts["done"]
-    return Period(**counts)
+    return MeasurementPeriod(**counts)
 
 
-def service(**rules: Any) -> Service:
-    return Service(GateRules(**{"latency_budget": 0.25} | rules))
+def service(**rules: Any) -> ServiceEstimator:
+    return ServiceEstimator(ConcurrencyRules(**{"latency_budget": 0.25} | rules))
 
 
 # --- demand ---
@@ -59,14 +59,14 @@ def test_after_an_idle_time_old_demand_is_forgotten() -> None:
 def test_a_class_is_left_what_those_above_do_not_demand(priority: int, left: float) -> None:
     tested = service()
     tested.demand_rps = [30.0, 60.0, 500.0]
-    assert tested.left_rps(priority, 100.0) == pytest.approx(left)
+    assert tested.remaining_rps(priority, 100.0) == pytest.approx(left)
 
 
 @pytest.mark.parametrize(("above", "left"), [(97.9, 2.1), (98.0, 0.0), (300.0, 0.0)])
 def test_two_hundredths_of_the_rate_are_too_few_to_wait_for(above: float, left: float) -> None:
     tested = service()
     tested.demand_rps = [above, 0.0, 0.0]
-    assert tested.left_rps(1, 100.0) == pytest.approx(left)
+    assert tested.remaining_rps(1, 100.0) == pytest.approx(left)
 
 
 # --- latency ---
@@ -134,7 +134,7 @@ def test_the_latency_budget(unloaded_s: float | None, budget_s: float, out_of_re
     tested = service()
     tested.unloaded_s = unloaded_s
     assert tested.budget_s == pytest.approx(budget_s)
-    assert tested.out_of_reach is out_of_reach
+    assert tested.slo_unreachable is out_of_reach
 
 
 def test_a_greater_budget_is_taken_at_its_word() -> None:
@@ -150,7 +150,7 @@ def test_a_greater_budget_is_taken_at_its_word() -> None:
 def test_patience_leaves_time_for_the_answer(latency_s: float, slo_s: float, patience_s: float) -> None:
     tested = service()
     tested.latency_s = latency_s
-    assert tested.patience_s(slo_s) == pytest.approx(patience_s)
+    assert tested.max_wait_s(slo_s) == pytest.approx(patience_s)
 
 
 # --- the service rate ---
@@ -205,7 +205,7 @@ def test_as_many_may_stand_before_a_newcomer_as_go_in_time(
 ) -> None:
     tested = service()
     tested.rate_rps, tested.demand_rps = rate, [60.0, 30.0, 0.0]
-    assert tested.places(priority, patience_s, room=7) == places
+    assert tested.limit(priority, patience_s, capacity=7) == places
 
 
 def test_a_hang_leaves_rate_and_limit() -> None:
@@ -220,7 +220,7 @@ def test_a_hang_leaves_rate_and_limit() -> None:
 # --- the limit ---
 
 
-def known(rate: float, unloaded_s: float = 0.1, **rules: Any) -> Service:
+def known(rate: float, unloaded_s: float = 0.1, **rules: Any) -> ServiceEstimator:
     """A service whose rate the coming period will not change: 1.3 x 50 / 0.5 s = 130/s."""
     tested = service(**rules)
     tested.rate_rps, tested.unloaded_s, tested._slow_s, tested._periods = rate, unloaded_s, unloaded_s, 50
@@ -308,7 +308,9 @@ periods = st.builds(
 
 
 @given(counted=st.lists(periods, max_size=20), start=st.integers(2, 1000), slo_s=st.floats(0.01, 600.0))
-def test_whatever_is_counted_all_figures_stay_sane(counted: list[Period], start: int, slo_s: float) -> None:
+def test_whatever_is_counted_all_figures_stay_sane(
+    counted: list[MeasurementPeriod], start: int, slo_s: float
+) -> None:
     tested, limit = service(slo_s=slo_s), float(start)
     for one in counted:
         new = tested.learn(one, limit)
@@ -322,5 +324,5 @@ def test_whatever_is_counted_all_figures_stay_sane(counted: list[Period], start:
         assert tested.rate_rps is None or 0.0 < tested.rate_rps < math.inf
         assert tested.unloaded_s is None or 0.001 <= tested.unloaded_s <= 100.0
         assert 0.001 <= tested.latency_s <= 100.0
-        assert 0.0 <= tested.patience_s(slo_s) <= slo_s / 4
-        assert tested.budget_s >= slo_s / 4 or tested.out_of_reach
+        assert 0.0 <= tested.max_wait_s(slo_s) <= slo_s / 4
+        assert tested.budget_s >= slo_s / 4 or tested.slo_unreachable

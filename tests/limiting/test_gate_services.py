@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoglm_throttle.limiting.gate import Gate, GateRules
+from autoglm_throttle.limiting.gate import AdaptiveConcurrencyLimiter, ConcurrencyRules
 from autoglm_throttle.model import Demand, Outcome, Priority
 from tests.limiting.gate_plant import Memory, Plant
 
@@ -18,7 +18,7 @@ HIGH = Priority.HIGH
 def test_after_a_calm_time_the_memory_allows_as_many_as_before(keeps: bool, seed: int) -> None:
     rate = 100.0
     calm, flood = (rate / 2, 0.0, 0.0), (5 * rate, 0.0, 0.0)
-    plant = Plant(GateRules(), rate, 0.1, seed, Memory(keeps=keeps, each=0.02))
+    plant = Plant(ConcurrencyRules(), rate, 0.1, seed, Memory(keeps=keeps, each=0.02))
     for load, seconds in ((calm, 30.0), (flood, 20.0), (calm, 120.0)):
         plant.run(seconds, load)
         assert plant.gate.view(plant.now).memory_cap == pytest.approx(26.0, abs=0.5)
@@ -31,7 +31,7 @@ def test_after_a_calm_time_the_memory_allows_as_many_as_before(keeps: bool, seed
 @pytest.mark.parametrize("keeps", [True, False])
 def test_a_first_flood_after_a_calm_time_does_not_fill_the_memory(keeps: bool) -> None:
     memory = Memory(keeps=keeps, each=0.02)
-    plant = Plant(GateRules(), 100.0, 0.1, memory=memory)
+    plant = Plant(ConcurrencyRules(), 100.0, 0.1, memory=memory)
     plant.run(20.0, (50.0, 0.0, 0.0))
     plant.run(10.0, (1000.0, 0.0, 0.0))
     assert memory.most <= 30, "there is room for no more"
@@ -49,36 +49,36 @@ class Told:
         self.heard.append((ratio, in_flight, peak, untouched))
 
 
-def visit(tested: Gate, number: int, now: float, *, stay: int = 0) -> None:
+def visit(tested: AdaptiveConcurrencyLimiter, number: int, now: float, *, stay: int = 0) -> None:
     """So many come at once, and all but some leave."""
     for _ in range(number):
-        tested.enter(Demand(HIGH), now)
+        tested.try_acquire(Demand(HIGH), now)
     for _ in range(number - stay):
-        tested.finish(now, Outcome.SUCCESS, now + 0.1)
+        tested.release(now, Outcome.SUCCESS, now + 0.1)
 
 
 def test_the_memory_is_told_who_is_inside_and_the_most_since_it_was_last_asked() -> None:
-    tested, told = Gate(GateRules(), 0.0), Told()
+    tested, told = AdaptiveConcurrencyLimiter(ConcurrencyRules(), 0.0), Told()
     tested._memory = told  # type: ignore[assignment]
-    tested.memory(0.40)
+    tested.update_memory(0.40)
     visit(tested, 10, 0.1, stay=1)
     for period in (0.6, 1.2):
         visit(tested, 4, period)
-    tested.memory(0.60)
+    tested.update_memory(0.60)
     visit(tested, 6, 1.8)
-    tested.memory(0.60)
+    tested.update_memory(0.60)
     visit(tested, 2, 2.4)
     visit(tested, 2, 3.0)
-    tested.memory(0.60)
+    tested.update_memory(0.60)
     assert told.heard == [(0.40, 0, 0, True), (0.60, 1, 10, False), (0.60, 1, 7, False), (0.60, 1, 7, False)]
     visit(tested, 2, 3.6)
-    tested.memory(0.60)
+    tested.update_memory(0.60)
     assert told.heard[-1] == (0.60, 1, 3, False), "at most one period too far back"
 
 
 @pytest.mark.parametrize(("rate", "latency_s"), [(4.0, 0.25), (10.0, 0.1)])
 def test_a_small_service_is_not_met_with_a_flood(rate: float, latency_s: float) -> None:
-    plant = Plant(GateRules(), rate, latency_s)
+    plant = Plant(ConcurrencyRules(), rate, latency_s)
     plant.run(60.0, (0.9 * rate, 0.0, 0.0))
     assert plant.refused[HIGH] <= 0.05 * plant.offered[HIGH]
     assert plant.gate.limit <= 10, "64 would be inside for six seconds at least"
@@ -87,6 +87,6 @@ def test_a_small_service_is_not_met_with_a_flood(rate: float, latency_s: float) 
 
 
 def test_a_service_that_answers_in_time_is_not_lowered() -> None:
-    plant = Plant(GateRules(), 100.0, 0.1)
+    plant = Plant(ConcurrencyRules(), 100.0, 0.1)
     plant.run(60.0, (80.0, 0.0, 0.0))
     assert plant.gate.limit == 64.0

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.gate import GateRules
-from autoglm_throttle.limiting.gate_share import BURST, BURST_S, Share
+from autoglm_throttle.limiting.gate import ConcurrencyRules
+from autoglm_throttle.limiting.gate_share import BURST, BURST_S, ReservedShare
 from autoglm_throttle.model import Demand, Outcome
 from tests.limiting.gate_asking import (
     CALLED,
@@ -25,7 +25,7 @@ from tests.limiting.gate_plant import Plant
 
 
 def test_it_grows_with_time_at_its_part_of_the_rate() -> None:
-    tested = Share(0.03, 0.0)
+    tested = ReservedShare(0.03, 0.0)
     assert not tested.take(100.0, 0.0)
     assert not tested.take(100.0, 0.33)
     assert tested.take(100.0, 0.34)
@@ -35,12 +35,12 @@ def test_it_grows_with_time_at_its_part_of_the_rate() -> None:
 
 @pytest.mark.parametrize(("rate", "saved"), [(1000.0, 90), (100.0, 9), (20.0, 2), (1.0, 2)])
 def test_so_much_is_saved_up(rate: float, saved: int) -> None:
-    tested = Share(0.03, 0.0)
+    tested = ReservedShare(0.03, 0.0)
     assert sum(tested.take(rate, 1000.0) for _ in range(200)) == saved
 
 
 def test_no_share_is_strict_priority() -> None:
-    tested = Share(0.0, 0.0)
+    tested = ReservedShare(0.0, 0.0)
     assert not any(tested.take(1e6, float(second)) for second in range(1000))
 
 
@@ -50,7 +50,7 @@ def test_no_share_is_strict_priority() -> None:
     gaps=st.lists(st.floats(0.0, 5.0), min_size=1, max_size=300),
 )
 def test_no_flood_takes_more_than_its_share(share: float, rates: list[float], gaps: list[float]) -> None:
-    tested, now, taken = Share(share, 0.0), 0.0, 0
+    tested, now, taken = ReservedShare(share, 0.0), 0.0, 0
     highest = max(rates) * share
     for step, gap in enumerate(gaps):
         now += gap
@@ -63,16 +63,16 @@ def test_no_flood_takes_more_than_its_share(share: float, rates: list[float], ga
 
 def test_high_is_never_rescued_and_nobody_of_an_unknown_service() -> None:
     tested = knowing(100.0, min_share=0.1)
-    assert tested.rescue(Demand(HIGH), 9.0) is None
-    assert gate().rescue(Demand(LOW), 9.0) is None
+    assert tested.enqueue_reserved(Demand(HIGH), 9.0) is None
+    assert gate().enqueue_reserved(Demand(LOW), 9.0) is None
 
 
 def test_a_rescued_request_gets_a_free_slot_at_once() -> None:
     tested = knowing(100.0, min_share=0.1)
-    ticket = tested.rescue(Demand(LOW), 1.0)
+    ticket = tested.enqueue_reserved(Demand(LOW), 1.0)
     assert ticket is not None
     assert (ticket.state, ticket.called_s, tested.in_flight) == (CALLED, 1.0, 1)
-    tested.leave(ticket, 1.1)
+    tested.cancel(ticket, 1.1)
     assert tested.in_flight == 0
 
 
@@ -80,20 +80,20 @@ def test_without_a_slot_it_waits_in_the_first_lane_for_half_of_its_objective() -
     tested = fill(knowing(100.0, 100.0, min_share=0.1))
     first = wait(tested, LOW, 1.0)
     second = wait(tested, MID, 1.0, slo_s=8.0)
-    assert (first.state, first.lane, first.patience_s) == (WAITING, 0, 1.0)
-    assert (second.lane, second.patience_s) == (0, 4.0)
+    assert (first.state, first.queue_index, first.max_wait_s) == (WAITING, 0, 1.0)
+    assert (second.queue_index, second.max_wait_s) == (0, 4.0)
     assert tested.view(1.0).waiting == (0, 1, 1)
-    tested.finish(0.0, Outcome.SUCCESS, 1.0)
-    third = tested.rescue(Demand(LOW), 1.0)
+    tested.release(0.0, Outcome.SUCCESS, 1.0)
+    third = tested.enqueue_reserved(Demand(LOW), 1.0)
     assert third is not None
     assert third.state is WAITING, "two stand before it"
 
 
 def test_a_rescue_without_a_slot_proves_that_the_limit_was_reached() -> None:
     tested = fill(knowing(100.0, min_share=0.1, period_s=0.5))
-    tested.rescue(Demand(LOW), 0.3)
+    tested.enqueue_reserved(Demand(LOW), 0.3)
     end(tested, 0.4)
-    tested.advance(0.5)
+    tested.close_period(0.5)
     assert tested._service.measured
 
 
@@ -106,7 +106,7 @@ def test_mid_and_low_get_their_share_in_any_overload(
     high: float, mid: float, low: float, share: float
 ) -> None:
     rate = 100.0
-    plant, load = Plant(GateRules(min_share=share), rate), (high * rate, mid * rate, low * rate)
+    plant, load = Plant(ConcurrencyRules(min_share=share), rate), (high * rate, mid * rate, low * rate)
     plant.run(10.0, (0.2 * rate, 0.1 * rate, 0.1 * rate))
     plant.run(5.0, load)
     plant.forget()
@@ -118,7 +118,7 @@ def test_mid_and_low_get_their_share_in_any_overload(
 
 def test_a_share_as_great_as_the_demand_serves_nearly_all_of_it() -> None:
     rate = 100.0
-    plant = Plant(GateRules(min_share=0.03), rate)
+    plant = Plant(ConcurrencyRules(min_share=0.03), rate)
     plant.run(10.0, (2 * rate, 0.03 * rate, 0.0))
     plant.forget()
     plant.run(30.0, (2 * rate, 0.03 * rate, 0.0))
@@ -127,7 +127,7 @@ def test_a_share_as_great_as_the_demand_serves_nearly_all_of_it() -> None:
 
 def test_a_sudden_flood_of_low_does_not_push_high_aside() -> None:
     rate = 200.0
-    plant = Plant(GateRules(), rate)
+    plant = Plant(ConcurrencyRules(), rate)
     plant.run(10.0, (0.9 * rate, 0.0, 0.0))
     plant.forget()
     plant.run(1.0, (0.9 * rate, 0.0, 50 * rate))
@@ -138,7 +138,7 @@ def test_a_sudden_flood_of_low_does_not_push_high_aside() -> None:
 @pytest.mark.untraced
 def test_without_a_share_priority_is_strict() -> None:
     rate = 200.0
-    plant = Plant(GateRules(min_share=0.0), rate)
+    plant = Plant(ConcurrencyRules(min_share=0.0), rate)
     plant.run(10.0, (3 * rate, rate, rate))
     plant.forget()
     plant.run(10.0, (3 * rate, rate, rate))

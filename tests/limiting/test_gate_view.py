@@ -24,13 +24,13 @@ from tests.limiting.gate_asking import (
 
 def test_a_dry_run_lets_in_whom_it_would_refuse() -> None:
     tested = fill(gate(inflight_start=2))
-    tested.charge()
+    tested.occupy_over_limit()
     assert tested.in_flight == 3
-    tested.finish(0.0, Outcome.SUCCESS, 0.1)
-    assert not tested.enter(Demand(HIGH), 0.1), "still two in flight"
-    tested.finish(0.0, Outcome.SUCCESS, 0.2)
-    tested.finish(0.0, Outcome.SUCCESS, 0.4)
-    tested.advance(0.5)
+    tested.release(0.0, Outcome.SUCCESS, 0.1)
+    assert not tested.try_acquire(Demand(HIGH), 0.1), "still two in flight"
+    tested.release(0.0, Outcome.SUCCESS, 0.2)
+    tested.release(0.0, Outcome.SUCCESS, 0.4)
+    tested.close_period(0.5)
     assert tested.in_flight == 0
     assert tested._starts_s == pytest.approx(0.0)
 
@@ -41,30 +41,30 @@ def test_a_dry_run_would_refuse_as_many_as_a_live_gate_does() -> None:
         expected, got = come(live, MID), come(dry, MID)
         assert type(got) is type(expected)
         if isinstance(got, Ticket):
-            dry.leave(got, 0.0)
+            dry.cancel(got, 0.0)
         else:
             assert got == expected
-        dry.charge()
+        dry.occupy_over_limit()
         if isinstance(expected, Decision):
             break
     assert dry.in_flight == 4 + 32
-    assert dry.evidence().confirmed
-    assert dry.evidence().confirmed, "somebody would still wait"
+    assert dry.report().confirmed
+    assert dry.report().confirmed, "somebody would still wait"
 
 
 def test_waiters_and_refusals_of_the_gate_alone_are_evidence() -> None:
     tested = gate(inflight_start=1)
-    assert tested.evidence() == Evidence(False, None, 0, 1.0)
-    tested.count(LOW, 0.1)
+    assert tested.report() == Evidence(False, None, 0, 1.0)
+    tested.record_arrival(LOW, 0.1)
     fill(tested, 0.1)
-    assert tested.evidence() == Evidence(False, None, 1, 1.0), "what a bucket refused is none"
+    assert tested.report() == Evidence(False, None, 1, 1.0), "what a bucket refused is none"
     ticket = wait(tested, LOW, 0.1)
-    assert tested.evidence().confirmed
-    assert tested.evidence().confirmed, "somebody still waits"
+    assert tested.report().confirmed
+    assert tested.report().confirmed, "somebody still waits"
     refused(tested, LOW, 0.1)
-    tested.leave(ticket, 0.1)
-    assert tested.evidence().confirmed
-    assert not tested.evidence().confirmed, "told once"
+    tested.cancel(ticket, 0.1)
+    assert tested.report().confirmed
+    assert not tested.report().confirmed, "told once"
 
 
 @pytest.mark.parametrize("by_timer", [True, False])
@@ -74,16 +74,16 @@ def test_who_waited_in_vain_is_evidence(by_timer: bool) -> None:
     if by_timer:
         tested.expire(ticket, 0.61)
     else:
-        tested.ready(0.61)
+        tested.pop_ready(0.61)
     assert ticket.state is DROPPED
-    assert tested.evidence().confirmed
-    assert not tested.evidence().confirmed
+    assert tested.report().confirmed
+    assert not tested.report().confirmed
 
 
 def test_evidence_carries_what_was_measured() -> None:
     tested = knowing(80.0, limit=7)
-    tested.enter(Demand(HIGH), 0.0)
-    assert tested.evidence() == Evidence(False, 80.0, 1, 7.0)
+    tested.try_acquire(Demand(HIGH), 0.0)
+    assert tested.report() == Evidence(False, 80.0, 1, 7.0)
 
 
 def test_the_view_shows_all_figures() -> None:
@@ -101,7 +101,7 @@ def test_the_view_shows_all_figures() -> None:
 def test_pressure_is_demand_by_rate_once_the_rate_is_measured() -> None:
     tested = knowing(100.0, 150.0, 60.0, 0.0, limit=8)
     for _ in range(6):
-        tested.enter(Demand(HIGH), 0.0)
+        tested.try_acquire(Demand(HIGH), 0.0)
     assert tested.view(0.0).pressure == 0.75, "an unlimited service shows only what it was asked for"
     tested._service.measured = True
     assert tested.view(0.0).pressure == pytest.approx(2.1)
@@ -110,5 +110,5 @@ def test_pressure_is_demand_by_rate_once_the_rate_is_measured() -> None:
 def test_it_shows_its_state() -> None:
     tested = fill(knowing(100.0, limit=2))
     ticket = wait(tested, MID)
-    assert repr(tested) == "Gate(2 of 2 in flight, 1 waiting)"
-    assert repr(ticket) == "Ticket(WAITING, lane 2, Demand(mid, user='', cost=1))"
+    assert repr(tested) == "AdaptiveConcurrencyLimiter(2 of 2 in flight, 1 waiting)"
+    assert repr(ticket) == "Ticket(WAITING, queue 2, Demand(mid, user='', cost=1))"

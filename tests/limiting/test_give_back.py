@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from autoglm_throttle.limiting.exact_log import CLAMPED_S
 from autoglm_throttle.limiting.limit_sets import LimitSets
 from autoglm_throttle.limiting.sliding_window import SlidingWindow
-from autoglm_throttle.limiting.user_windows import UserWindows
+from autoglm_throttle.limiting.user_windows import UserLimits
 from autoglm_throttle.model import Demand, Priority, UserLimit
 from tests.limiting.windows import limit
 
@@ -154,17 +154,17 @@ def test_the_last_unit_leaves_a_log_that_still_works() -> None:
 # --- the limits of a demand ---
 
 
-def windows(user: int = 2, *, plan: int = 5) -> UserWindows:
+def windows(user: int = 2, *, plan: int = 5) -> UserLimits:
     sets = LimitSets(
         [(limit(user, 60),), (limit(user, 60),), ()],
         by_plan={"gold": (limit(plan, 60),)},
         by_route={},
         address_factor=2.0,
     )
-    return UserWindows(sets, 100)
+    return UserLimits(sets, 100)
 
 
-def spend(tested: UserWindows, demand: Demand, now: float) -> bool:
+def spend(tested: UserLimits, demand: Demand, now: float) -> bool:
     decision = tested.hit(demand, now)
     assert decision is not None
     return decision.allowed

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.instant import until
+from autoglm_throttle.limiting.instant import seconds_until
 
 instants = st.floats(0.0, 1e12)
 
 
 @given(instant=instants, now=instants)
 def test_who_waits_so_long_is_never_early_and_hardly_late(instant: float, now: float) -> None:
-    wait = until(instant, now)
+    wait = seconds_until(instant, now)
     assert wait >= 0.0
     assert now + wait >= instant
     assert wait == 0.0 or now + math.nextafter(math.nextafter(wait, 0.0), 0.0) <= instant
@@ -24,9 +24,9 @@ def test_who_waits_so_long_is_never_early_and_hardly_late(instant: float, now: f
 def test_a_difference_that_was_rounded_down_is_not_enough() -> None:
     instant, now = 0.5 + 2.0**-53, 2.0**-54
     assert now + (instant - now) < instant
-    assert now + until(instant, now) >= instant
+    assert now + seconds_until(instant, now) >= instant
 
 
 @pytest.mark.parametrize("now", [5.0, 5.1, math.inf])
 def test_an_instant_that_has_come_needs_no_wait(now: float) -> None:
-    assert until(5.0, now) == 0.0
+    assert seconds_until(5.0, now) == 0.0

@@ -55,7 +55,7 @@ def test_even_a_very_small_rate_lets_every_class_pass() -> None:
 def test_at_rest_everybody_passes_and_nothing_is_spent() -> None:
     of = SharedBudget(RESERVES, 0.0)
     assert [of.take(Priority.LOW, 0.0) for _ in range(1000)] == [None] * 1000
-    assert repr(of) == "SharedBudget(at rest)"
+    assert repr(of) == "SharedBudget(inactive)"
     of.rescale(100.0, "memory", 1.0)
     assert repr(of) == "SharedBudget(TokenBucket(gpu, 50 of 50, 100/s))"
     assert drain(of, Priority.HIGH, 1.0) == 50

@@ -134,7 +134,7 @@ def test_a_change_broken_off_by_a_fork_is_mended() -> None:
         table._ring = Torn(table._ring)
         with pytest.raises(InterruptedError):
             table.sweep(60.0, 1)
-    tested.mend()
+    tested.repair()
     newcomers = [tested.hit(f"new {number}", 1, 60.0, f"group {number}").allowed for number in range(9)]
     assert newcomers == [True] * 5 + [False] * 4, "two users, two neighbourhoods, and one log for all others"
     tested.sweep(120.0, 10)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.sub_buckets import Ring, SubBuckets
+from autoglm_throttle.limiting.sub_buckets import BucketRing, BucketWindow
 from autoglm_throttle.model import Decision, Reason, UserLimit
 from tests.limiting.reference_buckets import ReferenceBuckets
 from tests.limiting.windows import limit
@@ -51,14 +51,14 @@ def instants(of: UserLimit, start: float, trace: Sequence[Move]) -> list[tuple[f
     return found
 
 
-def ask(tested: SubBuckets, ring: Ring, units: int, now: float) -> Decision:
-    (decision,) = tested.verdicts(ring, units, now)
+def ask(tested: BucketWindow, ring: BucketRing, units: int, now: float) -> Decision:
+    (decision,) = tested.test(ring, units, now)
     if decision.allowed:
-        tested.spend(ring, units, now)
+        tested.charge(ring, units, now)
     return decision
 
 
-def size(ring: Ring) -> int:
+def size(ring: BucketRing) -> int:
     return sys.getsizeof(ring) + sys.getsizeof(ring.counts) + sys.getsizeof(ring.last)
 
 
@@ -66,7 +66,7 @@ def size(ring: Ring) -> int:
 def test_it_decides_as_the_plain_list_does(
     of: UserLimit, start: float, trace: list[Move], given_back: set[int]
 ) -> None:
-    tested, ring, reference = SubBuckets(of), Ring(), ReferenceBuckets(of)
+    tested, ring, reference = BucketWindow(of), BucketRing(), ReferenceBuckets(of)
     for number, (now, units) in enumerate(instants(of, start, trace)):
         expected = reference.look("ann", units, now)
         decision = ask(tested, ring, units, now)
@@ -81,16 +81,16 @@ def test_it_decides_as_the_plain_list_does(
         if decision.allowed:
             reference.charge("ann", units, now)
             if number in given_back:
-                assert tested.take_out(ring, units, now, now)
+                assert tested.refund(ring, units, now, now)
                 reference.give_back("ann", units, now)
         used = reference.used("ann", now)
-        assert tested.idle(ring, now) is (used == 0)
-        assert tested.left(ring, now) == 1.0 - used / of.limit
+        assert tested.is_idle(ring, now) is (used == 0)
+        assert tested.remaining(ring, now) == 1.0 - used / of.limit
 
 
 @given(of=limits, start=st.sampled_from(STARTS), trace=traces)
 def test_no_window_ever_holds_more_than_the_limit(of: UserLimit, start: float, trace: list[Move]) -> None:
-    tested, ring, log = SubBuckets(of), Ring(), []
+    tested, ring, log = BucketWindow(of), BucketRing(), []
     for now, units in instants(of, start, trace):
         tries = (units, max(1, units // 2), 1)
         log += [(now, each) for each in tries if ask(tested, ring, each, now).allowed]
@@ -109,18 +109,18 @@ def test_no_window_ever_holds_more_than_the_limit(of: UserLimit, start: float, t
 def test_refused_at_every_instant_before_the_wait_and_allowed_at_it(
     of: UserLimit, start: float, trace: list[Move], probe: float, aside: float, share: float
 ) -> None:
-    tested, ring, now = SubBuckets(of), Ring(), start
+    tested, ring, now = BucketWindow(of), BucketRing(), start
     for now, units in instants(of, start, trace):
         ask(tested, ring, units, now)
     now += aside * of.window_s / 100
     units = max(1, math.ceil(of.limit * probe))
-    (refusal,) = tested.verdicts(ring, units, now)
+    (refusal,) = tested.test(ring, units, now)
     if refusal.allowed:
         return
     there = now + refusal.retry_after_s
     for earlier in (now + refusal.retry_after_s * share, math.nextafter(there, -math.inf)):
-        assert earlier >= there or not tested.verdicts(ring, units, earlier)[0].allowed
-    assert tested.verdicts(ring, units, there)[0].allowed
+        assert earlier >= there or not tested.test(ring, units, earlier)[0].allowed
+    assert tested.test(ring, units, there)[0].allowed
 
 
 @given(
@@ -129,12 +129,12 @@ def test_refused_at_every_instant_before_the_wait_and_allowed_at_it(
 )
 def test_a_clock_that_steps_back_frees_nothing(of: UserLimit, trace: list[tuple[float, float]]) -> None:
     """It stands still: what the latest instant refuses is refused, and waits are told from the clock on."""
-    tested, ring, latest, now = SubBuckets(of), Ring(), 1000.0, 1000.0
+    tested, ring, latest, now = BucketWindow(of), BucketRing(), 1000.0, 1000.0
     for step, share in trace:
         now += step * of.window_s
         latest = max(latest, now)
         units = max(1, int(of.limit * share))
-        (by_the_latest,) = tested.verdicts(ring, units, latest)
+        (by_the_latest,) = tested.test(ring, units, latest)
         decision = ask(tested, ring, units, now)
         assert decision.allowed <= by_the_latest.allowed
         if not decision.allowed:
@@ -142,26 +142,26 @@ def test_a_clock_that_steps_back_frees_nothing(of: UserLimit, trace: list[tuple[
 
 
 def test_a_clock_that_went_far_back_charges_where_it_stood() -> None:
-    tested, ring = SubBuckets(limit(2000, 60)), Ring()
+    tested, ring = BucketWindow(limit(2000, 60)), BucketRing()
     assert ask(tested, ring, 1500, 1000.0).allowed
     refusal = ask(tested, ring, 1000, 100.0)
     assert (refusal.allowed, refusal.remaining, refusal.retry_after_s) == (False, 500, 961.0)
     assert ask(tested, ring, 500, 100.0).allowed
-    assert tested.left(ring, 100.0) == 0.0
+    assert tested.remaining(ring, 100.0) == 0.0
     assert not ask(tested, ring, 1, math.nextafter(1061.0, 0.0)).allowed
     assert ask(tested, ring, 2000, 1061.0).allowed
 
 
 def test_nothing_that_was_given_back_makes_the_clock_stand() -> None:
-    tested, ring = SubBuckets(limit(2000, 60)), Ring()
+    tested, ring = BucketWindow(limit(2000, 60)), BucketRing()
     assert ask(tested, ring, 2000, 1000.0).allowed
-    assert tested.take_out(ring, 2000, 1000.0, 1000.0)
+    assert tested.refund(ring, 2000, 1000.0, 1000.0)
     assert ask(tested, ring, 2000, 500.0).allowed
     assert ask(tested, ring, 2000, 561.0).allowed
 
 
 def test_numbers_at_the_edges_of_a_minute() -> None:
-    tested, ring = SubBuckets(limit(5000, 60)), Ring()
+    tested, ring = BucketWindow(limit(5000, 60)), BucketRing()
     first = ask(tested, ring, 4000, 10.75)
     assert (first.allowed, first.reason, first.policy, first.limit) == (True, Reason.OK, "user-60s", 5000)
     assert (first.remaining, first.reset_after_s, first.window_s) == (1000, 60.25, 60), "leaves at 71"
@@ -176,26 +176,26 @@ def test_numbers_at_the_edges_of_a_minute() -> None:
     never = ask(tested, ring, 5001, 71.0)
     assert (never.reason, never.detail) == (Reason.TOO_LARGE, "too_large:user-60s")
     assert (never.retry_after_s, never.reset_after_s, never.remaining) == (math.inf, 20.0, 0)
-    assert ask(tested, Ring(), 5001, 71.0).reset_after_s == 0.0, "nothing is counted"
+    assert ask(tested, BucketRing(), 5001, 71.0).reset_after_s == 0.0, "nothing is counted"
 
 
 def test_a_width_is_rounded_up_to_the_microsecond() -> None:
     """A second has no sixtieth in microseconds: 16 667 of them, so 61 widths are more than a second."""
-    tested, ring = SubBuckets(limit(2000, 1)), Ring()
+    tested, ring = BucketWindow(limit(2000, 1)), BucketRing()
     assert ask(tested, ring, 2000, 0.0).allowed
     assert ask(tested, ring, 1, 0.5).retry_after_s == pytest.approx(61 * 0.016667 - 0.5)
 
 
 def test_a_wait_ends_at_the_first_float_that_lies_in_the_bucket() -> None:
     """Seconds made of microseconds are rounded: to less, to the same, or an ulp before them is enough."""
-    tested, rounded = SubBuckets(limit(1, 1)), set()
+    tested, rounded = BucketWindow(limit(1, 1)), set()
     for leaves_us in range(61 * 16_667, 400 * 16_667, 16_667):
-        ring, plain = Ring(), leaves_us / 1e6
-        tested.spend(ring, 1, plain - 61 * 0.016667 + 1e-4)
+        ring, plain = BucketRing(), leaves_us / 1e6
+        tested.charge(ring, 1, plain - 61 * 0.016667 + 1e-4)
         now = plain - 0.5
         there = now + ask(tested, ring, 1, now).retry_after_s
-        assert not tested.verdicts(ring, 1, math.nextafter(there, 0.0))[0].allowed
-        assert tested.verdicts(ring, 1, there)[0].allowed
+        assert not tested.test(ring, 1, math.nextafter(there, 0.0))[0].allowed
+        assert tested.test(ring, 1, there)[0].allowed
         rounded.add((there > plain) - (there < plain))
     assert rounded == {-1, 0, 1}
 
@@ -203,12 +203,12 @@ def test_a_wait_ends_at_the_first_float_that_lies_in_the_bucket() -> None:
 @pytest.mark.parametrize("units", [1001, 5000, 65_536, LARGEST])
 def test_a_ring_is_bounded_whatever_the_limit(units: int) -> None:
     of = limit(units, 1)
-    tested, ring = SubBuckets(of), Ring()
+    tested, ring = BucketWindow(of), BucketRing()
     year_s = 366 * 86_400
     for number in range(200):
         ask(tested, ring, units // 61, year_s + number / 60)
         assert size(ring) <= BYTES_AT_MOST
-    full = Ring()
+    full = BucketRing()
     ask(tested, full, units, 100 * year_s)
     assert size(full) <= 120, "one bucket needs no more than one bucket"
 
@@ -225,40 +225,40 @@ def test_only_the_bucket_of_the_charge_gets_its_units(
     spent: list[tuple[int, int]], victim: int, later: int
 ) -> None:
     """Buckets of a minute are seconds, so the plain list is one of seconds."""
-    tested, ring, kept = SubBuckets(limit(2000, 60)), Ring(), []
+    tested, ring, kept = BucketWindow(limit(2000, 60)), BucketRing(), []
     for at, units in sorted(spent):
-        tested.spend(ring, units, at + 0.5)
+        tested.charge(ring, units, at + 0.5)
         kept.append((at, units))
     at, units = kept[victim % len(kept)]
     now = max(each for each, _ in kept) + later
     inside = now - at <= 60
-    assert tested.take_out(ring, units, at + 0.75, float(now)) is inside
+    assert tested.refund(ring, units, at + 0.75, float(now)) is inside
     if inside:
         kept.remove((at, units))
     for moment in range(now, now + 62):
         live = sum(units for at, units in kept if moment - at <= 60)
-        assert tested.left(ring, float(moment)) == pytest.approx(1.0 - live / 2000)
+        assert tested.remaining(ring, float(moment)) == pytest.approx(1.0 - live / 2000)
 
 
 def test_what_is_not_there_is_not_taken_from_elsewhere() -> None:
-    tested, ring = SubBuckets(limit(2000, 60)), Ring()
-    assert not tested.take_out(ring, 1, 10.5, 10.5), "nothing was ever charged"
+    tested, ring = BucketWindow(limit(2000, 60)), BucketRing()
+    assert not tested.refund(ring, 1, 10.5, 10.5), "nothing was ever charged"
     for at in (10.5, 11.5):
-        tested.spend(ring, 5, at)
-    assert not tested.take_out(ring, 6, 10.5, 12.0), "five, not six"
-    assert not tested.take_out(ring, 1, 9.5, 12.0), "an older bucket has none"
-    assert not tested.take_out(ring, 1, 12.5, 13.0), "nor has a newer one"
-    assert not tested.take_out(ring, 5, 10.5, 71.0), "they have left"
-    assert tested.left(ring, 12.0) == 1.0 - 10 / 2000
-    assert tested.take_out(ring, 5, 10.5, math.nextafter(71.0, 0.0))
-    assert tested.take_out(ring, 2, 11.5, 12.0)
-    assert tested.left(ring, 12.0) == 1.0 - 3 / 2000
+        tested.charge(ring, 5, at)
+    assert not tested.refund(ring, 6, 10.5, 12.0), "five, not six"
+    assert not tested.refund(ring, 1, 9.5, 12.0), "an older bucket has none"
+    assert not tested.refund(ring, 1, 12.5, 13.0), "nor has a newer one"
+    assert not tested.refund(ring, 5, 10.5, 71.0), "they have left"
+    assert tested.remaining(ring, 12.0) == 1.0 - 10 / 2000
+    assert tested.refund(ring, 5, 10.5, math.nextafter(71.0, 0.0))
+    assert tested.refund(ring, 2, 11.5, 12.0)
+    assert tested.remaining(ring, 12.0) == 1.0 - 3 / 2000
 
 
 # --- a fork in the midst ---
 
 
-class TornRing(Ring):
+class TornRing(BucketRing):
     """Its thread is gone before it has written the counts."""
 
     __slots__ = ("torn",)
@@ -270,10 +270,10 @@ class TornRing(Ring):
 
 
 def test_a_charge_broken_off_by_a_fork_frees_nothing() -> None:
-    tested, ring = SubBuckets(limit(2000, 60)), TornRing()
-    tested.spend(ring, 2000, 10.0)
+    tested, ring = BucketWindow(limit(2000, 60)), TornRing()
+    tested.charge(ring, 2000, 10.0)
     ring.torn = True
     with pytest.raises(InterruptedError):
-        tested.spend(ring, 1, 40.0)
-    assert not tested.verdicts(ring, 1, 70.5)[0].allowed, "what was spent stays for a window at least"
-    assert tested.verdicts(ring, 2000, 101.0)[0].allowed
+        tested.charge(ring, 1, 40.0)
+    assert not tested.test(ring, 1, 70.5)[0].allowed, "what was spent stays for a window at least"
+    assert tested.test(ring, 2000, 101.0)[0].allowed

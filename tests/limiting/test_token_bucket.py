@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.token_bucket import DONOR_KEEPS, PriorityBuckets, TokenBucket
+from autoglm_throttle.limiting.token_bucket import DONOR_RESERVE, PriorityBuckets, TokenBucket
 from autoglm_throttle.model import Borrow, Decision, Demand, Priority, Reason
 
 # Binary fractions: floats add and multiply them without rounding, so the reference may be compared exactly.
@@ -288,7 +288,7 @@ def test_all_together_stay_within_the_sum_of_bursts_and_rates(
             continue
         admitted += cost
         if paid is not buckets.all[priority]:
-            assert paid.tokens(now) >= paid.burst * DONOR_KEEPS
+            assert paid.tokens(now) >= paid.burst * DONOR_RESERVE
             assert borrow is not Borrow.OFF
         assert admitted <= sum(rates) + refilled
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.limiting.limit_sets import LimitSets
 from autoglm_throttle.limiting.shared.outage import fair_share
-from autoglm_throttle.limiting.user_windows import Part, UserWindows
+from autoglm_throttle.limiting.user_windows import Part, UserLimits
 from autoglm_throttle.model import Decision, Demand, Priority, Reason, UserLimit
 from tests.limiting.reference_log import ReferenceLog
 from tests.limiting.windows import Limits, per
@@ -24,19 +24,19 @@ def windows(
     routes: Mapping[str, Limits | None] | None = None,
     factor: float = 10.0,
     max_users: int = 1000,
-) -> UserWindows:
+) -> UserLimits:
     limits = by_priority if len(by_priority) == 3 else by_priority * 3
     sets = LimitSets(limits, by_plan=plans or {}, by_route=routes or {}, address_factor=factor)
-    return UserWindows(sets, max_users)
+    return UserLimits(sets, max_users)
 
 
-def hit(tested: UserWindows, demand: Demand, now: float = 0.0) -> Decision:
+def hit(tested: UserLimits, demand: Demand, now: float = 0.0) -> Decision:
     decision = tested.hit(demand, now)
     assert decision is not None
     return decision
 
 
-def admitted(tested: UserWindows, demand: Demand, tries: int = 50) -> int:
+def admitted(tested: UserLimits, demand: Demand, tries: int = 50) -> int:
     return sum(hit(tested, demand).allowed for _ in range(tries))
 
 
@@ -111,7 +111,7 @@ def test_each_set_of_limits_counts_for_itself() -> None:
         (windows((), routes={"chat": per(1)}), True),
     ],
 )
-def test_whether_there_is_any_limit(tested: UserWindows, there_is: bool) -> None:
+def test_whether_there_is_any_limit(tested: UserLimits, there_is: bool) -> None:
     assert (tested.hit(Demand(plan="gold", route="chat", priority=Priority.LOW), 0.0) is not None) is there_is
 
 
@@ -237,7 +237,7 @@ def test_every_table_is_mended() -> None:
     assert hit(tested, Demand(user="u", address="a")).allowed
     for table in tested._windows():
         table._ring.append("half-way in")
-    tested.mend()
+    tested.repair()
     tested.sweep(60.0, 2)
     assert tested.users == 0
 
@@ -268,7 +268,7 @@ def test_a_large_multiple_is_counted_in_buckets_and_the_limit_itself_exactly() -
 
 
 def within(
-    tested: UserWindows, demand: Demand, user: Part | None, address: Part | None = None, now: float = 0.0
+    tested: UserLimits, demand: Demand, user: Part | None, address: Part | None = None, now: float = 0.0
 ) -> Decision:
     decision = tested.hit_within(demand, user, address, now)
     assert decision is not None
@@ -307,7 +307,7 @@ def test_where_no_limit_applies_there_is_no_part_either() -> None:
 def test_every_table_is_resized_and_forgets_nothing(plan: str | None) -> None:
     plans: dict[str, Limits | None] = {"gold": per(40)} if plan else {}
     sets = LimitSets([per(40)] * 3, by_plan=plans, by_route={}, address_factor=2.0)
-    tested, demand = UserWindows(sets, 50), Demand(user="ann", address="host", plan=plan)
+    tested, demand = UserLimits(sets, 50), Demand(user="ann", address="host", plan=plan)
     assert [state.limit for state in hit(tested, demand).items] == [40, 80]
     tested.resize(sets.map(lambda limits: fair_share(limits, 10)))
     assert [(state.limit, state.remaining) for state in hit(tested, demand).items] == [(4, 2), (8, 6)]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.shared.outage import Share
+from autoglm_throttle.limiting.shared.outage import ReducedLimit
 from autoglm_throttle.limiting.sliding_window import SlidingWindow
 from autoglm_throttle.model import EXACT_AT_MOST, Decision, Reason, UserLimit
 from tests.limiting.windows import limit, window
@@ -47,15 +47,15 @@ def units_of(limits: tuple[UserLimit, ...], share: float) -> int:
 
 def ask(tested: SlidingWindow, units: int, now: float, within: list[int] | None = None) -> Decision:
     account = tested.find("ann", units, now)
-    decision = tested.judge(account, units, now, within)
+    decision = tested.test(account, units, now, within)
     if decision.allowed:
-        tested.spend(account, units, now)
+        tested.charge(account, units, now)
     return decision
 
 
 def left(tested: SlidingWindow, now: float, within: list[int] | None = None) -> list[int]:
     """Units of each limit that may be used up now."""
-    decision = tested.judge(tested.peek("ann"), 1, now, within)
+    decision = tested.test(tested.peek("ann"), 1, now, within)
     by_name = {state.name: state.remaining for state in decision.items}
     return [by_name[each.name] + decision.allowed for each in tested.limits]
 
@@ -91,10 +91,10 @@ def test_a_part_changes_nothing_but_the_answer(
         now += gap
         ask(tested, units_of(limits, asked), now)
     account, units, within = tested.peek("ann"), units_of(limits, share), of(limits, shares)
-    before = copy.deepcopy(tested.judge(account, units, now))
-    once = copy.deepcopy(tested.judge(account, units, now, within))
-    assert tested.judge(account, units, now, within) == once
-    assert tested.judge(account, units, now) == before
+    before = copy.deepcopy(tested.test(account, units, now))
+    once = copy.deepcopy(tested.test(account, units, now, within))
+    assert tested.test(account, units, now, within) == once
+    assert tested.test(account, units, now) == before
     if all(part >= each.limit for each, part in zip(limits, within, strict=True)):
         assert once == before, "the whole of every limit is no part"
 
@@ -118,7 +118,7 @@ def test_whoever_a_part_refuses_may_come_back_when_told(
         now += gap
         ask(tested, units_of(limits, asked), now, within)
     account = tested.peek("ann")
-    decision = tested.judge(account, units, now, within)
+    decision = tested.test(account, units, now, within)
     wait_s = decision.retry_after_s
     if decision.allowed or math.isinf(wait_s):
         assert decision.allowed or units > min(each.limit for each in limits)
@@ -127,7 +127,7 @@ def test_whoever_a_part_refuses_may_come_back_when_told(
     then = [
         each.limit if wait_s >= each.window_s else part for each, part in zip(limits, within, strict=True)
     ]
-    assert tested.judge(account, units, now + wait_s, then).allowed
+    assert tested.test(account, units, now + wait_s, then).allowed
 
 
 def test_whoever_waits_is_told_when_its_own_units_leave_or_a_window_at_most() -> None:
@@ -160,8 +160,8 @@ def test_more_than_the_limit_is_too_large_whatever_the_part() -> None:
 # --- other sizes ---
 
 
-def share(whole: UserLimit, units: int) -> Share:
-    return Share(whole.name, units, whole.window_s, whole.limit)
+def share(whole: UserLimit, units: int) -> ReducedLimit:
+    return ReducedLimit(whole.name, units, whole.window_s, whole.limit)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_what_was_counted_outlives_a_change_of_size(limits: tuple[UserLimit, ...
     assert left(tested, 1000.0) == [max(0, each.limit - spent) for each in small]
     refused = ask(tested, 1, 1000.0)
     assert not refused.allowed
-    assert tested.judge(tested.peek("ann"), 1, 1000.0 + refused.retry_after_s).allowed
+    assert tested.test(tested.peek("ann"), 1, 1000.0 + refused.retry_after_s).allowed
     tested.resize(limits)
     assert left(tested, 1000.0) == [each.limit - spent for each in limits]
     assert tested.give_back("ann", spent, 1000.0, 1000.5)

@@ -15,9 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from autoglm_throttle import Priority, Throttle
 from autoglm_throttle.control.memory_fill import FillBasis
 from autoglm_throttle.control.quota import QuotaView
-from autoglm_throttle.limiting.gate import GateView
-from autoglm_throttle.limiting.shared.outage import State
-from autoglm_throttle.limiting.shared.store import Health, Trouble
+from autoglm_throttle.limiting.gate import ConcurrencyView
+from autoglm_throttle.limiting.shared.outage import HealthState
+from autoglm_throttle.limiting.shared.store import StoreErrorKind, StoreStats
 from autoglm_throttle.limiting.shared.windows import StoreView
 from autoglm_throttle.model import BreakerView, Cause, Level, OnError, Reason, Rung
 from autoglm_throttle.model import State as BreakerState
@@ -51,7 +51,7 @@ def states(throttle: Throttle, name: str) -> dict[str, float]:
     return {"".join(sample.labels.values()): sample.value for sample in family.samples}
 
 
-GATE = GateView(
+GATE = ConcurrencyView(
     limit=20.5,
     in_flight=17,
     waiting=(0, 3, 250),
@@ -67,14 +67,14 @@ GATE = GateView(
 )
 STORE = StoreView(
     kind="redis",
-    state=State.REMOTE,
-    why=None,
+    state=HealthState.REMOTE,
+    cause=None,
     since_s=1.0,
     on_error=OnError.LOCAL,
     processes=4,
-    fallbacks=dict.fromkeys(Trouble, 0) | {Trouble.TIMEOUT: 3},
-    spared=40,
-    health=Health(calls=10, asked=500, late=2, waiting=0),
+    fallbacks=dict.fromkeys(StoreErrorKind, 0) | {StoreErrorKind.TIMEOUT: 3},
+    deny_cache_hits=40,
+    stats=StoreStats(calls=10, sent=500, late=2, waiting=0),
 )
 QUOTA = QuotaView(
     basis=FillBasis.DEVICE,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from autoglm_throttle.limiting.shared.outage import State
-from autoglm_throttle.limiting.shared.store import Trouble
+from autoglm_throttle.limiting.shared.outage import HealthState
+from autoglm_throttle.limiting.shared.store import StoreErrorKind
 from autoglm_throttle.model import GpuSample, GpuView
 from autoglm_throttle.observe.metric import PREFIX
 from autoglm_throttle.snapshot import FleetView
@@ -19,13 +19,13 @@ def up(**changed: Any) -> float | None:
 
 def test_a_store_is_up_while_it_decides() -> None:
     assert up() == 1.0
-    assert up(state=State.LOCAL) == up(state=State.PROBING) == 0.0
+    assert up(state=HealthState.LOCAL) == up(state=HealthState.PROBING) == 0.0
 
 
 def test_decisions_without_it_are_counted_by_cause() -> None:
     told = states(loaded(store=STORE), "redis_fallback")
     assert told.pop("timeout") == 3
-    assert set(told) == {trouble.value for trouble in Trouble} - {"timeout"}
+    assert set(told) == {trouble.value for trouble in StoreErrorKind} - {"timeout"}
     assert set(told.values()) == {0.0}
 
 

@@ -21,7 +21,7 @@ async def state(request: Request) -> Response:
     """Who this worker is, and what its throttle knows of the store."""
     store = throttle.snapshot().store
     assert store is not None
-    return JSONResponse({"pid": os.getpid(), "store": store.state.value, "asked": store.health.asked})
+    return JSONResponse({"pid": os.getpid(), "store": store.state.value, "asked": store.stats.sent})
 
 
 async def ok(request: Request) -> Response:

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from autoglm_throttle.limiting.shared.batch_codec import Words
+from autoglm_throttle.limiting.shared.batch_codec import ScriptArguments
 from autoglm_throttle.limiting.shared.batch_rules import BatchRules
 from autoglm_throttle.limiting.shared.redis_batch import RedisBatch
-from autoglm_throttle.limiting.shared.store import Trouble
+from autoglm_throttle.limiting.shared.store import StoreErrorKind
 
 
 class Number:
@@ -25,10 +25,10 @@ class Number:
 class Numbers:
     """Entries travel as their names; the answer to n is [n]. Only even ones have something to undo."""
 
-    def encode(self, entries: Sequence[Number]) -> Words:
+    def encode(self, entries: Sequence[Number]) -> ScriptArguments:
         return [key for entry in entries for key in entry.keys], [entry.name for entry in entries]
 
-    def decode(self, reply: object, entries: Sequence[Number]) -> list[list[int] | Trouble]:
+    def decode(self, reply: object, entries: Sequence[Number]) -> list[list[int] | StoreErrorKind]:
         if not isinstance(reply, list) or len(reply) != len(entries):
             raise ValueError("too short")
         return reply
@@ -40,7 +40,7 @@ class Numbers:
 class Call:
     """One round trip that the server has not answered yet."""
 
-    def __init__(self, calls: Sequence[Words], wanted: Callable[[], bool]) -> None:
+    def __init__(self, calls: Sequence[ScriptArguments], wanted: Callable[[], bool]) -> None:
         self.calls = calls
         self.wanted = wanted
         self.names = [[int(name) for name in arguments] for _, arguments in calls]
@@ -52,7 +52,7 @@ class Call:
 
     def refuse(self, *troubles: object) -> None:
         if not self.reply.done():
-            self.reply.set_result(troubles or [Trouble.LOST] * len(self.calls))
+            self.reply.set_result(troubles or [StoreErrorKind.LOST] * len(self.calls))
 
 
 class Server:
@@ -64,7 +64,9 @@ class Server:
         """Names in the order in which they were sent."""
         self.most_open = 0
 
-    async def __call__(self, calls: Sequence[Words], wanted: Callable[[], bool]) -> Sequence[object]:
+    async def __call__(
+        self, calls: Sequence[ScriptArguments], wanted: Callable[[], bool]
+    ) -> Sequence[object]:
         call = Call(calls, wanted)
         self.open.append(call)
         self.most_open = max(self.most_open, len(self.open))
@@ -122,7 +124,7 @@ class Plant:
     def __init__(self, rules: BatchRules | None = None, *, split: bool = False, read_s: float = 1.0) -> None:
         self.loop = ManualLoop()
         self.server = Server()
-        self.reports: list[Trouble | None] = []
+        self.reports: list[StoreErrorKind | None] = []
         self.batch: RedisBatch[Number, list[int]] = RedisBatch(
             self.loop,
             Numbers(),
@@ -139,10 +141,10 @@ class Plant:
     def __exit__(self, *_: object) -> None:
         self.loop.end()
 
-    def together(self, *entries: Number) -> list[asyncio.Future[list[int] | Trouble]]:
+    def together(self, *entries: Number) -> list[asyncio.Future[list[int] | StoreErrorKind]]:
         """Ask all in one pass of the loop."""
-        futures: list[asyncio.Future[list[int] | Trouble]] = self.loop.act(
-            lambda: [self.batch.ask(entry) for entry in entries]
+        futures: list[asyncio.Future[list[int] | StoreErrorKind]] = self.loop.act(
+            lambda: [self.batch.request(entry) for entry in entries]
         )
         self.loop.settle()
         return futures

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from autoglm_throttle.limiting.shared.store import Answer, Charge, Health, Trouble
+from autoglm_throttle.limiting.shared.store import Answer, StoreCharge, StoreErrorKind, StoreStats
 
 
 def granted(left: int = 5, *, limits: int = 1) -> list[int]:
@@ -28,41 +28,43 @@ class ScriptedStore:
     last_error = ""
     approximate = False
 
-    def __init__(self, *script: Answer | Trouble, otherwise: Answer | Trouble | None = None) -> None:
-        self.script: list[Answer | Trouble] = list(script)
-        self.otherwise: Answer | Trouble = otherwise if otherwise is not None else granted()
-        self.asked: list[tuple[Charge, ...]] = []
-        self.given_back: list[tuple[tuple[Charge, ...], Answer]] = []
-        self.probes: list[Trouble | None] = []
+    def __init__(
+        self, *script: Answer | StoreErrorKind, otherwise: Answer | StoreErrorKind | None = None
+    ) -> None:
+        self.script: list[Answer | StoreErrorKind] = list(script)
+        self.otherwise: Answer | StoreErrorKind = otherwise if otherwise is not None else granted()
+        self.asked: list[tuple[StoreCharge, ...]] = []
+        self.given_back: list[tuple[tuple[StoreCharge, ...], Answer]] = []
+        self.probes: list[StoreErrorKind | None] = []
         self.probed = 0
         self.dropped = 0
         self.forgotten = 0
         self.gate: asyncio.Event | None = None
-        self.report: Callable[[Trouble | None], None] = lambda trouble: None
+        self.report: Callable[[StoreErrorKind | None], None] = lambda trouble: None
 
-    async def charge(self, charges: Sequence[Charge]) -> Answer | Trouble:
+    async def charge(self, charges: Sequence[StoreCharge]) -> Answer | StoreErrorKind:
         self.asked.append(tuple(charges))
         if self.gate is not None:
             await self.gate.wait()
         answer = self.script.pop(0) if self.script else self.otherwise
-        self.report(answer if isinstance(answer, Trouble) else None)
+        self.report(answer if isinstance(answer, StoreErrorKind) else None)
         return answer
 
-    def give_back(self, charges: Sequence[Charge], answer: Answer) -> None:
+    def give_back(self, charges: Sequence[StoreCharge], answer: Answer) -> None:
         self.given_back.append((tuple(charges), answer))
 
-    async def probe(self) -> Trouble | None:
+    async def probe(self) -> StoreErrorKind | None:
         self.probed += 1
         return self.probes.pop(0) if self.probes else None
 
-    def listen(self, report: Callable[[Trouble | None], None]) -> None:
+    def listen(self, report: Callable[[StoreErrorKind | None], None]) -> None:
         self.report = report
 
-    def drop(self) -> None:
+    def disconnect(self) -> None:
         self.dropped += 1
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         self.forgotten += 1
 
-    def health(self) -> Health:
-        return Health(calls=len(self.asked), asked=len(self.asked))
+    def stats(self) -> StoreStats:
+        return StoreStats(calls=len(self.asked), sent=len(self.asked))

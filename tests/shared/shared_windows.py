@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 
 from autoglm_throttle.limiting.limit_sets import LimitSets
-from autoglm_throttle.limiting.shared.last_seen import LastSeen
-from autoglm_throttle.limiting.shared.outage import Outage, State
-from autoglm_throttle.limiting.shared.question import Question
-from autoglm_throttle.limiting.shared.refused_cache import RefusedCache
-from autoglm_throttle.limiting.shared.store import Answer, Trouble
-from autoglm_throttle.limiting.shared.windows import SharedWindows
+from autoglm_throttle.limiting.shared.last_seen import LastKnownRemaining
+from autoglm_throttle.limiting.shared.outage import HealthState, StoreHealth
+from autoglm_throttle.limiting.shared.question import PendingCheck
+from autoglm_throttle.limiting.shared.refused_cache import DenyCache
+from autoglm_throttle.limiting.shared.store import Answer, StoreErrorKind
+from autoglm_throttle.limiting.shared.windows import SharedUserLimits
 from autoglm_throttle.model import Decision, Demand, OnError, UserLimit
 from tests.shared.scripted_store import ScriptedStore
 
@@ -35,27 +35,27 @@ class Shared:
         self.store = ScriptedStore()
         self.processes = processes
         self.askable = True
-        self.windows = SharedWindows(
+        self.windows = SharedUserLimits(
             LimitSets([limits] * 3, by_plan=plans or {}, by_route={}, address_factor=2.0),
             self.store,
-            Outage(failures, jitter=lambda: 1.0),
-            refused=RefusedCache(),
-            last_seen=LastSeen(),
+            StoreHealth(failures, jitter=lambda: 1.0),
+            deny_cache=DenyCache(),
+            last_known=LastKnownRemaining(),
             on_error=on_error,
             processes=lambda: self.processes,
             max_users=100,
             text_of=lambda text: text,
-            askable=lambda: self.askable,
+            is_usable=lambda: self.askable,
         )
 
-    def question(self, demand: Demand, now: float) -> Question:
+    def question(self, demand: Demand, now: float) -> PendingCheck:
         found = self.windows.hit(demand, now)
-        assert isinstance(found, Question)
+        assert isinstance(found, PendingCheck)
         return found
 
-    def hit(self, demand: Demand, now: float, answer: Answer | Trouble) -> Decision:
+    def hit(self, demand: Demand, now: float, answer: Answer | StoreErrorKind) -> Decision:
         """What a demand gets if the store must be asked, and answers so."""
-        return self.question(demand, now).answered(answer, now)
+        return self.question(demand, now).resolve(answer, now)
 
     def known(self, demand: Demand, now: float) -> Decision:
         """What a demand gets without a question."""
@@ -67,8 +67,8 @@ class Shared:
         return self.windows.probe_due
 
     def lose(self, now: float) -> None:
-        self.windows.heard(Trouble.UNREACHABLE, now)
-        assert self.windows.outage.state is State.LOCAL
+        self.windows.on_result(StoreErrorKind.UNREACHABLE, now)
+        assert self.windows.store_health.state is HealthState.LOCAL
 
 
 def numbers(decision: Decision) -> tuple[object, ...]:

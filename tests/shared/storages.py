@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from limits.aio.storage import Storage
 
 from autoglm_throttle.limiting.shared.limits_window import LimitsWindow
-from autoglm_throttle.limiting.shared.store import VALUES, Charge, Trouble
+from autoglm_throttle.limiting.shared.store import VALUES, StoreCharge, StoreErrorKind
 from autoglm_throttle.model import UserLimit
 
 MINUTE = (UserLimit("user-60s", 3, 60),)
@@ -22,26 +22,26 @@ PATIENT_S = 5.0
 
 def charge(
     user: str = ANN, units: int = 1, limits: tuple[UserLimit, ...] = MINUTE, kind: str = "user"
-) -> Charge:
-    return Charge(kind, limits, user, units)
+) -> StoreCharge:
+    return StoreCharge(kind, limits, user, units)
 
 
-async def ask(window: LimitsWindow, *charges: Charge) -> list[tuple[int, ...]]:
+async def ask(window: LimitsWindow, *charges: StoreCharge) -> list[tuple[int, ...]]:
     """The values of each limit, without the last one, which says nothing here."""
     answer = await window.charge(charges or [charge()])
-    assert not isinstance(answer, Trouble), window.last_error
+    assert not isinstance(answer, StoreErrorKind), window.last_error
     rest = iter(answer)
     rows = [tuple(itertools.islice(rest, VALUES)) for _ in range(len(answer) // VALUES)]
     assert all(row[-1] == 0 for row in rows)
     return [row[:-1] for row in rows]
 
 
-async def allowed(window: LimitsWindow, *charges: Charge) -> bool:
+async def allowed(window: LimitsWindow, *charges: StoreCharge) -> bool:
     return all(row[0] == 1 for row in await ask(window, *charges))
 
 
-def listened(window: LimitsWindow) -> list[Trouble | None]:
-    heard: list[Trouble | None] = []
+def listened(window: LimitsWindow) -> list[StoreErrorKind | None]:
+    heard: list[StoreErrorKind | None] = []
     window.listen(heard.append)
     return heard
 

@@ -33,13 +33,13 @@ class Work:
 
 def test_without_a_loop_nothing_begins() -> None:
     work = Work()
-    assert not begin(work, work.done, insists=True)
+    assert not begin(work, work.done, retry_in_thread=True)
     assert work.begun == 0
 
 
 async def test_it_is_done_once_in_the_loop_that_runs() -> None:
     work = Work(3)
-    assert begin(work, work.done, insists=True)
+    assert begin(work, work.done, retry_in_thread=True)
     for _ in range(10):
         await asyncio.sleep(0)
     assert (work.begun, work.heard) == (1, [threading.current_thread().name])
@@ -62,6 +62,6 @@ def test_what_is_insisted_on_is_done_over_again_in_a_thread() -> None:
 
 
 async def _short(work: Work, passes: int, *, insists: bool) -> None:
-    begin(work, work.done, insists=insists)
+    begin(work, work.done, retry_in_thread=insists)
     for _ in range(passes):
         await asyncio.sleep(0)

@@ -14,7 +14,7 @@ from secrets import token_hex
 import pytest
 
 from autoglm_throttle.limiting.shared.limits_window import LimitsWindow
-from autoglm_throttle.limiting.shared.store import Answer, Trouble
+from autoglm_throttle.limiting.shared.store import Answer, StoreErrorKind
 from autoglm_throttle.model import UserLimit
 from tests.shared.memcached_server import MemcachedServer
 from tests.shared.storages import BEN, PATIENT_S, allowed, ask, charge, listened
@@ -102,10 +102,10 @@ def test_connections_to_memcached_end_with_their_loop(server: MemcachedServer) -
         assert server.opened == n + 1
 
 
-async def lost(window: LimitsWindow) -> list[Trouble]:
+async def lost(window: LimitsWindow) -> list[StoreErrorKind]:
     """What is said when the server is away."""
-    answers: list[Answer | Trouble] = [await window.charge([charge(limits=WIDE)]) for _ in range(3)]
-    return [answer for answer in answers if isinstance(answer, Trouble)]
+    answers: list[Answer | StoreErrorKind] = [await window.charge([charge(limits=WIDE)]) for _ in range(3)]
+    return [answer for answer in answers if isinstance(answer, StoreErrorKind)]
 
 
 @pytest.mark.parametrize("away", [MemcachedServer.kill, MemcachedServer.hang])
@@ -119,9 +119,9 @@ async def test_a_memcached_that_is_away_is_noticed_and_found_again(
     window._deadline_s = 0.02
     away(server)
     said = await lost(window)
-    assert set(said) <= {Trouble.TIMEOUT, Trouble.LOST, Trouble.UNREACHABLE}
+    assert set(said) <= {StoreErrorKind.TIMEOUT, StoreErrorKind.LOST, StoreErrorKind.UNREACHABLE}
     assert (len(said), len(heard)) == (3, 4)
-    window.drop()
+    window.disconnect()
     assert await window.probe() is not None
     restarted = away is MemcachedServer.kill
     if restarted:

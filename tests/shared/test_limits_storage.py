@@ -22,11 +22,11 @@ from autoglm_throttle.limiting.shared.limits_storage import (
     client_of,
     close,
     counting,
+    error_kind,
     open_storage,
     sample,
-    trouble_of,
 )
-from autoglm_throttle.limiting.shared.store import Trouble
+from autoglm_throttle.limiting.shared.store import StoreErrorKind
 from autoglm_throttle.model import UserLimit
 from autoglm_throttle.settings.storage_uri import parse_storage_uri
 
@@ -96,10 +96,10 @@ class Told:
 
 async def test_what_storages_tell_is_understood() -> None:
     limit = UserLimit("user-60s", 9, 60)
-    assert await TwoCounters(Told(5, 30.0, 2, 90.0)).look("key", limit) == CounterView(60, 30.0, 5, 2)
-    log = await MovingLog(Told(1000.0, 5)).look("key", limit)
+    assert await TwoCounters(Told(5, 30.0, 2, 90.0)).inspect("key", limit) == CounterView(60, 30.0, 5, 2)
+    log = await MovingLog(Told(1000.0, 5)).inspect("key", limit)
     assert (log.oldest_s, log.used) == (1000.0, 5)
-    empty = await MovingLog(Told(None, 0)).look("key", limit)
+    empty = await MovingLog(Told(None, 0)).inspect("key", limit)
     assert (empty.oldest_s, empty.used) == (0.0, 0)
 
 
@@ -116,43 +116,43 @@ def caused(error: Exception, cause: Exception) -> Exception:
 
 
 ERRORS = [
-    (ConnectionRefusedError(), Trouble.UNREACHABLE),
-    (socket.gaierror(-2, "Name or service not known"), Trouble.UNREACHABLE),
-    (OSError(errno.EHOSTUNREACH, "no route"), Trouble.UNREACHABLE),
-    (FileNotFoundError(errno.ENOENT, "no socket"), Trouble.UNREACHABLE),
-    (named("ClusterNoAvailableNodes"), Trouble.UNREACHABLE),
-    (named("ServerSelectionTimeoutError", named("AutoReconnect").__class__), Trouble.UNREACHABLE),
+    (ConnectionRefusedError(), StoreErrorKind.UNREACHABLE),
+    (socket.gaierror(-2, "Name or service not known"), StoreErrorKind.UNREACHABLE),
+    (OSError(errno.EHOSTUNREACH, "no route"), StoreErrorKind.UNREACHABLE),
+    (FileNotFoundError(errno.ENOENT, "no socket"), StoreErrorKind.UNREACHABLE),
+    (named("ClusterNoAvailableNodes"), StoreErrorKind.UNREACHABLE),
+    (named("ServerSelectionTimeoutError", named("AutoReconnect").__class__), StoreErrorKind.UNREACHABLE),
     (
         caused(named("MemcachioConnectionError", ConnectionError), ConnectionRefusedError()),
-        Trouble.UNREACHABLE,
+        StoreErrorKind.UNREACHABLE,
     ),
-    (named("MemcachioConnectionError", ConnectionError), Trouble.LOST),
-    (ConnectionResetError(), Trouble.LOST),
-    (BrokenPipeError(), Trouble.LOST),
-    (EOFError(), Trouble.LOST),
-    (named("AutoReconnect"), Trouble.LOST),
-    (TimeoutError(), Trouble.TIMEOUT),
-    (named("NetworkTimeout", named("AutoReconnect").__class__), Trouble.TIMEOUT),
-    (named("ConnectionNotAvailable", named("MemcachioConnectionError").__class__), Trouble.TIMEOUT),
-    (named("NotPrimaryError"), Trouble.READONLY),
-    (named("AuthenticationError"), Trouble.FORBIDDEN),
-    (named("OperationFailure", code=13), Trouble.FORBIDDEN),
-    (named("OperationFailure", code=18), Trouble.FORBIDDEN),
-    (named("OperationFailure", code=2), Trouble.CONFUSED),
-    (named("StorageCommandError", text="SERVER_ERROR out of memory storing object"), Trouble.FULL),
-    (ValueError("a counter that is no number"), Trouble.CONFUSED),
+    (named("MemcachioConnectionError", ConnectionError), StoreErrorKind.LOST),
+    (ConnectionResetError(), StoreErrorKind.LOST),
+    (BrokenPipeError(), StoreErrorKind.LOST),
+    (EOFError(), StoreErrorKind.LOST),
+    (named("AutoReconnect"), StoreErrorKind.LOST),
+    (TimeoutError(), StoreErrorKind.TIMEOUT),
+    (named("NetworkTimeout", named("AutoReconnect").__class__), StoreErrorKind.TIMEOUT),
+    (named("ConnectionNotAvailable", named("MemcachioConnectionError").__class__), StoreErrorKind.TIMEOUT),
+    (named("NotPrimaryError"), StoreErrorKind.READONLY),
+    (named("AuthenticationError"), StoreErrorKind.FORBIDDEN),
+    (named("OperationFailure", code=13), StoreErrorKind.FORBIDDEN),
+    (named("OperationFailure", code=18), StoreErrorKind.FORBIDDEN),
+    (named("OperationFailure", code=2), StoreErrorKind.CONFUSED),
+    (named("StorageCommandError", text="SERVER_ERROR out of memory storing object"), StoreErrorKind.FULL),
+    (ValueError("a counter that is no number"), StoreErrorKind.CONFUSED),
 ]
 
 
 @pytest.mark.parametrize(("error", "trouble"), ERRORS, ids=lambda each: repr(each)[:50])
-def test_what_errors_mean(error: Exception, trouble: Trouble) -> None:
-    assert trouble_of(error) is trouble
+def test_what_errors_mean(error: Exception, trouble: StoreErrorKind) -> None:
+    assert error_kind(error) is trouble
 
 
 def test_errors_that_cause_each_other_are_read_once() -> None:
     one, other = ValueError("one"), ValueError("other")
     one.__cause__, other.__cause__ = other, one
-    assert trouble_of(one) is Trouble.CONFUSED
+    assert error_kind(one) is StoreErrorKind.CONFUSED
 
 
 class Log:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoglm_throttle.limiting.shared.limits_window import LimitsWindow
-from autoglm_throttle.limiting.shared.store import Health
+from autoglm_throttle.limiting.shared.store import StoreStats
 from autoglm_throttle.model import UserLimit
 from tests.limiting.reference_log import ReferenceLog
 from tests.shared.storages import (
@@ -153,7 +153,7 @@ texts = st.text(st.sampled_from("ab:/~ \n\0é"), max_size=4) | st.text(max_size=
 def test_no_two_callers_share_a_key(one: tuple[str, str], other: tuple[str, str]) -> None:
     window = LimitsWindow("async+memory://")
     keys = [
-        {asked.key for asked in window._asked([charge(user, limits=BOTH, kind=kind)])}
+        {asked.key for asked in window._limit_checks([charge(user, limits=BOTH, kind=kind)])}
         for kind, user in (one, other)
     ]
     assert (keys[0] == keys[1]) is (one == other)
@@ -168,7 +168,7 @@ def test_no_two_callers_share_a_key(one: tuple[str, str], other: tuple[str, str]
 
 def test_prefix_and_service_keep_services_apart() -> None:
     keys = {
-        LimitsWindow("async+memory://", prefix=prefix, service=service)._asked([charge()])[0].key
+        LimitsWindow("async+memory://", prefix=prefix, service=service)._limit_checks([charge()])[0].key
         for prefix in ("athr", "other")
         for service in ("default", "chat")
     }
@@ -180,13 +180,13 @@ def test_each_loop_has_its_own_and_closes_it(window: LimitsWindow, hands: Hands)
         asyncio.run(ask(window))
         assert [made.storage.closed for made in hands.made[-n - 1 :]] == [1] * (n + 1)
     assert len({name for name, _, _ in hands.asked}) == 3
-    assert window.health() == Health(calls=6, asked=3)
+    assert window.stats() == StoreStats(calls=6, sent=3)
 
 
 def test_what_is_dropped_as_the_last_thing_is_closed(window: LimitsWindow, hands: Hands) -> None:
     async def run() -> None:
         await ask(window)
-        window.drop()
+        window.disconnect()
 
     asyncio.run(run())
     assert hands.made[-1].storage.closed == 1
@@ -197,9 +197,9 @@ def test_a_loop_closed_by_hand_is_forgotten_but_its_counts(window: LimitsWindow)
         loop = asyncio.new_event_loop()
         loop.run_until_complete(ask(window))
         loop.close()
-        window.drop()
+        window.disconnect()
         assert len(window._loops) == 1
-        assert window.health() == Health(calls=2 * n + 2, asked=n + 1)
+        assert window.stats() == StoreStats(calls=2 * n + 2, sent=n + 1)
 
 
 def test_loops_beside_each_other_have_storages_of_their_own(window: LimitsWindow, hands: Hands) -> None:
@@ -208,15 +208,15 @@ def test_loops_beside_each_other_have_storages_of_their_own(window: LimitsWindow
             loop.run(ask(window))
         first, second, third = (name for name, what, _ in hands.asked if what == "hit")
         assert first == third != second
-        assert window.health() == Health(calls=6, asked=3)
+        assert window.stats() == StoreStats(calls=6, sent=3)
 
 
 def test_a_forked_process_leaves_its_parents_alone(window: LimitsWindow, hands: Hands) -> None:
     async def run() -> None:
         await ask(window)
-        window.forget()
+        window.reset_after_fork()
         gc.collect()
-        assert window.health() == Health()
+        assert window.stats() == StoreStats()
         await ask(window)
         assert [made.storage.closed for made in hands.made[-2:]] == [0, 0]
         assert hands.asked[0][0] != hands.asked[-1][0]
@@ -226,7 +226,7 @@ def test_a_forked_process_leaves_its_parents_alone(window: LimitsWindow, hands: 
 
 def test_what_it_shows(window: LimitsWindow) -> None:
     asyncio.run(ask(window))
-    assert repr(window) == "LimitsWindow(own, 1 asked, 0 waiting)"
+    assert repr(window) == "LimitsWindow(own, 1 sent, 0 waiting)"
 
 
 def test_what_cannot_be_used_is_said_at_once() -> None:

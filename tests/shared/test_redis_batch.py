@@ -9,7 +9,7 @@ import math
 import pytest
 
 from autoglm_throttle.limiting.shared.batch_rules import BatchRules
-from autoglm_throttle.limiting.shared.store import Trouble
+from autoglm_throttle.limiting.shared.store import StoreErrorKind
 from tests.shared.batches import Number, Plant
 
 DEADLINE_S = BatchRules().deadline_s
@@ -62,8 +62,8 @@ def test_a_full_queue_answers_at_once_and_takes_no_word() -> None:
         plant.together(Number(0))
         futures = plant.together(*numbers(3, 1))
         assert [future.done() for future in futures] == [False, False, True]
-        assert futures[2].result() is Trouble.QUEUE_FULL
-        plant.loop.act(lambda: plant.batch.tell(Number(9)))
+        assert futures[2].result() is StoreErrorKind.QUEUE_FULL
+        plant.loop.act(lambda: plant.batch.send_oneway(Number(9)))
         plant.answer_all()
         assert plant.server.seen == [0, 1, 2]
         assert plant.reports == [None, None]
@@ -84,7 +84,7 @@ def test_a_call_that_nobody_waits_for_any_more_is_not_made() -> None:
         plant.together(Number(0))
         plant.together(Number(1))[0].cancel()
         plant.answer_all()
-        assert plant.batch.health().calls == 1
+        assert plant.batch.stats().calls == 1
 
 
 @pytest.mark.parametrize(("name", "undone"), [(4, [4, -5]), (5, [5])])
@@ -95,7 +95,7 @@ def test_what_a_caller_was_granted_that_left_in_flight_goes_back(name: int, undo
         plant.answer_all()
         assert stayed.result() == [7]
         assert plant.server.seen == [name, 7, *undone[1:]]
-        assert plant.batch.health().late == 1
+        assert plant.batch.stats().late == 1
 
 
 def test_a_caller_cancelled_after_its_answer_came_gives_it_back() -> None:
@@ -104,7 +104,7 @@ def test_a_caller_cancelled_after_its_answer_came_gives_it_back() -> None:
         (future,) = plant.together(entry)
         plant.server.open[0].answer()
         plant.loop.settle()
-        plant.loop.act(lambda: plant.batch.unheard(entry, future))
+        plant.loop.act(lambda: plant.batch.caller_cancelled(entry, future))
         plant.answer_all()
         assert plant.server.seen == [4, -5]
 
@@ -113,11 +113,11 @@ def test_a_caller_cancelled_with_nothing_granted_gives_nothing_back() -> None:
     with Plant() as plant:
         waits, cancelled = plant.together(Number(2), Number(4))
         cancelled.cancel()
-        plant.loop.act(lambda: plant.batch.unheard(Number(2), waits))
-        plant.loop.act(lambda: plant.batch.unheard(Number(4), cancelled))
+        plant.loop.act(lambda: plant.batch.caller_cancelled(Number(2), waits))
+        plant.loop.act(lambda: plant.batch.caller_cancelled(Number(4), cancelled))
         plant.server.open[0].refuse()
         plant.loop.settle()
-        plant.loop.act(lambda: plant.batch.unheard(Number(2), waits))
+        plant.loop.act(lambda: plant.batch.caller_cancelled(Number(2), waits))
         plant.loop.settle()
         assert plant.server.seen == [2, 4]
 
@@ -128,14 +128,16 @@ def test_the_deadline_answers_those_in_flight_and_those_who_wait() -> None:
         plant.loop.move(DEADLINE_S - 0.001)
         assert not any(future.done() for future in futures)
         plant.loop.move(0.001)
-        assert [future.result() for future in futures] == [Trouble.TIMEOUT] * 2
-        assert plant.reports == [Trouble.TIMEOUT]
+        assert [future.result() for future in futures] == [StoreErrorKind.TIMEOUT] * 2
+        assert plant.reports == [StoreErrorKind.TIMEOUT]
         plant.answer_all()
         assert plant.server.seen == [0], "a decision that was made without the store is not sent"
-        assert plant.reports == [Trouble.TIMEOUT], "an answer that nobody waits for is no sign of health"
+        assert plant.reports == [StoreErrorKind.TIMEOUT], (
+            "an answer that nobody waits for is no sign of health"
+        )
         plant.together(Number(2))
         plant.answer_all()
-        assert plant.reports == [Trouble.TIMEOUT, None]
+        assert plant.reports == [StoreErrorKind.TIMEOUT, None]
 
 
 def test_an_answer_that_is_late_for_some_is_an_answer() -> None:
@@ -148,9 +150,9 @@ def test_an_answer_that_is_late_for_some_is_an_answer() -> None:
         assert plant.server.seen == [0, 1, 2]
         for _ in range(22):
             plant.loop.move(0.001)
-        assert plant.reports == [None, Trouble.TIMEOUT]
+        assert plant.reports == [None, StoreErrorKind.TIMEOUT]
         plant.answer_all()
-        assert plant.reports == [None, Trouble.TIMEOUT, None]
+        assert plant.reports == [None, StoreErrorKind.TIMEOUT, None]
 
 
 def test_an_answer_for_those_who_have_left_is_an_answer() -> None:
@@ -167,11 +169,11 @@ def test_each_has_a_deadline_of_its_own() -> None:
         plant.loop.move(DEADLINE_S / 2)
         (second,) = plant.together(Number(1))
         plant.loop.move(DEADLINE_S / 2)
-        assert first.result() is Trouble.TIMEOUT
+        assert first.result() is StoreErrorKind.TIMEOUT
         assert not second.done()
         plant.loop.move(DEADLINE_S / 2)
-        assert second.result() is Trouble.TIMEOUT
-        assert plant.reports == [Trouble.TIMEOUT] * 2
+        assert second.result() is StoreErrorKind.TIMEOUT
+        assert plant.reports == [StoreErrorKind.TIMEOUT] * 2
 
 
 def test_slots_that_are_blocked_do_not_hold_up_the_deadline_of_others() -> None:
@@ -180,7 +182,7 @@ def test_slots_that_are_blocked_do_not_hold_up_the_deadline_of_others() -> None:
         plant.loop.move(DEADLINE_S)
         (second,) = plant.together(Number(1))
         plant.loop.move(DEADLINE_S)
-        assert second.result() is Trouble.TIMEOUT
+        assert second.result() is StoreErrorKind.TIMEOUT
 
 
 def test_what_was_decided_without_the_store_is_not_given_back() -> None:
@@ -189,7 +191,7 @@ def test_what_was_decided_without_the_store_is_not_given_back() -> None:
         plant.loop.move(DEADLINE_S)
         plant.answer_all()
         assert plant.server.seen == [4]
-        assert plant.batch.health().late == 1
+        assert plant.batch.stats().late == 1
 
 
 def test_a_loop_that_was_blocked_gives_the_reply_ten_milliseconds() -> None:
@@ -207,7 +209,7 @@ def test_a_loop_that_was_blocked_gives_no_more_than_that() -> None:
         (future,) = plant.together(Number(0))
         plant.loop.move(0.3)
         plant.loop.move(0.3)
-        assert future.result() is Trouble.TIMEOUT
+        assert future.result() is StoreErrorKind.TIMEOUT
 
 
 def test_the_grace_is_given_anew_after_each_stall() -> None:
@@ -227,18 +229,18 @@ def test_a_call_that_never_ends_loses_its_slot_after_the_backstop() -> None:
         plant.loop.move(DEADLINE_S)
         plant.loop.move(1.0 - DEADLINE_S)
         assert plant.server.open == []
-        assert plant.reports == [Trouble.TIMEOUT] * 2
+        assert plant.reports == [StoreErrorKind.TIMEOUT] * 2
         plant.together(Number(1))
         assert plant.server.seen == [0, 1]
 
 
 def test_a_word_alone_has_the_backstop_too() -> None:
     with Plant() as plant:
-        plant.loop.act(lambda: plant.batch.tell(Number(0)))
+        plant.loop.act(lambda: plant.batch.send_oneway(Number(0)))
         plant.loop.settle()
         plant.loop.move(1.0)
         assert plant.server.open == []
-        assert plant.reports == [Trouble.TIMEOUT]
+        assert plant.reports == [StoreErrorKind.TIMEOUT]
 
 
 def test_an_idle_batch_has_no_timer() -> None:
@@ -252,10 +254,10 @@ def test_an_idle_batch_has_no_timer() -> None:
 def test_a_trouble_goes_to_all_of_the_call_and_is_reported_once() -> None:
     with Plant() as plant:
         futures = plant.together(*numbers(3))
-        plant.server.open[0].refuse(Trouble.READONLY)
+        plant.server.open[0].refuse(StoreErrorKind.READONLY)
         plant.loop.settle()
-        assert [future.result() for future in futures] == [Trouble.READONLY] * 3
-        assert plant.reports == [Trouble.READONLY]
+        assert [future.result() for future in futures] == [StoreErrorKind.READONLY] * 3
+        assert plant.reports == [StoreErrorKind.READONLY]
 
 
 @pytest.mark.parametrize("reply", [[], None, "OK", [1, 2, 3]])
@@ -264,28 +266,28 @@ def test_a_reply_that_does_not_fit_is_nobodys_answer(reply: object) -> None:
         futures = plant.together(*numbers(2))
         plant.server.open[0].refuse(reply)
         plant.loop.settle()
-        assert [future.result() for future in futures] == [Trouble.CONFUSED] * 2
-        assert plant.reports == [Trouble.CONFUSED]
+        assert [future.result() for future in futures] == [StoreErrorKind.CONFUSED] * 2
+        assert plant.reports == [StoreErrorKind.CONFUSED]
 
 
 def test_tags_have_calls_of_their_own_in_one_round_trip() -> None:
     with Plant(split=True) as plant:
         futures = plant.together(Number(0, tag=1), Number(1, tag=2), Number(2, tag=1))
         assert [call.names for call in plant.server.open] == [[[0, 2], [1]]]
-        plant.server.open[0].refuse([[0], [2]], Trouble.BUSY)
+        plant.server.open[0].refuse([[0], [2]], StoreErrorKind.BUSY)
         plant.loop.settle()
-        assert [future.result() for future in futures] == [[0], Trouble.BUSY, [2]]
-        assert plant.reports == [Trouble.BUSY]
+        assert [future.result() for future in futures] == [[0], StoreErrorKind.BUSY, [2]]
+        assert plant.reports == [StoreErrorKind.BUSY]
 
 
 def test_abort_answers_all_and_frees_the_slots() -> None:
     with Plant(BatchRules(in_flight=1)) as plant:
         sent, waiting = plant.together(Number(0)) + plant.together(Number(1))
-        plant.loop.act(lambda: plant.batch.tell(Number(8)))
+        plant.loop.act(lambda: plant.batch.send_oneway(Number(8)))
         plant.loop.act(plant.batch.abort)
         plant.loop.settle()
-        assert sent.result() is Trouble.LOST
-        assert waiting.result() is Trouble.UNREACHABLE
+        assert sent.result() is StoreErrorKind.LOST
+        assert waiting.result() is StoreErrorKind.UNREACHABLE
         assert plant.reports == [], "whoever aborts knows why"
         plant.together(Number(2))
         assert plant.server.seen == [0, 2]
@@ -301,11 +303,11 @@ def test_calls_run_in_no_callers_context() -> None:
             seen.append(who.get())
             return await serve(calls, wanted)  # type: ignore[arg-type]
 
-        plant.batch._send = look  # type: ignore[assignment]
+        plant.batch._sender = look  # type: ignore[assignment]
 
         async def caller() -> None:
             who.set("a caller")
-            await plant.batch.ask(Number(0))
+            await plant.batch.request(Number(0))
 
         task = plant.loop.create_task(caller())
         plant.loop.settle()
@@ -318,7 +320,7 @@ def test_an_eager_loop_batches_all_the_same() -> None:
     """A factory that starts tasks in ``create_task`` itself, as ``asyncio.eager_task_factory`` does."""
     with Plant() as plant:
         plant.loop.set_task_factory(lambda *_, **__: pytest.fail("not by the factory"))
-        futures = [plant.batch.ask(entry) for entry in numbers(3)]
+        futures = [plant.batch.request(entry) for entry in numbers(3)]
         plant.loop.set_task_factory(None)
         plant.loop.settle()
         plant.answer_all()
@@ -328,7 +330,7 @@ def test_an_eager_loop_batches_all_the_same() -> None:
 
 def test_a_task_cancelled_before_it_began_holds_nobody_up() -> None:
     with Plant() as plant:
-        plant.batch.ask(Number(0))
+        plant.batch.request(Number(0))
         for task in asyncio.all_tasks(plant.loop):
             task.cancel()
         plant.loop.settle()
@@ -345,8 +347,8 @@ def test_a_codec_that_breaks_leaves_nobody_waiting() -> None:
         broke: list[object] = []
         plant.loop.set_exception_handler(lambda loop, context: broke.append(context["exception"]))
         (future,) = plant.together(Number(0))
-        assert future.result() is Trouble.CONFUSED
-        assert not plant.batch._flights
+        assert future.result() is StoreErrorKind.CONFUSED
+        assert not plant.batch._batch_calls
 
 
 @pytest.mark.parametrize(

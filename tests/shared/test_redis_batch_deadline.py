@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoglm_throttle.limiting.shared.batch_rules import BatchRules
-from autoglm_throttle.limiting.shared.store import Trouble
+from autoglm_throttle.limiting.shared.store import StoreErrorKind
 from tests.shared.batches import Number, Plant
 
 DEADLINE_S = BatchRules().deadline_s
@@ -14,7 +14,7 @@ class TestWanted:
 
     def test_until_one_of_its_callers_was_told_otherwise(self) -> None:
         with Plant() as plant:
-            plant.loop.call_soon(plant.batch.tell, Number(8))
+            plant.loop.call_soon(plant.batch.send_oneway, Number(8))
             plant.together(Number(0))
             (call,) = plant.server.open
             assert call.names == [[8, 0]], "a word in front, that waits for nothing"
@@ -36,9 +36,9 @@ class TestWanted:
             plant.loop.move(DEADLINE_S / 2)
             assert not call.wanted()
             assert not younger.done()
-            call.refuse(Trouble.TIMEOUT)
+            call.refuse(StoreErrorKind.TIMEOUT)
             plant.loop.settle()
-            assert younger.result() is Trouble.TIMEOUT
+            assert younger.result() is StoreErrorKind.TIMEOUT
 
     def test_one_who_has_left_decided_nothing(self) -> None:
         with Plant() as plant:
@@ -61,9 +61,9 @@ class TestWanted:
         with Plant() as plant:
             plant.together(Number(0))
             plant.loop.move(DEADLINE_S)
-            plant.server.open[0].refuse(Trouble.TIMEOUT)
+            plant.server.open[0].refuse(StoreErrorKind.TIMEOUT)
             plant.loop.settle()
-            assert plant.reports == [Trouble.TIMEOUT]
+            assert plant.reports == [StoreErrorKind.TIMEOUT]
 
 
 class TestDue:
@@ -74,12 +74,12 @@ class TestDue:
             due = plant.batch.due()
             plant.loop.move(DEADLINE_S * 0.8)
             (other,) = plant.together(Number(0))
-            second = plant.loop.act(lambda: plant.batch.ask(Number(1), due))
+            second = plant.loop.act(lambda: plant.batch.request(Number(1), due))
             plant.loop.move(DEADLINE_S * 0.2)
-            assert second.result() is Trouble.TIMEOUT
+            assert second.result() is StoreErrorKind.TIMEOUT
             assert not other.done()
             plant.loop.move(DEADLINE_S * 0.8)
-            assert other.result() is Trouble.TIMEOUT
+            assert other.result() is StoreErrorKind.TIMEOUT
 
     def test_also_behind_others_that_have_longer(self) -> None:
         with Plant() as plant:
@@ -88,20 +88,20 @@ class TestDue:
             due = plant.batch.due()
             plant.loop.move(DEADLINE_S * 0.7)
             other, second = plant.loop.act(
-                lambda: [plant.batch.ask(Number(0)), plant.batch.ask(Number(1), due)]
+                lambda: [plant.batch.request(Number(0)), plant.batch.request(Number(1), due)]
             )
             plant.loop.settle()
             plant.loop.move(DEADLINE_S * 0.1)
-            assert earlier.result() is Trouble.TIMEOUT
+            assert earlier.result() is StoreErrorKind.TIMEOUT
             plant.loop.move(DEADLINE_S * 0.2)
-            assert second.result() is Trouble.TIMEOUT
+            assert second.result() is StoreErrorKind.TIMEOUT
             assert not other.done()
 
     def test_one_whose_time_is_over_is_not_asked(self) -> None:
         with Plant() as plant:
             due = plant.batch.due()
             plant.loop.move(DEADLINE_S)
-            future = plant.loop.act(lambda: plant.batch.ask(Number(1), due))
+            future = plant.loop.act(lambda: plant.batch.request(Number(1), due))
             plant.loop.settle()
-            assert future.result() is Trouble.TIMEOUT
+            assert future.result() is StoreErrorKind.TIMEOUT
             assert plant.server.seen == []

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from autoglm_throttle.limiting.shared.batch_rules import BatchRules
 from autoglm_throttle.limiting.shared.stall import GRACE_S
-from autoglm_throttle.limiting.shared.store import Trouble
+from autoglm_throttle.limiting.shared.store import StoreErrorKind
 from tests.shared.batches import Number, Plant
 
 DEADLINE_S = BatchRules().deadline_s
@@ -23,7 +23,7 @@ class Batches(RuleBasedStateMachine):
     def begin(self, in_flight: int, *, split: bool, queue: int) -> None:
         self.sizes = BatchRules(in_flight=in_flight, batch_keys=4, queue=queue)
         self.plant = Plant(self.sizes, split=split)
-        self.asked: dict[int, asyncio.Future[list[int] | Trouble]] = {}
+        self.asked: dict[int, asyncio.Future[list[int] | StoreErrorKind]] = {}
         self.asked_at: dict[int, float] = {}
         self.gone_unsent: set[int] = set()
         self.stalled = 0.0
@@ -53,13 +53,13 @@ class Batches(RuleBasedStateMachine):
         self.plant.loop.settle()
 
     @precondition(lambda self: self.plant.server.open)
-    @rule(data=st.data(), trouble=st.sampled_from([None, None, Trouble.BUSY, Trouble.TIMEOUT]))
-    def reply(self, data: st.DataObject, trouble: Trouble | None) -> None:
+    @rule(data=st.data(), trouble=st.sampled_from([None, None, StoreErrorKind.BUSY, StoreErrorKind.TIMEOUT]))
+    def reply(self, data: st.DataObject, trouble: StoreErrorKind | None) -> None:
         call = data.draw(st.sampled_from(self.plant.server.open))
         before = len(self.plant.reports)
         futures = [self.asked[name] for names in call.names for name in names if name >= 0]
         missed = any(not future.cancelled() for future in futures) and all(f.done() for f in futures)
-        silent = missed and trouble in {None, Trouble.TIMEOUT}
+        silent = missed and trouble in {None, StoreErrorKind.TIMEOUT}
         call.answer() if trouble is None else call.refuse(*[trouble] * len(call.calls))
         self.plant.loop.settle()
         assert self.plant.reports[before:] == ([] if silent else [trouble])
@@ -96,7 +96,7 @@ class Batches(RuleBasedStateMachine):
     def answers_are_ones_own(self) -> None:
         for name, future in self.asked.items():
             if future.done() and not future.cancelled():
-                assert future.result() == [name] or isinstance(future.result(), Trouble)
+                assert future.result() == [name] or isinstance(future.result(), StoreErrorKind)
 
     @invariant()
     def nobody_waits_longer_than_the_deadline_and_what_the_loop_was_held_up(self) -> None:
@@ -124,9 +124,9 @@ class Batches(RuleBasedStateMachine):
             name for name, future in self.asked.items() if future.cancelled() and name in self.sent()
         }
         assert {-1 - name for name in self.sent() if name < 0} <= granted_and_left
-        health = self.plant.batch.health()
+        health = self.plant.batch.stats()
         assert health.waiting == 0
-        assert health.asked == sum(name >= 0 for name in self.plant.server.seen)
+        assert health.sent == sum(name >= 0 for name in self.plant.server.seen)
         self.plant.loop.end()
 
 

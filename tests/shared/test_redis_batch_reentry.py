@@ -22,7 +22,7 @@ class Lengthy(list[Number]):
     plant: Plant
 
     def __len__(self) -> int:
-        flights = cast("set[object]", self.plant.batch._flights)
+        flights = cast("set[object]", self.plant.batch._batch_calls)
         flights.add(object())
         return super().__len__()
 
@@ -30,12 +30,12 @@ class Lengthy(list[Number]):
 def test_calls_may_come_and_go_while_a_thread_looks() -> None:
     with Plant() as plant:
         plant.together(Number(0))
-        (flight,) = plant.batch._flights
+        (flight,) = plant.batch._batch_calls
         entries = Lengthy(flight.entries)
         entries.plant = plant
         flight.entries = entries
-        assert plant.batch.health().waiting == 1
-        plant.batch._flights.intersection_update({flight})
+        assert plant.batch.stats().waiting == 1
+        plant.batch._batch_calls.intersection_update({flight})
         plant.answer_all()
 
 
@@ -50,7 +50,7 @@ class Collector:
     def looked(self) -> None:
         self.looks_left -= self.armed
         if self.armed and not self.looks_left:
-            self.plant.batch.tell(Number(9))
+            self.plant.batch.send_oneway(Number(9))
 
 
 class Watched(asyncio.Future[Any]):
@@ -87,7 +87,7 @@ def test_what_is_given_back_while_the_queue_is_looked_through_is_sent(
         monkeypatch.setattr(plant.loop, "create_future", lambda: Watched(loop=plant.loop))
         ends = [plant.batch.due()] * expired + [plant.batch.due() + 0.01] * (3 - expired)
         queued = plant.loop.act(
-            lambda: [plant.batch.ask(Number(name), Due(due)) for name, due in enumerate(ends, 1)]
+            lambda: [plant.batch.request(Number(name), Due(due)) for name, due in enumerate(ends, 1)]
         )
         plant.loop.settle()
         plant.loop.now += DEADLINE_S
@@ -99,7 +99,7 @@ def test_what_is_given_back_while_the_queue_is_looked_through_is_sent(
         assert [future.done() for future in queued] == [True] * expired + [False] * (3 - expired)
         plant.answer_all()
         assert sorted(plant.server.seen) == [0, *range(expired + 1, 4), 9]
-        assert plant.batch.health().waiting == 0
+        assert plant.batch.stats().waiting == 0
         assert broke == []
 
 
@@ -107,7 +107,7 @@ def test_who_waits_keeps_the_order_when_others_are_given_up() -> None:
     with Plant(BatchRules(in_flight=1)) as plant:
         plant.together(Number(0), Number(1))
         plant.together(Number(2))
-        plant.loop.act(lambda: plant.batch.tell(Number(3)))
+        plant.loop.act(lambda: plant.batch.send_oneway(Number(3)))
         plant.loop.move(DEADLINE_S / 2)
         plant.together(Number(4))
         plant.loop.move(DEADLINE_S / 2)

@@ -8,9 +8,9 @@ import pytest
 
 from autoglm_throttle.assembly import redis_clients
 from autoglm_throttle.limiting.shared.batch_rules import BatchRules
-from autoglm_throttle.limiting.shared.redis_window import RedisWindow
-from autoglm_throttle.limiting.shared.store import Charge, Trouble
-from autoglm_throttle.limiting.shared.wire import WindowWire
+from autoglm_throttle.limiting.shared.redis_window import RedisUserLimitStore
+from autoglm_throttle.limiting.shared.store import StoreCharge, StoreErrorKind
+from autoglm_throttle.limiting.shared.wire import WindowProtocol
 from autoglm_throttle.model import UserLimit
 from autoglm_throttle.redis_client import CONNECTIONS, RedisClients, RedisOptions
 from autoglm_throttle.settings import Settings
@@ -31,14 +31,15 @@ def test_a_probe_finds_a_connection_beside_each_call(in_flight: int, connections
 async def crowd(url: str, prefix: str) -> None:
     options = RedisOptions(url, connect_s=5.0, in_flight=8)
     rules = BatchRules(deadline_s=5.0, in_flight=8, batch_keys=2)
-    window = RedisWindow(RedisClients(options), WindowWire(prefix, "default", 16), rules)
-    heard: list[Trouble | None] = []
+    window = RedisUserLimitStore(RedisClients(options), WindowProtocol(prefix, "default", 16), rules)
+    heard: list[StoreErrorKind | None] = []
     window.listen(heard.append)
     greeting, *answers = await asyncio.gather(
-        window.probe(), *(window.charge([Charge("user", LIMITS, f"{user:016x}", 1)]) for user in range(100))
+        window.probe(),
+        *(window.charge([StoreCharge("user", LIMITS, f"{user:016x}", 1)]) for user in range(100)),
     )
     assert greeting is None
-    assert [answer for answer in answers if isinstance(answer, Trouble)] == [], window.last_error
+    assert [answer for answer in answers if isinstance(answer, StoreErrorKind)] == [], window.last_error
     assert set(heard) == {None}
 
 

@@ -8,9 +8,9 @@ import traceback
 import pytest
 
 from autoglm_throttle.limiting.shared.limits_window import LimitsWindow
-from autoglm_throttle.limiting.shared.redis_window import RedisWindow
-from autoglm_throttle.limiting.shared.store import Charge, Trouble
-from autoglm_throttle.limiting.shared.wire import WindowWire
+from autoglm_throttle.limiting.shared.redis_window import RedisUserLimitStore
+from autoglm_throttle.limiting.shared.store import StoreCharge, StoreErrorKind
+from autoglm_throttle.limiting.shared.wire import WindowProtocol
 from autoglm_throttle.model import UserLimit
 from autoglm_throttle.redis_client import RedisClients, RedisOptions
 from tests.shared.storages import Hands
@@ -22,16 +22,16 @@ URLS = [
     f"redis+sentinel://{WHO}@127.0.0.1:1/primary?sentinel_username=s&sentinel_password=hush",
     f"redis+cluster://{WHO}@127.0.0.1:1",
 ]
-CHARGES = [Charge("user", (UserLimit("user-60s", 10, 60),), "a" * 16, 1)]
+CHARGES = [StoreCharge("user", (UserLimit("user-60s", 10, 60),), "a" * 16, 1)]
 
 
 @pytest.mark.parametrize("url", URLS)
 async def test_of_a_redis(url: str, caplog: pytest.LogCaptureFixture) -> None:
     options = RedisOptions(url)
     clients = RedisClients(options)
-    window = RedisWindow(clients, WindowWire("athr", "default", 16))
-    assert await window.charge(CHARGES) is Trouble.UNREACHABLE
-    assert await window.probe() is Trouble.UNREACHABLE
+    window = RedisUserLimitStore(clients, WindowProtocol("athr", "default", 16))
+    assert await window.charge(CHARGES) is StoreErrorKind.UNREACHABLE
+    assert await window.probe() is StoreErrorKind.UNREACHABLE
     assert window.last_error
     texts = [window.last_error, caplog.text]
     for known in (
@@ -40,8 +40,8 @@ async def test_of_a_redis(url: str, caplog: pytest.LogCaptureFixture) -> None:
         clients.url,
         clients.current(),
         window,
-        window._batches.here(),
-        window._news,
+        window._batches.current(),
+        window._errors,
     ):
         texts += [repr(known), str(known)]
     if not clients.cluster:  # that one connects at once
@@ -72,14 +72,14 @@ def test_of_a_url_that_is_none(url: str) -> None:
 
 
 async def test_of_a_server_that_repeats_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    window = RedisWindow(RedisClients(RedisOptions(URLS[0])), WindowWire("athr", "default", 16))
+    window = RedisUserLimitStore(RedisClients(RedisOptions(URLS[0])), WindowProtocol("athr", "default", 16))
 
     async def refuse(*_: object) -> None:
         raise ConnectionError(f"cannot reach {URLS[0]}")
 
     client = window.clients.current()
     monkeypatch.setattr(client.connection_pool, "get_connection", refuse)
-    assert await window.charge(CHARGES) is Trouble.UNREACHABLE
+    assert await window.charge(CHARGES) is StoreErrorKind.UNREACHABLE
     assert window.last_error == "ConnectionError: cannot reach redis://ann:***@127.0.0.1:1/1"
 
 
@@ -87,9 +87,9 @@ async def test_of_a_storage_that_repeats_it(hands: Hands) -> None:
     uri = f"async+own://{WHO}@h:1"
     window = LimitsWindow(uri)
     hands.error = ConnectionResetError(uri)
-    assert await window.charge(CHARGES) is Trouble.LOST
+    assert await window.charge(CHARGES) is StoreErrorKind.LOST
     assert window.last_error == "ConnectionResetError: async+own://ann:***@h:1"
-    assert await window.probe() is Trouble.LOST
+    assert await window.probe() is StoreErrorKind.LOST
     assert "hush" not in window.last_error + repr(window) + repr(window._uri)
     hands.error = None
-    asyncio.get_running_loop().call_soon(window.drop)
+    asyncio.get_running_loop().call_soon(window.disconnect)

@@ -12,69 +12,105 @@ from redis import exceptions as known
 from redis.asyncio.sentinel import MasterNotFoundError
 
 from autoglm_throttle.limiting.shared import redis_script
-from autoglm_throttle.limiting.shared.news import News
-from autoglm_throttle.limiting.shared.redis_script import RIGHTS, RedisScript, trouble_of
-from autoglm_throttle.limiting.shared.store import Trouble
+from autoglm_throttle.limiting.shared.news import StoreErrorTracker
+from autoglm_throttle.limiting.shared.redis_script import RIGHTS, LuaScript, error_kind
+from autoglm_throttle.limiting.shared.store import StoreErrorKind
 
 TEXT = "return 1"
 SHA = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db"
 
 LOST = "Error while reading from cache:6379 : (104, 'Connection reset by peer')"
-TABLE: list[tuple[Exception, Trouble, Trouble]] = [
-    (known.ReadOnlyError("You can't write against a read only replica."), Trouble.READONLY, Trouble.READONLY),
-    (known.ConnectionError("The previous master is now a slave"), Trouble.READONLY, Trouble.READONLY),
+TABLE: list[tuple[Exception, StoreErrorKind, StoreErrorKind]] = [
+    (
+        known.ReadOnlyError("You can't write against a read only replica."),
+        StoreErrorKind.READONLY,
+        StoreErrorKind.READONLY,
+    ),
+    (
+        known.ConnectionError("The previous master is now a slave"),
+        StoreErrorKind.READONLY,
+        StoreErrorKind.READONLY,
+    ),
     (
         known.ResponseError("Error running script: @user_script:9: -READONLY You can't"),
-        Trouble.READONLY,
-        Trouble.READONLY,
+        StoreErrorKind.READONLY,
+        StoreErrorKind.READONLY,
     ),
     (
         known.OutOfMemoryError("command not allowed when used memory > 'maxmemory'."),
-        Trouble.FULL,
-        Trouble.FULL,
+        StoreErrorKind.FULL,
+        StoreErrorKind.FULL,
     ),
-    (known.ResponseError("Error running script: -OOM command not allowed"), Trouble.FULL, Trouble.FULL),
-    (known.BusyLoadingError("Redis is loading the dataset in memory"), Trouble.BUSY, Trouble.BUSY),
-    (known.ResponseError("BUSY Redis is busy running a script."), Trouble.BUSY, Trouble.BUSY),
-    (known.ClusterDownError("CLUSTERDOWN Hash slot not served"), Trouble.BUSY, Trouble.BUSY),
-    (known.TryAgainError("TRYAGAIN Multiple keys"), Trouble.BUSY, Trouble.BUSY),
-    (known.ResponseError("MASTERDOWN Link with MASTER is down"), Trouble.BUSY, Trouble.BUSY),
-    (known.ResponseError("NOREPLICAS Not enough good replicas to write."), Trouble.BUSY, Trouble.BUSY),
+    (
+        known.ResponseError("Error running script: -OOM command not allowed"),
+        StoreErrorKind.FULL,
+        StoreErrorKind.FULL,
+    ),
+    (
+        known.BusyLoadingError("Redis is loading the dataset in memory"),
+        StoreErrorKind.BUSY,
+        StoreErrorKind.BUSY,
+    ),
+    (known.ResponseError("BUSY Redis is busy running a script."), StoreErrorKind.BUSY, StoreErrorKind.BUSY),
+    (known.ClusterDownError("CLUSTERDOWN Hash slot not served"), StoreErrorKind.BUSY, StoreErrorKind.BUSY),
+    (known.TryAgainError("TRYAGAIN Multiple keys"), StoreErrorKind.BUSY, StoreErrorKind.BUSY),
+    (known.ResponseError("MASTERDOWN Link with MASTER is down"), StoreErrorKind.BUSY, StoreErrorKind.BUSY),
+    (
+        known.ResponseError("NOREPLICAS Not enough good replicas to write."),
+        StoreErrorKind.BUSY,
+        StoreErrorKind.BUSY,
+    ),
     (
         known.NoPermissionError("this user has no permissions to run 'evalsha'"),
-        Trouble.FORBIDDEN,
-        Trouble.FORBIDDEN,
+        StoreErrorKind.FORBIDDEN,
+        StoreErrorKind.FORBIDDEN,
     ),
     (
         known.ResponseError("The user executing the script can't run this command"),
-        Trouble.FORBIDDEN,
-        Trouble.FORBIDDEN,
+        StoreErrorKind.FORBIDDEN,
+        StoreErrorKind.FORBIDDEN,
     ),
     (
         known.ResponseError("ACL failure in script: User u has no permissions"),
-        Trouble.FORBIDDEN,
-        Trouble.FORBIDDEN,
+        StoreErrorKind.FORBIDDEN,
+        StoreErrorKind.FORBIDDEN,
     ),
-    (known.AuthenticationError("invalid username-password pair"), Trouble.FORBIDDEN, Trouble.FORBIDDEN),
-    (known.AuthenticationError("Authentication required."), Trouble.FORBIDDEN, Trouble.FORBIDDEN),
-    (known.ResponseError("user_script:1: attempt to index a nil value"), Trouble.CONFUSED, Trouble.CONFUSED),
-    (known.MaxConnectionsError(), Trouble.QUEUE_FULL, Trouble.QUEUE_FULL),
-    (known.ConnectionError("Too many connections"), Trouble.QUEUE_FULL, Trouble.QUEUE_FULL),
-    (known.MovedError("1 127.0.0.1:7000"), Trouble.CONFUSED, Trouble.CONFUSED),
-    (known.InvalidResponse("Protocol error"), Trouble.CONFUSED, Trouble.CONFUSED),
-    (ZeroDivisionError(), Trouble.CONFUSED, Trouble.CONFUSED),
-    (known.ConnectionError(LOST), Trouble.UNREACHABLE, Trouble.LOST),
-    (ConnectionResetError(), Trouble.UNREACHABLE, Trouble.LOST),
-    (known.TimeoutError("Timeout reading from cache:6379"), Trouble.UNREACHABLE, Trouble.TIMEOUT),
-    (TimeoutError(), Trouble.UNREACHABLE, Trouble.TIMEOUT),
-    (MasterNotFoundError("No master found for 'mymaster'"), Trouble.UNREACHABLE, Trouble.LOST),
+    (
+        known.AuthenticationError("invalid username-password pair"),
+        StoreErrorKind.FORBIDDEN,
+        StoreErrorKind.FORBIDDEN,
+    ),
+    (
+        known.AuthenticationError("Authentication required."),
+        StoreErrorKind.FORBIDDEN,
+        StoreErrorKind.FORBIDDEN,
+    ),
+    (
+        known.ResponseError("user_script:1: attempt to index a nil value"),
+        StoreErrorKind.CONFUSED,
+        StoreErrorKind.CONFUSED,
+    ),
+    (known.MaxConnectionsError(), StoreErrorKind.QUEUE_FULL, StoreErrorKind.QUEUE_FULL),
+    (known.ConnectionError("Too many connections"), StoreErrorKind.QUEUE_FULL, StoreErrorKind.QUEUE_FULL),
+    (known.MovedError("1 127.0.0.1:7000"), StoreErrorKind.CONFUSED, StoreErrorKind.CONFUSED),
+    (known.InvalidResponse("Protocol error"), StoreErrorKind.CONFUSED, StoreErrorKind.CONFUSED),
+    (ZeroDivisionError(), StoreErrorKind.CONFUSED, StoreErrorKind.CONFUSED),
+    (known.ConnectionError(LOST), StoreErrorKind.UNREACHABLE, StoreErrorKind.LOST),
+    (ConnectionResetError(), StoreErrorKind.UNREACHABLE, StoreErrorKind.LOST),
+    (
+        known.TimeoutError("Timeout reading from cache:6379"),
+        StoreErrorKind.UNREACHABLE,
+        StoreErrorKind.TIMEOUT,
+    ),
+    (TimeoutError(), StoreErrorKind.UNREACHABLE, StoreErrorKind.TIMEOUT),
+    (MasterNotFoundError("No master found for 'mymaster'"), StoreErrorKind.UNREACHABLE, StoreErrorKind.LOST),
 ]
 
 
 @pytest.mark.parametrize(("error", "before", "after"), TABLE, ids=[f"{row[0]!r:.60}" for row in TABLE])
-def test_each_error_has_a_name(error: Exception, before: Trouble, after: Trouble) -> None:
-    assert trouble_of(error, sent=False) is before
-    assert trouble_of(error, sent=True) is after
+def test_each_error_has_a_name(error: Exception, before: StoreErrorKind, after: StoreErrorKind) -> None:
+    assert error_kind(error, sent=False) is before
+    assert error_kind(error, sent=True) is after
 
 
 class Connection:
@@ -141,11 +177,11 @@ def no() -> bool:
     return False
 
 
-def script_of(client: Client, news: News | None = None) -> RedisScript:
-    return RedisScript(lambda: client, TEXT, news or News(), cluster=False)
+def script_of(client: Client, news: StoreErrorTracker | None = None) -> LuaScript:
+    return LuaScript(lambda: client, TEXT, news or StoreErrorTracker(), cluster=False)
 
 
-async def send(script: RedisScript, wanted: Callable[[], bool] = yes) -> object:
+async def send(script: LuaScript, wanted: Callable[[], bool] = yes) -> object:
     (reply,) = await script([(["k"], [7])], wanted)
     return reply
 
@@ -168,7 +204,7 @@ async def test_a_server_that_does_not_know_the_script_gets_it_once() -> None:
 
 async def test_a_script_that_is_never_known_is_confusing() -> None:
     client = Client(*[known.NoScriptError("No matching script")] * 3)
-    assert await send(script_of(client)) is Trouble.CONFUSED
+    assert await send(script_of(client)) is StoreErrorKind.CONFUSED
     assert len(client.sent) == 2
 
 
@@ -184,7 +220,7 @@ async def test_a_script_that_is_never_known_is_confusing() -> None:
 )
 async def test_what_may_have_run_is_never_sent_again(error: Exception) -> None:
     client = Client(error, [1])
-    assert isinstance(await send(script_of(client)), Trouble)
+    assert isinstance(await send(script_of(client)), StoreErrorKind)
     assert len(client.sent) == 1
 
 
@@ -194,13 +230,13 @@ async def test_a_replica_is_left_for_the_primary_once() -> None:
     assert await send(script_of(client)) == [1]
     assert client.connections[0].disconnected == 1
     client = Client(readonly, readonly, [1])
-    assert await send(script_of(client)) is Trouble.READONLY
+    assert await send(script_of(client)) is StoreErrorKind.READONLY
     assert len(client.sent) == 2
 
 
 async def test_a_primary_found_after_the_deadline_is_asked_nothing() -> None:
     client = Client(known.ReadOnlyError("You can't write"), [1])
-    assert await send(script_of(client), lambda: not client.sent) is Trouble.READONLY
+    assert await send(script_of(client), lambda: not client.sent) is StoreErrorKind.READONLY
     assert len(client.sent) == 1
     assert client.connections[0].disconnected == 1, "the next call finds the primary"
 
@@ -208,7 +244,7 @@ async def test_a_primary_found_after_the_deadline_is_asked_nothing() -> None:
 async def test_what_was_decided_while_it_connected_is_not_spent() -> None:
     client = Client([1])
     script = script_of(client)
-    assert await send(script, no) is Trouble.TIMEOUT
+    assert await send(script, no) is StoreErrorKind.TIMEOUT
     assert client.sent == []
     assert await send(script) == [1]
     assert len(client.connections) == 1
@@ -216,18 +252,18 @@ async def test_what_was_decided_while_it_connected_is_not_spent() -> None:
 
 async def test_nobody_there_is_known_at_once_and_a_kept_connection_stays_kept() -> None:
     client = Client([1], [2], refuses=known.ConnectionError("Error 111 connecting to cache:6379."))
-    news = News()
+    news = StoreErrorTracker()
     script = script_of(client, news)
-    assert await send(script) is Trouble.UNREACHABLE
+    assert await send(script) is StoreErrorKind.UNREACHABLE
     assert client.sent == []
     client.refuses = None
     assert await send(script) == [1]
     client.refuses = known.ConnectionError("Error 111 connecting to cache:6379.")
-    assert await send(script) is Trouble.UNREACHABLE
+    assert await send(script) is StoreErrorKind.UNREACHABLE
     client.refuses = None
     assert await send(script) == [2]
     assert len(client.connections) == 1
-    news.tell(Trouble.UNREACHABLE)
+    news.notify(StoreErrorKind.UNREACHABLE)
     assert news.text == "ConnectionError: Error 111 connecting to cache:6379."
 
 
@@ -243,7 +279,7 @@ async def test_a_cancelled_call_gives_its_connection_back() -> None:
 async def test_a_new_client_has_new_connections() -> None:
     clients = [Client([1]), Client([2])]
     now = clients[0]
-    script = RedisScript(lambda: now, TEXT, News(), cluster=False)
+    script = LuaScript(lambda: now, TEXT, StoreErrorTracker(), cluster=False)
     assert await send(script) == [1]
     now = clients[1]
     assert await send(script) == [2]
@@ -257,7 +293,7 @@ async def test_ready_opens_so_many_and_each_is_used() -> None:
     assert await script.ready(2) is None
     assert len(client.connections) == 2
     client.refuses = known.AuthenticationError("WRONGPASS")
-    assert await script.ready() is Trouble.FORBIDDEN
+    assert await script.ready() is StoreErrorKind.FORBIDDEN
 
 
 async def test_ready_takes_what_a_small_pool_holds() -> None:
@@ -267,14 +303,14 @@ async def test_ready_takes_what_a_small_pool_holds() -> None:
     assert await script.ready(2) is None
     assert await send(script) == [1]
     client.most = 0
-    assert await script_of(client).ready(2) is Trouble.QUEUE_FULL
+    assert await script_of(client).ready(2) is StoreErrorKind.QUEUE_FULL
 
 
 async def test_rights_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
     client = Client(*[known.NoPermissionError("NOPERM this user")] * 3)
     script = script_of(client)
     with caplog.at_level(logging.WARNING):
-        assert [await send(script) for _ in range(3)] == [Trouble.FORBIDDEN] * 3
+        assert [await send(script) for _ in range(3)] == [StoreErrorKind.FORBIDDEN] * 3
     assert [RIGHTS in record.getMessage() for record in caplog.records] == [True]
 
 
@@ -335,7 +371,7 @@ CALLS = [(["a1"], [1]), (["b2"], [2]), (["a3"], [3])]
 async def across(
     cluster: Cluster, calls: Sequence[Any] = CALLS, wanted: Callable[[], bool] = yes
 ) -> Sequence[object]:
-    return await RedisScript(lambda: cluster, TEXT, News(), cluster=True)(calls, wanted)
+    return await LuaScript(lambda: cluster, TEXT, StoreErrorTracker(), cluster=True)(calls, wanted)
 
 
 async def test_each_node_gets_one_pipeline_and_only_what_did_not_run_again() -> None:
@@ -344,7 +380,7 @@ async def test_each_node_gets_one_pipeline_and_only_what_did_not_run_again() -> 
         Node("a", lambda: [unknown, ["a3"]], lambda: [known.ReadOnlyError("replica")]),
         Node("b", lambda: [["b2"]]),
     )
-    assert await across(cluster) == [Trouble.READONLY, ["b2"], ["a3"]]
+    assert await across(cluster) == [StoreErrorKind.READONLY, ["b2"], ["a3"]]
     assert sorted(cluster.sent, key=lambda sent: (len(sent), str(sent))) == [
         [("EVAL", TEXT, 1, "a1", 1)],
         [("EVALSHA", SHA, 1, "b2", 2)],
@@ -355,15 +391,15 @@ async def test_each_node_gets_one_pipeline_and_only_what_did_not_run_again() -> 
 @pytest.mark.parametrize(
     ("error", "trouble"),
     [
-        (known.ConnectionError("Error 111 connecting to 127.0.0.1:7000."), Trouble.UNREACHABLE),
-        (known.RedisClusterException("Redis Cluster cannot be connected"), Trouble.UNREACHABLE),
-        (known.MaxConnectionsError(), Trouble.QUEUE_FULL),
-        (known.ConnectionError(LOST), Trouble.LOST),
-        (known.TimeoutError("Timeout reading"), Trouble.TIMEOUT),
+        (known.ConnectionError("Error 111 connecting to 127.0.0.1:7000."), StoreErrorKind.UNREACHABLE),
+        (known.RedisClusterException("Redis Cluster cannot be connected"), StoreErrorKind.UNREACHABLE),
+        (known.MaxConnectionsError(), StoreErrorKind.QUEUE_FULL),
+        (known.ConnectionError(LOST), StoreErrorKind.LOST),
+        (known.TimeoutError("Timeout reading"), StoreErrorKind.TIMEOUT),
     ],
 )
 async def test_a_node_that_fails_is_the_trouble_of_those_whose_keys_it_holds(
-    error: Exception, trouble: Trouble
+    error: Exception, trouble: StoreErrorKind
 ) -> None:
     answers: list[Callable[[], list[object]]] = [lambda: fail(error), lambda: [error] * 2]
     for answer in answers:
@@ -372,20 +408,24 @@ async def test_a_node_that_fails_is_the_trouble_of_those_whose_keys_it_holds(
 
 
 async def test_a_slot_that_no_node_serves_is_the_trouble_of_those_who_need_it() -> None:
-    assert await across(Cluster(Node("b", lambda: [["b2"]]))) == [Trouble.BUSY, ["b2"], Trouble.BUSY]
+    assert await across(Cluster(Node("b", lambda: [["b2"]]))) == [
+        StoreErrorKind.BUSY,
+        ["b2"],
+        StoreErrorKind.BUSY,
+    ]
 
 
 async def test_a_cluster_found_after_the_deadline_is_asked_nothing() -> None:
     cluster = Cluster(Node("a"), Node("b"))
-    assert await across(cluster, wanted=no) == [Trouble.TIMEOUT] * 3
+    assert await across(cluster, wanted=no) == [StoreErrorKind.TIMEOUT] * 3
     assert cluster.sent == []
     cluster.knows = False
-    assert await across(cluster) == [Trouble.UNREACHABLE] * 3
+    assert await across(cluster) == [StoreErrorKind.UNREACHABLE] * 3
 
 
 async def test_a_cluster_is_ready_when_it_knows_its_nodes() -> None:
     cluster = Cluster()
-    script = RedisScript(lambda: cluster, TEXT, News(), cluster=True)
+    script = LuaScript(lambda: cluster, TEXT, StoreErrorTracker(), cluster=True)
     assert await script.ready() is None
     cluster.knows = False
-    assert await script.ready() is Trouble.UNREACHABLE
+    assert await script.ready() is StoreErrorKind.UNREACHABLE

@@ -12,10 +12,10 @@ import trio
 
 from autoglm_throttle.limiting.shared import per_loop, redis_window
 from autoglm_throttle.limiting.shared.batch_rules import BatchRules
-from autoglm_throttle.limiting.shared.redis_script import RedisScript
-from autoglm_throttle.limiting.shared.redis_window import RedisWindow
-from autoglm_throttle.limiting.shared.store import VALUES, Answer, Charge, Trouble
-from autoglm_throttle.limiting.shared.wire import WindowWire
+from autoglm_throttle.limiting.shared.redis_script import LuaScript
+from autoglm_throttle.limiting.shared.redis_window import RedisUserLimitStore
+from autoglm_throttle.limiting.shared.store import VALUES, Answer, StoreCharge, StoreErrorKind
+from autoglm_throttle.limiting.shared.wire import WindowProtocol
 from autoglm_throttle.model import UserLimit
 from autoglm_throttle.redis_client import RedisClients, RedisOptions
 from tests.shared.batches import passes
@@ -32,65 +32,71 @@ def fake() -> fakeredis.FakeServer:
 
 
 @pytest.fixture
-def window(fake: fakeredis.FakeServer) -> RedisWindow:
+def window(fake: fakeredis.FakeServer) -> RedisUserLimitStore:
     options = RedisOptions("", connect=lambda: fakeredis.FakeAsyncRedis(server=fake))
-    return RedisWindow(RedisClients(options), WindowWire("athr", "default", 16), PATIENT)
+    return RedisUserLimitStore(RedisClients(options), WindowProtocol("athr", "default", 16), PATIENT)
 
 
-def charge(user: int = 1, units: int = 1, limits: tuple[UserLimit, ...] = TEN, kind: str = "user") -> Charge:
-    return Charge(kind, limits, f"{user:016x}", units)
+def charge(
+    user: int = 1, units: int = 1, limits: tuple[UserLimit, ...] = TEN, kind: str = "user"
+) -> StoreCharge:
+    return StoreCharge(kind, limits, f"{user:016x}", units)
 
 
-async def answer_of(window: RedisWindow, *charges: Charge) -> Answer:
+async def answer_of(window: RedisUserLimitStore, *charges: StoreCharge) -> Answer:
     answer = await window.charge(charges)
-    assert not isinstance(answer, Trouble), (answer, window.last_error)
+    assert not isinstance(answer, StoreErrorKind), (answer, window.last_error)
     return answer
 
 
-async def left(window: RedisWindow, *charges: Charge) -> list[int]:
+async def left(window: RedisUserLimitStore, *charges: StoreCharge) -> list[int]:
     """What remains in each limit."""
     return list((await answer_of(window, *charges))[1::VALUES])
 
 
-async def test_charges_all_limits_or_none(window: RedisWindow) -> None:
+async def test_charges_all_limits_or_none(window: RedisUserLimitStore) -> None:
     assert await left(window, charge(units=4, limits=TWO)) == [6, 4996]
     assert await left(window, charge(units=7, limits=TWO)) == [6, 4996]
     assert await left(window, charge(units=6, limits=TWO), charge(2)) == [0, 4990, 9]
 
 
-async def test_gives_back_what_an_answer_has_allowed(window: RedisWindow) -> None:
+async def test_gives_back_what_an_answer_has_allowed(window: RedisUserLimitStore) -> None:
     charges = [charge(units=4, limits=TWO), charge(2)]
     window.give_back(charges, await answer_of(window, *charges))
     assert await left(window, charge(units=0, limits=TWO), charge(2, 0)) == [10, 5000, 10]
 
 
-async def test_a_foreign_key_is_one_callers_trouble(window: RedisWindow, fake: fakeredis.FakeServer) -> None:
+async def test_a_foreign_key_is_one_callers_trouble(
+    window: RedisUserLimitStore, fake: fakeredis.FakeServer
+) -> None:
     client = fakeredis.FakeAsyncRedis(server=fake)
-    await client.set(WindowWire("athr", "default", 16).ask([charge(1)]).keys[0], "somebody else's")
-    heard: list[Trouble | None] = []
+    await client.set(
+        WindowProtocol("athr", "default", 16).build_check([charge(1)]).keys[0], "somebody else's"
+    )
+    heard: list[StoreErrorKind | None] = []
     window.listen(heard.append)
     answers = await asyncio.gather(*(window.charge([charge(user)]) for user in (1, 2)))
-    assert answers[0] is Trouble.FOREIGN
+    assert answers[0] is StoreErrorKind.FOREIGN
     assert answers[1][1] == 9
     assert heard == [None], "the server has answered"
     await client.aclose()
 
 
-async def test_a_limit_that_can_never_allow_it_is_no_foreign_key(window: RedisWindow) -> None:
+async def test_a_limit_that_can_never_allow_it_is_no_foreign_key(window: RedisUserLimitStore) -> None:
     answer = await answer_of(window, charge(units=11))
     assert list(answer[:3]) == [0, 10, -1]
 
 
-async def test_one_pass_is_one_round_trip(window: RedisWindow) -> None:
+async def test_one_pass_is_one_round_trip(window: RedisUserLimitStore) -> None:
     assert await window.probe() is None
     await asyncio.gather(*(window.charge([charge(user)]) for user in range(30)))
-    health = window.health()
-    assert (health.calls, health.asked, health.waiting, window.clients.made) == (1, 30, 0, 1)
+    health = window.stats()
+    assert (health.calls, health.sent, health.waiting, window.clients.made) == (1, 30, 0, 1)
 
 
-def batch_of(window: RedisWindow) -> redis_window._LoopBatch:
+def batch_of(window: RedisUserLimitStore) -> redis_window._LoopBatch:
     """The batch of the running loop."""
-    batch = window._batches.here()
+    batch = window._batches.current()
     assert batch is not None
     return batch
 
@@ -98,12 +104,12 @@ def batch_of(window: RedisWindow) -> redis_window._LoopBatch:
 class Gate:
     """Holds every call back until it is opened."""
 
-    def __init__(self, window: RedisWindow, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, window: RedisUserLimitStore, monkeypatch: pytest.MonkeyPatch) -> None:
         self.open = asyncio.Event()
         self.called = asyncio.Event()
         self.calls = 0
         batch = batch_of(window)
-        self._send = batch._send
+        self._send = batch._sender
         monkeypatch.setattr(batch, "_send", self)
 
     async def __call__(self, calls: Any, wanted: Any) -> Any:
@@ -115,7 +121,7 @@ class Gate:
 
 @pytest.mark.parametrize("moment", ["queued", "in flight", "answered"])
 async def test_who_leaves_has_spent_nothing(
-    window: RedisWindow, monkeypatch: pytest.MonkeyPatch, moment: str
+    window: RedisUserLimitStore, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     await left(window, charge(2))
     gate = Gate(window, monkeypatch)
@@ -127,7 +133,7 @@ async def test_who_leaves_has_spent_nothing(
         assert gate.calls == 1
     if moment == "answered":
 
-        def cancel(trouble: Trouble | None) -> None:
+        def cancel(trouble: StoreErrorKind | None) -> None:
             """The answer is there, and its reader has not run yet."""
             leaver.cancel()
 
@@ -137,21 +143,21 @@ async def test_who_leaves_has_spent_nothing(
     gate.open.set()
     assert (await stayer)[1] == 8
     assert leaver.cancelled()
-    assert window.health().late == (moment != "queued")
+    assert window.stats().late == (moment != "queued")
     assert await left(window, charge(1, 0)) == [10]
-    assert batch_of(window)._flights == set()
+    assert batch_of(window)._batch_calls == set()
 
 
-def test_a_loop_for_each_caller_shares_the_window(window: RedisWindow) -> None:
+def test_a_loop_for_each_caller_shares_the_window(window: RedisUserLimitStore) -> None:
     for used in range(1, 8):
         assert asyncio.run(left(window, charge())) == [10 - used]
-    health = window.health()
-    assert (health.calls, health.asked, window.clients.made) == (7, 7, 7)
+    health = window.stats()
+    assert (health.calls, health.sent, window.clients.made) == (7, 7, 7)
     assert len(window._batches) == 1, "of loops that are closed nothing is kept but the newest"
     assert repr(window).endswith("7 calls, 0 waiting)")
 
 
-def test_a_window_given_back_to_outside_its_loop(window: RedisWindow) -> None:
+def test_a_window_given_back_to_outside_its_loop(window: RedisUserLimitStore) -> None:
     window.give_back([charge()], [1, 9, 0, 0, 1])  # no loop has ever run: lost, and no error
 
     async def main() -> None:
@@ -163,111 +169,115 @@ def test_a_window_given_back_to_outside_its_loop(window: RedisWindow) -> None:
     window.give_back([charge()], [1, 9, 0, 0, 1])  # nor any more
 
 
-def test_under_trio_there_is_no_client(window: RedisWindow) -> None:
-    heard: list[Trouble | None] = []
+def test_under_trio_there_is_no_client(window: RedisUserLimitStore) -> None:
+    heard: list[StoreErrorKind | None] = []
     window.listen(heard.append)
 
     async def main() -> None:
-        assert await window.charge([charge()]) is Trouble.LOOP
-        assert await window.probe() is Trouble.LOOP
+        assert await window.charge([charge()]) is StoreErrorKind.LOOP
+        assert await window.probe() is StoreErrorKind.LOOP
 
     trio.run(main)
-    assert heard == [Trouble.LOOP]
+    assert heard == [StoreErrorKind.LOOP]
 
 
 class TestProbe:
     """Whether it would answer."""
 
-    async def test_charges_nobodys_limit(self, window: RedisWindow, fake: fakeredis.FakeServer) -> None:
+    async def test_charges_nobodys_limit(
+        self, window: RedisUserLimitStore, fake: fakeredis.FakeServer
+    ) -> None:
         assert await window.probe() is None
         client = fakeredis.FakeAsyncRedis(server=fake)
         assert [str(key).split(":")[4] for key in await client.keys()] == ["probe"]
         assert 0 < await client.pttl((await client.keys())[0]) <= 1001
         await client.aclose()
 
-    async def test_says_what_is_wrong(self, window: RedisWindow, fake: fakeredis.FakeServer) -> None:
+    async def test_says_what_is_wrong(self, window: RedisUserLimitStore, fake: fakeredis.FakeServer) -> None:
         fake.connected = False
-        assert await window.probe() is Trouble.UNREACHABLE
+        assert await window.probe() is StoreErrorKind.UNREACHABLE
         assert "onnection" in window.last_error
         fake.connected = True
         assert await window.probe() is None
 
-    @pytest.mark.parametrize("reply", [[], [[1, 2]], Trouble.READONLY])
+    @pytest.mark.parametrize("reply", [[], [[1, 2]], StoreErrorKind.READONLY])
     async def test_a_reply_must_be_one(
-        self, window: RedisWindow, monkeypatch: pytest.MonkeyPatch, reply: object
+        self, window: RedisUserLimitStore, monkeypatch: pytest.MonkeyPatch, reply: object
     ) -> None:
         async def replies(*_: object) -> list[object]:
             return [reply]
 
-        monkeypatch.setattr(RedisScript, "__call__", replies)
-        assert await window.probe() is (reply if isinstance(reply, Trouble) else Trouble.CONFUSED)
+        monkeypatch.setattr(LuaScript, "__call__", replies)
+        assert await window.probe() is (
+            reply if isinstance(reply, StoreErrorKind) else StoreErrorKind.CONFUSED
+        )
 
     async def test_waits_no_longer_than_a_decision(
-        self, window: RedisWindow, monkeypatch: pytest.MonkeyPatch
+        self, window: RedisUserLimitStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         async def silence(*_: object) -> list[object]:
             await asyncio.Event().wait()
             return []
 
-        monkeypatch.setattr(RedisScript, "__call__", silence)
+        monkeypatch.setattr(LuaScript, "__call__", silence)
         window._rules = BatchRules(deadline_s=0.01)
-        assert await window.probe() is Trouble.TIMEOUT
+        assert await window.probe() is StoreErrorKind.TIMEOUT
 
 
 async def test_an_error_is_told_until_it_answers_and_explains_no_silence(
-    window: RedisWindow, fake: fakeredis.FakeServer, monkeypatch: pytest.MonkeyPatch
+    window: RedisUserLimitStore, fake: fakeredis.FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(2):
         fake.connected = False
-        assert await window.charge([charge()]) in {Trouble.UNREACHABLE, Trouble.LOST}
+        assert await window.charge([charge()]) in {StoreErrorKind.UNREACHABLE, StoreErrorKind.LOST}
         assert "onnection" in window.last_error
         fake.connected = True
         assert await window.probe() is None
         assert window.last_error == ""
     fake.connected = False
-    assert isinstance(await window.charge([charge()]), Trouble)
+    assert isinstance(await window.charge([charge()]), StoreErrorKind)
     assert window.last_error
     Gate(window, monkeypatch)
     batch_of(window)._deadline_s = 0.001
-    assert await window.charge([charge()]) is Trouble.TIMEOUT
+    assert await window.charge([charge()]) is StoreErrorKind.TIMEOUT
     assert window.last_error == ""
 
 
-async def test_dropped_it_begins_anew(window: RedisWindow, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_dropped_it_begins_anew(window: RedisUserLimitStore, monkeypatch: pytest.MonkeyPatch) -> None:
     await left(window, charge(2))
     gate = Gate(window, monkeypatch)
     waits = asyncio.create_task(window.charge([charge()]))
     await passes(10)
-    await asyncio.to_thread(window.drop)
-    assert await waits is Trouble.LOST
+    await asyncio.to_thread(window.disconnect)
+    assert await waits is StoreErrorKind.LOST
     gate.open.set()
     assert await left(window, charge(2)) == [8]
     assert window.clients.made == 2
 
 
-async def test_forgotten_it_knows_nothing_of_the_parent(window: RedisWindow) -> None:
+async def test_forgotten_it_knows_nothing_of_the_parent(window: RedisUserLimitStore) -> None:
     await left(window, charge())
-    parents = window._batches.here()
-    window.forget()
-    assert window.health().calls == 0
-    assert window._batches.here() is not parents
+    parents = window._batches.current()
+    window.reset_after_fork()
+    assert window.stats().calls == 0
+    assert window._batches.current() is not parents
     assert await left(window, charge()) == [8]
-    assert per_loop._not_ours.pop()
-    window.drop()
+    assert per_loop._inherited.pop()
+    window.disconnect()
 
 
 @pytest.fixture
 async def spread(
     redis_cluster: Cluster3, redis_prefix: str
-) -> tuple[RedisWindow, Callable[[int, int], list[Charge]]]:
+) -> tuple[RedisUserLimitStore, Callable[[int, int], list[StoreCharge]]]:
     """A window of a cluster, and charges of a user and an address that lie in different partitions."""
     clients = RedisClients(RedisOptions(redis_cluster.url, connect_s=5.0, read_s=5.0))
-    window = RedisWindow(clients, WindowWire(redis_prefix, "default", 16), PATIENT)
+    window = RedisUserLimitStore(clients, WindowProtocol(redis_prefix, "default", 16), PATIENT)
 
-    def charges(of_user: int, of_address: int) -> list[Charge]:
+    def charges(of_user: int, of_address: int) -> list[StoreCharge]:
         return [charge(1, of_user), charge(2, of_address, TWO, "address")]
 
-    assert WindowWire(redis_prefix, "default", 16).ask(charges(1, 1)).tag == -1
+    assert WindowProtocol(redis_prefix, "default", 16).build_check(charges(1, 1)).tag == -1
     return window, charges
 
 
@@ -309,10 +319,10 @@ class TestDifferentServers:
 
         async def second_fails(calls: Any, wanted: Any) -> Any:
             seen.append(calls)
-            return [Trouble.BUSY] if len(seen) == 2 else await serve(calls, wanted)
+            return [StoreErrorKind.BUSY] if len(seen) == 2 else await serve(calls, wanted)
 
         monkeypatch.setattr(batch, "_send", second_fails)
-        assert await window.charge(charges(1, 1)) is Trouble.BUSY
+        assert await window.charge(charges(1, 1)) is StoreErrorKind.BUSY
         assert await left(window, *charges(0, 0)) == [10, 10, 5000]
 
     async def test_a_caller_that_leaves_between_the_two_has_spent_nothing(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.limiting.shared.question import Key
-from autoglm_throttle.limiting.shared.refused_cache import COSTS_AT_MOST, RefusedCache
+from autoglm_throttle.limiting.shared.refused_cache import COSTS_AT_MOST, DenyCache
 from autoglm_throttle.model import Decision, Reason, UserLimit, WindowState
 from tests.limiting.reference_log import ReferenceLog
 
@@ -35,7 +35,7 @@ steps = st.tuples(ticks, acts, st.sampled_from(["ann", "ben"]), st.integers(1, 6
 
 
 def ask(
-    store: ReferenceLog, cache: RefusedCache, asked: Key, sent_s: float, arrives_s: float, now: float
+    store: ReferenceLog, cache: DenyCache, asked: Key, sent_s: float, arrives_s: float, now: float
 ) -> None:
     """Ask the store, which decides some time after the sending and is heard later still."""
     expected = store.hit(asked[1], asked[3], arrives_s)
@@ -54,7 +54,7 @@ def ask(
 def test_never_refuses_what_the_store_would_allow(
     trace: list[tuple[float, str, str, int, float, float]], ask_again_s: float
 ) -> None:
-    store, cache, now = ReferenceLog(LIMITS), RefusedCache(ask_again_s=ask_again_s), 1024.0
+    store, cache, now = ReferenceLog(LIMITS), DenyCache(recheck_after_s=ask_again_s), 1024.0
     for gap, act, user, units, to_store, back in trace:
         now += gap
         asked = key(user, units)
@@ -76,7 +76,7 @@ def test_never_refuses_what_the_store_would_allow(
 
 @given(retry_s=st.floats(0.001, 100.0), later=st.lists(st.floats(0.0, 1.2), max_size=8))
 def test_what_is_left_of_the_wait_ends_at_one_instant(retry_s: float, later: list[float]) -> None:
-    cache = RefusedCache(ask_again_s=100.0)
+    cache = DenyCache(recheck_after_s=100.0)
     cache.put(ANN, refusal(retry_s), 50.0, 50.0)
     free_s = 50.0 + retry_s
     for step_s in later:
@@ -91,32 +91,32 @@ def test_what_is_left_of_the_wait_ends_at_one_instant(retry_s: float, later: lis
 
 
 def test_the_store_is_asked_again_after_a_second() -> None:
-    cache = RefusedCache()
+    cache = DenyCache()
     cache.put(ANN, refusal(30.0), 99.5, 100.0)
     assert [cache.find(ANN, now) is not None for now in (100.0, 100.999, 101.0)] == [True, True, False]
 
 
 def test_or_before_if_the_wait_is_over() -> None:
-    cache = RefusedCache()
+    cache = DenyCache()
     cache.put(ANN, refusal(0.75), 99.5, 100.0)
     assert [cache.find(ANN, now) is not None for now in (100.0, 100.249, 100.25)] == [True, True, False]
 
 
 def test_the_wait_counts_from_the_sending() -> None:
-    cache = RefusedCache()
+    cache = DenyCache()
     cache.put(ANN, refusal(30.0, 10.0), 99.5, 100.0)
     known = cache.find(ANN, 100.5)
     assert known == refusal(29.0, 9.0)
 
 
 def test_a_wait_that_is_over_before_it_is_known_is_not_kept() -> None:
-    cache = RefusedCache()
+    cache = DenyCache()
     cache.put(ANN, refusal(0.5), 99.5, 100.0)
     assert len(cache) == 0
 
 
 def test_another_cost_or_address_is_another_request() -> None:
-    cache = RefusedCache()
+    cache = DenyCache()
     cache.put(key(units=5), refusal(), 100.0, 100.0)
     assert cache.find(key(units=4), 100.0) is None
     assert cache.find(key(units=5, address="host"), 100.0) is None
@@ -124,7 +124,7 @@ def test_another_cost_or_address_is_another_request() -> None:
 
 
 def test_costs_of_one_caller_stand_beside_each_other() -> None:
-    cache = RefusedCache()
+    cache = DenyCache()
     for units in range(1, 20):
         cache.put(key(units=units), refusal(float(units)), 100.0, 100.0)
     kept = [units for units in range(20) if cache.find(key(units=units), 100.0) is not None]
@@ -135,7 +135,7 @@ def test_costs_of_one_caller_stand_beside_each_other() -> None:
 
 
 def test_what_is_over_leaves_room_for_another_cost() -> None:
-    cache = RefusedCache()
+    cache = DenyCache()
     cache.put(key(units=101), too_large(), 100.0, 100.0)
     for units in range(1, COSTS_AT_MOST):
         cache.put(key(units=units), refusal(0.5), 100.0, 100.0)
@@ -145,7 +145,7 @@ def test_what_is_over_leaves_room_for_another_cost() -> None:
 
 
 def test_one_cost_takes_one_place() -> None:
-    cache = RefusedCache()
+    cache = DenyCache()
     cache.put(key(units=2), refusal(), 100.0, 100.0)
     for _ in range(2 * COSTS_AT_MOST):
         cache.put(key(units=1), refusal(), 100.0, 100.0)
@@ -154,7 +154,7 @@ def test_one_cost_takes_one_place() -> None:
 
 def test_who_waits_as_long_as_told_is_not_told_to_wait_again() -> None:
     for n in range(2000):
-        cache, sent_s = RefusedCache(ask_again_s=100.0), 0.1 + n / 7.0
+        cache, sent_s = DenyCache(recheck_after_s=100.0), 0.1 + n / 7.0
         cache.put(ANN, refusal(3.3), sent_s, sent_s)
         now = sent_s + n / 999.0
         known = cache.find(ANN, now)
@@ -163,7 +163,7 @@ def test_who_waits_as_long_as_told_is_not_told_to_wait_again() -> None:
 
 
 def test_a_refund_lets_a_caller_ask_for_anything() -> None:
-    cache = RefusedCache()
+    cache = DenyCache()
     for units in (1, 5):
         cache.put(key(units=units), refusal(), 100.0, 100.0)
     cache.put(key("ben"), refusal(), 100.0, 100.0)
@@ -174,19 +174,19 @@ def test_a_refund_lets_a_caller_ask_for_anything() -> None:
 
 
 def test_what_is_too_large_is_never_asked_again() -> None:
-    cache = RefusedCache()
+    cache = DenyCache()
     cache.put(key(units=101), too_large(), 100.0, 100.0)
     assert cache.find(key(units=101), 1e9) == too_large()
 
 
 def test_other_waits_without_end_are_left_alone() -> None:
-    cache = RefusedCache()
+    cache = DenyCache()
     cache.put(ANN, refusal(math.inf), 100.0, 100.0)
     assert len(cache) == 0
 
 
 def test_every_answer_is_a_fresh_one() -> None:
-    cache, told = RefusedCache(), refusal(30.0, 10.0)
+    cache, told = DenyCache(), refusal(30.0, 10.0)
     beside = WindowState("user-1s", 5, 1, 3, 0.5)
     told.others = (beside,)
     cache.put(ANN, told, 100.0, 100.0)
@@ -202,7 +202,7 @@ def test_every_answer_is_a_fresh_one() -> None:
 
 
 def test_resets_that_are_over_read_zero() -> None:
-    cache, told = RefusedCache(), refusal(30.0, 0.25)
+    cache, told = DenyCache(), refusal(30.0, 0.25)
     told.others = (WindowState("user-1s", 5, 1, 3, 0.5),)
     cache.put(ANN, told, 100.0, 100.0)
     known = cache.find(ANN, 100.75)
@@ -215,7 +215,7 @@ def test_resets_that_are_over_read_zero() -> None:
     puts=st.lists(st.tuples(st.floats(0.0, 0.7), st.integers(0, 9), st.booleans()), max_size=60),
 )
 def test_it_is_bounded_and_forgets_the_oldest(size: int, puts: list[tuple[float, int, bool]]) -> None:
-    cache, now = RefusedCache(size), 100.0
+    cache, now = DenyCache(size), 100.0
     for gap, user, large in puts:
         now += gap
         asked = key(str(user))
@@ -225,7 +225,7 @@ def test_it_is_bounded_and_forgets_the_oldest(size: int, puts: list[tuple[float,
 
 
 def test_the_oldest_goes_first() -> None:
-    cache = RefusedCache(3)
+    cache = DenyCache(3)
     for user in ("ann", "ben", "cyd", "dan"):
         cache.put(key(user), refusal(), 100.0, 100.0)
     known = [cache.find(key(user), 100.0) is not None for user in ("ann", "ben", "cyd", "dan")]
@@ -233,7 +233,7 @@ def test_the_oldest_goes_first() -> None:
 
 
 def test_whose_time_is_over_leave_by_themselves() -> None:
-    cache = RefusedCache()
+    cache = DenyCache()
     for n in range(5):
         cache.put(key(f"large {n}", 101), too_large(), 100.0, 100.0)
         cache.put(key(f"large {n}", 1), refusal(), 100.0, 100.0)
@@ -242,11 +242,11 @@ def test_whose_time_is_over_leave_by_themselves() -> None:
             cache.put(key(f"{wave} {n}"), refusal(), wave, wave)
     assert len(cache) == 505
     assert all(cache.find(key(f"large {n}", 101), 103.0) is not None for n in range(5))
-    assert repr(cache) == "RefusedCache(505 of 100000 callers)"
+    assert repr(cache) == "DenyCache(505 of 100000 callers)"
 
 
 def test_at_most_two_are_looked_at_for_one_that_comes() -> None:
-    cache = RefusedCache()
+    cache = DenyCache()
     for n in range(100):
         cache.put(key(f"early {n}"), refusal(), 100.0, 100.0)
     cache.put(ANN, refusal(), 200.0, 200.0)

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.shared.outage import State
-from autoglm_throttle.limiting.shared.question import Question
-from autoglm_throttle.limiting.shared.store import Trouble
+from autoglm_throttle.limiting.shared.outage import HealthState
+from autoglm_throttle.limiting.shared.question import PendingCheck
+from autoglm_throttle.limiting.shared.store import StoreErrorKind
 from autoglm_throttle.limiting.sliding_window import SlidingWindow
 from autoglm_throttle.model import Demand, OnError, Priority, Reason, UserLimit
 from tests.shared.scripted_store import granted, refused
@@ -88,20 +88,20 @@ def test_who_was_refused_is_told_so_here_until_the_store_might_say_otherwise() -
     shared.hit(ALICE, 10.0, refused(5_000_000))
     again = shared.known(ALICE, 10.5)
     assert numbers(again) == (False, Reason.USER, "user-60s", 0, 4.5)
-    assert shared.windows.view().spared == 1
-    assert isinstance(shared.windows.hit(BOB, 10.5), Question)
-    assert isinstance(shared.windows.hit(ALICE, 11.0), Question)
+    assert shared.windows.view().deny_cache_hits == 1
+    assert isinstance(shared.windows.hit(BOB, 10.5), PendingCheck)
+    assert isinstance(shared.windows.hit(ALICE, 11.0), PendingCheck)
 
 
 def test_what_is_given_back_to_the_store_may_be_asked_for_again_at_once() -> None:
     shared = Shared(MINUTE)
     question = shared.question(ALICE, 0.0)
     answer = granted(0)
-    assert question.answered(answer, 0.0).allowed
+    assert question.resolve(answer, 0.0).allowed
     shared.hit(ALICE, 0.0, refused())
     question.undo(0.1)
     assert shared.store.given_back == [(question.charges, answer)]
-    assert isinstance(shared.windows.hit(ALICE, 0.1), Question)
+    assert isinstance(shared.windows.hit(ALICE, 0.1), PendingCheck)
     question.undo(0.2)
     assert len(shared.store.given_back) == 1
 
@@ -109,27 +109,27 @@ def test_what_is_given_back_to_the_store_may_be_asked_for_again_at_once() -> Non
 def test_a_refused_question_has_nothing_to_give_back_and_stays_known() -> None:
     shared = Shared(MINUTE)
     question = shared.question(ALICE, 0.0)
-    question.answered(refused(), 0.0)
+    question.resolve(refused(), 0.0)
     question.undo(0.0)
     assert not shared.store.given_back
     assert not shared.known(ALICE, 0.5).allowed
 
 
-@pytest.mark.parametrize("trouble", list(Trouble))
-def test_without_the_store_each_process_goes_by_its_share(trouble: Trouble) -> None:
+@pytest.mark.parametrize("trouble", list(StoreErrorKind))
+def test_without_the_store_each_process_goes_by_its_share(trouble: StoreErrorKind) -> None:
     shared = Shared(MINUTE, processes=4)
     decisions = [shared.hit(ALICE, 0.0, trouble) for _ in range(4)]
     assert [decision.allowed for decision in decisions] == [True, True, True, False]
     assert decisions[-1].reason is Reason.USER
     assert decisions[-1].limit == 3
     assert shared.windows.view().fallbacks[trouble] == 4
-    assert shared.windows.outage.state is State.REMOTE
+    assert shared.windows.store_health.state is HealthState.REMOTE
 
 
 def test_without_the_store_everybody_is_admitted_where_that_is_wanted() -> None:
     shared = Shared(MINUTE, on_error=OnError.ALLOW)
-    assert all(shared.hit(ALICE, 0.0, Trouble.TIMEOUT).allowed for _ in range(50))
-    assert shared.hit(ALICE, 0.0, Trouble.TIMEOUT).items == ()
+    assert all(shared.hit(ALICE, 0.0, StoreErrorKind.TIMEOUT).allowed for _ in range(50))
+    assert shared.hit(ALICE, 0.0, StoreErrorKind.TIMEOUT).items == ()
 
 
 def test_without_the_store_everybody_is_refused_where_that_is_wanted_until_the_next_probe() -> None:
@@ -142,7 +142,7 @@ def test_without_the_store_everybody_is_refused_where_that_is_wanted_until_the_n
 
 def test_one_refused_in_the_midst_of_a_call_may_come_back_at_once() -> None:
     """A single late answer is no outage: there is no probe to wait for."""
-    decision = Shared(MINUTE, on_error=OnError.DENY).hit(ALICE, 0.0, Trouble.TIMEOUT)
+    decision = Shared(MINUTE, on_error=OnError.DENY).hit(ALICE, 0.0, StoreErrorKind.TIMEOUT)
     assert numbers(decision) == (False, Reason.STORE, "store", 0.0, 0.0)
 
 
@@ -157,32 +157,34 @@ def test_while_the_store_is_away_nobody_asks_it_and_one_probe_is_due() -> None:
     shared.windows.probe_due = False
     shared.known(ALICE, 1.1)
     assert not shared.probe_due()
-    shared.windows.probed(None, 1.2)
-    assert shared.windows.outage.state is State.REMOTE
-    assert isinstance(shared.windows.hit(ALICE, 1.2), Question)
-    assert [change.state for change in shared.windows.changes] == [State.LOCAL, State.REMOTE]
+    shared.windows.on_probe_result(None, 1.2)
+    assert shared.windows.store_health.state is HealthState.REMOTE
+    assert isinstance(shared.windows.hit(ALICE, 1.2), PendingCheck)
+    assert [change.state for change in shared.windows.changes] == [HealthState.LOCAL, HealthState.REMOTE]
 
 
 def test_what_another_finds_silent_is_not_asked_until_one_probe_has_told() -> None:
     shared = Shared(MINUTE)
-    shared.windows.suspect(1.0)
+    shared.windows.report_failure(1.0)
     assert shared.probe_due()
     shared.windows.probe_due = False
     assert shared.known(ALICE, 1.0).allowed
-    shared.windows.suspect(1.01)
+    shared.windows.report_failure(1.01)
     assert not shared.probe_due()
-    shared.windows.probed(None, 1.02)
+    shared.windows.on_probe_result(None, 1.02)
     assert shared.windows.changes == []
-    assert isinstance(shared.windows.hit(ALICE, 1.03), Question)
+    assert isinstance(shared.windows.hit(ALICE, 1.03), PendingCheck)
 
 
-@pytest.mark.parametrize("trouble", Trouble)
-def test_who_else_asks_the_store_is_told_when_it_is_silent_and_not_when_it_denies(trouble: Trouble) -> None:
+@pytest.mark.parametrize("trouble", StoreErrorKind)
+def test_who_else_asks_the_store_is_told_when_it_is_silent_and_not_when_it_denies(
+    trouble: StoreErrorKind,
+) -> None:
     shared = Shared(MINUTE, failures=1)
     told: list[float] = []
-    shared.windows.lost = told.append
-    shared.windows.heard(trouble, 3.0)
-    silent = trouble in {Trouble.TIMEOUT, Trouble.UNREACHABLE, Trouble.LOST}
+    shared.windows.on_store_lost = told.append
+    shared.windows.on_result(trouble, 3.0)
+    silent = trouble in {StoreErrorKind.TIMEOUT, StoreErrorKind.UNREACHABLE, StoreErrorKind.LOST}
     assert told == ([3.0] if silent else [])
 
 
@@ -190,21 +192,21 @@ def test_where_the_store_cannot_be_asked_from_the_process_decides_and_the_store_
     shared = Shared(MINUTE)
     shared.askable = False
     assert shared.known(ALICE, 0.0).remaining == 9
-    assert shared.windows.view().fallbacks[Trouble.LOOP] == 1
-    assert shared.windows.outage.state is State.REMOTE
+    assert shared.windows.view().fallbacks[StoreErrorKind.LOOP] == 1
+    assert shared.windows.store_health.state is HealthState.REMOTE
 
 
 def test_what_was_charged_here_is_given_back_here() -> None:
     shared = Shared(UserLimit("user-60s", 1, 60))
     assert not shared.windows.give_back(ALICE, 0.0, 0.0)
     question = shared.question(ALICE, 0.0)
-    assert question.answered(Trouble.TIMEOUT, 0.5).allowed
+    assert question.resolve(StoreErrorKind.TIMEOUT, 0.5).allowed
     question.undo(0.6)
-    assert shared.hit(ALICE, 0.7, Trouble.TIMEOUT).allowed
+    assert shared.hit(ALICE, 0.7, StoreErrorKind.TIMEOUT).allowed
     refused_here = shared.question(ALICE, 0.7)
-    assert not refused_here.answered(Trouble.TIMEOUT, 0.7).allowed
+    assert not refused_here.resolve(StoreErrorKind.TIMEOUT, 0.7).allowed
     refused_here.undo(0.7)
-    assert not shared.hit(ALICE, 0.8, Trouble.TIMEOUT).allowed
+    assert not shared.hit(ALICE, 0.8, StoreErrorKind.TIMEOUT).allowed
     assert not shared.store.given_back
 
 
@@ -219,12 +221,12 @@ def test_what_was_charged_without_a_question_is_given_back_by_its_instant() -> N
 def test_idle_users_of_an_outage_are_forgotten() -> None:
     shared = Shared(MINUTE)
     shared.windows.sweep(0.0, 10)
-    shared.windows.mend()
+    shared.windows.repair()
     assert shared.windows.users == shared.windows.overflowed == 0
     shared.lose(0.0)
     shared.known(ALICE, 0.0)
     assert shared.windows.users == 1
-    shared.windows.mend()
+    shared.windows.repair()
     shared.windows.sweep(61.0, 10)
     assert shared.windows.users == 0
     assert shared.windows.overflowed == 0
@@ -234,21 +236,21 @@ def test_a_forked_process_begins_anew() -> None:
     shared = Shared(MINUTE)
     shared.lose(0.0)
     shared.windows.probe_due = True
-    shared.windows.forget(1.0)
+    shared.windows.reset_after_fork(1.0)
     assert shared.store.forgotten == 1
-    assert isinstance(shared.windows.hit(ALICE, 1.0), Question)
+    assert isinstance(shared.windows.hit(ALICE, 1.0), PendingCheck)
     assert not shared.windows.probe_due
 
 
 def test_the_view_tells_why_and_since_when() -> None:
     shared = Shared(MINUTE)
-    assert shared.windows.view().why is None
+    assert shared.windows.view().cause is None
     shared.lose(7.0)
     view = shared.windows.view()
-    assert (view.kind, view.state, view.why, view.since_s) == (
+    assert (view.kind, view.state, view.cause, view.since_s) == (
         "scripted",
-        State.LOCAL,
-        Trouble.UNREACHABLE,
+        HealthState.LOCAL,
+        StoreErrorKind.UNREACHABLE,
         7.0,
     )
 
@@ -271,8 +273,8 @@ def test_with_a_store_that_counts_like_memory_the_decisions_are_those_of_memory(
         demand = Demand(Priority.MID, who.user, units)
         wanted = memory.hit(demand.user, units, now)
         found = shared.windows.hit(demand, now)
-        if isinstance(found, Question):
-            found = found.answered(answer_of(store.hit(demand.user, units, now), limits), now)
+        if isinstance(found, PendingCheck):
+            found = found.resolve(answer_of(store.hit(demand.user, units, now), limits), now)
         else:
             store.hit(demand.user, units, now)
         assert found is not None

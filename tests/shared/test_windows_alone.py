@@ -8,8 +8,8 @@ from typing import Literal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.shared.question import Question
-from autoglm_throttle.limiting.shared.store import Trouble
+from autoglm_throttle.limiting.shared.question import PendingCheck
+from autoglm_throttle.limiting.shared.store import StoreErrorKind
 from autoglm_throttle.limiting.sliding_window import SlidingWindow
 from autoglm_throttle.model import Decision, Demand, UserLimit
 from tests.shared.scripted_store import granted, refused
@@ -75,7 +75,7 @@ def test_a_late_reply_gives_its_user_no_second_limit() -> None:
     """The account that it opened here goes by what the store has counted since."""
     shared = Shared(UserLimit("user-60s", 100, 60))
     shared.hit(ALICE, 0.0, granted(99))
-    assert shared.hit(ALICE, 1.0, Trouble.TIMEOUT).allowed
+    assert shared.hit(ALICE, 1.0, StoreErrorKind.TIMEOUT).allowed
     shared.hit(ALICE, 2.0, granted(5))
     shared.lose(10.0)
     assert sum(shared.known(ALICE, 10.0).allowed for _ in range(200)) == 4
@@ -85,7 +85,7 @@ def test_nor_does_one_of_the_window_before() -> None:
     """Units that the store had counted before it leave its window, and others are spent: both are known."""
     shared = Shared(UserLimit("user-60s", 100, 60))
     shared.hit(ALICE, 0.0, granted(50))
-    assert shared.hit(ALICE, 1.0, Trouble.TIMEOUT).allowed
+    assert shared.hit(ALICE, 1.0, StoreErrorKind.TIMEOUT).allowed
     shared.hit(ALICE, 60.5, granted(50))
     shared.lose(60.7)
     assert sum(shared.known(ALICE, at).allowed for at in (60.7, 61.0, 90.0) for _ in range(200)) == 50
@@ -93,7 +93,7 @@ def test_nor_does_one_of_the_window_before() -> None:
 
 def test_an_address_goes_by_what_the_store_has_counted_since_as_well() -> None:
     shared, demand = Shared(MINUTE), Demand(user="u", address="v")
-    assert shared.hit(demand, 0.0, Trouble.TIMEOUT).allowed
+    assert shared.hit(demand, 0.0, StoreErrorKind.TIMEOUT).allowed
     shared.hit(demand, 1.0, [*granted(8), *granted(3)])
     shared.lose(2.0)
     strangers = [shared.known(Demand(user=f"w{n}", address="v"), 2.0) for n in range(3)]
@@ -136,14 +136,14 @@ def test_whatever_becomes_of_the_store_nobody_is_admitted_here_beyond_the_limit(
     for ticks, what, units in trace:
         now += ticks / 8
         if what == "lost":
-            shared.windows.heard(Trouble.UNREACHABLE, now)
-        elif what == "back" and shared.windows.outage.due(now):
-            shared.windows.probed(None, now)
+            shared.windows.on_result(StoreErrorKind.UNREACHABLE, now)
+        elif what == "back" and shared.windows.store_health.try_begin_probe(now):
+            shared.windows.on_probe_result(None, now)
         found = shared.windows.hit(Demand(user=ALICE.user, cost=units * scale), now)
         here = isinstance(found, Decision) or what == "late"
-        if isinstance(found, Question):
-            answer = Trouble.TIMEOUT if here else answer_of(store.hit("a", units * scale, now), limits)
-            found = found.answered(answer, now)
+        if isinstance(found, PendingCheck):
+            answer = StoreErrorKind.TIMEOUT if here else answer_of(store.hit("a", units * scale, now), limits)
+            found = found.resolve(answer, now)
         assert found is not None
         if not found.allowed:
             continue
@@ -168,9 +168,9 @@ def test_whom_the_store_has_told_all_of_several_processes_about_gets_little_more
 
     def asked(number: int, *, in_time: bool = True) -> None:
         found = all_of_them[number].windows.hit(ALICE, now)
-        if isinstance(found, Question):
-            answer = answer_of(store.hit("a", 1, now), (whole,)) if in_time else Trouble.TIMEOUT
-            found = found.answered(answer, now)
+        if isinstance(found, PendingCheck):
+            answer = answer_of(store.hit("a", 1, now), (whole,)) if in_time else StoreErrorKind.TIMEOUT
+            found = found.resolve(answer, now)
         assert found is not None
         if found.allowed:
             spent.append(now)

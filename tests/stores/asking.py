@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from autoglm_throttle.limiting.shared.batch_rules import BatchRules
-from autoglm_throttle.limiting.shared.redis_window import RedisWindow
-from autoglm_throttle.limiting.shared.store import VALUES, Answer, Charge, Trouble
-from autoglm_throttle.limiting.shared.wire import WindowWire
+from autoglm_throttle.limiting.shared.redis_window import RedisUserLimitStore
+from autoglm_throttle.limiting.shared.store import VALUES, Answer, StoreCharge, StoreErrorKind
+from autoglm_throttle.limiting.shared.wire import WindowProtocol
 from autoglm_throttle.model import UserLimit
 from autoglm_throttle.redis_client import RedisClients, RedisOptions
 
@@ -28,16 +28,18 @@ SOON_S = 0.3
 
 def window_at(
     url: str, prefix: str, *, service: str = "default", deadline_s: float = PATIENT_S
-) -> RedisWindow:
+) -> RedisUserLimitStore:
     rules = BatchRules(deadline_s=deadline_s)
-    return RedisWindow(RedisClients(RedisOptions(url)), WindowWire(prefix, service, PARTITIONS), rules)
+    return RedisUserLimitStore(
+        RedisClients(RedisOptions(url)), WindowProtocol(prefix, service, PARTITIONS), rules
+    )
 
 
-async def prompt_window(url: str, prefix: str) -> RedisWindow:
+async def prompt_window(url: str, prefix: str) -> RedisUserLimitStore:
     """One with the deadline that a throttle has, already connected."""
     window = window_at(url, prefix, deadline_s=DEADLINE_S)
     started = time.monotonic()
-    while isinstance(answer := await ask(window, 0, units=0), Trouble):
+    while isinstance(answer := await ask(window, 0, units=0), StoreErrorKind):
         assert time.monotonic() - started < PATIENT_S, answer
     return window
 
@@ -47,35 +49,37 @@ def name(number: int) -> str:
     return f"{number:016x}"
 
 
-def charge(user: int, *, limit: int = LIMIT, units: int = 1) -> Charge:
-    return Charge("user", (UserLimit("user-60s", limit, 60),), name(user), units)
+def charge(user: int, *, limit: int = LIMIT, units: int = 1) -> StoreCharge:
+    return StoreCharge("user", (UserLimit("user-60s", limit, 60),), name(user), units)
 
 
 def key(prefix: str, user: int, *, service: str = "default") -> str:
     """The key of that user's charge."""
-    return WindowWire(prefix, service, PARTITIONS).ask([charge(user)]).keys[0]
+    return WindowProtocol(prefix, service, PARTITIONS).build_check([charge(user)]).keys[0]
 
 
-async def ask(window: RedisWindow, user: int, *, limit: int = LIMIT, units: int = 1) -> Answer | Trouble:
+async def ask(
+    window: RedisUserLimitStore, user: int, *, limit: int = LIMIT, units: int = 1
+) -> Answer | StoreErrorKind:
     return await window.charge([charge(user, limit=limit, units=units)])
 
 
-async def left(window: RedisWindow, user: int, *, limit: int = LIMIT, units: int = 1) -> int:
+async def left(window: RedisUserLimitStore, user: int, *, limit: int = LIMIT, units: int = 1) -> int:
     """What remains for the user after an answer, which there has to be."""
     answer = await ask(window, user, limit=limit, units=units)
-    assert not isinstance(answer, Trouble), answer
+    assert not isinstance(answer, StoreErrorKind), answer
     assert len(answer) == VALUES
     assert answer[0] == 1, answer
     return answer[1]
 
 
-async def comes_back(window: RedisWindow, within_s: float) -> float:
+async def comes_back(window: RedisUserLimitStore, within_s: float) -> float:
     """Probe until it answers, as the throttle does; the seconds that took."""
     started = time.monotonic()
-    trouble: Trouble | None = Trouble.LOST
+    trouble: StoreErrorKind | None = StoreErrorKind.LOST
     while trouble is not None:
         assert time.monotonic() - started < within_s, trouble
-        window.drop()
+        window.disconnect()
         trouble = await window.probe()
         await asyncio.sleep(0.01)
     return time.monotonic() - started

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any, Self
 
-from autoglm_throttle.limiting.shared.store import Trouble
+from autoglm_throttle.limiting.shared.store import StoreErrorKind
 from tests.stores.asking import ask, window_at
 
 
@@ -17,9 +17,9 @@ async def allowed(job: dict[str, Any]) -> int:
     """Ask for one user, all at once; a trouble is an error here."""
     window = window_at(job["url"], job["prefix"])
     answers = await asyncio.gather(*(ask(window, 1, limit=job["limit"]) for _ in range(job["asks"])))
-    troubles = [answer for answer in answers if isinstance(answer, Trouble)]
+    troubles = [answer for answer in answers if isinstance(answer, StoreErrorKind)]
     assert not troubles, troubles
-    return sum(answer[0] for answer in answers if not isinstance(answer, Trouble))
+    return sum(answer[0] for answer in answers if not isinstance(answer, StoreErrorKind))
 
 
 class Crowd:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from autoglm_throttle import Decision, Demand, Permit, Reason, Throttle
-from autoglm_throttle.limiting.shared.outage import State
+from autoglm_throttle.limiting.shared.outage import HealthState
 from autoglm_throttle.limiting.shared.windows import StoreView
 from autoglm_throttle.settings import Settings
 from tests.stores.asking import PATIENT_S, name
@@ -77,7 +77,7 @@ class Site:
         return store
 
     @property
-    def state(self) -> State:
+    def state(self) -> HealthState:
         return self.store.state
 
     @property
@@ -112,7 +112,7 @@ class Site:
             await asyncio.sleep(0.01)
         return self
 
-    async def comes(self, state: State, within_s: float, user: int = 0) -> float:
+    async def comes(self, state: HealthState, within_s: float, user: int = 0) -> float:
         """Ask until the store is in that state; the seconds that took."""
         started = time.monotonic()
         while self.state is not state:
@@ -124,7 +124,7 @@ class Site:
     async def quiet(self) -> None:
         """Return once nothing waits for the store, not even what takes back units of those who left."""
         deadline = time.monotonic() + PATIENT_S
-        while self.store.health.waiting:
+        while self.store.stats.waiting:
             assert time.monotonic() < deadline, self.store
             await asyncio.sleep(0.005)
 

@@ -7,7 +7,7 @@ import statistics
 
 import pytest
 
-from autoglm_throttle.limiting.shared.outage import State
+from autoglm_throttle.limiting.shared.outage import HealthState
 from autoglm_throttle.model import Reason
 from tests.stores.polling import until
 from tests.stores.server import RedisServer
@@ -43,7 +43,7 @@ async def test_the_first_requests_of_an_outage_wait_for_one_deadline_and_are_adm
     assert statistics.median(asked.took_s for asked in then) < LOCAL_S
     assert max(asked.took_s for asked in then) < ONCE_S
     own_server.resume()
-    assert await site.comes(State.REMOTE, BACK_S) < BACK_S
+    assert await site.comes(HealthState.REMOTE, BACK_S) < BACK_S
     assert (await site.ask()).shared
     assert changes(caplog) in (["store_lost", "store_back"], [])
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from autoglm_throttle import Decision, Demand, Permit
-from autoglm_throttle.limiting.shared.outage import State
+from autoglm_throttle.limiting.shared.outage import HealthState
 from tests.stores.asking import name
 from tests.stores.crowd import Crowd
 from tests.stores.descriptors import open_files
@@ -41,7 +41,7 @@ async def test_a_handler_that_blocks_the_loop_makes_no_decision_local(
         decisions = [one.decision for one in await asyncio.gather(*asked)]
         assert [decision.remaining for decision in decisions] == [LIMIT - 1 - passes] * 39
     assert site.fallbacks == before
-    assert site.state is State.REMOTE
+    assert site.state is HealthState.REMOTE
 
 
 class TestLoops:
@@ -66,7 +66,7 @@ class TestLoops:
         asyncio.run(site.ask())
         own_server.kill()
         assert not asyncio.run(site.ask()).shared
-        assert site.store.state is State.LOCAL
+        assert site.store.state is HealthState.LOCAL
         own_server.restart()
         deadline = time.monotonic() + BACK_S
         while not asyncio.run(site.ask()).shared:
@@ -230,7 +230,7 @@ async def test_an_attack_by_exhausted_users_hardly_reaches_the_server(
     for user in range(20):
         while (await site.ask(user)).decision.allowed:
             pass
-    before = site.store.health.asked
+    before = site.store.stats.sent
     chance = random.Random(1)
     attacks, honest = 0, 0
     for _ in range(100):
@@ -244,6 +244,6 @@ async def test_an_attack_by_exhausted_users_hardly_reaches_the_server(
                 users.append(1000 + honest)
         decisions = await asyncio.gather(*(site.throttle.admit(Demand(user=name(user))) for user in users))
         assert [isinstance(one, Permit) for one in decisions] == [user >= 1000 for user in users]
-    asked = site.store.health.asked - before - honest
+    asked = site.store.stats.sent - before - honest
     assert asked <= 0.02 * attacks, (asked, attacks)
     assert site.fallbacks == 0

@@ -8,8 +8,8 @@ import statistics
 
 import pytest
 
-from autoglm_throttle.limiting.shared.outage import State
-from autoglm_throttle.limiting.shared.store import Trouble
+from autoglm_throttle.limiting.shared.outage import HealthState
+from autoglm_throttle.limiting.shared.store import StoreErrorKind
 from autoglm_throttle.model import Reason
 from tests.stores.asking import Ticker
 from tests.stores.server import RedisServer
@@ -40,9 +40,9 @@ async def test_three_requests_wait_for_it_and_then_none_does_until_it_thaws(
     assert min(asked.took_s for asked in first) < 0.06
     assert statistics.median(asked.took_s for asked in then) < LOCAL_S
     assert ticker.median_s < 0.01
-    assert (site.state, site.store.why) == (State.LOCAL, Trouble.TIMEOUT)
+    assert (site.state, site.store.cause) == (HealthState.LOCAL, StoreErrorKind.TIMEOUT)
     own_server.resume()
-    assert await site.comes(State.REMOTE, BACK_S) < BACK_S
+    assert await site.comes(HealthState.REMOTE, BACK_S) < BACK_S
     assert (await site.ask()).shared
     assert (await other.ask()).left == (await site.ask()).left + 1, "one count again"
     assert before - 8 <= (await site.ask()).left <= before - 4, "no local decision is replayed"
@@ -69,10 +69,10 @@ async def test_it_is_frozen_and_thaws_again_and_again_under_traffic(
         for _ in range(2):
             await traffic.more()
             own_server.pause()
-            await site.comes(State.LOCAL, 1.0)
+            await site.comes(HealthState.LOCAL, 1.0)
             await traffic.more()
             own_server.resume()
-            await site.comes(State.REMOTE, BACK_S)
+            await site.comes(HealthState.REMOTE, BACK_S)
     assert traffic.refused == []
     assert traffic.slowest_s < 2 * FIRST_S
 
@@ -85,7 +85,7 @@ async def test_each_process_keeps_its_share_and_starts_from_what_was_left(
     assert [asked.left for asked in seen] == list(range(39, 19, -1))
     own_server.pause()
     for site in sites:
-        await site.comes(State.LOCAL, 1.0, user=9)
+        await site.comes(HealthState.LOCAL, 1.0, user=9)
     admitted: dict[int, list[int]] = {1: [], 2: []}
     for site in sites:
         for user, counts in admitted.items():
@@ -105,8 +105,8 @@ async def test_a_frozen_server_at_the_start_is_no_reason_to_wait_for_long(
     first = [await site.ask() for _ in range(10)]
     assert all(asked.decision.allowed for asked in first)
     assert max(asked.took_s for asked in first) < 2 * FIRST_S
-    await site.comes(State.LOCAL, 1.0)
+    await site.comes(HealthState.LOCAL, 1.0)
     assert changes(caplog) == ["store_lost"]
     own_server.resume()
-    await site.comes(State.REMOTE, BACK_S)
+    await site.comes(HealthState.REMOTE, BACK_S)
     assert (await site.ask()).shared

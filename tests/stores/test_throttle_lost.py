@@ -10,8 +10,8 @@ import time
 import pytest
 
 from autoglm_throttle import Demand, Permit, Settings, Throttle
-from autoglm_throttle.limiting.shared.outage import State
-from autoglm_throttle.limiting.shared.store import Trouble
+from autoglm_throttle.limiting.shared.outage import HealthState
+from autoglm_throttle.limiting.shared.store import StoreErrorKind
 from autoglm_throttle.model import Decision, OnError, Reason
 from tests.stores.asking import name
 from tests.stores.proxy import SlowProxy
@@ -30,7 +30,7 @@ from tests.stores.sites import (
 
 pytestmark = pytest.mark.server
 
-AWAY = {Trouble.UNREACHABLE, Trouble.LOST}
+AWAY = {StoreErrorKind.UNREACHABLE, StoreErrorKind.LOST}
 FLAPS, FLAP_S = 10, 0.15
 
 
@@ -45,11 +45,11 @@ class TestKilled:
         lost = [await site.ask() for _ in range(5)]
         assert max(asked.took_s for asked in lost) < FIRST_S
         assert statistics.median(asked.took_s for asked in lost) < LOCAL_S
-        assert site.state is State.LOCAL
-        assert site.store.why in AWAY
+        assert site.state is HealthState.LOCAL
+        assert site.store.cause in AWAY
         assert sum(site.store.fallbacks[trouble] for trouble in AWAY) >= 5
         server.restart()
-        await site.comes(State.REMOTE, BACK_S)
+        await site.comes(HealthState.REMOTE, BACK_S)
         assert (await site.ask()).left == 4, "shared again, on an empty server"
         return [asked.decision for asked in lost]
 
@@ -95,7 +95,7 @@ async def test_a_restart_fails_and_delays_no_request(
         for _ in range(3):
             await traffic.more()
             await asyncio.to_thread(own_server.restart)
-            await site.comes(State.REMOTE, BACK_S)
+            await site.comes(HealthState.REMOTE, BACK_S)
             await traffic.more()
     assert traffic.refused == []
     assert traffic.slowest_s < FIRST_S
@@ -118,7 +118,7 @@ async def test_with_nobody_there_at_the_start_it_serves_at_once_and_says_so_once
     assert len(said(caplog, "store_lost")) == 1
     assert "unreachable" in said(caplog, "store_lost")[0]
     slow_proxy.accept()
-    await site.comes(State.REMOTE, BACK_S)
+    await site.comes(HealthState.REMOTE, BACK_S)
     assert (await site.ask()).left == 4, "what the process decided alone is not replayed"
 
 
@@ -134,8 +134,8 @@ async def test_a_server_that_comes_and_goes_under_traffic(
             await asyncio.sleep(FLAP_S)
             await asyncio.to_thread(slow_proxy.accept)
             await asyncio.sleep(FLAP_S)
-        await hasty.comes(State.REMOTE, BACK_S)
-        await usual.comes(State.REMOTE, BACK_S)
+        await hasty.comes(HealthState.REMOTE, BACK_S)
+        await usual.comes(HealthState.REMOTE, BACK_S)
         for traffic in (eager, patient):
             await traffic.more()
     assert eager.refused == patient.refused == []
@@ -157,8 +157,8 @@ async def test_connections_that_break_are_no_outage(slow_proxy: SlowProxy, redis
         await traffic.more()
     assert traffic.refused == []
     assert traffic.slowest_s < FIRST_S
-    assert site.state is State.REMOTE
-    assert site.store.fallbacks[Trouble.LOST] == site.fallbacks
+    assert site.state is HealthState.REMOTE
+    assert site.store.fallbacks[StoreErrorKind.LOST] == site.fallbacks
 
 
 async def test_who_counts_in_memory_notices_nothing(own_server: RedisServer, redis_prefix: str) -> None:

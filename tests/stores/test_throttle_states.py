@@ -7,9 +7,9 @@ import logging
 
 import pytest
 
-from autoglm_throttle.limiting.shared.outage import State
+from autoglm_throttle.limiting.shared.outage import HealthState
 from autoglm_throttle.limiting.shared.redis_script import RIGHTS
-from autoglm_throttle.limiting.shared.store import Trouble
+from autoglm_throttle.limiting.shared.store import StoreErrorKind
 from autoglm_throttle.model import Reason
 from tests.stores.asking import name
 from tests.stores.proxy import SlowProxy
@@ -45,13 +45,13 @@ async def test_a_server_that_becomes_a_replica_is_left_alone_until_it_is_none(
     async with Traffic(site) as traffic:
         await traffic.more()
         await asyncio.to_thread(own_server.command, "REPLICAOF", "127.0.0.1", free_port())
-        await site.comes(State.LOCAL, 1.0)
-        assert site.store.why is Trouble.READONLY
+        await site.comes(HealthState.LOCAL, 1.0)
+        assert site.store.cause is StoreErrorKind.READONLY
         assert [(await site.ask(2)).left for _ in range(3)] == [99_999, 99_998, 99_997], "local"
         await asyncio.sleep(0.3)
-        assert site.state is not State.REMOTE, "a probe finds a replica, too"
+        assert site.state is not HealthState.REMOTE, "a probe finds a replica, too"
         await asyncio.to_thread(own_server.command, "REPLICAOF", "NO", "ONE")
-        await site.comes(State.REMOTE, BACK_S)
+        await site.comes(HealthState.REMOTE, BACK_S)
     assert traffic.refused == []
     assert traffic.slowest_s < FIRST_S
     assert (await site.ask()).left == left - 1
@@ -66,12 +66,12 @@ async def test_a_server_without_memory_is_left_alone_until_it_has_some(
     left = (await site.ask()).left
     own_server.command("CONFIG", "SET", "maxmemory", 1)
     assert [(await site.ask(2)).decision.allowed for _ in range(5)] == [True] * 5
-    assert (site.state, site.store.why) == (State.LOCAL, Trouble.FULL)
+    assert (site.state, site.store.cause) == (HealthState.LOCAL, StoreErrorKind.FULL)
     await asyncio.sleep(0.3)
     assert (await site.ask(2)).decision.allowed
-    assert site.state is not State.REMOTE, "a probe finds no memory, too"
+    assert site.state is not HealthState.REMOTE, "a probe finds no memory, too"
     own_server.command("CONFIG", "SET", "maxmemory", 0)
-    await site.comes(State.REMOTE, BACK_S)
+    await site.comes(HealthState.REMOTE, BACK_S)
     assert (await site.ask()).left == left - 1
     assert len(said(caplog, "store_lost")) == 1
 
@@ -86,7 +86,7 @@ async def test_a_server_that_is_slow_within_the_deadline_is_waited_for(
     asked = [await site.ask() for _ in range(40)]
     assert min(one.took_s for one in asked) >= 0.008
     assert site.fallbacks - before <= 2
-    assert site.state is State.REMOTE
+    assert site.state is HealthState.REMOTE
 
 
 @pytest.mark.parametrize("delay_s", [0.065, 0.2])
@@ -97,11 +97,11 @@ async def test_a_server_that_is_too_slow_is_left_alone_until_it_is_fast(
     async with Traffic(site) as traffic:
         await traffic.more()
         slow_proxy.delay_s = delay_s
-        await site.comes(State.LOCAL, 1.0)
+        await site.comes(HealthState.LOCAL, 1.0)
         await asyncio.sleep(0.5)
         assert len(said(caplog, "store_lost")) == 1, "a probe waits no longer than a request"
         slow_proxy.delay_s = 0.0
-        await site.comes(State.REMOTE, BACK_S)
+        await site.comes(HealthState.REMOTE, BACK_S)
         await traffic.more()
     assert traffic.refused == []
     assert traffic.slowest_s < 2 * FIRST_S
@@ -113,12 +113,12 @@ async def test_connections_on_which_nothing_comes_any_more_block_nobody_once_new
 ) -> None:
     site = await connected(slow_proxy.url, redis_prefix, MANY, **HASTY, redis_read_s=30)
     slow_proxy.delay_s = 30.0
-    await site.comes(State.LOCAL, 1.0)
+    await site.comes(HealthState.LOCAL, 1.0)
     slow_proxy.delay_s = 0.0  # for the replies that are still to come
-    await site.comes(State.REMOTE, BACK_S)
+    await site.comes(HealthState.REMOTE, BACK_S)
     asked = [await site.ask() for _ in range(20)]
     assert sum(one.shared for one in asked) >= 18
-    assert site.state is State.REMOTE
+    assert site.state is HealthState.REMOTE
 
 
 class TestRights:
@@ -127,7 +127,7 @@ class TestRights:
     async def test_named_are_enough(self, restricted: str, redis_prefix: str) -> None:
         site = await connected(restricted, redis_prefix, MANY)
         assert (await site.ask()).left == (await site.ask()).left + 1
-        assert site.state is State.REMOTE
+        assert site.state is HealthState.REMOTE
 
     async def test_one_that_is_missing_is_told_once_and_the_process_goes_on_alone(
         self,
@@ -140,15 +140,15 @@ class TestRights:
         redis_server.command("ACL", "SETUSER", redis_prefix, "-lpush")
         decisions = [(await site.ask()).decision for _ in range(8)]
         assert [decision.reason for decision in decisions] == [Reason.OK] * 5 + [Reason.USER] * 3
-        assert (site.state, site.store.why) == (State.LOCAL, Trouble.FORBIDDEN)
+        assert (site.state, site.store.cause) == (HealthState.LOCAL, StoreErrorKind.FORBIDDEN)
         for _ in range(30):
             await site.ask()
             await asyncio.sleep(0.01)
-        assert site.state is not State.REMOTE
+        assert site.state is not HealthState.REMOTE
         assert len([record for record in caplog.records if RIGHTS in record.getMessage()]) == 1
         assert len(said(caplog, "store_lost")) == 1
         redis_server.command("ACL", "SETUSER", redis_prefix, "+lpush")
-        await site.comes(State.REMOTE, BACK_S)
+        await site.comes(HealthState.REMOTE, BACK_S)
 
     async def test_a_wrong_password_is_local_at_once(
         self, redis_server: RedisServer, restricted: str, redis_prefix: str, caplog: pytest.LogCaptureFixture
@@ -156,7 +156,7 @@ class TestRights:
         site = Site(restricted.replace(":pw@", ":wrong-secret@"), redis_prefix, "5/minute")
         decisions = [(await site.ask()).decision for _ in range(8)]
         assert [decision.allowed for decision in decisions] == [True] * 5 + [False] * 3
-        assert (site.state, site.store.why) == (State.LOCAL, Trouble.FORBIDDEN)
+        assert (site.state, site.store.cause) == (HealthState.LOCAL, StoreErrorKind.FORBIDDEN)
         assert len(said(caplog, "store_lost")) == 1
         assert not any("wrong-secret" in record.getMessage() for record in caplog.records)
 
@@ -175,8 +175,8 @@ async def test_a_foreign_value_makes_its_own_user_local_and_nobody_else(
         decisions = await site.crowd(1, 2, 3, 4)
         assert [decision.remaining for decision in decisions[:2] + decisions[3:]] == [most - used] * 3
         assert decisions[2].allowed
-    assert site.store.fallbacks[Trouble.FOREIGN] == 3
-    assert site.state is State.REMOTE
+    assert site.store.fallbacks[StoreErrorKind.FOREIGN] == 3
+    assert site.state is HealthState.REMOTE
     assert redis_server.command("SMEMBERS", mine) == ["not ours"]
     if most == 5:
         assert [(await site.ask(3)).decision.allowed for _ in range(4)] == [True, False, False, False]

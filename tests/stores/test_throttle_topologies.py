@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from autoglm_throttle.limiting.shared.outage import State
+from autoglm_throttle.limiting.shared.outage import HealthState
 from tests.stores.asking import name
 from tests.stores.cluster import Cluster3
 from tests.stores.sentinel import SentinelPair
@@ -35,13 +35,13 @@ class TestSentinel:
         async with Traffic(site) as traffic:
             await traffic.more()
             await asyncio.to_thread(own_sentinel.primary.kill)
-            await site.comes(State.LOCAL, 1.0)
-            await site.comes(State.REMOTE, FAILOVER_S)
+            await site.comes(HealthState.LOCAL, 1.0)
+            await site.comes(HealthState.REMOTE, FAILOVER_S)
             await traffic.more()
         assert await asyncio.to_thread(own_sentinel.failed_over)
         assert traffic.refused == []
         assert traffic.slowest_s < SLOWEST_S
-        await other.comes(State.REMOTE, BACK_S)
+        await other.comes(HealthState.REMOTE, BACK_S)
         assert [(await one.ask()).left for one in (site, other)] == [left - 1, left - 2]
         assert changes(caplog)[:2] == ["store_lost", "store_back"]
 
@@ -57,7 +57,7 @@ class TestSentinel:
             while not await asyncio.to_thread(own_sentinel.failed_over):
                 await traffic.more(8)
             await traffic.more()
-            await site.comes(State.REMOTE, BACK_S)
+            await site.comes(HealthState.REMOTE, BACK_S)
         assert traffic.refused == []
         assert traffic.slowest_s < SLOWEST_S
         assert (await site.ask()).left == left - 1
@@ -84,10 +84,10 @@ class TestCluster:
                 await traffic.more(64)
                 await asyncio.to_thread(cluster.nodes[1].kill)
                 await traffic.more(320)
-                assert site.store.why is not None
+                assert site.store.cause is not None
                 await asyncio.to_thread(cluster.nodes[1].restart)
                 await asyncio.to_thread(cluster.await_whole)
-                await site.comes(State.REMOTE, 2 * BACK_S)
+                await site.comes(HealthState.REMOTE, 2 * BACK_S)
                 await traffic.more(64)
             assert traffic.refused == []
             assert traffic.slowest_s < SLOWEST_S

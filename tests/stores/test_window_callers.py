@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from autoglm_throttle.limiting.shared.redis_window import RedisWindow
-from autoglm_throttle.limiting.shared.store import Trouble
+from autoglm_throttle.limiting.shared.redis_window import RedisUserLimitStore
+from autoglm_throttle.limiting.shared.store import StoreErrorKind
 from tests.stores.asking import LIMIT, ask, charge, left, prompt_window, window_at
 from tests.stores.crowd import Crowd
 from tests.stores.descriptors import open_files
@@ -52,7 +52,7 @@ async def test_a_quarter_of_the_callers_is_cancelled_and_no_one_gets_anothers_an
     await _all_given_back(window_at(slow_proxy.url, redis_prefix), gone)
 
 
-async def _all_given_back(window: RedisWindow, gone: list[int]) -> None:
+async def _all_given_back(window: RedisUserLimitStore, gone: list[int]) -> None:
     deadline = time.monotonic() + 2.0
     while True:
         there = await asyncio.gather(*(left(window, user, limit=LIMIT + user, units=0) for user in gone))
@@ -71,7 +71,7 @@ async def test_a_handler_that_blocks_the_loop_is_not_the_stores_trouble(
             await asyncio.sleep(0)
         _block(0.3)
         answers = await asyncio.gather(*asked)
-        assert [answer for answer in answers if isinstance(answer, Trouble)] == [], passes
+        assert [answer for answer in answers if isinstance(answer, StoreErrorKind)] == [], passes
 
 
 def _block(seconds: float) -> None:
@@ -157,9 +157,9 @@ async def test_one_process_admits_exactly_the_limit_of_512_at_once(
 ) -> None:
     window = window_at(redis_server.url, redis_prefix)
     answers = await asyncio.gather(*(ask(window, 1) for _ in range(512)))
-    assert [answer for answer in answers if isinstance(answer, Trouble)] == []
-    assert sum(answer[0] for answer in answers if not isinstance(answer, Trouble)) == LIMIT
-    assert window.health().calls <= 512 / 100
+    assert [answer for answer in answers if isinstance(answer, StoreErrorKind)] == []
+    assert sum(answer[0] for answer in answers if not isinstance(answer, StoreErrorKind)) == LIMIT
+    assert window.stats().calls <= 512 / 100
 
 
 class TestSideBySide:
@@ -193,7 +193,7 @@ class TestSideBySide:
         for used in range(1, 11):
             assert await left(old, 1, limit=20) == 20 - used
         refused = await ask(new, 1, limit=10)
-        assert not isinstance(refused, Trouble)
+        assert not isinstance(refused, StoreErrorKind)
         assert refused[:2] == [0, 0]
         assert await left(new, 1, limit=30) == 19
         assert await left(old, 1, limit=20) == 8
@@ -204,7 +204,7 @@ async def test_what_an_answer_allowed_can_be_given_back(redis_server: RedisServe
     for limit in (LIMIT, 5000):
         kept = await ask(window, 1, limit=limit)
         answer = await ask(window, 1, limit=limit, units=7)
-        assert not isinstance(kept, Trouble)
-        assert not isinstance(answer, Trouble)
+        assert not isinstance(kept, StoreErrorKind)
+        assert not isinstance(answer, StoreErrorKind)
         window.give_back([charge(1, limit=limit, units=7)], answer)
         assert await left(window, 1, limit=limit) == limit - 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autoglm_throttle.limiting.shared.redis_script import RIGHTS
-from autoglm_throttle.limiting.shared.store import Trouble
+from autoglm_throttle.limiting.shared.store import StoreErrorKind
 from tests.stores.asking import LIMIT, ask, charge, left, window_at
 from tests.stores.server import RedisServer, newest
 
@@ -21,11 +21,11 @@ class TestRights:
         for limit in (LIMIT, 5000):
             assert await left(window, 1, limit=limit) == limit - 1
             answer = await ask(window, 1, limit=limit)
-            assert not isinstance(answer, Trouble)
+            assert not isinstance(answer, StoreErrorKind)
             window.give_back([charge(1, limit=limit)], answer)
             assert await left(window, 1, limit=limit) == limit - 2
             refused = await ask(window, 1, limit=limit, units=limit)
-            assert not isinstance(refused, Trouble)
+            assert not isinstance(refused, StoreErrorKind)
             assert refused[0] == 0
 
     @pytest.mark.parametrize("missing", ["time", "evalsha", "lpush"])
@@ -39,23 +39,23 @@ class TestRights:
     ) -> None:
         redis_server.command("ACL", "SETUSER", redis_prefix, f"-{missing}")
         window = window_at(restricted, redis_prefix)
-        assert [await ask(window, 1) for _ in range(3)] == [Trouble.FORBIDDEN] * 3
+        assert [await ask(window, 1) for _ in range(3)] == [StoreErrorKind.FORBIDDEN] * 3
         named = [record for record in caplog.records if RIGHTS in record.getMessage()]
         assert len(named) == 1, "once, not for each request"
 
     async def test_another_prefix_is_forbidden(self, restricted: str, redis_prefix: str) -> None:
         window = window_at(restricted, f"x{redis_prefix}")
-        assert await ask(window, 1) is Trouble.FORBIDDEN
+        assert await ask(window, 1) is StoreErrorKind.FORBIDDEN
 
     async def test_a_wrong_password_is_forbidden(
         self, redis_server: RedisServer, restricted: str, redis_prefix: str
     ) -> None:
         window = window_at(redis_server.url_as(redis_prefix, "wrong"), redis_prefix)
-        assert await ask(window, 1) is Trouble.FORBIDDEN
+        assert await ask(window, 1) is StoreErrorKind.FORBIDDEN
         assert await left(window_at(restricted, redis_prefix), 1) == LIMIT - 1
 
     async def test_a_missing_password_is_forbidden(self, redis_prefix: str) -> None:
         with RedisServer(newest(), password="hush") as server:
             stranger = window_at(f"redis://127.0.0.1:{server.port}", redis_prefix)
-            assert await ask(stranger, 1) is Trouble.FORBIDDEN
+            assert await ask(stranger, 1) is StoreErrorKind.FORBIDDEN
             assert await left(window_at(server.url, redis_prefix), 1) == LIMIT - 1

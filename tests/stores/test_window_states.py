@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from autoglm_throttle.limiting.shared.store import Trouble
+from autoglm_throttle.limiting.shared.store import StoreErrorKind
 from tests.stores.asking import LIMIT, SOON_S, ask, comes_back, key, left, timed, window_at
 from tests.stores.server import RedisServer, free_port
 
@@ -34,7 +34,7 @@ async def test_a_server_that_becomes_a_replica_is_left_and_found_again(
     each_server.command("REPLICAOF", "127.0.0.1", free_port())
     for _ in range(3):
         answer, took = await timed(ask(window, 1))
-        assert answer is Trouble.READONLY
+        assert answer is StoreErrorKind.READONLY
         assert took < SOON_S
     each_server.command("REPLICAOF", "NO", "ONE")
     await comes_back(window, 2.0)
@@ -47,7 +47,7 @@ async def test_a_server_without_memory_says_so_until_it_has_some(
     window = window_at(each_server.url, redis_prefix)
     assert await left(window, 1) == LIMIT - 1
     each_server.command("CONFIG", "SET", "maxmemory", 1)
-    assert await asyncio.gather(*(ask(window, user) for user in range(1, 5))) == [Trouble.FULL] * 4
+    assert await asyncio.gather(*(ask(window, user) for user in range(1, 5))) == [StoreErrorKind.FULL] * 4
     each_server.command("CONFIG", "SET", "maxmemory", 0)
     assert await left(window, 1) == LIMIT - 2, "nothing was spent meanwhile"
 
@@ -58,6 +58,8 @@ async def test_a_foreign_value_concerns_its_own_user_alone(
     window = window_at(redis_server.url, redis_prefix)
     redis_server.command("SADD", key(redis_prefix, 3), "not ours")
     answers = await asyncio.gather(*(ask(window, user) for user in range(1, 6)))
-    assert answers.pop(2) is Trouble.FOREIGN
-    assert [answer[:2] for answer in answers if not isinstance(answer, Trouble)] == [[1, LIMIT - 1]] * 4
+    assert answers.pop(2) is StoreErrorKind.FOREIGN
+    assert [answer[:2] for answer in answers if not isinstance(answer, StoreErrorKind)] == [
+        [1, LIMIT - 1]
+    ] * 4
     assert redis_server.command("SMEMBERS", key(redis_prefix, 3)) == ["not ours"]

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from autoglm_throttle.limiting.shared.store import Trouble
+from autoglm_throttle.limiting.shared.store import StoreErrorKind
 from tests.stores.asking import LIMIT, SOON_S, ask, comes_back, left, prompt_window, timed, window_at
 from tests.stores.cluster import Cluster3
 from tests.stores.proxy import AUTHORITY, SlowProxy
@@ -49,13 +49,13 @@ class TestCluster:
             cluster.nodes[1].kill()
             for _ in range(3):
                 answers, took = await timed(asyncio.gather(*(ask(window, user) for user in users)))
-                assert any(isinstance(answer, Trouble) for answer in answers)
+                assert any(isinstance(answer, StoreErrorKind) for answer in answers)
                 assert took < SOON_S
             cluster.nodes[1].restart()
             await asyncio.to_thread(cluster.await_whole)
             await comes_back(window, 3.0)
             answers = await asyncio.gather(*(ask(window, user) for user in users))
-            assert [answer for answer in answers if isinstance(answer, Trouble)] == []
+            assert [answer for answer in answers if isinstance(answer, StoreErrorKind)] == []
 
 
 class TestSentinel:
@@ -71,7 +71,7 @@ class TestSentinel:
         own_sentinel.primary.kill()
         answers: list[object] = []
         slowest = 0.0
-        while not answers or isinstance(answers[-1], Trouble):
+        while not answers or isinstance(answers[-1], StoreErrorKind):
             answer, took = await timed(ask(window, 1))
             answers.append(answer)
             slowest = max(slowest, took)
@@ -92,7 +92,7 @@ class TestSentinel:
             _, took = await timed(ask(window, 1, units=0))
             assert took < SOON_S
         asked_again = time.monotonic()
-        while isinstance(answer := await ask(window, 1), Trouble):
+        while isinstance(answer := await ask(window, 1), StoreErrorKind):
             assert time.monotonic() - asked_again < 1.0, answer
         assert answer[1] == LIMIT - 2
 
@@ -104,7 +104,7 @@ async def test_tls_is_spoken_and_the_server_must_be_who_it_says(
     assert await window.probe() is None
     assert await left(window, 1) == LIMIT - 1
     stranger = window_at(tls_proxy.url.partition("?")[0], redis_prefix)
-    assert isinstance(await ask(stranger, 1), Trouble)
+    assert isinstance(await ask(stranger, 1), StoreErrorKind)
     monkeypatch.setenv("SSL_CERT_FILE", str(AUTHORITY))
     assert await left(window_at(tls_proxy.url.partition("?")[0], redis_prefix), 1) == LIMIT - 2
 

@@ -60,7 +60,7 @@ def test_tiers_follow_the_bands_exactly_with_the_raw_number(utilization_pct: flo
     left = 0.7 if utilization_pct <= 90.0 else 0.4 if utilization_pct <= 95.0 else 0.0
     assert [station.tick().factor for _ in range(SAMPLES)] == [1.0] * (SAMPLES - 1) + [left]
     assert station.throttle.regime().term == "utilization"
-    assert station.detail() == ("gpu:stop" if not left else "")
+    assert station.detail() == ("gpu:overload" if not left else "")
 
 
 def test_tiers_need_three_new_samples_in_a_row() -> None:

@@ -68,7 +68,7 @@ def test_no_number_reaches_a_request_as_anything_but_a_regime(
         gpu.kv_used_ratio = gpu.tokens_per_s = gpu.period_s = third
         regime = station.tick()
         assert 0.0 <= regime.factor <= 1.0
-        assert station.detail() in {"", "gpu:stop"}
+        assert station.detail() in {"", "gpu:overload"}
     assert station.throttle.snapshot().sources[0].failures == 0
     assert station.throttle._lookout._samplers["fake"].callback_errors == 0
 

@@ -24,9 +24,9 @@ def warmed(throttle: ManualThrottle) -> ManualThrottle:
     gate, demand = throttle._desk.gate, Demand(Priority.LOW)
     for _ in range(int(WARM_RPS)):
         started_s = throttle.clock()
-        assert gate.enter(demand, started_s)
-        gate.finish(started_s, Outcome.SUCCESS, throttle.clock.advance(1 / WARM_RPS))
-    gate.advance(throttle.clock())
+        assert gate.try_acquire(demand, started_s)
+        gate.release(started_s, Outcome.SUCCESS, throttle.clock.advance(1 / WARM_RPS))
+    gate.close_period(throttle.clock())
     return throttle
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from autoglm_throttle import assembly
-from autoglm_throttle.limiting.shared.store import Answer, Trouble
+from autoglm_throttle.limiting.shared.store import Answer, StoreErrorKind
 from autoglm_throttle.model import Demand, Priority
 from autoglm_throttle.permit import Permit, Rejection
 from autoglm_throttle.settings import Settings
@@ -21,7 +21,11 @@ class Site:
     """A throttle on a scripted store, with one place unless said otherwise."""
 
     def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, *script: Answer | Trouble, places: int = 1, **settings: Any
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        *script: Answer | StoreErrorKind,
+        places: int = 1,
+        **settings: Any,
     ) -> None:
         self.store = ScriptedStore(*script)
         monkeypatch.setattr(assembly, "shared_store", lambda *_: self.store)

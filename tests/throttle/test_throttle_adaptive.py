@@ -19,7 +19,7 @@ from autoglm_throttle import (
     ThrottleMiddleware,
     Why,
 )
-from autoglm_throttle.limiting.gate import Gate
+from autoglm_throttle.limiting.gate import AdaptiveConcurrencyLimiter
 from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle
 from tests.asgi.drive import request
 from tests.throttle.asking import admitted, decided, heated
@@ -196,7 +196,7 @@ class TestCut:
         throttle = overloaded(adaptive(min_share=0.0), 99.0)
         flood(throttle, HIGH)
         gate = throttle._desk.gate
-        assert isinstance(gate, Gate)
+        assert isinstance(gate, AdaptiveConcurrencyLimiter)
         before = gate._arrived[HIGH]
         for _ in range(10):
             refusal_for(throttle, Demand(HIGH))
@@ -235,7 +235,7 @@ class TestCut:
         """Ten seconds of the cut: the flood of high takes all of the budget, 3 of 100 a second go to low."""
         throttle = overloaded(adaptive(min_share=min_share), 99.0)
         flood(throttle, HIGH)
-        throttle._desk.gate.rescue(Demand(LOW), throttle.clock())
+        throttle._desk.gate.enqueue_reserved(Demand(LOW), throttle.clock())
         admitted_low = 0
         for step in range(1000):
             throttle.clock.advance(0.01)

@@ -66,7 +66,7 @@ class TestMemory:
         held(throttle, 10)
         self.filled(throttle, 0.92)
         tickets = [ticket_for(throttle, Demand(LOW)) for _ in range(3)]
-        throttle._desk.gate.memory(0.85)  # room for one more
+        throttle._desk.gate.update_memory(0.85)  # room for one more
         tickets.append(ticket_for(throttle, Demand(LOW)))
         assert [ticket.state.name for ticket in tickets] == ["CALLED", "WAITING", "WAITING", "WAITING"]
 
@@ -77,7 +77,7 @@ class TestMemory:
         held(throttle, 10)
         self.filled(throttle, 0.92)
         ticket = ticket_for(throttle, Demand(LOW))
-        throttle._desk.gate.memory(0.85)
+        throttle._desk.gate.update_memory(0.85)
         assert refusal_for(throttle, Demand(HIGH, "u")).decision.reason is Reason.USER
         assert ticket.state is TicketState.CALLED
 
@@ -90,8 +90,8 @@ class TestObjective:
         held(throttle)
         refusal = refusal_for(throttle, Demand(HIGH, slo_s=0.001)).decision
         assert (refusal.reason, refusal.detail) == (Reason.QUEUE, "queue:slow")
-        assert ticket_for(throttle, Demand(HIGH, slo_s=10.0)).patience_s == 2.5
-        assert ticket_for(throttle, Demand(HIGH)).patience_s == 60.0
+        assert ticket_for(throttle, Demand(HIGH, slo_s=10.0)).max_wait_s == 2.5
+        assert ticket_for(throttle, Demand(HIGH)).max_wait_s == 60.0
 
     def test_one_may_have_a_slot_that_is_free(self) -> None:
         permit_for(warmed(gated()), Demand(HIGH, slo_s=0.001))
@@ -141,7 +141,7 @@ class TestHardBound:
             ticket = throttle.try_admit(Demand(HIGH))
             throttle.clock.advance(0.01)
             for _ in range(2):
-                throttle._desk.gate.finish(throttle.clock() - 0.01, Outcome.SUCCESS, throttle.clock())
+                throttle._desk.gate.release(throttle.clock() - 0.01, Outcome.SUCCESS, throttle.clock())
             for _, permit in throttle.called():
                 assert isinstance(permit, Permit)
                 permit.settle()

@@ -179,7 +179,7 @@ class TestListener:
 
             with pytest.raises(type(error)):
                 await throttle.wait(ticket, leaves)
-            assert ticket.state is TicketState.LEFT
+            assert ticket.state is TicketState.CANCELLED
             assert untouched(throttle, "u")
             assert in_flight(throttle) == (not called)
             assert left_over(throttle) == NOTHING

@@ -32,7 +32,7 @@ class TestOrder:
 
     def test_the_shut_door_answers_before_rate_and_user(self) -> None:
         throttle = heated(throttle_for_tests(rate_low_rps="1/s", user_limit="1/minute"), 96.0)
-        assert decided(throttle, Priority.LOW, "u", cost=50.0).detail == "gpu:stop"
+        assert decided(throttle, Priority.LOW, "u", cost=50.0).detail == "gpu:overload"
 
     def test_the_rate_answers_before_the_user(self) -> None:
         throttle = throttle_for_tests(rate_low_rps="1/s", user_limit="1/minute")
@@ -164,7 +164,7 @@ class TestPermit:
         rejection = throttle.try_admit(Demand(Priority.HIGH))
         assert isinstance(rejection, Rejection)
         assert not rejection.admitted
-        assert repr(rejection) == "Rejection(Demand(high, user='', cost=1), gpu:stop)"
+        assert repr(rejection) == "Rejection(Demand(high, user='', cost=1), gpu:overload)"
         assert active(throttle) == 0
 
     def test_says_whether_it_is_open(self) -> None:

@@ -43,7 +43,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("settings", "before", "detail"),
         [
-            ({"policy": "tiers", "tiers": "50:0"}, 0, "gpu:stop"),
+            ({"policy": "tiers", "tiers": "50:0"}, 0, "gpu:overload"),
             ({"policy": "fixed", "rate_low_rps": "1/s"}, 1, "rate:low"),
             ({"policy": "gate", "rate_low_rps": "0.1/s"}, 1, "rate:low"),
             ({"policy": "fixed", "user_limit": "3/minute"}, 3, "user:user-60s"),
@@ -168,9 +168,9 @@ class TestInFlight:
         for throttle in (live, dry):
             for _ in range(4):
                 throttle.try_admit(LOW)
-            assert not throttle._desk.gate.evidence().confirmed
+            assert not throttle._desk.gate.report().confirmed
             throttle.try_admit(LOW)
-            assert throttle._desk.gate.evidence().confirmed
+            assert throttle._desk.gate.report().confirmed
 
     def test_a_line_too_long_for_the_service_is_told(self) -> None:
         live, dry = (warmed(gated(4, dry_run=dry)) for dry in (False, True))

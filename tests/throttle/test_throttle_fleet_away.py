@@ -11,8 +11,8 @@ import pytest
 
 from autoglm_throttle import Demand, Permit, Priority, Reason, Settings, Throttle, assembly
 from autoglm_throttle.limiting.shared.leases import DEADLINE_S
-from autoglm_throttle.limiting.shared.outage import State
-from autoglm_throttle.limiting.shared.store import Trouble
+from autoglm_throttle.limiting.shared.outage import HealthState
+from autoglm_throttle.limiting.shared.store import StoreErrorKind
 from autoglm_throttle.limiting.shared.windows import StoreView
 from tests.fleet.clients import Wire
 from tests.shared.scripted_store import ScriptedStore
@@ -79,7 +79,7 @@ def site_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Site]]:
 async def started(site: Site) -> None:
     site.throttle.start()
     await asyncio.to_thread(site.wire.wait)
-    until(lambda: site.throttle._fleet.leases._asking is False, 5.0, "the first answer")  # type: ignore[union-attr]
+    until(lambda: site.throttle._fleet.leases._request_pending is False, 5.0, "the first answer")  # type: ignore[union-attr]
     await asyncio.sleep(0)
 
 
@@ -88,15 +88,15 @@ async def test_the_first_request_waits_once_and_is_admitted_by_the_own_part(
 ) -> None:
     site = site_of()
     await started(site)
-    site.store.probes = [Trouble.TIMEOUT]
+    site.store.probes = [StoreErrorKind.TIMEOUT]
     site.falls_silent()
     reason, took_s = await asyncio.wait_for(site.ask(), LONG_S)  # the store itself is silent for ever
     assert reason is Reason.OK
     assert took_s >= DEADLINE_S - 0.002
     assert site.store.asked == []
-    assert site.view().fallbacks[Trouble.TIMEOUT] == 1
+    assert site.view().fallbacks[StoreErrorKind.TIMEOUT] == 1
     await asyncio.sleep(0)
-    assert (site.view().state, site.store.probed, site.store.dropped) == (State.LOCAL, 2, 1)
+    assert (site.view().state, site.store.probed, site.store.dropped) == (HealthState.LOCAL, 2, 1)
 
 
 async def test_a_fleet_that_was_wrong_costs_one_probe_and_no_word(
@@ -107,7 +107,7 @@ async def test_a_fleet_that_was_wrong_costs_one_probe_and_no_word(
     site.wire.answers.clear()
     assert (await site.ask())[0] is Reason.OK
     await asyncio.sleep(0)
-    assert (site.view().state, site.store.dropped) == (State.REMOTE, 0)
+    assert (site.view().state, site.store.dropped) == (HealthState.REMOTE, 0)
     assert not [record for record in caplog.records if "store_lost" in getattr(record, "event", "")]
     assert (await site.ask())[0] is Reason.OK
     assert len(site.store.asked) == 1, "it is asked again"
@@ -117,7 +117,7 @@ async def test_what_the_windows_have_found_out_no_lease_waits_for(site_of: Calla
     site = site_of()
     await started(site)
     site.falls_silent()
-    site.store.report(Trouble.UNREACHABLE)
+    site.store.report(StoreErrorKind.UNREACHABLE)
     assert not site.up
     reason, took_s = await site.ask()
     assert reason is Reason.OK
@@ -129,8 +129,8 @@ async def test_what_the_server_only_denies_the_windows_is_no_matter_of_the_fleet
 ) -> None:
     site = site_of()
     await started(site)
-    site.store.report(Trouble.FORBIDDEN)
-    assert site.view().state is State.LOCAL
+    site.store.report(StoreErrorKind.FORBIDDEN)
+    assert site.view().state is HealthState.LOCAL
     assert site.up
 
 
@@ -138,7 +138,7 @@ async def test_the_rates_that_are_shown_are_those_in_force(site_of: Callable[...
     site = site_of()
     await started(site)
     assert site.throttle.snapshot().rate_limit_rps[Priority.LOW] == 40.0
-    site.store.report(Trouble.UNREACHABLE)
+    site.store.report(StoreErrorKind.UNREACHABLE)
     assert site.throttle.snapshot().rate_limit_rps == {
         Priority.HIGH: 250.0,
         Priority.MID: 125.0,

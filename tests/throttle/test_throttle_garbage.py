@@ -165,7 +165,7 @@ def leave_after_the_call(scene: Scene) -> None:
 def look(scene: Scene) -> None:
     """What a task does before it sleeps, and when its bell has rung."""
     for ticket in list(scene.in_line):
-        if ticket.wake is None:
+        if ticket.on_ready is None:
             wait(scene, ticket)
     while scene.rung:
         resume(scene, scene.rung.pop(0))
@@ -173,7 +173,7 @@ def look(scene: Scene) -> None:
 
 def wait(scene: Scene, ticket: Ticket) -> None:
     if ticket.state is TicketState.WAITING:
-        ticket.wake = lambda: scene.rung.append(ticket)
+        ticket.on_ready = lambda: scene.rung.append(ticket)
     else:
         scene.throttle._desk.hear(ticket)
     resume(scene, ticket)
@@ -205,7 +205,7 @@ ACTIONS: list[Action] = [
 def even(scene: Scene) -> None:
     """End everything, and compare the books."""
     owner = scene.throttle
-    assert TicketState.LEFT not in {ticket.state for ticket in owner._desk.unheard}
+    assert TicketState.CANCELLED not in {ticket.state for ticket in owner._desk.unheard}
     assert owner._desk.gate.waiting == 0 or in_flight(owner) == SLOTS
     called(scene)
     for ticket in scene.rung:

@@ -97,7 +97,7 @@ def test_the_shut_door_answers_first() -> None:
     throttle = filled(quoted(), 60)
     throttle.gpu.utilization_pct = 99.0
     throttle.tick(3)
-    assert refusal_for(throttle, Demand(LOW)).decision.detail == "gpu:stop"
+    assert refusal_for(throttle, Demand(LOW)).decision.detail == "gpu:overload"
 
 
 def test_the_memory_of_one_that_has_ended_is_free_again() -> None:

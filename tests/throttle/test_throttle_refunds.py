@@ -33,7 +33,7 @@ HIGH, MID, LOW = Priority
 
 def dropped(throttle: ManualThrottle, ticket: Ticket) -> None:
     """Its patience comes to an end."""
-    throttle.clock.advance(ticket.patience_s)
+    throttle.clock.advance(ticket.max_wait_s)
     ((same, verdict),) = throttle.called()
     assert same is ticket
     assert isinstance(verdict, Rejection)
@@ -48,11 +48,11 @@ def left(throttle: ManualThrottle, ticket: Ticket) -> None:
 def called_and_left(throttle: ManualThrottle, ticket: Ticket) -> None:
     """It gives up although its turn has come."""
     gate = throttle._desk.gate
-    gate.finish(throttle.clock(), Outcome.NEUTRAL, throttle.clock())
+    gate.release(throttle.clock(), Outcome.NEUTRAL, throttle.clock())
     throttle._desk.call(throttle.clock())
     assert ticket.state is TicketState.CALLED
     throttle.leave(ticket)
-    assert gate.enter(Demand(), throttle.clock())  # the slot that was lent
+    assert gate.try_acquire(Demand(), throttle.clock())  # the slot that was lent
 
 
 ENDINGS = [dropped, left, called_and_left]

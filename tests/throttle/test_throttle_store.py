@@ -11,9 +11,9 @@ import pytest
 
 from autoglm_throttle import upkeep
 from autoglm_throttle.limiting.gate import Ticket
-from autoglm_throttle.limiting.shared.outage import State
-from autoglm_throttle.limiting.shared.store import Trouble
-from autoglm_throttle.limiting.shared.windows import SharedWindows
+from autoglm_throttle.limiting.shared.outage import HealthState
+from autoglm_throttle.limiting.shared.store import StoreErrorKind
+from autoglm_throttle.limiting.shared.windows import SharedUserLimits
 from autoglm_throttle.model import Demand
 from autoglm_throttle.permit import Permit
 from autoglm_throttle.settings import Settings
@@ -26,15 +26,19 @@ async def test_an_outage_is_logged_once_and_its_end_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "autoglm_throttle")
-    site = Site(monkeypatch, *[Trouble.TIMEOUT] * 3, places=50)
+    site = Site(monkeypatch, *[StoreErrorKind.TIMEOUT] * 3, places=50)
     site.throttle.start()
     await turns()
-    site.store.probes = [Trouble.TIMEOUT, None]
+    site.store.probes = [StoreErrorKind.TIMEOUT, None]
     for _ in range(10):
         assert isinstance(await site.admit(), Permit)
     store = site.throttle.snapshot().store
     assert store is not None
-    assert (store.state, store.why, store.fallbacks[Trouble.TIMEOUT]) == (State.LOCAL, Trouble.TIMEOUT, 10)
+    assert (store.state, store.cause, store.fallbacks[StoreErrorKind.TIMEOUT]) == (
+        HealthState.LOCAL,
+        StoreErrorKind.TIMEOUT,
+        10,
+    )
     for _ in range(2):
         site.clock.advance(1.3)
         await site.admit()
@@ -50,18 +54,18 @@ async def test_an_outage_is_logged_once_and_its_end_once(
 
 async def test_the_store_is_connected_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site(monkeypatch)
-    site.store.probes = [Trouble.UNREACHABLE]
+    site.store.probes = [StoreErrorKind.UNREACHABLE]
     site.throttle.start()
     await turns()
     store = site.throttle.snapshot().store
     assert store is not None
-    assert store.state is State.LOCAL
+    assert store.state is HealthState.LOCAL
     assert isinstance(await site.admit(), Permit)
     assert not site.store.asked
 
 
 async def test_a_probe_without_a_loop_fails_and_is_due_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    site = Site(monkeypatch, Trouble.UNREACHABLE)
+    site = Site(monkeypatch, StoreErrorKind.UNREACHABLE)
     await site.admit()
     site.clock.advance(2.0)
     thread = threading.Thread(target=lambda: site.throttle.try_admit(Demand(user=ALICE)))
@@ -78,7 +82,7 @@ async def test_a_probe_without_a_loop_fails_and_is_due_again(monkeypatch: pytest
 async def test_a_service_that_refuses_nobody_finds_its_store_again(
     monkeypatch: pytest.MonkeyPatch, on_error: str
 ) -> None:
-    site = Site(monkeypatch, Trouble.UNREACHABLE, places=50, redis_on_error=on_error)
+    site = Site(monkeypatch, StoreErrorKind.UNREACHABLE, places=50, redis_on_error=on_error)
     site.throttle.start()
     await turns()
     assert isinstance(await site.admit(), Permit)
@@ -91,11 +95,11 @@ async def test_a_service_that_refuses_nobody_finds_its_store_again(
 async def test_a_store_is_looked_for_while_nobody_asks_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep, "LOOK_AT_MOST_S", 0.01)
     monkeypatch.setattr(upkeep, "LOOK_AT_LEAST_S", 0.01)
-    site = Site(monkeypatch, Trouble.UNREACHABLE)
+    site = Site(monkeypatch, StoreErrorKind.UNREACHABLE)
     site.throttle.start()
     await turns()
     await site.admit()
-    site.store.probes = [Trouble.UNREACHABLE, None]
+    site.store.probes = [StoreErrorKind.UNREACHABLE, None]
     before = site.store.probed
     for probes in (1, 2):
         site.clock.advance(1.3)
@@ -105,7 +109,7 @@ async def test_a_store_is_looked_for_while_nobody_asks_anything(monkeypatch: pyt
     await turns()
     store = site.throttle.snapshot().store
     assert store is not None
-    assert store.state is State.REMOTE
+    assert store.state is HealthState.REMOTE
     site.clock.advance(60.0)
     await asyncio.sleep(0.05)
     assert site.store.probed == before + 2
@@ -113,7 +117,7 @@ async def test_a_store_is_looked_for_while_nobody_asks_anything(monkeypatch: pyt
 
 def test_a_timer_keeps_no_throttle_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     async def lose_and_forget() -> None:
-        site = Site(monkeypatch, Trouble.UNREACHABLE)
+        site = Site(monkeypatch, StoreErrorKind.UNREACHABLE)
         await site.admit()
         gone = weakref.ref(site.throttle)
         monkeypatch.undo()
@@ -130,7 +134,7 @@ async def test_a_probe_is_left_to_who_has_an_event_loop(monkeypatch: pytest.Monk
     site.throttle.start()
     await turns()
     windows = site.throttle._windows
-    assert isinstance(windows, SharedWindows)
+    assert isinstance(windows, SharedUserLimits)
 
     def due() -> bool:
         return windows.probe_due

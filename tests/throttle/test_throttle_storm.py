@@ -13,7 +13,7 @@ import pytest
 from autoglm_throttle import Demand, Outcome, Permit, Priority, Rejection, Throttle
 from autoglm_throttle.limiting.gate import Ticket, TicketState
 from autoglm_throttle.limiting.token_bucket import PriorityBuckets
-from autoglm_throttle.limiting.user_windows import UserWindows
+from autoglm_throttle.limiting.user_windows import UserLimits
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
 from tests.throttle.lining import NOTHING, in_flight, left_over
 from tests.throttle.waiter import WAYS, Waiter, turns
@@ -95,13 +95,13 @@ class Books:
         for priority in Priority:
             assert snapshot.tokens[priority] == pytest.approx(self.tokens[priority], rel=1e-6)
         kept = throttle._windows
-        assert isinstance(kept, UserWindows)
+        assert isinstance(kept, UserLimits)
         windows = kept._by_priority[0]
         assert windows is not None
         for name in (*self.users, "somewhere"):
             table = windows.addresses if name == "somewhere" else windows.users
             (limit,) = table.limits
-            nothing = table.judge(table.peek(name), 0, throttle.clock())
+            nothing = table.test(table.peek(name), 0, throttle.clock())
             assert limit.limit - nothing.remaining == self.units[name]
 
 
@@ -136,7 +136,7 @@ class SynchronousStorm:
         if isinstance(verdict, Ticket):
             self.waiting[verdict] = None
             if self.random.random() < 0.5 and verdict.state is TicketState.WAITING:
-                verdict.wake = lambda: self.rung.append(verdict)
+                verdict.on_ready = lambda: self.rung.append(verdict)
         else:
             self.decide(demand, verdict)
 
@@ -171,7 +171,7 @@ class SynchronousStorm:
 
     def resume(self) -> None:
         """One whose bell has rung, or whose own timer has, looks what has become of it."""
-        with_bell = [ticket for ticket in self.waiting if ticket.wake is not None]
+        with_bell = [ticket for ticket in self.waiting if ticket.on_ready is not None]
         tickets = self.rung or with_bell
         if tickets:
             ticket = self.random.choice(tickets)

@@ -66,7 +66,7 @@ class TestSynchronousFace:
         running.settle()
         throttle.clock.advance(0.1)
         throttle.leave(first)
-        assert (first.state, second.state) == (TicketState.LEFT, TicketState.CALLED)
+        assert (first.state, second.state) == (TicketState.CANCELLED, TicketState.CALLED)
         assert [ticket for ticket, _ in throttle.called()] == [second]
         assert throttle.snapshot().hints["left_in_line"] == 1
         assert queued(throttle, MID) == pytest.approx((2, 0.1))
@@ -128,7 +128,7 @@ class TestSynchronousFace:
         throttle._desk.call(throttle.clock())
         rejection = await throttle.wait(ticket)
         assert isinstance(rejection, Rejection)
-        assert rejection.decision.detail == "queue:wait"
+        assert rejection.decision.detail == "queue:timeout"
         assert left_over(throttle) == NOTHING
 
     @pytest.mark.parametrize("how", ["left", "handed out"])
@@ -153,8 +153,8 @@ class TestSynchronousFace:
         task = asyncio.create_task(throttle.wait(ticket))
         await quiet()
         throttle.leave(ticket)
-        assert ticket.wake is not None
-        ticket.wake()
+        assert ticket.on_ready is not None
+        ticket.on_ready()
         with pytest.raises(ValueError, match="given up or handed out"):
             await task
         assert throttle.snapshot().tokens[MID] == pytest.approx(6.0)

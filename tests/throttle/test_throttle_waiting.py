@@ -20,7 +20,7 @@ from autoglm_throttle import (
     Settings,
     Throttle,
 )
-from autoglm_throttle.limiting.gate import Gate, GateRules, Ticket, TicketState
+from autoglm_throttle.limiting.gate import AdaptiveConcurrencyLimiter, ConcurrencyRules, Ticket, TicketState
 from tests.loops import run
 from tests.throttle.asking import DEADLINE_S
 from tests.throttle.lining import (
@@ -167,13 +167,13 @@ class TestTurn:
     def test_the_gate_sees_only_the_time_inside(self) -> None:
         inside_s: list[float] = []
 
-        class Watched(Gate):
+        class Watched(AdaptiveConcurrencyLimiter):
             def finish(self, started_s: float, outcome: Outcome, now: float) -> None:
                 inside_s.append(now - started_s)
-                super().finish(started_s, outcome, now)
+                super().release(started_s, outcome, now)
 
         throttle = gated()
-        throttle._desk.gate = Watched(GateRules(inflight_start=1), throttle.clock())
+        throttle._desk.gate = Watched(ConcurrencyRules(inflight_start=1), throttle.clock())
         warmed(throttle)
         inside_s.clear()
         (running,) = held(throttle)
@@ -229,14 +229,14 @@ class TestVain:
         throttle = warmed(gated())
         held(throttle)
         ticket = ticket_for(throttle, Demand(MID))
-        assert ticket.patience_s == 0.5
+        assert ticket.max_wait_s == 0.5
         throttle.clock.advance(math.nextafter(ticket.deadline_s, 0.0) - throttle.clock())
         assert throttle.called() == []
         throttle.clock.advance(ticket.deadline_s - throttle.clock())
         ((_, rejection),) = throttle.called()
         assert isinstance(rejection, Rejection)
         decision = rejection.decision
-        assert (decision.reason, decision.detail, decision.policy) == (Reason.QUEUE, "queue:wait", "queue")
+        assert (decision.reason, decision.detail, decision.policy) == (Reason.QUEUE, "queue:timeout", "queue")
         assert decision.retry_after_s < math.inf
         assert throttle.called() == []
 
@@ -257,7 +257,7 @@ class TestVain:
     def test_a_shorter_objective_of_its_own_makes_it_less_patient(self) -> None:
         throttle = warmed(gated(3))
         held(throttle, 3)
-        patience = [ticket_for(throttle, Demand(slo_s=slo_s)).patience_s for slo_s in (None, 1.0, 0.2)]
+        patience = [ticket_for(throttle, Demand(slo_s=slo_s)).max_wait_s for slo_s in (None, 1.0, 0.2)]
         assert patience == [0.5, 0.25, 0.05]
         throttle.clock.advance(0.05)
         assert len(throttle.called()) == 0  # the one in front still waits
@@ -272,7 +272,7 @@ class TestVain:
             began_s = time.monotonic()
             rejection = await throttle.admit(Demand(slo_s=SHORT_SLO_S))
             assert not rejection.admitted
-            assert rejection.decision.detail == "queue:wait"
+            assert rejection.decision.detail == "queue:timeout"
             waited_s = time.monotonic() - began_s
             assert SHORT_SLO_S / 4 <= waited_s < DEADLINE_S
             assert left_over(throttle) == NOTHING
@@ -293,7 +293,7 @@ class TestVain:
                 await line.stand(group, Demand(user="b"))
                 running.settle()
                 await quiet()
-            assert line.verdicts["a"].decision.detail == "queue:wait"
+            assert line.verdicts["a"].decision.detail == "queue:timeout"
             assert line.verdicts["b"].admitted
             assert queued(throttle, MID) == (2, 100.0)
 
@@ -333,8 +333,8 @@ class TestShown:
         throttle = warmed(gated())
         held(throttle)
         ticket = ticket_for(throttle, Demand(MID, "u"))
-        assert repr(ticket) == "Ticket(WAITING, lane 2, Demand(mid, user='u', cost=1))"
-        assert repr(throttle._desk.gate) == "Gate(1 of 1 in flight, 1 waiting)"
+        assert repr(ticket) == "Ticket(WAITING, queue 2, Demand(mid, user='u', cost=1))"
+        assert repr(throttle._desk.gate) == "AdaptiveConcurrencyLimiter(1 of 1 in flight, 1 waiting)"
         assert repr(throttle) == (
             "Throttle(gate, factor=1.00 (policy), telemetry=starting, rates=1e+06/1e+06/1e+06/s, active=1)"
         )

@@ -336,13 +336,13 @@ def test_the_sentence_tells_of_the_line() -> None:
 def test_the_table_shows_phases_priorities_and_reasons() -> None:
     result = played(ORDERLY)
     segment = result.books.segments.index("5x")
-    result.books.rows[segment, Priority.LOW].reasons.update({"gpu:stop": 3, "queue:slow": 4})
+    result.books.rows[segment, Priority.LOW].reasons.update({"gpu:overload": 3, "queue:slow": 4})
     lines = screen.table(result.books)
     assert lines[0].split() == [
         *("phase", "priority", "sent", "admitted", "limited", "rejected", "failed", "p95", "why", "refused")
     ]
     low = next(line for line in lines if line.startswith("5x") and "low" in line)
-    assert low.endswith("queue:slow 4, gpu:stop 3, not said 2")
+    assert low.endswith("queue:slow 4, gpu:overload 3, not said 2")
     assert lines[-1].split()[:6] == ["all", "60", "56", "1", "3", "0"]
 
 

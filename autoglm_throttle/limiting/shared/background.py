@@ -26,7 +26,7 @@ def loop_runs() -> bool:
     return True
 
 
-def later(seconds: float, call: Callable[[], None]) -> bool:
+def call_later(seconds: float, call: Callable[[], None]) -> bool:
     """Call a function in the running loop after ``seconds``; False without one. The loop may end first."""
     try:
         loop = asyncio.get_running_loop()
@@ -36,7 +36,9 @@ def later(seconds: float, call: Callable[[], None]) -> bool:
     return True
 
 
-def begin(work: Callable[[], Awaitable[T]], done: Callable[[T], None], *, insists: bool = False) -> bool:
+def begin(
+    work: Callable[[], Awaitable[T]], done: Callable[[T], None], *, retry_in_thread: bool = False
+) -> bool:
     """Start work in the running asyncio loop and hand its result to ``done``; False without a loop.
 
     If the loop ends before, the work is cancelled and ``done`` is never called.
@@ -57,7 +59,7 @@ def begin(work: Callable[[], Awaitable[T]], done: Callable[[T], None], *, insist
 
     def ended(task: asyncio.Task[None]) -> None:
         _running.discard(task)
-        if insists and task.cancelled():
+        if retry_in_thread and task.cancelled():
             with contextlib.suppress(RuntimeError):  # the interpreter ends, too
                 threading.Thread(target=lambda: asyncio.run(run()), name=THREAD, daemon=True).start()
 

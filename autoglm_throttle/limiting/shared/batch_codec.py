@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from autoglm_throttle.limiting.shared.store import Trouble
+    from autoglm_throttle.limiting.shared.store import StoreErrorKind
 
-Words = tuple[list[str], list[str | int]]
+ScriptArguments = tuple[list[str], list[str | int]]
 """KEYS and ARGV of one script call."""
 
 
-class Entry(Protocol):
+class BatchEntry(Protocol):
     """One check, or one refund that needs no answer."""
 
     @property
@@ -27,18 +27,18 @@ class Entry(Protocol):
         ...
 
 
-E = TypeVar("E", bound=Entry)
+E = TypeVar("E", bound=BatchEntry)
 A = TypeVar("A")
 
 
-class Codec(Protocol[E, A]):
+class BatchCodec(Protocol[E, A]):
     """Encodes entries into calls and decodes replies into answers."""
 
-    def encode(self, entries: Sequence[E]) -> Words:
+    def encode(self, entries: Sequence[E]) -> ScriptArguments:
         """Encode all entries into one call."""
         ...
 
-    def decode(self, reply: object, entries: Sequence[E]) -> Sequence[A | Trouble]:
+    def decode(self, reply: object, entries: Sequence[E]) -> Sequence[A | StoreErrorKind]:
         """Return one answer for each entry, in order; a one-way entry gets any value.
 
         Raises:
@@ -51,10 +51,12 @@ class Codec(Protocol[E, A]):
         ...
 
 
-class Sender(Protocol):
+class BatchSender(Protocol):
     """Sends calls; it never raises but for a cancellation."""
 
-    def __call__(self, calls: Sequence[Words], wanted: Callable[[], bool]) -> Awaitable[Sequence[object]]:
+    def __call__(
+        self, calls: Sequence[ScriptArguments], wanted: Callable[[], bool]
+    ) -> Awaitable[Sequence[object]]:
         """Send all calls at once.
 
         Args:

@@ -12,7 +12,7 @@ SIZE = 100_000
 """Users. With one limit each takes some 220 bytes, and 30 to 60 more for each further limit."""
 
 
-class LastSeen:
+class LastKnownRemaining:
     """The newest answers, by user.
 
     They are stored in two halves. When the young half is full it replaces the old one.
@@ -33,9 +33,9 @@ class LastSeen:
         return len(self._young.keys() | self._old.keys())
 
     def __repr__(self) -> str:
-        return f"LastSeen({len(self)} users)"
+        return f"LastKnownRemaining({len(self)} users)"
 
-    def note(self, kind: str, user: str, remaining: tuple[int, ...], now: float) -> None:
+    def record(self, kind: str, user: str, remaining: tuple[int, ...], now: float) -> None:
         """Store an answer.
 
         Args:
@@ -68,13 +68,13 @@ class LastSeen:
             Units for each limit; None if the user was not recorded within any of the windows.
         """
         key = user + kind
-        seen = self._young.get(key) or self._old.get(key)
-        if seen is None:
+        entry = self._young.get(key) or self._old.get(key)
+        if entry is None:
             return None
-        age_s = now - seen[0]
+        age_s = now - entry[0]
         if age_s >= max(limit.window_s for limit in limits):
             return None
         return tuple(
             int(left) // processes if age_s < limit.window_s else -(-limit.limit // processes)
-            for limit, left in zip(limits, seen[1:], strict=True)
+            for limit, left in zip(limits, entry[1:], strict=True)
         )

@@ -14,20 +14,20 @@ from collections import deque
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from autoglm_throttle.limiting.instant import until
+from autoglm_throttle.limiting.instant import seconds_until
 from autoglm_throttle.limiting.token_bucket import TokenBucket
 
 TICK_S: Final = 0.1
 WEIGHT: Final = 0.3
 """Weight of each new tick of 0.1 s in the mean demand: by simulation."""
 
-AHEAD: Final = 0.5
+PREFETCH: Final = 0.5
 """Share of the lease time for which tokens are prefetched: a killed process loses no more."""
 
-AHEAD_BURST: Final = 0.1
+PREFETCH_BURST: Final = 0.1
 """Limit of the prefetch as a share of the bucket's fill time: pools come on top of a full bucket."""
 
-COLD: Final = 8.0
+COLD_START_COST: Final = 8.0
 """Cost in one tick above which arrivals outweigh the mean: fewer are chance."""
 
 REFILL_AT: Final = 0.25
@@ -40,7 +40,7 @@ MICRO: Final = 1_000_000
 """Micro-tokens in a token, the unit of the store: its arithmetic is on whole numbers."""
 
 
-class Ask(NamedTuple):
+class LeaseRequest(NamedTuple):
     """Request of one priority to the store, in micro-tokens; the order is that of the script."""
 
     rate: int
@@ -49,11 +49,11 @@ class Ask(NamedTuple):
     want: int
     need: int
     """Shortfall of the first waiter."""
-    back: int
+    returned: int
     """Leased and unused; below 0: spent without a lease."""
 
 
-class Lease:
+class TokenLease:
     """The tokens of one priority that this process may spend.
 
     Args:
@@ -65,23 +65,23 @@ class Lease:
     """
 
     __slots__ = (
-        "_ahead_s",
+        "_prefetch_s",
         "_arrived",
-        "_asked",
+        "_requested",
         "_demand",
         "_grants",
         "_lease_s",
-        "_left",
+        "_remaining",
         "_local",
         "_owes",
-        "_owes_said",
+        "_owes_reported",
         "_pool",
         "_refill_at",
-        "_refused",
+        "_rejected_cost",
         "_short",
         "_tick_ends_s",
-        "_told_s",
-        "_waiting",
+        "_answered_s",
+        "_waiters",
         "burst",
         "name",
         "nominal",
@@ -95,33 +95,33 @@ class Lease:
         """Tokens per second now, of the whole fleet."""
         self.burst: float = burst
         self._lease_s = lease_s
-        self._ahead_s = min(AHEAD * lease_s, AHEAD_BURST * burst / rate)
-        self.forget(now)
+        self._prefetch_s = min(PREFETCH * lease_s, PREFETCH_BURST * burst / rate)
+        self.reset(now)
 
     def __repr__(self) -> str:
-        where = "alone" if self._local is not None else "leased"
-        return f"Lease({self.name}, {self._pool:g} {where}, {self.rate:g}/s)"
+        where = "local" if self._local is not None else "leased"
+        return f"TokenLease({self.name}, {self._pool:g} {where}, {self.rate:g}/s)"
 
-    def forget(self, now: float) -> None:
+    def reset(self, now: float) -> None:
         """Reset to an empty lease: after a fork, the leased tokens belong to the parent."""
         self._pool = 0.0
         self._grants: deque[tuple[float, float]] = deque()
         """Expiry and size of each grant."""
-        self._waiting: dict[object, float] = {}
+        self._waiters: dict[object, float] = {}
         self._demand = self._arrived = 0.0
         self._tick_ends_s = now + TICK_S
         self._refill_at = 0.0
-        self._asked = 0.0
-        self._told_s = -math.inf
+        self._requested = 0.0
+        self._answered_s = -math.inf
         """Time of the store's last answer; then its remaining tokens, and whether it fell short."""
-        self._left = math.inf
+        self._remaining = math.inf
         self._short = False
-        self._refused = 0.0
+        self._rejected_cost = 0.0
         """Cost of the first rejection since then."""
         self._local: TokenBucket | None = None
         """Local bucket while the store is unavailable; then the tokens spent from it."""
         self._owes = 0.0
-        self._owes_said = 0.0
+        self._owes_reported = 0.0
 
     def take(self, cost: float, now: float) -> float:
         """Take ``cost`` tokens; 0.0 means taken, else the wait in seconds until it may succeed."""
@@ -134,8 +134,8 @@ class Lease:
         if cost > self.burst:
             return math.inf
         if self._local is None:
-            self._refused = self._refused or cost
-            return until(self._ready_s(cost), now) or PAUSE_S
+            self._rejected_cost = self._rejected_cost or cost
+            return seconds_until(self._ready_s(cost), now) or PAUSE_S
         wait = self._local.take(cost, now)
         if not wait:
             self._owes += cost
@@ -157,70 +157,70 @@ class Lease:
         """Return the tokens that this process can spend without a call."""
         return self._pool + (0.0 if self._local is None else self._local.tokens(now))
 
-    def settled(self, cost: float, now: float) -> bool:
+    def is_decidable(self, cost: float, now: float) -> bool:
         """Whether `take` gives the store's answer now: from the pool, or because a shortage is known."""
         return self._pool >= cost or cost > self.burst or self._local is not None or now < self._ready_s(cost)
 
-    def wait(self, token: object, cost: float) -> None:
+    def add_waiter(self, waiter: object, cost: float) -> None:
         """Register a waiter for the store's next answer."""
-        self._waiting[token] = cost
+        self._waiters[waiter] = cost
 
-    def leave(self, token: object) -> None:
+    def remove_waiter(self, waiter: object) -> None:
         """Remove a waiter. Idempotent."""
-        self._waiting.pop(token, None)
+        self._waiters.pop(waiter, None)
 
     @property
-    def waiting(self) -> Collection[object]:
+    def waiters(self) -> Collection[object]:
         """The waiters in order of arrival."""
-        return self._waiting.keys()
+        return self._waiters.keys()
 
-    def low(self, now: float) -> bool:
+    def is_short(self, now: float) -> bool:
         """Whether more tokens should be leased in the background."""
-        return self._runs_out() and now >= max(self._ready_s(1.0), self._told_s + PAUSE_S)
+        return self._runs_out() and now >= max(self._ready_s(1.0), self._answered_s + PAUSE_S)
 
-    def calls(self, now: float) -> bool:
+    def is_call_due(self, now: float) -> bool:
         """Whether there is a reason to call the store now."""
-        return bool(self._waiting) or self.low(now) or now >= self.due_s()
+        return bool(self._waiters) or self.is_short(now) or now >= self.due_s()
 
     def due_s(self) -> float:
         """Return the time at which unspent tokens must be returned; infinite without any."""
         return self._grants[0][0] if self._grants and self._pool > 0.0 else math.inf
 
-    def ask(self, now: float) -> Ask:
+    def request(self, now: float) -> LeaseRequest:
         """Build the request to the store; returned tokens have left the pool then."""
         if now >= self._tick_ends_s:
             self._tick(now)
         rate, burst = math.floor(self.rate * MICRO), math.floor(self.burst * MICRO)
-        self._asked = 0.0
-        self._owes_said = self._debt(now)
-        owes = _up(self._owes_said)
+        self._requested = 0.0
+        self._owes_reported = self._debt(now)
+        owes = _up(self._owes_reported)
         if self._local is not None:
-            return Ask(rate, burst, 0, 0, -owes)
+            return LeaseRequest(rate, burst, 0, 0, -owes)
         # Out of the pool before the call: a request during the call must not spend returned tokens.
-        back = self._unspent(now)
-        self._pool -= back / MICRO
-        want, need = self._short_of()
-        self._asked = want / MICRO
-        return Ask(rate, burst, want, need, back - owes)
+        returned = self._unspent(now)
+        self._pool -= returned / MICRO
+        want, need = self._shortfall()
+        self._requested = want / MICRO
+        return LeaseRequest(rate, burst, want, need, returned - owes)
 
-    def ask_nothing(self) -> Ask:
+    def final_request(self) -> LeaseRequest:
         """Build the last request: return all tokens, want none."""
         pool = self._pool
         self._pool -= pool
         self._grants.clear()
-        return Ask(math.floor(self.rate * MICRO), math.floor(self.burst * MICRO), 0, 0, _micro(pool))
+        return LeaseRequest(math.floor(self.rate * MICRO), math.floor(self.burst * MICRO), 0, 0, _micro(pool))
 
-    def granted(self, grant: int, left: int, now: float) -> None:
+    def apply_grant(self, grant: int, remaining: int, now: float) -> None:
         """Apply the store's answer to the last `request`, in micro-tokens, and release all waiters."""
         tokens = grant / MICRO
         self._pool += tokens
         if grant:
             self._grants.append((now + self._lease_s, tokens))
-        self._waiting.clear()
-        self._refused = 0.0
-        self._told_s, self._left, self._short = now, left / MICRO, tokens < self._asked
-        self._owes = max(0.0, self._debt(now) - self._owes_said)
-        self._owes_said = 0.0
+        self._waiters.clear()
+        self._rejected_cost = 0.0
+        self._answered_s, self._remaining, self._short = now, remaining / MICRO, tokens < self._requested
+        self._owes = max(0.0, self._debt(now) - self._owes_reported)
+        self._owes_reported = 0.0
         self._local = None
 
     @property
@@ -228,7 +228,7 @@ class Lease:
         """Tokens per second: of the whole fleet, or of this process while the store is unavailable."""
         return self.rate if self._local is None else self._local.rate
 
-    def alone(self, processes: int, now: float) -> None:
+    def use_local_share(self, processes: int, now: float) -> None:
         """Switch to a local part of the rate, and of the tokens in the store.
 
         These are the tokens of its last answer, plus the refill since then. Without any answer the
@@ -236,8 +236,8 @@ class Lease:
         """
         burst = max(1.0, self.burst / processes)
         holds = 1.0
-        if not math.isinf(self._told_s):
-            holds = burst * min(1.0, (self._left + self.rate * (now - self._told_s)) / self.burst)
+        if not math.isinf(self._answered_s):
+            holds = burst * min(1.0, (self._remaining + self.rate * (now - self._answered_s)) / self.burst)
         self._local = TokenBucket(self.nominal / processes, burst, now, self.name)
         self._local.take(burst - holds, now)
         self._local.rescale(self.rate / self.nominal, now)
@@ -255,35 +255,35 @@ class Lease:
         self._arrived = 0.0
         self._tick_ends_s = now + TICK_S if ended > 1 else self._tick_ends_s + TICK_S
 
-    def _ahead(self) -> float:
+    def _prefetch_tokens(self) -> float:
         """Return the expected demand during the prefetch time."""
-        return self._ahead_s * self._demand
+        return self._prefetch_s * self._demand
 
     def _ready_s(self, cost: float) -> float:
         """Return the time from which the store may cover ``cost``, by its last answer."""
-        short_of = cost - self._pool - self._left
-        if short_of <= 0.0:
-            fits = self._told_s
+        shortfall = cost - self._pool - self._remaining
+        if shortfall <= 0.0:
+            fits = self._answered_s
         elif self.rate:
-            fits = self._told_s + short_of / self.rate
+            fits = self._answered_s + shortfall / self.rate
         else:
             fits = math.inf
-        return max(fits, self._told_s + PAUSE_S) if self._short else fits
+        return max(fits, self._answered_s + PAUSE_S) if self._short else fits
 
     def _runs_out(self) -> bool:
-        return self._pool <= self._refill_at and self._ahead() >= 1.0
+        return self._pool <= self._refill_at and self._prefetch_tokens() >= 1.0
 
-    def _short_of(self) -> tuple[int, int]:
+    def _shortfall(self) -> tuple[int, int]:
         """Return the wanted and the needed tokens, in micro-tokens."""
-        waiting = math.fsum(self._waiting.values())
-        first = next(iter(self._waiting.values()), self._refused)
+        waiting = math.fsum(self._waiters.values())
+        first = next(iter(self._waiters.values()), self._rejected_cost)
         if not first and not self._runs_out():
             return 0, 0
         # At a cold start there is no mean yet: arrivals of this tick count, and double from call to call.
-        ahead = max(self._ahead(), first, waiting + max(0.0, self._arrived - COLD))
-        self._refill_at = REFILL_AT * ahead
+        prefetch = max(self._prefetch_tokens(), first, waiting + max(0.0, self._arrived - COLD_START_COST))
+        self._refill_at = REFILL_AT * prefetch
         need = max(0.0, first - self._pool)
-        want = max(need, math.ceil(ahead) - self._pool)
+        want = max(need, math.ceil(prefetch) - self._pool)
         return _up(want), _up(need)
 
     def _unspent(self, now: float) -> int:

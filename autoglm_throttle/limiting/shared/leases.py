@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from autoglm_throttle.limiting.instant import until
-from autoglm_throttle.limiting.rate_refusal import rate_refusal
-from autoglm_throttle.limiting.shared.lease import Lease
+from autoglm_throttle.limiting.instant import seconds_until
+from autoglm_throttle.limiting.rate_refusal import rate_rejection
+from autoglm_throttle.limiting.shared.lease import TokenLease
 from autoglm_throttle.model import Decision, Demand, Priority
 
 DEADLINE_S: Final = 0.05
@@ -21,22 +21,22 @@ DEADLINE_S: Final = 0.05
 TIMER_S: Final = 0.001
 """Seconds by which a timer may fire too early."""
 
-MOST_MEMBERS: Final = 10_000
+MAX_MEMBERS: Final = 10_000
 """A member count is clamped to 1..this: no mistake in a store may reduce the rates to nothing."""
 
 _HEAD: Final = 2
 _EACH: Final = 2
 
 
-def _nobody() -> None:
+def _no_wake() -> None:
     return None
 
 
-def _unlinked(now: float) -> None:  # noqa: ARG001 - a listener's interface
+def _ignore_loss(now: float) -> None:  # noqa: ARG001 - a listener's interface
     return None
 
 
-class Leases:
+class LeasedBuckets:
     """Tokens of a fleet that one process may spend, one `TokenLease` for each priority.
 
     Args:
@@ -51,28 +51,28 @@ class Leases:
     def __init__(
         self, rates: Sequence[float], burst_s: float, now: float, *, workers: int = 1, lease_s: float = 1.0
     ) -> None:
-        self.all: tuple[Lease, ...] = tuple(
-            Lease(rate, max(1.0, rate * burst_s), now, priority.label, lease_s)
+        self.all: tuple[TokenLease, ...] = tuple(
+            TokenLease(rate, max(1.0, rate * burst_s), now, priority.label, lease_s)
             for priority, rate in zip(Priority, rates, strict=True)
         )
         self.members: int = 1
         """Living processes, counted by the store; 1 before its first answer."""
-        self.away_since_s: float | None = None
+        self.unavailable_since_s: float | None = None
         """Start of the store's outage; None: it is available."""
-        self.wake: Callable[[], None] = _nobody
+        self.wake: Callable[[], None] = _no_wake
         """Called under the lock when a request is pending; must not block."""
-        self.lost: Callable[[float], None] = _unlinked
+        self.on_store_lost: Callable[[float], None] = _ignore_loss
         """Called under the lock when the store is lost, for other users of the same store."""
         self._workers = workers
-        self._woken = False
-        self._asking = False
-        self._silent_s: float | None = None
+        self._wake_requested = False
+        self._request_pending = False
+        self._awaiting_since_s: float | None = None
         """Start of the wait for an answer: of a call, or of a waiter without a call."""
 
     def __repr__(self) -> str:
-        state = "leased" if self.away_since_s is None else "alone"
+        state = "leased" if self.unavailable_since_s is None else "local"
         pools = "/".join(f"{lease.tokens(0.0):g}" for lease in self.all)
-        return f"Leases({state}, {self.members} members, {pools} tokens)"
+        return f"LeasedBuckets({state}, {self.members} members, {pools} tokens)"
 
     @property
     def rates(self) -> tuple[float, ...]:
@@ -84,71 +84,71 @@ class Leases:
         """Number of processes that divide the rates while the store is unavailable."""
         return self._workers if self._workers > 1 else self.members
 
-    def take(self, demand: Demand, now: float) -> Lease | Decision:
+    def take(self, demand: Demand, now: float) -> TokenLease | Decision:
         """Take the demand's cost; returns the lease that paid, or the rejection."""
         lease = self.all[demand.priority]
         wait = lease.take(demand.cost, now)
-        if not self._woken and self.away_since_s is None and lease.low(now):
-            self._woken = True
+        if not self._wake_requested and self.unavailable_since_s is None and lease.is_short(now):
+            self._wake_requested = True
             self.wake()
-        return rate_refusal(lease, demand.cost, wait, now) if wait else lease
+        return rate_rejection(lease, demand.cost, wait, now) if wait else lease
 
     def rescale(self, ceilings: Sequence[float], now: float) -> None:
         """Refill each bucket at its nominal rate times its ceiling, 0..1, given for high, mid, low."""
         for lease, ceiling in zip(self.all, ceilings, strict=True):
             lease.rescale(ceiling, now)
 
-    def covers(self, demand: Demand, now: float) -> bool:
+    def is_decidable(self, demand: Demand, now: float) -> bool:
         """Whether `take` can decide now without a call to the store.
 
         True if the lease holds enough, if the store is known to be short, and without a store. A store
         without an answer for longer than the deadline counts as unavailable from here on.
         """
         lease = self.all[demand.priority]
-        if lease.settled(demand.cost, now):
+        if lease.is_decidable(demand.cost, now):
             return True
-        if self._silent_s is not None and now >= self._silent_s + DEADLINE_S:
-            self._unheard(now)  # the thread's call may hang: requests must not wait for it again
+        if self._awaiting_since_s is not None and now >= self._awaiting_since_s + DEADLINE_S:
+            self._report_timeout(now)  # the thread's call may hang: requests must not wait for it again
             return True
         return False
 
-    def wait(self, token: object, demand: Demand, now: float) -> float:
+    def add_waiter(self, waiter: object, demand: Demand, now: float) -> float:
         """Register a waiter for the store's next answer.
 
         Returns:
             Seconds after which `is_decidable` should be called again, with or without an answer.
         """
-        if self._silent_s is None:
-            self._silent_s = now
-        self.all[demand.priority].wait(token, demand.cost)
-        if not self._woken:
-            self._woken = True
+        if self._awaiting_since_s is None:
+            self._awaiting_since_s = now
+        self.all[demand.priority].add_waiter(waiter, demand.cost)
+        if not self._wake_requested:
+            self._wake_requested = True
             self.wake()
-        return until(self._silent_s + DEADLINE_S, now)
+        return seconds_until(self._awaiting_since_s + DEADLINE_S, now)
 
-    def leave(self, token: object, demand: Demand, now: float) -> None:
+    def remove_waiter(self, waiter: object, demand: Demand, now: float) -> None:
         """Remove a waiter. Idempotent.
 
         A waiter that leaves after the deadline without an answer reports the store as lost.
         """
-        self.all[demand.priority].leave(token)
-        if self._silent_s is None:
+        self.all[demand.priority].remove_waiter(waiter)
+        if self._awaiting_since_s is None:
             return
-        if now >= self._silent_s + DEADLINE_S - TIMER_S:
-            self._unheard(now)
-        elif not self._asking and not any(lease.waiting for lease in self.all):
-            self._silent_s = None
+        if now >= self._awaiting_since_s + DEADLINE_S - TIMER_S:
+            self._report_timeout(now)
+        elif not self._request_pending and not any(lease.waiters for lease in self.all):
+            self._awaiting_since_s = None
 
     @property
-    def waiting(self) -> list[object]:
+    def waiters(self) -> list[object]:
         """All waiters without an answer."""
-        return [token for lease in self.all for token in lease.waiting]
+        return [waiter for lease in self.all for waiter in lease.waiters]
 
     def due_s(self) -> float:
         """Return the time of the next request even without waiters: unspent tokens are returned then."""
-        return math.inf if self.away_since_s is not None else min(lease.due_s() for lease in self.all)
+        return math.inf if self.unavailable_since_s is not None else min(lease.due_s() for lease in self.all)
 
-    def wants(self, now: float, *, beat: bool) -> list[int] | None:
+    def next_request(self, now: float, *, beat: bool) -> list[int] | None:
         """Return the figures of the next call, five for each priority; None if no call is due.
 
         Args:
@@ -156,22 +156,24 @@ class Leases:
             beat: a heartbeat is due, so the call is made in any case; while the store is unavailable it is
                 the only call.
         """
-        self._woken = False
-        if not beat and (self.away_since_s is not None or not any(lease.calls(now) for lease in self.all)):
+        self._wake_requested = False
+        if not beat and (
+            self.unavailable_since_s is not None or not any(lease.is_call_due(now) for lease in self.all)
+        ):
             return None
-        asks = [lease.ask(now) for lease in self.all]
-        if not (beat or self.waiting or any(ask.want or ask.back for ask in asks)):
+        requests = [lease.request(now) for lease in self.all]
+        if not (beat or self.waiters or any(request.want or request.returned for request in requests)):
             return None
-        self._asking = True
-        if self._silent_s is None:
-            self._silent_s = now
-        return [figure for ask in asks for figure in ask]
+        self._request_pending = True
+        if self._awaiting_since_s is None:
+            self._awaiting_since_s = now
+        return [figure for request in requests for figure in request]
 
-    def farewell(self) -> list[int]:
+    def final_request(self) -> list[int]:
         """Return the figures of the last call: all unspent tokens are returned."""
-        return [figure for lease in self.all for figure in lease.ask_nothing()]
+        return [figure for lease in self.all for figure in lease.final_request()]
 
-    def granted(self, reply: Sequence[int], now: float) -> None:
+    def apply_reply(self, reply: Sequence[int], now: float) -> None:
         """Apply the store's answer: its clock, the members, then grant and remaining tokens by priority.
 
         All waiters are released. A waiter with too few tokens registers again: a stall of the event loop
@@ -184,36 +186,36 @@ class Leases:
             isinstance(value, int) and value >= 0 for value in reply
         ):
             raise ValueError(f"the fleet's script answered {reply!r:.80}")
-        self.members = min(max(1, reply[1]), MOST_MEMBERS)
+        self.members = min(max(1, reply[1]), MAX_MEMBERS)
         for lease, at in zip(self.all, range(_HEAD, len(reply), _EACH), strict=True):
-            lease.granted(reply[at], reply[at + 1], now)
-        self.away_since_s = None
-        self._asking = False
-        self._silent_s = None
+            lease.apply_grant(reply[at], reply[at + 1], now)
+        self.unavailable_since_s = None
+        self._request_pending = False
+        self._awaiting_since_s = None
 
-    def away(self, now: float) -> None:
+    def store_lost(self, now: float) -> None:
         """Mark the store as lost: each process uses its part of the rates until `apply_reply`. Idempotent."""
-        self._asking = False
-        self._silent_s = None
-        if self.away_since_s is None:
-            self.away_since_s = now
+        self._request_pending = False
+        self._awaiting_since_s = None
+        if self.unavailable_since_s is None:
+            self.unavailable_since_s = now
             for lease in self.all:
-                lease.alone(self.processes, now)
-            self.lost(now)
+                lease.use_local_share(self.processes, now)
+            self.on_store_lost(now)
 
-    def suspect(self, now: float) -> None:
+    def report_failure(self, now: float) -> None:
         """Mark the store as lost after another user's timeout, until a call succeeds. Idempotent."""
-        if self.away_since_s is None:
-            self._unheard(now)
+        if self.unavailable_since_s is None:
+            self._report_timeout(now)
 
-    def _unheard(self, now: float) -> None:
+    def _report_timeout(self, now: float) -> None:
         """Mark the store as lost after a waiter's timeout, and wake the thread that calls it."""
-        self.away(now)
+        self.store_lost(now)
         self.wake()
 
-    def forget(self, now: float) -> None:
+    def reset_after_fork(self, now: float) -> None:
         """Reset to empty leases in a forked process."""
-        self.away_since_s = self._silent_s = None
-        self._asking = self._woken = False
+        self.unavailable_since_s = self._awaiting_since_s = None
+        self._request_pending = self._wake_requested = False
         for lease in self.all:
-            lease.forget(now)
+            lease.reset(now)

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.limiting.shared.limits_storage import client_of, close
 from autoglm_throttle.limiting.shared.stall import GRACE_S, STALL_S
-from autoglm_throttle.limiting.shared.store import Answer, Health, Trouble
+from autoglm_throttle.limiting.shared.store import Answer, StoreErrorKind, StoreStats
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine
 
     from autoglm_throttle.limiting.shared.limits_storage import Counting
 
-    Work = asyncio.Task[Answer | Trouble]
+    Work = asyncio.Task[Answer | StoreErrorKind]
 
 CLOSE_S: Final = 1.0
 """Longest close; a server that hangs would delay the end of the loop."""
@@ -32,13 +32,13 @@ class LoopStorage:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, make: Callable[[], Counting]) -> None:
         self.loop: asyncio.AbstractEventLoop = loop
-        self.asked: int = 0
+        self.sent: int = 0
         """Decisions."""
         self._make = make
         self._counting: Counting | None = None
         self._closer: AsyncGenerator[None] | None = None
         self._works: set[Work] = set()
-        self._endings: dict[asyncio.Task[None], Counting] = {}
+        self._closings: dict[asyncio.Task[None], Counting] = {}
         self._calls = 0
         self._late = 0
         self._failed_s = -math.inf
@@ -46,45 +46,45 @@ class LoopStorage:
     def counting(self) -> Counting:
         """The storage in use, opened if there is none."""
         if self._counting is None:
-            self.take(self._make())
+            self.use(self._make())
         assert self._counting is not None  # noqa: S101 - for the type checker
         return self._counting
 
-    def another(self) -> Counting:
+    def connect_new(self) -> Counting:
         """Return a storage with a new connection; the current one if it needs no connection."""
-        kept = self.counting()
-        return self._make() if _connects(kept) else kept
+        current = self.counting()
+        return self._make() if _connects(current) else current
 
-    def take(self, fresh: Counting) -> None:
+    def use(self, fresh: Counting) -> None:
         """Use this storage from now on."""
         old, self._counting = self._counting, fresh
         if old is not None and old is not fresh:
-            self.end(old)
+            self.close(old)
         if self._closer is None:
             self._closer = self._closing()
             with contextlib.suppress(StopIteration):  # run to its yield: the loop registers it
                 self._closer.__anext__().send(None)
 
-    def drop(self) -> None:
+    def disconnect(self) -> None:
         """Close the connections; a storage without any, such as one in memory, stays."""
         if self._counting is not None and _connects(self._counting):
-            self.end(self._counting)
+            self.close(self._counting)
             self._counting = None
 
-    def end(self, counting: Counting) -> None:
+    def close(self, counting: Counting) -> None:
         """Close a storage, unless it has no connection."""
         if not _connects(counting):
             return
         self._calls += counting.calls
-        ending = self.loop.create_task(_close(counting))
-        self._endings[ending] = counting
-        ending.add_done_callback(self._ended)
+        closing = self.loop.create_task(_close(counting))
+        self._closings[closing] = counting
+        closing.add_done_callback(self._closed)
 
-    def _ended(self, ending: asyncio.Task[None]) -> None:
-        if not ending.cancelled():  # else the loop ends: it cancels tasks, then closes generators
-            del self._endings[ending]
+    def _closed(self, closing: asyncio.Task[None]) -> None:
+        if not closing.cancelled():  # else the loop ends: it cancels tasks, then closes generators
+            del self._closings[closing]
 
-    def begin(self, work: Coroutine[None, None, Answer | Trouble]) -> Work:
+    def begin(self, work: Coroutine[None, None, Answer | StoreErrorKind]) -> Work:
         """Start a decision."""
         task = self.loop.create_task(work)
         self._works.add(task)
@@ -98,7 +98,7 @@ class LoopStorage:
             await asyncio.wait((work,), timeout=GRACE_S)
         return work.done()
 
-    def leave(self, work: Work, due_s: float) -> None:
+    def detach(self, work: Work, due_s: float) -> None:
         """Let a decision without a waiter end by itself, until its deadline."""
         self.loop.call_at(due_s, work.cancel)
 
@@ -108,29 +108,29 @@ class LoopStorage:
 
         work.add_done_callback(ended)
 
-    def is_news(self, answer: Answer | Trouble, asked_s: float) -> bool:
+    def is_new_result(self, answer: Answer | StoreErrorKind, started_s: float) -> bool:
         """Whether the result is new information about the storage; errors that failed together count once."""
-        if not isinstance(answer, Trouble):
+        if not isinstance(answer, StoreErrorKind):
             return True
-        if asked_s < self._failed_s:
+        if started_s < self._failed_s:
             return False
         self._failed_s = self.loop.time()
         return True
 
-    def health(self) -> Health:
+    def stats(self) -> StoreStats:
         """Return the counters of this loop."""
         now = self._counting.calls if self._counting is not None else 0
-        return Health(self._calls + now, self.asked, self._late, len(self._works))
+        return StoreStats(self._calls + now, self.sent, self._late, len(self._works))
 
     async def _closing(self) -> AsyncGenerator[None]:
         """Close open storages when the loop ends its generators."""
         try:
             yield
         finally:
-            left = [*self._endings.values()]
+            unclosed = [*self._closings.values()]
             if self._counting is not None and _connects(self._counting):
-                left.append(self._counting)
-            for counting in left:
+                unclosed.append(self._counting)
+            for counting in unclosed:
                 await _close(counting)
 
 

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from autoglm_throttle.limiting.shared.store import Trouble
+from autoglm_throttle.limiting.shared.store import StoreErrorKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +28,7 @@ EDGE_US: Final = 1
 """Added to each wait: at the exact instant the storages still count a unit."""
 
 
-class View(Protocol):
+class StorageCountView(Protocol):
     """Units that a storage counts for one user under one limit, at one moment."""
 
     @property
@@ -40,7 +40,7 @@ class View(Protocol):
         """Return the wait until ``units`` have left; 0: now."""
         ...
 
-    def after(self, units: int) -> View:
+    def after(self, units: int) -> StorageCountView:
         """Return the view with ``units`` spent now."""
         ...
 
@@ -52,7 +52,7 @@ class Counting(Protocol):
     calls: int
     """Queries sent to the storage."""
 
-    async def look(self, key: str, limit: UserLimit) -> View:
+    async def inspect(self, key: str, limit: UserLimit) -> StorageCountView:
         """Return the current count; spends nothing."""
         ...
 
@@ -102,13 +102,13 @@ class CounterView:
 
         The count falls linearly: first the previous window fades, after its end the present one does.
         """
-        room = self.used - units + 1
-        if units <= 0 or room <= 0:
+        excess = self.used - units + 1
+        if units <= 0 or excess <= 0:
             return 0
-        if self.present < room:
-            wait_s = self.rest_s - (room - self.present) * self.window_s / self.before
+        if self.present < excess:
+            wait_s = self.rest_s - (excess - self.present) * self.window_s / self.before
         else:
-            wait_s = self.rest_s + self.window_s * (1.0 - room / self.present)
+            wait_s = self.rest_s + self.window_s * (1.0 - excess / self.present)
         return max(0, math.ceil(wait_s * US)) + EDGE_US
 
     def after(self, units: int) -> CounterView:
@@ -123,7 +123,7 @@ class MovingLog:
         self.storage: Any = storage
         self.calls: int = 0
 
-    async def look(self, key: str, limit: UserLimit) -> LogView:
+    async def inspect(self, key: str, limit: UserLimit) -> LogView:
         """Return the current count."""
         self.calls += 1
         start_s, used = await self.storage.get_moving_window(key, limit.limit, limit.window_s)
@@ -133,8 +133,8 @@ class MovingLog:
     async def hit(self, key: str, limit: UserLimit, units: int) -> bool:
         """Spend, if the limit allows."""
         self.calls += 1
-        took = await self.storage.acquire_entry(key, limit.limit, limit.window_s, amount=units)
-        return cast("bool", took)
+        taken = await self.storage.acquire_entry(key, limit.limit, limit.window_s, amount=units)
+        return cast("bool", taken)
 
 
 class TwoCounters:
@@ -144,7 +144,7 @@ class TwoCounters:
         self.storage: Any = storage
         self.calls: int = 0
 
-    async def look(self, key: str, limit: UserLimit) -> CounterView:
+    async def inspect(self, key: str, limit: UserLimit) -> CounterView:
         """Return the current count."""
         self.calls += 1
         before, _, present, expires_s = await self.storage.get_sliding_window(key, limit.window_s)
@@ -153,8 +153,8 @@ class TwoCounters:
     async def hit(self, key: str, limit: UserLimit, units: int) -> bool:
         """Spend, if the limit allows."""
         self.calls += 1
-        took = await self.storage.acquire_sliding_window_entry(key, limit.limit, limit.window_s, units)
-        return cast("bool", took)
+        taken = await self.storage.acquire_sliding_window_entry(key, limit.limit, limit.window_s, units)
+        return cast("bool", taken)
 
 
 def counting(storage: object) -> type[MovingLog | TwoCounters]:
@@ -237,51 +237,51 @@ async def close(storage: object) -> None:
         pass
 
 
-_NAMES: Final[Mapping[str, Trouble]] = {
-    "ClusterNoAvailableNodes": Trouble.UNREACHABLE,
-    "NoAvailableNodes": Trouble.UNREACHABLE,
-    "NotPrimaryError": Trouble.READONLY,
-    "ServerSelectionTimeoutError": Trouble.UNREACHABLE,
-    "NetworkTimeout": Trouble.TIMEOUT,
-    "AuthenticationError": Trouble.FORBIDDEN,
-    "MemcachedAuthenticationError": Trouble.FORBIDDEN,
-    "ConnectionNotAvailable": Trouble.TIMEOUT,
-    "AutoReconnect": Trouble.LOST,
-    "MemcachioConnectionError": Trouble.LOST,
+_NAMES: Final[Mapping[str, StoreErrorKind]] = {
+    "ClusterNoAvailableNodes": StoreErrorKind.UNREACHABLE,
+    "NoAvailableNodes": StoreErrorKind.UNREACHABLE,
+    "NotPrimaryError": StoreErrorKind.READONLY,
+    "ServerSelectionTimeoutError": StoreErrorKind.UNREACHABLE,
+    "NetworkTimeout": StoreErrorKind.TIMEOUT,
+    "AuthenticationError": StoreErrorKind.FORBIDDEN,
+    "MemcachedAuthenticationError": StoreErrorKind.FORBIDDEN,
+    "ConnectionNotAvailable": StoreErrorKind.TIMEOUT,
+    "AutoReconnect": StoreErrorKind.LOST,
+    "MemcachioConnectionError": StoreErrorKind.LOST,
 }
 """Errors of emcache, memcachio and pymongo, by name: these packages may not be installed."""
 
-_NOBODY: Final = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENOENT})
+_UNREACHABLE_ERRNOS: Final = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENOENT})
 
 _UNAUTHORIZED: Final = frozenset({13, 18})
 """MongoDB: Unauthorized, AuthenticationFailed."""
 
 
-def trouble_of(error: BaseException) -> Trouble:
+def error_kind(error: BaseException) -> StoreErrorKind:
     """Classify an error of a storage; its cause is more precise than the error itself."""
     chain: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in chain:
         chain.append(cause)
         cause = cause.__cause__
-    troubles = (_named(each) or _of_system(each) for each in reversed(chain))
-    return next((trouble for trouble in troubles if trouble is not None), Trouble.CONFUSED)
+    kinds = (_kind_by_name(each) or _kind_of_system_error(each) for each in reversed(chain))
+    return next((kind for kind in kinds if kind is not None), StoreErrorKind.CONFUSED)
 
 
-def _named(error: BaseException) -> Trouble | None:
+def _kind_by_name(error: BaseException) -> StoreErrorKind | None:
     if getattr(error, "code", None) in _UNAUTHORIZED:
-        return Trouble.FORBIDDEN
+        return StoreErrorKind.FORBIDDEN
     if "out of memory" in str(error):
-        return Trouble.FULL
+        return StoreErrorKind.FULL
     names = (kind.__name__ for kind in type(error).__mro__)
     return next((_NAMES[name] for name in names if name in _NAMES), None)
 
 
-def _of_system(error: BaseException) -> Trouble | None:
+def _kind_of_system_error(error: BaseException) -> StoreErrorKind | None:
     if isinstance(error, TimeoutError):
-        return Trouble.TIMEOUT
-    if isinstance(error, ConnectionRefusedError) or getattr(error, "errno", None) in _NOBODY:
-        return Trouble.UNREACHABLE
+        return StoreErrorKind.TIMEOUT
+    if isinstance(error, ConnectionRefusedError) or getattr(error, "errno", None) in _UNREACHABLE_ERRNOS:
+        return StoreErrorKind.UNREACHABLE
     if type(error).__name__ == "gaierror":
-        return Trouble.UNREACHABLE
-    return Trouble.LOST if isinstance(error, OSError | EOFError) else None
+        return StoreErrorKind.UNREACHABLE
+    return StoreErrorKind.LOST if isinstance(error, OSError | EOFError) else None

@@ -16,13 +16,13 @@ from autoglm_throttle.limiting.shared.limits_storage import (
     EDGE_US,
     TwoCounters,
     counting,
+    error_kind,
     open_storage,
     sample,
-    trouble_of,
 )
-from autoglm_throttle.limiting.shared.news import News
-from autoglm_throttle.limiting.shared.per_loop import PerLoop
-from autoglm_throttle.limiting.shared.store import Answer, Charge, Health, Trouble
+from autoglm_throttle.limiting.shared.news import StoreErrorTracker
+from autoglm_throttle.limiting.shared.per_loop import PerEventLoop
+from autoglm_throttle.limiting.shared.store import Answer, StoreCharge, StoreErrorKind, StoreStats
 from autoglm_throttle.limiting.shared.wire import key_safe
 from autoglm_throttle.model import UserLimit
 from autoglm_throttle.settings.storage_uri import parse_storage_uri
@@ -30,7 +30,7 @@ from autoglm_throttle.settings.storage_uri import parse_storage_uri
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autoglm_throttle.limiting.shared.limits_storage import Counting, View
+    from autoglm_throttle.limiting.shared.limits_storage import Counting, StorageCountView
 
 DEADLINE_S: Final = 0.05
 """Same value as for Redis: its 99th percentile at 5000 decisions a second is 8 ms."""
@@ -74,152 +74,154 @@ class LimitsWindow:
         self._deadline_s = deadline_s
         self._root = f"{prefix}:{service}:s1:"
         self._headers = headers
-        self._news = News(_password(self._uri.text))
-        self._loops = PerLoop(self._storage)
+        self._errors = StoreErrorTracker(_password(self._uri.text))
+        self._loops = PerEventLoop(self._storage)
 
     def __repr__(self) -> str:
-        health = self.health()
-        return f"LimitsWindow({self.kind}, {health.asked} asked, {health.waiting} waiting)"
+        stats = self.stats()
+        return f"LimitsWindow({self.kind}, {stats.sent} sent, {stats.waiting} waiting)"
 
     @property
     def last_error(self) -> str:
         """Text of the current error of the storage or its client."""
-        return self._news.text
+        return self._errors.text
 
-    def listen(self, report: Callable[[Trouble | None], None]) -> None:
+    def listen(self, report: Callable[[StoreErrorKind | None], None]) -> None:
         """Report each answer and each failure; of those that failed together only the first."""
-        self._news.listen(report)
+        self._errors.listen(report)
 
-    async def charge(self, charges: Sequence[Charge]) -> Answer | Trouble:
+    async def charge(self, charges: Sequence[StoreCharge]) -> Answer | StoreErrorKind:
         """Spend all units of all charges, or none but for a race between several limits.
 
         The round trips of a cancelled caller end by themselves: aborting them would break the connection.
         """
-        here = self._loops.here()
-        if here is None:
-            self._news.tell(Trouble.LOOP)
-            return Trouble.LOOP
-        asked_s = here.loop.time()
-        here.asked += 1
-        work = here.begin(self._spend(here, charges))
+        part = self._loops.current()
+        if part is None:
+            self._errors.notify(StoreErrorKind.LOOP)
+            return StoreErrorKind.LOOP
+        started_s = part.loop.time()
+        part.sent += 1
+        work = part.begin(self._spend(part, charges))
         try:
-            ended = await here.in_time(work, asked_s + self._deadline_s)
+            ended = await part.in_time(work, started_s + self._deadline_s)
         except asyncio.CancelledError:
-            here.leave(work, asked_s + self._deadline_s)
+            part.detach(work, started_s + self._deadline_s)
             raise
-        answer = work.result() if ended else Trouble.TIMEOUT
+        answer = work.result() if ended else StoreErrorKind.TIMEOUT
         if not ended:
             work.cancel()
-            self._news.said(Trouble.TIMEOUT, f"no answer within {self._deadline_s:g} s")
-        if here.is_news(answer, asked_s):
-            self._news.tell(answer if isinstance(answer, Trouble) else None)
+            self._errors.record(StoreErrorKind.TIMEOUT, f"no answer within {self._deadline_s:g} s")
+        if part.is_new_result(answer, started_s):
+            self._errors.notify(answer if isinstance(answer, StoreErrorKind) else None)
         return answer
 
-    def give_back(self, charges: Sequence[Charge], answer: Answer) -> None:
+    def give_back(self, charges: Sequence[StoreCharge], answer: Answer) -> None:
         """Do nothing: these storages have no refunds; unused units count until their window has passed."""
 
-    async def probe(self) -> Trouble | None:
+    async def probe(self) -> StoreErrorKind | None:
         """Spend a unit of the probe's own limit over a new connection, which replaces the old one."""
-        here = self._loops.here()
-        if here is None:
-            return Trouble.LOOP
-        fresh = here.another()
+        part = self._loops.current()
+        if part is None:
+            return StoreErrorKind.LOOP
+        fresh = part.connect_new()
         try:
             async with asyncio.timeout(CONNECT_S):
                 await fresh.hit(f"{self._root}probe", _PROBE, 1)
         except Exception as error:  # noqa: BLE001 - a client of any library may raise anything
-            here.end(fresh)
-            trouble = self._failed(error)
-            self._news.note(trouble)
-            return trouble
-        here.take(fresh)
-        self._news.note(None)
+            part.close(fresh)
+            kind = self._record_error(error)
+            self._errors.record_result(kind)
+            return kind
+        part.use(fresh)
+        self._errors.record_result(None)
         return None
 
-    def drop(self) -> None:
+    def disconnect(self) -> None:
         """Close all connections, from any thread, without waiting for it."""
-        for here in self._loops.all():
+        for part in self._loops.all():
             with contextlib.suppress(RuntimeError):  # that loop is closed
-                here.loop.call_soon_threadsafe(here.drop)
+                part.loop.call_soon_threadsafe(part.disconnect)
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """Reset in a forked process: loops and connections belong to the parent."""
-        self._loops.forget()
+        self._loops.reset_after_fork()
 
-    def health(self) -> Health:
+    def stats(self) -> StoreStats:
         """Return the counters of all event loops together."""
-        return self._loops.health()
+        return self._loops.stats()
 
     def _storage(self, loop: asyncio.AbstractEventLoop) -> LoopStorage:
         return LoopStorage(loop, lambda: self._counting(open_storage(self._uri)))
 
-    def _asked(self, charges: Sequence[Charge]) -> list[_Asked]:
-        asked = []
+    def _limit_checks(self, charges: Sequence[StoreCharge]) -> list[_LimitCheck]:
+        checks = []
         for charge in charges:
             root, user = f"{self._root}{key_safe(charge.kind)}:", key_safe(charge.user)
             for limit in charge.limits:
                 self._uri.check_window(limit.window_s)
-                asked.append(_Asked(f"{root}{limit.window_s}:{user}", limit, charge.units))
-        return asked
+                checks.append(_LimitCheck(f"{root}{limit.window_s}:{user}", limit, charge.units))
+        return checks
 
-    async def _spend(self, here: LoopStorage, charges: Sequence[Charge]) -> Answer | Trouble:
+    async def _spend(self, part: LoopStorage, charges: Sequence[StoreCharge]) -> Answer | StoreErrorKind:
         try:
-            return await _decide(here.counting(), self._asked(charges), self._headers)
+            return await _decide(part.counting(), self._limit_checks(charges), self._headers)
         except Exception as error:  # noqa: BLE001 - a client of any library may raise anything
-            return self._failed(error)
+            return self._record_error(error)
 
-    def _failed(self, error: Exception) -> Trouble:
-        trouble = trouble_of(error)
-        self._news.said(trouble, error)
-        return trouble
+    def _record_error(self, error: Exception) -> StoreErrorKind:
+        kind = error_kind(error)
+        self._errors.record(kind, error)
+        return kind
 
 
-class _Asked(NamedTuple):
+class _LimitCheck(NamedTuple):
     """One limit of one caller."""
 
     key: str
     limit: UserLimit
     units: int
 
-    def fits(self, view: View) -> bool:
+    def fits(self, view: StorageCountView) -> bool:
         """Whether the limit allows the units."""
         return view.used + self.units <= self.limit.limit
 
 
-async def _decide(counts: Counting, asked: list[_Asked], headers: bool) -> Answer:
+async def _decide(counts: Counting, checks: list[_LimitCheck], headers: bool) -> Answer:
     """Read all, then charge each: the first rejection leaves the later ones uncharged."""
-    views: list[View] = []
-    if headers or len(asked) > 1:
-        views = [await counts.look(each.key, each.limit) for each in asked]
-    refused = {n for n, (each, view) in enumerate(zip(asked, views, strict=False)) if not each.fits(view)}
+    views: list[StorageCountView] = []
+    if headers or len(checks) > 1:
+        views = [await counts.inspect(each.key, each.limit) for each in checks]
+    rejected = {n for n, (each, view) in enumerate(zip(checks, views, strict=False)) if not each.fits(view)}
     spent = 0
-    while not refused and spent < len(asked):
-        each = asked[spent]
+    while not rejected and spent < len(checks):
+        each = checks[spent]
         if each.units == 0 or (
             each.units <= each.limit.limit and await counts.hit(each.key, each.limit, each.units)
         ):
             spent += 1
         else:
-            refused = {spent}
-            views[spent : spent + 1] = [await counts.look(each.key, each.limit)]
+            rejected = {spent}
+            views[spent : spent + 1] = [await counts.inspect(each.key, each.limit)]
     if not views:
-        (only,) = asked
+        (only,) = checks
         return (1, only.limit.limit - only.units, 0, 0, 0)
     return [
         value
-        for n, (each, view) in enumerate(zip(asked, views, strict=True))
-        for value in _values(each, view, refused=n in refused, spent=n < spent)
+        for n, (each, view) in enumerate(zip(checks, views, strict=True))
+        for value in _values(each, view, rejected=n in rejected, spent=n < spent)
     ]
 
 
-def _values(asked: _Asked, view: View, *, refused: bool, spent: bool) -> tuple[int, int, int, int, int]:
+def _values(
+    check: _LimitCheck, view: StorageCountView, *, rejected: bool, spent: bool
+) -> tuple[int, int, int, int, int]:
     """Return the `VALUES` integers of one limit."""
-    most = asked.limit.limit
+    most = check.limit.limit
     retry_us = 0
-    if refused:
-        retry_us = -1 if asked.units > most else max(EDGE_US, view.wait_us(view.used + asked.units - most))
-    left = view.after(asked.units) if spent else view
-    return (0 if refused else 1, max(0, most - left.used), retry_us, left.wait_us(1), 0)
+    if rejected:
+        retry_us = -1 if check.units > most else max(EDGE_US, view.wait_us(view.used + check.units - most))
+    after = view.after(check.units) if spent else view
+    return (0 if rejected else 1, max(0, most - after.used), retry_us, after.wait_us(1), 0)
 
 
 def _password(uri: str) -> str:

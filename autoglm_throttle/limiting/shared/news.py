@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autoglm_throttle.limiting.shared.store import Trouble
+    from autoglm_throttle.limiting.shared.store import StoreErrorKind
 
 
-class News:
+class StoreErrorTracker:
     """Tracks the last error of one store, from all its event loops.
 
     A text is shown only with the error that it belongs to, and only until the next answer: an outage by
@@ -20,43 +20,43 @@ class News:
         secrets: texts to mask; empty ones are ignored.
     """
 
-    __slots__ = ("_listener", "_present", "_said", "_secrets")
+    __slots__ = ("_listener", "_current", "_last_text", "_secrets")
 
     def __init__(self, *secrets: str | None) -> None:
         self._secrets = [secret for secret in secrets if secret]
-        self._listener: Callable[[Trouble | None], None] | None = None
-        self._present: Trouble | None = None
-        self._said: tuple[Trouble | None, str] = (None, "")
+        self._listener: Callable[[StoreErrorKind | None], None] | None = None
+        self._current: StoreErrorKind | None = None
+        self._last_text: tuple[StoreErrorKind | None, str] = (None, "")
 
     def __repr__(self) -> str:
-        return f"News({self._present or 'none'})"
+        return f"StoreErrorTracker({self._current or 'none'})"
 
     @property
     def text(self) -> str:
         """Text of the current error from the server or its client; empty without one."""
-        trouble, text = self._said
-        return text if trouble is not None and trouble is self._present else ""
+        kind, text = self._last_text
+        return text if kind is not None and kind is self._current else ""
 
-    def listen(self, listener: Callable[[Trouble | None], None]) -> None:
+    def listen(self, listener: Callable[[StoreErrorKind | None], None]) -> None:
         """Set the listener of `notify`."""
         self._listener = listener
 
-    def said(self, trouble: Trouble, error: BaseException | str) -> str:
+    def record(self, kind: StoreErrorKind, error: BaseException | str) -> str:
         """Store the text of an error, until it is known to be the current one."""
         text = error if isinstance(error, str) else f"{type(error).__name__}: {error}".removesuffix(": ")
         for secret in self._secrets:
             text = text.replace(secret, "***")
-        self._said = (trouble, text)
+        self._last_text = (kind, text)
         return text
 
-    def note(self, trouble: Trouble | None) -> None:
+    def record_result(self, kind: StoreErrorKind | None) -> None:
         """Record a call's result, such as a probe's, without notifying; None: it was answered."""
-        self._present = trouble
-        if trouble is None:
-            self._said = (None, "")
+        self._current = kind
+        if kind is None:
+            self._last_text = (None, "")
 
-    def tell(self, trouble: Trouble | None) -> None:
+    def notify(self, kind: StoreErrorKind | None) -> None:
         """Record a call's result, and notify the listener."""
-        self.note(trouble)
+        self.record_result(kind)
         if self._listener is not None:
-            self._listener(trouble)
+            self._listener(kind)

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from autoglm_throttle.limiting.shared.store import Trouble
+from autoglm_throttle.limiting.shared.store import StoreErrorKind
 from autoglm_throttle.model import EXACT_AT_MOST, UserLimit
 
 FAILURES = 3
@@ -36,14 +36,14 @@ PROBE_LOST_S = 3.0
 Above the second or so that a client waits for a connection and an answer.
 """
 
-AT_ONCE = frozenset({Trouble.UNREACHABLE, Trouble.FORBIDDEN, Trouble.LOOP})
+IMMEDIATE_ERRORS = frozenset({StoreErrorKind.UNREACHABLE, StoreErrorKind.FORBIDDEN, StoreErrorKind.LOOP})
 """Errors for which one failure is enough: the next call would fail in the same way."""
 
-NO_EVIDENCE = frozenset({Trouble.QUEUE_FULL, Trouble.FOREIGN})
+IGNORED_ERRORS = frozenset({StoreErrorKind.QUEUE_FULL, StoreErrorKind.FOREIGN})
 """Errors of our own queue or of one key: the store itself may be healthy."""
 
 
-class State(StrEnum):
+class HealthState(StrEnum):
     """Source of the decisions on user limits."""
 
     REMOTE = "remote"
@@ -55,23 +55,23 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class HealthChange:
     """A loss or recovery of the store: one log event."""
 
-    state: State
+    state: HealthState
     """``LOCAL`` or ``REMOTE``."""
-    trouble: Trouble | None
+    error_kind: StoreErrorKind | None
     """Cause of the loss, or the last failure before the recovery."""
     at_s: float
     lasted_s: float
     """Seconds that the previous state lasted; an outage lasts from the loss to the successful probe."""
 
 
-def _about_one() -> float:
+def _jitter_factor() -> float:
     return random.uniform(1.0 - JITTER, 1.0 + JITTER)
 
 
-class Outage:
+class StoreHealth:
     """Tracks the health of one store. Its callers hold one lock; it reads no clock.
 
     Args:
@@ -85,107 +85,107 @@ class Outage:
         self,
         failures: int = FAILURES,
         probe_s: float = PROBE_S,
-        jitter: Callable[[], float] = _about_one,
+        jitter: Callable[[], float] = _jitter_factor,
         now: float = 0.0,
     ) -> None:
         self._failures = failures
         self._probe_s = probe_s
         self._jitter = jitter
-        self.forget(now)
+        self.reset(now)
 
-    def forget(self, now: float) -> None:
+    def reset(self, now: float) -> None:
         """Reset, as in a forked process: failures of the parent do not count."""
-        self.state: State = State.REMOTE
+        self.state: HealthState = HealthState.REMOTE
         self.since_s: float = now
         """Time of the loss, or of the recovery."""
-        self.why: Trouble | None = None
+        self.cause: StoreErrorKind | None = None
         """Last failure; None while the store answers."""
         self.next_probe_s: float = math.inf
         """Time of the next probe; infinite while the store answers."""
-        self._in_a_row = 0
-        self._probing_s = now
-        self._suspected = False
+        self._consecutive_failures = 0
+        self._probe_started_s = now
+        self._failure_reported = False
         """Whether no call was made since a timeout was reported by another user of the store."""
 
     def __repr__(self) -> str:
-        why = f" because of {self.why}" if self.why else ""
-        return f"Outage({self.state} since {self.since_s:.3f}{why})"
+        cause = f" because of {self.cause}" if self.cause else ""
+        return f"StoreHealth({self.state} since {self.since_s:.3f}{cause})"
 
-    def heard(self, trouble: Trouble | None, now: float) -> Change | None:
+    def record_result(self, kind: StoreErrorKind | None, now: float) -> HealthChange | None:
         """Record the result of a call, or a missed deadline; None: it was answered.
 
         Results of earlier calls change nothing while the store is unavailable.
         """
-        if self.state is not State.REMOTE or trouble in NO_EVIDENCE:
+        if self.state is not HealthState.REMOTE or kind in IGNORED_ERRORS:
             return None
-        self.why = trouble
-        if trouble is None:
-            self._in_a_row = 0
+        self.cause = kind
+        if kind is None:
+            self._consecutive_failures = 0
             return None
-        self._in_a_row += 1
-        if self._in_a_row < self._failures and trouble not in AT_ONCE:
+        self._consecutive_failures += 1
+        if self._consecutive_failures < self._failures and kind not in IMMEDIATE_ERRORS:
             return None
-        self._wait(now)
-        return self._change(State.LOCAL, now)
+        self._schedule_probe(now)
+        return self._change(HealthState.LOCAL, now)
 
-    def suspect(self, now: float) -> bool:
+    def report_failure(self, now: float) -> bool:
         """Record a timeout of another user of the same store: decide locally until a probe ends.
 
         Returns:
             Whether the caller should send that probe now. The report is not yet an outage: no `HealthChange`.
         """
-        if self.state is not State.REMOTE:
+        if self.state is not HealthState.REMOTE:
             return False
-        self.state, self.why, self._suspected = State.PROBING, Trouble.TIMEOUT, True
-        self.next_probe_s = self._probing_s = now
+        self.state, self.cause, self._failure_reported = HealthState.PROBING, StoreErrorKind.TIMEOUT, True
+        self.next_probe_s = self._probe_started_s = now
         return True
 
-    def due(self, now: float) -> bool:
+    def try_begin_probe(self, now: float) -> bool:
         """Begin a probe if one is due. True once for each probe; `record_probe` must follow."""
-        if self.state is State.PROBING and now >= self._probing_s + PROBE_LOST_S:
-            self.state = State.LOCAL
+        if self.state is HealthState.PROBING and now >= self._probe_started_s + PROBE_LOST_S:
+            self.state = HealthState.LOCAL
             # Counted from the end of the lost probe: the next one may be due at once.
-            self._wait(self._probing_s + PROBE_LOST_S)
-        if self.state is not State.LOCAL or now < self.next_probe_s:
+            self._schedule_probe(self._probe_started_s + PROBE_LOST_S)
+        if self.state is not HealthState.LOCAL or now < self.next_probe_s:
             return False
-        self.state = State.PROBING
-        self._probing_s = now
+        self.state = HealthState.PROBING
+        self._probe_started_s = now
         return True
 
-    def probed(self, trouble: Trouble | None, now: float) -> Change | None:
+    def record_probe(self, kind: StoreErrorKind | None, now: float) -> HealthChange | None:
         """Record the result of a probe; the result of an abandoned one changes nothing."""
-        if self.state is not State.PROBING:
+        if self.state is not HealthState.PROBING:
             return None
-        suspected, self._suspected = self._suspected, False
-        if trouble is not None:
-            self.why = trouble
-            self.state = State.LOCAL
-            self._wait(now)
-            return self._change(State.LOCAL, now) if suspected else None
-        change = None if suspected else self._change(State.REMOTE, now)
-        self.forget(self.since_s)
+        reported, self._failure_reported = self._failure_reported, False
+        if kind is not None:
+            self.cause = kind
+            self.state = HealthState.LOCAL
+            self._schedule_probe(now)
+            return self._change(HealthState.LOCAL, now) if reported else None
+        change = None if reported else self._change(HealthState.REMOTE, now)
+        self.reset(self.since_s)
         return change
 
-    def _wait(self, since_s: float) -> None:
+    def _schedule_probe(self, since_s: float) -> None:
         self.next_probe_s = since_s + self._probe_s * self._jitter()
 
-    def _change(self, state: State, now: float) -> Change:
-        change = Change(state, self.why, now, now - self.since_s)
+    def _change(self, state: HealthState, now: float) -> HealthChange:
+        change = HealthChange(state, self.cause, now, now - self.since_s)
         self.state, self.since_s = state, now
         return change
 
 
 @dataclass(frozen=True, slots=True)
-class Share(UserLimit):
+class ReducedLimit(UserLimit):
     """The part of a user limit that one process applies alone."""
 
-    of: int
+    full_limit: int
     """Units of the whole limit, which decide on its layout."""
 
     @property
     def exact(self) -> bool:
         """Whether the whole limit is exact: a share keeps its layout with any number of processes."""
-        return self.of <= EXACT_AT_MOST
+        return self.full_limit <= EXACT_AT_MOST
 
 
 def fair_share(limits: tuple[UserLimit, ...], processes: int) -> tuple[UserLimit, ...]:
@@ -198,5 +198,6 @@ def fair_share(limits: tuple[UserLimit, ...], processes: int) -> tuple[UserLimit
     if processes <= 1:
         return limits
     return tuple(
-        Share(limit.name, -(-limit.limit // processes), limit.window_s, limit.limit) for limit in limits
+        ReducedLimit(limit.name, -(-limit.limit // processes), limit.window_s, limit.limit)
+        for limit in limits
     )

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Generic, Protocol, TypeVar
 
-from autoglm_throttle.limiting.shared.store import Health
+from autoglm_throttle.limiting.shared.store import StoreStats
 
-_not_ours: list[object] = []
+_inherited: list[object] = []
 """Parts of a parent process, referenced so that no finalizer closes the parent's connections here."""
 
 
-class Part(Protocol):
+class LoopPart(Protocol):
     """The part of a store in one loop."""
 
     @property
@@ -21,15 +21,15 @@ class Part(Protocol):
         """The loop."""
         ...
 
-    def health(self) -> Health:
+    def stats(self) -> StoreStats:
         """Return its counters."""
         ...
 
 
-P = TypeVar("P", bound=Part)
+P = TypeVar("P", bound=LoopPart)
 
 
-class PerLoop(Generic[P]):
+class PerEventLoop(Generic[P]):
     """The parts of all loops, each made at its first use.
 
     Args:
@@ -39,12 +39,12 @@ class PerLoop(Generic[P]):
     def __init__(self, make: Callable[[asyncio.AbstractEventLoop], P]) -> None:
         self._make = make
         self._parts: dict[int, P] = {}
-        self._gone = Health()
+        self._closed_stats = StoreStats()
 
     def __len__(self) -> int:
         return len(self._parts)
 
-    def here(self) -> P | None:
+    def current(self) -> P | None:
         """Return the part of the running loop; None if it is no asyncio loop, or none runs."""
         try:
             loop = asyncio.get_running_loop()
@@ -56,23 +56,23 @@ class PerLoop(Generic[P]):
         """Return the parts of all loops; from any thread."""
         return list(self._parts.values())
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """Reset in a forked process: loops belong to the parent."""
-        _not_ours.append(self._parts)
+        _inherited.append(self._parts)
         self._parts = {}
-        self._gone = Health()
+        self._closed_stats = StoreStats()
 
-    def health(self) -> Health:
+    def stats(self) -> StoreStats:
         """Return the counters of all loops together, closed ones included."""
-        total = self._gone
+        total = self._closed_stats
         for part in self.all():
-            total += part.health()
+            total += part.stats()
         return total
 
     def _new(self, loop: asyncio.AbstractEventLoop) -> P:
         # A copy: another thread may add its loop's part meanwhile.
         for key, other in list(self._parts.items()):
             if other.loop.is_closed() and self._parts.pop(key, None) is not None:
-                self._gone += replace(other.health(), waiting=0)
+                self._closed_stats += replace(other.stats(), waiting=0)
         part = self._parts[id(loop)] = self._make(loop)
         return part

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import anyio
 
-from autoglm_throttle.limiting.shared.leases import DEADLINE_S, Leases
+from autoglm_throttle.limiting.shared.leases import DEADLINE_S, LeasedBuckets
 
 if TYPE_CHECKING:
     from autoglm_throttle.model import Clock, Demand
@@ -37,10 +37,10 @@ PROBE_S: Final = 1.0
 JITTER: Final = 0.2
 """A lost store is probed once a second, plus or minus a fifth: a fleet must not probe in step."""
 
-LIVES_BEATS: Final = 3
+MAX_MISSED_BEATS: Final = 3
 """Missed heartbeats after which the others count a process as dead."""
 
-SILENT: Final = f"no answer within {DEADLINE_S * 1000.0:.0f} ms"
+TIMEOUT_TEXT: Final = f"no answer within {DEADLINE_S * 1000.0:.0f} ms"
 """Cause of a loss that was reported by waiters."""
 
 LOG_EVERY_S: Final = 30.0
@@ -53,14 +53,14 @@ SyncClient = Any
 """A synchronous client of redis-py: single, Sentinel or cluster."""
 
 
-class Bell(Protocol):
+class FleetWakeup(Protocol):
     """Wakes one task in its own event loop."""
 
-    def ring(self) -> None:
+    def set(self) -> None:
         """Wake it; from any thread."""
         ...
 
-    async def wait(self, seconds: float, leaves: Callable[[], Awaitable[None]]) -> bool:
+    async def wait(self, seconds: float, disconnected: Callable[[], Awaitable[None]]) -> bool:
         """Wait for it."""
         ...
 
@@ -81,7 +81,7 @@ class FleetRules:
         return f"{place}:members", f"{place}:buckets"
 
 
-class Fleet:
+class FleetSync:
     """Keeps the leases of this process filled, and announces it to the fleet.
 
     Args:
@@ -96,14 +96,14 @@ class Fleet:
 
     def __init__(
         self,
-        leases: Leases,
+        leases: LeasedBuckets,
         lock: contextlib.AbstractContextManager[Any],
         connect: Callable[[], SyncClient],
-        doorbell: Callable[[], Bell],
+        new_wakeup: Callable[[], FleetWakeup],
         rules: FleetRules | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
-        self.leases: Leases = leases
+        self.leases: LeasedBuckets = leases
         self.rules: FleetRules = rules if rules is not None else FleetRules()
         self.running: bool = False
         """True from `start` to `stop`."""
@@ -114,17 +114,17 @@ class Fleet:
         self.last_error: str | None = None
         """Text of the newest failure, kept after a recovery."""
         self._connect = connect
-        self._doorbell = doorbell
+        self._new_wakeup = new_wakeup
         self._clock = clock
         self._script = resources.files(__package__).joinpath("fleet.lua").read_text("utf-8")
         self._sha = sha1(self._script.encode(), usedforsecurity=False).hexdigest()
         self._logged_s = -math.inf
-        self._told_away = False
+        self._loss_logged = False
         self._reset(lock)
 
     def __repr__(self) -> str:
         state = "running" if self.running else "stopped"
-        return f"Fleet({state}, {self.leases!r}, calls={self.calls}, failures={self.failures})"
+        return f"FleetSync({state}, {self.leases!r}, calls={self.calls}, failures={self.failures})"
 
     @property
     def members(self) -> int:
@@ -153,17 +153,17 @@ class Fleet:
         if thread is not None and thread is not threading.current_thread():
             thread.join(join_s)
 
-    def forget(self, lock: contextlib.AbstractContextManager[Any]) -> None:
+    def reset_after_fork(self, lock: contextlib.AbstractContextManager[Any]) -> None:
         """Reset in a forked process: thread, connection, membership and tokens belong to the parent.
 
         Args:
             lock: the one that guards the leases from now on; the parent's thread may hold the old one.
         """
         self.running = False
-        self.leases.forget(self._clock())
+        self.leases.reset_after_fork(self._clock())
         self._reset(lock)
 
-    async def cover(self, demand: Demand) -> None:
+    async def ensure(self, demand: Demand) -> None:
         """Wait until the leases can decide on a demand; 50 ms at most.
 
         Await it, without the lock, where `LeasedBuckets.is_decidable` is False.
@@ -171,19 +171,19 @@ class Fleet:
         """
         gives_up_s = self._clock() + DEADLINE_S
         while True:
-            bell = self._doorbell()
+            wakeup = self._new_wakeup()
             now = self._clock()
             with self._lock:
-                if self.leases.covers(demand, now):
+                if self.leases.is_decidable(demand, now):
                     return
                 if now >= gives_up_s:
                     return  # answers came, but other requests took the tokens
-                seconds = min(self.leases.wait(bell, demand, now), gives_up_s - now)
+                seconds = min(self.leases.add_waiter(wakeup, demand, now), gives_up_s - now)
             try:
-                await bell.wait(seconds, anyio.sleep_forever)
+                await wakeup.wait(seconds, anyio.sleep_forever)
             finally:
                 with self._lock:
-                    self.leases.leave(bell, demand, self._clock())
+                    self.leases.remove_waiter(wakeup, demand, self._clock())
 
     def _reset(self, lock: contextlib.AbstractContextManager[Any]) -> None:
         self._lock = lock
@@ -208,16 +208,16 @@ class Fleet:
         except RuntimeError as error:  # no threads left: the request that started us must not fail for it
             self._thread = None
             self.running = False
-            self._failed(error)
+            self._record_failure(error)
 
     def _run(self) -> None:
         try:
-            while not self._ends():
-                self._hear_of_silence()
+            while not self._should_end():
+                self._check_waiter_timeouts()
                 now = self._clock()
                 beat = now >= self._beat_s
                 with self._lock:
-                    figures = self.leases.wants(now, beat=beat)
+                    figures = self.leases.next_request(now, beat=beat)
                     due_s = self.leases.due_s()
                 if figures is None:
                     self._sleep(min(self._beat_s, due_s) - now)
@@ -228,26 +228,26 @@ class Fleet:
                 if self._thread is threading.current_thread():
                     self._thread = None
 
-    def _ends(self) -> bool:
+    def _should_end(self) -> bool:
         """Decide under the mutex whether the thread ends, so that ``start`` never relies on a dying one."""
         with self._mutex:
             if not self._stopping:
                 return False
-        self._leave()
+        self._send_final_request()
         with self._mutex:
             if self._stopping:
                 self._thread = None
             return self._stopping
 
-    def _hear_of_silence(self) -> None:
+    def _check_waiter_timeouts(self) -> None:
         """Call at once after a timeout of the waiters, if no call of the thread has failed.
 
         The waiters may be wrong: the whole process can have stalled.
         """
         with self._lock:
-            since_s = self.leases.away_since_s
+            since_s = self.leases.unavailable_since_s
         if since_s is not None and self._lost_s is None:
-            self._lose(since_s, SILENT)
+            self._record_loss(since_s, TIMEOUT_TEXT)
             self._beat_s = -math.inf
 
     def _sleep(self, seconds: float) -> None:
@@ -260,82 +260,82 @@ class Fleet:
     def _exchange(self, figures: list[int]) -> None:
         """Make one call, and wake all waiters."""
         try:
-            reply = self._call(figures, self.rules.heartbeat_s * LIVES_BEATS)
+            reply = self._call(figures, self.rules.heartbeat_s * MAX_MISSED_BEATS)
             with self._lock:
-                bells, since_s = self.leases.waiting, self.leases.away_since_s
-                self.leases.granted(reply, self._clock())
+                wakeups, since_s = self.leases.waiters, self.leases.unavailable_since_s
+                self.leases.apply_reply(reply, self._clock())
         except Exception as error:  # noqa: BLE001 - a client may raise anything; no error may end the thread
-            self._failed(error)
+            self._record_failure(error)
             now = self._clock()
             with self._lock:
-                self.leases.away(now)
-                bells = self.leases.waiting
+                self.leases.store_lost(now)
+                wakeups = self.leases.waiters
             self._beat_s = now + PROBE_S * random.uniform(1.0 - JITTER, 1.0 + JITTER)
         else:
             self._beat_s = self._clock() + self.rules.heartbeat_s
             if since_s is not None:
-                self._lose(since_s, SILENT)
-            self._say_back()
-        for bell in bells:
-            bell.ring()  # type: ignore[attr-defined]  # the leases store waiters as plain objects
+                self._record_loss(since_s, TIMEOUT_TEXT)
+            self._record_recovery()
+        for wakeup in wakeups:
+            wakeup.ring()  # type: ignore[attr-defined]  # the leases store waiters as plain objects
 
-    def _call(self, figures: list[int], lives_s: float) -> list[int]:
+    def _call(self, figures: list[int], lifetime_s: float) -> list[int]:
         from redis.exceptions import NoScriptError
 
         self.calls += 1
         if self._client is None:
             self._client = self._connect()
-        arguments = (*self.rules.keys, self._member, round(lives_s * 1e6), *figures)
+        arguments = (*self.rules.keys, self._member, round(lifetime_s * 1e6), *figures)
         try:
             reply: list[int] = self._client.evalsha(self._sha, 2, *arguments)
         except NoScriptError:  # restarted or flushed server: nothing has run
             reply = self._client.eval(self._script, 2, *arguments)
         return reply
 
-    def _leave(self) -> None:
+    def _send_final_request(self) -> None:
         """Make the last call: return tokens and leave the fleet. A lost store is not waited for again."""
         with self._lock:
-            figures = self.leases.farewell() if self.leases.away_since_s is None else None
+            figures = self.leases.final_request() if self.leases.unavailable_since_s is None else None
         try:
             if figures is not None and self._client is not None:
                 self._call(figures, 0.0)
         except Exception as error:  # noqa: BLE001 - tokens that cannot be returned are lost, no more
-            self._failed(error)
+            self._record_failure(error)
         finally:
             self._beat_s = -math.inf
             self._close()
 
-    def _failed(self, error: Exception) -> None:
+    def _record_failure(self, error: Exception) -> None:
         self.failures += 1
         self.last_error = f"{type(error).__name__}: {error}"
         self._close()
-        self._lose(self._clock(), self._explained(error))
+        self._record_loss(self._clock(), self._error_text(error))
 
-    def _lose(self, since_s: float, why: str) -> None:
+    def _record_loss(self, since_s: float, cause: str) -> None:
         """Log the loss of the store once."""
         if self._lost_s is not None:
             return
         self._lost_s = since_s
         now = self._clock()
-        self._told_away = now - self._logged_s >= LOG_EVERY_S
-        if self._told_away:
+        self._loss_logged = now - self._logged_s >= LOG_EVERY_S
+        if self._loss_logged:
             self._logged_s = now
             _log.warning(
-                "the fleet's store cannot be asked: each process runs 1/%d of the rates (%s)",
+                "the fleet's store is unavailable: each process uses 1/%d of the rates (%s)",
                 self.leases.processes,
-                why,
+                cause,
             )
 
-    def _explained(self, error: Exception) -> str:
+    def _error_text(self, error: Exception) -> str:
         text = f"{type(error).__name__}: {error}"
         forbidden = "NOPERM" in text or "NoPermission" in text or "can't run this command" in text
         return f"{text}; it needs the rights: {RIGHTS}" if forbidden else text
 
-    def _say_back(self) -> None:
+    def _record_recovery(self) -> None:
         if self._lost_s is not None:
-            if self._told_away:
+            if self._loss_logged:
                 _log.warning(
-                    "the fleet's store answers again after %.1f s: %d members",
+                    "the fleet's store is available again after %.1f s: %d members",
                     self._clock() - self._lost_s,
                     self.leases.members,
                 )

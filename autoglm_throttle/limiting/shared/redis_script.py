@@ -12,13 +12,13 @@ import logging
 from hashlib import sha1
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from autoglm_throttle.limiting.shared.store import Trouble
+from autoglm_throttle.limiting.shared.store import StoreErrorKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autoglm_throttle.limiting.shared.batch_codec import Words
-    from autoglm_throttle.limiting.shared.news import News
+    from autoglm_throttle.limiting.shared.batch_codec import ScriptArguments
+    from autoglm_throttle.limiting.shared.news import StoreErrorTracker
     from autoglm_throttle.redis_client import AsyncClient
 
     _Connection: TypeAlias = Any
@@ -41,15 +41,15 @@ _FORBIDDEN: Final = (
     "No permissions",
 )
 _BY_TEXT: Final = (
-    (_FORBIDDEN, Trouble.FORBIDDEN),
-    (("READONLY", "The previous master is now a slave"), Trouble.READONLY),
-    (("OOM ", "OutOfMemory"), Trouble.FULL),
-    (("LOADING", "BUSY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS"), Trouble.BUSY),
+    (_FORBIDDEN, StoreErrorKind.FORBIDDEN),
+    (("READONLY", "The previous master is now a slave"), StoreErrorKind.READONLY),
+    (("OOM ", "OutOfMemory"), StoreErrorKind.FULL),
+    (("LOADING", "BUSY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS"), StoreErrorKind.BUSY),
 )
 """Before Redis 7 an error inside a script is wrapped into another one: only its text identifies it."""
 
 
-def trouble_of(error: BaseException, *, sent: bool) -> Trouble:
+def error_kind(error: BaseException, *, sent: bool) -> StoreErrorKind:
     """Classify an error of redis-py.
 
     Args:
@@ -59,27 +59,30 @@ def trouble_of(error: BaseException, *, sent: bool) -> Trouble:
     from redis import exceptions as known
 
     text = str(error)
-    for words, trouble in _BY_TEXT:
-        if any(word in text for word in words):
-            return trouble
+    for phrases, kind in _BY_TEXT:
+        if any(phrase in text for phrase in phrases):
+            return kind
     if isinstance(error, known.MaxConnectionsError) or text == "Too many connections":
-        return Trouble.QUEUE_FULL  # our own pool is full; the client may be the user's
+        return StoreErrorKind.QUEUE_FULL  # our own pool is full; the client may be the user's
     by_class = (
-        ((known.AuthenticationError, known.AuthorizationError, known.NoPermissionError), Trouble.FORBIDDEN),
-        (known.ReadOnlyError, Trouble.READONLY),
-        (known.OutOfMemoryError, Trouble.FULL),
+        (
+            (known.AuthenticationError, known.AuthorizationError, known.NoPermissionError),
+            StoreErrorKind.FORBIDDEN,
+        ),
+        (known.ReadOnlyError, StoreErrorKind.READONLY),
+        (known.OutOfMemoryError, StoreErrorKind.FULL),
         (
             (known.BusyLoadingError, known.ClusterDownError, known.TryAgainError, known.SlotNotCoveredError),
-            Trouble.BUSY,
+            StoreErrorKind.BUSY,
         ),
-        (known.RedisClusterException, Trouble.UNREACHABLE),
-        ((known.TimeoutError, TimeoutError), Trouble.TIMEOUT if sent else Trouble.UNREACHABLE),
-        ((known.ConnectionError, OSError), Trouble.LOST if sent else Trouble.UNREACHABLE),
+        (known.RedisClusterException, StoreErrorKind.UNREACHABLE),
+        ((known.TimeoutError, TimeoutError), StoreErrorKind.TIMEOUT if sent else StoreErrorKind.UNREACHABLE),
+        ((known.ConnectionError, OSError), StoreErrorKind.LOST if sent else StoreErrorKind.UNREACHABLE),
     )
-    return next((trouble for classes, trouble in by_class if isinstance(error, classes)), Trouble.CONFUSED)
+    return next((kind for classes, kind in by_class if isinstance(error, classes)), StoreErrorKind.CONFUSED)
 
 
-class RedisScript:
+class LuaScript:
     """Sends calls of one script, each at most once unless it is certain that it did not run.
 
     Args:
@@ -89,28 +92,32 @@ class RedisScript:
         cluster: whether the calls need a cluster's pipelines.
     """
 
-    def __init__(self, client: Callable[[], AsyncClient], text: str, news: News, *, cluster: bool) -> None:
+    def __init__(
+        self, client: Callable[[], AsyncClient], text: str, errors: StoreErrorTracker, *, cluster: bool
+    ) -> None:
         self._client = client
         self._text = text
         self._sha = sha1(text.encode(), usedforsecurity=False).hexdigest()
-        self._news = news
+        self._errors = errors
         self._cluster = cluster
         self._pack = _packer()
         self._idle: list[_Connection] = []
-        self._of: AsyncClient = None
-        self._said_rights = False
+        self._idle_client: AsyncClient = None
+        self._rights_logged = False
 
-    async def __call__(self, calls: Sequence[Words], wanted: Callable[[], bool]) -> Sequence[object]:
+    async def __call__(
+        self, calls: Sequence[ScriptArguments], wanted: Callable[[], bool]
+    ) -> Sequence[object]:
         """Send all calls; returns for each its reply, or a `StoreErrorKind`.
 
         ``wanted`` is checked once a connection is open. A cluster's client opens connections to its nodes
         while it sends: there it is checked once the nodes are known.
         """
         if self._cluster:
-            return await self._across(calls, wanted)
-        return [await self._single(words, wanted) for words in calls]
+            return await self._send_to_cluster(calls, wanted)
+        return [await self._single(call, wanted) for call in calls]
 
-    async def ready(self, connections: int = 1) -> Trouble | None:
+    async def ready(self, connections: int = 1) -> StoreErrorKind | None:
         """Open idle connections, as far as the client's pool permits; None on success."""
         opened: list[_Connection] = []
         try:
@@ -122,42 +129,42 @@ class RedisScript:
                 while len(opened) < connections:
                     opened.append(await self._connection(client))
             finally:
-                if client is self._of:
+                if client is self._idle_client:
                     self._idle += opened
         except Exception as error:  # noqa: BLE001 - a client may raise anything
-            trouble = self._named(error, sent=False)
-            return None if trouble is Trouble.QUEUE_FULL and opened else trouble
+            kind = self._record_error(error, sent=False)
+            return None if kind is StoreErrorKind.QUEUE_FULL and opened else kind
         return None
 
-    async def _single(self, words: Words, wanted: Callable[[], bool]) -> object:
-        trouble = Trouble.TIMEOUT
+    async def _single(self, call: ScriptArguments, wanted: Callable[[], bool]) -> object:
+        kind = StoreErrorKind.TIMEOUT
         again = True
         while True:
             client = self._client()
             try:
                 connection = await self._connection(client)
             except Exception as error:  # noqa: BLE001 - a client may raise anything
-                return self._named(error, sent=False)
+                return self._record_error(error, sent=False)
             try:
                 if not wanted():
-                    return trouble
-                return await self._ask(connection, words)
+                    return kind
+                return await self._evaluate(connection, call)
             except Exception as error:  # noqa: BLE001 - as above
-                trouble = self._named(error, sent=True)
+                kind = self._record_error(error, sent=True)
             finally:
-                if client is self._of:
+                if client is self._idle_client:
                     self._idle.append(connection)
             # The only error that is retried: a replica rejects the first write, so nothing was spent.
-            if trouble is not Trouble.READONLY or not again:
-                return trouble
+            if kind is not StoreErrorKind.READONLY or not again:
+                return kind
             again = False
-            await self._look_again()
+            await self._disconnect_idle()
 
     async def _connection(self, client: AsyncClient) -> _Connection:
         """Return a connection that is open and has nothing unread."""
         pool = client.connection_pool
-        if client is not self._of:
-            self._of, self._idle = client, []
+        if client is not self._idle_client:
+            self._idle_client, self._idle = client, []
         if self._idle:
             connection: _Connection = self._idle.pop()
             try:
@@ -171,10 +178,10 @@ class RedisScript:
         connection.socket_timeout = None
         return connection
 
-    async def _ask(self, connection: _Connection, words: Words) -> object:
+    async def _evaluate(self, connection: _Connection, call: ScriptArguments) -> object:
         from redis.exceptions import NoScriptError
 
-        keys, arguments = words
+        keys, arguments = call
         try:
             await self._send(connection, ("EVALSHA", self._sha, len(keys), *keys, *arguments))
             return await connection.read_response()
@@ -188,58 +195,62 @@ class RedisScript:
         else:
             await connection.send_packed_command(self._pack(command))
 
-    async def _look_again(self) -> None:
+    async def _disconnect_idle(self) -> None:
         """Disconnect after a failover: the next call resolves the primary by name."""
         for connection in self._idle:
             await connection.disconnect(nowait=True)
 
-    async def _across(self, calls: Sequence[Words], wanted: Callable[[], bool]) -> Sequence[object]:
+    async def _send_to_cluster(
+        self, calls: Sequence[ScriptArguments], wanted: Callable[[], bool]
+    ) -> Sequence[object]:
         """Send one pipeline to each node: in a common one, a lost node fails the calls of the others, too."""
         client = self._client()
         try:
             await client.initialize()
         except Exception as error:  # noqa: BLE001 - a client may raise anything
-            return [self._named(error, sent=False)] * len(calls)
+            return [self._record_error(error, sent=False)] * len(calls)
         if not wanted():
-            return [Trouble.TIMEOUT] * len(calls)
-        replies: list[object] = [Trouble.CONFUSED] * len(calls)
+            return [StoreErrorKind.TIMEOUT] * len(calls)
+        replies: list[object] = [StoreErrorKind.CONFUSED] * len(calls)
         nodes: dict[str, list[int]] = {}
         for place, (keys, _) in enumerate(calls):
             try:
                 node = client.get_node_from_key(keys[0])
             except Exception as error:  # noqa: BLE001 - no node has its slot
-                replies[place] = self._named(error, sent=False)
+                replies[place] = self._record_error(error, sent=False)
             else:
                 nodes.setdefault(node.name, []).append(place)
         parts = list(nodes.values())
-        heard = await asyncio.gather(*(self._to_node(client, [calls[n] for n in part]) for part in parts))
-        for part, answers in zip(parts, heard, strict=True):
+        node_replies = await asyncio.gather(
+            *(self._to_node(client, [calls[n] for n in part]) for part in parts)
+        )
+        for part, answers in zip(parts, node_replies, strict=True):
             for place, answer in zip(part, answers, strict=True):
                 replies[place] = answer
         return replies
 
-    async def _to_node(self, client: AsyncClient, calls: Sequence[Words]) -> list[object]:
+    async def _to_node(self, client: AsyncClient, calls: Sequence[ScriptArguments]) -> list[object]:
         from redis.exceptions import NoScriptError
 
         try:
             replies = await _pipeline(client, "EVALSHA", self._sha, calls)
             unknown = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
             if unknown:  # those did not run
-                healed = await _pipeline(client, "EVAL", self._text, [calls[place] for place in unknown])
-                for place, reply in zip(unknown, healed, strict=True):
+                retried = await _pipeline(client, "EVAL", self._text, [calls[place] for place in unknown])
+                for place, reply in zip(unknown, retried, strict=True):
                     replies[place] = reply
         except Exception as error:  # noqa: BLE001 - a client may raise anything
-            return [self._named(error, sent=not _refused(error))] * len(calls)
+            return [self._record_error(error, sent=not _is_unsent(error))] * len(calls)
         return [
-            self._named(reply, sent=not _refused(reply)) if isinstance(reply, Exception) else reply
+            self._record_error(reply, sent=not _is_unsent(reply)) if isinstance(reply, Exception) else reply
             for reply in replies
         ]
 
-    def _named(self, error: BaseException, *, sent: bool) -> Trouble:
-        trouble = trouble_of(error, sent=sent)
-        text = self._news.said(trouble, error)
-        if trouble is Trouble.FORBIDDEN and not self._said_rights:
-            self._said_rights = True
+    def _record_error(self, error: BaseException, *, sent: bool) -> StoreErrorKind:
+        kind = error_kind(error, sent=sent)
+        text = self._errors.record(kind, error)
+        if kind is StoreErrorKind.FORBIDDEN and not self._rights_logged:
+            self._rights_logged = True
             rights = f"{RIGHTS} {CLUSTER_RIGHTS}" if self._cluster else RIGHTS
             _log.warning(
                 "the Redis server forbids what user limits need (%s); "
@@ -247,10 +258,12 @@ class RedisScript:
                 text,
                 rights,
             )
-        return trouble
+        return kind
 
 
-async def _pipeline(client: AsyncClient, command: str, script: str, calls: Sequence[Words]) -> list[object]:
+async def _pipeline(
+    client: AsyncClient, command: str, script: str, calls: Sequence[ScriptArguments]
+) -> list[object]:
     pipeline = client.pipeline()
     for keys, arguments in calls:  # its own evalsha() raises in a cluster; the server accepts it
         pipeline.execute_command(command, script, len(keys), *keys, *arguments)
@@ -258,7 +271,7 @@ async def _pipeline(client: AsyncClient, command: str, script: str, calls: Seque
     return replies
 
 
-def _refused(error: BaseException) -> bool:
+def _is_unsent(error: BaseException) -> bool:
     """Whether a cluster's client failed before sending: its pool has no other sign of it."""
     from redis.exceptions import RedisClusterException
 

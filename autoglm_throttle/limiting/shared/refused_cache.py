@@ -17,14 +17,14 @@ import math
 from collections import OrderedDict
 from typing import Final
 
-from autoglm_throttle.limiting.instant import until
+from autoglm_throttle.limiting.instant import seconds_until
 from autoglm_throttle.limiting.shared.question import Key
 from autoglm_throttle.model import Decision, Reason, WindowState
 
 SIZE = 100_000
 """Callers. Each takes some 600 bytes, and is evicted soon after it could be checked again."""
 
-ASK_AGAIN_S = 1.0
+RECHECK_AFTER_S = 1.0
 """A denied caller with ten requests a second reaches the store with one in ten."""
 
 COSTS_AT_MOST = 8
@@ -36,7 +36,7 @@ SWEPT = 2
 _TOO_LARGE: Final = Reason.TOO_LARGE
 
 
-class RefusedCache:
+class DenyCache:
     """Denials that still hold.
 
     The oldest caller is evicted first. A denial holds for ``recheck_after_s`` at most, however often it is
@@ -47,25 +47,25 @@ class RefusedCache:
         recheck_after_s: seconds after which the store is checked again even if the denial still holds.
     """
 
-    def __init__(self, size: int = SIZE, ask_again_s: float = ASK_AGAIN_S) -> None:
+    def __init__(self, size: int = SIZE, recheck_after_s: float = RECHECK_AFTER_S) -> None:
         self._size = size
-        self._ask_again_s = ask_again_s
-        self._callers: OrderedDict[tuple[str, str, str], tuple[_Refusal, ...]] = OrderedDict()
+        self._recheck_after_s = recheck_after_s
+        self._callers: OrderedDict[tuple[str, str, str], tuple[_Denial, ...]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._callers)
 
     def __repr__(self) -> str:
-        return f"RefusedCache({len(self)} of {self._size} callers)"
+        return f"DenyCache({len(self)} of {self._size} callers)"
 
     def find(self, key: Key, now: float) -> Decision | None:
         """Return the current denial of such a request; None: the store must be checked."""
-        refusals = self._callers.get(key[:3])
-        if refusals is not None:
+        denials = self._callers.get(key[:3])
+        if denials is not None:
             units = key[3]
-            for refusal in refusals:
-                if refusal.units == units:
-                    return refusal.at(now) if now < refusal.ask_again_s else None
+            for denial in denials:
+                if denial.units == units:
+                    return denial.at(now) if now < denial.valid_until_s else None
         return None
 
     def put(self, key: Key, decision: Decision, sent_s: float, now: float) -> None:
@@ -80,18 +80,18 @@ class RefusedCache:
         # A request above the whole limit never fits, so its denial holds without end.
         too_large = decision.reason is _TOO_LARGE
         free_s = math.inf if too_large else sent_s + decision.retry_after_s
-        ask_again_s = free_s if too_large else min(free_s, now + self._ask_again_s)
-        if self._size <= 0 or ask_again_s <= now or (free_s == math.inf and not too_large):
+        valid_until_s = free_s if too_large else min(free_s, now + self._recheck_after_s)
+        if self._size <= 0 or valid_until_s <= now or (free_s == math.inf and not too_large):
             return
         caller, units = key[:3], key[3]
         others = [
-            refusal
-            for refusal in self._callers.pop(caller, ())
-            if refusal.units != units and refusal.ask_again_s > now
+            denial
+            for denial in self._callers.pop(caller, ())
+            if denial.units != units and denial.valid_until_s > now
         ]
-        refusal = _Refusal(decision, units, sent_s, ask_again_s, free_s)
+        denial = _Denial(decision, units, sent_s, valid_until_s, free_s)
         self._sweep(now)
-        self._callers[caller] = (refusal, *others[: COSTS_AT_MOST - 1])
+        self._callers[caller] = (denial, *others[: COSTS_AT_MOST - 1])
 
     def remove(self, key: Key) -> None:
         """Remove a caller, with all units: units were refunded to it."""
@@ -101,8 +101,8 @@ class RefusedCache:
         """Evict expired callers among the oldest, and make space for one."""
         callers = self._callers
         for _ in range(min(SWEPT, len(callers))):
-            caller, refusals = next(iter(callers.items()))
-            ends_s = max(refusal.ask_again_s for refusal in refusals)
+            caller, denials = next(iter(callers.items()))
+            ends_s = max(denial.valid_until_s for denial in denials)
             if ends_s <= now:
                 del callers[caller]
             elif ends_s == math.inf:
@@ -113,11 +113,11 @@ class RefusedCache:
             callers.popitem(last=False)
 
 
-class _Refusal:
+class _Denial:
     """A decision with instants instead of waits; it shares nothing with its source."""
 
     __slots__ = (
-        "ask_again_s",
+        "valid_until_s",
         "detail",
         "free_s",
         "limit",
@@ -131,10 +131,10 @@ class _Refusal:
     )
 
     def __init__(
-        self, decision: Decision, units: int, sent_s: float, ask_again_s: float, free_s: float
+        self, decision: Decision, units: int, sent_s: float, valid_until_s: float, free_s: float
     ) -> None:
         self.units: int = units
-        self.ask_again_s: float = ask_again_s
+        self.valid_until_s: float = valid_until_s
         self.free_s: float = free_s
         self.reset_s: float = sent_s + decision.reset_after_s
         self.reason: Reason = decision.reason
@@ -155,7 +155,7 @@ class _Refusal:
             self.policy,
             self.limit,
             self.remaining,
-            until(self.free_s, now),
+            seconds_until(self.free_s, now),
             reset_s if reset_s > 0.0 else 0.0,
             self.window_s,
             tuple([_shifted(state, -now) for state in self.others]) if self.others else (),

@@ -13,7 +13,7 @@ from typing import Protocol
 from autoglm_throttle.model import UserLimit
 
 
-class Trouble(StrEnum):
+class StoreErrorKind(StrEnum):
     """Error of a store call: a closed set, also the metric label."""
 
     TIMEOUT = "timeout"
@@ -40,7 +40,7 @@ class Trouble(StrEnum):
     """The event loop is one in which the store's client cannot run (trio)."""
 
 
-class Charge:
+class StoreCharge:
     """Units of one caller under one set of limits.
 
     Args:
@@ -77,29 +77,29 @@ stamp: opaque; it identifies the units for a refund.
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class StoreStats:
     """Counters of a store; all but the last only grow."""
 
     calls: int = 0
     """Round trips."""
-    asked: int = 0
+    sent: int = 0
     """Decisions that were sent."""
     late: int = 0
     """Replies without a waiting caller."""
     waiting: int = 0
     """Decisions that wait or are in flight now."""
 
-    def __add__(self, other: Health) -> Health:
+    def __add__(self, other: StoreStats) -> StoreStats:
         """Return the sum, as of several event loops."""
-        return Health(
+        return StoreStats(
             self.calls + other.calls,
-            self.asked + other.asked,
+            self.sent + other.sent,
             self.late + other.late,
             self.waiting + other.waiting,
         )
 
 
-class Store(Protocol):
+class UserLimitStore(Protocol):
     """A shared store of user limits. It never raises but for a caller's cancellation."""
 
     kind: str
@@ -113,33 +113,33 @@ class Store(Protocol):
         """Text of the current error from the server or its client; empty without one."""
         ...
 
-    def charge(self, charges: Sequence[Charge]) -> Awaitable[Answer | Trouble]:
+    def charge(self, charges: Sequence[StoreCharge]) -> Awaitable[Answer | StoreErrorKind]:
         """Spend all units of all charges, or none; ends before the deadline, with or without an answer."""
         ...
 
-    def listen(self, report: Callable[[Trouble | None], None]) -> None:
+    def listen(self, report: Callable[[StoreErrorKind | None], None]) -> None:
         """Call ``report`` for each round trip and each firing of the deadline; None: it answered.
 
         It is not called for each caller: one slow server would count a failure for every waiting request.
         """
         ...
 
-    def give_back(self, charges: Sequence[Charge], answer: Answer) -> None:
+    def give_back(self, charges: Sequence[StoreCharge], answer: Answer) -> None:
         """Refund the units of an admission; returns at once, and a lost refund is conservative."""
         ...
 
-    def probe(self) -> Awaitable[Trouble | None]:
+    def probe(self) -> Awaitable[StoreErrorKind | None]:
         """Check if the store answers, without a decision; on a new connection."""
         ...
 
-    def drop(self) -> None:
+    def disconnect(self) -> None:
         """Close the connections, so that no call stays blocked; returns at once."""
         ...
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """Reset in a forked process: the connections belong to the parent."""
         ...
 
-    def health(self) -> Health:
+    def stats(self) -> StoreStats:
         """Return the counters of all event loops together."""
         ...

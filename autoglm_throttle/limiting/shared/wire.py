@@ -12,7 +12,7 @@ from hashlib import blake2b
 from importlib import resources
 from zlib import crc32
 
-from autoglm_throttle.limiting.shared.store import VALUES, Answer, Charge
+from autoglm_throttle.limiting.shared.store import VALUES, Answer, StoreCharge
 from autoglm_throttle.model import UserLimit
 
 LAYOUT = "w1"
@@ -28,49 +28,49 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.-]{1,60}")
 _PREFIX = re.compile(r"[^\s{}]{1,120}")
 
 
-class Ask:
+class CheckRequest:
     """One request: its units are spent under all keys or under none."""
 
-    __slots__ = ("alone", "charges", "keys", "policies", "tag")
+    __slots__ = ("single_policy", "charges", "keys", "policies", "tag")
 
     def __init__(
-        self, charges: Sequence[Charge], keys: list[str], policies: tuple[Policy, ...], tag: int
+        self, charges: Sequence[StoreCharge], keys: list[str], policies: tuple[Policy, ...], tag: int
     ) -> None:
-        self.charges: Sequence[Charge] = charges
+        self.charges: Sequence[StoreCharge] = charges
         self.keys: list[str] = keys
         """One for each limit of each charge, in their order."""
         self.policies: tuple[Policy, ...] = policies
         """One for each key."""
         self.tag: int = tag
         """The partition of all keys, `SPLIT` if there is more than one."""
-        self.alone: Policy | None = policies[0] if len(keys) == 1 and charges[0].units == 1 else None
+        self.single_policy: Policy | None = policies[0] if len(keys) == 1 and charges[0].units == 1 else None
         """The policy of a request of one limit and one unit."""
 
     def __repr__(self) -> str:
-        return f"Ask({', '.join(self.keys)})"
+        return f"CheckRequest({', '.join(self.keys)})"
 
 
-class Settlement:
+class RefundRequest:
     """Units that are refunded or charged afterwards; its answer may be ignored."""
 
-    __slots__ = ("alone", "deltas", "keys", "policies", "stamps", "tag")
+    __slots__ = ("single_policy", "deltas", "keys", "policies", "stamps", "tag")
 
-    def __init__(self, ask: Ask, deltas: Sequence[int], stamps: Sequence[int]) -> None:
-        self.keys: list[str] = ask.keys
-        self.policies: tuple[Policy, ...] = ask.policies
+    def __init__(self, request: CheckRequest, deltas: Sequence[int], stamps: Sequence[int]) -> None:
+        self.keys: list[str] = request.keys
+        self.policies: tuple[Policy, ...] = request.policies
         self.deltas: Sequence[int] = deltas
         """Units for each key; below 0 they are refunded."""
         self.stamps: Sequence[int] = stamps
         """Stamp of each key's units, from the answer."""
-        self.tag: int = ask.tag
-        self.alone: Policy | None = None
+        self.tag: int = request.tag
+        self.single_policy: Policy | None = None
 
     def __repr__(self) -> str:
         changes = ", ".join(f"{key} {delta:+d}" for key, delta in zip(self.keys, self.deltas, strict=True))
-        return f"Settlement({changes})"
+        return f"RefundRequest({changes})"
 
 
-Entry = Ask | Settlement
+WindowEntry = CheckRequest | RefundRequest
 
 
 @cache
@@ -79,7 +79,7 @@ def script() -> str:
     return resources.files(__package__).joinpath("sliding_window.lua").read_text("utf-8")
 
 
-class WindowWire:
+class WindowProtocol:
     """Encodes requests into keys and arguments, and decodes replies into answers.
 
     Args:
@@ -103,73 +103,73 @@ class WindowWire:
         self._partitions = partitions
         self._shapes: dict[str, _Shape] = {}
 
-    def ask(self, charges: Sequence[Charge]) -> Ask:
+    def build_check(self, charges: Sequence[StoreCharge]) -> CheckRequest:
         """Build the request for the charges, at least one, which are spent together."""
         if len(charges) > 1:
-            return self._ask_all(charges)
+            return self._build_combined_check(charges)
         charge = charges[0]
         shape = self._shapes.get(charge.kind)
         if shape is None or shape.limits is not charge.limits:
             shape = self._shape(charge)
         user = charge.user
         tag = crc32(user.encode()) % self._partitions
-        return Ask(charges, [head + user for head in shape.heads[tag]], shape.policies, tag)
+        return CheckRequest(charges, [head + user for head in shape.heads[tag]], shape.policies, tag)
 
-    def back(self, ask: Ask, answer: Answer) -> Settlement:
+    def build_refund(self, request: CheckRequest, answer: Answer) -> RefundRequest:
         """Build the refund of all units of an admission."""
-        deltas = [-charge.units for charge in ask.charges for _ in charge.limits]
-        return Settlement(ask, deltas, answer[VALUES - 1 :: VALUES])
+        deltas = [-charge.units for charge in request.charges for _ in charge.limits]
+        return RefundRequest(request, deltas, answer[VALUES - 1 :: VALUES])
 
-    def spent(self, ask: Ask, answer: Answer, delta: int) -> Settlement:
+    def build_adjustment(self, request: CheckRequest, answer: Answer, delta: int) -> RefundRequest:
         """Build a change of ``delta`` units under each limit of an admission; below 0 it refunds.
 
         More units are charged without a check: a limit may be exceeded, and later requests wait for it.
         """
-        return Settlement(ask, [delta] * len(ask.keys), answer[VALUES - 1 :: VALUES])
+        return RefundRequest(request, [delta] * len(request.keys), answer[VALUES - 1 :: VALUES])
 
-    def encode(self, entries: Sequence[Entry]) -> tuple[list[str], list[str | int]]:
+    def encode(self, entries: Sequence[WindowEntry]) -> tuple[list[str], list[str | int]]:
         """Encode entries into keys and arguments of one call; without entries it only reads the clock."""
         keys: list[str] = []
-        policy = entries[0].alone if entries else None
+        policy = entries[0].single_policy if entries else None
         if policy is not None:
             for entry in entries:
-                if entry.alone is not policy:
+                if entry.single_policy is not policy:
                     break
                 keys += entry.keys
             else:
                 return keys, [1, *policy]
         return _encode_each(entries)
 
-    def decode(self, reply: object, entries: Sequence[Entry]) -> list[Answer]:
+    def decode(self, reply: object, entries: Sequence[WindowEntry]) -> list[Answer]:
         """Return an answer for each entry; a refund's has one integer for each key, the units moved.
 
         Raises:
             ValueError: the reply does not fit these entries.
         """
         if not isinstance(reply, list) or set(map(type, reply)) != {int}:
-            raise ValueError("the reply of the script is no list of integers")
+            raise ValueError("the script's reply is not a list of integers")
         answers: list[Answer] = []
         start = 1
         for entry in entries:
             keys = len(entry.keys)
-            end = start + (keys * VALUES if type(entry) is Ask else keys)
+            end = start + (keys * VALUES if type(entry) is CheckRequest else keys)
             answers.append(reply[start:end])
             start = end
         if start != len(reply):
-            raise ValueError(f"the reply of the script has {len(reply)} integers, {start} were due")
+            raise ValueError(f"the script's reply has {len(reply)} integers, expected {start}")
         return answers
 
-    def _ask_all(self, charges: Sequence[Charge]) -> Ask:
-        asks = [self.ask((charge,)) for charge in charges]
-        tags = {ask.tag for ask in asks}
-        return Ask(
+    def _build_combined_check(self, charges: Sequence[StoreCharge]) -> CheckRequest:
+        requests = [self.build_check((charge,)) for charge in charges]
+        tags = {request.tag for request in requests}
+        return CheckRequest(
             charges,
-            [key for ask in asks for key in ask.keys],
-            tuple(policy for ask in asks for policy in ask.policies),
+            [key for request in requests for key in request.keys],
+            tuple(policy for request in requests for policy in request.policies),
             tags.pop() if len(tags) == 1 else SPLIT,
         )
 
-    def _shape(self, charge: Charge) -> _Shape:
+    def _shape(self, charge: StoreCharge) -> _Shape:
         """Store the current limits of a name."""
         shape = self._shapes[charge.kind] = _Shape(self._root, charge.kind, charge.limits, self._partitions)
         return shape
@@ -183,11 +183,11 @@ class _Shape:
     def __init__(self, root: str, kind: str, limits: tuple[UserLimit, ...], partitions: int) -> None:
         self.limits = limits
         self.policies: tuple[Policy, ...] = tuple(
-            (_form(limit), limit.limit, limit.window_s * 1_000_000) for limit in limits
+            (_layout_code(limit), limit.limit, limit.window_s * 1_000_000) for limit in limits
         )
         name = key_safe(kind)
         self.heads = [
-            [f"{root}:{{{tag}}}:{name}:{_form(limit)}{limit.window_s}:" for limit in limits]
+            [f"{root}:{{{tag}}}:{name}:{_layout_code(limit)}{limit.window_s}:" for limit in limits]
             for tag in range(partitions)
         ]
         """For each partition, the keys without their users."""
@@ -200,11 +200,11 @@ def key_safe(name: str) -> str:
     return "~" + blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def _form(limit: UserLimit) -> str:
+def _layout_code(limit: UserLimit) -> str:
     return "l" if limit.exact else "b"
 
 
-def _encode_each(entries: Sequence[Entry]) -> tuple[list[str], list[str | int]]:
+def _encode_each(entries: Sequence[WindowEntry]) -> tuple[list[str], list[str | int]]:
     """Encode in the long form: the policies once, then each entry's units of them."""
     keys: list[str] = []
     numbers: dict[Policy, int] = {}
@@ -212,7 +212,7 @@ def _encode_each(entries: Sequence[Entry]) -> tuple[list[str], list[str | int]]:
     wanted: list[int] = []
     for entry in entries:
         keys += entry.keys
-        if isinstance(entry, Settlement):
+        if isinstance(entry, RefundRequest):
             wanted += _changes(entry, numbers)
         elif len(entry.charges) > 1:
             wanted += _costs(entry, numbers)
@@ -224,16 +224,16 @@ def _encode_each(entries: Sequence[Entry]) -> tuple[list[str], list[str | int]]:
     return keys, [len(numbers), *(value for policy in numbers for value in policy), *wanted]
 
 
-def _costs(ask: Ask, numbers: dict[Policy, int]) -> list[int]:
-    wanted = [len(ask.keys)]
-    costs = (charge.units for charge in ask.charges for _ in charge.limits)
-    for policy, cost in zip(ask.policies, costs, strict=True):
+def _costs(request: CheckRequest, numbers: dict[Policy, int]) -> list[int]:
+    wanted = [len(request.keys)]
+    costs = (charge.units for charge in request.charges for _ in charge.limits)
+    for policy, cost in zip(request.policies, costs, strict=True):
         wanted += (numbers.setdefault(policy, len(numbers) + 1), cost)
     return wanted
 
 
-def _changes(settlement: Settlement, numbers: dict[Policy, int]) -> list[int]:
-    wanted = [-len(settlement.keys)]
-    for policy, delta, stamp in zip(settlement.policies, settlement.deltas, settlement.stamps, strict=True):
+def _changes(refund: RefundRequest, numbers: dict[Policy, int]) -> list[int]:
+    wanted = [-len(refund.keys)]
+    for policy, delta, stamp in zip(refund.policies, refund.deltas, refund.stamps, strict=True):
         wanted += (numbers.setdefault(policy, len(numbers) + 1), delta, stamp)
     return wanted

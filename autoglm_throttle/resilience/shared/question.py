@@ -11,7 +11,7 @@ from autoglm_throttle.resilience.store import Ask, Lease, Remote
 class Bell(Protocol):
     """Wakes one task in its own event loop."""
 
-    def ring(self) -> None:
+    def set(self) -> None:
         """Wake the task; may be called from any thread."""
         ...
 

@@ -201,7 +201,7 @@ class RedisBreakerStore:
     async def _ask_async(self, name: str, ask: Ask | None) -> Lease | Remote | None:
         bell = self._doorbell()
         self.start()
-        question = self._ledger.ask(name, ask, bell.ring)
+        question = self._ledger.ask(name, ask, bell.set)
         if not question.answered:
             try:
                 await bell.wait(self.rules.deadline_s, anyio.sleep_forever)

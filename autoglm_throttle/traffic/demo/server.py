@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from starlette.types import Receive, Scope, Send
 
 from autoglm_throttle.asgi import ThrottleMiddleware
-from autoglm_throttle.limiting.gate import GateView
+from autoglm_throttle.limiting.gate import ConcurrencyView
 from autoglm_throttle.limiting.shared.windows import StoreView
 from autoglm_throttle.model import Priority
 from autoglm_throttle.settings import Settings
@@ -66,14 +66,14 @@ def state_of(throttle: Throttle) -> dict[str, object]:
 
 def _store(view: StoreView) -> dict[str, object]:
     return {
-        "decisions": view.health.asked,
-        "round_trips": view.health.calls,
-        "spared": view.spared,
+        "decisions": view.stats.sent,
+        "round_trips": view.stats.calls,
+        "spared": view.deny_cache_hits,
         "without": sum(view.fallbacks.values()),
     }
 
 
-def _gate(view: GateView) -> dict[str, object]:
+def _gate(view: ConcurrencyView) -> dict[str, object]:
     return {
         "in_flight": view.in_flight,
         "limit": min(view.limit, view.memory_cap),

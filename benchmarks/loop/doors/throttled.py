@@ -71,7 +71,7 @@ class ThrottleDoor:
             self._site.enter(request)
         elif isinstance(verdict, Ticket):
             self._waiting[verdict] = request
-            self._site.agenda.at(verdict.arrived_s + verdict.patience_s, self._call)
+            self._site.agenda.at(verdict.arrived_s + verdict.max_wait_s, self._call)
         else:
             self._site.refuse(request)
         if self._waiting:
