@@ -100,7 +100,7 @@ def gpu_sources(
 
 def _fleet_gpu(settings: Settings, local: GpuProvider | None, clock: Clock) -> GpuProvider:
     """Create the provider for the GPUs of all hosts of a fleet, this host included."""
-    from autoglm_throttle.gpu.fleet import TIMEOUT_S, FleetProvider, GpuFleetRules
+    from autoglm_throttle.gpu.fleet import TIMEOUT_S, GpuFleetRules, RemoteGpuProvider
 
     clients = redis_clients(settings)
     rules = GpuFleetRules(
@@ -110,7 +110,7 @@ def _fleet_gpu(settings: Settings, local: GpuProvider | None, clock: Clock) -> G
         settings.sample_interval_s,
         settings.gpu_stale_after_s,
     )
-    return FleetProvider(local, lambda: clients.sync(TIMEOUT_S), rules, clock)
+    return RemoteGpuProvider(local, lambda: clients.sync(TIMEOUT_S), rules, clock)
 
 
 def user_windows(

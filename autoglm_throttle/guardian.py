@@ -109,7 +109,7 @@ class Guardian:
         """Reset locks and guards in a forked process."""
         self._guards_lock = threading.RLock()
         if self._guards is not None:
-            self._guards.forget()
+            self._guards.reset_after_fork()
 
     def _guarding(self) -> Guards:
         from autoglm_throttle.guards import Guards  # deferred: keeps the import of the package small

@@ -170,16 +170,16 @@ class Guards:
         if self._store is not None:
             self._store.stop()
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """Reset after a fork: the parent's threads and calls in flight do not exist here."""
         self._lock = threading.RLock()
         if self._store is not None:
-            self._store.forget()
-        self._degradation.forget()
+            self._store.reset_after_fork()
+        self._degradation.reset_after_fork()
         self._degraded.clear()
         self._transitions.clear()
         for circuit in [*self._circuits.values(), *self._dropped.values()]:
-            circuit.forget()
+            circuit.reset_after_fork()
 
     def _known(self, name: str) -> Circuit:
         with self._lock:

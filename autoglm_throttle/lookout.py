@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from autoglm_throttle.gpu.aggregate import Aggregator
-from autoglm_throttle.gpu.host_load import Host, HostLoad
-from autoglm_throttle.gpu.none import NoSource
-from autoglm_throttle.gpu.pace import Pace
-from autoglm_throttle.gpu.plausible import believable
+from autoglm_throttle.gpu.host_load import HostSampler, HostStats
+from autoglm_throttle.gpu.none import NoSourceError
+from autoglm_throttle.gpu.pace import AdaptiveInterval
+from autoglm_throttle.gpu.plausible import drop_implausible
 from autoglm_throttle.gpu.sampler import DEADLINE_MIN_S, DEADLINE_SHARE, Sampler
-from autoglm_throttle.gpu.verdict import Judge, VerdictRules
+from autoglm_throttle.gpu.verdict import VerdictRules, VerdictTracker
 from autoglm_throttle.model import (
     Clock,
     Finding,
@@ -79,10 +79,12 @@ class Lookout:
         self._clock = clock
         self._aggregator = aggregator(settings, [provider.name for provider in providers])
         self._judge = judge(settings)
-        self._host_load = HostLoad()
-        self._host = Host(None, None)
+        self._host_load = HostSampler()
+        self._host = HostStats(None, None)
         self._host_due_s = -math.inf
-        self._pace = Pace(interval_s, settings.sample_interval_max_s) if settings.sample_adaptive else None
+        self._pace = (
+            AdaptiveInterval(interval_s, settings.sample_interval_max_s) if settings.sample_adaptive else None
+        )
         self._drowsy = False
         self._absent: set[str] = set()
         self._gone: set[str] = set()
@@ -132,9 +134,9 @@ class Lookout:
             for sampler in self._samplers.values():
                 sampler.wake()
         for sampler in self._samplers.values():
-            sampler.revive(now)
+            sampler.restart_if_dead(now)
 
-    def host(self, now: float) -> Host:
+    def host(self, now: float) -> HostStats:
         """Sample the load of this host, at most twice a second; reads small files, so not under the lock."""
         if now >= self._host_due_s:
             self._host_due_s = now + HOST_EVERY_S
@@ -143,7 +145,7 @@ class Lookout:
 
     def believed(self, rows: Sequence[GpuSample]) -> list[GpuSample]:
         """Validate externally supplied samples: implausible fields become None."""
-        return [believable(row)[0] for row in rows]
+        return [drop_implausible(row)[0] for row in rows]
 
     def see(
         self, rows: Sequence[GpuSample], work: Work, now: float, *, source: str, interval_s: float | None
@@ -168,7 +170,7 @@ class Lookout:
         urgent = regime.factor < 1.0 or regime.telemetry is not Telemetry.FRESH or not findings <= AT_EASE
         interval_s = self._pace.next(load, urgent, now)
         for sampler in self._samplers.values():
-            sampler.pace(interval_s)
+            sampler.set_interval(interval_s)
         self._drowsy = not busy and interval_s > self._pace.interval_s
 
     @property
@@ -205,7 +207,7 @@ class Lookout:
         self._ends.told(rows, name, self._samplers[name].interval_s)
 
     def _unheard(self, name: str, error: Exception) -> None:
-        if isinstance(error, NoSource):
+        if isinstance(error, NoSourceError):
             self._absent.add(name)
         elif isinstance(error, ProviderMisconfigured):
             self._gone.add(name)
@@ -225,7 +227,7 @@ def aggregator(settings: Settings, order: Sequence[str]) -> Aggregator:
     )
 
 
-def judge(settings: Settings) -> Judge:
+def judge(settings: Settings) -> VerdictTracker:
     """Create the verdict tracker from the settings."""
     rules = VerdictRules(
         power_stalled=settings.verdict_power_stalled,
@@ -235,7 +237,7 @@ def judge(settings: Settings) -> Judge:
         stalled_s=settings.verdict_stalled_s,
         queue_target=float(settings.gpu_queue_target),
     )
-    return Judge(rules)
+    return VerdictTracker(rules)
 
 
 def stop_all(samplers: Collection[Sampler]) -> None:

@@ -103,7 +103,7 @@ class RedisClients:
             with contextlib.suppress(RuntimeError):  # the loop is closed already
                 loop.call_soon_threadsafe(self._close, loop, closer)
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """Drop references to the parent's clients in a forked process."""
         _not_ours.append((self._entries, self._closing))
         self._entries = {}

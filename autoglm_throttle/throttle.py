@@ -384,7 +384,7 @@ class Throttle(Admission, Guardian):
         self._windows.repair()
         rows = Rows(self._clock)
         if self._upkeep is not None:
-            self._upkeep.forget(rows)
+            self._upkeep.reset_after_fork(rows)
         if self._fleet is not None:
             self._fleet.reset_after_fork(rows.lock)
         # Permits issued by the parent still settle into the old counters, under the new lock.

@@ -74,7 +74,7 @@ class Upkeep:
         """Return the state of the store; under the lock."""
         return self._shared.view()
 
-    def forget(self, rows: Rows) -> None:
+    def reset_after_fork(self, rows: Rows) -> None:
         """Reset in a forked process, with the new lock."""
         self._rows = rows
         self._looks_until_s = -math.inf

@@ -10,7 +10,7 @@ from typing import Final
 
 from autoglm_throttle.cli.doctor_devices import device
 from autoglm_throttle.cli.finding import Finding, Level, within
-from autoglm_throttle.gpu.none import NoSource
+from autoglm_throttle.gpu.none import NoSourceError
 from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.model import GpuProvider, GpuSample, ThrottleError
 from autoglm_throttle.settings import Settings
@@ -22,7 +22,7 @@ ANSWER_S: Final = 10.0
 PAUSE_S: Final = 0.25
 """Seconds between the two readings of a source; activity ratios exist from the second reading on."""
 
-NO_NAME: Final = "tells no name of"
+NO_NAME: Final = "has no metric of"
 WEB_PAGE: Final = "answers with a web page"
 NO_SERIES: Final = "knows no series of"
 
@@ -69,7 +69,7 @@ def examine(settings: Settings) -> list[Finding]:
 def _look(source: GpuProvider, settings: Settings) -> list[Finding]:
     try:
         rows, library = within(ANSWER_S, lambda: _read(source))
-    except NoSource as error:
+    except NoSourceError as error:
         level, hint = (Level.FAIL, _REQUIRED) if settings.gpu_required else (Level.WARN, _NOT_REQUIRED)
         return [_finding("source", level, str(error), hint)]
     except TimeoutError:

@@ -11,14 +11,14 @@ import math
 from math import fsum
 from typing import TYPE_CHECKING
 
-from autoglm_throttle.gpu.merge import Merged, load_pct, merged
-from autoglm_throttle.gpu.readings import Reading
+from autoglm_throttle.gpu.merge import MergedDevice, load_pct, merge
+from autoglm_throttle.gpu.readings import SampleBuilder
 from autoglm_throttle.model import Aggregate, GpuSample, GpuView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from autoglm_throttle.gpu.readings import Identity, Told
+    from autoglm_throttle.gpu.readings import FieldReport, Identity
 
 
 class Aggregator:
@@ -39,33 +39,33 @@ class Aggregator:
         "_devices",
         "_engines_at_s",
         "_forget_s",
-        "_how",
+        "_mode",
         "_order",
-        "_readings",
+        "_builders",
         "_stale_after_s",
     )
 
     def __init__(
         self,
-        how: Aggregate,
+        mode: Aggregate,
         *,
         stale_after_s: float = 3.0,
         forget_s: float = 300.0,
         order: Sequence[str] = (),
     ) -> None:
-        self._how = how
+        self._mode = mode
         self._stale_after_s = stale_after_s
         self._forget_s = forget_s
         self._order = {name: number for number, name in reversed(list(enumerate(order)))}
-        self._readings: dict[str, Reading] = {}
+        self._builders: dict[str, SampleBuilder] = {}
         """By the source's name, in the order of preference."""
         self._engines_at_s = -math.inf
         self._devices: tuple[GpuSample, ...] = ()
 
     def __repr__(self) -> str:
-        cards = [row for row in self._devices if row.kind != "engine"]
-        lost = sum(row.health == "lost" for row in cards)
-        return f"Aggregator({self._how.value}, {len(cards)} devices, {lost} lost)"
+        gpus = [row for row in self._devices if row.kind != "engine"]
+        lost = sum(row.health == "lost" for row in gpus)
+        return f"Aggregator({self._mode.value}, {len(gpus)} devices, {lost} lost)"
 
     def update(
         self, rows: Iterable[GpuSample], now: float, *, source: str = "", interval_s: float | None = None
@@ -87,103 +87,105 @@ class Aggregator:
             of the measurements that supply the load.
         """
         rows = list(rows)
-        name = source or _named(rows) or self._only()
-        if name and name not in self._readings:
-            self._readings[name] = Reading(self._stale_after_s, self._forget_s)
-            self._readings = {key: self._readings[key] for key in sorted(self._readings, key=self._rank)}
+        name = source or _source_of(rows) or self._only_source()
+        if name and name not in self._builders:
+            self._builders[name] = SampleBuilder(self._stale_after_s, self._forget_s)
+            self._builders = {key: self._builders[key] for key in sorted(self._builders, key=self._rank)}
         if name:
-            self._readings[name].take(rows, now, interval_s)
+            self._builders[name].update(rows, now, interval_s)
         return self._view(now)
 
     def _rank(self, name: str) -> tuple[int, str]:
         return self._order.get(name, len(self._order)), name
 
-    def _only(self) -> str:
+    def _only_source(self) -> str:
         """Return the only source, owner of a reading without rows and name. Empty if there are several."""
-        return next(iter(self._readings)) if len(self._readings) == 1 else ""
+        return next(iter(self._builders)) if len(self._builders) == 1 else ""
 
     def _view(self, now: float) -> GpuView:
         known = self._known(now)
-        cards = [one for one in known if one.row.kind != "engine"]
+        gpus = [one for one in known if one.row.kind != "engine"]
         engines = [one for one in known if one.row.kind == "engine" and one.usable]
-        weights = _weights(cards)
-        usable = [card for card in cards if card.usable]
+        weights = _weights(gpus)
+        usable = [card for card in gpus if card.usable]
         current = [card for card in usable if card.believed]
         # Stale and lost devices still date the view, or its age would look like that of a fresh one.
-        shown = current or usable or cards
-        heard = [one.row for one in engines if one.believed]
+        shown = current or usable or gpus
+        reporting = [one.row for one in engines if one.believed]
         # Never goes back: an engine that vanishes must not make the newest measurement older.
         self._engines_at_s = max([self._engines_at_s, *(one.measured_s for one in engines)])
         engines_at_s = None if self._engines_at_s == -math.inf else self._engines_at_s
         whole = fsum(weights.values())
-        self._devices = tuple(sorted((one.row for one in known), key=_place))
+        self._devices = tuple(sorted((one.row for one in known), key=_sort_key))
         return GpuView(
             taken_at_s=max(
                 (card.measured_s for card in shown), default=now if engines_at_s is None else engines_at_s
             ),
-            utilization_pct=_utilization(self._how, current, weights),
+            utilization_pct=_utilization(self._mode, current, weights),
             utilization_max_pct=_utilization(Aggregate.MAX, current, weights),
             utilization_mean_pct=_utilization(Aggregate.MEAN, current, weights),
             memory_ratio=_highest(current, _memory_ratio),
             power_ratio=_highest(current, _power_ratio),
-            capacity=fsum(weights[card.identity] for card in usable) / whole if cards else 1.0,
+            capacity=fsum(weights[card.identity] for card in usable) / whole if gpus else 1.0,
             devices=self._devices,
-            kv_used_ratio=_fill(self._how, heard),
-            queued=_sum(row.queued for row in heard),
-            running=_sum(row.running for row in heard),
-            engines=len(heard),
+            kv_used_ratio=_kv_used(self._mode, reporting),
+            queued=_sum(row.queued for row in reporting),
+            running=_sum(row.running for row in reporting),
+            engines=len(reporting),
             engines_at_s=engines_at_s,
             interval_s=_slowest(card.interval_s for card in shown),
             period_s=_slowest(card.row.period_s for card in shown),
-            weights={(card.row.host, card.row.device): weights[card.identity] / whole for card in cards},
+            weights={(card.row.host, card.row.device): weights[card.identity] / whole for card in gpus},
         )
 
-    def _known(self, now: float) -> list[Merged]:
-        told: dict[Identity, list[Told]] = {}
-        for reading in self._readings.values():
-            for one in reading.told:
-                told.setdefault(one.identity, []).append(one)
-        return [merged(alike, now) for alike in told.values()]
+    def _known(self, now: float) -> list[MergedDevice]:
+        reports: dict[Identity, list[FieldReport]] = {}
+        for builder in self._builders.values():
+            for one in builder.reports:
+                reports.setdefault(one.identity, []).append(one)
+        return [merge(alike, now) for alike in reports.values()]
 
 
-def _named(rows: Sequence[GpuSample]) -> str:
+def _source_of(rows: Sequence[GpuSample]) -> str:
     return min([row.source for row in rows if not row.host] or [row.source for row in rows], default="")
 
 
-def _weights(cards: Sequence[Merged]) -> Mapping[Identity, float]:
+def _weights(gpus: Sequence[MergedDevice]) -> Mapping[Identity, float]:
     """Memory totals as weights; 1 for all if a known device never reported its total."""
-    totals = {card.identity: card.total_bytes for card in cards if card.total_bytes}
+    totals = {card.identity: card.total_bytes for card in gpus if card.total_bytes}
     # One unknown total makes memory weights incomparable.
-    return totals if len(totals) == len(cards) else dict.fromkeys((card.identity for card in cards), 1.0)
+    return totals if len(totals) == len(gpus) else dict.fromkeys((card.identity for card in gpus), 1.0)
 
 
-def _utilization(how: Aggregate, cards: Iterable[Merged], weights: Mapping[Identity, float]) -> float | None:
-    told = [
-        (pct, weights[card.identity] if how is Aggregate.WEIGHTED else 1.0)
-        for card in cards
+def _utilization(
+    mode: Aggregate, gpus: Iterable[MergedDevice], weights: Mapping[Identity, float]
+) -> float | None:
+    values = [
+        (pct, weights[card.identity] if mode is Aggregate.WEIGHTED else 1.0)
+        for card in gpus
         if (pct := load_pct(card.row)) is not None
     ]
-    return _mean(how, told)
+    return _mean(mode, values)
 
 
-def _fill(how: Aggregate, engines: Iterable[GpuSample]) -> float | None:
+def _kv_used(mode: Aggregate, engines: Iterable[GpuSample]) -> float | None:
     """Aggregate the fill of the engines' caches; engines have no weights."""
-    return _mean(how, [(row.kv_used_ratio, 1.0) for row in engines if row.kv_used_ratio is not None])
+    return _mean(mode, [(row.kv_used_ratio, 1.0) for row in engines if row.kv_used_ratio is not None])
 
 
-def _mean(how: Aggregate, told: Sequence[tuple[float, float]]) -> float | None:
-    if not told:
+def _mean(mode: Aggregate, values: Sequence[tuple[float, float]]) -> float | None:
+    if not values:
         return None
-    highest = max(value for value, _ in told)
-    if how is Aggregate.MAX:
+    highest = max(value for value, _ in values)
+    if mode is Aggregate.MAX:
         return highest
     # fsum is exact, so the order of the rows cannot change the result.
-    mean = fsum(value * weight for value, weight in told) / fsum(weight for _, weight in told)
+    mean = fsum(value * weight for value, weight in values) / fsum(weight for _, weight in values)
     return min(mean, highest)  # rounding must not lift 100 % above itself
 
 
-def _highest(cards: Iterable[Merged], ratio: Callable[[GpuSample], float | None]) -> float | None:
-    return max((value for card in cards if (value := ratio(card.row)) is not None), default=None)
+def _highest(gpus: Iterable[MergedDevice], ratio: Callable[[GpuSample], float | None]) -> float | None:
+    return max((value for card in gpus if (value := ratio(card.row)) is not None), default=None)
 
 
 def _memory_ratio(row: GpuSample) -> float | None:
@@ -201,13 +203,13 @@ def _ratio(part: float | None, whole: float | None) -> float | None:
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:
-    told = [count for count in counts if count is not None]
-    return sum(told) if told else None
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 def _slowest(seconds: Iterable[float | None]) -> float | None:
     return max((value for value in seconds if value is not None), default=None)
 
 
-def _place(row: GpuSample) -> tuple[bool, str, int, str]:
+def _sort_key(row: GpuSample) -> tuple[bool, str, int, str]:
     return row.kind == "engine", row.host, row.index, row.device

@@ -11,25 +11,25 @@ from __future__ import annotations
 import math
 from typing import Final
 
-USUAL_S: Final = 60.0
+TIME_CONSTANT_S: Final = 60.0
 """Time constant of the average, s: the same as that of the throughput baseline."""
 
-MOST_S: Final = 30.0
+MAX_SECONDS_PER_GAP: Final = 30.0
 """Maximum seconds that one gap may contribute. A hang that ends in errors looks like an answer, and must not
 become the baseline by itself.
 """
 
 
-class AtWork:
+class WorkBaseline:
     """Average of one signal of one device over the seconds with progress."""
 
-    __slots__ = ("_at_s", "_moved_s", "_passed_s", "_sum", "mean")
+    __slots__ = ("_at_s", "_progressed_s", "_passed_s", "_sum", "mean")
 
     def __init__(self) -> None:
         self.mean: float | None = None
         """In the unit of the signal; None: no progress yet while the device was active."""
         self._at_s: float | None = None
-        self._moved_s: float | None = None
+        self._progressed_s: float | None = None
         self._sum = 0.0
         self._passed_s = 0.0
 
@@ -37,7 +37,13 @@ class AtWork:
         return f"AtWork(mean={self.mean})"
 
     def learn(
-        self, value: float | None, at_s: float, *, active: bool, waited_for: bool, moved_s: float | None
+        self,
+        value: float | None,
+        at_s: float,
+        *,
+        active: bool,
+        has_in_flight: bool,
+        progressed_s: float | None,
     ) -> None:
         """Add a new measurement.
 
@@ -50,23 +56,23 @@ class AtWork:
             progressed_s: time of the last progress; None: there never was any.
         """
         # The first sample has no gap: it only dates the next one.
-        passed_s = 0.0 if self._at_s is None else min(at_s - self._at_s, MOST_S)
+        passed_s = 0.0 if self._at_s is None else min(at_s - self._at_s, MAX_SECONDS_PER_GAP)
         self._at_s = at_s
         if active and value is not None and passed_s > 0.0:
             self._sum += value * passed_s
             self._passed_s += passed_s
-        if moved_s != self._moved_s:
-            self._moved_s = moved_s
+        if progressed_s != self._progressed_s:
+            self._progressed_s = progressed_s
             self._fold()
-        elif not waited_for:
+        elif not has_in_flight:
             self._drop()
 
     def _fold(self) -> None:
         if self._passed_s > 0.0:
-            seen = self._sum / self._passed_s
+            observed = self._sum / self._passed_s
             # 1 - exp(-t/T): independent of the sampling interval; expm1 keeps small t exact.
-            weight = -math.expm1(-min(self._passed_s, MOST_S) / USUAL_S)
-            self.mean = seen if self.mean is None else self.mean + (seen - self.mean) * weight
+            weight = -math.expm1(-min(self._passed_s, MAX_SECONDS_PER_GAP) / TIME_CONSTANT_S)
+            self.mean = observed if self.mean is None else self.mean + (observed - self.mean) * weight
         self._drop()
 
     def _drop(self) -> None:

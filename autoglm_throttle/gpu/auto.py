@@ -10,7 +10,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autoglm_throttle.gpu.none import NoSource, NotPresent, PackageMissing
+from autoglm_throttle.gpu.none import NoSourceError, NotPresentError, PackageMissingError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,11 +38,11 @@ class AutoProvider:
         self.name: str = "auto"
         self.min_interval_s: float = max((one.min_interval_s for one in candidates), default=0.0)
         self._candidates = tuple(candidates)
-        self._found: GpuProvider | None = None
+        self._selected: GpuProvider | None = None
         self._tried = ""
 
     def __repr__(self) -> str:
-        return f"AutoProvider({self._found or self._tried or 'not tried yet'})"
+        return f"AutoProvider({self._selected or self._tried or 'not tried yet'})"
 
     def read(self) -> Sequence[GpuSample]:
         """Read the chosen source; choose one first if there is none yet.
@@ -52,34 +52,34 @@ class AutoProvider:
             ProviderUnavailable: the source is there and cannot be read now.
             ProviderMisconfigured: it is there and can never be read as configured.
         """
-        if self._found is not None:
-            return self._found.read()
+        if self._selected is not None:
+            return self._selected.read()
         tried = []
         level = logging.INFO
         for candidate in self._candidates:
             try:
                 rows = candidate.read()
-            except (NotPresent, PackageMissing) as error:
+            except (NotPresentError, PackageMissingError) as error:
                 candidate.close()
-                if isinstance(error, PackageMissing) and DRIVER.exists():
+                if isinstance(error, PackageMissingError) and DRIVER.exists():
                     level = logging.WARNING
                 tried.append(f"{candidate.name}: {error}")
             else:
-                self._found, self.name = candidate, candidate.name
+                self._selected, self.name = candidate, candidate.name
                 return rows
         text = "; ".join(tried)
         # Log only a changed result: the sampler retries once a minute.
         if text != self._tried:
             self._tried = text
             _log.log(level, "GPU telemetry: no source found (%s)", text)
-        raise NoSource(f"no GPU found ({text})")
+        raise NoSourceError(f"no GPU found ({text})")
 
     def close(self) -> None:
         """Close every candidate."""
         for candidate in self._candidates:
             candidate.close()
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """Drop the handles of every candidate, without a driver call."""
         for candidate in self._candidates:
-            candidate.forget()
+            candidate.reset_after_fork()

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from autoglm_throttle.gpu.renewal import Told
+from autoglm_throttle.gpu.renewal import RefreshInfo
 from autoglm_throttle.model import GpuSample
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ NAMES: Final = frozenset(
 )
 """Every name that is read."""
 
-OF_THE_CARD: Final = (
+WHOLE_DEVICE_FIELDS: Final = (
     "utilization_pct",
     "power_w",
     "power_limit_w",
@@ -115,7 +115,7 @@ OF_THE_CARD: Final = (
 )
 """Fields left out for a MIG instance: they belong to the whole device and cannot be split."""
 
-MIG_NOTE: Final = "power and links are those of the whole card, not of the instance: left out"
+MIG_NOTE: Final = "power and links are those of the whole device, not of the instance: left out"
 
 _BLANKS: Final = ((2**31 - 16, 2**31 - 1), (2**47, 2**47 + 15), (2**63 - 1024, math.inf))
 """Ranges of DCGM's blank values: 32 bits, floating point, 64 bits.
@@ -133,7 +133,9 @@ _Key = tuple[str, str, str]
 """Host, device, MIG instance; the last is empty for a whole device."""
 
 
-def cards(series: Iterable[Series], *, source: str, now: float, host: str = "") -> list[Told] | None:
+def parse_devices(
+    series: Iterable[Series], *, source: str, now: float, host: str = ""
+) -> list[RefreshInfo] | None:
     """Convert the series of an exporter to rows.
 
     Args:
@@ -159,7 +161,9 @@ def cards(series: Iterable[Series], *, source: str, now: float, host: str = "") 
     # A device with MIG instances is reported by its instances only.
     split = {key[:2] for key in groups if key[2]}
     whole = [(key, group) for key, group in groups.items() if key[2] or key[:2] not in split]
-    return [row for place, (key, group) in enumerate(whole) if (row := _row(key, group, source, now, place))]
+    return [
+        row for position, (key, group) in enumerate(whole) if (row := _row(key, group, source, now, position))
+    ]
 
 
 def _blank(value: float) -> bool:
@@ -168,52 +172,52 @@ def _blank(value: float) -> bool:
 
 def _key(labels: Mapping[str, str], host: str) -> _Key | None:
     """Identify the device of a series. None: a switch, a processor, or a missing or invalid name."""
-    card = labels.get("UUID") or labels.get("uuid") or labels.get("device") or labels.get("gpu")
-    if not card or labels.get("nvswitch") or labels.get("cpu"):
+    device = labels.get("UUID") or labels.get("uuid") or labels.get("device") or labels.get("gpu")
+    if not device or labels.get("nvswitch") or labels.get("cpu"):
         return None
-    key = labels.get("Hostname") or labels.get("hostname") or host, card, labels.get("GPU_I_ID", "")
+    key = labels.get("Hostname") or labels.get("hostname") or host, device, labels.get("GPU_I_ID", "")
     return None if max(map(len, key)) > MOST_CHARACTERS else key
 
 
-def _row(key: _Key, group: list[Series], source: str, now: float, place: int) -> Told | None:
+def _row(key: _Key, group: list[Series], source: str, now: float, position: int) -> RefreshInfo | None:
     raw: dict[str, float] = {}
     for one in group:
         raw.setdefault(one.name, one.value)  # a device shared by several pods is listed once per pod
     values = _values(raw)
     if not values:
         return None
-    host, card, instance = key
+    host, device, instance = key
     labels, pulse = group[0].labels, values.get("energy_j")
     notes = [f"last XID {number:.0f}" for name in XID if (number := raw.get(name))][:1]
     if instance:
-        values = {name: value for name, value in values.items() if name not in OF_THE_CARD}
+        values = {name: value for name, value in values.items() if name not in WHOLE_DEVICE_FIELDS}
         notes.append(MIG_NOTE)
     sample = GpuSample(
-        device=f"{card}/{instance}" if instance else card,
-        index=_index(labels, instance, place),
+        device=f"{device}/{instance}" if instance else device,
+        index=_index(labels, instance, position),
         taken_at_s=now,
         source=source,
         host=host,
         kind="mig" if instance else "gpu",
-        gpu_instance=f"{card}/{instance}" if instance else "",
-        name=_title(labels, instance),
+        gpu_instance=f"{device}/{instance}" if instance else "",
+        name=_product_name(labels, instance),
         notes=tuple(notes),
         **values,
     )
     stamps = [one.at_s for one in group if one.at_s is not None and math.isfinite(one.at_s)]
-    return Told(sample, pulse, max(stamps, default=None))
+    return RefreshInfo(sample, pulse, max(stamps, default=None))
 
 
 def _values(raw: Mapping[str, float]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for field, names in ALIASES.items():
-        found = next(((raw[name], unit) for name, unit in names if name in raw), None)
-        if found is not None:
-            values[field] = found[0] * found[1]
+        match = next(((raw[name], unit) for name, unit in names if name in raw), None)
+        if match is not None:
+            values[field] = match[0] * match[1]
     for field, counters in SUMS.items():
-        told = [raw[name] for name in counters if name in raw]
-        if told:
-            values[field] = round(sum(told))
+        known = [raw[name] for name in counters if name in raw]
+        if known:
+            values[field] = round(sum(known))
     values |= _memory(raw)
     reasons = next((raw[name] for name in REASONS if name in raw), None)
     if reasons is not None:
@@ -233,15 +237,15 @@ def _memory(raw: Mapping[str, float]) -> dict[str, int]:
     return memory
 
 
-def _index(labels: Mapping[str, str], instance: str, place: int) -> int:
+def _index(labels: Mapping[str, str], instance: str, position: int) -> int:
     """Return the device's number, or the instance's as in `NvmlProvider`; the position if it has none."""
     texts = (labels.get("gpu", ""), instance or "0")
     if not all(text.isascii() and text.isdigit() and len(text) < 10 for text in texts):
-        return place
-    card, slot = map(int, texts)
-    return 100 * (card + 1) + slot if instance else card
+        return position
+    device, slot = map(int, texts)
+    return 100 * (device + 1) + slot if instance else device
 
 
-def _title(labels: Mapping[str, str], instance: str) -> str:
-    words = (labels.get("modelName", ""), labels.get("GPU_I_PROFILE", "") if instance else "")
-    return " ".join(word for word in words if word)[:MOST_CHARACTERS]
+def _product_name(labels: Mapping[str, str], instance: str) -> str:
+    parts = (labels.get("modelName", ""), labels.get("GPU_I_PROFILE", "") if instance else "")
+    return " ".join(word for word in parts if word)[:MOST_CHARACTERS]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from autoglm_throttle.gpu.renewal import Told
+from autoglm_throttle.gpu.renewal import RefreshInfo
 from autoglm_throttle.model import GpuSample
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _Rows = list[tuple[Mapping[str, str], float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Preset:
+class EnginePreset:
     """Metric names of one kind of engine, without prefix; of several the first that is present counts."""
 
     name: str
@@ -46,31 +46,33 @@ class Preset:
         return frozenset(self.running + self.queued + self.kv_used + self.preemptions + self.tokens)
 
 
-VLLM: Final = Preset(
+VLLM: Final = EnginePreset(
     "vllm",
     running=("num_requests_running",),
     queued=("num_requests_waiting",),
     kv_used=("kv_cache_usage_perc", "gpu_cache_usage_perc"),
     preemptions=("num_preemptions_total",),
 )
-SGLANG: Final = Preset(
+SGLANG: Final = EnginePreset(
     "sglang",
     running=("num_running_reqs",),
     queued=("num_queue_reqs",),
     kv_used=("token_usage",),
     preemptions=("num_retracted_requests_total",),
 )
-PRESETS: Final[Mapping[str, Preset]] = {preset.name: preset for preset in (VLLM, SGLANG)}
+PRESETS: Final[Mapping[str, EnginePreset]] = {preset.name: preset for preset in (VLLM, SGLANG)}
 """Kind of a source -> its preset."""
 
-RANKS: Final = frozenset({"tp_rank", "pp_rank", "moe_ep_rank"})
+RANK_LABELS: Final = frozenset({"tp_rank", "pp_rank", "moe_ep_rank"})
 """Labels of processes that share a request: each of them counts it, so the largest value is taken."""
 
-SHARES: Final = "priority"
+PRIORITY_LABEL: Final = "priority"
 """With priorities SGLang reports the sum under an empty label beside the parts."""
 
 
-def engine(series: Iterable[Series], preset: Preset, *, source: str, now: float, place: str) -> Told | None:
+def parse_engine(
+    series: Iterable[Series], preset: EnginePreset, *, source: str, now: float, place: str
+) -> RefreshInfo | None:
     """Make one row of all series of an endpoint.
 
     Requests and tokens of several engines behind it (data parallel ranks, models, replicas) add up.
@@ -86,18 +88,18 @@ def engine(series: Iterable[Series], preset: Preset, *, source: str, now: float,
     Returns:
         The row, or None if no name of the preset is there with a number.
     """
-    told = _by_name(series, preset)
-    if not told:
+    reported = _by_name(series, preset)
+    if not reported:
         return None
-    added, fullest = _added(told), _fullest(told)
+    added, fullest = _summed(reported), _fullest(reported)
     tokens = [total for name in preset.tokens if (total := added((name,))) is not None]
-    models = {labels.get("model_name", "") for rows in told.values() for labels, _ in rows} - {""}
+    models = {labels.get("model_name", "") for rows in reported.values() for labels, _ in rows} - {""}
     sample = GpuSample(
         device=place,
         index=0,
         taken_at_s=now,
         source=source,
-        host="" if is_here(place) else place,
+        host="" if is_reachable(place) else place,
         kind="engine",
         name=models.pop()[:MOST_CHARACTERS] if len(models) == 1 else "",
         running=added(preset.running),
@@ -106,50 +108,50 @@ def engine(series: Iterable[Series], preset: Preset, *, source: str, now: float,
         tokens_total=sum(tokens) if tokens else None,
         preemptions_total=added(preset.preemptions),
     )
-    return Told(sample)
+    return RefreshInfo(sample)
 
 
-def _by_name(series: Iterable[Series], preset: Preset) -> dict[str, _Rows]:
+def _by_name(series: Iterable[Series], preset: EnginePreset) -> dict[str, _Rows]:
     prefix = re.compile(rf"(?:ray_)?{preset.name}[:_]")
     names = preset.names
-    told: dict[str, _Rows] = {}
+    reported: dict[str, _Rows] = {}
     for one in series:
         match = prefix.match(one.name)
         if match and math.isfinite(one.value) and (name := one.name[match.end() :]) in names:
-            told.setdefault(name, []).append((one.labels, one.value))
-    return told
+            reported.setdefault(name, []).append((one.labels, one.value))
+    return reported
 
 
-def _added(told: Mapping[str, _Rows]) -> Callable[[tuple[str, ...]], int | None]:
+def _summed(reported: Mapping[str, _Rows]) -> Callable[[tuple[str, ...]], int | None]:
     def added(names: tuple[str, ...]) -> int | None:
-        rows = next((told[name] for name in names if name in told), None)
+        rows = next((reported[name] for name in names if name in reported), None)
         if rows is None:
             return None
         groups: dict[frozenset[tuple[str, str]], float] = {}
-        for labels, value in _whole(rows):
+        for labels, value in _totals(rows):
             # Ranks of one engine share the key; replicas differ in other labels and add up.
-            key = frozenset((name, text) for name, text in labels.items() if name not in RANKS)
+            key = frozenset((name, text) for name, text in labels.items() if name not in RANK_LABELS)
             groups[key] = max(value, groups.get(key, -math.inf))
         return round(sum(groups.values()))
 
     return added
 
 
-def _fullest(told: Mapping[str, _Rows]) -> Callable[[tuple[str, ...]], float | None]:
+def _fullest(reported: Mapping[str, _Rows]) -> Callable[[tuple[str, ...]], float | None]:
     def fullest(names: tuple[str, ...]) -> float | None:
-        rows = next((told[name] for name in names if name in told), None)
+        rows = next((reported[name] for name in names if name in reported), None)
         return None if rows is None else max(value for _, value in rows)
 
     return fullest
 
 
-def _whole(rows: _Rows) -> _Rows:
+def _totals(rows: _Rows) -> _Rows:
     # Without the sum, the parts are the whole.
-    sums = [row for row in rows if row[0].get(SHARES) == ""]
+    sums = [row for row in rows if row[0].get(PRIORITY_LABEL) == ""]
     return sums or rows
 
 
-def is_here(place: str) -> bool:
+def is_reachable(place: str) -> bool:
     """Return whether ``host:port`` is this host: a loopback address or ``localhost``."""
     host = place.rpartition(":")[0].strip("[]")
     try:

@@ -38,10 +38,10 @@ lines, as a page of 8 MiB can hold, would take four seconds of the interpreter a
 """
 
 _EOF: Final = "# EOF"
-_SHOWN: Final = 60
+_CHARACTERS_SHOWN: Final = 60
 
 
-class Malformed(ValueError):
+class MalformedExpositionError(ValueError):
     """The text has neither of the two formats; the message says where."""
 
 
@@ -73,47 +73,51 @@ def parse(text: str, *, openmetrics: bool = False) -> list[Series]:
             truncated.
     """
     if text.count("\n") > MOST_LINES:
-        raise Malformed(f"it has more than {MOST_LINES} lines")
+        raise MalformedExpositionError(f"it has more than {MOST_LINES} lines")
     # Never splitlines(): label values may hold what Python takes for the end of a line.
     lines = text.split("\n")
     last = lines.pop()
     if openmetrics:
-        _cut_at_eof(lines, last)
+        _strip_eof(lines, last)
     elif last:
-        raise Malformed("it ends in the middle of a line")
-    seen: dict[str, tuple[str, Mapping[str, str]]] = {}
-    found = []
+        raise MalformedExpositionError("it ends in the middle of a line")
+    label_cache: dict[str, tuple[str, Mapping[str, str]]] = {}
+    series = []
     for number, line in enumerate(lines, 1):
         bare = line.strip(" \t")
         if not bare or bare[0] == "#":
             continue
         try:
-            found.append(_series(bare, seen, openmetrics=openmetrics))
+            series.append(_series(bare, label_cache, openmetrics=openmetrics))
         except (ValueError, OverflowError):
-            raise Malformed(f"line {number} is no series: {bare[:_SHOWN]!a}") from None
-    return found
+            raise MalformedExpositionError(
+                f"line {number} is no series: {bare[:_CHARACTERS_SHOWN]!a}"
+            ) from None
+    return series
 
 
-def _cut_at_eof(lines: list[str], last: str) -> None:
+def _strip_eof(lines: list[str], last: str) -> None:
     """Remove the end mark, which must be the last line."""
     if last:
         lines.append(last)
     if not lines or lines.pop() != _EOF:
-        raise Malformed(f"it does not end with {_EOF}")
+        raise MalformedExpositionError(f"it does not end with {_EOF}")
 
 
-def _series(line: str, seen: dict[str, tuple[str, Mapping[str, str]]], *, openmetrics: bool) -> Series:
+def _series(line: str, label_cache: dict[str, tuple[str, Mapping[str, str]]], *, openmetrics: bool) -> Series:
     match = _LINE.fullmatch(line)
     if match is None:
         raise ValueError
     name, body, value, time, exemplar = match.groups()
     # Parse equal label sets once: an exporter repeats them on every metric of a device.
-    quoted, labels = seen.get(body or "") or seen.setdefault(body or "", _labels(body or ""))
+    name_in_labels, labels = label_cache.get(body or "") or label_cache.setdefault(
+        body or "", _labels(body or "")
+    )
     # Exactly one name: before the braces, or quoted inside them. Exemplars exist in OpenMetrics only.
-    if bool(name) == bool(quoted) or (exemplar and not openmetrics):
+    if bool(name) == bool(name_in_labels) or (exemplar and not openmetrics):
         raise ValueError
     at_s = None if time is None else _number(time) if openmetrics else int(time) / 1000.0
-    return Series(name or quoted, labels, _number(value), at_s)
+    return Series(name or name_in_labels, labels, _number(value), at_s)
 
 
 def _labels(body: str) -> tuple[str, Mapping[str, str]]:

@@ -38,7 +38,7 @@ CHUNK_BYTES: Final = 64 * 1024
 
 ACCEPT: Final = "text/plain;version=0.0.4,application/openmetrics-text;version=1.0.0;q=0.5,*/*;q=0.1"
 
-HINTS: Final = {
+STATUS_ADVICE: Final = {
     401: "it wants a login: http://user:password@host",
     403: "the login is not allowed to read it",
     404: "there is no such page: name its path in the URL",
@@ -48,7 +48,7 @@ HINTS: Final = {
 NO_PAGE_OF_THIS_PATH: Final = "there is no such page: the path in the URL is another one"
 
 
-class WrongStatus(ProviderUnavailable):
+class WrongStatusError(ProviderUnavailable):
     """The server answered with a status other than 200.
 
     Args:
@@ -57,14 +57,14 @@ class WrongStatus(ProviderUnavailable):
         advice: remedy for the operator; empty: none is known.
     """
 
-    def __init__(self, status: int, start: bytes, hint: str = "") -> None:
-        super().__init__(f"answers {status}" + (f" ({hint})" if hint else ""))
+    def __init__(self, status: int, start: bytes, advice: str = "") -> None:
+        super().__init__(f"answers {status}" + (f" ({advice})" if advice else ""))
         self.status = status
         self.start = start
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class HttpPage:
     """Body of an answer, and its format."""
 
     body: bytes
@@ -85,19 +85,19 @@ class Deadline:
         self._clock = clock
         self._until_s = clock() + timeout_s
 
-    def left(self) -> float:
+    def remaining_s(self) -> float:
         """Return the remaining seconds, above 0.
 
         Raises:
             TimeoutError: the deadline has passed.
         """
-        left = self._until_s - self._clock()
-        if left <= 0.0:
+        remaining_s = self._until_s - self._clock()
+        if remaining_s <= 0.0:
             raise TimeoutError
-        return left
+        return remaining_s
 
 
-def fetch(url: ScrapeUrl, target: str, deadline: Deadline) -> Page:
+def fetch(url: ScrapeUrl, target: str, deadline: Deadline) -> HttpPage:
     """Get a page; blocks.
 
     Args:
@@ -114,7 +114,7 @@ def fetch(url: ScrapeUrl, target: str, deadline: Deadline) -> Page:
             login.
     """
     try:
-        with closing(_Connection(url, deadline)) as connection:
+        with closing(_DeadlineConnection(url, deadline)) as connection:
             connection.request("GET", target, headers=_headers(url))
             with closing(connection.getresponse()) as answer:
                 return _page(answer, url)
@@ -123,7 +123,7 @@ def fetch(url: ScrapeUrl, target: str, deadline: Deadline) -> Page:
     except OSError as error:
         raise ProviderUnavailable(f"cannot be reached: {error.strerror or error!s:.200}") from error
     except (HTTPException, ValueError, zlib.error) as error:
-        raise ProviderUnavailable(f"answers nonsense: {error!a:.200}") from error
+        raise ProviderUnavailable(f"returns an invalid response: {error!a:.200}") from error
 
 
 def _headers(url: ScrapeUrl) -> dict[str, str]:
@@ -142,25 +142,25 @@ def _headers(url: ScrapeUrl) -> dict[str, str]:
     return headers
 
 
-def _page(answer: HTTPResponse, url: ScrapeUrl) -> Page:
+def _page(answer: HTTPResponse, url: ScrapeUrl) -> HttpPage:
     if answer.status != 200:
         start = b""
         with suppress(HTTPException):
             start = answer.read1(CHUNK_BYTES)
-        raise WrongStatus(answer.status, start, _hint(answer, url))
+        raise WrongStatusError(answer.status, start, _advice(answer, url))
     kind = answer.getheader("Content-Type", "")
-    return Page(_body(answer), openmetrics="openmetrics-text" in kind.lower())
+    return HttpPage(_body(answer), openmetrics="openmetrics-text" in kind.lower())
 
 
-def _hint(answer: HTTPResponse, url: ScrapeUrl) -> str:
+def _advice(answer: HTTPResponse, url: ScrapeUrl) -> str:
     """Return the advice for a status."""
     if 300 <= answer.status < 400:
         target = answer.getheader("Location", "")
-        there = f": it points to {masked_url(target)!a:.200}" if target else ""
-        return f"redirects are not followed{there}"
+        where = f": it points to {masked_url(target)!a:.200}" if target else ""
+        return f"redirects are not followed{where}"
     if answer.status == 404 and url.path not in {"", "/"}:
         return NO_PAGE_OF_THIS_PATH
-    return HINTS.get(answer.status, "")
+    return STATUS_ADVICE.get(answer.status, "")
 
 
 def _body(answer: HTTPResponse) -> bytes:
@@ -187,7 +187,7 @@ def _inflater(coding: str) -> Any:  # noqa: ANN401 - zlib has no name for it
     raise ProviderUnavailable(f"compresses its answer as {coding!a:.40}; gzip or nothing is read")
 
 
-class _Connection(HTTPConnection):
+class _DeadlineConnection(HTTPConnection):
     def __init__(self, url: ScrapeUrl, deadline: Deadline) -> None:
         super().__init__(url.host, url.port)
         self._tls = url.tls
@@ -195,40 +195,40 @@ class _Connection(HTTPConnection):
 
     def connect(self) -> None:
         """Reach the server; called by the base class."""
-        plain = _reach(self.host, self.port, self._deadline)
+        plain = _connect(self.host, self.port, self._deadline)
         self.sock = plain
         if self._tls:
-            plain.settimeout(self._deadline.left())
-            secured = cast("_TlsSocket", _context().wrap_socket(plain, server_hostname=self.host))
+            plain.settimeout(self._deadline.remaining_s())
+            secured = cast("_DeadlineTlsSocket", _context().wrap_socket(plain, server_hostname=self.host))
             secured.deadline = self._deadline
             self.sock = secured
 
 
-class _Socket(socket.socket):
+class _DeadlineSocket(socket.socket):
     """Socket with a common deadline: each operation may take the remaining time."""
 
     deadline: Deadline
 
     def recv_into(self, buffer: Buffer, nbytes: int = 0, flags: int = 0) -> int:
-        self.settimeout(self.deadline.left())
+        self.settimeout(self.deadline.remaining_s())
         return super().recv_into(buffer, nbytes, flags)
 
     def sendall(self, data: Buffer, flags: int = 0) -> None:
-        self.settimeout(self.deadline.left())
+        self.settimeout(self.deadline.remaining_s())
         super().sendall(data, flags)
 
 
-class _TlsSocket(SSLSocket):
+class _DeadlineTlsSocket(SSLSocket):
     """TLS socket with a common deadline."""
 
     deadline: Deadline
 
     def recv_into(self, buffer: Buffer, nbytes: int | None = None, flags: int = 0) -> int:
-        self.settimeout(self.deadline.left())
+        self.settimeout(self.deadline.remaining_s())
         return super().recv_into(buffer, nbytes, flags)
 
     def sendall(self, data: Buffer, flags: int = 0) -> None:
-        self.settimeout(self.deadline.left())
+        self.settimeout(self.deadline.remaining_s())
         super().sendall(data, flags)
 
 
@@ -236,20 +236,20 @@ class _TlsSocket(SSLSocket):
 def _context() -> SSLContext:
     """Make the TLS context once: reading the machine's certificates takes some 20 ms."""
     context = create_default_context()
-    context.sslsocket_class = _TlsSocket
+    context.sslsocket_class = _DeadlineTlsSocket
     return context
 
 
-def _reach(host: str, port: int, deadline: Deadline) -> _Socket:
+def _connect(host: str, port: int, deadline: Deadline) -> _DeadlineSocket:
     """Connect to the first address that answers; each may take an equal part of the remaining time."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     failed = OSError("it has no address")
-    for tried, (family, kind, protocol, _, address) in enumerate(found):
-        plain = _Socket(family, kind, protocol)
+    for tried, (family, kind, protocol, _, address) in enumerate(addresses):
+        plain = _DeadlineSocket(family, kind, protocol)
         plain.deadline = deadline
         try:
             # An unreachable address (such as IPv6 without a route) must leave time for the next one.
-            plain.settimeout(deadline.left() / (len(found) - tried))
+            plain.settimeout(deadline.remaining_s() / (len(addresses) - tried))
             plain.connect(address)
         except OSError as error:
             plain.close()

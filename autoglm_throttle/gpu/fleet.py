@@ -16,13 +16,13 @@ from hashlib import sha1
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 
-from autoglm_throttle.gpu.fleet_hosts import STALE_INTERVALS, STALE_LEAST_S, Hosts
+from autoglm_throttle.gpu.fleet_hosts import STALE_INTERVALS, STALE_LEAST_S, HostTable
 from autoglm_throttle.gpu.fleet_payload import decode, encode
-from autoglm_throttle.gpu.none import NoSource
+from autoglm_throttle.gpu.none import NoSourceError
 from autoglm_throttle.gpu.readings import BELIEVED_PERIODS
 from autoglm_throttle.gpu.row import lost
-from autoglm_throttle.gpu.schedule import Next, Schedule
-from autoglm_throttle.gpu.seldom import Seldom
+from autoglm_throttle.gpu.schedule import NextRead, Schedule
+from autoglm_throttle.gpu.seldom import GpuRateLimitedLogger
 from autoglm_throttle.model import ProviderMisconfigured, ProviderUnavailable
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class GpuFleetRules:
         return f"{self.prefix}:{self.service}:{{fleet}}:gpu"
 
 
-class FleetProvider:
+class RemoteGpuProvider:
     """Reads this host's GPUs, publishes them, and adds those of the other hosts.
 
     Args:
@@ -103,8 +103,8 @@ class FleetProvider:
         )
         self._script = resources.files(__package__).joinpath("fleet_gpu.lua").read_text("utf-8")
         self._sha = sha1(self._script.encode(), usedforsecurity=False).hexdigest()
-        self._seldom = Seldom("GPU fleet", clock)
-        self.forget()
+        self._logger = GpuRateLimitedLogger("GPU fleet", clock)
+        self.reset_after_fork()
 
     def __repr__(self) -> str:
         return f"FleetProvider({self.rules.host}, local={self._local!r}, others={self.hosts!r})"
@@ -124,81 +124,81 @@ class FleetProvider:
         self._exchange(own)
         now = self._clock()
         others = self.hosts.rows(now)
-        if self._trouble is None:
+        if self._local_error is None:
             return [*self._own, *others]
         if all(row.health == "lost" for row in others):
-            raise ProviderUnavailable(f"{self._trouble}") from self._trouble
-        return [*(self._held(row, now) for row in self._own), *others]
+            raise ProviderUnavailable(f"{self._local_error}") from self._local_error
+        return [*(self._valid_or_lost(row, now) for row in self._own), *others]
 
     def close(self) -> None:
         """Close the driver and the connection."""
         self._disconnect()
-        self._next = Next(due_s=-math.inf)
+        self._next_read = NextRead(due_s=-math.inf)
         if self._local is not None:
             self._local.close()
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """Become another publisher in a forked process, without the parent's connection and handles."""
-        self.hosts: Hosts = Hosts(self.rules.stale_after_s)
+        self.hosts: HostTable = HostTable(self.rules.stale_after_s)
         self._process = secrets.token_hex(8)
         self._client: SyncClient | None = None
         self._own: list[GpuSample] = []
         """The newest rows of this host."""
-        self._trouble: Exception | None = None
+        self._local_error: Exception | None = None
         """Error of the newest local read; None: the rows are current."""
         self._schedule = Schedule(self.rules.interval_s)
-        self._next = Next(due_s=-math.inf)
-        self._alone_until_s = -math.inf
-        self._away = False
+        self._next_read = NextRead(due_s=-math.inf)
+        self._store_retry_s = -math.inf
+        self._store_lost = False
         if self._local is not None:
-            self._local.forget()
+            self._local.reset_after_fork()
 
     def _read_local(self) -> list[GpuSample]:
         """Read the local source if it is due; return the new rows, the only ones to publish."""
         started = self._clock()
-        if self._local is None or started < self._next.due_s:
+        if self._local is None or started < self._next_read.due_s:
             return []
         # After repeated failures: drop a broken handle before the next read.
-        if self._next.fresh:
+        if self._next_read.reopen:
             self._local.close()
         try:
             rows = list(self._local.read())
         except ProviderMisconfigured as error:
             # Never due again: this error cannot heal, but the other hosts remain visible.
-            self._trouble, self._next = error, Next(due_s=math.inf)
+            self._local_error, self._next_read = error, NextRead(due_s=math.inf)
             _log.critical("GPU telemetry of this host ends, that of the others goes on: %s", error)
-        except NoSource:
-            self._trouble, self._next = None, self._schedule.absent(self._clock())
+        except NoSourceError:
+            self._local_error, self._next_read = None, self._schedule.no_source(self._clock())
         except Exception as error:  # noqa: BLE001 - a driver binding may raise anything
-            self._trouble, self._next = error, self._schedule.failed(started, self._clock())
-            self._seldom.say("local", f"this host's own cannot be read: {type(error).__name__}: {error}")
+            self._local_error, self._next_read = error, self._schedule.failed(started, self._clock())
+            self._logger.warn("local", f"this host's own cannot be read: {type(error).__name__}: {error}")
         else:
             self._schedule.succeeded(started, self._clock())
-            self._trouble, self._next = None, Next(due_s=-math.inf)
+            self._local_error, self._next_read = None, NextRead(due_s=-math.inf)
             self._own = rows
             return rows
         return []
 
-    def _held(self, row: GpuSample, now: float) -> GpuSample:
+    def _valid_or_lost(self, row: GpuSample, now: float) -> GpuSample:
         age_s = now - row.taken_at_s + row.age_s
         believed_s = max(self._stale_after_s, BELIEVED_PERIODS * (row.period_s or 0.0))
         return row if age_s <= believed_s else lost(row, f"stale: not read for {age_s:.0f} s")
 
     def _exchange(self, own: Sequence[GpuSample]) -> None:
-        if self._clock() < self._alone_until_s:
+        if self._clock() < self._store_retry_s:
             return
         try:
             entries = self._call(self._payload(own))
             now = self._clock()
             for host, age_us, payload in zip(entries[::3], entries[1::3], entries[2::3], strict=True):
-                self._hear(_text(host), age_us / 1e6, payload, now)
+                self._receive(_text(host), age_us / 1e6, payload, now)
         except Exception as error:  # noqa: BLE001 - a client may raise anything; the local rows still count
-            self._lost(error)
+            self._on_store_error(error)
         else:
-            self.hosts.answered(now)
-            if self._away:
-                self._away = False
-                self._seldom.say("back", "the store answers again")
+            self.hosts.record_answer(now)
+            if self._store_lost:
+                self._store_lost = False
+                self._logger.warn("back", "the store answers again")
 
     def _payload(self, rows: Sequence[GpuSample]) -> str:
         """Encode the rows of this host's own devices, from any source.
@@ -212,7 +212,7 @@ class FleetProvider:
         try:
             return encode(own, self.rules.interval_s, self._clock())
         except ValueError as error:
-            self._seldom.say("payload", f"this host is not published: {error}")
+            self._logger.warn("payload", f"this host is not published: {error}")
             return ""
 
     def _call(self, payload: str) -> Sequence[Any]:
@@ -228,29 +228,29 @@ class FleetProvider:
             entries = self._client.eval(self._script, 1, *arguments)
         return entries
 
-    def _hear(self, host: str, age_s: float, payload: bytes | str, now: float) -> None:
+    def _receive(self, host: str, age_s: float, payload: bytes | str, now: float) -> None:
         try:
-            said = decode(payload.encode() if isinstance(payload, str) else payload, host)
+            published = decode(payload.encode() if isinstance(payload, str) else payload, host)
         except ValueError as error:
             self.ignored += 1
-            self._seldom.say("ignored", f"host {host!r:.80} is ignored: {error!s:.200}")
+            self._logger.warn("ignored", f"host {host!r:.80} is ignored: {error!s:.200}")
         else:
-            self.hosts.heard(host, age_s, said, now)
+            self.hosts.receive(host, age_s, published, now)
 
-    def _lost(self, error: Exception) -> None:
+    def _on_store_error(self, error: Exception) -> None:
         self.failures += 1
         self.last_error = f"{type(error).__name__}: {error}"
-        self.hosts.away()
+        self.hosts.record_failure()
         self._disconnect()
-        pause = LONG_PAUSE_INTERVALS if self._away else PAUSE_INTERVALS
-        self._alone_until_s = self._clock() + pause * self.rules.interval_s
-        if not self._away:
-            self._away = True
+        pause = LONG_PAUSE_INTERVALS if self._store_lost else PAUSE_INTERVALS
+        self._store_retry_s = self._clock() + pause * self.rules.interval_s
+        if not self._store_lost:
+            self._store_lost = True
             # Either redis-py's error class, or the text of the server.
             forbidden = "NoPermission" in self.last_error or "can't run this command" in self.last_error
             needs = f"; it needs the rights: {RIGHTS}" if forbidden else ""
-            self._seldom.say(
-                "away", f"the other hosts are not known, the store is away ({self.last_error}{needs})"
+            self._logger.warn(
+                "away", f"the other hosts are not known, the store is unavailable ({self.last_error}{needs})"
             )
 
     def _disconnect(self) -> None:

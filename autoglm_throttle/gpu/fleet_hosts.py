@@ -15,7 +15,7 @@ from autoglm_throttle.gpu.readings import BELIEVED_PERIODS
 from autoglm_throttle.gpu.row import lost
 
 if TYPE_CHECKING:
-    from autoglm_throttle.gpu.fleet_payload import Published
+    from autoglm_throttle.gpu.fleet_payload import PublishedSamples
     from autoglm_throttle.model import GpuSample
 
 FORGET_S: Final = 300.0
@@ -31,16 +31,16 @@ MOST_HOSTS: Final = 1024
 
 
 @dataclass(slots=True)
-class _Host:
+class _RemoteHost:
     published_s: float
     """Time of its newest payload, on our clock."""
-    said: Published
+    published: PublishedSamples
     stale_after_s: float
     rows: dict[str, GpuSample]
     """Every device it has listed within `FORGET_S`, the lost ones included."""
 
 
-class Hosts:
+class HostTable:
     """The other hosts of a fleet.
 
     Args:
@@ -49,7 +49,7 @@ class Hosts:
 
     def __init__(self, stale_after_s: float | None = None) -> None:
         self._stale_after_s = stale_after_s
-        self._hosts: dict[str, _Host] = {}
+        self._hosts: dict[str, _RemoteHost] = {}
         self._answers_since_s = -math.inf
         """Start of the current run of answers from the store; infinite while it fails."""
 
@@ -59,57 +59,63 @@ class Hosts:
     def __len__(self) -> int:
         return len(self._hosts)
 
-    def answered(self, now: float) -> None:
+    def record_answer(self, now: float) -> None:
         """Record an answer of the store: a host missing from it is silent, unless the outage hid it."""
         self._answers_since_s = min(self._answers_since_s, now)
 
-    def away(self) -> None:
+    def record_failure(self) -> None:
         """Record a failure of the store: the silence of the hosts means nothing now."""
         self._answers_since_s = math.inf
 
-    def heard(self, host: str, age_s: float, said: Published, now: float) -> None:
+    def receive(self, host: str, age_s: float, published: PublishedSamples, now: float) -> None:
         """Store the publication of a host, ``age_s`` seconds old; ignore a repetition."""
         known = self._hosts.get(host)
         if known is None and len(self._hosts) >= MOST_HOSTS:
             return
         published_s = now - age_s
         # Equal rows within half an interval are one publication: age jitter is smaller than that.
-        if known is not None and said == known.said and published_s - known.published_s < said.interval_s / 2:
+        if (
+            known is not None
+            and published == known.published
+            and published_s - known.published_s < published.interval_s / 2
+        ):
             return
         before = {} if known is None else known.rows
         rows = {
             row.device: replace(
                 row,
                 taken_at_s=published_s + row.taken_at_s,
-                period_s=max(row.period_s or 0.0, said.interval_s),
+                period_s=max(row.period_s or 0.0, published.interval_s),
             )
-            for row in said.rows
+            for row in published.rows
         }
         for device, row in before.items():
             if device not in rows and now - row.taken_at_s <= FORGET_S:
                 rows[device] = lost(row, "vanished: its host no longer lists it")
-        least = max(STALE_INTERVALS * said.interval_s, STALE_LEAST_S)
-        stale_after_s = least if self._stale_after_s is None else max(self._stale_after_s, said.interval_s)
-        self._hosts[host] = _Host(published_s, said, stale_after_s, rows)
+        least = max(STALE_INTERVALS * published.interval_s, STALE_LEAST_S)
+        stale_after_s = (
+            least if self._stale_after_s is None else max(self._stale_after_s, published.interval_s)
+        )
+        self._hosts[host] = _RemoteHost(published_s, published, stale_after_s, rows)
 
     def rows(self, now: float) -> list[GpuSample]:
         """Return the rows of all devices of the other hosts as they count now."""
         for name in [n for n, host in self._hosts.items() if now - host.published_s > FORGET_S]:
             del self._hosts[name]
-        found: list[GpuSample] = []
+        rows: list[GpuSample] = []
         for host in self._hosts.values():
             silent_s = now - host.published_s
             if silent_s <= host.stale_after_s:
-                found += (_believed(row, now, host.stale_after_s) for row in host.rows.values())
+                rows += (_valid_or_lost(row, now, host.stale_after_s) for row in host.rows.values())
             # Silence means loss only after the store has answered that long; else the outage may hide it.
             elif now - self._answers_since_s > host.stale_after_s:
-                found += (
+                rows += (
                     lost(row, f"stale: its host is silent for {silent_s:.0f} s") for row in host.rows.values()
                 )
-        return found
+        return rows
 
 
-def _believed(row: GpuSample, now: float, stale_after_s: float) -> GpuSample:
+def _valid_or_lost(row: GpuSample, now: float, stale_after_s: float) -> GpuSample:
     """Return the row, or a lost one after two and a half periods of a slow source on its host."""
     age_s = now - row.taken_at_s
     if age_s <= max(stale_after_s, BELIEVED_PERIODS * (row.period_s or 0.0)):

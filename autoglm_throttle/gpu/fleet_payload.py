@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from autoglm_throttle.gpu import recording
-from autoglm_throttle.gpu.plausible import believable
+from autoglm_throttle.gpu.plausible import drop_implausible
 from autoglm_throttle.model import GpuSample, ProviderMisconfigured
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ SOURCE: Final = "fleet"
 _TEXTS: Final = {"device": 100, "name": 64}
 """Maximum characters of a published text; a longer one is invalid."""
 
-_OURS: Final = frozenset({"host", "notes", "gpu_instance"})
+_NOT_PUBLISHED: Final = frozenset({"host", "notes", "gpu_instance"})
 """Texts of a row that are not published. The name of a host is that of its payload, and one host's sources
 are joined there.
 """
@@ -70,7 +70,7 @@ _AGE: Final = "age_s"
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedSamples:
     """One publication of a host."""
 
     interval_s: float
@@ -92,8 +92,8 @@ def encode(rows: Sequence[GpuSample], interval_s: float, now: float) -> str:
     Raises:
         ValueError: a row or all of them are too long to be published.
     """
-    believed = [believable(row)[0] for row in rows]
-    columns = (*_ALWAYS, *(name for name in _IF_KNOWN if _worth(name, believed)), _AGE)
+    believed = [drop_implausible(row)[0] for row in rows]
+    columns = (*_ALWAYS, *(name for name in _IF_KNOWN if _is_published(name, believed)), _AGE)
     lines = [_json([*(_cell(row, name) for name in columns[:-1]), _age_s(row, now)]) for row in believed]
     longest = max((len(line.encode()) for line in lines), default=0)
     if longest > MOST_ROW_BYTES:
@@ -106,7 +106,7 @@ def encode(rows: Sequence[GpuSample], interval_s: float, now: float) -> str:
     return text
 
 
-def decode(payload: bytes, host: str) -> Published:
+def decode(payload: bytes, host: str) -> PublishedSamples:
     """Decode a payload of another host.
 
     Args:
@@ -117,28 +117,28 @@ def decode(payload: bytes, host: str) -> Published:
         ValueError: it has another version, is too long, is no JSON, or holds an implausible value or an
             unprintable text: texts appear in logs, labels and terminals. Or the host's name is invalid.
     """
-    if not host or not _legible(host, MOST_HOST_CHARACTERS):
+    if not host or not _is_printable(host, MOST_HOST_CHARACTERS):
         raise ValueError("its name is empty, too long or not printable")
     if len(payload) > MOST_BYTES:
         raise ValueError(f"it has {len(payload)} bytes, at most {MOST_BYTES} are read")
     try:
-        said = json.loads(payload.decode())
+        document = json.loads(payload.decode())
     # json raises it for deep nesting; ValueError covers bad UTF-8 and bad JSON.
     except RecursionError:
         raise ValueError("it is no JSON of ours") from None
-    if not isinstance(said, dict) or said.get("v") != VERSION:
+    if not isinstance(document, dict) or document.get("v") != VERSION:
         raise ValueError(f"it is not of version {VERSION}")
-    columns, lines, interval_s = said.get("c"), said.get("r"), _seconds(said.get("i"))
+    columns, lines, interval_s = document.get("c"), document.get("r"), _seconds(document.get("i"))
     if (
         not isinstance(columns, list)
         or not isinstance(lines, list)
         or not 0.0 < interval_s <= MOST_INTERVAL_S
     ):
         raise ValueError("columns, rows or interval are missing")
-    return Published(interval_s, tuple(_row(columns, line, host) for line in lines))
+    return PublishedSamples(interval_s, tuple(_row(columns, line, host) for line in lines))
 
 
-def _worth(name: str, rows: Sequence[GpuSample]) -> bool:
+def _is_published(name: str, rows: Sequence[GpuSample]) -> bool:
     """Return whether a column is published; ``graphics_active_ratio`` stands in for unknown utilization."""
     stands_in = name == "graphics_active_ratio"
     return any(
@@ -152,10 +152,10 @@ def _cell(row: GpuSample, name: str) -> object:
         return _printed(value[: _TEXTS[name]])
     if isinstance(value, frozenset):
         return sorted(value)
-    return _short(value, _IF_KNOWN[name]) if isinstance(value, float) else value
+    return _rounded(value, _IF_KNOWN[name]) if isinstance(value, float) else value
 
 
-def _short(value: float, decimals: int) -> float:
+def _rounded(value: float, decimals: int) -> float:
     rounded = round(value, decimals)
     # "7" instead of "7.0": two bytes per cell.
     return int(rounded) if rounded.is_integer() else rounded
@@ -170,7 +170,7 @@ def _printed(text: str) -> str:
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
-def _legible(text: str, most: int) -> bool:
+def _is_printable(text: str, most: int) -> bool:
     return len(text) <= most and text.isprintable()
 
 
@@ -189,12 +189,12 @@ def _row(columns: list[Any], line: object, host: str) -> GpuSample:
         raise ValueError(str(error)) from None
     if not values.get("device") or "index" not in values or not 0.0 <= age_s < math.inf:
         raise ValueError("a row has no device, no index or no age")
-    legible = all(_legible(values.get(name, ""), most) for name, most in _TEXTS.items())
-    if not legible or _OURS & values.keys():
+    legible = all(_is_printable(values.get(name, ""), most) for name, most in _TEXTS.items())
+    if not legible or _NOT_PUBLISHED & values.keys():
         raise ValueError("a row has a text that is too long, not printable or not published")
     device = f"{host}/{values['device']}"
     row = GpuSample(**{**values, "device": device, "host": host, "source": SOURCE, "taken_at_s": -age_s})
-    _, wrong = believable(row)
+    _, wrong = drop_implausible(row)
     if wrong:
         raise ValueError(f"{device}: implausible {', '.join(wrong)}")
     return row

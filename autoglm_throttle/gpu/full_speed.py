@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from autoglm_throttle.gpu.span_mean import SpanMean
+from autoglm_throttle.gpu.span_mean import WindowMean
 
 if TYPE_CHECKING:
     from autoglm_throttle.model import GpuSample, ThrottleBit
 
-SPANS: Final = 3
+MIN_WINDOWS: Final = 3
 """Windows of ten seconds at the limit before the learned clock counts: power control settles within one."""
 
 SAME_LIMIT: Final = 0.05
@@ -29,16 +29,16 @@ SAME_LIMIT: Final = 0.05
 
 _CAPPED: Final[frozenset[ThrottleBit]] = frozenset({"sw_power_cap"})
 
-SLOWEST: Final = 0.2
+MIN_SHARE: Final = 0.2
 """Smallest share returned. A lower clock is that of an idle device or a wrong reading, and 0 would be an
 outage.
 """
 
 
-class FullSpeed:
+class ClockBaseline:
     """Clock of one device under full load."""
 
-    __slots__ = ("_best_mhz", "_first_w", "_limit_w", "_span", "_spans")
+    __slots__ = ("_best_mhz", "_first_w", "_limit_w", "_window", "_windows")
 
     def __init__(self) -> None:
         self._restart()
@@ -51,11 +51,11 @@ class FullSpeed:
     @property
     def learned_mhz(self) -> float | None:
         """Full speed as learned, MHz; None: not yet."""
-        return self._best_mhz if self._spans >= SPANS else None
+        return self._best_mhz if self._windows >= MIN_WINDOWS else None
 
     def _restart(self) -> None:
-        self._span = SpanMean()
-        self._spans = 0
+        self._window = WindowMean()
+        self._windows = 0
         self._best_mhz = 0.0
 
     def learn(self, row: GpuSample, at_s: float, *, busy: bool) -> None:
@@ -66,17 +66,17 @@ class FullSpeed:
             at_s: monotonic seconds at which it was measured.
             busy: whether the device was busy by its utilization.
         """
-        lowered = self._lowered(row)
+        lowered = self._is_lowered(row)
         capped = row.throttle == _CAPPED
         if row.sm_clock_mhz is None or not busy or not capped or lowered:
-            self._span.restart()
+            self._window.restart()
             return
-        mean = self._span.add(row.sm_clock_mhz, at_s)
+        mean = self._window.add(row.sm_clock_mhz, at_s)
         if mean is not None:
-            self._spans += 1
+            self._windows += 1
             self._best_mhz = max(self._best_mhz, mean)
 
-    def only_as_given(self, row: GpuSample) -> bool:
+    def at_initial_limit(self, row: GpuSample) -> bool:
         """Return whether only the initial power limit, or a higher one, slows the device.
 
         The configured rates were chosen for a device with this limit.
@@ -86,7 +86,7 @@ class FullSpeed:
             return False
         return bits <= _CAPPED and limit_w >= first_w * (1.0 - SAME_LIMIT)
 
-    def _lowered(self, row: GpuSample) -> bool:
+    def _is_lowered(self, row: GpuSample) -> bool:
         """Return whether the limit is below the highest known one; a new maximum resets the baseline."""
         limit_w = row.power_limit_w
         if limit_w is None:
@@ -112,4 +112,4 @@ class FullSpeed:
         full = self.learned_mhz or row.sm_clock_max_mhz
         if row.sm_clock_mhz is None or full is None:
             return None
-        return min(1.0, max(SLOWEST, row.sm_clock_mhz / full))
+        return min(1.0, max(MIN_SHARE, row.sm_clock_mhz / full))

@@ -21,7 +21,7 @@ _LINE_BYTES: Final = 256
 """The first line in full: ten numbers of at most 20 digits."""
 
 
-class Host(NamedTuple):
+class HostStats(NamedTuple):
     """Load of the host; None: not known."""
 
     load: float | None
@@ -30,7 +30,7 @@ class Host(NamedTuple):
     """Share of the cores' time since the reading before in which they only waited for a disk, 0..1."""
 
 
-class HostLoad:
+class HostSampler:
     """Reads the host's load; blocking, for some tens of microseconds. Call it from one thread.
 
     Args:
@@ -53,9 +53,9 @@ class HostLoad:
         self._stat = stat
         self._last: tuple[int, int] | None = None
 
-    def read(self) -> Host:
+    def read(self) -> HostStats:
         """Return the load now, and iowait since the call before; the first call returns no iowait."""
-        return Host(self._load(), self._iowait())
+        return HostStats(self._load(), self._iowait())
 
     def _load(self) -> float | None:
         try:
@@ -75,8 +75,8 @@ class HostLoad:
         """Return all cores' ticks, and those spent in iowait."""
         try:
             with self._stat.open("rb", buffering=0) as file:  # 20 us; 33 as text
-                words = file.read(_LINE_BYTES).split(b"\n", 1)[0].split()
-            times = [int(word) for word in words[1 : 1 + _TIMES]]
+                tokens = file.read(_LINE_BYTES).split(b"\n", 1)[0].split()
+            times = [int(word) for word in tokens[1 : 1 + _TIMES]]
         except (OSError, ValueError):
             return None
-        return (sum(times), times[_IOWAIT]) if words[:1] == [b"cpu"] and len(times) > _IOWAIT else None
+        return (sum(times), times[_IOWAIT]) if tokens[:1] == [b"cpu"] and len(times) > _IOWAIT else None

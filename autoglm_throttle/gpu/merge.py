@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from autoglm_throttle.gpu.row import MEASURED, altered, lost
+from autoglm_throttle.gpu.row import MEASURED, changed, lost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autoglm_throttle.gpu.readings import Identity, Told
+    from autoglm_throttle.gpu.readings import FieldReport, Identity
     from autoglm_throttle.model import GpuSample
 
 _FILLED: Final = tuple(name for name in MEASURED if name != "period_s")
@@ -24,7 +24,7 @@ _NAMED: Final = ("device", "index", "host", "source", "kind")
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class MergedDevice:
     """A device as reported by all sources together."""
 
     row: GpuSample
@@ -51,34 +51,38 @@ def load_pct(row: GpuSample) -> float | None:
     return None if row.graphics_active_ratio is None else 100.0 * row.graphics_active_ratio
 
 
-def merged(told: Sequence[Told], now: float) -> Merged:
+def merge(reports: Sequence[FieldReport], now: float) -> MergedDevice:
     """Merge the reports on one device.
 
     Args:
         reports: at least one, the preferred source first.
         now: monotonic seconds.
     """
-    if len(told) == 1:
-        return _as(told[0], told[0].row, told, now)
-    live = [one for one in told if one.vanished_s is None]
+    if len(reports) == 1:
+        return _merged_device(reports[0], reports[0].row, reports, now)
+    live = [one for one in reports if one.vanished_s is None]
     # A loss that only a scrape reports is ignored while another source still lists the device.
-    dead = [one for one in told if one.row.health == "lost" and not (live and one.doubtful)]
-    if dead:
-        newest = max(dead, key=lambda one: one.measured_s)
-        gone = lost(told[0].row, "; ".join(newest.row.notes))
-        return _as(newest, altered(gone, {"notes": newest.row.notes}), told, now)
+    lost_reports = [one for one in reports if one.row.health == "lost" and not (live and one.is_unconfirmed)]
+    if lost_reports:
+        newest = max(lost_reports, key=lambda one: one.measured_s)
+        lost_row = lost(reports[0].row, "; ".join(newest.row.notes))
+        return _merged_device(newest, changed(lost_row, {"notes": newest.row.notes}), reports, now)
     fresh = [one for one in live if now <= one.believed_until_s] or live
     lead = next((one for one in fresh if load_pct(one.row) is not None), fresh[0])
-    return _as(lead, _filled(told[0].row, lead.row, [one.row for one in fresh]), told, now)
+    return _merged_device(
+        lead, _fill_gaps(reports[0].row, lead.row, [one.row for one in fresh]), reports, now
+    )
 
 
-def _as(lead: Told, row: GpuSample, told: Sequence[Told], now: float) -> Merged:
-    total_bytes = next((one.total_bytes for one in told if one.total_bytes), None)
+def _merged_device(
+    lead: FieldReport, row: GpuSample, reports: Sequence[FieldReport], now: float
+) -> MergedDevice:
+    total_bytes = next((one.total_bytes for one in reports if one.total_bytes), None)
     believed = now <= lead.believed_until_s
-    return Merged(row, lead.identity, lead.measured_s, believed, lead.interval_s, total_bytes)
+    return MergedDevice(row, lead.identity, lead.measured_s, believed, lead.interval_s, total_bytes)
 
 
-def _filled(first: GpuSample, lead: GpuSample, rows: Sequence[GpuSample]) -> GpuSample:
+def _fill_gaps(first: GpuSample, lead: GpuSample, rows: Sequence[GpuSample]) -> GpuSample:
     """Fill unknown fields of the first recent row from the other rows."""
     changes: dict[str, Any] = {name: getattr(first, name) for name in _NAMED}
     changes |= {
@@ -94,4 +98,4 @@ def _filled(first: GpuSample, lead: GpuSample, rows: Sequence[GpuSample]) -> Gpu
         if getattr(base, name) is None:
             known = (value for row in others if (value := getattr(row, name)) is not None)
             changes[name] = next(known, None)
-    return altered(base, changes)
+    return changed(base, changes)

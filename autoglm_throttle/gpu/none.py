@@ -9,15 +9,15 @@ from __future__ import annotations
 from autoglm_throttle.model import ProviderMisconfigured, ProviderUnavailable
 
 
-class NotPresent(ProviderUnavailable):
+class NotPresentError(ProviderUnavailable):
     """This machine has no driver of the kind, or no device of it: nothing is broken."""
 
 
-class PackageMissing(ProviderMisconfigured):
+class PackageMissingError(ProviderMisconfigured):
     """The Python package for the driver is not installed, or another package has its name."""
 
 
-class NoSource(ProviderUnavailable):
+class NoSourceError(ProviderUnavailable):
     """The automatic choice found nothing; the text lists the candidates.
 
     The sampler does not count it as a failure and tries again once a minute.

@@ -13,9 +13,9 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.gpu import visible
-from autoglm_throttle.gpu.none import NotPresent, PackageMissing
-from autoglm_throttle.gpu.nvml_calls import NO_PERMISSION, UNINITIALIZED, Uninitialized
-from autoglm_throttle.gpu.nvml_cards import Found, driver_version, find, look_up
+from autoglm_throttle.gpu.none import NotPresentError, PackageMissingError
+from autoglm_throttle.gpu.nvml_calls import NO_PERMISSION, UNINITIALIZED, NvmlUninitializedError
+from autoglm_throttle.gpu.nvml_cards import DeviceMap, driver_version, find_handles, list_devices
 from autoglm_throttle.gpu.nvml_device import NvmlDevice
 from autoglm_throttle.model import ProviderMisconfigured, ProviderUnavailable
 from autoglm_throttle.settings.installing import how_to_install
@@ -23,7 +23,7 @@ from autoglm_throttle.settings.installing import how_to_install
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autoglm_throttle.gpu.nvml_calls import Binding, Refusal
+    from autoglm_throttle.gpu.nvml_calls import Binding, NvmlError
     from autoglm_throttle.model import Clock, GpuSample
 
 _log = logging.getLogger("autoglm_throttle")
@@ -39,7 +39,7 @@ REMEDIES: Final[dict[int, str]] = {
 }
 """Remedy of an error of the library, by its code."""
 
-SHARE: Final = 0.5
+READ_SHARE: Final = 0.5
 LEAST_S: Final = 0.2
 MOST_S: Final = 5.0
 """A reading may take this share of the time since the previous one, within these bounds. The bounds are the
@@ -80,7 +80,7 @@ class NvmlProvider:
         self._driver = ""
         self._nvml: Binding = None
         self._devices: list[NvmlDevice] = []
-        self._cards: dict[int, visible.Card] = {}
+        self._known_devices: dict[int, visible.DeviceInfo] = {}
         """Devices by index, retained over re-opening: a lost one no longer reports its UUID and instances."""
         self._chosen: tuple[str, ...] = ()
         """UUIDs once chosen; after that a missing device is a loss and no fault of the setting."""
@@ -101,20 +101,20 @@ class NvmlProvider:
             ProviderMisconfigured: a device was named that does not exist; the text lists the present ones.
         """
         if self._pid != os.getpid():
-            self.forget()
+            self.reset_after_fork()
         try:
             return self._rows()
-        except Uninitialized:
-            self.forget()  # other code closed the library: open it again, once
+        except NvmlUninitializedError:
+            self.reset_after_fork()  # other code closed the library: open it again, once
         try:
             return self._rows()
-        except Uninitialized as error:
+        except NvmlUninitializedError as error:
             raise ProviderUnavailable(f"NVML is shut down again and again: {error}") from error
 
     def close(self) -> None:
         """Close the library, if this process opened it."""
         nvml, pid, devices = self._nvml, self._pid, self._devices
-        self.forget()
+        self.reset_after_fork()
         # A forked child must not close handles of its parent.
         if nvml is not None and pid == os.getpid():
             for device in devices:
@@ -124,7 +124,7 @@ class NvmlProvider:
             except nvml.NVMLError as error:
                 _log.debug("NVML shutdown: %s", error)
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """Drop the library and all handles without calling it."""
         self._pid = None
         self._nvml = None
@@ -136,7 +136,7 @@ class NvmlProvider:
         deadline_s = self._deadline()
         rows = [device.read(brief=self._clock() > deadline_s) for device in self._devices]
         errors = [device.error for device in self._devices if device.error is not None]
-        if errors and not any(_tells(row) for row in rows):
+        if errors and not any(_has_values(row) for row in rows):
             raise _unavailable(errors[-1])
         return rows
 
@@ -145,11 +145,11 @@ class NvmlProvider:
         now, before = self._clock(), self._begun_s
         self._begun_s = now
         gap_s = 1.0 if before is None else now - before
-        return now + min(max(SHARE * gap_s, LEAST_S), MOST_S)
+        return now + min(max(READ_SHARE * gap_s, LEAST_S), MOST_S)
 
     def _open(self) -> None:
         if self._nvml is None:
-            nvml = _binding()
+            nvml = _import_binding()
             try:
                 # NO_GPUS: do not fail without a GPU; the list of devices shows that there is none.
                 nvml.nvmlInitWithFlags(nvml.NVML_INIT_FLAG_NO_GPUS)
@@ -158,96 +158,96 @@ class NvmlProvider:
             self._nvml, self._pid = nvml, os.getpid()
         try:
             self._driver = driver_version(self._nvml)
-            found = look_up(self._nvml, self._cards)
+            devices = list_devices(self._nvml, self._known_devices)
         except self._nvml.NVMLError as error:
             if error.value == UNINITIALIZED:
-                raise Uninitialized(str(error)) from error
+                raise NvmlUninitializedError(str(error)) from error
             raise _unavailable(error) from error
-        self._devices = self._choose(found)
+        self._devices = self._choose(devices)
         self._chosen = tuple(device.uuid for device in self._devices)
 
-    def _choose(self, found: Sequence[Found]) -> list[NvmlDevice]:
-        cards = [one.card for one in found]
+    def _choose(self, devices: Sequence[DeviceMap]) -> list[NvmlDevice]:
+        infos = [one.device for one in devices]
         listed = self._environ.get("CUDA_VISIBLE_DEVICES")
         # Re-opening selects the UUIDs of the first opening: a missing device is lost now, not misconfigured.
         if self._chosen and (self._wanted or listed is not None):
-            choice = visible.named(self._chosen, cards)
+            choice = visible.select_listed(self._chosen, infos)
         elif self._wanted:
-            choice = visible.named(self._wanted, cards)
+            choice = visible.select_listed(self._wanted, infos)
             if choice.unknown:
-                raise ProviderMisconfigured(_unknown(choice.unknown, cards))
+                raise ProviderMisconfigured(_unknown_text(choice.unknown, infos))
         elif listed is not None:
-            choice = visible.cuda(listed, cards, order=self._environ.get("CUDA_DEVICE_ORDER", ""))
+            choice = visible.select_cuda(listed, infos, order=self._environ.get("CUDA_DEVICE_ORDER", ""))
         else:
-            choice = visible.every(cards)
+            choice = visible.select_all(infos)
         if not choice.targets:
-            raise NotPresent(_nothing(cards, listed))
+            raise NotPresentError(_no_device_text(infos, listed))
         if choice.guessed:
             _log.warning(
-                "CUDA_VISIBLE_DEVICES holds indexes and the cards differ: CUDA's numbers are taken for PCI "
+                "CUDA_VISIBLE_DEVICES holds indexes and the devices differ: CUDA's numbers are taken for PCI "
                 "order, which may be wrong; use UUIDs or set CUDA_DEVICE_ORDER=PCI_BUS_ID"
             )
-        by_index = {one.card.index: one for one in found}
+        by_index = {one.device.index: one for one in devices}
         return [self._device(by_index[index], slot) for index, slot in choice.targets]
 
-    def _device(self, found: Found, slot: int | None) -> NvmlDevice:
-        card, nvml = found.card, self._nvml
-        instance = next((one for one in card.instances or () if one.slot == slot), None)
-        uuid = card.uuid if instance is None else instance.uuid
+    def _device(self, device: DeviceMap, slot: int | None) -> NvmlDevice:
+        info, nvml = device.device, self._nvml
+        instance = next((one for one in info.instances or () if one.slot == slot), None)
+        uuid = info.uuid if instance is None else instance.uuid
         return NvmlDevice(
             nvml=nvml,
             driver=self._driver,
             uuid=uuid,
-            index=card.index if slot is None else 100 * (card.index + 1) + slot,
-            name=card.name,
+            index=info.index if slot is None else 100 * (info.index + 1) + slot,
+            name=info.name,
             kind="gpu" if slot is None else "mig",
-            handle=found.handle if slot is None else found.slots.get(slot),
-            card=found.handle,
+            handle=device.handle if slot is None else device.slots.get(slot),
+            parent_handle=device.handle,
             instance_id=None if instance is None else instance.gpu_instance,
-            gpu_instance="" if instance is None else card.part(instance),
-            find=lambda: find(nvml, (card.index, slot), uuid),
+            gpu_instance="" if instance is None else info.gpu_instance_of(instance),
+            find=lambda: find_handles(nvml, (info.index, slot), uuid),
             clock=self._clock,
             source=self.name,
-            lost="" if found.error is None else str(found.error),
+            lost="" if device.error is None else str(device.error),
         )
 
 
-def _binding() -> Binding:
+def _import_binding() -> Binding:
     """Import the binding, and make sure that it is the right one."""
     try:
         nvml = importlib.import_module("pynvml")
     except ImportError as error:
-        raise PackageMissing(
+        raise PackageMissingError(
             f"the Python package nvidia-ml-py is not installed: {how_to_install(EXTRA)}"
         ) from error
     if not hasattr(nvml, "nvmlInitWithFlags"):
-        raise PackageMissing(
+        raise PackageMissingError(
             "the installed module pynvml is not that of nvidia-ml-py: "
             f"remove the packages pynvml and nvidia-ml-py3, then {how_to_install(EXTRA)}"
         )
     return nvml
 
 
-def _unavailable(error: Refusal) -> ProviderUnavailable:
-    kind = NotPresent if error.value in {NO_DRIVER, NO_LIBRARY} else ProviderUnavailable
+def _unavailable(error: NvmlError) -> ProviderUnavailable:
+    kind = NotPresentError if error.value in {NO_DRIVER, NO_LIBRARY} else ProviderUnavailable
     remedy = REMEDIES.get(error.value)
     return kind(f"NVML {error.value} {error}" + (f": {remedy}" if remedy else ""))
 
 
-def _unknown(entries: Sequence[str], cards: Sequence[visible.Card]) -> str:
-    present = [f"{card.index} = {card.uuid}" for card in cards]
-    present += [instance.uuid for card in cards for instance in card.instances or ()]
+def _unknown_text(entries: Sequence[str], devices: Sequence[visible.DeviceInfo]) -> str:
+    present = [f"{card.index} = {card.uuid}" for card in devices]
+    present += [instance.uuid for card in devices for instance in card.instances or ()]
     return f"no such GPU: {', '.join(entries)}; present are {', '.join(present) or 'none'}"
 
 
-def _nothing(cards: Sequence[visible.Card], listed: str | None) -> str:
-    if not cards:
+def _no_device_text(devices: Sequence[visible.DeviceInfo], listed: str | None) -> str:
+    if not devices:
         return "the NVIDIA driver lists no GPU"
     if listed is not None:
-        return f"CUDA_VISIBLE_DEVICES={listed!r} names none of the {len(cards)} GPUs present"
+        return f"CUDA_VISIBLE_DEVICES={listed!r} names none of the {len(devices)} GPUs present"
     return "every GPU is in MIG mode and has no instance"
 
 
-def _tells(row: GpuSample) -> bool:
+def _has_values(row: GpuSample) -> bool:
     numbers = (row.utilization_pct, row.memory_used_bytes, row.power_w, row.temperature_c, row.sm_clock_mhz)
     return any(number is not None for number in numbers)

@@ -18,14 +18,14 @@ Binding = Any
 """The module ``pynvml``, which has no types."""
 Handle = Any
 """A device or a sample as the library identifies it: a pointer."""
-Refusal = Any
+NvmlError = Any
 """The binding's ``NVMLError``: an exception with the library's code in ``value``."""
 Call = Any
 """A function of the binding."""
-Answer = Any
+CallResult = Any
 """Result of such a function: a number or one of the library's structures."""
 
-told: Final = object.__getattribute__
+raw_attribute: Final = object.__getattribute__
 """Reads a number out of a structure past the binding. At each access the binding checks in Python whether it
 is text: that was a fifth of the time of a reading.
 """
@@ -33,24 +33,24 @@ is text: that was a fifth of the time of a reading.
 UNINITIALIZED: Final = 1
 NO_PERMISSION: Final = 4
 NOT_FOUND: Final = 6
-NEVER: Final = frozenset({3, 13, 25, 26})
+UNSUPPORTED_CODES: Final = frozenset({3, 13, 25, 26})
 """NotSupported, FunctionNotFound, ArgumentVersionMismatch, Deprecated: repeating the call cannot help."""
-GONE: Final = frozenset({NOT_FOUND, 15, 16, 28})
+LOST_CODES: Final = frozenset({NOT_FOUND, 15, 16, 28})
 """NotFound (a MIG instance was destroyed), GpuIsLost, ResetRequired, GpuNotFound."""
 
-NEWER: Final = frozenset({"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetTemperatureV"})
+CALLS_WITH_FALLBACK: Final = frozenset({"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetTemperatureV"})
 """Calls with an older fallback, so that a missing one costs nothing."""
 
 
-class Gone(Exception):
+class DeviceLostError(Exception):
     """The device fell off the bus or needs a reset."""
 
 
-class Uninitialized(Exception):
+class NvmlUninitializedError(Exception):
     """Other code closed the library; every handle is dead."""
 
 
-class Calls:
+class NvmlCalls:
     """Guards the calls of one device, and remembers those that cannot work.
 
     Args:
@@ -58,60 +58,60 @@ class Calls:
         uuid: of the device, for the log.
     """
 
-    __slots__ = ("_lacking", "_passing", "error", "nvml", "uuid")
+    __slots__ = ("_unsupported", "_transient", "error", "nvml", "uuid")
 
     def __init__(self, nvml: Binding, uuid: str) -> None:
         self.nvml: Binding = nvml
         self.uuid: str = uuid
-        self.error: Refusal = None
+        self.error: NvmlError = None
         """The last error in this reading that was neither lasting nor fatal."""
-        self._lacking: dict[str, str] = {}
-        self._passing: list[str] = []
+        self._unsupported: dict[str, str] = {}
+        self._transient: list[str] = []
 
     def begin(self) -> None:
         """Begin a new reading: clear its error and its notes."""
         self.error = None
-        self._passing.clear()
+        self._transient.clear()
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Fields that the device lacks, then notes on this reading."""
-        lasting = (why for name, why in self._lacking.items() if name not in NEWER)
-        return (*lasting, *self._passing)
+        lasting = (reason for name, reason in self._unsupported.items() if name not in CALLS_WITH_FALLBACK)
+        return (*lasting, *self._transient)
 
-    def note(self, text: str) -> None:
+    def add_note(self, text: str) -> None:
         """Add a note on this reading."""
-        self._passing.append(text)
+        self._transient.append(text)
 
-    def lacks(self, name: str) -> bool:
+    def is_unsupported(self, name: str) -> bool:
         """Return whether a call is known never to work."""
-        return name in self._lacking
+        return name in self._unsupported
 
-    def ask(self, name: str, *arguments: Answer) -> Answer:
+    def call(self, name: str, *arguments: CallResult) -> CallResult:
         """Make one call of the binding; None if it fails."""
-        if name in self._lacking:
+        if name in self._unsupported:
             return None
         try:
             return getattr(self.nvml, name)(*arguments)
         except AttributeError:
-            self.remember(name, "not in this binding")
+            self.mark_unsupported(name, "not in this binding")
         except self.nvml.NVMLError as error:
-            self.refused(name, error)
+            self.handle_error(name, error)
         return None
 
-    def guarded(self, name: str, call: Callable[[], Answer]) -> Answer:
+    def run(self, name: str, call: Callable[[], CallResult]) -> CallResult:
         """Run code that uses the binding, under a name of its own; None if it fails."""
-        if name in self._lacking:
+        if name in self._unsupported:
             return None
         try:
             return call()
         except AttributeError:
-            self.remember(name, "not in this binding")
+            self.mark_unsupported(name, "not in this binding")
         except self.nvml.NVMLError as error:
-            self.refused(name, error)
+            self.handle_error(name, error)
         return None
 
-    def refused(self, name: str, error: Refusal) -> None:
+    def handle_error(self, name: str, error: NvmlError) -> None:
         """Handle an error: mark the call as unsupported, note the error, or give the device up.
 
         Raises:
@@ -119,16 +119,16 @@ class Calls:
             DeviceLostError: the device is lost.
         """
         if error.value == UNINITIALIZED:
-            raise Uninitialized(str(error)) from error
-        if error.value in GONE:
-            raise Gone(str(error)) from error
-        if error.value in NEVER:
-            self.remember(name, str(error))
+            raise NvmlUninitializedError(str(error)) from error
+        if error.value in LOST_CODES:
+            raise DeviceLostError(str(error)) from error
+        if error.value in UNSUPPORTED_CODES:
+            self.mark_unsupported(name, str(error))
         else:
             self.error = error
-            self.note(f"{name}: {error}")
+            self.add_note(f"{name}: {error}")
 
-    def remember(self, name: str, why: str) -> None:
+    def mark_unsupported(self, name: str, reason: str) -> None:
         """Mark a call as unsupported, and log it once."""
-        self._lacking[name] = f"{name}: {why}"
-        _log.info("GPU telemetry: %s does not tell %s: %s", self.uuid, name, why)
+        self._unsupported[name] = f"{name}: {reason}"
+        _log.info("GPU telemetry: %s does not report %s: %s", self.uuid, name, reason)

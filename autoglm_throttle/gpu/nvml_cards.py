@@ -8,26 +8,33 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from autoglm_throttle.gpu.nvml_calls import GONE, NEVER, NO_PERMISSION, NOT_FOUND, UNINITIALIZED, Gone
-from autoglm_throttle.gpu.visible import Card, Instance, Target
+from autoglm_throttle.gpu.nvml_calls import (
+    LOST_CODES,
+    NO_PERMISSION,
+    NOT_FOUND,
+    UNINITIALIZED,
+    UNSUPPORTED_CODES,
+    DeviceLostError,
+)
+from autoglm_throttle.gpu.visible import DeviceInfo, MigInstance, Target
 
 if TYPE_CHECKING:
-    from autoglm_throttle.gpu.nvml_calls import Answer, Binding, Call, Handle, Refusal
+    from autoglm_throttle.gpu.nvml_calls import Binding, Call, CallResult, Handle, NvmlError
 
 
 @dataclass(slots=True)
-class Found:
+class DeviceMap:
     """A device with its handles."""
 
-    card: Card
+    device: DeviceInfo
     handle: Handle = None
     slots: dict[int, Handle] = field(default_factory=dict)
     """Handles of its MIG instances."""
-    error: Refusal = None
+    error: NvmlError = None
     """Error of the device; None if it works."""
 
 
-def look_up(nvml: Binding, seen: dict[int, Card]) -> list[Found]:
+def list_devices(nvml: Binding, known: dict[int, DeviceInfo]) -> list[DeviceMap]:
     """List all devices of this process.
 
     Args:
@@ -41,26 +48,26 @@ def look_up(nvml: Binding, seen: dict[int, Card]) -> list[Found]:
     Raises:
         pynvml.NVMLError: the library is not open, or no device works and none of them is lost.
     """
-    found: list[Found] = []
-    denied: Refusal = None
+    devices: list[DeviceMap] = []
+    denied: NvmlError = None
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
-            one = _card(nvml, index)
-            seen[index] = one.card
+            one = _map_device(nvml, index)
+            known[index] = one.device
         except nvml.NVMLError as error:
             if error.value == UNINITIALIZED:
                 raise
             if error.value == NO_PERMISSION:
                 denied = error
                 continue
-            one = Found(seen.get(index, Card(index, f"index-{index}")), error=error)
-        found.append(one)
-    errors = [one.error for one in found if one.error is not None and one.error.value not in GONE]
-    if denied is not None and not found:
+            one = DeviceMap(known.get(index, DeviceInfo(index, f"index-{index}")), error=error)
+        devices.append(one)
+    errors = [one.error for one in devices if one.error is not None and one.error.value not in LOST_CODES]
+    if denied is not None and not devices:
         raise denied
-    if errors and len(errors) == len(found):
+    if errors and len(errors) == len(devices):
         raise errors[-1]
-    return found
+    return devices
 
 
 def driver_version(nvml: Binding) -> str:
@@ -73,7 +80,7 @@ def driver_version(nvml: Binding) -> str:
         return ""
 
 
-def find(nvml: Binding, target: Target, uuid: str) -> tuple[Handle, Handle]:
+def find_handles(nvml: Binding, target: Target, uuid: str) -> tuple[Handle, Handle]:
     """Look up the handles of one device again: its own, and that of the whole device it is on.
 
     Raises:
@@ -81,15 +88,15 @@ def find(nvml: Binding, target: Target, uuid: str) -> tuple[Handle, Handle]:
         pynvml.NVMLError: the look-up failed.
     """
     index, slot = target
-    card = nvml.nvmlDeviceGetHandleByIndex(index)
-    handle = card if slot is None else nvml.nvmlDeviceGetMigDeviceHandleByIndex(card, slot)
+    parent = nvml.nvmlDeviceGetHandleByIndex(index)
+    handle = parent if slot is None else nvml.nvmlDeviceGetMigDeviceHandleByIndex(parent, slot)
     present = _text(nvml.nvmlDeviceGetUUID(handle))
     if present != uuid:
-        raise Gone(f"{present} is at its place")
-    return handle, card
+        raise DeviceLostError(f"{present} is at its place")
+    return handle, parent
 
 
-def _card(nvml: Binding, index: int) -> Found:
+def _map_device(nvml: Binding, index: int) -> DeviceMap:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     uuid = _text(nvml.nvmlDeviceGetUUID(handle))
     name = _text(_optional(nvml, nvml.nvmlDeviceGetName, handle) or "")
@@ -97,7 +104,7 @@ def _card(nvml: Binding, index: int) -> Found:
     bus_id = "" if pci is None else _text(pci.busId)
     mode = _optional(nvml, nvml.nvmlDeviceGetMigMode, handle)
     if mode is None or mode[0] != nvml.NVML_DEVICE_MIG_ENABLE:
-        return Found(Card(index, uuid, name, bus_id), handle)
+        return DeviceMap(DeviceInfo(index, uuid, name, bus_id), handle)
     count = _optional(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0
     at = (
         (slot, _optional(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, slot))
@@ -105,11 +112,11 @@ def _card(nvml: Binding, index: int) -> Found:
     )
     slots = {slot: instance for slot, instance in at if instance is not None}
     instances = tuple(_instance(nvml, slot, instance) for slot, instance in slots.items())
-    return Found(Card(index, uuid, name, bus_id, instances), handle, slots)
+    return DeviceMap(DeviceInfo(index, uuid, name, bus_id, instances), handle, slots)
 
 
-def _instance(nvml: Binding, slot: int, handle: Handle) -> Instance:
-    return Instance(
+def _instance(nvml: Binding, slot: int, handle: Handle) -> MigInstance:
+    return MigInstance(
         slot,
         _text(nvml.nvmlDeviceGetUUID(handle)),
         _optional(nvml, nvml.nvmlDeviceGetGpuInstanceId, handle),
@@ -117,12 +124,12 @@ def _instance(nvml: Binding, slot: int, handle: Handle) -> Instance:
     )
 
 
-def _optional(nvml: Binding, call: Call, handle: Handle, *arguments: int) -> Answer:
+def _optional(nvml: Binding, call: Call, handle: Handle, *arguments: int) -> CallResult:
     """Make a call that the device may not support; None then."""
     try:
         return call(handle, *arguments)
     except nvml.NVMLError as error:
-        if error.value in NEVER or error.value == NOT_FOUND:
+        if error.value in UNSUPPORTED_CODES or error.value == NOT_FOUND:
             return None
         raise
 

@@ -6,9 +6,9 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from autoglm_throttle.gpu.nvml_calls import Binding, Calls, Gone, Handle
-from autoglm_throttle.gpu.nvml_fields import Fields, of_card, of_instance
-from autoglm_throttle.gpu.nvml_gpm import OF_CARD, OF_INSTANCE, Gpm
+from autoglm_throttle.gpu.nvml_calls import Binding, DeviceLostError, Handle, NvmlCalls
+from autoglm_throttle.gpu.nvml_fields import FieldReader, device_specs, mig_specs
+from autoglm_throttle.gpu.nvml_gpm import DEVICE_METRICS, MIG_METRICS, GpmReader
 from autoglm_throttle.model import GpuSample, ThrottleBit
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("autoglm_throttle")
 
-LOOK_AGAIN_S: Final = 60.0
+LOST_RETRY_S: Final = 60.0
 """Pause between look-ups of a lost device: only a reset recovers it, and the others must not wait."""
 
 NOT_SUPPORTED: Final = 3
@@ -63,36 +63,38 @@ class NvmlDevice:
     name: str
     kind: Literal["gpu", "mig"]
     handle: Handle
-    card: Handle
+    parent_handle: Handle
     instance_id: int | None
     gpu_instance: str
     find: Callable[[], tuple[Handle, Handle]]
     clock: Clock
     source: str
     lost: str = ""
-    _calls: Calls = field(init=False)
-    _fields: Fields = field(init=False)
-    _gpm: Gpm = field(init=False)
+    _calls: NvmlCalls = field(init=False)
+    _fields: FieldReader = field(init=False)
+    _gpm: GpmReader = field(init=False)
     _sm_clock_max_mhz: float | None = None
     _limit_default_mw: int | None = None
-    _look_again_s: float = 0.0
+    _retry_due_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self._calls = Calls(self.nvml, self.uuid)
+        self._calls = NvmlCalls(self.nvml, self.uuid)
         whole = self.kind == "gpu"
-        self._fields = Fields(self._calls, of_card(self.driver) if whole else of_instance(self.driver))
-        self._gpm = Gpm(
+        self._fields = FieldReader(
+            self._calls, device_specs(self.driver) if whole else mig_specs(self.driver)
+        )
+        self._gpm = GpmReader(
             self._calls,
-            OF_CARD if whole else OF_INSTANCE,
-            support=lambda: self.nvml.nvmlGpmQueryDeviceSupport(self.card),
-            take=self._sample,
+            DEVICE_METRICS if whole else MIG_METRICS,
+            support=lambda: self.nvml.nvmlGpmQueryDeviceSupport(self.parent_handle),
+            fill_sample=self._sample,
         )
 
     @property
     def error(self) -> Exception | None:
         """The last call's error in this reading that was neither lasting nor fatal."""
-        refusal: Exception | None = self._calls.error
-        return refusal
+        error: Exception | None = self._calls.error
+        return error
 
     def read(self, *, brief: bool = False) -> GpuSample:
         """Read all fields of the device.
@@ -110,13 +112,13 @@ class NvmlDevice:
         self._calls.begin()
         try:
             if self.lost:
-                self._look_again()
+                self._rediscover()
             values = self._measure(brief=brief)
-        except Gone as gone:
+        except DeviceLostError as error:
             if not self.lost:
-                self.lost = str(gone)
-                self._look_again_s = self.clock() + LOOK_AGAIN_S
-                _log.error("GPU telemetry: %s is lost: %s", self.uuid, gone)
+                self.lost = str(error)
+                self._retry_due_s = self.clock() + LOST_RETRY_S
+                _log.error("GPU telemetry: %s is lost: %s", self.uuid, error)
             return self._row("lost", (self.lost,), {})
         return self._row("degraded" if self.error else "ok", self._calls.notes, values)
 
@@ -138,60 +140,60 @@ class NvmlDevice:
             **values,
         )
 
-    def _look_again(self) -> None:
+    def _rediscover(self) -> None:
         """Find a lost device again, at most once a minute."""
         now = self.clock()
-        if now < self._look_again_s:
-            raise Gone(self.lost)
-        self._look_again_s = now + LOOK_AGAIN_S
-        found = self._calls.guarded("look-up", self.find)
-        if found is None:
-            raise Gone(self.lost)
-        self.handle, self.card = found
+        if now < self._retry_due_s:
+            raise DeviceLostError(self.lost)
+        self._retry_due_s = now + LOST_RETRY_S
+        handles = self._calls.run("look-up", self.find)
+        if handles is None:
+            raise DeviceLostError(self.lost)
+        self.handle, self.parent_handle = handles
         self.lost = ""
         self._gpm.restart()
         _log.warning("GPU telemetry: %s is back", self.uuid)
 
     def _measure(self, *, brief: bool) -> dict[str, Any]:
-        values = self._memory() | self._heat() | self._clocks()
-        told: dict[str, Any] = self._fields.read(self.card, brief=brief)
+        values = self._memory() | self._temperature() | self._clocks()
+        fields: dict[str, Any] = self._fields.read(self.parent_handle, brief=brief)
         if self.kind == "gpu":
-            values |= self._load() | self._power(told.pop("power_mw", None))
+            values |= self._utilization() | self._power(fields.pop("power_mw", None))
         else:
-            self._calls.note("utilization and power are not told per MIG instance")
-        values |= told
+            self._calls.add_note("utilization and power are not reported per MIG instance")
+        values |= fields
         if brief:
-            self._calls.note("partial: reading took too long, GPM and the links are left out")
+            self._calls.add_note("partial: reading took too long, GPM and the links are left out")
         else:
             values |= self._gpm.read(self.clock())
         return values
 
-    def _load(self) -> dict[str, Any]:
-        rates = self._calls.ask("nvmlDeviceGetUtilizationRates", self.handle)
+    def _utilization(self) -> dict[str, Any]:
+        rates = self._calls.call("nvmlDeviceGetUtilizationRates", self.handle)
         return {} if rates is None else {"utilization_pct": rates.gpu, "memory_busy_pct": rates.memory}
 
     def _memory(self) -> dict[str, Any]:
         """Read the memory, by the second version of the call: the first counts reserved memory as used."""
-        memory = self._calls.guarded(
+        memory = self._calls.run(
             "nvmlDeviceGetMemoryInfo_v2",
             lambda: self.nvml.nvmlDeviceGetMemoryInfo(self.handle, version=self.nvml.nvmlMemory_v2),
         )
         # Only if unsupported: after a transient error the older call would mix two definitions of "used".
-        if memory is None and self._calls.lacks("nvmlDeviceGetMemoryInfo_v2"):
-            memory = self._calls.ask("nvmlDeviceGetMemoryInfo", self.handle)
+        if memory is None and self._calls.is_unsupported("nvmlDeviceGetMemoryInfo_v2"):
+            memory = self._calls.call("nvmlDeviceGetMemoryInfo", self.handle)
         return (
             {} if memory is None else {"memory_used_bytes": memory.used, "memory_total_bytes": memory.total}
         )
 
     def _power(self, used: int | None) -> dict[str, Any]:
         if used is None:
-            used = self._calls.ask("nvmlDeviceGetPowerUsage", self.handle)
-        limit = self._calls.ask("nvmlDeviceGetEnforcedPowerLimit", self.handle)
+            used = self._calls.call("nvmlDeviceGetPowerUsage", self.handle)
+        limit = self._calls.call("nvmlDeviceGetEnforcedPowerLimit", self.handle)
         if self._limit_default_mw is None:  # a property of the product, too
             call = "nvmlDeviceGetPowerManagementDefaultLimit"
-            self._limit_default_mw = self._calls.ask(call, self.handle)
+            self._limit_default_mw = self._calls.call(call, self.handle)
         default = self._limit_default_mw
-        energy = self._calls.ask("nvmlDeviceGetTotalEnergyConsumption", self.handle)
+        energy = self._calls.call("nvmlDeviceGetTotalEnergyConsumption", self.handle)
         return {  # the driver counts in mW and mJ
             "power_w": None if used is None else used / 1000.0,
             "power_limit_w": None if limit is None else limit / 1000.0,
@@ -202,28 +204,28 @@ class NvmlDevice:
     def _clocks(self) -> dict[str, Any]:
         kind = self.nvml.NVML_CLOCK_SM
         if self._sm_clock_max_mhz is None:  # a property of the product
-            self._sm_clock_max_mhz = self._calls.ask("nvmlDeviceGetMaxClockInfo", self.card, kind)
-        reasons = self._calls.ask("nvmlDeviceGetCurrentClocksEventReasons", self.card)
+            self._sm_clock_max_mhz = self._calls.call("nvmlDeviceGetMaxClockInfo", self.parent_handle, kind)
+        reasons = self._calls.call("nvmlDeviceGetCurrentClocksEventReasons", self.parent_handle)
         return {
-            "sm_clock_mhz": self._calls.ask("nvmlDeviceGetClockInfo", self.card, kind),
+            "sm_clock_mhz": self._calls.call("nvmlDeviceGetClockInfo", self.parent_handle, kind),
             "sm_clock_max_mhz": self._sm_clock_max_mhz,
             "throttle": None if reasons is None else frozenset(bit for mask, bit in BITS if reasons & mask),
         }
 
-    def _heat(self) -> dict[str, Any]:
+    def _temperature(self) -> dict[str, Any]:
         """Read the temperature, by the versioned call: the other is removed in CUDA 14."""
         sensor = self.nvml.NVML_TEMPERATURE_GPU
-        degrees: float | None = self._calls.ask("nvmlDeviceGetTemperatureV", self.card, sensor)
-        if degrees is None and self._calls.lacks("nvmlDeviceGetTemperatureV"):
-            degrees = self._calls.ask("nvmlDeviceGetTemperature", self.card, sensor)
-        margin = self._calls.ask("nvmlDeviceGetMarginTemperature", self.card)
+        degrees: float | None = self._calls.call("nvmlDeviceGetTemperatureV", self.parent_handle, sensor)
+        if degrees is None and self._calls.is_unsupported("nvmlDeviceGetTemperatureV"):
+            degrees = self._calls.call("nvmlDeviceGetTemperature", self.parent_handle, sensor)
+        margin = self._calls.call("nvmlDeviceGetMarginTemperature", self.parent_handle)
         return {"temperature_c": degrees, "temperature_margin_c": margin}
 
     def _sample(self, sample: Handle) -> None:
         if self.kind == "gpu":
-            self.nvml.nvmlGpmSampleGet(self.card, sample)
+            self.nvml.nvmlGpmSampleGet(self.parent_handle, sample)
         elif self.instance_id is not None:
-            self.nvml.nvmlGpmMigSampleGet(self.card, self.instance_id, sample)
+            self.nvml.nvmlGpmMigSampleGet(self.parent_handle, self.instance_id, sample)
         else:
             # Handled like the driver's own NotSupported: GPM is not tried again.
             raise self.nvml.NVMLError(NOT_SUPPORTED)

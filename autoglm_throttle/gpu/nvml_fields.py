@@ -11,25 +11,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from autoglm_throttle.gpu.nvml_calls import NEVER, told
+from autoglm_throttle.gpu.nvml_calls import UNSUPPORTED_CODES, raw_attribute
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from autoglm_throttle.gpu.nvml_calls import Answer, Calls, Handle
+    from autoglm_throttle.gpu.nvml_calls import CallResult, Handle, NvmlCalls
 
-ASK: Final = "nvmlDeviceGetFieldValues"
+FIELD_CALL: Final = "nvmlDeviceGetFieldValues"
 
 ALL_LINKS: Final = 0xFFFFFFFF
 """Scope of a field that is reported per NVLink: the sum of all."""
 
-FORMS: Final = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+VALUE_MEMBERS: Final = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 """Member of a value, by its type (``nvmlValueType_t``)."""
 
-LASTING: Final = NEVER | {2}
+UNSUPPORTED_FIELD_CODES: Final = UNSUPPORTED_CODES | {2}
 """InvalidArgument too: an older driver returns it for a number that it does not know."""
 
-POWER_AND_HEAT: Final = (74, 75)
+POWER_AND_THERMAL: Final = (74, 75)
 """Nanoseconds below the requested clock, to stay under the power limit, and under the temperature
 limit (``NVML_FI_DEV_PERF_POLICY_POWER``, ``_THERMAL``). They have had these numbers in every driver.
 """
@@ -54,12 +54,12 @@ def throttle_ids(driver: str) -> tuple[int, ...]:
     try:
         version = (int(parts[0]), int(parts[1]))
     except (IndexError, ValueError):
-        return POWER_AND_HEAT
-    return POWER_AND_HEAT + next((ids for first, ids in HARDWARE if version >= first), ())
+        return POWER_AND_THERMAL
+    return POWER_AND_THERMAL + next((ids for first, ids in HARDWARE if version >= first), ())
 
 
 @dataclass(frozen=True, slots=True)
-class Quantity:
+class FieldSpec:
     """A whole number that is the sum of some fields."""
 
     name: str
@@ -71,31 +71,31 @@ class Quantity:
     """Whether it is about a link: left out when a reading takes too long."""
 
 
-POWER: Final = Quantity("power_mw", (186,))
+POWER: Final = FieldSpec("power_mw", (186,))
 """Current power."""
 
 LINKS: Final = (
-    Quantity("nvlink_tx_bytes", (138,), 1024, scope=ALL_LINKS, link=True),
-    Quantity("nvlink_rx_bytes", (139,), 1024, scope=ALL_LINKS, link=True),
-    Quantity("nvlink_errors", (38, 45, 52, 59, 160), link=True),
-    Quantity("pcie_tx_bytes", (197,), link=True),
-    Quantity("pcie_rx_bytes", (198,), link=True),
+    FieldSpec("nvlink_tx_bytes", (138,), 1024, scope=ALL_LINKS, link=True),
+    FieldSpec("nvlink_rx_bytes", (139,), 1024, scope=ALL_LINKS, link=True),
+    FieldSpec("nvlink_errors", (38, 45, 52, 59, 160), link=True),
+    FieldSpec("pcie_tx_bytes", (197,), link=True),
+    FieldSpec("pcie_rx_bytes", (198,), link=True),
 )
 """Counters of the links. The NVLink errors are the totals of all lanes: checksums of control and of data,
 replays, recoveries, and errors in data that its code found. Meanings as in nvidia-ml-py 13.615.71."""
 
 
-def of_card(driver: str) -> tuple[Quantity, ...]:
+def device_specs(driver: str) -> tuple[FieldSpec, ...]:
     """Return the fields of a whole device, by the version of its driver."""
-    return (POWER, *of_instance(driver), *LINKS)
+    return (POWER, *mig_specs(driver), *LINKS)
 
 
-def of_instance(driver: str) -> tuple[Quantity, ...]:
+def mig_specs(driver: str) -> tuple[FieldSpec, ...]:
     """Return the fields of the device below a MIG instance that hold for all its instances."""
-    return (Quantity("throttled_ns", throttle_ids(driver)),)
+    return (FieldSpec("throttled_ns", throttle_ids(driver)),)
 
 
-class Fields:
+class FieldReader:
     """Reads the fields of one device, in one call per reading.
 
     Args:
@@ -105,9 +105,9 @@ class Fields:
 
     __slots__ = ("_calls", "_ids")
 
-    def __init__(self, calls: Calls, quantities: Sequence[Quantity]) -> None:
+    def __init__(self, calls: NvmlCalls, specs: Sequence[FieldSpec]) -> None:
         self._calls = calls
-        self._ids = {quantity: quantity.ids for quantity in quantities}
+        self._ids = {spec: spec.ids for spec in specs}
         """Quantities that the device supports, with the fields that it has."""
 
     def read(self, handle: Handle, *, brief: bool = False) -> dict[str, int]:
@@ -125,37 +125,39 @@ class Fields:
             NvmlUninitializedError: the library must be opened again.
         """
         wanted = [(one, ids) for one, ids in self._ids.items() if not (brief and one.link)]
-        asked = [(number, one.scope) for one, ids in wanted for number in ids]
-        answers = self._calls.ask(ASK, handle, asked) if asked else None
+        requested = [(number, one.scope) for one, ids in wanted for number in ids]
+        answers = self._calls.call(FIELD_CALL, handle, requested) if requested else None
         if answers is None:
             return {}
         rest = iter(answers)
         return {one.name: value for one, ids in wanted if (value := self._sum(one, ids, rest)) is not None}
 
-    def _sum(self, quantity: Quantity, ids: Sequence[int], answers: Iterator[Answer]) -> int | None:
+    def _sum(self, spec: FieldSpec, ids: Sequence[int], answers: Iterator[CallResult]) -> int | None:
         """Add up the fields of one quantity; None if one failed."""
-        kept: list[int] = []
+        supported: list[int] = []
         total: int | None = 0
         for number in ids:
             answer = next(answers)
-            code = told(answer, "nvmlReturn")
+            code = raw_attribute(answer, "nvmlReturn")
             # Not a failure: the set stays reduced, so the sum of the remaining fields is a steady counter.
-            if code in LASTING:
+            if code in UNSUPPORTED_FIELD_CODES:
                 continue
-            kept.append(number)
+            supported.append(number)
             if code:
-                self._calls.refused(f"{ASK} {quantity.name}", self._calls.nvml.NVMLError(code))
+                self._calls.handle_error(f"{FIELD_CALL} {spec.name}", self._calls.nvml.NVMLError(code))
                 total = None
             elif total is not None:
-                total += getattr(told(answer, "value"), FORMS[told(answer, "valueType")])
-        if len(kept) < len(ids):
-            self._keep(quantity, kept)
-        return None if total is None or not kept else total * quantity.factor
+                total += getattr(
+                    raw_attribute(answer, "value"), VALUE_MEMBERS[raw_attribute(answer, "valueType")]
+                )
+        if len(supported) < len(ids):
+            self._drop_unsupported(spec, supported)
+        return None if total is None or not supported else total * spec.factor
 
-    def _keep(self, quantity: Quantity, ids: Sequence[int]) -> None:
+    def _drop_unsupported(self, spec: FieldSpec, ids: Sequence[int]) -> None:
         """Read only the fields that the device has, until the driver is reopened."""
         if ids:
-            self._ids[quantity] = tuple(ids)
+            self._ids[spec] = tuple(ids)
         else:
-            del self._ids[quantity]
-            self._calls.remember(f"{ASK} {quantity.name}", "not supported")
+            del self._ids[spec]
+            self._calls.mark_unsupported(f"{FIELD_CALL} {spec.name}", "not supported")

@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from autoglm_throttle.gpu.nvml_calls import NO_PERMISSION, told
+from autoglm_throttle.gpu.nvml_calls import NO_PERMISSION, raw_attribute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from autoglm_throttle.gpu.nvml_calls import Answer, Calls, Handle, Refusal
+    from autoglm_throttle.gpu.nvml_calls import CallResult, Handle, NvmlCalls, NvmlError
 
 _log = logging.getLogger("autoglm_throttle")
 
@@ -24,7 +24,7 @@ GAP_S: Final = 0.1
 PER_CENT: Final = 100.0
 MIB: Final = 2.0**-20
 
-OF_INSTANCE: Final[dict[int, tuple[str, float]]] = {
+MIG_METRICS: Final[dict[int, tuple[str, float]]] = {
     1: ("graphics_active_ratio", PER_CENT),
     2: ("sm_active_ratio", PER_CENT),
     3: ("sm_occupancy_ratio", PER_CENT),
@@ -35,14 +35,14 @@ OF_INSTANCE: Final[dict[int, tuple[str, float]]] = {
 to bytes.
 """
 
-OF_CARD: Final = OF_INSTANCE | {60: ("nvlink_rx_bps", MIB), 61: ("nvlink_tx_bps", MIB)}
+DEVICE_METRICS: Final = MIG_METRICS | {60: ("nvlink_rx_bps", MIB), 61: ("nvlink_tx_bps", MIB)}
 """The same for a whole device, which has the links."""
 
-TAKE: Final = "nvmlGpmSampleGet"
-SUPPORT: Final = "nvmlGpmQueryDeviceSupport"
+SAMPLE_CALL: Final = "nvmlGpmSampleGet"
+SUPPORT_CALL: Final = "nvmlGpmQueryDeviceSupport"
 
 
-class Gpm:
+class GpmReader:
     """Holds and compares the two samples of one device.
 
     Args:
@@ -59,23 +59,23 @@ class Gpm:
         "_request",
         "_samples",
         "_support",
-        "_take",
+        "_fill_sample",
         "_taken_at_s",
         "_wanted",
     )
 
     def __init__(
         self,
-        calls: Calls,
+        calls: NvmlCalls,
         wanted: Mapping[int, tuple[str, float]],
         *,
-        support: Callable[[], Answer],
-        take: Callable[[Handle], object],
+        support: Callable[[], CallResult],
+        fill_sample: Callable[[Handle], object],
     ) -> None:
         self._calls = calls
         self._wanted = wanted
         self._support = support
-        self._take = take
+        self._fill_sample = fill_sample
         self._samples: list[Handle] = []
         """The older one first."""
         self._request: Any = None
@@ -97,12 +97,12 @@ class Gpm:
             DeviceLostError: the device is lost.
             NvmlUninitializedError: the library must be opened again.
         """
-        if self._calls.lacks(SUPPORT) or (not self._samples and not self._open()):
+        if self._calls.is_unsupported(SUPPORT_CALL) or (not self._samples and not self._open()):
             return {}
         if self._taken_at_s is not None and now - self._taken_at_s < GAP_S:
             return self._last
         self._last = {}
-        if self._allowed(TAKE, self._fill) is None:
+        if self._allowed(SAMPLE_CALL, self._fill_oldest) is None:
             return {}
         first, self._taken_at_s = self._taken_at_s is None, now
         # The sample just filled becomes the newer one; the other is overwritten next.
@@ -125,16 +125,18 @@ class Gpm:
             except nvml.NVMLError as error:
                 _log.debug("a GPM sample was not freed: %s", error)
 
-    def _fill(self) -> bool:
-        self._take(self._samples[0])
+    def _fill_oldest(self) -> bool:
+        self._fill_sample(self._samples[0])
         return True
 
     def _open(self) -> bool:
-        support = self._allowed(SUPPORT, self._support)
+        support = self._allowed(SUPPORT_CALL, self._support)
         if support is None:
             return False
         if not support.isSupportedDevice:
-            self._calls.remember(SUPPORT, "only Hopper cards and later tell how busy their parts are")
+            self._calls.mark_unsupported(
+                SUPPORT_CALL, "only Hopper devices and later report how busy their parts are"
+            )
             return False
         self._allowed("nvmlGpmSampleAlloc", self._allocate)
         return bool(self._samples)
@@ -158,26 +160,26 @@ class Gpm:
     def _compare(self) -> dict[str, float]:
         request = self._request
         request.sample1, request.sample2 = self._samples
-        if self._calls.ask("nvmlGpmMetricsGet", request) is None:
+        if self._calls.call("nvmlGpmMetricsGet", request) is None:
             return {}
-        found: dict[str, float] = {}
+        values: dict[str, float] = {}
         for metric, (name, divisor) in zip(self._metrics, self._wanted.values(), strict=True):
-            if not told(metric, "nvmlReturn"):
-                found[name] = told(metric, "value") / divisor
-        return found
+            if not raw_attribute(metric, "nvmlReturn"):
+                values[name] = raw_attribute(metric, "value") / divisor
+        return values
 
-    def _allowed(self, name: str, call: Callable[[], Answer]) -> Answer:
+    def _allowed(self, name: str, call: Callable[[], CallResult]) -> CallResult:
         """Make a guarded call that the administrator may have forbidden for good."""
-        return self._calls.guarded(name, lambda: self._unless_forbidden(name, call))
+        return self._calls.run(name, lambda: self._unless_forbidden(name, call))
 
-    def _unless_forbidden(self, name: str, call: Callable[[], Answer]) -> Answer:
+    def _unless_forbidden(self, name: str, call: Callable[[], CallResult]) -> CallResult:
         try:
             return call()
         except self._calls.nvml.NVMLError as error:
             if error.value != NO_PERMISSION:
                 raise
-            self._forbidden(name, error)
+            self._mark_forbidden(name, error)
             return None
 
-    def _forbidden(self, name: str, error: Refusal) -> None:
-        self._calls.remember(SUPPORT, f"{name}: {error}; the administrator keeps GPM for root")
+    def _mark_forbidden(self, name: str, error: NvmlError) -> None:
+        self._calls.mark_unsupported(SUPPORT_CALL, f"{name}: {error}; the administrator keeps GPM for root")

@@ -10,19 +10,19 @@ from __future__ import annotations
 import math
 from typing import Final
 
-BORDERS: Final = (0.7, 0.3)
+LOAD_THRESHOLDS: Final = (0.7, 0.3)
 """Loads below which the next slower step is allowed; a requirement of the project, as the steps are."""
 
 STEPS: Final = (1.0, 5.0, 10.0)
 """The time between two readings at each step, as a multiple of the shortest."""
 
-STAY_S: Final = 30.0
+STEP_DELAY_S: Final = 30.0
 """Time for which a slower step must have been allowed before it is taken. Ten samples at 1 s would hardly
 separate a pause in the traffic from its end.
 """
 
 
-class Pace:
+class AdaptiveInterval:
     """Chooses the time between two readings by the load.
 
     Args:
@@ -61,13 +61,13 @@ class Pace:
             Seconds between two readings from now on. Faster at once; slower by one step for each
             30 s in which a slower one was allowed without a break.
         """
-        allowed = 0 if urgent or load is None else sum(load < border for border in BORDERS)
+        allowed = 0 if urgent or load is None else sum(load < border for border in LOAD_THRESHOLDS)
         if allowed <= self._step:
             self._step, self._slower_since_s = allowed, None
         elif self._slower_since_s is None:
             self._slower_since_s = now
         # One step at a time; the delay restarts with each step.
-        elif now - self._slower_since_s >= STAY_S:
+        elif now - self._slower_since_s >= STEP_DELAY_S:
             self._step, self._slower_since_s = self._step + 1, now
         return self._chosen_s()
 

@@ -65,7 +65,7 @@ _values: Final = attrgetter(*RANGES)
 _bounds: Final = tuple((name, low, high) for name, (low, high) in RANGES.items())
 
 
-def believable(sample: GpuSample) -> tuple[GpuSample, tuple[str, ...]]:
+def drop_implausible(sample: GpuSample) -> tuple[GpuSample, tuple[str, ...]]:
     """Set the fields with an implausible value to None.
 
     Args:

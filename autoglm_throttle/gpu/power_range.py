@@ -10,24 +10,24 @@ from __future__ import annotations
 
 from typing import Final
 
-from autoglm_throttle.gpu.span_mean import SpanMean
+from autoglm_throttle.gpu.span_mean import WindowMean
 
 LEARN_S: Final = 600.0
 """Seconds of observation before the learned range counts: a warm-up is not the service's load."""
 
-SPREAD: Final = 0.15
+MIN_SPREAD: Final = 0.15
 """Share of the limit by which busy must exceed idle: below that, sensor noise would decide."""
 
 
-class PowerRange:
+class PowerBaseline:
     """Idle and busy power of one device."""
 
     __slots__ = ("_busy", "_idle", "_since_s", "busy_w", "idle_w")
 
     def __init__(self) -> None:
         self._since_s: float | None = None
-        self._idle = SpanMean()
-        self._busy = SpanMean()
+        self._idle = WindowMean()
+        self._busy = WindowMean()
         self.idle_w: float | None = None
         """Lowest mean of ten idle seconds, W; None: not observed yet."""
         self.busy_w: float | None = None
@@ -70,12 +70,12 @@ class PowerRange:
         idle_w, busy_w = self.idle_w, self.busy_w
         if idle_w is None or busy_w is None or self._since_s is None:
             return power_w / limit_w
-        if at_s - self._since_s < LEARN_S or busy_w - idle_w <= SPREAD * limit_w:
+        if at_s - self._since_s < LEARN_S or busy_w - idle_w <= MIN_SPREAD * limit_w:
             return power_w / limit_w
         return min(1.0, max(0.0, (power_w - idle_w) / (busy_w - idle_w)))
 
 
-def _mean(span: SpanMean, power_w: float, at_s: float, *, counts: bool) -> float | None:
+def _mean(span: WindowMean, power_w: float, at_s: float, *, counts: bool) -> float | None:
     if counts:
         return span.add(power_w, at_s)
     span.restart()

@@ -33,13 +33,13 @@ WINDOW_MAX_S: Final = 60.0
 40 s shows nothing for 40 s, and nothing is wrong.
 """
 
-USUAL_S: Final = 60.0
+TIME_CONSTANT_S: Final = 60.0
 """Time constant of the baseline."""
 
-USUAL_MIN_S: Final = 30.0
+BASELINE_MIN_S: Final = 30.0
 """Seconds of learning at a level before its baseline counts."""
 
-LEVEL: Final = 1.25
+LEVEL_FACTOR: Final = 1.25
 """Levels of requests in flight: two loads of one level differ by at most this factor."""
 
 EVENTS: Final = 50.0
@@ -47,16 +47,16 @@ EVENTS: Final = 50.0
 themselves once in 50 000 windows, 20 of them once in 200.
 """
 
-EVENTS_EXCUSE: Final = 20.0
+EVENTS_EXPLAINED: Final = 20.0
 """Events that are enough to show that there is no collapse."""
 
-SHORT: Final = 0.5
+COLLAPSED_SHARE: Final = 0.5
 """Share of the baseline below which throughput has collapsed, and the baseline is frozen."""
 
 FORGET_S: Final = 600.0
 """Seconds of such a shortfall after which it becomes the baseline."""
 
-STEADY: Final = 0.9
+MIN_STEADY: Final = 0.9
 """Share of the time in which an engine's tokens must usually grow to be compared. SGLang counts them when an
 answer is done, and between two answers that says nothing.
 """
@@ -71,25 +71,25 @@ _STALE_PERIODS: Final = 2.5  # as for devices: an engine this much older than th
 
 
 @dataclass(frozen=True, slots=True)
-class Movement:
+class Throughput:
     """Throughput at one moment."""
 
     per_s: float | None
     """Tokens, or completions and parts, per second over the window; None: nothing to compare with yet."""
     silent_s: float
     """Seconds without any progress while at least one request was in flight; 0 when none is."""
-    unused_s: float
+    no_request_s: float
     """Seconds since a request was last in flight."""
     share: float | None
     """Throughput over the baseline at this number of requests in flight; None: not comparable."""
     window_s: float
     """Seconds without progress that are significant for this service."""
-    moved_s: float | None
+    progressed_s: float | None
     """Time of the last progress, by the engine or by us; None: there never was any."""
 
 
 @dataclass(slots=True)
-class _Usual:
+class _Baseline:
     per_s: float
     steady: float
     """Share of the time in which it grows, 0..1; 1 for units that are counted one by one."""
@@ -98,7 +98,7 @@ class _Usual:
 
 
 @dataclass(frozen=True, slots=True)
-class _Mark:
+class _Measurement:
     """Sums at one instant."""
 
     at_s: float
@@ -115,39 +115,39 @@ class _Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class _Engines:
+class _EngineThroughput:
     per_s: float
     running: int | None
 
 
-class Progress:
+class ThroughputTracker:
     """Tracks the throughput of the service."""
 
     __slots__ = (
         "_answers",
         "_busy_since_s",
         "_by_engines",
-        "_ever",
-        "_marks",
-        "_moved_s",
-        "_now",
+        "_has_progressed",
+        "_measurements",
+        "_progressed_s",
+        "_latest",
         "_parts",
-        "_used_s",
-        "_usual",
+        "_last_in_flight_s",
+        "_baselines",
     )
 
     def __init__(self) -> None:
-        self._marks: deque[_Mark] = deque()
-        self._now: _Mark | None = None
+        self._measurements: deque[_Measurement] = deque()
+        self._latest: _Measurement | None = None
         self._by_engines = False
         self._answers = self._parts = 0
-        self._ever = False
-        self._moved_s = 0.0
-        self._used_s = 0.0
+        self._has_progressed = False
+        self._progressed_s = 0.0
+        self._last_in_flight_s = 0.0
         self._busy_since_s: float | None = None
-        self._usual: dict[tuple[str, int], _Usual] = {}
+        self._baselines: dict[tuple[str, int], _Baseline] = {}
 
-    def update(self, view: GpuView, work: Work, now: float) -> Movement:
+    def update(self, view: GpuView, work: Work, now: float) -> Throughput:
         """Add the current counts.
 
         Args:
@@ -159,26 +159,28 @@ class Progress:
             The throughput.
         """
         engines = _engines(view)
-        passed_s, mark = self._advance(work, engines, now)
+        passed_s, latest = self._advance(work, engines, now)
         window_s = min(max(WINDOW_S, work.p95_s or 0.0), WINDOW_MAX_S)
         since_s = self._busy_since_s
-        return Movement(
-            per_s=self._rate((_TOKENS,) if self._by_engines else (_ANSWERS, _PARTS), window_s, mark),
-            silent_s=0.0 if since_s is None else now - max(self._moved_s, since_s),
-            unused_s=now - self._used_s,
-            share=self._compare(window_s, passed_s, mark),
+        return Throughput(
+            per_s=self._rate((_TOKENS,) if self._by_engines else (_ANSWERS, _PARTS), window_s, latest),
+            silent_s=0.0 if since_s is None else now - max(self._progressed_s, since_s),
+            no_request_s=now - self._last_in_flight_s,
+            share=self._compare(window_s, passed_s, latest),
             window_s=window_s,
-            moved_s=self._moved_s if self._ever else None,
+            progressed_s=self._progressed_s if self._has_progressed else None,
         )
 
-    def _advance(self, work: Work, engines: _Engines | None, now: float) -> tuple[float, _Mark]:
+    def _advance(
+        self, work: Work, engines: _EngineThroughput | None, now: float
+    ) -> tuple[float, _Measurement]:
         """Add the progress since the last call; return its seconds (0 after a new source) and the sums."""
-        last, by_engines = self._now, engines is not None
+        last, by_engines = self._latest, engines is not None
         if last is None or by_engines != self._by_engines:  # tokens and parts are not one unit
             if last is None:
                 self._begin(work, now)
-            last = _Mark(now)
-            self._marks = deque([last])
+            last = _Measurement(now)
+            self._measurements = deque([last])
             self._by_engines = by_engines
         passed_s = now - last.at_s
         answers = max(0, work.completed_total - self._answers)
@@ -189,9 +191,9 @@ class Progress:
             tokens = engines.per_s * passed_s
             level = level if engines.running is None else engines.running
         if tokens > 0.0 or answers or parts:
-            self._moved_s, self._ever = now, True
-        self._use(work.in_flight, now)
-        mark = self._now = _Mark(
+            self._progressed_s, self._has_progressed = now, True
+        self._record_in_flight(work.in_flight, now)
+        latest = self._latest = _Measurement(
             now,
             last.tokens + tokens,
             last.answers + answers,
@@ -199,89 +201,93 @@ class Progress:
             last.level_s + level * passed_s,
             last.steady_s + (passed_s if tokens > 0.0 else 0.0),
         )
-        self._remember(mark)
-        return passed_s, mark
+        self._append(latest)
+        return passed_s, latest
 
     def _begin(self, work: Work, now: float) -> None:
-        self._moved_s = self._used_s = now
+        self._progressed_s = self._last_in_flight_s = now
         self._answers, self._parts = work.completed_total, work.chunks_total
-        self._ever = bool(self._answers or self._parts)
+        self._has_progressed = bool(self._answers or self._parts)
 
-    def _use(self, in_flight: int, now: float) -> None:
+    def _record_in_flight(self, in_flight: int, now: float) -> None:
         if not in_flight:
             self._busy_since_s = None
             return
-        self._used_s = now
+        self._last_in_flight_s = now
         if self._busy_since_s is None:
             self._busy_since_s = now
 
-    def _remember(self, mark: _Mark) -> None:
-        marks = self._marks
-        if mark.at_s - marks[-1].at_s >= _STEP_S:
-            marks.append(mark)
+    def _append(self, measurement: _Measurement) -> None:
+        measurements = self._measurements
+        if measurement.at_s - measurements[-1].at_s >= _STEP_S:
+            measurements.append(measurement)
         # One measurement older than the window stays as its start.
-        while len(marks) > 1 and marks[1].at_s <= mark.at_s - WINDOW_MAX_S:
-            marks.popleft()
+        while len(measurements) > 1 and measurements[1].at_s <= measurement.at_s - WINDOW_MAX_S:
+            measurements.popleft()
 
-    def _before(self, ago_s: float, now: _Mark) -> _Mark:
+    def _measurement_before(self, ago_s: float, now: _Measurement) -> _Measurement:
         """Return the youngest measurement of at least this age, else the oldest one."""
         latest_s = now.at_s - ago_s
-        return next((mark for mark in reversed(self._marks) if mark.at_s <= latest_s), self._marks[0])
+        return next(
+            (mark for mark in reversed(self._measurements) if mark.at_s <= latest_s), self._measurements[0]
+        )
 
-    def _rate(self, units: tuple[str, ...], window_s: float, now: _Mark) -> float | None:
-        start = self._before(window_s, now)
+    def _rate(self, units: tuple[str, ...], window_s: float, now: _Measurement) -> float | None:
+        start = self._measurement_before(window_s, now)
         passed_s = now.at_s - start.at_s
         return (now.done(units) - start.done(units)) / passed_s if passed_s > 0.0 else None
 
-    def _compare(self, window_s: float, passed_s: float, now: _Mark) -> float | None:
+    def _compare(self, window_s: float, passed_s: float, now: _Measurement) -> float | None:
         """Return throughput over the baseline at this level, and update the baseline."""
         level = self._level(window_s, now)
         if level is None:
             return None
         units = (_TOKENS, _ANSWERS, _PARTS) if self._by_engines else (_ANSWERS, _PARTS)
         rates = {unit: self._rate((unit,), window_s, now) or 0.0 for unit in units}
-        start = self._before(window_s, now)
+        start = self._measurement_before(window_s, now)
         steady = dict.fromkeys(units, 1.0)
         if self._by_engines:
             steady[_TOKENS] = (now.steady_s - start.steady_s) / (now.at_s - start.at_s)
-        seen = {unit: _Usual(rate, steady[unit]) for unit, rate in rates.items()}
+        observed = {unit: _Baseline(rate, steady[unit]) for unit, rate in rates.items()}
         # A copy: the observation itself must not be changed by learning.
-        usual = {unit: self._usual.setdefault((unit, level), replace(one)) for unit, one in seen.items()}
-        share = self._best(usual, window_s, now)
-        for unit, one in seen.items():
-            self._learn(unit, level, one, passed_s, short=share is not None and share < SHORT)
+        baselines = {
+            unit: self._baselines.setdefault((unit, level), replace(one)) for unit, one in observed.items()
+        }
+        share = self._best(baselines, window_s, now)
+        for unit, one in observed.items():
+            self._learn(unit, level, one, passed_s, short=share is not None and share < COLLAPSED_SHARE)
         return share
 
-    def _learn(self, unit: str, level: int, seen: _Usual, passed_s: float, *, short: bool) -> None:
-        usual = self._usual[unit, level]
+    def _learn(self, unit: str, level: int, observed: _Baseline, passed_s: float, *, short: bool) -> None:
+        baseline = self._baselines[unit, level]
         if short:
-            usual.short_s += passed_s
-            if usual.short_s > FORGET_S:
-                self._usual[unit, level] = seen
+            baseline.short_s += passed_s
+            if baseline.short_s > FORGET_S:
+                self._baselines[unit, level] = observed
             return
-        usual.short_s = 0.0
-        usual.learned_s += passed_s
-        weight = -math.expm1(-passed_s / USUAL_S)
-        usual.per_s += (seen.per_s - usual.per_s) * weight
-        usual.steady += (seen.steady - usual.steady) * weight
+        baseline.short_s = 0.0
+        baseline.learned_s += passed_s
+        weight = -math.expm1(-passed_s / TIME_CONSTANT_S)
+        baseline.per_s += (observed.per_s - baseline.per_s) * weight
+        baseline.steady += (observed.steady - baseline.steady) * weight
 
-    def _best(self, usual: dict[str, _Usual], window_s: float, now: _Mark) -> float | None:
+    def _best(self, baselines: dict[str, _Baseline], window_s: float, now: _Measurement) -> float | None:
         """Return the greatest share of all units; a small one only if it rests on enough events.
 
         Whole answers can disprove a collapse and never prove one: four times the work in each is no collapse.
         """
-        pieces = {unit: one for unit, one in usual.items() if unit != _ANSWERS}
-        told = self._shares(pieces, EVENTS, window_s, now)
-        best = max([*told, *self._shares(usual, EVENTS_EXCUSE, window_s, now)], default=None)
-        return best if told or best is None or best >= SHORT else None
+        pieces = {unit: one for unit, one in baselines.items() if unit != _ANSWERS}
+        shares = self._shares(pieces, EVENTS, window_s, now)
+        best = max([*shares, *self._shares(baselines, EVENTS_EXPLAINED, window_s, now)], default=None)
+        return best if shares or best is None or best >= COLLAPSED_SHARE else None
 
     def _shares(
-        self, usual: dict[str, _Usual], events: float, window_s: float, now: _Mark
+        self, baselines: dict[str, _Baseline], events: float, window_s: float, now: _Measurement
     ) -> Sequence[float]:
         """Return throughput over the baseline of each unit with enough events in a window."""
         shares = []
-        for unit, one in usual.items():
-            if one.learned_s < USUAL_MIN_S or one.per_s * WINDOW_MAX_S < events or one.steady < STEADY:
+        for unit, one in baselines.items():
+            if one.learned_s < BASELINE_MIN_S or one.per_s * WINDOW_MAX_S < events or one.steady < MIN_STEADY:
                 continue
             needed_s = max(window_s, events / one.per_s)
             rate = None if self._level(needed_s, now) is None else self._rate((unit,), needed_s, now)
@@ -289,13 +295,13 @@ class Progress:
                 shares.append(rate / one.per_s)
         return shares
 
-    def _unstreamed(self, unit: str, rate: float, window_s: float, now: _Mark) -> bool:
+    def _unstreamed(self, unit: str, rate: float, window_s: float, now: _Measurement) -> bool:
         """Return whether answers arrive unstreamed: missing parts are then no collapse."""
         return unit == _PARTS and not rate and bool(self._rate((_ANSWERS,), window_s, now))
 
-    def _level(self, window_s: float, now: _Mark) -> int | None:
+    def _level(self, window_s: float, now: _Measurement) -> int | None:
         """Number the level of requests in flight; None: there are none, or their number changed."""
-        start, middle = self._before(window_s, now), self._before(window_s / 2.0, now)
+        start, middle = self._measurement_before(window_s, now), self._measurement_before(window_s / 2.0, now)
         # Two halves of the window at different levels show a change of load within it.
         first_s, second_s = middle.at_s - start.at_s, now.at_s - middle.at_s
         if now.at_s - start.at_s < window_s or first_s <= 0.0 or second_s <= 0.0:
@@ -303,28 +309,28 @@ class Progress:
         first = (middle.level_s - start.level_s) / first_s
         second = (now.level_s - middle.level_s) / second_s
         low, high = min(first, second), max(first, second)
-        if low <= 0.0 or high > low * LEVEL:
+        if low <= 0.0 or high > low * LEVEL_FACTOR:
             return None
         mean = (now.level_s - start.level_s) / (now.at_s - start.at_s)
-        return round(math.log(mean) / math.log(LEVEL))
+        return round(math.log(mean) / math.log(LEVEL_FACTOR))
 
 
-def _engines(view: GpuView) -> _Engines | None:
+def _engines(view: GpuView) -> _EngineThroughput | None:
     """Sum the engines' reports; None: no engine reports its tokens, or the reports are too old."""
     newest_s = view.engines_at_s
     if not view.engines or newest_s is None:
         return None
-    told = [row for row in view.devices if row.tokens_per_s is not None and _heard(row, newest_s)]
-    if not told:
+    reporting = [row for row in view.devices if row.tokens_per_s is not None and _is_recent(row, newest_s)]
+    if not reporting:
         return None
-    running = [row.running for row in told if row.running is not None]
-    return _Engines(
-        per_s=math.fsum(row.tokens_per_s or 0.0 for row in told),
-        running=sum(running) if len(running) == len(told) else None,
+    running = [row.running for row in reporting if row.running is not None]
+    return _EngineThroughput(
+        per_s=math.fsum(row.tokens_per_s or 0.0 for row in reporting),
+        running=sum(running) if len(running) == len(reporting) else None,
     )
 
 
-def _heard(row: GpuSample, newest_s: float) -> bool:
+def _is_recent(row: GpuSample, newest_s: float) -> bool:
     if row.kind != "engine" or row.health == "lost":
         return False
     stale_s = max(_STALE_S, _STALE_PERIODS * (row.period_s or 0.0))

@@ -14,11 +14,11 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from autoglm_throttle.gpu.dcgm import NAMES
-from autoglm_throttle.gpu.exposition import Malformed, Series
+from autoglm_throttle.gpu.exposition import MalformedExpositionError, Series
 
 PATH: Final = "/api/v1/query"
 
-DATED: Final = (
+TIMESTAMP_METRICS: Final = (
     "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
     "DCGM_FI_DEV_GPU_TEMP",
     "DCGM_FI_DEV_GPU_TEMP_CELSIUS",
@@ -47,7 +47,7 @@ def values_query(selector: str = "") -> str:
 
 def times_query(selector: str = "") -> str:
     """Return the query for the scrape times of the numbers; ``or`` leaves one time for each device."""
-    return " or ".join(f"timestamp({name}{{{selector}}})" for name in DATED)
+    return " or ".join(f"timestamp({name}{{{selector}}})" for name in TIMESTAMP_METRICS)
 
 
 def target(base: str, query: str) -> str:
@@ -75,15 +75,15 @@ def read(values: bytes, times: bytes) -> tuple[list[Series], float]:
         MalformedExpositionError: an answer does not match the server's documentation.
     """
     scraped = {_identity(labels): value for labels, _, value in _vector(times)}
-    series, asked_s = [], 0.0
+    series, queried_s = [], 0.0
     for labels, at_s, value in _vector(values):
-        asked_s = max(asked_s, at_s)
+        queried_s = max(queried_s, at_s)
         name = labels.get("__name__", "")
-        series.append(Series(name, _located(labels), value, scraped.get(_identity(labels))))
-    return series, asked_s
+        series.append(Series(name, _with_host(labels), value, scraped.get(_identity(labels))))
+    return series, queried_s
 
 
-def complaint(body: bytes) -> tuple[str, str]:
+def server_error(body: bytes) -> tuple[str, str]:
     """Return kind and text of the server's error; both empty if the answer is not in its format."""
     try:
         answer = json.loads(body)
@@ -104,9 +104,11 @@ def _vector(body: bytes) -> list[_Point]:
         kind, result = answer["data"]["resultType"], answer["data"]["result"]
         points = [_point(one) for one in result] if kind == "vector" else None
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-        raise Malformed(f"it is no answer of a Prometheus server ({type(error).__name__})") from None
+        raise MalformedExpositionError(
+            f"it is no answer of a Prometheus server ({type(error).__name__})"
+        ) from None
     if points is None:
-        raise Malformed("it is no vector")
+        raise MalformedExpositionError("it is no vector")
     return points
 
 
@@ -122,7 +124,7 @@ def _identity(labels: Mapping[str, str]) -> frozenset[tuple[str, str]]:
     return frozenset(pair for pair in labels.items() if pair[0] != "__name__")
 
 
-def _located(labels: Mapping[str, str]) -> Mapping[str, str]:
+def _with_host(labels: Mapping[str, str]) -> Mapping[str, str]:
     if labels.get("Hostname") or labels.get("hostname") or not labels.get(_INSTANCE):
         return labels
     return {**labels, "Hostname": labels[_INSTANCE]}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 LEAST_GAP_S: Final = 0.1
 """Below this gap the step of a counter dominates: the energy counter moves some ten times a second."""
 
-REASONS: Final = 4
+PARALLEL_REASONS: Final = 4
 """Power and heat, in software and in hardware, are timed apart and may all count at once."""
 
 _COUNTED: Final = {
@@ -45,15 +45,15 @@ def rates(before: GpuSample | None, row: GpuSample, gap_s: float) -> dict[str, f
         knows, gives none. The mean power is that of the energy counter, because the sensor covers only a
         quarter of the time on some devices (arXiv 2312.02741). Without the counter it is the sensor's value.
     """
-    found: dict[str, float] = {}
+    derived: dict[str, float] = {}
     if before is not None and gap_s >= LEAST_GAP_S:
         for rate, counter in _COUNTED.items():
-            _enter(found, row, rate, _growth(before, row, counter), gap_s)
-        _enter(found, row, "power_mean_w", _growth(before, row, "energy_j"), gap_s)
-        _enter(found, row, "throttled_ratio", _slowed(before, row, gap_s), gap_s)
+            _add_rate(derived, row, rate, _growth(before, row, counter), gap_s)
+        _add_rate(derived, row, "power_mean_w", _growth(before, row, "energy_j"), gap_s)
+        _add_rate(derived, row, "throttled_ratio", _slowed_s(before, row, gap_s), gap_s)
     if row.power_mean_w is None and row.power_w is not None:
-        found.setdefault("power_mean_w", row.power_w)
-    return found
+        derived.setdefault("power_mean_w", row.power_w)
+    return derived
 
 
 def _growth(before: GpuSample, row: GpuSample, counter: str) -> float | None:
@@ -61,20 +61,22 @@ def _growth(before: GpuSample, row: GpuSample, counter: str) -> float | None:
     return None if value is None or former is None else value - former
 
 
-def _slowed(before: GpuSample, row: GpuSample, gap_s: float) -> float | None:
+def _slowed_s(before: GpuSample, row: GpuSample, gap_s: float) -> float | None:
     """Return the seconds slowed down.
 
     The sum over several reasons, or over clocks read at slightly different times, is at most the gap.
     """
     grown = _growth(before, row, "throttled_ns")
-    if grown is None or grown / 1e9 > 1.1 * REASONS * gap_s:
+    if grown is None or grown / 1e9 > 1.1 * PARALLEL_REASONS * gap_s:
         return None
     return min(grown / 1e9, gap_s)
 
 
-def _enter(found: dict[str, float], row: GpuSample, name: str, growth: float | None, gap_s: float) -> None:
+def _add_rate(
+    derived: dict[str, float], row: GpuSample, name: str, growth: float | None, gap_s: float
+) -> None:
     if growth is None or getattr(row, name) is not None:
         return
     low, high = RANGES[name]
     if low <= growth / gap_s <= high:
-        found[name] = growth / gap_s
+        derived[name] = growth / gap_s

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from autoglm_throttle.gpu.rates import RATES, rates
-from autoglm_throttle.gpu.row import altered, lost
+from autoglm_throttle.gpu.row import changed, lost
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,7 +54,7 @@ def identity(row: GpuSample) -> Identity:
 
 
 @dataclass(slots=True)
-class Told:
+class FieldReport:
     """A device as one source has reported it."""
 
     row: GpuSample
@@ -71,12 +71,12 @@ class Told:
     """Time since which the source does not list it."""
 
     @property
-    def doubtful(self) -> bool:
+    def is_unconfirmed(self) -> bool:
         """Whether only a scrape no longer lists it: an exporter drops a working device now and then."""
         return self.vanished_s is not None and self.row.source.startswith(SCRAPED)
 
 
-class Reading:
+class SampleBuilder:
     """Builds the newest rows of one source.
 
     Args:
@@ -84,20 +84,20 @@ class Reading:
         forget_s: time for which a device that vanished from a scraped source counts as lost.
     """
 
-    __slots__ = ("_forget_s", "_interval_s", "_stale_after_s", "_told")
+    __slots__ = ("_forget_s", "_interval_s", "_stale_after_s", "_reports")
 
     def __init__(self, stale_after_s: float, forget_s: float) -> None:
         self._stale_after_s = stale_after_s
         self._forget_s = forget_s
         self._interval_s: float | None = None
-        self._told: dict[DeviceKey, Told] = {}
+        self._reports: dict[DeviceKey, FieldReport] = {}
 
     @property
-    def told(self) -> Iterable[Told]:
+    def reports(self) -> Iterable[FieldReport]:
         """Every device that the source reports, or has reported and that is not dropped."""
-        return self._told.values()
+        return self._reports.values()
 
-    def take(self, rows: Iterable[GpuSample], now: float, interval_s: float | None) -> None:
+    def update(self, rows: Iterable[GpuSample], now: float, interval_s: float | None) -> None:
         """Add a complete reading of the source.
 
         Args:
@@ -107,20 +107,22 @@ class Reading:
         """
         if interval_s is not None:
             self._interval_s = interval_s
-        seen = _newest(rows)
-        for key in self._told.keys() - seen.keys():
-            self._miss(key, now)
-        for key, row in seen.items():
-            self._told[key] = self._heard(self._told.get(key), row)
-        if len(self._told) > MOST_DEVICES:
-            self._forget_some(len(self._told) - MOST_DEVICES)
+        current = _newest(rows)
+        for key in self._reports.keys() - current.keys():
+            self._mark_missing(key, now)
+        for key, row in current.items():
+            self._reports[key] = self._report(self._reports.get(key), row)
+        if len(self._reports) > MOST_DEVICES:
+            self._evict_vanished(len(self._reports) - MOST_DEVICES)
 
-    def _forget_some(self, number: int) -> None:
-        vanished = [(told.vanished_s, key) for key, told in self._told.items() if told.vanished_s is not None]
+    def _evict_vanished(self, number: int) -> None:
+        vanished = [
+            (report.vanished_s, key) for key, report in self._reports.items() if report.vanished_s is not None
+        ]
         for _, key in sorted(vanished)[:number]:
-            del self._told[key]
+            del self._reports[key]
 
-    def _heard(self, before: Told | None, row: GpuSample) -> Told:
+    def _report(self, before: FieldReport | None, row: GpuSample) -> FieldReport:
         measured_s = row.taken_at_s - row.age_s
         total_bytes = row.memory_total_bytes or (None if before is None else before.total_bytes)
         # After a loss counters may have restarted: no rate across it.
@@ -130,10 +132,10 @@ class Reading:
         # The same measurement again keeps its time and rates; a rate over a gap of 0 would be noise.
         if before is not None and abs(gap_s) < SAME_S:
             measured_s = before.measured_s
-            row = altered(row, _held(before.row, row))
-        elif row.health != "lost" and (found := rates(None if before is None else before.row, row, gap_s)):
-            row = altered(row, found)
-        return Told(
+            row = changed(row, _unchanged_fields(before.row, row))
+        elif row.health != "lost" and (derived := rates(None if before is None else before.row, row, gap_s)):
+            row = changed(row, derived)
+        return FieldReport(
             row,
             identity(row) if before is None else before.identity,
             measured_s,
@@ -146,22 +148,22 @@ class Reading:
         intervals_s = BELIEVED_INTERVALS * (self._interval_s or 0.0)
         return max(self._stale_after_s, intervals_s, BELIEVED_PERIODS * (period_s or 0.0))
 
-    def _miss(self, key: DeviceKey, now: float) -> None:
+    def _mark_missing(self, key: DeviceKey, now: float) -> None:
         """Mark a missing device as lost, or drop it.
 
         Engines come and go. A source of other hosts' devices reports losses itself. A scraped device may have
         been removed; one of this host has failed.
         """
-        told = self._told[key]
-        since_s = now if told.vanished_s is None else told.vanished_s
-        scraped = told.row.source.startswith(SCRAPED)
-        gone = now - since_s > self._forget_s if scraped else bool(told.row.host)
-        if gone or told.row.kind == "engine":
-            del self._told[key]
+        report = self._reports[key]
+        since_s = now if report.vanished_s is None else report.vanished_s
+        scraped = report.row.source.startswith(SCRAPED)
+        evicted = now - since_s > self._forget_s if scraped else bool(report.row.host)
+        if evicted or report.row.kind == "engine":
+            del self._reports[key]
         else:
-            row = lost(told.row, VANISHED)
-            self._told[key] = replace(
-                told,
+            row = lost(report.row, VANISHED)
+            self._reports[key] = replace(
+                report,
                 row=row,
                 measured_s=now,
                 believed_until_s=now,
@@ -180,7 +182,7 @@ def _newest(rows: Iterable[GpuSample]) -> dict[DeviceKey, GpuSample]:
     return newest
 
 
-def _held(before: GpuSample, row: GpuSample) -> dict[str, Any]:
+def _unchanged_fields(before: GpuSample, row: GpuSample) -> dict[str, Any]:
     """Return the fields that stay for a repeated measurement: its time, and the rates computed from it."""
     times = {"taken_at_s": before.taken_at_s, "age_s": before.age_s}
     if row.health == "lost":

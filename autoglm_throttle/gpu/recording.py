@@ -34,7 +34,7 @@ Cell = Any
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class RecordedRow:
     """One row of a file."""
 
     values: dict[str, Cell]
@@ -45,14 +45,14 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class GpuRecording:
     """A file's rows, grouped by their time."""
 
     times: tuple[float, ...]
     """Ascending seconds from the start; empty for a live state, which is always current."""
-    groups: tuple[tuple[Line, ...], ...]
+    groups: tuple[tuple[RecordedRow, ...], ...]
 
-    def at(self, elapsed_s: float) -> tuple[int, tuple[Line, ...]]:
+    def at(self, elapsed_s: float) -> tuple[int, tuple[RecordedRow, ...]]:
         """Return the number and the rows of the latest group not after ``elapsed_s``.
 
         Before the first time of a recording these are -1 and no rows.
@@ -61,7 +61,7 @@ class Recording:
         return (number, self.groups[number]) if number >= 0 else (-1, ())
 
 
-def parse(text: str, *, jsonl: bool) -> Recording:
+def parse(text: str, *, jsonl: bool) -> GpuRecording:
     """Read a file's text.
 
     Args:
@@ -72,10 +72,10 @@ def parse(text: str, *, jsonl: bool) -> Recording:
         ProviderMisconfigured: the text has faults; up to twenty are listed.
     """
     faults: list[str] = []
-    lines: list[Line] = []
+    lines: list[RecordedRow] = []
     for number, cells in (_json_rows if jsonl else _csv_rows)(text, faults):
         before = len(faults)
-        line = _line(cells, f"line {number}: ", faults)
+        line = _recorded_row(cells, f"line {number}: ", faults)
         if len(faults) == before:
             lines.append(line)
     if not faults:
@@ -84,11 +84,11 @@ def parse(text: str, *, jsonl: bool) -> Recording:
         more = f" and {len(faults) - _FAULTS_SHOWN} more" if len(faults) > _FAULTS_SHOWN else ""
         raise ProviderMisconfigured("; ".join(faults[:_FAULTS_SHOWN]) + more)
     if lines[0].t_s is None:
-        return Recording((), (tuple(lines),))
+        return GpuRecording((), (tuple(lines),))
     grouped = [
         (t_s, tuple(group)) for t_s, group in itertools.groupby(lines, key=lambda line: line.t_s or 0.0)
     ]
-    return Recording(tuple(t_s for t_s, _ in grouped), tuple(group for _, group in grouped))
+    return GpuRecording(tuple(t_s for t_s, _ in grouped), tuple(group for _, group in grouped))
 
 
 def row(cells: Mapping[str, Cell]) -> dict[str, Cell]:
@@ -139,10 +139,10 @@ def _csv_rows(text: str, faults: list[str]) -> Iterator[tuple[int, Mapping[str, 
         faults.append(f"line {reader.line_num}: no CSV: {error}")
 
 
-def _line(cells: Mapping[str, Cell], where: str, faults: list[str]) -> Line:
+def _recorded_row(cells: Mapping[str, Cell], where: str, faults: list[str]) -> RecordedRow:
     t_s = _cell(cells, "t_s", _seconds, where, faults)
     event = _cell(cells, "event", _event, where, faults) or ("", 0.0)
-    return Line(_values(cells, where, faults), t_s, *event)
+    return RecordedRow(_values(cells, where, faults), t_s, *event)
 
 
 def _values(cells: Mapping[str, Cell], where: str, faults: list[str]) -> dict[str, Cell]:
@@ -193,7 +193,7 @@ def _seconds(value: Cell) -> float:
     return number
 
 
-def _words(value: Cell) -> str:
+def _text(value: Cell) -> str:
     if not isinstance(value, str):
         raise TypeError("is no text")
     return value.strip()
@@ -202,7 +202,7 @@ def _words(value: Cell) -> str:
 def _notes(value: Cell) -> tuple[str, ...]:
     if isinstance(value, str):
         return tuple(note.strip() for note in value.split(";") if note.strip())
-    return tuple(_words(note) for note in value)
+    return tuple(_text(note) for note in value)
 
 
 def _throttle(value: Cell) -> frozenset[str]:
@@ -222,7 +222,7 @@ def _one_of(*allowed: str) -> Callable[[Cell], str]:
 
 
 def _event(value: Cell) -> tuple[str, float]:
-    name, colon, rest = _words(value).partition(":")
+    name, colon, rest = _text(value).partition(":")
     if name not in EVENTS or (name == "hang") != bool(colon):
         raise ValueError("is none of lost, error, stale, hang:SECONDS")
     return name, _seconds(rest) if colon else 0.0
@@ -230,10 +230,10 @@ def _event(value: Cell) -> tuple[str, float]:
 
 _SPECIAL: Final[dict[str, Callable[[Cell], Cell]]] = {
     "index": _index,
-    "device": _words,
-    "host": _words,
-    "name": _words,
-    "gpu_instance": _words,
+    "device": _text,
+    "host": _text,
+    "name": _text,
+    "gpu_instance": _text,
     "notes": _notes,
     "kind": _one_of("gpu", "mig", "engine"),
     "health": _one_of("ok", "degraded", "lost"),
@@ -254,7 +254,7 @@ def _unknown(name: str) -> str:
     return f"column {name!r} is unknown, {hint}"
 
 
-def _order_faults(lines: list[Line]) -> Iterable[str]:
+def _order_faults(lines: list[RecordedRow]) -> Iterable[str]:
     if not lines:
         yield "there are no rows"
         return

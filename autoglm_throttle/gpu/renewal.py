@@ -35,33 +35,33 @@ MOST_ROWS: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class RefreshInfo:
     """A row, and the data that dates it."""
 
     sample: GpuSample
-    pulse: float | None = None
+    counter: float | None = None
     """A number of the row that moves with every measurement: the energy counter."""
     stamp_s: float | None = None
     """Unix time of the measurement as the source reports it."""
 
 
-class Renewal:
+class RefreshDetector:
     """Dates the rows of one source."""
 
     def __init__(self) -> None:
-        self._rows: dict[DeviceKey, _Watch] = {}
-        self._source = _Watch()
+        self._clocks: dict[DeviceKey, _SeriesClock] = {}
+        self._source = _SeriesClock()
 
     def __repr__(self) -> str:
-        return f"Renewal(rows={len(self._rows)}, period_s={self.period_s})"
+        return f"Renewal(rows={len(self._clocks)}, period_s={self.period_s})"
 
     @property
     def period_s(self) -> float | None:
         """How often the source measures: its slowest row dated by itself, else the source as a whole."""
-        known = [watch.period_s for watch in self._rows.values() if watch.period_s is not None]
+        known = [clock.period_s for clock in self._clocks.values() if clock.period_s is not None]
         return max(known) if known else self._source.period_s
 
-    def date(self, told: Iterable[Told], now: float, wall_s: float) -> list[GpuSample]:
+    def date(self, infos: Iterable[RefreshInfo], now: float, wall_s: float) -> list[GpuSample]:
         """Set the age of each row's measurement.
 
         Args:
@@ -73,37 +73,39 @@ class Renewal:
             The rows with ``age_s`` and ``period_s``. An unchanged row keeps its time of measurement:
             ``taken_at_s - age_s`` stands still.
         """
-        rows = list(told)
+        rows = list(infos)
         # frozenset: a source may list its rows in any order.
-        self._source.see(frozenset(_numbers(row.sample) for row in rows), now, now)
-        for key in [key for key, watch in self._rows.items() if now - watch.seen_s > FORGET_S]:
-            del self._rows[key]
+        self._source.observe(frozenset(_without_time(row.sample) for row in rows), now, now)
+        for key in [key for key, clock in self._clocks.items() if now - clock.observed_s > FORGET_S]:
+            del self._clocks[key]
         dated = [self._dated(row, now, wall_s) for row in rows]
-        if len(self._rows) > MOST_ROWS:
-            oldest = sorted(self._rows, key=lambda key: self._rows[key].seen_s)
+        if len(self._clocks) > MOST_ROWS:
+            oldest = sorted(self._clocks, key=lambda key: self._clocks[key].observed_s)
             for key in oldest[: len(oldest) - MOST_ROWS]:
-                del self._rows[key]
+                del self._clocks[key]
         return dated
 
-    def _dated(self, row: Told, now: float, wall_s: float) -> GpuSample:
+    def _dated(self, row: RefreshInfo, now: float, wall_s: float) -> GpuSample:
         key = (row.sample.host, row.sample.device)
         stamped = row.stamp_s is not None
-        watch = self._source
-        if stamped or row.pulse is not None:
-            watch = self._rows.setdefault(key, _Watch())
-            mark = row.stamp_s if row.pulse is None else row.pulse
-            watch.see(mark, now, now - max(0.0, wall_s - row.stamp_s) if row.stamp_s is not None else now)
-        period_s = watch.period_s if watch.period_s is not None else self._source.period_s
-        return replace(row.sample, taken_at_s=now, age_s=max(0.0, now - watch.measured_s), period_s=period_s)
+        clock = self._source
+        if stamped or row.counter is not None:
+            clock = self._clocks.setdefault(key, _SeriesClock())
+            value = row.stamp_s if row.counter is None else row.counter
+            clock.observe(
+                value, now, now - max(0.0, wall_s - row.stamp_s) if row.stamp_s is not None else now
+            )
+        period_s = clock.period_s if clock.period_s is not None else self._source.period_s
+        return replace(row.sample, taken_at_s=now, age_s=max(0.0, now - clock.measured_s), period_s=period_s)
 
 
-class _Watch:
+class _SeriesClock:
     """Detects changes of one value, and learns their period."""
 
     def __init__(self) -> None:
         self.measured_s = 0.0
-        self.seen_s = 0.0
-        self._mark: Hashable = None
+        self.observed_s = 0.0
+        self._value: Hashable = None
         self._changes = 0
         self._gaps: deque[float] = deque(maxlen=GAPS)
 
@@ -111,15 +113,15 @@ class _Watch:
     def period_s(self) -> float | None:
         return median_low(self._gaps) if len(self._gaps) >= GAPS_TO_LEARN else None
 
-    def see(self, mark: Hashable, now: float, measured_s: float) -> None:
-        self.seen_s = now
-        if self._changes and mark == self._mark:
+    def observe(self, value: Hashable, now: float, measured_s: float) -> None:
+        self.observed_s = now
+        if self._changes and value == self._value:
             return
         if self._changes > 1 and measured_s > self.measured_s:  # the first gap began before our first read
             self._gaps.append(measured_s - self.measured_s)
-        self._mark, self.measured_s = mark, measured_s
+        self._value, self.measured_s = value, measured_s
         self._changes += 1
 
 
-def _numbers(sample: GpuSample) -> GpuSample:
+def _without_time(sample: GpuSample) -> GpuSample:
     return replace(sample, taken_at_s=0.0)

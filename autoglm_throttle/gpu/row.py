@@ -14,12 +14,12 @@ MEASURED: Final = (*RANGES, "throttle")
 
 _NAMES: Final = tuple(field.name for field in fields(GpuSample))
 _values: Final = attrgetter(*_NAMES)
-_enter: Final[dict[str, Any]] = {name: GpuSample.__dict__[name].__set__ for name in _NAMES}
+_set: Final[dict[str, Any]] = {name: GpuSample.__dict__[name].__set__ for name in _NAMES}
 """Setters for the fields of a new row: the slots below the frozen class."""
 _UNKNOWN: Final[dict[str, Any]] = dict.fromkeys(MEASURED)
 
 
-def altered(row: GpuSample, changes: dict[str, Any]) -> GpuSample:
+def changed(row: GpuSample, changes: dict[str, Any]) -> GpuSample:
     """Copy a row with some fields changed.
 
     It equals `dataclasses.replace` in a third of its time (4 against 11 us for 48 fields): a
@@ -29,10 +29,10 @@ def altered(row: GpuSample, changes: dict[str, Any]) -> GpuSample:
         KeyError: there is no such field.
     """
     copy = object.__new__(GpuSample)
-    for enter, value in zip(_enter.values(), _values(row), strict=True):
-        enter(copy, value)
+    for setter, value in zip(_set.values(), _values(row), strict=True):
+        setter(copy, value)
     for name, value in changes.items():
-        _enter[name](copy, value)
+        _set[name](copy, value)
     return copy
 
 
@@ -45,4 +45,4 @@ def lost(last: GpuSample, note: str) -> GpuSample:
     """
     if last.health == "lost":
         return last
-    return altered(last, {**_UNKNOWN, "health": "lost", "notes": (note,)})
+    return changed(last, {**_UNKNOWN, "health": "lost", "notes": (note,)})

@@ -15,10 +15,10 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from autoglm_throttle.gpu.none import NoSource
-from autoglm_throttle.gpu.plausible import believable
-from autoglm_throttle.gpu.schedule import Next, Revival, Schedule
-from autoglm_throttle.gpu.seldom import Seldom
+from autoglm_throttle.gpu.none import NoSourceError
+from autoglm_throttle.gpu.plausible import drop_implausible
+from autoglm_throttle.gpu.schedule import NextRead, RestartPolicy, Schedule
+from autoglm_throttle.gpu.seldom import GpuRateLimitedLogger
 from autoglm_throttle.model import ProviderMisconfigured, ThrottleError
 
 if TYPE_CHECKING:
@@ -94,12 +94,12 @@ class Sampler:
         self._on_failure = on_failure
         self._clock = clock
         self._schedule = Schedule(max(interval_s, provider.min_interval_s))
-        self._next = Next(due_s=0.0)
-        self._revival = Revival()
-        self._seldom = Seldom("GPU telemetry", clock)
+        self._next_read = NextRead(due_s=0.0)
+        self._restart_policy = RestartPolicy()
+        self._logger = GpuRateLimitedLogger("GPU telemetry", clock)
         # Held for moments, never while the provider or a callback runs: requests may wait for it.
         self._lock = threading.RLock()  # re-entrant: a finalizer may call stop() in the middle of start()
-        self._alarm = threading.Event()
+        self._wake_event = threading.Event()
         self._thread: threading.Thread | None = None
         self._stopping = False
         self._woken = False
@@ -116,14 +116,14 @@ class Sampler:
     @property
     def failing(self) -> bool:
         """Whether the newest read gave nothing."""
-        return self._schedule.strikes > 0
+        return self._schedule.consecutive_failures > 0
 
     @property
     def interval_s(self) -> float:
         """Seconds promised between the starts of two reads."""
         return self._schedule.interval_s
 
-    def pace(self, interval_s: float) -> None:
+    def set_interval(self, interval_s: float) -> None:
         """Change the time between two reads, from any thread, that of the sampler included.
 
         A shorter one holds at once, a longer one after the read that is planned already.
@@ -139,11 +139,11 @@ class Sampler:
         if interval_s == self._schedule.interval_s:
             return
         with self._lock:
-            due_s = self._next.due_s
-            self._next = self._schedule.pace(interval_s, self._next)
-            sooner = self._next.due_s < due_s
+            due_s = self._next_read.due_s
+            self._next_read = self._schedule.set_interval(interval_s, self._next_read)
+            sooner = self._next_read.due_s < due_s
         if sooner:
-            self._alarm.set()
+            self._wake_event.set()
 
     def start(self) -> None:
         """Start the thread unless there is one; returns at once and never calls the provider.
@@ -155,9 +155,9 @@ class Sampler:
             self.running = True
             if self._thread is None:
                 self.misconfigured = None
-                self.running = self._launch()
+                self.running = self._start_thread()
 
-    def revive(self, now: float) -> bool:
+    def restart_if_dead(self, now: float) -> bool:
         """Start the thread again if it is missing and should not be; else do nothing.
 
         For the request path; it costs one attribute access. After a crash the thread restarts by itself; this
@@ -170,14 +170,14 @@ class Sampler:
         Returns:
             Whether it started the thread.
         """
-        if self._thread is not None or not self._fallen() or now < self._revival.due_s:
+        if self._thread is not None or not self._is_dead() or now < self._restart_policy.due_s:
             return False
         with self._lock:
-            if not self._fallen():  # stopped, or started by another request
+            if not self._is_dead():  # stopped, or started by another request
                 return False
-            if self._launch():
+            if self._start_thread():
                 return True
-            self._revival.put_off(now)
+            self._restart_policy.postpone(now)
             return False
 
     def stop(self, join_s: float = 1.0) -> None:
@@ -190,7 +190,7 @@ class Sampler:
             self.running = False
             self._stopping = True
             thread = self._thread
-        self._alarm.set()
+        self._wake_event.set()
         if thread is None:
             self._close()  # manual mode: there was never a thread to do it
         elif thread is not threading.current_thread():
@@ -199,7 +199,7 @@ class Sampler:
     def wake(self) -> None:
         """Read now instead of at the next tick, but not faster than ``provider.min_interval_s``."""
         self._woken = True
-        self._alarm.set()
+        self._wake_event.set()
 
     def tick(self) -> None:
         """Read once in the caller (manual mode), with the same checks and the same error handling.
@@ -212,7 +212,7 @@ class Sampler:
         self._stopping = False
         self._read()
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """Drop the parent's thread and handles in a forked child; no driver call.
 
         Lock and event are new: the parent's thread may have held them at the fork.
@@ -220,27 +220,27 @@ class Sampler:
         self.running = self.crashed = False
         self.misconfigured = None
         self._lock = threading.RLock()
-        self._alarm = threading.Event()
+        self._wake_event = threading.Event()
         self._thread = None
         self._stopping = self._woken = False
         self.reading_since_s = None
         # The parent's failures say nothing about the handles of the child.
-        self._schedule.strikes = 0
-        self._next = Next(due_s=0.0)
-        self.provider.forget()
+        self._schedule.consecutive_failures = 0
+        self._next_read = NextRead(due_s=0.0)
+        self.provider.reset_after_fork()
 
     def _state(self) -> str:
         if self.misconfigured:
             return "misconfigured"
         if not self.running:
             return "stopped"
-        return "crashed" if self.crashed or self._fallen() else "running"
+        return "crashed" if self.crashed or self._is_dead() else "running"
 
-    def _fallen(self) -> bool:
+    def _is_dead(self) -> bool:
         """Return whether the thread is missing and should run."""
         return self._thread is None and self.running and self.misconfigured is None
 
-    def _launch(self) -> bool:
+    def _start_thread(self) -> bool:
         self._thread = threading.Thread(target=self._run, name=f"{THREAD}-{self.name}", daemon=True)
         try:
             self._thread.start()
@@ -248,13 +248,13 @@ class Sampler:
             self._thread = None
             self.failures += 1
             self.last_error = _text(error)
-            self._seldom.say("start", f"{self.name}: {self.last_error}", logging.ERROR)
+            self._logger.warn("start", f"{self.name}: {self.last_error}", logging.ERROR)
             return False
         return True
 
     def _run(self) -> None:
         try:
-            while not self._done():
+            while not self._run_until_stopped():
                 self._pause()
         finally:
             with self._lock:
@@ -262,28 +262,28 @@ class Sampler:
                 if self._thread is threading.current_thread():
                     self._thread = None
 
-    def _done(self) -> bool:
+    def _run_until_stopped(self) -> bool:
         """Read until the thread should end; False after a crash."""
         try:
-            self._revival.launched(self._clock())
+            self._restart_policy.record_start(self._clock())
             self.crashed = False
-            while not self._ends():
+            while not self._should_end():
                 started = self._clock()
                 if not self._read():
                     self._close()
                     break
                 self._sleep(started)
         except BaseException as error:  # noqa: BLE001 - the thread outlives any error of a driver binding
-            self._crash(error)
+            self._record_crash(error)
             return False
         return True
 
-    def _crash(self, error: BaseException) -> None:
+    def _record_crash(self, error: BaseException) -> None:
         """Count a crash, log it once, and close, so that the next read reopens the driver."""
         self.crashed = True
         self.crashes += 1
         self.last_error = _text(error)
-        pause_s = self._revival.put_off(self._clock())
+        pause_s = self._restart_policy.postpone(self._clock())
         try:
             text = "GPU telemetry: %s: the sampler crashed with %s; it starts again in %g s"
             _log.error(text, self.name, self.last_error, pause_s, exc_info=error)
@@ -293,11 +293,11 @@ class Sampler:
 
     def _pause(self) -> None:
         """Wait until the pause after a crash is over, or for ``stop``."""
-        while not self._stopping and (left := self._revival.due_s - self._clock()) > 0.0:
-            self._alarm.wait(left)
-            self._alarm.clear()
+        while not self._stopping and (remaining_s := self._restart_policy.due_s - self._clock()) > 0.0:
+            self._wake_event.wait(remaining_s)
+            self._wake_event.clear()
 
-    def _ends(self) -> bool:
+    def _should_end(self) -> bool:
         """Decide under the lock whether the thread ends, so that ``start`` never counts on a dying one."""
         with self._lock:
             if not self._stopping:
@@ -313,12 +313,12 @@ class Sampler:
         # wake() shortens the wait, but the driver still gets its minimum interval.
         floor = started + self.provider.min_interval_s
         while not self._stopping:
-            due = min(floor, self._next.due_s) if self._woken else self._next.due_s
-            left = due - self._clock()
-            if left <= 0.0:
+            due = min(floor, self._next_read.due_s) if self._woken else self._next_read.due_s
+            remaining_s = due - self._clock()
+            if remaining_s <= 0.0:
                 return
-            self._alarm.wait(left)
-            self._alarm.clear()
+            self._wake_event.wait(remaining_s)
+            self._wake_event.clear()
 
     def _read(self) -> bool:
         """Read once and plan the next read; False if reading again cannot help."""
@@ -327,62 +327,62 @@ class Sampler:
         try:
             rows = self._rows(started)
         except ProviderMisconfigured as error:
-            self._misconfigured(error)
+            self._record_misconfigured(error)
             return False
-        except NoSource as error:
-            self._absent(error)
+        except NoSourceError as error:
+            self._record_no_source(error)
         except Exception as error:  # noqa: BLE001 - a driver binding may raise anything; none may end the thread
-            self._failed(error, started)
+            self._record_failure(error, started)
         else:
-            self._succeeded(rows, started)
+            self._record_success(rows, started)
         return True
 
     def _rows(self, started: float) -> list[GpuSample]:
         self.reading_since_s = started
         try:
-            if self._next.fresh:
+            if self._next_read.reopen:
                 self._close()
             return [self._check(row) for row in self.provider.read()]
         finally:
             self.reading_since_s = None
 
     def _check(self, row: GpuSample) -> GpuSample:
-        row, wrong = believable(row)
+        row, wrong = drop_implausible(row)
         if wrong:
             self.implausible += len(wrong)
-            self._seldom.say("implausible", f"{row.device}: implausible {', '.join(wrong)}")
+            self._logger.warn("implausible", f"{row.device}: implausible {', '.join(wrong)}")
         return row
 
-    def _succeeded(self, rows: Sequence[GpuSample], started: float) -> None:
+    def _record_success(self, rows: Sequence[GpuSample], started: float) -> None:
         now = self._clock()
         self._count_overrun(started, now)
         with self._lock:  # or a set_interval() from another thread is lost
-            self._next = self._schedule.succeeded(started, now)
+            self._next_read = self._schedule.succeeded(started, now)
         if rows:
             self.last_read_s = now
         if rows and not self._stopping:  # an empty reading has no data, a stopped sampler no listener
             self.no_source = self.misconfigured = None
             self._call(self._on_samples, rows)
 
-    def _failed(self, error: Exception, started: float) -> None:
+    def _record_failure(self, error: Exception, started: float) -> None:
         now = self._clock()
         self._count_overrun(started, now)
         with self._lock:
-            self._next = self._schedule.failed(started, now)
+            self._next_read = self._schedule.failed(started, now)
         self.failures += 1
         self.no_source = None
         self.last_error = _text(error)
         named = self.last_error.startswith(self.name)
-        self._seldom.say("failed", self.last_error if named else f"{self.name}: {self.last_error}")
+        self._logger.warn("failed", self.last_error if named else f"{self.name}: {self.last_error}")
         self._report(error)
 
-    def _absent(self, error: NoSource) -> None:
+    def _record_no_source(self, error: NoSourceError) -> None:
         with self._lock:
-            self._next = self._schedule.absent(self._clock())
+            self._next_read = self._schedule.no_source(self._clock())
         self.no_source = str(error)
         self._report(error)
 
-    def _misconfigured(self, error: ProviderMisconfigured) -> None:
+    def _record_misconfigured(self, error: ProviderMisconfigured) -> None:
         self.failures += 1
         self.no_source = None
         self.last_error = self.misconfigured = str(error)
@@ -392,7 +392,7 @@ class Sampler:
     def _count_overrun(self, started: float, now: float) -> None:
         if now - started > max(DEADLINE_SHARE * self.interval_s, DEADLINE_MIN_S):
             self.overruns += 1
-            self._seldom.say("overrun", f"{self.name}: a read took {now - started:.1f} s")
+            self._logger.warn("overrun", f"{self.name}: a read took {now - started:.1f} s")
 
     def _report(self, error: Exception) -> None:
         if self._on_failure is not None and not self._stopping:
@@ -403,14 +403,14 @@ class Sampler:
             callback(argument)
         except Exception as error:  # noqa: BLE001 - a listener must not end the sampling
             self.callback_errors += 1
-            self._seldom.say("callback", f"the receiver of GPU samples raised {_text(error)}", logging.ERROR)
+            self._logger.warn("callback", f"the receiver of GPU samples raised {_text(error)}", logging.ERROR)
 
     def _close(self) -> None:
         try:
             self.provider.close()
         except Exception as error:  # noqa: BLE001 - a handle that cannot be closed ends with the process
             self.last_error = _text(error)
-            self._seldom.say("close", f"{self.name}: closing failed: {self.last_error}")
+            self._logger.warn("close", f"{self.name}: closing failed: {self.last_error}")
 
 
 def _text(error: BaseException) -> str:
@@ -425,7 +425,7 @@ _SAMPLERS: weakref.WeakSet[Sampler] = weakref.WeakSet()
 def _after_fork_in_child() -> None:
     for sampler in list(_SAMPLERS):
         with contextlib.suppress(Exception):  # one provider's fault must not leave the others unprepared
-            sampler.forget()
+            sampler.reset_after_fork()
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork

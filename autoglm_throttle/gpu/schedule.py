@@ -20,10 +20,10 @@ BACKOFF_FIRST_S: Final = 1.0
 BACKOFF_MAX_S: Final = 60.0
 """Pauses after the retries: 1, 2, 4 ... 60 s. A driver initialisation can cost seconds of CPU."""
 
-ABSENT_S: Final = 60.0
+NO_SOURCE_PAUSE_S: Final = 60.0
 """Pause before the next search for a source that was not there at all, such as a driver loaded later."""
 
-LIVED_S: Final = 60.0
+HEALTHY_RUN_S: Final = 60.0
 """A thread that ran at least as long as the longest pause begins with the shortest one again."""
 
 
@@ -33,12 +33,12 @@ def backoff_s(nth: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Next:
+class NextRead:
     """Plan of the next read."""
 
     due_s: float
     """Time of the next read, on the clock of the times passed in."""
-    fresh: bool = False
+    reopen: bool = False
     """Whether the provider should close and reopen the driver first."""
     from_s: float | None = None
     """Start of the read that the tick is counted from; None: a pause, which no shorter interval ends."""
@@ -54,35 +54,37 @@ class Schedule:
         ValueError: ``interval_s`` is not a finite number above 0.
     """
 
-    __slots__ = ("interval_s", "strikes")
+    __slots__ = ("interval_s", "consecutive_failures")
 
     def __init__(self, interval_s: float) -> None:
         self.interval_s: float = _checked(interval_s)
         """Change it with ``set_interval``."""
-        self.strikes: int = 0
+        self.consecutive_failures: int = 0
         """Failed reads in a row."""
 
-    def succeeded(self, started_s: float, now: float) -> Next:
+    def succeeded(self, started_s: float, now: float) -> NextRead:
         """Plan the read after one that began at ``started_s`` and gave samples."""
-        self.strikes = 0
+        self.consecutive_failures = 0
         return self._tick_after(started_s, now)
 
-    def failed(self, started_s: float, now: float) -> Next:
+    def failed(self, started_s: float, now: float) -> NextRead:
         """Plan the read after one that began at ``started_s`` and raised.
 
         Three times at the normal interval, then back off 1, 2, 4 ... 60 s, each with a reopened driver.
         """
-        self.strikes += 1
-        if self.strikes <= RETRIES:
+        self.consecutive_failures += 1
+        if self.consecutive_failures <= RETRIES:
             return self._tick_after(started_s, now)
-        return Next(now + max(self.interval_s, backoff_s(self.strikes - RETRIES)), fresh=True)
+        return NextRead(
+            now + max(self.interval_s, backoff_s(self.consecutive_failures - RETRIES)), reopen=True
+        )
 
-    def absent(self, now: float) -> Next:
+    def no_source(self, now: float) -> NextRead:
         """Plan the read after one that found no source; this is not a failure."""
-        self.strikes = 0
-        return Next(now + max(self.interval_s, ABSENT_S))
+        self.consecutive_failures = 0
+        return NextRead(now + max(self.interval_s, NO_SOURCE_PAUSE_S))
 
-    def pace(self, interval_s: float, planned: Next) -> Next:
+    def set_interval(self, interval_s: float, planned: NextRead) -> NextRead:
         """Change the interval, and return the updated plan.
 
         Args:
@@ -97,33 +99,33 @@ class Schedule:
             return planned
         return replace(planned, due_s=min(planned.due_s, planned.from_s + interval_s))
 
-    def _tick_after(self, started_s: float, now: float) -> Next:
+    def _tick_after(self, started_s: float, now: float) -> NextRead:
         """Plan the first tick of the grid begun at ``started_s`` that is not over."""
         ticks = max(1, math.ceil((now - started_s) / self.interval_s))
-        return Next(started_s + self.interval_s * ticks, from_s=started_s)
+        return NextRead(started_s + self.interval_s * ticks, from_s=started_s)
 
 
-class Revival:
+class RestartPolicy:
     """Limits the restarts of a crashed thread: after 1, 2, 4 ... 60 s."""
 
-    __slots__ = ("_deaths", "_launched_s", "due_s")
+    __slots__ = ("_crashes", "_started_s", "due_s")
 
     def __init__(self) -> None:
         self.due_s: float = -math.inf
         """When the pause after the newest crash is over."""
-        self._deaths = 0
-        self._launched_s = -math.inf
+        self._crashes = 0
+        self._started_s = -math.inf
 
-    def launched(self, now: float) -> None:
+    def record_start(self, now: float) -> None:
         """Record the start of the thread."""
-        self._launched_s = now
+        self._started_s = now
 
-    def put_off(self, now: float) -> float:
+    def postpone(self, now: float) -> float:
         """Record a crash, or a failed start, and return the seconds to wait."""
-        if now - self._launched_s >= LIVED_S:
-            self._deaths = 0
-        self._deaths += 1
-        pause_s = backoff_s(self._deaths)
+        if now - self._started_s >= HEALTHY_RUN_S:
+            self._crashes = 0
+        self._crashes += 1
+        pause_s = backoff_s(self._crashes)
         self.due_s = now + pause_s
         return pause_s
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.gpu import dcgm, engines, prometheus
-from autoglm_throttle.gpu.exposition import Malformed, Series, parse
-from autoglm_throttle.gpu.fetch import Deadline, Page, WrongStatus, fetch
-from autoglm_throttle.gpu.renewal import Renewal, Told
+from autoglm_throttle.gpu.exposition import MalformedExpositionError, Series, parse
+from autoglm_throttle.gpu.fetch import Deadline, HttpPage, WrongStatusError, fetch
+from autoglm_throttle.gpu.renewal import RefreshDetector, RefreshInfo
 from autoglm_throttle.model import ProviderMisconfigured, ProviderUnavailable
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class ScrapeProvider:
         self._scrape = scrape
         self._clock = clock
         self._wall = wall
-        self._renewal = Renewal()
+        self._refresh_detector = RefreshDetector()
 
     def __repr__(self) -> str:
         return f"ScrapeProvider({self.name})"
@@ -84,30 +84,30 @@ class ScrapeProvider:
             ProviderUnavailable: no answer in time, or an unexpected one.
             ProviderMisconfigured: the server reports that the query, and so ``GPU_SELECTOR``, is wrong.
         """
-        visit = _Visit(self._scrape, self.name, self._clock, self._wall)
+        run = _ScrapeRun(self._scrape, self.name, self._clock, self._wall)
         try:
-            told, wall_s = self._read(visit)
+            infos, wall_s = self._read(run)
         except ProviderMisconfigured as error:
             raise ProviderMisconfigured(f"{self.name}: {error}") from error
-        except (ProviderUnavailable, Malformed) as error:
+        except (ProviderUnavailable, MalformedExpositionError) as error:
             raise ProviderUnavailable(f"{self.name} {error}") from error
         if self._scrape.kind in engines.PRESETS:
-            return [row.sample for row in told]
-        told = list(told)
-        if len(told) > MOST_DEVICES:
+            return [row.sample for row in infos]
+        infos = list(infos)
+        if len(infos) > MOST_DEVICES:
             raise ProviderUnavailable(
-                f"{self.name} tells of {len(told)} cards; at most {MOST_DEVICES} are read"
+                f"{self.name} reports {len(infos)} devices; at most {MOST_DEVICES} are read"
             )
-        return self._renewal.date(told, visit.ended_s, wall_s)
+        return self._refresh_detector.date(infos, run.ended_s, wall_s)
 
     def close(self) -> None:
         """Do nothing: no connection stays open, and the learned period stays valid."""
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """Do nothing, as above."""
 
 
-class _Visit:
+class _ScrapeRun:
     """State of one reading."""
 
     def __init__(self, scrape: Scrape, name: str, clock: Clock, wall: Clock) -> None:
@@ -118,11 +118,11 @@ class _Visit:
         self._clock = clock
         self._deadline = Deadline(scrape.timeout_s, clock)
 
-    def get(self, target: str) -> Page:
+    def get(self, target: str) -> HttpPage:
         page = fetch(self.scrape.url, target, self._deadline)
         self.ended_s = self._clock()
         if page.body[:64].lstrip().lower().startswith((b"<!doctype html", b"<html")):
-            raise Malformed("answers with a web page, not with metrics")
+            raise MalformedExpositionError("answers with a web page, not with metrics")
         return page
 
     def series(self) -> list[Series]:
@@ -133,70 +133,70 @@ class _Visit:
         try:
             return parse(page.body.decode("utf-8"), openmetrics=page.openmetrics)
         except UnicodeDecodeError:
-            raise Malformed("tells no text in UTF-8") from None
-        except Malformed as error:
-            raise Malformed(f"tells no metrics: {error}") from None
+            raise MalformedExpositionError("returns no text in UTF-8") from None
+        except MalformedExpositionError as error:
+            raise MalformedExpositionError(f"returns no metrics: {error}") from None
 
 
-_Reading = tuple[Iterable[Told], float]
+_ScrapeResult = tuple[Iterable[RefreshInfo], float]
 """Rows, and the time of the reading by the clock of their stamps."""
 
 
-def _cards(visit: _Visit) -> _Reading:
-    series = visit.series()
-    host = "" if engines.is_here(visit.scrape.url.place) else visit.scrape.url.place
-    told = dcgm.cards(series, source=visit.name, now=visit.ended_s, host=host)
-    if told is None:
-        raise _nothing_known("dcgm-exporter", series)
-    return told, visit.wall()
+def _read_dcgm(run: _ScrapeRun) -> _ScrapeResult:
+    series = run.series()
+    host = "" if engines.is_reachable(run.scrape.url.place) else run.scrape.url.place
+    infos = dcgm.parse_devices(series, source=run.name, now=run.ended_s, host=host)
+    if infos is None:
+        raise _no_known_metric("dcgm-exporter", series)
+    return infos, run.wall()
 
 
-def _engine(visit: _Visit) -> _Reading:
-    series = visit.series()
-    preset = engines.PRESETS[visit.scrape.kind]
-    told = engines.engine(
-        series, preset, source=visit.name, now=visit.ended_s, place=visit.name.partition(":")[2]
+def _read_engine(run: _ScrapeRun) -> _ScrapeResult:
+    series = run.series()
+    preset = engines.PRESETS[run.scrape.kind]
+    info = engines.parse_engine(
+        series, preset, source=run.name, now=run.ended_s, place=run.name.partition(":")[2]
     )
-    if told is None:
-        raise _nothing_known(preset.name, series)
-    return [told], visit.wall()
+    if info is None:
+        raise _no_known_metric(preset.name, series)
+    return [info], run.wall()
 
 
-def _fleet(visit: _Visit) -> _Reading:
-    scrape = visit.scrape
+def _read_prometheus(run: _ScrapeRun) -> _ScrapeResult:
+    scrape = run.scrape
     try:
-        values = visit.get(prometheus.target(scrape.url.path, prometheus.values_query(scrape.selector)))
-        times = visit.get(prometheus.target(scrape.url.path, prometheus.times_query(scrape.selector)))
-    except WrongStatus as error:
-        kind, text = prometheus.complaint(error.start)
+        values = run.get(prometheus.target(scrape.url.path, prometheus.values_query(scrape.selector)))
+        times = run.get(prometheus.target(scrape.url.path, prometheus.times_query(scrape.selector)))
+    except WrongStatusError as error:
+        kind, text = prometheus.server_error(error.start)
         if kind == "bad_data":
-            raise ProviderMisconfigured(f"GPU_SELECTOR is refused: {text!a:.200}") from error
+            raise ProviderMisconfigured(f"GPU_SELECTOR is rejected: {text!a:.200}") from error
         raise
     try:
         series, wall_s = prometheus.read(values.body, times.body)
-    except Malformed as error:
-        raise Malformed(f"tells no metrics: {error}") from None
-    told = dcgm.cards(series, source=visit.name, now=visit.ended_s)
-    if told is None:
+    except MalformedExpositionError as error:
+        raise MalformedExpositionError(f"returns no metrics: {error}") from None
+    infos = dcgm.parse_devices(series, source=run.name, now=run.ended_s)
+    if infos is None:
         chosen = f" with {scrape.selector}" if scrape.selector else ""
         raise ProviderUnavailable(f"knows no series of dcgm-exporter{chosen}")
-    return told, wall_s
+    return infos, wall_s
 
 
-def _nothing_known(whose: str, series: Sequence[Series]) -> ProviderUnavailable:
+def _no_known_metric(producer: str, series: Sequence[Series]) -> ProviderUnavailable:
     names = list(dict.fromkeys(one.name for one in series))
     more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
-    there = ", ".join(ascii(name)[1:-1][:60] for name in names[:NAMES_SHOWN]) + more
+    listed = ", ".join(ascii(name)[1:-1][:60] for name in names[:NAMES_SHOWN]) + more
     return ProviderUnavailable(
-        f"tells no name of {whose}; {f'it tells {there}' if names else 'it tells nothing'}"
+        f"has no metric of {producer}; {f'it tells {listed}' if names else 'it has no metrics'}"
     )
 
 
-_KINDS: Final[Mapping[str, tuple[Callable[[_Visit], _Reading], float]]] = {
-    "dcgm": (_cards, 1.0),
-    "prometheus": (_fleet, 1.0),
-    "vllm": (_engine, 0.2),
-    "sglang": (_engine, 0.2),
+_KINDS: Final[Mapping[str, tuple[Callable[[_ScrapeRun], _ScrapeResult], float]]] = {
+    "dcgm": (_read_dcgm, 1.0),
+    "prometheus": (_read_prometheus, 1.0),
+    "vllm": (_read_engine, 0.2),
+    "sglang": (_read_engine, 0.2),
 }
 """Kind -> reader, and the shortest interval. An exporter collects every 30 s by default. It is still read
 each

@@ -13,7 +13,7 @@ from autoglm_throttle.gpu import recording
 from autoglm_throttle.model import GpuSample, ProviderMisconfigured, ProviderUnavailable
 
 if TYPE_CHECKING:
-    from autoglm_throttle.gpu.recording import Line, Recording
+    from autoglm_throttle.gpu.recording import GpuRecording, RecordedRow
     from autoglm_throttle.model import Clock
 
 Row = float | Mapping[str, object] | GpuSample
@@ -24,7 +24,7 @@ Script = Iterable[Tick] | Callable[[], Tick] | str | os.PathLike[str]
 """A list or generator of readings, a function that returns one, or the path of a file."""
 
 
-class ScriptedProvider:
+class RecordedProvider:
     """Plays samples back.
 
     A list or generator gives one reading per ``read`` and then repeats its last one;
@@ -53,18 +53,18 @@ class ScriptedProvider:
         self._clock = clock
         self._hang = hang
         self._last: Tick | None = None
-        self._file: _File | None = None
+        self._file: _GpuRecordingFile | None = None
         self._ticks: Iterator[Tick] = iter(())
         self._call: Callable[[], Tick] | None = None
         if isinstance(source, str | os.PathLike):
-            self._file = _File(Path(source))
+            self._file = _GpuRecordingFile(Path(source))
         elif callable(source):
             self._call = source
         else:
             self._ticks = iter(source)
         self._started_s: float | None = None
-        self._hung: object = None
-        self._hangs_until_s = float("-inf")
+        self._last_hang: object = None
+        self._hang_until_s = float("-inf")
         self._previous: dict[tuple[str, str], GpuSample] = {}
 
     def __repr__(self) -> str:
@@ -88,7 +88,7 @@ class ScriptedProvider:
     def close(self) -> None:
         """Do nothing: a script continues at its position, as a measured device would."""
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """Do nothing: there is no handle to drop."""
 
     def _step(self) -> Tick:
@@ -101,35 +101,35 @@ class ScriptedProvider:
         if isinstance(row, GpuSample):
             return row
         if isinstance(row, Mapping):
-            return self._built(recording.row(row), index)
-        return self._built(recording.row({"utilization_pct": row}), index)
+            return self._build(recording.row(row), index)
+        return self._build(recording.row({"utilization_pct": row}), index)
 
-    def _built(self, values: Mapping[str, Any], index: int) -> GpuSample:
+    def _build(self, values: Mapping[str, Any], index: int) -> GpuSample:
         index = values.get("index", index)
         given = {"device": f"FAKE-{index}", **values, "index": index}
         return GpuSample(taken_at_s=self._clock(), source=self.name, **given)
 
-    def _replay(self, file: _File) -> Sequence[GpuSample]:
-        number, lines = self._now(file)
+    def _replay(self, file: _GpuRecordingFile) -> Sequence[GpuSample]:
+        number, lines = self._current_rows(file)
         hang_s = max((line.hang_s for line in lines), default=0.0)
-        if hang_s and number != self._hung:
-            self._hung = number
+        if hang_s and number != self._last_hang:
+            self._last_hang = number
             if self._hang is not None:
                 self._hang(hang_s)
-                _, lines = self._now(file)
+                _, lines = self._current_rows(file)
             else:
-                self._hangs_until_s = self._clock() + hang_s
-        if self._clock() < self._hangs_until_s:
+                self._hang_until_s = self._clock() + hang_s
+        if self._clock() < self._hang_until_s:
             return []
         if not lines:
             raise ProviderUnavailable(f"{file.path}: the recording has not begun")
         if any(line.event == "error" for line in lines):
             raise ProviderUnavailable(f"{file.path}: the row says error")
-        rows = [row for index, line in enumerate(lines) if (row := self._played(line, index)) is not None]
+        rows = [row for index, line in enumerate(lines) if (row := self._play(line, index)) is not None]
         self._previous |= {(row.host, row.device): row for row in rows}
         return rows
 
-    def _now(self, file: _File) -> tuple[object, Sequence[Line]]:
+    def _current_rows(self, file: _GpuRecordingFile) -> tuple[object, Sequence[RecordedRow]]:
         """Return the rows of this moment, and a mark that changes with them."""
         now = self._clock()
         if self._started_s is None:
@@ -137,26 +137,26 @@ class ScriptedProvider:
         number, lines = file.load().at(now - self._started_s)
         return (file.changes, number), lines
 
-    def _played(self, line: Line, index: int) -> GpuSample | None:
-        row = self._built(line.values, index)
+    def _play(self, line: RecordedRow, index: int) -> GpuSample | None:
+        row = self._build(line.values, index)
         if line.event == "stale":
             return self._previous.get((row.host, row.device))
         if line.event == "lost":
             name = {"device": row.device, "host": row.host, "kind": row.kind}
-            return replace(self._built(name, row.index), health="lost")
+            return replace(self._build(name, row.index), health="lost")
         return row
 
 
-class _File:
+class _GpuRecordingFile:
     """A file that is parsed again when its size or its time of change is new."""
 
     def __init__(self, path: Path) -> None:
         self.path: Path = path
         self.changes: int = 0
         self._stamp: tuple[int, int] | None = None
-        self._recording: Recording | None = None
+        self._recording: GpuRecording | None = None
 
-    def load(self) -> Recording:
+    def load(self) -> GpuRecording:
         """Return the recording, read again if it is a live state and has changed.
 
         Raises:

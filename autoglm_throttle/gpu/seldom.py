@@ -14,7 +14,7 @@ LOG_EVERY_S: Final = 30.0
 """At most one line per kind of error in this time: a missing driver stays missing for long."""
 
 
-class Seldom:
+class GpuRateLimitedLogger:
     """Logs a line, or nothing if one of its kind was logged less than 30 s ago.
 
     Args:
@@ -22,14 +22,14 @@ class Seldom:
         clock: monotonic seconds.
     """
 
-    __slots__ = ("_about", "_clock", "_said")
+    __slots__ = ("_about", "_clock", "_logged_s")
 
     def __init__(self, about: str, clock: Clock) -> None:
         self._about = about
         self._clock = clock
-        self._said: dict[str, float] = {}
+        self._logged_s: dict[str, float] = {}
 
-    def say(self, kind: str, text: str, level: int = logging.WARNING) -> None:
+    def warn(self, kind: str, text: str, level: int = logging.WARNING) -> None:
         """Log a line of this kind.
 
         Args:
@@ -38,8 +38,8 @@ class Seldom:
             level: as in ``logging``.
         """
         now = self._clock()
-        last_s = self._said.get(kind)
+        last_s = self._logged_s.get(kind)
         if last_s is None or now - last_s >= LOG_EVERY_S:
-            self._said[kind] = now
+            self._logged_s[kind] = now
             plain = "".join(letter if letter.isprintable() else " " for letter in text)
             _log.log(level, "%s: %s", self._about, plain)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.gpu.auto import AutoProvider
 from autoglm_throttle.gpu.nvml import EXTRA, NvmlProvider
-from autoglm_throttle.gpu.scripted import ScriptedProvider
+from autoglm_throttle.gpu.scripted import RecordedProvider
 from autoglm_throttle.settings.gpu_items import ALLOWED_ITEMS, GpuItem, parse_items
 from autoglm_throttle.settings.installing import how_to_install
 
@@ -64,7 +64,7 @@ def providers(
             return ScrapeProvider(Scrape(item.kind, item.url, selector), name=name, clock=clock, wall=wall)
         if item.kind == "fake":
             hang: Callable[[float], object] | None = None if manual else time.sleep
-            return ScriptedProvider(item.file, clock=clock, name=name, hang=hang)
+            return RecordedProvider(item.file, clock=clock, name=name, hang=hang)
         return _nvidia(item.kind, entries, clock)
 
     return tuple(made(item) for item in sources if item.kind != "none")

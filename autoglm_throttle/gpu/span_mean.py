@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-SPAN_S: Final = 10.0
+WINDOW_S: Final = 10.0
 """Length of a window, s: some power sensors cover only a quarter of the time (arXiv 2312.02741)."""
 
 
-class SpanMean:
+class WindowMean:
     """Adds up samples and returns a mean each time ten seconds are full; windows do not overlap."""
 
     __slots__ = ("_count", "_started_s", "_sum")
@@ -36,7 +36,7 @@ class SpanMean:
             self._started_s = at_s
         self._count += 1
         self._sum += value
-        if at_s - self._started_s < SPAN_S:
+        if at_s - self._started_s < WINDOW_S:
             return None
         mean = self._sum / self._count
         self.restart()

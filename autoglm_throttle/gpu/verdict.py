@@ -14,18 +14,24 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from autoglm_throttle.gpu.at_work import AtWork
-from autoglm_throttle.gpu.full_speed import FullSpeed
-from autoglm_throttle.gpu.power_range import PowerRange
-from autoglm_throttle.gpu.progress import Progress
-from autoglm_throttle.gpu.verdict_table import PLAIN, Reading, VerdictRules, find, weigh
+from autoglm_throttle.gpu.at_work import WorkBaseline
+from autoglm_throttle.gpu.full_speed import ClockBaseline
+from autoglm_throttle.gpu.power_range import PowerBaseline
+from autoglm_throttle.gpu.progress import ThroughputTracker
+from autoglm_throttle.gpu.verdict_table import (
+    IMMEDIATE_RULES,
+    VerdictInput,
+    VerdictRules,
+    classify,
+    confidence,
+)
 from autoglm_throttle.model import Finding, Verdict
 
 if TYPE_CHECKING:
-    from autoglm_throttle.gpu.progress import Movement
+    from autoglm_throttle.gpu.progress import Throughput
     from autoglm_throttle.model import DeviceKey, GpuSample, GpuView, Work
 
-__all__ = ["Judge", "VerdictRules"]
+__all__ = ["VerdictTracker", "VerdictRules"]
 
 _SAME_S: Final = 1e-3  # a source recomputes its age each time: less is rounding, not a new measurement
 _IDLE_SHARE: Final = 0.1  # of the limit, if never seen idle: 70 of 700 W, 50 of 400 W, 15 of 72 W
@@ -34,23 +40,23 @@ _STALE_INTERVALS: Final = 3.0
 _STALE_PERIODS: Final = 2.5  # the three limits of control/staleness
 
 
-class Judge:
+class VerdictTracker:
     """Tracks the verdict of each device; for one listener, which calls it in the order of time.
 
     Args:
         rules: the thresholds.
     """
 
-    __slots__ = ("_cards", "_progress", "_rules")
+    __slots__ = ("_devices", "_throughput", "_rules")
 
     def __init__(self, rules: VerdictRules | None = None) -> None:
         self._rules = rules or VerdictRules()
-        self._progress = Progress()
-        self._cards: dict[DeviceKey, _Card] = {}
+        self._throughput = ThroughputTracker()
+        self._devices: dict[DeviceKey, _DeviceHistory] = {}
 
     def __repr__(self) -> str:
-        found = ", ".join(f"{key[1]}: {card.verdict.finding}" for key, card in self._cards.items())
-        return f"Judge({found})"
+        text = ", ".join(f"{key[1]}: {device.verdict.finding}" for key, device in self._devices.items())
+        return f"Judge({text})"
 
     def update(self, view: GpuView, work: Work, now: float) -> GpuView:
         """Update the verdicts of all devices.
@@ -65,29 +71,29 @@ class Judge:
             throttled device counts by its clock over its full speed, the mean of its last three samples; one
             that is only held to the power limit it has had since the start counts whole.
         """
-        around = _around(view, work, self._progress.update(view, work, now), self._rules)
+        context = _build_context(view, work, self._throughput.update(view, work, now), self._rules)
         rows = {(row.host, row.device): row for row in view.devices if row.kind != "engine"}
-        for key in self._cards.keys() - rows.keys():
-            del self._cards[key]
+        for key in self._devices.keys() - rows.keys():
+            del self._devices[key]
         missing = 0.0
         for key, row in rows.items():
-            card = self._cards.get(key)
-            if card is None:
-                card = self._cards[key] = _Card(self._rules, now)
-            card.judge(row, around, now)
-            if card.verdict.finding is Finding.THROTTLED:
+            device = self._devices.get(key)
+            if device is None:
+                device = self._devices[key] = _DeviceHistory(self._rules, now)
+            device.evaluate(row, context, now)
+            if device.verdict.finding is Finding.THROTTLED:
                 # A throttled device stays usable; only the lost share of its speed leaves the capacity.
-                missing += view.weights.get(key, 0.0) * (1.0 - card.speed_share)
-        verdicts = {key: self._cards[key].verdict for key in rows}
+                missing += view.weights.get(key, 0.0) * (1.0 - device.speed_share)
+        verdicts = {key: self._devices[key].verdict for key in rows}
         return replace(view, verdicts=verdicts, capacity=max(0.0, view.capacity - missing))
 
 
 @dataclass(frozen=True, slots=True)
-class _Around:
+class _Context:
     """Inputs that are common to all devices of one update."""
 
     work: Work
-    movement: Movement
+    throughput: Throughput
     interval_s: float
     fullest_pct: float | None
     active: int
@@ -95,18 +101,18 @@ class _Around:
     latency_share: float | None
 
 
-def _around(view: GpuView, work: Work, movement: Movement, rules: VerdictRules) -> _Around:
-    told = [
+def _build_context(view: GpuView, work: Work, throughput: Throughput, rules: VerdictRules) -> _Context:
+    values = [
         pct
         for row in view.devices
         if row.kind != "engine" and row.health != "lost" and (pct := _utilization(row)) is not None
     ]
-    return _Around(
+    return _Context(
         work=work,
-        movement=movement,
+        throughput=throughput,
         interval_s=view.interval_s or 0.0,
-        fullest_pct=max(told, default=None),
-        active=sum(pct >= rules.idle_pct for pct in told),
+        fullest_pct=max(values, default=None),
+        active=sum(pct >= rules.idle_pct for pct in values),
         queued=view.queued / view.engines if view.queued is not None and view.engines else None,
         latency_share=work.p95_s / work.slo_s if work.p95_s is not None and work.slo_s else None,
     )
@@ -133,20 +139,20 @@ class _Streak:
         return self._count >= rules.samples and at_s - self._started_s >= rules.span_s
 
 
-class _Card:
+class _DeviceHistory:
     """History and verdict of one device."""
 
     __slots__ = (
-        "_as_given",
+        "_at_initial_limit",
         "_clocks",
-        "_coming",
-        "_for",
+        "_candidate",
+        "_agreeing",
         "_measured_s",
         "_power",
         "_rules",
-        "_seen",
-        "_speed",
-        "_without",
+        "_observed",
+        "_clock",
+        "_disagreeing",
         "_work_sm",
         "_work_w",
         "verdict",
@@ -154,97 +160,107 @@ class _Card:
 
     def __init__(self, rules: VerdictRules, now: float) -> None:
         self._rules = rules
-        self._power = PowerRange()
-        self._speed = FullSpeed()
-        self._as_given = False
-        self._work_w, self._work_sm = AtWork(), AtWork()
+        self._power = PowerBaseline()
+        self._clock = ClockBaseline()
+        self._at_initial_limit = False
+        self._work_w, self._work_sm = WorkBaseline(), WorkBaseline()
         self.verdict = Verdict(Finding.UNKNOWN, now, 0.0)
         self._restart()
 
     @property
     def speed_share(self) -> float:
         """Clock over full speed, 0.2..1; 1 where it is not known, or as slow as since the start."""
-        return math.fsum(self._clocks) / len(self._clocks) if self._clocks and not self._as_given else 1.0
+        return (
+            math.fsum(self._clocks) / len(self._clocks)
+            if self._clocks and not self._at_initial_limit
+            else 1.0
+        )
 
     def _restart(self) -> None:
         """Reset the history of samples; the baselines of power and clock remain."""
         self._measured_s = -math.inf
         self._clocks: deque[float] = deque(maxlen=self._rules.samples)
-        self._coming = Finding.UNKNOWN
-        self._for, self._without, self._seen = _Streak(), _Streak(), _Streak()
+        self._candidate = Finding.UNKNOWN
+        self._agreeing, self._disagreeing, self._observed = _Streak(), _Streak(), _Streak()
 
-    def judge(self, row: GpuSample, around: _Around, now: float) -> None:
+    def evaluate(self, row: GpuSample, context: _Context, now: float) -> None:
         """Update the verdict."""
         # A timestamp in the future would make all later samples look old.
         at_s = min(row.taken_at_s - row.age_s, now)
         if row.health == "lost":
             self._restart()
-            self._say(Finding.LOST, Reading(), now)
+            self._set_verdict(Finding.LOST, VerdictInput(), now)
         elif at_s > self._measured_s + _SAME_S:
             self._measured_s = at_s
-            reading = self._read(row, around, at_s)
-            self._say(self._follow(reading, around.movement, at_s), reading, now)
-        elif self._disproved(row, around, now):
-            self._say(Finding.UNKNOWN, Reading(), now)
+            inputs = self._build_input(row, context, at_s)
+            self._set_verdict(self._next_condition(inputs, context.throughput, at_s), inputs, now)
+        elif self._is_disproved(row, context, now):
+            self._set_verdict(Finding.UNKNOWN, VerdictInput(), now)
 
-    def _say(self, finding: Finding, reading: Reading, now: float) -> None:
-        held = self.verdict
-        confidence, evidence = weigh(finding, reading, self._rules)
+    def _set_verdict(self, condition: Finding, inputs: VerdictInput, now: float) -> None:
+        current = self.verdict
+        share, evidence = confidence(condition, inputs, self._rules)
         self.verdict = Verdict(
-            finding, held.since_s if held.finding is finding else now, confidence, evidence
+            condition, current.since_s if current.finding is condition else now, share, evidence
         )
 
-    def _follow(self, reading: Reading, movement: Movement, at_s: float) -> Finding:
+    def _next_condition(self, inputs: VerdictInput, throughput: Throughput, at_s: float) -> Finding:
         """Return the next condition; entering and leaving one takes several agreeing samples."""
-        held, found = self.verdict.finding, find(reading, self._rules)
-        if held is Finding.STALLED and not self._released(movement):
-            found = held
-        if found is not self._coming:
-            self._coming = found
-            self._for.restart()
-        if found is held:
-            self._without.restart()
+        current, condition = self.verdict.finding, classify(inputs, self._rules)
+        if current is Finding.STALLED and not self._stall_is_over(throughput):
+            condition = current
+        if condition is not self._candidate:
+            self._candidate = condition
+            self._agreeing.restart()
+        if condition is current:
+            self._disagreeing.restart()
         else:
-            self._without.add(at_s)
-        self._for.add(at_s)
-        self._seen.add(at_s)
-        if self._for.holds(at_s, self._rules):
-            self._without.restart()  # the samples that led here do not count against it
-            return found
-        settled = self._seen.holds(at_s, self._rules) and not self._without.holds(at_s, self._rules)
-        return held if settled else find(reading, self._rules, PLAIN)
+            self._disagreeing.add(at_s)
+        self._agreeing.add(at_s)
+        self._observed.add(at_s)
+        if self._agreeing.holds(at_s, self._rules):
+            self._disagreeing.restart()  # the samples that led here do not count against it
+            return condition
+        settled = self._observed.holds(at_s, self._rules) and not self._disagreeing.holds(at_s, self._rules)
+        return current if settled else classify(inputs, self._rules, IMMEDIATE_RULES)
 
-    def _released(self, movement: Movement) -> bool:
-        moved = movement.moved_s is not None and movement.moved_s > self.verdict.since_s
-        return moved or movement.unused_s >= self._rules.release_s
+    def _stall_is_over(self, throughput: Throughput) -> bool:
+        progressed = throughput.progressed_s is not None and throughput.progressed_s > self.verdict.since_s
+        return progressed or throughput.no_request_s >= self._rules.release_s
 
-    def _disproved(self, row: GpuSample, around: _Around, now: float) -> bool:
+    def _is_disproved(self, row: GpuSample, context: _Context, now: float) -> bool:
         """Return whether our own requests end the stall of a device with outdated telemetry."""
-        stale_s = max(_STALE_S, _STALE_INTERVALS * around.interval_s, _STALE_PERIODS * (row.period_s or 0.0))
+        stale_s = max(_STALE_S, _STALE_INTERVALS * context.interval_s, _STALE_PERIODS * (row.period_s or 0.0))
         silent = now - self._measured_s > stale_s
-        return silent and self.verdict.finding is Finding.STALLED and self._released(around.movement)
+        return silent and self.verdict.finding is Finding.STALLED and self._stall_is_over(context.throughput)
 
-    def _read(self, row: GpuSample, around: _Around, at_s: float) -> Reading:
-        rules, work, movement = self._rules, around.work, around.movement
+    def _build_input(self, row: GpuSample, context: _Context, at_s: float) -> VerdictInput:
+        rules, work, throughput = self._rules, context.work, context.throughput
         percent = _utilization(row)
         busy = percent is not None and percent >= rules.busy_pct
         active = percent is not None and percent >= rules.idle_pct
-        self._speed.learn(row, at_s, busy=busy)
-        self._as_given = self._speed.only_as_given(row)
-        clock = self._speed.share(row)
+        self._clock.learn(row, at_s, busy=busy)
+        self._at_initial_limit = self._clock.at_initial_limit(row)
+        clock = self._clock.share(row)
         if clock is not None:
             self._clocks.append(clock)
         bits = row.throttle
-        for at_work, value in ((self._work_w, _power_w(row)), (self._work_sm, row.sm_active_ratio)):
-            at_work.learn(value, at_s, active=active, waited_for=work.in_flight > 0, moved_s=movement.moved_s)
-        return Reading(
+        for baseline, value in ((self._work_w, _power_w(row)), (self._work_sm, row.sm_active_ratio)):
+            baseline.learn(
+                value,
+                at_s,
+                active=active,
+                has_in_flight=work.in_flight > 0,
+                progressed_s=throughput.progressed_s,
+            )
+        return VerdictInput(
             utilization_pct=percent,
-            fullest_pct=around.fullest_pct,
-            elsewhere=float(around.active > active),
-            power_share=self._draw(row, at_s, idle=percent is not None and not active, busy=busy),
-            power_of_usual=self._draw_of_usual(row),
+            fullest_pct=context.fullest_pct,
+            others_active=float(context.active > active),
+            power_share=self._power_share(row, at_s, idle=percent is not None and not active, busy=busy),
+            power_of_baseline=self._power_of_baseline(row),
             sm_active_ratio=row.sm_active_ratio,
-            sm_of_usual=_ratio(row.sm_active_ratio, self._work_sm.mean),
+            sm_of_baseline=_ratio(row.sm_active_ratio, self._work_sm.mean),
             dram_active_ratio=row.dram_active_ratio,
             tensor_active_ratio=row.tensor_active_ratio,
             fault_bits=None if bits is None else float(len(bits - {"sw_power_cap"})),
@@ -252,45 +268,45 @@ class _Card:
             limit_share=_limit_share(row),
             throttled_ratio=row.throttled_ratio,
             clock_share=clock,
-            progress_per_s=movement.per_s,
-            silent_share=movement.silent_s / self._long_s(movement),
-            progress_share=movement.share,
+            progress_per_s=throughput.per_s,
+            silent_share=throughput.silent_s / self._stall_after_s(throughput),
+            progress_share=throughput.share,
             in_flight=work.in_flight,
             backlog=max(work.waiting, int(work.at_limit)),
-            queued=around.queued,
-            latency_share=around.latency_share,
+            queued=context.queued,
+            latency_share=context.latency_share,
             host_load=work.host_load,
             host_iowait=work.host_iowait,
         )
 
-    def _draw(self, row: GpuSample, at_s: float, *, idle: bool, busy: bool) -> float | None:
+    def _power_share(self, row: GpuSample, at_s: float, *, idle: bool, busy: bool) -> float | None:
         power_w = _power_w(row)
         if power_w is None or row.power_limit_w is None:
             return None
         self._power.learn(power_w, at_s, idle=idle, busy=busy)
         return self._power.share(power_w, row.power_limit_w, at_s)
 
-    def _draw_of_usual(self, row: GpuSample) -> float | None:
+    def _power_of_baseline(self, row: GpuSample) -> float | None:
         """Return power over the baseline at work, both above idle power."""
-        power_w, usual_w, idle_w = _power_w(row), self._work_w.mean, self._power.idle_w
+        power_w, baseline_w, idle_w = _power_w(row), self._work_w.mean, self._power.idle_w
         if idle_w is None:
             idle_w = _IDLE_SHARE * (row.power_limit_w or 0.0)
-        if power_w is None or usual_w is None or usual_w <= idle_w:
+        if power_w is None or baseline_w is None or baseline_w <= idle_w:
             return None
-        return max(0.0, power_w - idle_w) / (usual_w - idle_w)
+        return max(0.0, power_w - idle_w) / (baseline_w - idle_w)
 
-    def _long_s(self, movement: Movement) -> float:
+    def _stall_after_s(self, throughput: Throughput) -> float:
         """Return the seconds without progress that make a stall of this service on this device."""
-        seen = self._work_w.mean is not None or self._work_sm.mean is not None
-        return max(self._rules.stalled_s, movement.window_s, 0.0 if seen else self._rules.first_s)
+        has_baseline = self._work_w.mean is not None or self._work_sm.mean is not None
+        return max(self._rules.stalled_s, throughput.window_s, 0.0 if has_baseline else self._rules.first_s)
 
 
 def _power_w(row: GpuSample) -> float | None:
     return row.power_w if row.power_mean_w is None else row.power_mean_w
 
 
-def _ratio(value: float | None, usual: float | None) -> float | None:
-    return None if value is None or not usual else value / usual
+def _ratio(value: float | None, baseline: float | None) -> float | None:
+    return None if value is None or not baseline else value / baseline
 
 
 def _limit_share(row: GpuSample) -> float | None:

@@ -19,8 +19,8 @@ from autoglm_throttle.model import Finding
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    Rule = Callable[["Reading", "VerdictRules"], bool]
-    Vote = tuple[str, Callable[[float, "VerdictRules"], bool]]
+    Rule = Callable[["VerdictInput", "VerdictRules"], bool]
+    SignalCheck = tuple[str, Callable[[float, "VerdictRules"], bool]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +37,11 @@ class VerdictRules:
     """Power share below which a device without progress hangs; chosen. A hung collective drew about 70 W at
     100 % utilization (NVIDIA/nccl#968), which is 0.10..0.23 of limits of 700..300 W.
     """
-    power_of_usual: float = 0.25
+    power_of_baseline: float = 0.25
     """Power above idle, over its baseline, from which a device without progress works as usual; chosen. A
     device that spins draws little more than one that idles with its clocks up.
     """
-    sm_of_usual: float = 0.50
+    sm_of_baseline: float = 0.50
     """Share of multiprocessors with work, over its baseline, with the same meaning; chosen. One block spins,
     many worked before.
     """
@@ -94,21 +94,21 @@ class VerdictRules:
 
 
 @dataclass(slots=True, kw_only=True)
-class Reading:
+class VerdictInput:
     """Every signal of one device at one moment, as a number; None: not known."""
 
     utilization_pct: float | None = None
     """Utilization, or the share of time with any work on a MIG instance, %."""
     fullest_pct: float | None = None
     """Utilization of the busiest usable device, %."""
-    elsewhere: float = 0.0
+    others_active: float = 0.0
     """1 if another usable device is at work."""
     power_share: float | None = None
     """Power over the limit, or between the device's own idle and busy power."""
-    power_of_usual: float | None = None
+    power_of_baseline: float | None = None
     """Power over its baseline during progress, both above idle."""
     sm_active_ratio: float | None = None
-    sm_of_usual: float | None = None
+    sm_of_baseline: float | None = None
     """Share of multiprocessors with work, over its baseline during progress."""
     dram_active_ratio: float | None = None
     tensor_active_ratio: float | None = None
@@ -145,85 +145,96 @@ def _over(value: float | None, bound: float) -> bool:
     return value is not None and value > bound
 
 
-def _from(value: float | None, bound: float) -> bool:
+def _at_least(value: float | None, bound: float) -> bool:
     return value is not None and value >= bound
 
 
-def _busy(it: Reading, rules: VerdictRules) -> bool:
-    return _from(it.utilization_pct, rules.busy_pct)
+def _busy(it: VerdictInput, rules: VerdictRules) -> bool:
+    return _at_least(it.utilization_pct, rules.busy_pct)
 
 
-def _moves(it: Reading) -> bool:
+def _makes_progress(it: VerdictInput) -> bool:
     return _over(it.progress_per_s, 0.0)
 
 
-def _works(it: Reading, rules: VerdictRules) -> bool:
+def _is_working(it: VerdictInput, rules: VerdictRules) -> bool:
     """Return whether memory or tensor cores are at work, with any number of active multiprocessors."""
-    return _from(it.dram_active_ratio, rules.dram_working) or _from(
+    return _at_least(it.dram_active_ratio, rules.dram_working) or _at_least(
         it.tensor_active_ratio, rules.tensor_working
     )
 
 
-def _rests(it: Reading, rules: VerdictRules) -> bool:
+def _is_idle(it: VerdictInput, rules: VerdictRules) -> bool:
     """Return whether the device does nothing, and has nothing to do."""
-    return _under(it.utilization_pct, rules.idle_pct) and (not it.in_flight or bool(it.elsewhere))
+    return _under(it.utilization_pct, rules.idle_pct) and (not it.in_flight or bool(it.others_active))
 
 
-def _starved(it: Reading, rules: VerdictRules) -> bool:
+def _starved(it: VerdictInput, rules: VerdictRules) -> bool:
     unfilled = _under(it.utilization_pct, rules.filled_pct) and _under(it.fullest_pct, rules.filled_pct)
-    return it.backlog > 0.0 and unfilled and _moves(it) and not (it.elsewhere and _rests(it, rules))
+    return (
+        it.backlog > 0.0
+        and unfilled
+        and _makes_progress(it)
+        and not (it.others_active and _is_idle(it, rules))
+    )
 
 
-def _stalled(it: Reading, rules: VerdictRules) -> bool:
+def _stalled(it: VerdictInput, rules: VerdictRules) -> bool:
     silent = it.in_flight > 0.0 and it.progress_per_s == 0.0 and it.silent_share >= 1.0
-    return _busy(it, rules) and silent and _weak(it, rules) and not _works(it, rules)
+    return _busy(it, rules) and silent and _weak(it, rules) and not _is_working(it, rules)
 
 
-def _weak(it: Reading, rules: VerdictRules) -> bool:
+def _weak(it: VerdictInput, rules: VerdictRules) -> bool:
     """Return whether the device shows less activity than any work would, and less than its own baseline."""
-    power = _under(it.power_share, rules.power_stalled) and not _from(it.power_of_usual, rules.power_of_usual)
-    sm = _under(it.sm_active_ratio, rules.sm_stalled) and not _from(it.sm_of_usual, rules.sm_of_usual)
+    power = _under(it.power_share, rules.power_stalled) and not _at_least(
+        it.power_of_baseline, rules.power_of_baseline
+    )
+    sm = _under(it.sm_active_ratio, rules.sm_stalled) and not _at_least(
+        it.sm_of_baseline, rules.sm_of_baseline
+    )
     return power or sm
 
 
-def _throttled(it: Reading, rules: VerdictRules) -> bool:
+def _throttled(it: VerdictInput, rules: VerdictRules) -> bool:
     """Return whether the device is slowed down; a power limit counts only if lowered, or possibly so."""
     if not _busy(it, rules):
         return False
     if _over(it.fault_bits, 0.0):
         return True
-    if _from(it.limit_share, rules.lowered_limit):
+    if _at_least(it.limit_share, rules.lowered_limit):
         return False
     capped = _over(it.power_cap, 0.0) or _over(it.throttled_ratio, rules.throttled_share)
-    return capped and not _from(it.clock_share, rules.slow_clock)
+    return capped and not _at_least(it.clock_share, rules.slow_clock)
 
 
-def _degraded(it: Reading, rules: VerdictRules) -> bool:
+def _degraded(it: VerdictInput, rules: VerdictRules) -> bool:
     return _busy(it, rules) and _under(it.progress_share, rules.degraded_share)
 
 
-def _underfed(it: Reading, rules: VerdictRules) -> bool:
-    if not _busy(it, rules) or not _moves(it) or _works(it, rules):
+def _underfed(it: VerdictInput, rules: VerdictRules) -> bool:
+    if not _busy(it, rules) or not _makes_progress(it) or _is_working(it, rules):
         return False
     full = _over(it.latency_share, 1.0) or _over(it.queued, rules.queue_target)
     weak = _under(it.sm_active_ratio, rules.sm_underfed) or _under(it.power_share, rules.power_underfed)
     return weak and not full
 
 
-def _productive(it: Reading, rules: VerdictRules) -> bool:
-    if not _busy(it, rules) or not _moves(it):
+def _productive(it: VerdictInput, rules: VerdictRules) -> bool:
+    if not _busy(it, rules) or not _makes_progress(it):
         return False
-    strong = _from(it.sm_active_ratio, rules.sm_underfed) or _from(it.power_share, rules.power_underfed)
-    return strong or _works(it, rules)
+    strong = _at_least(it.sm_active_ratio, rules.sm_underfed) or _at_least(
+        it.power_share, rules.power_underfed
+    )
+    return strong or _is_working(it, rules)
 
 
-def _unknown(it: Reading, rules: VerdictRules) -> bool:
+def _unknown(it: VerdictInput, rules: VerdictRules) -> bool:
     return it.utilization_pct is None or _busy(it, rules)
 
 
-PLAIN: Final[tuple[tuple[Finding, Rule], ...]] = (
+IMMEDIATE_RULES: Final[tuple[tuple[Finding, Rule], ...]] = (
     (Finding.UNKNOWN, _unknown),
-    (Finding.IDLE, _rests),
+    (Finding.IDLE, _is_idle),
     (Finding.WORKING, lambda _it, _rules: True),
 )
 """Conditions that need no history."""
@@ -235,19 +246,19 @@ TABLE: Final[tuple[tuple[Finding, Rule], ...]] = (
     (Finding.DEGRADED, _degraded),
     (Finding.UNDERFED, _underfed),
     (Finding.PRODUCTIVE, _productive),
-    *PLAIN,
+    *IMMEDIATE_RULES,
 )
 """Rows in this order; ``lost`` comes before them and needs no signal."""
 
 # Names must be attributes of the input: confidence() reads them with getattr, and logs show them.
-_BUSY: Final[Vote] = ("utilization_pct", lambda value, rules: value >= rules.busy_pct)
-_PROGRESS: Final[Vote] = ("progress_per_s", lambda value, _: value > 0.0)
-_SM_LOW: Final[Vote] = ("sm_active_ratio", lambda value, rules: value < rules.sm_underfed)
-_POWER_LOW: Final[Vote] = ("power_share", lambda value, rules: value < rules.power_underfed)
-_SM_USED: Final[Vote] = ("sm_active_ratio", lambda value, rules: value >= rules.sm_underfed)
-_POWER_USED: Final[Vote] = ("power_share", lambda value, rules: value >= rules.power_underfed)
+_BUSY: Final[SignalCheck] = ("utilization_pct", lambda value, rules: value >= rules.busy_pct)
+_PROGRESS: Final[SignalCheck] = ("progress_per_s", lambda value, _: value > 0.0)
+_SM_LOW: Final[SignalCheck] = ("sm_active_ratio", lambda value, rules: value < rules.sm_underfed)
+_POWER_LOW: Final[SignalCheck] = ("power_share", lambda value, rules: value < rules.power_underfed)
+_SM_USED: Final[SignalCheck] = ("sm_active_ratio", lambda value, rules: value >= rules.sm_underfed)
+_POWER_USED: Final[SignalCheck] = ("power_share", lambda value, rules: value >= rules.power_underfed)
 
-BALLOT: Final[Mapping[Finding, tuple[Vote, ...]]] = {
+SIGNALS: Final[Mapping[Finding, tuple[SignalCheck, ...]]] = {
     Finding.LOST: (),
     Finding.STARVED: (
         ("backlog", lambda value, _: value > 0.0),
@@ -310,7 +321,9 @@ BALLOT: Final[Mapping[Finding, tuple[Vote, ...]]] = {
 """Condition -> its signals, and the check by which each agrees: source of both evidence and confidence."""
 
 
-def find(it: Reading, rules: VerdictRules, table: tuple[tuple[Finding, Rule], ...] = TABLE) -> Finding:
+def classify(
+    it: VerdictInput, rules: VerdictRules, table: tuple[tuple[Finding, Rule], ...] = TABLE
+) -> Finding:
     """Classify one device.
 
     Args:
@@ -321,10 +334,10 @@ def find(it: Reading, rules: VerdictRules, table: tuple[tuple[Finding, Rule], ..
     Returns:
         The first condition with a matching rule; the last rule always matches.
     """
-    return next(finding for finding, matches in table if matches(it, rules))
+    return next(condition for condition, matches in table if matches(it, rules))
 
 
-def weigh(finding: Finding, it: Reading, rules: VerdictRules) -> tuple[float, dict[str, float]]:
+def confidence(condition: Finding, it: VerdictInput, rules: VerdictRules) -> tuple[float, dict[str, float]]:
     """Compute the confidence of a condition, and its evidence.
 
     Args:
@@ -337,14 +350,14 @@ def weigh(finding: Finding, it: Reading, rules: VerdictRules) -> tuple[float, di
         agrees; an unknown signal lowers it like one that disagrees. And the known ones by name.
         ``lost`` is no inference: 1.
     """
-    ballot = BALLOT[finding]
-    if not ballot:
+    signals = SIGNALS[condition]
+    if not signals:
         return 1.0, {}
     evidence: dict[str, float] = {}
     agree = 0
-    for name, agrees in ballot:
+    for name, agrees in signals:
         value: float | None = getattr(it, name)
         if value is not None:
             evidence[name] = value
             agree += agrees(value, rules)
-    return agree / len(ballot), evidence
+    return agree / len(signals), evidence

@@ -19,7 +19,7 @@ Target = tuple[int, int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Instance:
+class MigInstance:
     """A MIG instance."""
 
     slot: int
@@ -30,7 +30,7 @@ class Instance:
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class DeviceInfo:
     """A device as the driver lists it."""
 
     index: int
@@ -40,7 +40,7 @@ class Card:
     name: str = ""
     bus_id: str = ""
     """PCI address; empty if unknown."""
-    instances: tuple[Instance, ...] | None = None
+    instances: tuple[MigInstance, ...] | None = None
     """None if the device is not in MIG mode."""
 
     @property
@@ -50,7 +50,7 @@ class Card:
             return ((self.index, None),)
         return tuple((self.index, instance.slot) for instance in self.instances)
 
-    def part(self, instance: Instance) -> str:
+    def gpu_instance_of(self, instance: MigInstance) -> str:
         """Return the part of the device that a MIG instance has to itself, ``<UUID>/<GPU instance>``.
 
         Empty if the driver does not report it, or if several compute instances share the part.
@@ -61,7 +61,7 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class DeviceSelection:
     """Result of a list of devices."""
 
     targets: tuple[Target, ...]
@@ -71,26 +71,26 @@ class Choice:
     """Indexes were read in PCI order although CUDA may count by speed; UUIDs would be certain."""
 
 
-def every(cards: Iterable[Card]) -> Choice:
+def select_all(devices: Iterable[DeviceInfo]) -> DeviceSelection:
     """Select all devices."""
-    return Choice(tuple(target for card in cards for target in card.targets))
+    return DeviceSelection(tuple(target for card in devices for target in card.targets))
 
 
-def named(entries: Iterable[str], cards: Sequence[Card]) -> Choice:
+def select_listed(entries: Iterable[str], devices: Sequence[DeviceInfo]) -> DeviceSelection:
     """Select by our own list, with indexes of NVML; unknown entries are faults to be reported."""
     targets: list[Target] = []
     unknown: list[str] = []
-    numbered = {card.index: card for card in cards}
+    numbered = {device.index: device for device in devices}
     for entry in entries:
-        card = numbered.get(int(entry)) if entry.isdecimal() else None
-        found = card.targets if card else _by_uuid(entry, cards)
-        targets += found
-        if not found:
+        device = numbered.get(int(entry)) if entry.isdecimal() else None
+        targets_of_entry = device.targets if device else _by_uuid(entry, devices)
+        targets += targets_of_entry
+        if not targets_of_entry:
             unknown.append(entry)
-    return Choice(tuple(dict.fromkeys(targets)), tuple(unknown))
+    return DeviceSelection(tuple(dict.fromkeys(targets)), tuple(unknown))
 
 
-def cuda(value: str, cards: Sequence[Card], *, order: str = "") -> Choice:
+def select_cuda(value: str, devices: Sequence[DeviceInfo], *, order: str = "") -> DeviceSelection:
     """Select as CUDA does.
 
     Args:
@@ -100,48 +100,48 @@ def cuda(value: str, cards: Sequence[Card], *, order: str = "") -> Choice:
         order: ``CUDA_DEVICE_ORDER``. Unless it is ``PCI_BUS_ID``, CUDA numbers by speed,
             fastest first, which NVML does not report; with devices of one name that is PCI order, too.
     """
-    ordered = sorted(cards, key=lambda card: (card.bus_id, card.index))
-    certain = order.upper() == "PCI_BUS_ID" or len({card.name for card in cards}) <= 1
+    ordered = sorted(devices, key=lambda card: (card.bus_id, card.index))
+    certain = order.upper() == "PCI_BUS_ID" or len({card.name for card in devices}) <= 1
     targets: list[Target] = []
     guessed = False
     for entry in map(str.strip, value.split(",")):
         number = int(entry) if entry.isdecimal() else None
         if number is None:
-            found = _by_uuid(entry, cards)
+            targets_of_entry = _by_uuid(entry, devices)
         else:
-            found = ordered[number].targets if number < len(ordered) else ()
+            targets_of_entry = ordered[number].targets if number < len(ordered) else ()
             guessed = guessed or not certain
-        if not found:
-            return Choice(tuple(dict.fromkeys(targets)), (entry,), guessed)
-        targets += found
-    return Choice(tuple(dict.fromkeys(targets)), (), guessed)
+        if not targets_of_entry:
+            return DeviceSelection(tuple(dict.fromkeys(targets)), (entry,), guessed)
+        targets += targets_of_entry
+    return DeviceSelection(tuple(dict.fromkeys(targets)), (), guessed)
 
 
-def _by_uuid(entry: str, cards: Sequence[Card]) -> tuple[Target, ...]:
+def _by_uuid(entry: str, devices: Sequence[DeviceInfo]) -> tuple[Target, ...]:
     """Find the only device or instance with a UUID that begins with ``entry``; nothing if ambiguous."""
     wanted = entry.casefold()
     if wanted.startswith("mig-gpu-") and "/" in wanted:
-        return _by_legacy(wanted, cards)
+        return _by_legacy(wanted, devices)
     if wanted.startswith("mig-") and len(wanted) > 4:
         slots = [
             (card.index, instance.slot)
-            for card in cards
+            for card in devices
             for instance in card.instances or ()
             if instance.uuid.casefold().startswith(wanted)
         ]
         return tuple(slots) if len(slots) == 1 else ()
     if wanted.startswith("gpu-") and len(wanted) > 4:
-        found = [card for card in cards if card.uuid.casefold().startswith(wanted)]
-        return found[0].targets if len(found) == 1 else ()
+        matches = [card for card in devices if card.uuid.casefold().startswith(wanted)]
+        return matches[0].targets if len(matches) == 1 else ()
     return ()
 
 
-def _by_legacy(wanted: str, cards: Sequence[Card]) -> tuple[Target, ...]:
+def _by_legacy(wanted: str, devices: Sequence[DeviceInfo]) -> tuple[Target, ...]:
     """Find ``mig-gpu-<uuid>/<gpu instance>/<compute instance>``."""
     parent, *place = wanted.removeprefix("mig-").split("/")
     return tuple(
         (card.index, instance.slot)
-        for card in cards
+        for card in devices
         if card.uuid.casefold() == parent
         for instance in card.instances or ()
         if [str(instance.gpu_instance), str(instance.compute_instance)] == place

@@ -162,6 +162,6 @@ class GpuProvider(Protocol):
         """Release the driver. Called on the sampler's thread; idempotent."""
         ...
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """Drop handles after a fork, without calling the driver."""
         ...

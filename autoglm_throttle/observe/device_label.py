@@ -18,14 +18,14 @@ def labelled(devices: Iterable[GpuSample]) -> list[tuple[str, GpuSample]]:
         devices: in the order of the view, which does not change while the devices stay the same.
     """
     taken: dict[tuple[bool, str], int] = {}
-    found = []
+    result = []
     for device in devices:
         plain = _plain(device)
         # Engines and GPUs have labels of their own: "0" may be used in both.
         key = (device.kind == "engine", plain)
         taken[key] = taken.get(key, 0) + 1
-        found.append((plain if taken[key] == 1 else f"{plain}#{taken[key]}", device))
-    return found
+        result.append((plain if taken[key] == 1 else f"{plain}#{taken[key]}", device))
+    return result
 
 
 def _plain(device: GpuSample) -> str:

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from autoglm_throttle.observe.metric import Recorder
+    from autoglm_throttle.observe.metric import RecorderProtocol
     from autoglm_throttle.throttle import Throttle
 
 UNDERSTOOD: Final = (b"accept", b"accept-encoding")
 """Header fields that matter for a scrape; no other reaches the exporter."""
 
 
-def collector(throttle: Throttle, recorder: Recorder | None = None) -> Collector:
+def collector(throttle: Throttle, recorder: RecorderProtocol | None = None) -> Collector:
     """Make a collector for a registry of prometheus-client.
 
     It reads ``throttle.snapshot()`` at each scrape. It does not take part in the multi-process mode
@@ -47,7 +47,7 @@ def collector(throttle: Throttle, recorder: Recorder | None = None) -> Collector
     return SnapshotCollector(throttle, recorder)
 
 
-def metrics_app(throttle: Throttle, recorder: Recorder | None = None) -> MetricsApp:
+def metrics_app(throttle: Throttle, recorder: RecorderProtocol | None = None) -> MetricsApp:
     """Make the ASGI app to be mounted at ``/metrics``.
 
     Under every path it answers with the metrics of this process. With several workers each answers for
@@ -63,11 +63,11 @@ def metrics_app(throttle: Throttle, recorder: Recorder | None = None) -> Metrics
     """
     wanted = throttle.settings.metrics
     if wanted is MetricsExport.OFF:
-        return MetricsApp(_absent("metrics are off (METRICS=off)"))
+        return MetricsApp(_not_found("metrics are off (METRICS=off)"))
     if wanted is MetricsExport.AUTO and not _installed():
-        return MetricsApp(_absent(f"metrics need prometheus-client: {how_to_install('prometheus')}"))
+        return MetricsApp(_not_found(f"metrics need prometheus-client: {how_to_install('prometheus')}"))
     if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
-        LOGGER.warning("PROMETHEUS_MULTIPROC_DIR is set; /metrics still tells of this worker process only")
+        LOGGER.warning("PROMETHEUS_MULTIPROC_DIR is set; /metrics still reports this worker process only")
     return MetricsApp(_exporter(throttle, recorder))
 
 
@@ -93,19 +93,19 @@ class MetricsApp:
         elif kind == "http" and scope["method"] in {"GET", "HEAD"}:
             await self._answer(_sanitized(scope), receive, send)
         elif kind == "http":
-            refusal = PlainTextResponse("Method Not Allowed", 405, {"allow": "GET, HEAD"})
-            await refusal(scope, receive, send)
+            response = PlainTextResponse("Method Not Allowed", 405, {"allow": "GET, HEAD"})
+            await response(scope, receive, send)
 
 
 def _installed() -> bool:
     return find_spec("prometheus_client") is not None
 
 
-def _absent(text: str) -> ASGIApp:
+def _not_found(text: str) -> ASGIApp:
     return PlainTextResponse(text + "\n", 404)
 
 
-def _exporter(throttle: Throttle, recorder: Recorder | None) -> ASGIApp:
+def _exporter(throttle: Throttle, recorder: RecorderProtocol | None) -> ASGIApp:
     metrics = collector(throttle, recorder)
     # Imported here: prometheus-client is optional.
     from prometheus_client import CollectorRegistry, make_asgi_app

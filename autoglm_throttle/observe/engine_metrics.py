@@ -7,15 +7,15 @@ from typing import Final
 
 from autoglm_throttle.model import GpuSample
 from autoglm_throttle.observe.device_label import labelled
-from autoglm_throttle.observe.gpu_metrics import told
-from autoglm_throttle.observe.metric import PREFIX, Labels, MetricSpec, Picture, Rows
+from autoglm_throttle.observe.gpu_metrics import reported_by
+from autoglm_throttle.observe.metric import PREFIX, Labels, MetricsInput, MetricSpec, Rows
 
 
-def _each(read: Callable[[GpuSample], float | None]) -> Callable[[Picture], Rows]:
+def _each(read: Callable[[GpuSample], float | None]) -> Callable[[MetricsInput], Rows]:
     """Make a series for each engine that reports the quantity."""
 
-    def rows(picture: Picture) -> Iterator[tuple[Labels, float]]:
-        for label, engine in told(picture, engines=True):
+    def rows(inputs: MetricsInput) -> Iterator[tuple[Labels, float]]:
+        for label, engine in reported_by(inputs, engines=True):
             value = read(engine)
             if value is not None:
                 yield (label,), value
@@ -23,8 +23,8 @@ def _each(read: Callable[[GpuSample], float | None]) -> Callable[[Picture], Rows
     return rows
 
 
-def _info(picture: Picture) -> Rows:
-    for label, device in labelled(picture.snapshot.devices):
+def _info(inputs: MetricsInput) -> Rows:
+    for label, device in labelled(inputs.snapshot.devices):
         if device.kind == "engine":
             yield (label, device.name), 1
 
@@ -69,7 +69,7 @@ ENGINE_METRICS: Final[tuple[MetricSpec, ...]] = (
         PREFIX + "engine_info",
         "info",
         ("engine", "model"),
-        "Which model an engine serves, where it tells one.",
+        "Model that an engine serves, where it reports one.",
         _info,
     ),
 )

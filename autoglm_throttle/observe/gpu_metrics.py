@@ -13,19 +13,19 @@ from autoglm_throttle.control.staleness import Staleness
 from autoglm_throttle.gpu.plausible import THROTTLE_BITS
 from autoglm_throttle.model import Finding, GpuSample, Verdict
 from autoglm_throttle.observe.device_label import labelled
-from autoglm_throttle.observe.metric import PREFIX, Labels, MetricSpec, Picture, Rows
+from autoglm_throttle.observe.metric import PREFIX, Labels, MetricsInput, MetricSpec, Rows
 
 Read = Callable[[GpuSample], float | None]
 
 _HEALTHS: Final = ("ok", "degraded", "lost")
 
 
-def told(picture: Picture, *, engines: bool = False) -> Iterator[tuple[str, GpuSample]]:
+def reported_by(inputs: MetricsInput, *, engines: bool = False) -> Iterator[tuple[str, GpuSample]]:
     """Yield the GPUs, or the engines, with a measurement that is recent enough, and their labels."""
-    view = picture.snapshot.view
+    view = inputs.snapshot.view
     if view is None:
         return
-    settings, now = picture.settings, picture.snapshot.taken_at_s
+    settings, now = inputs.settings, inputs.snapshot.taken_at_s
     ladder = Staleness(settings.sample_interval_s, settings.gpu_stale_after_s, settings.gpu_blind_after_s)
     for label, device in labelled(view.devices):
         blind_s = ladder.for_intervals(view.interval_s, device.period_s).blind_s
@@ -34,11 +34,11 @@ def told(picture: Picture, *, engines: bool = False) -> Iterator[tuple[str, GpuS
             yield label, device
 
 
-def _each(read: Read) -> Callable[[Picture], Rows]:
+def _each(read: Read) -> Callable[[MetricsInput], Rows]:
     """Make a series for each device that reports the quantity."""
 
-    def rows(picture: Picture) -> Iterator[tuple[Labels, float]]:
-        for label, device in told(picture):
+    def rows(inputs: MetricsInput) -> Iterator[tuple[Labels, float]]:
+        for label, device in reported_by(inputs):
             value = read(device)
             if value is not None:
                 yield (label,), value
@@ -46,11 +46,11 @@ def _each(read: Read) -> Callable[[Picture], Rows]:
     return rows
 
 
-def _both_ways(receive: Read, transmit: Read) -> Callable[[Picture], Rows]:
+def _both_ways(receive: Read, transmit: Read) -> Callable[[MetricsInput], Rows]:
     """Make a series for each device and direction."""
 
-    def rows(picture: Picture) -> Iterator[tuple[Labels, float]]:
-        for label, device in told(picture):
+    def rows(inputs: MetricsInput) -> Iterator[tuple[Labels, float]]:
+        for label, device in reported_by(inputs):
             for direction, read in (("receive", receive), ("transmit", transmit)):
                 value = read(device)
                 if value is not None:
@@ -67,19 +67,19 @@ def _scaled(read: Read, factor: float) -> Read:
     return scaled
 
 
-def _throttle(picture: Picture) -> Rows:
-    for label, device in told(picture):
+def _throttle(inputs: MetricsInput) -> Rows:
+    for label, device in reported_by(inputs):
         if device.throttle is not None:
             for bit in sorted(THROTTLE_BITS):
                 yield (label, bit), float(bit in device.throttle)
 
 
-def _judged(picture: Picture) -> Iterator[tuple[str, Verdict]]:
+def _current_verdicts(inputs: MetricsInput) -> Iterator[tuple[str, Verdict]]:
     """Yield every device with a verdict; that of a lost one does not grow old."""
-    view = picture.snapshot.view
+    view = inputs.snapshot.view
     if view is None:
         return
-    believed = {label for label, _ in told(picture)}
+    believed = {label for label, _ in reported_by(inputs)}
     for label, device in labelled(view.devices):
         verdict = view.verdicts.get((device.host, device.device))
         # A lost device has no recent measurement, and its verdict must stay visible.
@@ -87,38 +87,36 @@ def _judged(picture: Picture) -> Iterator[tuple[str, Verdict]]:
             yield label, verdict
 
 
-def _verdict(picture: Picture) -> Rows:
-    for label, verdict in _judged(picture):
-        for finding in Finding:
-            yield (label, finding.value), float(finding is verdict.finding)
+def _verdict(inputs: MetricsInput) -> Rows:
+    for label, verdict in _current_verdicts(inputs):
+        for condition in Finding:
+            yield (label, condition.value), float(condition is verdict.finding)
 
 
-def _confidence(picture: Picture) -> Rows:
-    return [((label,), verdict.confidence) for label, verdict in _judged(picture)]
+def _confidence(inputs: MetricsInput) -> Rows:
+    return [((label,), verdict.confidence) for label, verdict in _current_verdicts(inputs)]
 
 
-def _fake_busy(picture: Picture) -> Rows:
-    return [((label,), float(verdict.fake_busy)) for label, verdict in _judged(picture)]
+def _fake_busy(inputs: MetricsInput) -> Rows:
+    return [((label,), float(verdict.fake_busy)) for label, verdict in _current_verdicts(inputs)]
 
 
-def _cards(picture: Picture) -> list[tuple[str, GpuSample]]:
-    return [
-        (label, device) for label, device in labelled(picture.snapshot.devices) if device.kind != "engine"
-    ]
+def _gpus(inputs: MetricsInput) -> list[tuple[str, GpuSample]]:
+    return [(label, device) for label, device in labelled(inputs.snapshot.devices) if device.kind != "engine"]
 
 
-def _devices(picture: Picture) -> Rows:
-    healths = [device.health for _, device in _cards(picture)]
+def _devices(inputs: MetricsInput) -> Rows:
+    healths = [device.health for _, device in _gpus(inputs)]
     return [((health,), healths.count(health)) for health in _HEALTHS] if healths else []
 
 
-def _info(picture: Picture) -> Rows:
-    return [((label, card.device, card.name, card.kind), 1) for label, card in _cards(picture)]
+def _info(inputs: MetricsInput) -> Rows:
+    return [((label, device.device, device.name, device.kind), 1) for label, device in _gpus(inputs)]
 
 
-def _capacity(picture: Picture) -> Rows:
-    view = picture.snapshot.view
-    return [] if view is None or not _cards(picture) else [((), view.capacity)]
+def _capacity(inputs: MetricsInput) -> Rows:
+    view = inputs.snapshot.view
+    return [] if view is None or not _gpus(inputs) else [((), view.capacity)]
 
 
 def _gauge(name: str, read: Read, text: str) -> MetricSpec:
@@ -143,7 +141,7 @@ GPU_METRICS: Final[tuple[MetricSpec, ...]] = (
     _gauge(
         "gpu_graphics_active_ratio",
         lambda device: device.graphics_active_ratio,
-        "Share of time with any work on the card, 0 to 1: what a MIG instance tells instead of utilization.",
+        "Share of time with any work on the device, 0 to 1: a MIG instance has it instead of utilization.",
     ),
     _gauge(
         "gpu_sm_active_ratio",
@@ -176,12 +174,12 @@ GPU_METRICS: Final[tuple[MetricSpec, ...]] = (
     _gauge(
         "gpu_power_limit_watts",
         lambda device: device.power_limit_w,
-        "Power at which the card is slowed down.",
+        "Power at which the device is slowed down.",
     ),
     _gauge(
         "gpu_power_limit_default_watts",
         lambda device: device.power_limit_default_w,
-        "Power limit that the card was sold with; one set below it slows the card down.",
+        "Default power limit of the device; one set below it slows the device down.",
     ),
     _counter(
         "gpu_energy_joules",
@@ -192,7 +190,7 @@ GPU_METRICS: Final[tuple[MetricSpec, ...]] = (
     _gauge(
         "gpu_temperature_margin_celsius",
         lambda device: device.temperature_margin_c,
-        "Degrees left until the card slows itself down; negative above that.",
+        "Degrees left until the device slows itself down; negative above that.",
     ),
     _gauge(
         "gpu_sm_clock_hertz",
@@ -208,7 +206,7 @@ GPU_METRICS: Final[tuple[MetricSpec, ...]] = (
         PREFIX + "gpu_throttle",
         "stateset",
         ("gpu", "reason"),
-        "1 for each reason why the card runs slower than asked: "
+        "1 for each reason why the device runs below its requested clock: "
         f"{', '.join(sorted(THROTTLE_BITS))}. Several may hold, or none.",
         _throttle,
     ),
@@ -227,7 +225,7 @@ GPU_METRICS: Final[tuple[MetricSpec, ...]] = (
         "gpu_pcie_bytes_per_second",
         lambda device: device.pcie_rx_bps,
         lambda device: device.pcie_tx_bps,
-        "Data over PCIe, as the source tells it, or since the reading before.",
+        "Data over PCIe, as reported by the source, or since the previous reading.",
     ),
     _link(
         "gpu_nvlink_bytes",
@@ -239,7 +237,7 @@ GPU_METRICS: Final[tuple[MetricSpec, ...]] = (
         "gpu_nvlink_bytes_per_second",
         lambda device: device.nvlink_rx_bps,
         lambda device: device.nvlink_tx_bps,
-        "Data over all NVLinks, as the source tells it, or since the reading before.",
+        "Data over all NVLinks, as reported by the source, or since the previous reading.",
     ),
     _counter(
         "gpu_nvlink_errors",
@@ -250,7 +248,7 @@ GPU_METRICS: Final[tuple[MetricSpec, ...]] = (
         PREFIX + "gpu_verdict",
         "stateset",
         ("gpu", "verdict"),
-        f"What the card was found to be doing: {', '.join(Finding)}.",
+        f"Condition of the device: {', '.join(Finding)}.",
         _verdict,
     ),
     MetricSpec(
@@ -264,22 +262,22 @@ GPU_METRICS: Final[tuple[MetricSpec, ...]] = (
         PREFIX + "gpu_fake_busy",
         "gauge",
         ("gpu",),
-        "1 while the card says that it is busy and does little: stalled, degraded or underfed.",
+        "1 while the device reports itself busy and does little: stalled, degraded or underfed.",
         _fake_busy,
     ),
     MetricSpec(
         PREFIX + "gpu_capacity_ratio",
         "gauge",
         (),
-        "Usable share of all known cards, 0 to 1: a lost one counts nothing, a throttled one by its clock.",
+        "Usable share of all known devices, 0 to 1: a lost one counts nothing, a throttled one by its clock.",
         _capacity,
     ),
-    MetricSpec(PREFIX + "gpu_devices", "gauge", ("health",), "Cards known, by health.", _devices),
+    MetricSpec(PREFIX + "gpu_devices", "gauge", ("health",), "Known devices, by health.", _devices),
     MetricSpec(
         PREFIX + "gpu_info",
         "info",
         ("gpu", "uuid", "model", "kind"),
-        "Which card, or MIG instance, a value of the label gpu means.",
+        "Device or MIG instance behind a value of the label gpu.",
         _info,
     ),
 )

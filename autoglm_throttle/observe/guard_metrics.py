@@ -6,23 +6,23 @@ from collections.abc import Callable
 from typing import Final
 
 from autoglm_throttle.model import BreakerView, Level, State
-from autoglm_throttle.observe.metric import PREFIX, MetricSpec, Picture, Rows
+from autoglm_throttle.observe.metric import PREFIX, MetricsInput, MetricSpec, Rows
 from autoglm_throttle.snapshot import GuardsView
 
 
-def _of(read: Callable[[GuardsView], Rows]) -> Callable[[Picture], Rows]:
+def _from_guards(read: Callable[[GuardsView], Rows]) -> Callable[[MetricsInput], Rows]:
     """Make the series of all guards, if there are any."""
 
-    def rows(picture: Picture) -> Rows:
-        guards = picture.snapshot.guards
+    def rows(inputs: MetricsInput) -> Rows:
+        guards = inputs.snapshot.guards
         return [] if guards is None else read(guards)
 
     return rows
 
 
-def _each(read: Callable[[BreakerView], float]) -> Callable[[Picture], Rows]:
+def _each(read: Callable[[BreakerView], float]) -> Callable[[MetricsInput], Rows]:
     """Make a series for each breaker."""
-    return _of(lambda guards: [((breaker.name,), read(breaker)) for breaker in guards.breakers])
+    return _from_guards(lambda guards: [((breaker.name,), read(breaker)) for breaker in guards.breakers])
 
 
 def _states(guards: GuardsView) -> Rows:
@@ -35,14 +35,16 @@ def _transitions(guards: GuardsView) -> Rows:
     return (((name, state.value), count) for (name, state), count in guards.transitions.items())
 
 
-def _refused(guards: GuardsView) -> Rows:
+def _rejected(guards: GuardsView) -> Rows:
     for breaker in guards.breakers:
         for cause, count in breaker.refused.items():
             yield (breaker.name, cause.value), count
 
 
 def _degraded(guards: GuardsView) -> Rows:
-    return (((name, rung.value, cause), count) for (name, rung, cause), count in guards.degraded.items())
+    return (
+        ((name, fallback.value, cause), count) for (name, fallback, cause), count in guards.degraded.items()
+    )
 
 
 def _levels(guards: GuardsView) -> Rows:
@@ -54,35 +56,35 @@ GUARD_METRICS: Final[tuple[MetricSpec, ...]] = (
         PREFIX + "breaker_state",
         "stateset",
         ("breaker", "state"),
-        f"What the breaker does with a call: {', '.join(State)}.",
-        _of(_states),
+        f"State of the breaker: {', '.join(State)}.",
+        _from_guards(_states),
     ),
     MetricSpec(
         PREFIX + "breaker_transitions",
         "counter",
         ("breaker", "state"),
-        "Changes of what it does, by the new state.",
-        _of(_transitions),
+        "Changes of the state, by the new state.",
+        _from_guards(_transitions),
     ),
     MetricSpec(
         PREFIX + "breaker_calls",
         "counter",
         ("breaker",),
-        "Calls let through. Of two threads at once one may be lost.",
+        "Calls permitted. Of two threads at once one may be lost.",
         _each(lambda breaker: breaker.calls),
     ),
     MetricSpec(
-        PREFIX + "breaker_refused",
+        PREFIX + "breaker_rejected",
         "counter",
         ("breaker", "cause"),
-        "Calls not let through, whether or not a fallback has answered.",
-        _of(_refused),
+        "Calls rejected, whether or not a fallback has answered.",
+        _from_guards(_rejected),
     ),
     MetricSpec(
-        PREFIX + "breaker_would_refuse",
+        PREFIX + "breaker_would_reject",
         "counter",
         ("breaker",),
-        "Calls let through only because the breaker merely counts (BREAKER_MODE=metrics_only).",
+        "Calls permitted only because the breaker merely counts (BREAKER_MODE=metrics_only).",
         _each(lambda breaker: breaker.would_refuse),
     ),
     MetricSpec(
@@ -95,17 +97,17 @@ GUARD_METRICS: Final[tuple[MetricSpec, ...]] = (
     MetricSpec(
         PREFIX + "degraded",
         "counter",
-        ("guard", "rung", "cause"),
-        "Answers that the dependency has not given: stale, dynamic, static, or shed with none; by what "
-        "kept it from giving one: the cause of a refusal, error, load, or refresh while a call is made.",
-        _of(_degraded),
+        ("guard", "fallback", "cause"),
+        "Answers given without the dependency: stale, dynamic, static, or shed with none; by cause: "
+        "that of a rejection, error, load, or refresh while a call is made.",
+        _from_guards(_degraded),
     ),
     MetricSpec(
         PREFIX + "degradation_level",
         "stateset",
         ("level",),
-        f"Step of the ladder of degradation in force: {', '.join(level.label for level in Level)}.",
-        _of(_levels),
+        f"Degradation level in force: {', '.join(level.label for level in Level)}.",
+        _from_guards(_levels),
     ),
 )
 """In the order of the page."""

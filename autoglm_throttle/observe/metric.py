@@ -14,7 +14,7 @@ PREFIX: Final = "autoglm_throttle_"
 Labels = tuple[str, ...]
 
 
-class RecorderCounts(Protocol):
+class RecorderTotals(Protocol):
     """Totals of a traffic recorder."""
 
     @property
@@ -28,22 +28,22 @@ class RecorderCounts(Protocol):
         ...
 
 
-class Recorder(Protocol):
+class RecorderProtocol(Protocol):
     """A traffic recorder as the metrics read it, such as that of ``autoglm_throttle.traffic.record``."""
 
     @property
-    def counts(self) -> RecorderCounts:
+    def counts(self) -> RecorderTotals:
         """The current counts."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class MetricsInput:
     """Input of one scrape."""
 
     snapshot: Snapshot
     settings: Settings
-    recorder: RecorderCounts | None = None
+    recorder: RecorderTotals | None = None
 
 
 Rows = Iterable[tuple[Labels, float]]
@@ -60,7 +60,7 @@ class MetricSpec:
     """A state set is a gauge that is 1 for the state in force and 0 for the others; info is always 1."""
     labels: Labels
     help: str
-    read: Callable[[Picture], Rows]
+    read: Callable[[MetricsInput], Rows]
     """Label values and value of each series; no I/O, no lock."""
 
 
@@ -71,6 +71,6 @@ class HistogramSpec:
     name: str
     labels: Labels
     help: str
-    read: Callable[[Picture], Histograms]
+    read: Callable[[MetricsInput], Histograms]
     """Label values and counts of each series."""
     kind: Literal["histogram"] = "histogram"

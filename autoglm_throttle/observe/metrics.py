@@ -18,8 +18,8 @@ from autoglm_throttle.observe.metric import (
     PREFIX,
     Histograms,
     HistogramSpec,
+    MetricsInput,
     MetricSpec,
-    Picture,
     Rows,
 )
 from autoglm_throttle.observe.quota_metrics import QUOTA_METRICS
@@ -28,105 +28,109 @@ from autoglm_throttle.observe.store_metrics import STORE_METRICS
 from autoglm_throttle.snapshot import HINTS
 from autoglm_throttle.version import __version__
 
-_TELLS_NOTHING: Final = frozenset({Telemetry.STARTING, Telemetry.BLIND, Telemetry.NONE})
+_NO_SAMPLE: Final = frozenset({Telemetry.STARTING, Telemetry.BLIND, Telemetry.NONE})
 """States without a sample for the table."""
 
 
-def _requests(picture: Picture) -> Rows:
-    for (priority, decision, reason), count in picture.snapshot.requests.items():
+def _requests(inputs: MetricsInput) -> Rows:
+    for (priority, decision, reason), count in inputs.snapshot.requests.items():
         yield (priority.label, decision, reason.value), count
-    yield ("none", "exempt", "ok"), picture.snapshot.exempt
+    yield ("none", "exempt", "ok"), inputs.snapshot.exempt
 
 
-def _durations(picture: Picture) -> Histograms:
-    return [((priority.label, "admitted"), row) for priority, row in picture.snapshot.durations.items()]
+def _durations(inputs: MetricsInput) -> Histograms:
+    return [((priority.label, "admitted"), row) for priority, row in inputs.snapshot.durations.items()]
 
 
-def _active(picture: Picture) -> Rows:
-    return [((priority.label,), count) for priority, count in picture.snapshot.active.items()]
+def _active(inputs: MetricsInput) -> Rows:
+    return [((priority.label,), count) for priority, count in inputs.snapshot.active.items()]
 
 
-def _queued(picture: Picture) -> Rows:
-    gate = picture.snapshot.gate
-    return [] if gate is None else [((p.label,), n) for p, n in zip(Priority, gate.waiting, strict=True)]
+def _queued(inputs: MetricsInput) -> Rows:
+    concurrency = inputs.snapshot.gate
+    return (
+        []
+        if concurrency is None
+        else [((p.label,), n) for p, n in zip(Priority, concurrency.waiting, strict=True)]
+    )
 
 
-def _queue_time(picture: Picture) -> Histograms:
-    return [((priority.label,), row) for priority, row in picture.snapshot.queue_time.items()]
+def _queue_time(inputs: MetricsInput) -> Histograms:
+    return [((priority.label,), row) for priority, row in inputs.snapshot.queue_time.items()]
 
 
-def _outcomes(picture: Picture) -> Rows:
-    counts = picture.snapshot.outcomes.items()
+def _outcomes(inputs: MetricsInput) -> Rows:
+    counts = inputs.snapshot.outcomes.items()
     return [((priority.label, outcome.value), count) for (priority, outcome), count in counts]
 
 
-def _would_refuse(picture: Picture) -> Rows:
-    counts = picture.snapshot.would_refuse.items()
+def _would_reject(inputs: MetricsInput) -> Rows:
+    counts = inputs.snapshot.would_refuse.items()
     return [((priority.label, reason.value), count) for (priority, reason), count in counts]
 
 
-def _hints(picture: Picture) -> Rows:
-    return [((name,), count) for name, count in picture.snapshot.hints.items()]
+def _oddities(inputs: MetricsInput) -> Rows:
+    return [((name,), count) for name, count in inputs.snapshot.hints.items()]
 
 
-def _factor(picture: Picture) -> Rows:
-    return [((), picture.snapshot.regime.factor)]
+def _factor(inputs: MetricsInput) -> Rows:
+    return [((), inputs.snapshot.regime.factor)]
 
 
-def _tier(picture: Picture) -> Rows:
+def _tier(inputs: MetricsInput) -> Rows:
     """One state per step of the table; on the way up the last step reached is the one in force."""
-    steps = sorted({1.0, *(factor for _, factor in picture.settings.tiers)})
-    tier = picture.snapshot.regime.tier
+    steps = sorted({1.0, *(factor for _, factor in inputs.settings.tiers)})
+    tier = inputs.snapshot.regime.tier
     in_force = max((step for step in steps if step <= tier), default=steps[0])
     return [((f"{step * 100:g}",), float(step == in_force)) for step in reversed(steps)]
 
 
-def _table_factor(picture: Picture) -> Rows:
-    regime = picture.snapshot.regime
-    return [] if regime.telemetry in _TELLS_NOTHING else [((), regime.table_factor)]
+def _table_factor(inputs: MetricsInput) -> Rows:
+    control = inputs.snapshot.regime
+    return [] if control.telemetry in _NO_SAMPLE else [((), control.table_factor)]
 
 
-def _table_armed(picture: Picture) -> Rows:
-    return [((), float(picture.snapshot.regime.armed))]
+def _table_armed(inputs: MetricsInput) -> Rows:
+    return [((), float(inputs.snapshot.regime.armed))]
 
 
-def _inflight(picture: Picture) -> Rows:
-    gate = picture.snapshot.gate
-    return [] if gate is None else [((), gate.in_flight)]
+def _inflight(inputs: MetricsInput) -> Rows:
+    concurrency = inputs.snapshot.gate
+    return [] if concurrency is None else [((), concurrency.in_flight)]
 
 
-def _inflight_limit(picture: Picture) -> Rows:
+def _inflight_limit(inputs: MetricsInput) -> Rows:
     """Return the smallest of all bounds; no series without one."""
-    gate = picture.snapshot.gate
-    if gate is None:
+    concurrency = inputs.snapshot.gate
+    if concurrency is None:
         return []
-    limit = min(gate.limit, gate.memory_cap, picture.settings.inflight_max or math.inf)
+    limit = min(concurrency.limit, concurrency.memory_cap, inputs.settings.inflight_max or math.inf)
     return [] if math.isinf(limit) else [((), limit)]
 
 
-def _service_rate(picture: Picture) -> Rows:
-    gate = picture.snapshot.gate
-    return [] if gate is None or gate.service_rps is None else [((), gate.service_rps)]
+def _service_rate(inputs: MetricsInput) -> Rows:
+    concurrency = inputs.snapshot.gate
+    return [] if concurrency is None or concurrency.service_rps is None else [((), concurrency.service_rps)]
 
 
-def _pressure(picture: Picture) -> Rows:
-    return [((term,), ratio) for term, ratio in picture.snapshot.pressure.items()]
+def _pressure(inputs: MetricsInput) -> Rows:
+    return [((term,), ratio) for term, ratio in inputs.snapshot.pressure.items()]
 
 
-def _rate_limit(picture: Picture) -> Rows:
-    return [((priority.label,), rate) for priority, rate in picture.snapshot.rate_limit_rps.items()]
+def _rate_limit(inputs: MetricsInput) -> Rows:
+    return [((priority.label,), rate) for priority, rate in inputs.snapshot.rate_limit_rps.items()]
 
 
-def _tokens(picture: Picture) -> Rows:
-    return [((priority.label,), tokens) for priority, tokens in picture.snapshot.tokens.items()]
+def _tokens(inputs: MetricsInput) -> Rows:
+    return [((priority.label,), tokens) for priority, tokens in inputs.snapshot.tokens.items()]
 
 
-def _recorded(picture: Picture) -> Rows:
-    counts = picture.recorder
+def _recorded(inputs: MetricsInput) -> Rows:
+    counts = inputs.recorder
     return [] if counts is None else [(("written",), counts.written), (("dropped",), counts.dropped)]
 
 
-def _build(_: Picture) -> Rows:
+def _build(_: MetricsInput) -> Rows:
     return [((__version__,), 1)]
 
 
@@ -135,7 +139,7 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (
         PREFIX + "requests",
         "counter",
         ("priority", "decision", "reason"),
-        "Decisions: admitted, limited (429, 413: the caller's own limit), rejected (503: our load), "
+        "Decisions: admitted, limited (429, 413: the caller's own limit), shed (503: our load), "
         "or exempt, which has no priority.",
         _requests,
     ),
@@ -152,13 +156,13 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (
         PREFIX + "queued_requests",
         "gauge",
         ("priority",),
-        "Requests that stand in line for their turn.",
+        "Requests that wait in the queue.",
         _queued,
     ),
     HistogramSpec(
         PREFIX + "queue_time_seconds",
         ("priority",),
-        "Time in line of requests that had to wait, whether or not their turn came.",
+        "Time in the queue of requests that had to wait, whether or not they were admitted.",
         _queue_time,
     ),
     MetricSpec(
@@ -169,24 +173,24 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (
         _outcomes,
     ),
     MetricSpec(
-        PREFIX + "would_refuse",
+        PREFIX + "would_reject",
         "counter",
         ("priority", "reason"),
         "Requests that were admitted only because DRY_RUN is on.",
-        _would_refuse,
+        _would_reject,
     ),
     MetricSpec(
-        PREFIX + "hints",
+        PREFIX + "oddities",
         "counter",
-        ("hint",),
+        ("kind",),
         f"Oddities that were dealt with: {', '.join(HINTS)}.",
-        _hints,
+        _oddities,
     ),
     MetricSpec(
         PREFIX + "factor_ratio",
         "gauge",
         (),
-        "Share of the nominal rates that is let in now, 0 to 1; 0 refuses all new requests.",
+        "Share of the nominal rates admitted now, 0 to 1; 0 rejects all new requests.",
         _factor,
     ),
     MetricSpec(
@@ -214,21 +218,21 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (
         PREFIX + "inflight_requests",
         "gauge",
         (),
-        "Requests that hold a place in the service, those included whose turn has just come.",
+        "Requests in flight, including those just admitted from the queue.",
         _inflight,
     ),
     MetricSpec(
         PREFIX + "inflight_limit",
         "gauge",
         (),
-        "Requests that may be in flight now: what the gate has learned, memory and INFLIGHT_MAX considered.",
+        "Concurrency limit now: the smallest of the learned limit, the memory cap and INFLIGHT_MAX.",
         _inflight_limit,
     ),
     MetricSpec(
         PREFIX + "service_rate",
         "gauge",
         (),
-        "Requests that the service finishes per second; until its limit was once reached, at least so many.",
+        "Requests that the service finishes per second; a lower bound until its limit was once reached.",
         _service_rate,
     ),
     MetricSpec(
@@ -243,7 +247,7 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (
         PREFIX + "rate_limit",
         "gauge",
         ("priority",),
-        "Tokens refilled per second now; in a fleet for all its processes, and while its store is away the "
+        "Tokens refilled per second now; in a fleet for all processes, while its store is unavailable the "
         "part of this one.",
         _rate_limit,
     ),

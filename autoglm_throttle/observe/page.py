@@ -38,9 +38,9 @@ with the slash, or a route instead of the mount, with `Route` from `starlette.ro
 - A value that is not known has no series. It is absent, never 0: a lost device has no utilization,
   and a device has no series once its measurement is older than `GPU_BLIND_AFTER_S`.
 - In the state sets exactly one series is 1 and the others are 0; in `gpu_throttle` several may be, or none.
-- The label `gpu` is the card's index, on another host behind the name of that host (`node-7/0`); of a MIG
-  instance 100 x (card + 1) + slot. `engine` is host and port. What they mean stands in `gpu_info`.
-- Each worker process tells of itself alone; the next section says how to scrape several.
+- The label `gpu` is the device's index, on another host behind the name of that host (`node-7/0`); of a MIG
+  instance 100 x (card + 1) + slot. `engine` is host and port. `gpu_info` says which device each one is.
+- Each worker process reports only itself; the next section says how to scrape several.
 - A charge made by `Depends(limit(...))` counts as a request of its own.
 
 ## Several workers

@@ -13,9 +13,9 @@ from prometheus_client.registry import Collector
 from autoglm_throttle.observe.metric import (
     Histograms,
     HistogramSpec,
+    MetricsInput,
     MetricSpec,
-    Picture,
-    Recorder,
+    RecorderProtocol,
     Rows,
 )
 from autoglm_throttle.observe.metrics import METRICS
@@ -33,7 +33,7 @@ class SnapshotCollector(Collector):
         recorder: of traffic, as a further source; None: there is none.
     """
 
-    def __init__(self, throttle: Throttle, recorder: Recorder | None = None) -> None:
+    def __init__(self, throttle: Throttle, recorder: RecorderProtocol | None = None) -> None:
         self._throttle = throttle
         self._recorder = recorder
 
@@ -44,20 +44,20 @@ class SnapshotCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the families with their current values."""
         recorded = None if self._recorder is None else self._recorder.counts
-        picture = Picture(self._throttle.snapshot(), self._throttle.settings, recorded)
+        inputs = MetricsInput(self._throttle.snapshot(), self._throttle.settings, recorded)
         for spec in METRICS:
-            yield _family(spec, picture)
+            yield _family(spec, inputs)
 
 
-def _family(spec: MetricSpec | HistogramSpec, picture: Picture | None) -> Metric:
+def _family(spec: MetricSpec | HistogramSpec, inputs: MetricsInput | None) -> Metric:
     if isinstance(spec, HistogramSpec):
-        return _histogram(spec, () if picture is None else spec.read(picture))
-    return _single(spec, () if picture is None else spec.read(picture))
+        return _histogram(spec, () if inputs is None else spec.read(inputs))
+    return _single(spec, () if inputs is None else spec.read(inputs))
 
 
 def _single(spec: MetricSpec, rows: Rows) -> Metric:
-    made = CounterMetricFamily if spec.kind == "counter" else GaugeMetricFamily
-    family = made(spec.name, spec.help, labels=spec.labels)
+    family_type = CounterMetricFamily if spec.kind == "counter" else GaugeMetricFamily
+    family = family_type(spec.name, spec.help, labels=spec.labels)
     for labels, value in rows:
         family.add_metric(labels, value)
     return family

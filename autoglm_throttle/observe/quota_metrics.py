@@ -8,37 +8,37 @@ from typing import Final
 from autoglm_throttle.control.memory_fill import FillBasis
 from autoglm_throttle.control.quota import QuotaView
 from autoglm_throttle.model import Priority
-from autoglm_throttle.observe.metric import PREFIX, MetricSpec, Picture, Rows
+from autoglm_throttle.observe.metric import PREFIX, MetricsInput, MetricSpec, Rows
 
 
-def _one(read: Callable[[QuotaView], float | None]) -> Callable[[Picture], Rows]:
+def _one(read: Callable[[QuotaView], float | None]) -> Callable[[MetricsInput], Rows]:
     """Make a single series, if there are quotas and the value is known."""
 
-    def rows(picture: Picture) -> Rows:
-        quota = picture.snapshot.quota
+    def rows(inputs: MetricsInput) -> Rows:
+        quota = inputs.snapshot.quota
         value = None if quota is None else read(quota)
         return [] if value is None else [((), value)]
 
     return rows
 
 
-def _measured(read: Callable[[QuotaView], float | None]) -> Callable[[Picture], Rows]:
+def _measured(read: Callable[[QuotaView], float | None]) -> Callable[[MetricsInput], Rows]:
     """Make a single series for a measured value, until the measurement is too old."""
     return _one(lambda quota: None if quota.basis is FillBasis.UNKNOWN else read(quota))
 
 
-def _each(read: Callable[[QuotaView], Mapping[Priority, float]]) -> Callable[[Picture], Rows]:
+def _each(read: Callable[[QuotaView], Mapping[Priority, float]]) -> Callable[[MetricsInput], Rows]:
     """Make a series for each class."""
 
-    def rows(picture: Picture) -> Rows:
-        quota = picture.snapshot.quota
+    def rows(inputs: MetricsInput) -> Rows:
+        quota = inputs.snapshot.quota
         return [] if quota is None else [((p.label,), float(value)) for p, value in read(quota).items()]
 
     return rows
 
 
-def _basis(picture: Picture) -> Rows:
-    quota = picture.snapshot.quota
+def _basis(inputs: MetricsInput) -> Rows:
+    quota = inputs.snapshot.quota
     return [] if quota is None else [((basis.value,), float(basis is quota.basis)) for basis in FillBasis]
 
 
@@ -47,30 +47,30 @@ QUOTA_METRICS: Final[tuple[MetricSpec, ...]] = (
         PREFIX + "quota_memory_fill_ratio",
         "gauge",
         (),
-        "Share of the memory that requests can fill which is full, carried on to what is in flight now.",
+        "Fill of the memory that requests can use, projected to the requests in flight now.",
         _one(lambda quota: quota.fill),
     ),
     MetricSpec(
         PREFIX + "quota_memory_cap_ratio",
         "gauge",
         ("priority",),
-        "Share of that memory above which the class is refused; a route may have its own. "
+        "Share of that memory above which the class is rejected; a route may have its own. "
         "0 where memory stays above GPU_MEMORY_TARGET with nothing in flight: one request at a time.",
         _each(lambda quota: quota.caps),
     ),
     MetricSpec(
-        PREFIX + "quota_closed",
+        PREFIX + "quota_rejecting",
         "gauge",
         ("priority",),
-        "1 while all of the class are refused, until the fill is 0.05 below its cap, or half of a small one. "
-        "One that needs much may be refused before.",
+        "1 while the whole class is rejected, until the fill is 0.05 below its cap, or half of a small one. "
+        "A large request may be rejected earlier.",
         _each(lambda quota: quota.rejecting),
     ),
     MetricSpec(
         PREFIX + "quota_basis",
         "stateset",
         ("basis",),
-        f"What the fill rests on: {', '.join(FillBasis)}. "
+        f"Basis of the fill: {', '.join(FillBasis)}. "
         "While it is kept the caps are shares of what is left; they do nothing while it is unknown.",
         _basis,
     ),
@@ -85,8 +85,8 @@ QUOTA_METRICS: Final[tuple[MetricSpec, ...]] = (
         PREFIX + "quota_memory_usable_bytes",
         "gauge",
         (),
-        "What requests can fill of the fullest card; what is left of it while the basis is kept. "
-        "An engine's cache tells no bytes.",
+        "Memory that requests can fill on the fullest device; the rest of it while the basis is kept. "
+        "An engine's cache reports no bytes.",
         _measured(lambda quota: quota.usable_bytes),
     ),
 )

@@ -6,44 +6,44 @@ from collections.abc import Callable
 from typing import Final, get_args
 
 from autoglm_throttle.model import Telemetry
-from autoglm_throttle.observe.metric import PREFIX, MetricSpec, Picture, Rows
+from autoglm_throttle.observe.metric import PREFIX, MetricsInput, MetricSpec, Rows
 from autoglm_throttle.snapshot import SourceState, SourceView
 
 STATES: Final[tuple[str, ...]] = get_args(SourceState)
 
 
-def _telemetry(picture: Picture) -> Rows:
-    now = picture.snapshot.regime.telemetry
+def _telemetry(inputs: MetricsInput) -> Rows:
+    now = inputs.snapshot.regime.telemetry
     return [((state.value,), float(state is now)) for state in Telemetry]
 
 
-def _last_sample(picture: Picture) -> Rows:
-    at = picture.snapshot.last_sample_wall_s
+def _last_sample(inputs: MetricsInput) -> Rows:
+    at = inputs.snapshot.last_sample_wall_s
     return [] if at is None else [((), at)]
 
 
-def _errors(picture: Picture) -> Rows:
-    return [((), picture.snapshot.controller_errors)]
+def _errors(inputs: MetricsInput) -> Rows:
+    return [((), inputs.snapshot.controller_errors)]
 
 
-def _each(read: Callable[[SourceView], float]) -> Callable[[Picture], Rows]:
+def _each(read: Callable[[SourceView], float]) -> Callable[[MetricsInput], Rows]:
     """Make a series for each source."""
 
-    def rows(picture: Picture) -> Rows:
-        return [((source.name,), read(source)) for source in picture.snapshot.sources]
+    def rows(inputs: MetricsInput) -> Rows:
+        return [((source.name,), read(source)) for source in inputs.snapshot.sources]
 
     return rows
 
 
-def _state(picture: Picture) -> Rows:
-    for source in picture.snapshot.sources:
+def _state(inputs: MetricsInput) -> Rows:
+    for source in inputs.snapshot.sources:
         for state in STATES:
             yield (source.name, state), float(state == source.state)
 
 
-def _last_read(picture: Picture) -> Rows:
-    wall_s = picture.snapshot.taken_at_wall_s
-    for source in picture.snapshot.sources:
+def _last_read(inputs: MetricsInput) -> Rows:
+    wall_s = inputs.snapshot.taken_at_wall_s
+    for source in inputs.snapshot.sources:
         if source.age_s is not None:
             yield (source.name,), wall_s - source.age_s
 
@@ -78,14 +78,14 @@ SOURCE_METRICS: Final[tuple[MetricSpec, ...]] = (
         PREFIX + "gpu_source_state",
         "stateset",
         ("source", "state"),
-        f"How the reading of each source goes: {', '.join(STATES)}.",
+        f"State of the reads of each source: {', '.join(STATES)}.",
         _state,
     ),
     MetricSpec(
         PREFIX + "gpu_source_last_read_timestamp_seconds",
         "gauge",
         ("source",),
-        "Unix time at which the source was last read; what it told may be older.",
+        "Unix time at which the source was last read; its data may be older.",
         _last_read,
     ),
     MetricSpec(

@@ -7,33 +7,33 @@ from typing import Final
 
 from autoglm_throttle.limiting.shared.outage import HealthState
 from autoglm_throttle.limiting.shared.windows import StoreView
-from autoglm_throttle.observe.metric import PREFIX, MetricSpec, Picture, Rows
+from autoglm_throttle.observe.metric import PREFIX, MetricsInput, MetricSpec, Rows
 from autoglm_throttle.snapshot import FleetView
 
 
-def _one(read: Callable[[StoreView], float]) -> Callable[[Picture], Rows]:
+def _one(read: Callable[[StoreView], float]) -> Callable[[MetricsInput], Rows]:
     """Make a single series, if there is a store."""
 
-    def rows(picture: Picture) -> Rows:
-        store = picture.snapshot.store
+    def rows(inputs: MetricsInput) -> Rows:
+        store = inputs.snapshot.store
         return [] if store is None else [((), read(store))]
 
     return rows
 
 
-def _of_fleet(read: Callable[[FleetView], float]) -> Callable[[Picture], Rows]:
+def _of_fleet(read: Callable[[FleetView], float]) -> Callable[[MetricsInput], Rows]:
     """Make a single series, if there is a fleet."""
 
-    def rows(picture: Picture) -> Rows:
-        fleet = picture.snapshot.fleet
+    def rows(inputs: MetricsInput) -> Rows:
+        fleet = inputs.snapshot.fleet
         return [] if fleet is None else [((), read(fleet))]
 
     return rows
 
 
-def _fallbacks(picture: Picture) -> Rows:
-    store = picture.snapshot.store
-    return [] if store is None else [((trouble.value,), n) for trouble, n in store.fallbacks.items()]
+def _fallbacks(inputs: MetricsInput) -> Rows:
+    store = inputs.snapshot.store
+    return [] if store is None else [((error_kind.value,), n) for error_kind, n in store.fallbacks.items()]
 
 
 STORE_METRICS: Final[tuple[MetricSpec, ...]] = (
@@ -48,14 +48,14 @@ STORE_METRICS: Final[tuple[MetricSpec, ...]] = (
         PREFIX + "redis_fallback",
         "counter",
         ("reason",),
-        "Decisions on user limits taken without the store, by what kept it from answering.",
+        "Decisions on user limits taken without the store, by the error of the store.",
         _fallbacks,
     ),
     MetricSpec(
         PREFIX + "redis_decisions",
         "counter",
         (),
-        "Decisions that the store was asked for.",
+        "Decisions requested from the store.",
         _one(lambda store: store.stats.sent),
     ),
     MetricSpec(
@@ -66,10 +66,10 @@ STORE_METRICS: Final[tuple[MetricSpec, ...]] = (
         _one(lambda store: store.stats.calls),
     ),
     MetricSpec(
-        PREFIX + "redis_spared",
+        PREFIX + "redis_deny_cache_hits",
         "counter",
         (),
-        "Refusals known here already, for which the store was not asked.",
+        "Rejections answered from the local deny cache, without a call of the store.",
         _one(lambda store: store.deny_cache_hits),
     ),
     MetricSpec(
@@ -83,14 +83,14 @@ STORE_METRICS: Final[tuple[MetricSpec, ...]] = (
         PREFIX + "fleet_members",
         "gauge",
         (),
-        "Living processes that keep the priority rates together, as this one knows it.",
+        "Live processes that share the priority rates, as known to this one.",
         _of_fleet(lambda fleet: fleet.members),
     ),
     MetricSpec(
         PREFIX + "fleet_up",
         "gauge",
         (),
-        "1 while rates are leased, 0 while this process goes by its part of them.",
+        "1 while rates are leased, 0 while this process uses its own part of them.",
         _of_fleet(lambda fleet: float(fleet.up)),
     ),
     MetricSpec(

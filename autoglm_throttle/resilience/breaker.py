@@ -290,7 +290,7 @@ class Breaker:
         cause = machine.cause if machine.state is remote.state else None
         self._go(machine.heard(remote), now, wait_s=remote.wait_s, cause=cause, rounds=remote.rounds)
 
-    def forget(self, now: float) -> None:
+    def reset_after_fork(self, now: float) -> None:
         """Drop all calls in flight in a forked child: they belong to the parent process."""
         self._now = now
         # A new generation makes the late results of the parent's calls stale in this process.

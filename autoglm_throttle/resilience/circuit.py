@@ -283,13 +283,13 @@ class Circuit:
             and view.metrics_only is (self.rules.mode is Mode.METRICS_ONLY)
         )
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """Reset in a forked child: the parent's threads and their calls do not exist here."""
         self._locked.begin()
-        self.breaker.forget(self.clock())
+        self.breaker.reset_after_fork(self.clock())
         self._aim()
         if self._served is not None:
-            self._served.forget()
+            self._served.reset_after_fork()
 
     def _aim(self) -> None:
         fleet = self._locked.fleet

@@ -155,7 +155,7 @@ class Flights(Generic[T]):
             in_vain += flight.in_vain
         return await call(), True
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """Drop all calls in a forked child: their threads and loops do not exist here."""
         self._threads = {}
         self._tasks = {}

@@ -101,7 +101,7 @@ class Degradation:
         with self._lock:
             return self._ladder.view()
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """Reset in a forked child: work of other threads is dropped, the level stays until new samples."""
         self._lock = threading.RLock()
         self._pulling = False

@@ -207,13 +207,13 @@ class Served:
         """Return the rejection that `reject_if_shed` would return, without counting it."""
         return self._refusal() if self._degradation.sheds(self.feature) else None
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """Reset in a forked child: shared calls of the parent's threads are dropped, cached results stay."""
-        self._flights.forget()
+        self._flights.reset_after_fork()
         if self._shelf is not None:
-            self._shelf.forget()
+            self._shelf.reset_after_fork()
         if self.http is not None:
-            self.http.forget()
+            self.http.reset_after_fork()
 
     def _choice(self, key: Hashable | None) -> Choice:
         degradation = self._degradation

@@ -29,6 +29,6 @@ class Serving(Protocol):
         """Return the rejection of a call that would be shed now, or None. Has no effects."""
         ...
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """Reset in a forked child."""
         ...

@@ -41,12 +41,12 @@ class Shelf:
         self._max_stale_s = max_stale_s if fallback.max_stale_s is None else fallback.max_stale_s
         self._clock = clock
         self._log = log
-        self.forget()
+        self.reset_after_fork()
 
     def __repr__(self) -> str:
         return repr(self._cache)
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """Create a new lock in a forked child; cached results stay."""
         # Re-entrant: the garbage collector may run under it, and a finalizer may make a guarded call.
         self._lock = threading.RLock()

@@ -248,7 +248,7 @@ class FakeGpu:
     def close(self) -> None:
         """Do nothing: there is no driver."""
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """Replace the event: a thread of the parent may have held its lock at the fork."""
         hangs = not self._released.is_set()
         self._released = threading.Event()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoglm_throttle import Policy, Settings, Throttle, ThrottleMiddleware
-from autoglm_throttle.gpu.host_load import HostLoad
+from autoglm_throttle.gpu.host_load import HostSampler
 from autoglm_throttle.traffic.demo.serving import asked_for, serve
 from benchmarks import asgi_rows, overloaded
 from benchmarks.asgi_rows import App, Scope
@@ -123,7 +123,7 @@ def main() -> None:
     given = asked_for()
     asked = Asked(**{**given, "job": Job(**given["job"])})
     work, sources = seen(Engine(asked.job), asked.job)
-    host = HostLoad()
+    host = HostSampler()
     batcher = Batcher(work, asked.slo_s, host.read)
     watch = Watch(sources, asked.interval_s, {"witness": batcher.told})
     watch.start()

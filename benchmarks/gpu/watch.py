@@ -15,7 +15,7 @@ from typing import Any
 
 from autoglm_throttle.gpu.aggregate import Aggregator
 from autoglm_throttle.gpu.select import providers
-from autoglm_throttle.gpu.verdict import Judge, VerdictRules
+from autoglm_throttle.gpu.verdict import VerdictRules, VerdictTracker
 from autoglm_throttle.model import Aggregate, GpuSample, GpuView, ProviderUnavailable, Work
 
 SHOWN = (
@@ -50,7 +50,7 @@ class Watch:
         self._aggregator = Aggregator(Aggregate.WEIGHTED)
         # Each kernel runs alone, so there is no work before it that a stall could be told from.
         rules = VerdictRules(first_s=VerdictRules().stalled_s)
-        self._judges = {name: Judge(rules) for name in works}
+        self._judges = {name: VerdictTracker(rules) for name in works}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.series: list[dict[str, Any]] = []

@@ -56,7 +56,7 @@ class Card:
         self.was_read.clear()
         self.was_closed.set()
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         pass
 
 

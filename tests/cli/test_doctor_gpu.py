@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.cli import doctor_gpu, main
-from autoglm_throttle.gpu.none import NoSource
+from autoglm_throttle.gpu.none import NoSourceError
 from autoglm_throttle.model import GpuSample, ProviderUnavailable
 from autoglm_throttle.testing import FakeNvml
 from tests.cli.findings import Doctor
@@ -46,7 +46,7 @@ class Source:
     def close(self) -> None:
         self.closed = True
 
-    def forget(self) -> None: ...
+    def reset_after_fork(self) -> None: ...
 
 
 def row(index: int, **values: Any) -> GpuSample:
@@ -134,7 +134,7 @@ def test_gpus_that_are_not(gpus: Gpus) -> None:
 
 
 def test_no_gpu_at_all(gpus: Gpus) -> None:
-    source = Source(error=NoSource("no GPU found (nvml: no driver)"))
+    source = Source(error=NoSourceError("no GPU found (nvml: no driver)"))
     status, findings = gpus(source)
     assert (status, short(findings)) == (0, [("source", "warn", "no GPU found (nvml: no driver)")])
     assert "the limits apply all the same" in findings[0]["hint"]
@@ -326,7 +326,7 @@ def test_another_server_at_the_url(gpus: Gpus, server: BadServer) -> None:
     serves(server, "dcgm_plain")
     status, (finding,) = gpus(GPU=f"sglang:{server.url()}")
     assert status == 1
-    assert "tells no name of sglang; it tells DCGM_FI" in finding["message"]
+    assert "has no metric of sglang; it has DCGM_FI" in finding["message"]
     assert "another server answers there" in finding["hint"]
 
 

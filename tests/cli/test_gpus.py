@@ -20,7 +20,7 @@ from autoglm_throttle.cli.gpu_table import as_document, as_text
 from autoglm_throttle.cli.gpu_watch import GpuWatch, Seen, Source
 from autoglm_throttle.gpu.row import MEASURED
 from autoglm_throttle.gpu.select import providers
-from autoglm_throttle.gpu.verdict import Judge, VerdictRules
+from autoglm_throttle.gpu.verdict import VerdictRules, VerdictTracker
 from autoglm_throttle.model import Finding, GpuSample, GpuView, ProviderUnavailable, Verdict
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.testing import FakeNvml
@@ -218,7 +218,7 @@ def test_cards_of_the_driver(show: Show) -> None:
 def test_a_verdict_is_found_within_one_look(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
     assert VerdictRules().span_s < LOOK_S
     rules = VerdictRules(span_s=0.4)
-    monkeypatch.setattr(gpu_watch, "judge", lambda settings: Judge(rules))
+    monkeypatch.setattr(gpu_watch, "judge", lambda settings: VerdictTracker(rules))
     monkeypatch.setattr(gpu_watch, "LOOK_S", 0.4 * LOOK_S / VerdictRules().span_s)
     library = FakeNvml()
     library.set(0, gpu=99, reasons=0x40, smclk=900, smclk_max=1980)
@@ -292,7 +292,7 @@ class Hung:
 
     def close(self) -> None: ...
 
-    def forget(self) -> None: ...
+    def reset_after_fork(self) -> None: ...
 
 
 class Crashes(Hung):
@@ -333,7 +333,7 @@ class Recovers:
 
     def close(self) -> None: ...
 
-    def forget(self) -> None: ...
+    def reset_after_fork(self) -> None: ...
 
 
 def test_a_source_that_recovers_is_read_again(clean_env: None, monkeypatch: pytest.MonkeyPatch) -> None:

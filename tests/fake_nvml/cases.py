@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import pynvml
 import pytest
 
-from autoglm_throttle.gpu.none import NoSource, NotPresent
+from autoglm_throttle.gpu.none import NoSourceError, NotPresentError
 from autoglm_throttle.gpu.nvml import NvmlProvider
 from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.model import GpuSample, ProviderMisconfigured, ProviderUnavailable
@@ -224,12 +224,12 @@ def case_no_permission_at_all_is_unavailable_with_the_remedy(world: World) -> No
 def case_no_driver_and_no_library_are_not_present(world: World) -> None:
     for code, said in ((9, "not loaded"), (12, "not found")):
         world.set(g_err_init=code)
-        assert said in raised(NotPresent, provider(world).read)
+        assert said in raised(NotPresentError, provider(world).read)
 
 
 def case_no_card_is_not_present(world: World) -> None:
     world.set(g_count=0)
-    assert "lists no GPU" in raised(NotPresent, provider(world).read)
+    assert "lists no GPU" in raised(NotPresentError, provider(world).read)
 
 
 def case_a_mismatch_and_a_lost_cgroup_heal(world: World) -> None:
@@ -300,7 +300,7 @@ def case_cuda_visible_devices_choose(world: World) -> None:
     assert devices(ours.read()) == [UUID.format(0)], "our own list comes first"
     for value in ("", "-1"):
         hidden = provider(world, environ={"CUDA_VISIBLE_DEVICES": value})
-        assert "names none of the 3" in raised(NotPresent, hidden.read)
+        assert "names none of the 3" in raised(NotPresentError, hidden.read)
 
 
 def case_indexes_of_different_cards_are_a_guess(world: World) -> None:
@@ -329,7 +329,7 @@ def case_mig_gives_one_row_per_instance(world: World) -> None:
     first = rows[0]
     assert (first.memory_used_bytes, first.memory_total_bytes, first.temperature_c) == (1 << 30, 10 << 30, 55)
     assert first.utilization_pct is first.power_w is None
-    assert first.notes == ("utilization and power are not told per MIG instance",)
+    assert first.notes == ("utilization and power are not reported per MIG instance",)
     assert first.health == "ok"
 
 
@@ -350,7 +350,7 @@ def case_mig_instances_by_uuid_and_by_the_older_form(world: World) -> None:
 
 def case_mig_without_instances_is_not_present(world: World) -> None:
     world.set(d0_mig=1)
-    assert "no instance" in raised(NotPresent, provider(world).read)
+    assert "no instance" in raised(NotPresentError, provider(world).read)
 
 
 def case_a_mig_instance_that_is_destroyed_is_lost(world: World) -> None:
@@ -383,7 +383,7 @@ def case_an_error_in_the_question_for_mig_is_that_of_the_card(world: World) -> N
 def case_forget_makes_no_call(world: World) -> None:
     source = provider(world)
     source.read()
-    source.forget()
+    source.reset_after_fork()
     assert world.references() == 1
     source.close()
     assert world.references() == 1, "what is forgotten is not closed"
@@ -417,7 +417,7 @@ def case_a_child_opens_for_itself(world: World) -> None:
 def case_automatic_choice_finds_the_card_or_nothing(world: World) -> None:
     world.set(g_err_init=9)
     (auto,) = providers(["auto"], clock=lambda: world.now)
-    assert "not loaded" in raised(NoSource, auto.read)
+    assert "not loaded" in raised(NoSourceError, auto.read)
     world.set(g_err_init=0)
     assert devices(auto.read()) == [UUID.format(0)]
     assert auto.name == "nvml"

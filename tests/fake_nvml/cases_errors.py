@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from autoglm_throttle.gpu.none import NotPresent
+from autoglm_throttle.gpu.none import NotPresentError
 from autoglm_throttle.gpu.nvml import NvmlProvider
 from autoglm_throttle.model import GpuSample, ProviderUnavailable
 from tests.fake_nvml.cases import World, provider, raised
@@ -145,7 +145,7 @@ def case_everything_refused_is_a_source_that_tells_nothing(world: World) -> None
         twice(world, source)
         world.set(d0_err=code)
         world.now += 1.0
-        kind = NotPresent if code in {9, 12} else ProviderUnavailable
+        kind = NotPresentError if code in {9, 12} else ProviderUnavailable
         assert raised(kind, source.read).startswith(f"NVML {code} ")
         world.set(d0_err=0)
         world.now += 1.0

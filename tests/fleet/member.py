@@ -12,7 +12,7 @@ import threading
 import time
 
 from autoglm_throttle.doorbell import doorbell
-from autoglm_throttle.gpu.fleet import TIMEOUT_S, FleetProvider, GpuFleetRules
+from autoglm_throttle.gpu.fleet import TIMEOUT_S, GpuFleetRules, RemoteGpuProvider
 from autoglm_throttle.gpu.sampler import Sampler
 from autoglm_throttle.limiting.shared.leases import LeasedBuckets
 from autoglm_throttle.limiting.shared.redis_fleet import FleetRules, FleetSync
@@ -55,7 +55,7 @@ class Gpu:
     def close(self) -> None:
         """Nothing to close."""
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """Nothing to forget."""
 
 
@@ -97,7 +97,7 @@ def main() -> None:
     lock = threading.RLock()
     leases = LeasedBuckets((RATE,) * 3, BURST_S, time.monotonic(), workers=4)
     fleet = FleetSync(leases, lock, connect, doorbell, FleetRules(prefix, SERVICE, HEARTBEAT_S))
-    provider = FleetProvider(Gpu(float(pct), int(gib)), connect, rules(prefix, host))
+    provider = RemoteGpuProvider(Gpu(float(pct), int(gib)), connect, rules(prefix, host))
     sampler = Sampler(provider, lambda rows: None, interval_s=INTERVAL_S)
     fleet.start()
     sampler.start()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from autoglm_throttle.gpu.aggregate import Aggregator
-from autoglm_throttle.gpu.fleet import TIMEOUT_S, FleetProvider
+from autoglm_throttle.gpu.fleet import TIMEOUT_S, RemoteGpuProvider
 from autoglm_throttle.limiting.shared.redis_fleet import MAX_MISSED_BEATS, FleetRules
 from autoglm_throttle.model import Aggregate, GpuView
 from autoglm_throttle.redis_client import RedisClients, RedisOptions
@@ -68,7 +68,7 @@ def story() -> Iterator[Story]:
 def told(server: RedisServer, processes: list[subprocess.Popen[str]]) -> Story:
     story = Story(views={how: [] for how in Aggregate})
     clients = RedisClients(RedisOptions(server.url))
-    reader = FleetProvider(None, lambda: clients.sync(TIMEOUT_S), member.rules(PREFIX, "gateway"))
+    reader = RemoteGpuProvider(None, lambda: clients.sync(TIMEOUT_S), member.rules(PREFIX, "gateway"))
     aggregators = {how: Aggregator(how) for how in Aggregate}
     key = FleetRules(PREFIX, member.SERVICE).keys[0]
 

@@ -14,8 +14,8 @@ import fakeredis
 import pytest
 import redis
 
-from autoglm_throttle.gpu.fleet import RIGHTS, TIMEOUT_S, FleetProvider, GpuFleetRules
-from autoglm_throttle.gpu.none import NoSource
+from autoglm_throttle.gpu.fleet import RIGHTS, TIMEOUT_S, GpuFleetRules, RemoteGpuProvider
+from autoglm_throttle.gpu.none import NoSourceError
 from autoglm_throttle.model import GpuProvider, GpuSample, ProviderMisconfigured, ProviderUnavailable
 from autoglm_throttle.redis_client import RedisClients, RedisOptions
 from tests.fleet.clients import Wire
@@ -60,7 +60,7 @@ class Own:
     def close(self) -> None:
         self.calls.append("close")
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         self.calls.append("forget")
 
 
@@ -91,9 +91,9 @@ class Site:
         client.evalsha = evalsha
         return client
 
-    def host(self, name: str, *, gpus: bool = True) -> tuple[FleetProvider, Own]:
+    def host(self, name: str, *, gpus: bool = True) -> tuple[RemoteGpuProvider, Own]:
         own = Own(self.clock)
-        return FleetProvider(own if gpus else None, self.connect, GpuFleetRules(name), self.clock), own
+        return RemoteGpuProvider(own if gpus else None, self.connect, GpuFleetRules(name), self.clock), own
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_a_gateway_without_gpus_sees_those_of_others_as_soon_as_they_are_there(s
 
 def test_an_automatic_choice_that_finds_nothing_is_a_gateway_too(site: Site) -> None:
     provider, own = site.host("gateway")
-    own.error = NoSource("nothing found")
+    own.error = NoSourceError("nothing found")
     assert provider.read() == []
     site.host("a")[0].read()
     assert seen(provider.read()) == {"a/GPU-x": ("ok", 50.0)}
@@ -293,7 +293,7 @@ def test_a_host_that_talks_nonsense_is_ignored_and_counted(
 ) -> None:
     wire = Wire()
     wire.answer = lambda arguments: [host, 1, payload]
-    provider = FleetProvider(None, wire.connect, GpuFleetRules("a"), lambda: 1.0)
+    provider = RemoteGpuProvider(None, wire.connect, GpuFleetRules("a"), lambda: 1.0)
     assert provider.read() == []
     assert provider.read() == []
     assert (provider.ignored, provider.failures) == (2, 0)
@@ -304,7 +304,7 @@ def test_a_host_that_talks_nonsense_is_ignored_and_counted(
 def test_a_host_is_heard_beside_one_that_talks_nonsense() -> None:
     wire = Wire()
     wire.answer = lambda arguments: [b"b", 1, payload("a\0"), b"c", 1, payload("MIG-1")]
-    provider = FleetProvider(None, wire.connect, GpuFleetRules("a"), lambda: 1.0)
+    provider = RemoteGpuProvider(None, wire.connect, GpuFleetRules("a"), lambda: 1.0)
     assert seen(provider.read()).keys() == {"c/MIG-1"}
     assert (provider.ignored, provider.failures) == (1, 0)
 
@@ -313,7 +313,7 @@ def test_a_host_is_heard_beside_one_that_talks_nonsense() -> None:
 def test_a_reply_of_another_shape_is_a_failure(reply: Any) -> None:
     wire = Wire()
     wire.answer = lambda arguments: reply
-    provider = FleetProvider(None, wire.connect, GpuFleetRules("a"), lambda: 1.0)
+    provider = RemoteGpuProvider(None, wire.connect, GpuFleetRules("a"), lambda: 1.0)
     assert provider.read() == []
     assert provider.failures == 1
     assert wire.closed == 1
@@ -335,7 +335,7 @@ def test_a_script_that_is_not_there_is_sent() -> None:
     wire = Wire()
     wire.knows_script = False
     wire.answer = lambda arguments: []
-    provider = FleetProvider(None, wire.connect, GpuFleetRules("a", interval_s=0.5), lambda: 1.0)
+    provider = RemoteGpuProvider(None, wire.connect, GpuFleetRules("a", interval_s=0.5), lambda: 1.0)
     provider.read()
     assert wire.knows_script
     ((host, _, interval_us, payload),) = wire.calls
@@ -349,19 +349,19 @@ def test_closing_and_forgetting(site: Site) -> None:
     provider.close()
     assert own.calls[-1] == "close"
     process = provider._process
-    provider.forget()
+    provider.reset_after_fork()
     assert (own.calls[-1], provider._process == process) == ("forget", False)
     gateway, _ = site.host("b", gpus=False)
     gateway.close()
-    gateway.forget()
+    gateway.reset_after_fork()
     with_more = GpuFleetRules("a", "pre", "svc", stale_after_s=9.0)
     assert with_more.key == "pre:svc:{fleet}:gpu"
-    assert FleetProvider(None, site.connect, with_more, site.clock)._stale_after_s == 9.0
+    assert RemoteGpuProvider(None, site.connect, with_more, site.clock)._stale_after_s == 9.0
 
 
 def test_a_server_that_hangs_costs_one_read_a_quarter_of_a_second(own_server: RedisServer) -> None:
     clients = RedisClients(RedisOptions(own_server.url))
-    provider = FleetProvider(
+    provider = RemoteGpuProvider(
         Own(time.monotonic), lambda: clients.sync(TIMEOUT_S), GpuFleetRules("a", interval_s=30.0)
     )
     try:

@@ -40,7 +40,7 @@ class Source:
     def close(self) -> None:
         self._note("close")
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         self._note("forget")
 
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from autoglm_throttle.gpu.at_work import MOST_S, AtWork
+from autoglm_throttle.gpu.at_work import MAX_SECONDS_PER_GAP, WorkBaseline
 
 
 class Card:
     """One measurement a second."""
 
     def __init__(self) -> None:
-        self.at_work = AtWork()
+        self.at_work = WorkBaseline()
         self.now = 100.0
 
     def run(self, seconds: int, value: float | None, *, active: bool = True, waited_for: bool = True) -> None:
         for _ in range(seconds):
             self.now += 1.0
-            self.at_work.learn(value, self.now, active=active, waited_for=waited_for, moved_s=self.moved_s)
+            self.at_work.learn(
+                value, self.now, active=active, has_in_flight=waited_for, progressed_s=self.moved_s
+            )
 
     moved_s: float | None = None
 
@@ -77,7 +79,7 @@ def test_a_pause_of_the_source_is_not_all_work() -> None:
     card.run(1, 320.0)
     card.now += 3600.0
     card.run(1, 70.0)
-    card.run(round(MOST_S), 320.0)
+    card.run(round(MAX_SECONDS_PER_GAP), 320.0)
     card.answers()
     card.run(1, 320.0)
     assert card.at_work.mean == pytest.approx(197.0, abs=3.0)

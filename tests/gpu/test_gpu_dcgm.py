@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.gpu import dcgm
-from autoglm_throttle.gpu.dcgm import ALIASES, MIG_NOTE, NAMES, SUMS, cards
+from autoglm_throttle.gpu.dcgm import ALIASES, MIG_NOTE, NAMES, SUMS, parse_devices
 from autoglm_throttle.gpu.exposition import Series
-from autoglm_throttle.gpu.plausible import RANGES, believable
-from autoglm_throttle.gpu.renewal import Told
+from autoglm_throttle.gpu.plausible import RANGES, drop_implausible
+from autoglm_throttle.gpu.renewal import RefreshInfo
 from autoglm_throttle.model import GpuSample, ThrottleBit
 from tests.gpu.told import series
 
@@ -18,8 +18,8 @@ MIB = 1024**2
 UUID = "GPU-5a1c7f3e-0b2d-4c6a-9e8f-1122334455"
 
 
-def rows(name: str) -> list[Told]:
-    told = cards(series(name), source="dcgm:h:9400", now=7.0, host="h:9400")
+def rows(name: str) -> list[RefreshInfo]:
+    told = parse_devices(series(name), source="dcgm:h:9400", now=7.0, host="h:9400")
     assert told is not None
     return told
 
@@ -29,14 +29,14 @@ def one(name: str, value: float, at_s: float | None = None, **labels: str) -> Se
 
 
 def row(*lines: Series) -> GpuSample:
-    told = cards(lines, source="s", now=7.0)
+    told = parse_devices(lines, source="s", now=7.0)
     assert told is not None
     return told[0].sample
 
 
 def test_the_default_counters() -> None:
     busy, idle = rows("dcgm_plain")
-    assert busy == Told(
+    assert busy == RefreshInfo(
         GpuSample(
             device=UUID + "00",
             index=0,
@@ -58,7 +58,7 @@ def test_the_default_counters() -> None:
             pcie_tx_bps=151234567.0,
             pcie_rx_bps=99123456.0,
         ),
-        pulse=8412345678.901,
+        counter=8412345678.901,
     )
     assert (idle.sample.device, idle.sample.index, idle.sample.utilization_pct) == (UUID + "01", 1, 0.0)
     assert idle.sample.notes == ("last XID 31",)
@@ -108,10 +108,10 @@ def test_a_mig_instance_stands_for_its_card() -> None:
     assert (first.sample.graphics_active_ratio, first.sample.utilization_pct) == (0.87, None)
     assert (first.sample.memory_used_bytes, first.sample.memory_total_bytes) == (30000 * MIB, 40192 * MIB)
     assert (first.sample.temperature_c, first.sample.sm_clock_mhz) == (64.0, 1755.0)
-    for field in dcgm.OF_THE_CARD:
+    for field in dcgm.WHOLE_DEVICE_FIELDS:
         assert getattr(first.sample, field) is None
     assert first.sample.notes == (MIG_NOTE,)
-    assert first.pulse == 5112345678.901, "its card's counter tells that it was measured anew"
+    assert first.counter == 5112345678.901, "its card's counter tells that it was measured anew"
 
 
 def test_blanks_tell_nothing() -> None:
@@ -127,7 +127,7 @@ def test_blanks_tell_nothing() -> None:
         power_w=612.417,
         utilization_pct=97.0,
     )
-    assert first.pulse is None
+    assert first.counter is None
     assert second.sample.memory_used_bytes == 1000 * MIB
     assert second.sample.memory_total_bytes is None
     assert second.sample.temperature_c is None
@@ -147,7 +147,7 @@ def test_blanks_tell_nothing() -> None:
     ],
 )
 def test_each_blank_is_dropped(blank: float) -> None:
-    told = cards([one("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", blank)], source="s", now=7.0)
+    told = parse_devices([one("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", blank)], source="s", now=7.0)
     assert told == []
 
 
@@ -157,17 +157,17 @@ def test_what_is_just_below_a_blank_is_a_number() -> None:
 
 
 def test_nothing_known_is_told_apart_from_nothing_told() -> None:
-    assert cards(series("vllm_1"), source="s", now=7.0) is None
-    assert cards([], source="s", now=7.0) is None
-    assert cards([one("DCGM_FI_DEV_GPU_UTIL", 2.0**63)], source="s", now=7.0) == []
-    assert cards([one("DCGM_FI_DEV_XID_ERRORS", 31.0)], source="s", now=7.0) == [], (
+    assert parse_devices(series("vllm_1"), source="s", now=7.0) is None
+    assert parse_devices([], source="s", now=7.0) is None
+    assert parse_devices([one("DCGM_FI_DEV_GPU_UTIL", 2.0**63)], source="s", now=7.0) == []
+    assert parse_devices([one("DCGM_FI_DEV_XID_ERRORS", 31.0)], source="s", now=7.0) == [], (
         "an error alone is no reading"
     )
 
 
 def test_one_card_of_several_pods_is_one_row() -> None:
     lines = [one("DCGM_FI_DEV_GPU_UTIL", 40.0, pod=pod) for pod in ("a", "b")]
-    told = cards(lines, source="s", now=7.0)
+    told = parse_devices(lines, source="s", now=7.0)
     assert told is not None
     assert [found.sample.utilization_pct for found in told] == [40.0]
 
@@ -178,12 +178,12 @@ def test_what_is_no_card_is_passed_over() -> None:
         Series("DCGM_FI_DEV_GPU_TEMP", {"cpu": "0", "device": "x"}, 40.0),
         Series("DCGM_FI_DEV_GPU_TEMP", {"Hostname": "n"}, 40.0),
     ]
-    assert cards(lines, source="s", now=7.0) == []
+    assert parse_devices(lines, source="s", now=7.0) == []
 
 
 def test_a_card_without_its_labels_has_a_name_all_the_same() -> None:
     lines = [Series("DCGM_FI_DEV_GPU_TEMP", {"gpu": number}, 40.0) for number in ("3", "x", "\u0663")]
-    told = cards(lines, source="s", now=7.0, host="h:9400")
+    told = parse_devices(lines, source="s", now=7.0, host="h:9400")
     assert told is not None
     assert [(found.sample.device, found.sample.index) for found in told] == [
         ("3", 3),
@@ -213,13 +213,13 @@ def test_the_limit_that_the_card_was_sold_with() -> None:
 def test_the_newest_stamp_of_a_row_is_its_own() -> None:
     lines = [one("DCGM_FI_DEV_GPU_UTIL", 1.0, 5.0), one("DCGM_FI_DEV_GPU_TEMP", 1.0, 8.0)]
     lines.append(one("DCGM_FI_DEV_SM_CLOCK", 1.0, float("inf")))
-    told = cards(lines, source="s", now=7.0)
+    told = parse_devices(lines, source="s", now=7.0)
     assert told is not None
     assert told[0].stamp_s == 8.0
 
 
 def test_every_field_named_is_one_that_is_checked() -> None:
-    assert {*ALIASES, *SUMS, *dcgm.OF_THE_CARD} <= RANGES.keys()
+    assert {*ALIASES, *SUMS, *dcgm.WHOLE_DEVICE_FIELDS} <= RANGES.keys()
     assert "DCGM_FI_DEV_GPU_UTIL_RATIO" not in NAMES
 
 
@@ -238,15 +238,15 @@ LINES = st.lists(
 
 @given(LINES)
 def test_any_numbers_make_rows_that_can_be_checked(lines: list[Series]) -> None:
-    for told in cards(lines, source="s", now=7.0) or []:
-        believable(told.sample)
+    for told in parse_devices(lines, source="s", now=7.0) or []:
+        drop_implausible(told.sample)
 
 
 @given(LINES)
 def test_the_order_of_the_names_does_not_matter(lines: list[Series]) -> None:
     once = {(line.name, line.labels["gpu"], line.labels["GPU_I_ID"]): line for line in lines}.values()
-    forth = cards(once, source="s", now=7.0) or []
-    back = cards(reversed(list(once)), source="s", now=7.0) or []
+    forth = parse_devices(once, source="s", now=7.0) or []
+    back = parse_devices(reversed(list(once)), source="s", now=7.0) or []
     assert {told.sample.device for told in forth} == {told.sample.device for told in back}
 
 
@@ -256,7 +256,7 @@ def test_a_name_longer_than_any_is_no_name(label: str) -> None:
     labels = {"UUID": "GPU-a", "Hostname": "node", "GPU_I_ID": "1"}
     for length, count in ((255, 1), (256, 0)):
         line = one("DCGM_FI_DEV_GPU_TEMP", 40.0, None, **{**labels, label: "x" * length})
-        assert len(cards([line], source="dcgm", now=1.0) or []) == count
+        assert len(parse_devices([line], source="dcgm", now=1.0) or []) == count
 
 
 def test_a_long_title_is_cut() -> None:

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from autoglm_throttle.gpu.exposition import MOST_LINES, Malformed, Series, parse
+from autoglm_throttle.gpu.exposition import MOST_LINES, MalformedExpositionError, Series, parse
 from tests.gpu.told import TEXTS, series, text
 
 NAMES = st.sampled_from(["le", "_", "Hostname", "GPU_I_ID", "a1"])
@@ -58,9 +58,9 @@ def test_it_reads_what_prometheus_client_reads(name: str) -> None:
 
 @given(st.text())
 def test_any_text_is_read_or_refused(words: str) -> None:
-    with contextlib.suppress(Malformed):
+    with contextlib.suppress(MalformedExpositionError):
         parse(words)
-    with contextlib.suppress(Malformed):
+    with contextlib.suppress(MalformedExpositionError):
         parse(words, openmetrics=True)
 
 
@@ -70,7 +70,7 @@ def test_a_text_that_is_cut_short_is_refused_or_ends_with_a_whole_line(at: int) 
     if whole[at - 1] == "\n":
         assert parse(whole[:at]) == parse(whole)[: len(parse(whole[:at]))]
     else:
-        with pytest.raises(Malformed, match="ends in the middle of a line"):
+        with pytest.raises(MalformedExpositionError, match="ends in the middle of a line"):
             parse(whole[:at])
 
 
@@ -129,12 +129,12 @@ def test_what_is_not_a_number_is_a_value() -> None:
     ],
 )
 def test_a_line_is_refused_and_named(line: str) -> None:
-    with pytest.raises(Malformed, match="line 2 is no series"):
+    with pytest.raises(MalformedExpositionError, match="line 2 is no series"):
         parse(f"a 1\n{line}\na 2\n")
 
 
 def test_a_complaint_is_short_and_harmless() -> None:
-    with pytest.raises(Malformed) as caught:
+    with pytest.raises(MalformedExpositionError) as caught:
         parse("\x1b[31m" + "y" * 300 + "\n")
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 120
@@ -152,7 +152,7 @@ def test_openmetrics_counts_seconds_and_may_have_exemplars() -> None:
 def test_openmetrics_ends_with_its_mark() -> None:
     assert parse("a 1\n# EOF", openmetrics=True) == parse("a 1\n# EOF\n", openmetrics=True)
     for words in ("", "a 1\n", "# EOF\na 1\n", "a 1\n# EO"):
-        with pytest.raises(Malformed, match="does not end with # EOF"):
+        with pytest.raises(MalformedExpositionError, match="does not end with # EOF"):
             parse(words, openmetrics=True)
 
 
@@ -174,12 +174,12 @@ def test_an_empty_text_tells_nothing() -> None:
 )
 def test_no_line_makes_it_slow(line: str) -> None:
     started = time.thread_time()
-    with contextlib.suppress(Malformed):
+    with contextlib.suppress(MalformedExpositionError):
         parse(line + "\n")
     assert time.thread_time() - started < 0.5
 
 
 def test_a_text_of_too_many_lines_is_refused_before_it_is_read() -> None:
     assert len(parse("a 1\n" * MOST_LINES)) == MOST_LINES
-    with pytest.raises(Malformed, match="more than 100000 lines"):
+    with pytest.raises(MalformedExpositionError, match="more than 100000 lines"):
         parse("no series\n" + "\n" * MOST_LINES)

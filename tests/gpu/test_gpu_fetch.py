@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.fetch import MOST_BYTES, Deadline, Page, WrongStatus, _context, fetch
+from autoglm_throttle.gpu.fetch import MOST_BYTES, Deadline, HttpPage, WrongStatusError, _context, fetch
 from autoglm_throttle.model import ProviderUnavailable
 from autoglm_throttle.settings.gpu_items import ScrapeUrl, parse_items
 from tests.gpu.metrics_server import BadServer, page, raw, served
@@ -42,13 +42,13 @@ def scrape_url(text: str) -> ScrapeUrl:
     return item.url
 
 
-def get(server: BadServer, timeout_s: float = 10.0, login: str = "", path: str = "/metrics") -> Page:
+def get(server: BadServer, timeout_s: float = 10.0, login: str = "", path: str = "/metrics") -> HttpPage:
     return fetch(scrape_url(server.url(login=login)), path, Deadline(timeout_s, time.monotonic))
 
 
 def test_a_page(server: BadServer) -> None:
     server.answer = page(b"a 1\n")
-    assert get(server) == Page(b"a 1\n", openmetrics=False)
+    assert get(server) == HttpPage(b"a 1\n", openmetrics=False)
     (request,) = server.requests
     assert request.startswith("GET /metrics HTTP/1.1\r\n")
     assert f"Host: 127.0.0.1:{server.port}\r\n" in request
@@ -96,7 +96,7 @@ def test_the_login_is_sent_and_never_told(server: BadServer) -> None:
 )
 def test_only_200_will_do(server: BadServer, status: str, hint: str) -> None:
     server.answer = page(b"why", "Location: http://127.0.0.1:1/", status=status)
-    with pytest.raises(WrongStatus, match=hint) as caught:
+    with pytest.raises(WrongStatusError, match=hint) as caught:
         get(server)
     assert caught.value.status == int(status[:3])
     assert caught.value.start == (b"" if status.startswith("204") else b"why")
@@ -106,13 +106,13 @@ def test_only_200_will_do(server: BadServer, status: str, hint: str) -> None:
 def test_a_hint_says_what_the_status_leaves_open(server: BadServer) -> None:
     server.answer = page(b"", status="404 No")
     url = scrape_url(server.url("/other"))
-    with pytest.raises(WrongStatus, match="the path in the URL is another one"):
+    with pytest.raises(WrongStatusError, match="the path in the URL is another one"):
         fetch(url, "/other", Deadline(2.0, time.monotonic))
     server.answer = page(b"", status="307 Elsewhere")
-    with pytest.raises(WrongStatus, match=r"\(redirects are not followed\)"):
+    with pytest.raises(WrongStatusError, match=r"\(redirects are not followed\)"):
         get(server)
     server.answer = page(b"", "Location: https://me:hunter2@there/\x1b", status="307 Elsewhere")
-    with pytest.raises(WrongStatus, match=r"points to 'https://me:\*+@there/\\x1b'") as caught:
+    with pytest.raises(WrongStatusError, match=r"points to 'https://me:\*+@there/\\x1b'") as caught:
         get(server)
     assert "hunter2" not in str(caught.value)
 
@@ -306,12 +306,15 @@ def test_an_unknown_compression_is_named(server: BadServer) -> None:
     [
         (page(b"a 9", length=4), "stops in the middle"),
         (page(gzip.compress(b"a 9\n" * 99)[:-9], "Content-Encoding: gzip"), "stops in the middle"),
-        (page(b"a 1\n", "Content-Encoding: gzip"), "answers nonsense"),
-        (raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\na 1"), "answers nonsense"),
-        (raw(b"SSH-2.0-OpenSSH_9.6\r\n\r\n"), "answers nonsense"),
-        (raw(b""), "cannot be reached|answers nonsense"),
-        (raw(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 200), "answers nonsense"),
-        (raw(b"HTTP/1.1 200 OK\r\nX: " + b"y" * 70_000), "answers nonsense"),
+        (page(b"a 1\n", "Content-Encoding: gzip"), "returns an invalid response"),
+        (
+            raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\na 1"),
+            "returns an invalid response",
+        ),
+        (raw(b"SSH-2.0-OpenSSH_9.6\r\n\r\n"), "returns an invalid response"),
+        (raw(b""), "cannot be reached|returns an invalid response"),
+        (raw(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 200), "returns an invalid response"),
+        (raw(b"HTTP/1.1 200 OK\r\nX: " + b"y" * 70_000), "returns an invalid response"),
     ],
 )
 def test_what_is_no_whole_answer_is_refused(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from autoglm_throttle.gpu import host_load
-from autoglm_throttle.gpu.host_load import STAT, Host, HostLoad
+from autoglm_throttle.gpu.host_load import STAT, HostSampler, HostStats
 
 
 def times(user: int, idle: int, iowait: int) -> str:
@@ -23,11 +23,11 @@ def average() -> tuple[float, float, float]:
 
 def test_load_is_per_core_and_iowait_since_the_reading_before(tmp_path: Path) -> None:
     stat = tmp_path / "stat"
-    host = HostLoad(average, 8, stat)
+    host = HostSampler(average, 8, stat)
     stat.write_text(times(100, 100, 100))
-    assert host.read() == Host(0.75, None)
+    assert host.read() == HostStats(0.75, None)
     stat.write_text(times(150, 120, 130))
-    assert host.read() == Host(0.75, 0.3)
+    assert host.read() == HostStats(0.75, 0.3)
     assert host.read().iowait is None, "no time has passed"
     stat.write_text(times(250, 120, 130))
     assert host.read().iowait == 0.0
@@ -35,7 +35,7 @@ def test_load_is_per_core_and_iowait_since_the_reading_before(tmp_path: Path) ->
 
 def test_a_counter_that_falls_tells_nothing(tmp_path: Path) -> None:
     stat = tmp_path / "stat"
-    host = HostLoad(average, 8, stat)
+    host = HostSampler(average, 8, stat)
     for text in (times(100, 100, 100), times(190, 100, 90)):
         stat.write_text(text)
         seen = host.read()
@@ -48,7 +48,7 @@ def test_a_counter_that_falls_tells_nothing(tmp_path: Path) -> None:
 def test_a_table_of_another_form_tells_nothing(tmp_path: Path, text: str) -> None:
     stat = tmp_path / "stat"
     stat.write_text(text, encoding="latin-1")
-    host = HostLoad(average, 8, stat)
+    host = HostSampler(average, 8, stat)
     assert [host.read().iowait, host.read().iowait] == [None, None]
 
 
@@ -56,13 +56,13 @@ def test_a_host_that_tells_nothing(tmp_path: Path) -> None:
     def refuses() -> tuple[float, float, float]:
         raise OSError("load average is unobtainable")
 
-    host = HostLoad(refuses, 8, tmp_path / "absent")
-    assert [host.read(), host.read()] == [Host(None, None)] * 2
+    host = HostSampler(refuses, 8, tmp_path / "absent")
+    assert [host.read(), host.read()] == [HostStats(None, None)] * 2
 
 
 def test_cores_not_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert HostLoad(average, stat=tmp_path / "absent").read() == Host(None, None)
+    assert HostSampler(average, stat=tmp_path / "absent").read() == HostStats(None, None)
 
 
 def test_a_system_without_load_averages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_system_without_load_averages(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_this_host() -> None:
-    host = HostLoad()
+    host = HostSampler()
     host.read()
     load, iowait = host.read()
     assert load is not None

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.merge import Merged, load_pct, merged
-from autoglm_throttle.gpu.readings import Told, identity
+from autoglm_throttle.gpu.merge import MergedDevice, load_pct, merge
+from autoglm_throttle.gpu.readings import FieldReport, identity
 from autoglm_throttle.gpu.row import MEASURED, lost
 from autoglm_throttle.model import GpuSample
 
@@ -22,22 +22,24 @@ def row(source: str, **values: Any) -> GpuSample:
 
 def told(
     source: str, *, until: float = NOW, interval_s: float | None = 1.0, vanished: bool = False, **values: Any
-) -> Told:
+) -> FieldReport:
     said = row(source, **values)
     if vanished:
         said = lost(said, f"{source} no longer lists it")
     measured_s = said.taken_at_s - said.age_s
     total_bytes = values.get("memory_total_bytes")
-    return Told(said, identity(said), measured_s, until, interval_s, total_bytes, NOW if vanished else None)
+    return FieldReport(
+        said, identity(said), measured_s, until, interval_s, total_bytes, NOW if vanished else None
+    )
 
 
-def join(*sources: Told) -> Merged:
-    return merged(sources, NOW)
+def join(*sources: FieldReport) -> MergedDevice:
+    return merge(sources, NOW)
 
 
 def test_one_source_is_itself() -> None:
     alone = told("nvml", utilization_pct=50.0)
-    assert join(alone) == Merged(
+    assert join(alone) == MergedDevice(
         alone.row, identity(alone.row), NOW, believed=True, interval_s=1.0, total_bytes=None
     )
     assert join(alone).usable

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from autoglm_throttle.gpu.none import PackageMissing
+from autoglm_throttle.gpu.none import PackageMissingError
 from autoglm_throttle.gpu.nvml import NvmlProvider
 from autoglm_throttle.model import GpuProvider
 from autoglm_throttle.testing import FakeNvml
@@ -134,14 +134,15 @@ def test_a_lost_card_costs_no_call(world: Plain) -> None:
 
 def test_a_missing_package_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    with pytest.raises(PackageMissing, match="pip install 'nvidia-ml-py>="):
+    with pytest.raises(PackageMissingError, match="pip install 'nvidia-ml-py>="):
         NvmlProvider().read()
 
 
 def test_another_package_of_that_name_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", types.ModuleType("pynvml"))
     with pytest.raises(
-        PackageMissing, match=r"remove the packages pynvml and nvidia-ml-py3.*pip install 'nvidia-ml-py>="
+        PackageMissingError,
+        match=r"remove the packages pynvml and nvidia-ml-py3.*pip install 'nvidia-ml-py>=",
     ):
         NvmlProvider().read()
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.pace import STAY_S, Pace
+from autoglm_throttle.gpu.pace import STEP_DELAY_S, AdaptiveInterval
 
 
-def settled(load: float, interval_s: float = 1.0, max_s: float = 10.0) -> tuple[Pace, float]:
+def settled(load: float, interval_s: float = 1.0, max_s: float = 10.0) -> tuple[AdaptiveInterval, float]:
     """A pace to which this load has long been told, and the time."""
-    pace = Pace(interval_s, max_s)
+    pace = AdaptiveInterval(interval_s, max_s)
     for tick in range(100):
         pace.next(load, False, float(tick))
     return pace, 99.0
@@ -39,7 +39,7 @@ def test_load_that_stays_decides(load: float, interval_s: float) -> None:
 
 
 def test_slower_comes_one_step_in_thirty_seconds() -> None:
-    pace = Pace(1.0, 10.0)
+    pace = AdaptiveInterval(1.0, 10.0)
     heard = {now: pace.next(0.1, False, float(now)) for now in range(0, 95, 5)}
     assert heard == {now: 1.0 if now < 30 else 5.0 if now < 60 else 10.0 for now in range(0, 95, 5)}
 
@@ -57,7 +57,7 @@ def test_urgent_or_unknown_is_the_shortest_at_once(load: float | None, urgent: b
 
 
 def test_a_busy_moment_starts_the_staying_anew() -> None:
-    pace = Pace(1.0, 10.0)
+    pace = AdaptiveInterval(1.0, 10.0)
     pace.next(0.1, False, 0.0)
     pace.next(0.9, False, 29.0)
     pace.next(0.1, False, 30.0)
@@ -66,7 +66,7 @@ def test_a_busy_moment_starts_the_staying_anew() -> None:
 
 
 def test_quiet_and_quieter_count_as_one_staying() -> None:
-    pace = Pace(1.0, 10.0)
+    pace = AdaptiveInterval(1.0, 10.0)
     pace.next(0.5, False, 0.0)
     pace.next(0.1, False, 15.0)
     assert pace.next(0.5, False, 30.0) == 5.0
@@ -74,7 +74,7 @@ def test_quiet_and_quieter_count_as_one_staying() -> None:
 
 
 def test_a_long_silence_is_no_more_than_one_step() -> None:
-    pace = Pace(1.0, 10.0)
+    pace = AdaptiveInterval(1.0, 10.0)
     pace.next(0.0, False, 0.0)
     assert pace.next(0.0, False, 3600.0) == 5.0
     assert pace.next(0.0, False, 3600.1) == 5.0
@@ -104,7 +104,7 @@ def test_repr_tells_the_interval() -> None:
 )
 def test_impossible_times_are_refused(interval_s: float, max_s: float) -> None:
     with pytest.raises(ValueError, match="interval_s"):
-        Pace(interval_s, max_s)
+        AdaptiveInterval(interval_s, max_s)
 
 
 TOLD = st.tuples(st.none() | st.floats(0.0, 2.0), st.booleans(), st.floats(0.0, 40.0))
@@ -121,7 +121,7 @@ def slowest(load: float | None, urgent: bool) -> float:
 def test_never_slower_than_the_table_and_never_slower_in_a_hurry(
     interval_s: float, stretch: float, told: list[tuple[float | None, bool, float]]
 ) -> None:
-    pace = Pace(interval_s, interval_s * stretch)
+    pace = AdaptiveInterval(interval_s, interval_s * stretch)
     now = slower_at = -math.inf
     before = interval_s
     for load, urgent, after_s in told:
@@ -129,6 +129,6 @@ def test_never_slower_than_the_table_and_never_slower_in_a_hurry(
         chosen = pace.next(load, urgent, now)
         assert interval_s <= chosen <= min(interval_s * slowest(load, urgent), interval_s * stretch)
         if chosen > before:
-            assert now - slower_at >= STAY_S
+            assert now - slower_at >= STEP_DELAY_S
             slower_at = now
         before = chosen

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.plausible import RANGES, believable
+from autoglm_throttle.gpu.plausible import RANGES, drop_implausible
 from autoglm_throttle.model import GpuSample
 
 GOOD = GpuSample(
@@ -40,7 +40,7 @@ def test_every_number_of_a_sample_is_checked() -> None:
 
 
 def test_a_good_sample_comes_back_itself() -> None:
-    row, wrong = believable(GOOD)
+    row, wrong = drop_implausible(GOOD)
     assert row is GOOD
     assert wrong == ()
 
@@ -68,33 +68,33 @@ def test_a_good_sample_comes_back_itself() -> None:
     ],
 )
 def test_what_cannot_be_is_unknown(name: str, value: float) -> None:
-    row, wrong = believable(sample(**{name: value}))
+    row, wrong = drop_implausible(sample(**{name: value}))
     assert wrong == (name,)
     assert row == sample(**{name: None})
 
 
 def test_used_above_total_is_named_once() -> None:
-    assert believable(sample(memory_used_bytes=2**60))[1] == ("memory_used_bytes",)
+    assert drop_implausible(sample(memory_used_bytes=2**60))[1] == ("memory_used_bytes",)
 
 
 def test_used_without_a_total_is_believed() -> None:
-    assert believable(sample(memory_total_bytes=None))[1] == ()
+    assert drop_implausible(sample(memory_total_bytes=None))[1] == ()
 
 
 @pytest.mark.parametrize("age_s", [math.nan, -0.1, -math.inf, math.inf])
 def test_an_age_that_cannot_be_is_that_of_a_row_read_now(age_s: float) -> None:
-    row, wrong = believable(sample(age_s=age_s))
+    row, wrong = drop_implausible(sample(age_s=age_s))
     assert wrong == ("age_s",)
     assert row == sample(age_s=0.0)
-    assert believable(sample(age_s=86_400.0))[1] == ()
+    assert drop_implausible(sample(age_s=86_400.0))[1] == ()
 
 
 def test_a_reason_to_slow_down_that_nobody_knows_is_unknown() -> None:
     known = sample(throttle=frozenset({"sw_thermal", "hw_slowdown"}))
-    assert believable(known) == (known, ())
-    assert believable(sample(throttle=frozenset())) == (sample(throttle=frozenset()), ())
+    assert drop_implausible(known) == (known, ())
+    assert drop_implausible(sample(throttle=frozenset())) == (sample(throttle=frozenset()), ())
     odd = sample(throttle=frozenset({"sw_thermal", "tired"}))
-    assert believable(odd) == (sample(throttle=None), ("throttle",))
+    assert drop_implausible(odd) == (sample(throttle=None), ("throttle",))
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_reason_to_slow_down_that_nobody_knows_is_unknown() -> None:
     ],
 )
 def test_what_cannot_be_of_counters_shares_and_engines_is_unknown(name: str, value: float) -> None:
-    assert believable(sample(**{name: value})) == (sample(**{name: None}), (name,))
+    assert drop_implausible(sample(**{name: value})) == (sample(**{name: None}), (name,))
 
 
 NUMBERS = st.none() | st.floats() | st.integers()
@@ -123,7 +123,7 @@ NUMBERS = st.none() | st.floats() | st.integers()
 
 @given(st.fixed_dictionaries(dict.fromkeys(RANGES, NUMBERS)), st.floats())
 def test_nothing_is_clamped_and_what_is_left_is_in_range(values: dict[str, Any], age_s: float) -> None:
-    row, wrong = believable(sample(**values, age_s=age_s))
+    row, wrong = drop_implausible(sample(**values, age_s=age_s))
     assert 0.0 <= row.age_s < math.inf
     for name, (low, high) in RANGES.items():
         kept = getattr(row, name)
@@ -131,4 +131,4 @@ def test_nothing_is_clamped_and_what_is_left_is_in_range(values: dict[str, Any],
         if kept is not None:
             assert kept == values[name]
             assert low <= kept <= high
-    assert believable(row) == (row, ())
+    assert drop_implausible(row) == (row, ())

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.full_speed import FullSpeed
-from autoglm_throttle.gpu.power_range import LEARN_S, PowerRange
-from autoglm_throttle.gpu.span_mean import SpanMean
+from autoglm_throttle.gpu.full_speed import ClockBaseline
+from autoglm_throttle.gpu.power_range import LEARN_S, PowerBaseline
+from autoglm_throttle.gpu.span_mean import WindowMean
 from autoglm_throttle.model import GpuSample
 
 LIMIT_W = 400.0
 
 
-def taught(idle_w: float, busy_w: float, seconds: int = 700) -> PowerRange:
-    power = PowerRange()
+def taught(idle_w: float, busy_w: float, seconds: int = 700) -> PowerBaseline:
+    power = PowerBaseline()
     half = seconds // 2
     for at in range(seconds):
         power.learn(idle_w if at < half else busy_w, float(at), idle=at < half, busy=at >= half)
@@ -25,7 +25,7 @@ def taught(idle_w: float, busy_w: float, seconds: int = 700) -> PowerRange:
 
 
 def test_a_span_is_told_when_it_is_full_and_starts_anew() -> None:
-    span = SpanMean()
+    span = WindowMean()
     means = [span.add(float(at), 50.0 + at) for at in range(22)]
     assert [mean for mean in means if mean is not None] == [5.0, 16.0]
     span.add(100.0, 80.0)
@@ -34,7 +34,7 @@ def test_a_span_is_told_when_it_is_full_and_starts_anew() -> None:
 
 
 def test_the_limit_is_the_scale_until_the_range_is_known() -> None:
-    assert PowerRange().share(100.0, LIMIT_W, 0.0) == 0.25
+    assert PowerBaseline().share(100.0, LIMIT_W, 0.0) == 0.25
     power = taught(60.0, 260.0)
     assert (power.idle_w, power.busy_w) == (60.0, 260.0)
     assert power.share(110.0, LIMIT_W, LEARN_S - 1.0) == 110.0 / LIMIT_W
@@ -48,7 +48,7 @@ def test_a_spread_within_the_noise_is_no_range(busy_w: float, share: float) -> N
 
 
 def test_a_card_that_never_rested_has_no_idle_power() -> None:
-    power = PowerRange()
+    power = PowerBaseline()
     for at in range(900):
         power.learn(250.0 if at < 450 else 330.0, float(at), idle=False, busy=True)
     assert power.idle_w is None
@@ -56,7 +56,7 @@ def test_a_card_that_never_rested_has_no_idle_power() -> None:
 
 
 def test_neither_idle_nor_busy_teaches_nothing_and_breaks_the_span() -> None:
-    power = PowerRange()
+    power = PowerBaseline()
     for at in range(100):
         power.learn(50.0, float(at), idle=at % 9 != 0, busy=False)
     assert power.idle_w is None
@@ -69,7 +69,7 @@ def test_beyond_its_ends_the_share_is_an_end(power_w: float, share: float) -> No
 
 @given(st.lists(st.floats(0.0, 500.0), min_size=30, max_size=80))
 def test_the_learned_ends_are_the_extremes_of_the_means(powers: list[float]) -> None:
-    low, high, span, means = PowerRange(), PowerRange(), SpanMean(), []
+    low, high, span, means = PowerBaseline(), PowerBaseline(), WindowMean(), []
     for at, power_w in enumerate(powers):
         low.learn(power_w, float(at), idle=True, busy=False)
         high.learn(power_w, float(at), idle=False, busy=True)
@@ -91,13 +91,15 @@ def row(clock: float | None = 1400.0, **fields: Any) -> GpuSample:
     return GpuSample(device="GPU-0", index=0, taken_at_s=0.0, source="nvml", sm_clock_mhz=clock, **told)
 
 
-def keep(speed: FullSpeed, card: GpuSample, seconds: int, start: float = 0.0, *, busy: bool = True) -> None:
+def keep(
+    speed: ClockBaseline, card: GpuSample, seconds: int, start: float = 0.0, *, busy: bool = True
+) -> None:
     for at in range(seconds):
         speed.learn(card, start + at, busy=busy)
 
 
 def test_full_speed_is_the_maximum_until_the_everyday_clock_is_known() -> None:
-    speed = FullSpeed()
+    speed = ClockBaseline()
     assert speed.share(row()) == 0.7
     shares = []
     for at in range(40):
@@ -120,19 +122,19 @@ def test_full_speed_is_the_maximum_until_the_everyday_clock_is_known() -> None:
     ids=["heat", "free", "no bits", "no clock"],
 )
 def test_only_the_power_limit_teaches_full_speed(fields: dict[str, Any]) -> None:
-    speed = FullSpeed()
+    speed = ClockBaseline()
     keep(speed, row(**fields), 100)
     assert speed.learned_mhz is None
 
 
 def test_an_idle_card_teaches_nothing() -> None:
-    speed = FullSpeed()
+    speed = ClockBaseline()
     keep(speed, row(), 100, busy=False)
     assert speed.learned_mhz is None
 
 
 def test_a_limit_lowered_later_stays_visible_and_a_higher_one_begins_anew() -> None:
-    speed = FullSpeed()
+    speed = ClockBaseline()
     keep(speed, row(), 40)
     keep(speed, row(900.0, power_limit_w=400.0), 600, 40.0)
     assert speed.share(row(900.0, power_limit_w=400.0)) == pytest.approx(900.0 / 1400.0)
@@ -143,7 +145,7 @@ def test_a_limit_lowered_later_stays_visible_and_a_higher_one_begins_anew() -> N
 
 
 def test_a_limit_lowered_before_we_looked_teaches_nothing_where_the_default_is_known() -> None:
-    speed = FullSpeed()
+    speed = ClockBaseline()
     lowered = row(900.0, power_limit_w=400.0, power_limit_default_w=700.0)
     keep(speed, lowered, 600)
     assert speed.share(lowered) == 0.45
@@ -153,7 +155,7 @@ def test_a_limit_lowered_before_we_looked_teaches_nothing_where_the_default_is_k
 
 
 def test_what_a_lowered_limit_taught_is_void_once_the_default_is_known() -> None:
-    speed = FullSpeed()
+    speed = ClockBaseline()
     keep(speed, row(900.0, power_limit_w=400.0), 40)
     assert speed.learned_mhz == 900.0
     keep(speed, row(900.0, power_limit_w=400.0, power_limit_default_w=700.0), 40, 40.0)
@@ -161,11 +163,11 @@ def test_what_a_lowered_limit_taught_is_void_once_the_default_is_known() -> None
 
 
 def test_a_limit_not_told_is_no_lowered_one() -> None:
-    speed = FullSpeed()
+    speed = ClockBaseline()
     keep(speed, row(power_limit_w=None), 40)
     assert speed.learned_mhz == 1400.0
 
 
 def test_a_share_needs_a_clock_and_something_to_compare_it_with() -> None:
-    assert FullSpeed().share(row(None)) is None
-    assert FullSpeed().share(row(sm_clock_max_mhz=None)) is None
+    assert ClockBaseline().share(row(None)) is None
+    assert ClockBaseline().share(row(sm_clock_max_mhz=None)) is None

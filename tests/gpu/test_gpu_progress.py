@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.progress import Movement, Progress
+from autoglm_throttle.gpu.progress import Throughput, ThroughputTracker
 from autoglm_throttle.model import GpuSample, GpuView, Work
 from tests.gpu.cases.play import row, view
 
@@ -22,11 +22,11 @@ class Service:
     """Ours, one update a second."""
 
     def __init__(self) -> None:
-        self.progress = Progress()
+        self.progress = ThroughputTracker()
         self.now = 500.0
         self.done = 0.0
 
-    def run(self, seconds: int, per_s: float, in_flight: int = 10, **more: Any) -> Movement:
+    def run(self, seconds: int, per_s: float, in_flight: int = 10, **more: Any) -> Throughput:
         rows = more.pop("rows", lambda now: ())
         for _ in range(seconds):
             self.now += 1.0
@@ -44,7 +44,7 @@ def test_the_first_look_knows_no_rate_and_a_second_one_does() -> None:
 
 
 def test_completions_and_streamed_parts_are_both_progress() -> None:
-    progress = Progress()
+    progress = ThroughputTracker()
     empty = view((row(0, 0.0),))
     progress.update(empty, Work(completed_total=1, chunks_total=10), 0.0)
     assert progress.update(empty, Work(completed_total=3, chunks_total=30), 2.0).per_s == 11.0
@@ -72,9 +72,9 @@ def test_silence_counts_from_the_last_answer_or_the_first_request_whichever_was_
     service.run(20, 1.0)
     assert service.run(7, 0.0).silent_s == 7.0
     still = service.run(5, 0.0, in_flight=0)
-    assert (still.silent_s, still.unused_s) == (0.0, 5.0)
+    assert (still.silent_s, still.no_request_s) == (0.0, 5.0)
     began = service.run(1, 0.0)
-    assert (began.silent_s, began.unused_s) == (0.0, 0.0)
+    assert (began.silent_s, began.no_request_s) == (0.0, 0.0)
     assert service.run(3, 0.0).silent_s == 3.0
 
 
@@ -92,10 +92,10 @@ def test_a_counter_that_starts_anew_is_no_progress_backwards() -> None:
 
 
 def test_no_more_is_remembered_than_the_longest_window_needs() -> None:
-    progress = Progress()
+    progress = ThroughputTracker()
     for tick in range(2000):
         progress.update(view((row(0, 0.0),)), Work(completed_total=tick), tick / 5)
-    assert len(progress._marks) <= 122
+    assert len(progress._measurements) <= 122
 
 
 # --- engines
@@ -135,7 +135,7 @@ def test_an_engine_with_a_slow_source_is_heard() -> None:
 
 
 def test_engines_counted_out_by_the_view_are_not_heard() -> None:
-    progress = Progress()
+    progress = ThroughputTracker()
     for tick in range(5):
         now = 10.0 + tick
         seen: GpuView = view((engine(now, tokens_per_s=9.0),), engines=0)
@@ -248,23 +248,23 @@ def test_a_window_longer_than_the_load_was_steady_is_not_compared() -> None:
 def test_whatever_happens_the_figures_stay_in_their_ranges(
     steps: list[tuple[float, int, int, bool]],
 ) -> None:
-    progress, now, done = Progress(), 0.0, 0
+    progress, now, done = ThroughputTracker(), 0.0, 0
     for passed_s, more, in_flight, told in itertools.chain(steps, steps):
         now, done = now + passed_s, done + more
         rows = (row(0, now), *((engine(now, tokens_per_s=more),) if told else ()))
         movement = progress.update(view(rows), Work(in_flight=in_flight, completed_total=done), now)
         assert movement.per_s is None or movement.per_s >= 0.0
         assert 0.0 <= movement.silent_s <= now
-        assert 0.0 <= movement.unused_s <= now
+        assert 0.0 <= movement.no_request_s <= now
         assert movement.share is None or movement.share >= 0.0
-        assert in_flight == 0 or movement.unused_s == 0.0
+        assert in_flight == 0 or movement.no_request_s == 0.0
 
 
 # --- units
 
 
 def streams(
-    progress: Progress, seconds: int, answers_per_s: float, parts_per_s: float, at_s: float
+    progress: ThroughputTracker, seconds: int, answers_per_s: float, parts_per_s: float, at_s: float
 ) -> list[Any]:
     """Shares of a service that does both; counters and time start where those of ``at_s`` would be."""
     shares = []
@@ -284,7 +284,7 @@ DONE = {"answers": 0.0, "parts": 0.0}
 
 @pytest.mark.parametrize("answers_per_s", [5.0, 0.5], ids=["often", "seldom"])
 def test_whole_answers_instead_of_streamed_ones_are_no_collapse(answers_per_s: float) -> None:
-    progress = Progress()
+    progress = ThroughputTracker()
     streams(progress, 200, answers_per_s, 200.0, 0.0)
     for parts_per_s in (60.0, 0.0):
         shares = streams(progress, 100, answers_per_s, parts_per_s, 200.0 if parts_per_s else 300.0)
@@ -292,7 +292,7 @@ def test_whole_answers_instead_of_streamed_ones_are_no_collapse(answers_per_s: f
 
 
 def test_answers_without_any_part_are_not_streamed_however_rare_they_are() -> None:
-    progress = Progress()
+    progress = ThroughputTracker()
     streams(progress, 200, 0.2, 200.0, 0.0)
     between = streams(progress, 9, 0.2, 0.0, 200.0)
     assert len(between) == 9, "parts of the window are streamed still"
@@ -302,7 +302,7 @@ def test_answers_without_any_part_are_not_streamed_however_rare_they_are() -> No
 
 def test_a_collapse_of_streams_is_one_whether_answers_are_too_rare_or_fall_too() -> None:
     for answers_per_s in (0.05, 5.0):
-        progress = Progress()
+        progress = ThroughputTracker()
         streams(progress, 200, answers_per_s, 200.0, 0.0)
         share = streams(progress, 60, answers_per_s / 4, 50.0, 200.0)[-1]
         assert share is not None
@@ -322,7 +322,7 @@ def test_tokens_that_fall_while_as_many_answers_come_are_other_prompts() -> None
 
 
 def test_fewer_whole_answers_may_be_heavier_ones() -> None:
-    progress = Progress()
+    progress = ThroughputTracker()
     streams(progress, 200, 8.0, 0.0, 0.0)
     shares = streams(progress, 100, 2.0, 0.0, 200.0)
     assert all(share is None or share >= 0.5 for share in shares)
@@ -338,17 +338,17 @@ def test_tokens_that_are_counted_when_an_answer_is_done_are_not_compared() -> No
 
 
 def test_something_has_come_out_once_an_answer_a_part_or_a_token_has() -> None:
-    assert Service().run(20, 0.0).moved_s is None
+    assert Service().run(20, 0.0).progressed_s is None
     answered = Service()
     answered.run(1, 0.0)
-    assert answered.run(5, 1.0).moved_s == answered.now
-    assert answered.run(5, 0.0).moved_s == answered.now - 5.0
+    assert answered.run(5, 1.0).progressed_s == answered.now
+    assert answered.run(5, 0.0).progressed_s == answered.now - 5.0
     before = Service()
     before.done = 7.0
-    assert before.run(1, 0.0).moved_s == before.now
+    assert before.run(1, 0.0).progressed_s == before.now
     told = Service()
     rows = lambda now: (engine(now, tokens_per_s=9.0),)  # noqa: E731
-    assert told.run(2, 0.0, rows=rows).moved_s == told.now
+    assert told.run(2, 0.0, rows=rows).progressed_s == told.now
 
 
 def test_our_own_parts_are_progress_beside_an_engine_that_tells_none() -> None:

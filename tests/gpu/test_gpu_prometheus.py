@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.exposition import Malformed, Series
-from autoglm_throttle.gpu.prometheus import complaint, read, target, times_query, values_query
+from autoglm_throttle.gpu.exposition import MalformedExpositionError, Series
+from autoglm_throttle.gpu.prometheus import read, server_error, target, times_query, values_query
 
 LABELS = {"UUID": "GPU-a", "instance": "node-1:9400"}
 
@@ -84,17 +84,17 @@ def test_no_series() -> None:
     ],
 )
 def test_what_is_no_answer_is_refused(body: bytes) -> None:
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedExpositionError):
         read(body, vector())
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedExpositionError):
         read(vector(), body)
 
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_read_or_refused(body: bytes) -> None:
-    with contextlib.suppress(Malformed):
+    with contextlib.suppress(MalformedExpositionError):
         read(body, body)
-    complaint(body)
+    server_error(body)
 
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["", "a", "1.5"])
@@ -105,12 +105,12 @@ JSON = LEAVES | st.lists(LEAVES, max_size=3) | st.dictionaries(st.sampled_from("
 def test_any_result_is_read_or_refused(labels: object, value: object) -> None:
     result = [{"metric": labels, "value": value}]
     body = json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode()
-    with contextlib.suppress(Malformed):
+    with contextlib.suppress(MalformedExpositionError):
         read(body, body)
 
 
 def test_what_a_server_complains_of() -> None:
     error = {"status": "error", "errorType": "bad_data", "error": "parse error"}
-    assert complaint(json.dumps(error).encode()) == ("bad_data", "parse error")
+    assert server_error(json.dumps(error).encode()) == ("bad_data", "parse error")
     for body in (b"", b"nonsense", b"[]", b'{"status": "success"}', b"[" * 100_000):
-        assert complaint(body) == ("", "")
+        assert server_error(body) == ("", "")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.readings import MOST_DEVICES, SAME_S, Reading, Told
+from autoglm_throttle.gpu.readings import MOST_DEVICES, SAME_S, FieldReport, SampleBuilder
 from autoglm_throttle.model import GpuSample
 
 
@@ -18,13 +18,13 @@ class Source:
     """A source whose readings are told one by one."""
 
     def __init__(self, forget_s: float = 300.0) -> None:
-        self.reading = Reading(3.0, forget_s)
+        self.reading = SampleBuilder(3.0, forget_s)
 
-    def tells(self, *rows: GpuSample, now: float = 0.0, interval_s: float | None = 1.0) -> list[Told]:
-        self.reading.take(rows, now, interval_s)
-        return list(self.reading.told)
+    def tells(self, *rows: GpuSample, now: float = 0.0, interval_s: float | None = 1.0) -> list[FieldReport]:
+        self.reading.update(rows, now, interval_s)
+        return list(self.reading.reports)
 
-    def one(self, *rows: GpuSample, now: float = 0.0, interval_s: float | None = 1.0) -> Told:
+    def one(self, *rows: GpuSample, now: float = 0.0, interval_s: float | None = 1.0) -> FieldReport:
         (told,) = self.tells(*rows, now=now, interval_s=interval_s)
         return told
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from autoglm_throttle.gpu.none import NotPresent, PackageMissing
+from autoglm_throttle.gpu.none import NotPresentError, PackageMissingError
 from autoglm_throttle.gpu.nvml import NvmlProvider
 from autoglm_throttle.gpu.nvml_gpm import GAP_S
 from autoglm_throttle.model import GpuSample
@@ -20,7 +20,7 @@ def provider() -> Iterator[NvmlProvider]:
     provider = NvmlProvider()
     try:
         provider.read()
-    except (NotPresent, PackageMissing) as error:
+    except (NotPresentError, PackageMissingError) as error:
         pytest.skip(f"no real GPU: {error}")
     yield provider
     provider.close()

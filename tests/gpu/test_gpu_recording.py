@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.recording import COLUMNS, GIVEN, Line, Recording, parse, row
+from autoglm_throttle.gpu.recording import COLUMNS, GIVEN, GpuRecording, RecordedRow, parse, row
 from autoglm_throttle.model import GpuSample, ProviderMisconfigured
 
 TIMED = """t_s,device,utilization_pct,memory_used_bytes,event
@@ -27,10 +27,13 @@ def test_rows_are_grouped_by_their_time() -> None:
     recording = parse(TIMED, jsonl=False)
     assert recording.times == (0.0, 2.5)
     assert recording.at(0.0) == recording.at(2.4) == (0, recording.groups[0])
-    assert recording.groups[0][1] == Line(
+    assert recording.groups[0][1] == RecordedRow(
         {"device": "GPU-b", "utilization_pct": 60.0, "memory_used_bytes": 8_000_000_000}, 0.0
     )
-    assert recording.at(1e9) == (1, (Line({"device": "GPU-a", "utilization_pct": 92.5}, 2.5, "hang", 3.0),))
+    assert recording.at(1e9) == (
+        1,
+        (RecordedRow({"device": "GPU-a", "utilization_pct": 92.5}, 2.5, "hang", 3.0),),
+    )
 
 
 def test_before_the_first_time_there_are_no_rows() -> None:
@@ -39,7 +42,9 @@ def test_before_the_first_time_there_are_no_rows() -> None:
 
 def test_without_times_all_rows_are_now() -> None:
     recording = parse("utilization_pct\n1\n\n  \n2\n", jsonl=False)
-    assert recording == Recording((), ((Line({"utilization_pct": 1.0}), Line({"utilization_pct": 2.0})),))
+    assert recording == GpuRecording(
+        (), ((RecordedRow({"utilization_pct": 1.0}), RecordedRow({"utilization_pct": 2.0})),)
+    )
     assert recording.at(0.0) == recording.at(99.0) == (0, recording.groups[0])
 
 

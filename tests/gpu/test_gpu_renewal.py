@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.renewal import FORGET_S, MOST_ROWS, Renewal, Told
+from autoglm_throttle.gpu.renewal import FORGET_S, MOST_ROWS, RefreshDetector, RefreshInfo
 from autoglm_throttle.model import GpuSample
 
 
 def told(
     device: str = "GPU-a", load: float = 50.0, pulse: float | None = None, stamp_s: float | None = None
-) -> Told:
+) -> RefreshInfo:
     sample = GpuSample(device=device, index=0, taken_at_s=0.0, source="dcgm:h", utilization_pct=load)
-    return Told(sample, pulse, stamp_s)
+    return RefreshInfo(sample, pulse, stamp_s)
 
 
 def measured(rows: list[GpuSample]) -> list[float]:
@@ -27,8 +27,10 @@ def measured(rows: list[GpuSample]) -> list[float]:
     st.sampled_from([told(), told(pulse=5.0), told(stamp_s=99.0), told(pulse=5.0, stamp_s=99.0)]),
     st.floats(-1e5, 1e5),
 )
-def test_what_is_repeated_never_looks_new(start: float, waits: list[float], row: Told, wall_s: float) -> None:
-    renewal, now, seen = Renewal(), start, set()
+def test_what_is_repeated_never_looks_new(
+    start: float, waits: list[float], row: RefreshInfo, wall_s: float
+) -> None:
+    renewal, now, seen = RefreshDetector(), start, set()
     for wait in waits:
         seen.update(measured(renewal.date([row], now, wall_s + now)))
         now += wait
@@ -37,7 +39,7 @@ def test_what_is_repeated_never_looks_new(start: float, waits: list[float], row:
 
 
 def test_an_idle_card_with_a_counter_is_new_when_it_moves() -> None:
-    renewal = Renewal()
+    renewal = RefreshDetector()
     assert renewal.date([told(pulse=1.0)], 10.0, 0.0)[0].age_s == 0.0
     assert renewal.date([told(pulse=1.0)], 11.0, 0.0)[0].age_s == 1.0
     assert renewal.date([told(pulse=1.0, load=99.0)], 12.0, 0.0)[0].age_s == 2.0
@@ -45,7 +47,7 @@ def test_an_idle_card_with_a_counter_is_new_when_it_moves() -> None:
 
 
 def test_a_card_that_stands_still_is_old_among_others_that_move() -> None:
-    renewal = Renewal()
+    renewal = RefreshDetector()
     for second in range(5):
         frozen, alive = renewal.date(
             [told(pulse=1.0), told("GPU-b", pulse=float(second))], 10.0 + second, 0.0
@@ -54,14 +56,14 @@ def test_a_card_that_stands_still_is_old_among_others_that_move() -> None:
 
 
 def test_an_idle_instance_without_a_counter_is_as_new_as_its_neighbours() -> None:
-    renewal = Renewal()
+    renewal = RefreshDetector()
     renewal.date([told("a", 0.0), told("b", 80.0)], 10.0, 0.0)
     assert [row.age_s for row in renewal.date([told("a", 0.0), told("b", 80.0)], 11.0, 0.0)] == [1.0, 1.0]
     assert [row.age_s for row in renewal.date([told("a", 0.0), told("b", 81.0)], 12.0, 0.0)] == [0.0, 0.0]
 
 
 def test_the_period_is_the_median_gap_between_changes() -> None:
-    renewal = Renewal()
+    renewal = RefreshDetector()
     told_of = []
     for second in range(200):
         (row,) = renewal.date([told(pulse=float((second + 13) // 30))], 1000.0 + second, 0.0)
@@ -72,7 +74,7 @@ def test_the_period_is_the_median_gap_between_changes() -> None:
 
 
 def test_a_period_that_changes_is_learned_anew_and_outliers_are_borne() -> None:
-    renewal, now, pulse = Renewal(), 0.0, 0.0
+    renewal, now, pulse = RefreshDetector(), 0.0, 0.0
     for gap in [30.0] * 10 + [200.0, 1.0] + [10.0] * 5:
         pulse += 1.0
         renewal.date([told(pulse=pulse)], now, 0.0)
@@ -84,7 +86,7 @@ def test_a_period_that_changes_is_learned_anew_and_outliers_are_borne() -> None:
 
 
 def test_the_period_of_a_source_without_counters_is_that_of_its_changes() -> None:
-    renewal = Renewal()
+    renewal = RefreshDetector()
     for number in range(5):
         (row,) = renewal.date([told(load=float(number))], 100.0 + 15.0 * number, 0.0)
     assert row.period_s == renewal.period_s == 15.0
@@ -93,27 +95,27 @@ def test_the_period_of_a_source_without_counters_is_that_of_its_changes() -> Non
 
 @pytest.mark.parametrize(("stamp_s", "age_s"), [(1000.0, 20.0), (1020.0, 0.0), (1050.0, 0.0), (9000.0, 0.0)])
 def test_a_stamp_tells_the_age_and_one_ahead_of_us_tells_none(stamp_s: float, age_s: float) -> None:
-    renewal = Renewal()
+    renewal = RefreshDetector()
     assert renewal.date([told(stamp_s=stamp_s)], 5.0, 1020.0)[0].age_s == age_s
     assert renewal.date([told(stamp_s=stamp_s)], 6.0, 1021.0)[0].age_s == age_s + 1.0
 
 
 def test_a_step_of_the_wall_clock_makes_nothing_new() -> None:
-    renewal = Renewal()
+    renewal = RefreshDetector()
     before = measured(renewal.date([told(stamp_s=1000.0)], 5.0, 1001.0))
     assert measured(renewal.date([told(stamp_s=1000.0)], 6.0, 90_000.0)) == before
     assert measured(renewal.date([told(stamp_s=1000.0)], 7.0, 3.0)) == before
 
 
 def test_a_stamp_that_moves_over_a_counter_that_stands_still_is_no_measurement() -> None:
-    renewal = Renewal()
+    renewal = RefreshDetector()
     for second in range(4):
         (row,) = renewal.date([told(pulse=7.0, stamp_s=1000.0 + second)], 50.0 + second, 1000.5 + second)
         assert row.age_s == 0.5 + second
 
 
 def test_a_row_that_comes_back_unchanged_is_old_until_it_is_forgotten() -> None:
-    renewal = Renewal()
+    renewal = RefreshDetector()
     renewal.date([told(pulse=1.0)], 10.0, 0.0)
     renewal.date([], 20.0, 0.0)
     assert renewal.date([told(pulse=1.0)], 30.0, 0.0)[0].age_s == 20.0
@@ -122,7 +124,7 @@ def test_a_row_that_comes_back_unchanged_is_old_until_it_is_forgotten() -> None:
 
 
 def test_a_source_that_names_its_cards_anew_each_time_is_remembered_in_part() -> None:
-    renewal = Renewal()
+    renewal = RefreshDetector()
     for second in range(3):
         renewal.date([told(f"{second}-{n}", pulse=1.0) for n in range(MOST_ROWS // 2)], 10.0 + second, 0.0)
     assert repr(renewal) == f"Renewal(rows={MOST_ROWS}, period_s=None)"

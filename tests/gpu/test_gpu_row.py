@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.row import altered, lost
+from autoglm_throttle.gpu.row import changed, lost
 from autoglm_throttle.model import GpuSample
 
 ROW = GpuSample(
@@ -30,7 +30,7 @@ CHANGES = st.fixed_dictionaries(
 @given(CHANGES)
 def test_a_copy_has_the_changes_and_all_the_rest(changes: dict[str, Any]) -> None:
     before = astuple(ROW)
-    copy = altered(ROW, changes)
+    copy = changed(ROW, changes)
     assert copy == replace(ROW, **changes)
     assert copy is not ROW
     assert astuple(ROW) == before
@@ -38,12 +38,12 @@ def test_a_copy_has_the_changes_and_all_the_rest(changes: dict[str, Any]) -> Non
 
 def test_a_copy_is_as_frozen_as_its_row() -> None:
     with pytest.raises(FrozenInstanceError):
-        altered(ROW, {"index": 2}).index = 3  # type: ignore[misc]
+        changed(ROW, {"index": 2}).index = 3  # type: ignore[misc]
 
 
 def test_there_is_no_other_field() -> None:
     with pytest.raises(KeyError, match="utilisation"):
-        altered(ROW, {"utilisation": 3.0})
+        changed(ROW, {"utilisation": 3.0})
 
 
 def test_nothing_is_known_of_a_lost_device() -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from autoglm_throttle.gpu import sampler as sampler_module
-from autoglm_throttle.gpu.none import NoSource
+from autoglm_throttle.gpu.none import NoSourceError
 from autoglm_throttle.gpu.sampler import Sampler
 from autoglm_throttle.model import GpuSample, ProviderMisconfigured, ProviderUnavailable
 from tests.gpu.doubles import ROW, Alarm, Hands, Heard, Source, raising
@@ -69,7 +69,7 @@ def test_after_three_retries_the_driver_is_opened_anew(heard: Heard, hands: Hand
 
 
 def test_nothing_there_is_no_failure_and_is_visible(heard: Heard, hands: Hands) -> None:
-    source = Source(raising(NoSource("no GPU found")))
+    source = Source(raising(NoSourceError("no GPU found")))
     sampler = Sampler(source, heard.samples, heard.failure, interval_s=1.0, clock=hands)
     sampler.tick()
     assert (sampler.no_source, sampler.failures, len(heard.errors)) == ("no GPU found", 0, 1)
@@ -138,7 +138,7 @@ def test_wake_reads_at_once_but_not_faster_than_the_provider_allows(
 ) -> None:
     sampler = Sampler(Source(min_interval_s=0.25), heard.samples, interval_s=5.0, clock=hands)
     alarm = Alarm(hands)
-    monkeypatch.setattr(sampler, "_alarm", alarm)
+    monkeypatch.setattr(sampler, "_wake_event", alarm)
     sampler.tick()
     if woken:
         sampler.wake()
@@ -149,7 +149,7 @@ def test_wake_reads_at_once_but_not_faster_than_the_provider_allows(
 def test_the_interval_is_at_least_that_of_the_provider(heard: Heard, hands: Hands) -> None:
     sampler = Sampler(Source(min_interval_s=2.0), heard.samples, interval_s=0.5, clock=hands)
     sampler.tick()
-    assert sampler._next.due_s == hands.now + 2.0
+    assert sampler._next_read.due_s == hands.now + 2.0
 
 
 @pytest.mark.parametrize("interval_s", [0.0, -1.0, math.nan])
@@ -165,38 +165,38 @@ def test_an_impossible_interval_is_refused(heard: Heard, interval_s: float) -> N
 def test_a_listener_may_pace_sooner_now_and_later_after_the_next_read(
     hands: Hands, interval_s: float, due_s: float
 ) -> None:
-    sampler = Sampler(Source(), lambda rows: sampler.pace(interval_s), interval_s=1.0, clock=hands)
+    sampler = Sampler(Source(), lambda rows: sampler.set_interval(interval_s), interval_s=1.0, clock=hands)
     sampler.tick()
     assert sampler.callback_errors == 0
     assert sampler.interval_s == interval_s
-    assert sampler._next.due_s == hands.now + due_s
+    assert sampler._next_read.due_s == hands.now + due_s
     hands.now += due_s
     sampler.tick()
-    assert sampler._next.due_s == hands.now + interval_s
+    assert sampler._next_read.due_s == hands.now + interval_s
 
 
 def test_no_pace_is_faster_than_the_provider_allows(heard: Heard, hands: Hands) -> None:
     sampler = Sampler(Source(min_interval_s=2.0), heard.samples, interval_s=10.0, clock=hands)
     sampler.tick()
-    sampler.pace(0.1)
-    assert (sampler.interval_s, sampler._next.due_s) == (2.0, hands.now + 2.0)
+    sampler.set_interval(0.1)
+    assert (sampler.interval_s, sampler._next_read.due_s) == (2.0, hands.now + 2.0)
 
 
 def test_no_pace_cuts_the_back_off_short(heard: Heard, hands: Hands) -> None:
     sampler = Sampler(Source(raising(OSError("x"))), heard.samples, interval_s=5.0, clock=hands)
     for _ in range(7):
         sampler.tick()
-    due_s = sampler._next.due_s
-    sampler.pace(0.2)
-    assert sampler._next.due_s == due_s == hands.now + 8.0
-    assert sampler._next.fresh
+    due_s = sampler._next_read.due_s
+    sampler.set_interval(0.2)
+    assert sampler._next_read.due_s == due_s == hands.now + 8.0
+    assert sampler._next_read.reopen
 
 
 @pytest.mark.parametrize("interval_s", [0.0, -1.0, math.nan, math.inf])
 def test_an_impossible_pace_is_refused_and_changes_nothing(heard: Heard, interval_s: float) -> None:
     sampler = Sampler(Source(), heard.samples, interval_s=1.0)
     with pytest.raises(ValueError, match="interval_s"):
-        sampler.pace(interval_s)
+        sampler.set_interval(interval_s)
     assert sampler.interval_s == 1.0
 
 
@@ -207,7 +207,7 @@ def test_the_deadline_follows_the_pace(heard: Heard, hands: Hands, interval_s: f
         return [ROW]
 
     sampler = Sampler(Source(slow), heard.samples, interval_s=1.0, clock=hands)
-    sampler.pace(interval_s)
+    sampler.set_interval(interval_s)
     sampler.tick()
     assert sampler.overruns == overruns
 
@@ -246,7 +246,7 @@ def test_without_a_thread_there_is_nothing_to_revive(heard: Heard, hands: Hands)
     source = Source()
     sampler = Sampler(source, heard.samples, interval_s=1.0, clock=hands)
     sampler.tick()
-    assert not sampler.revive(hands.now + 1000.0)
+    assert not sampler.restart_if_dead(hands.now + 1000.0)
     assert source.calls == ["read"]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.gpu.none import NoSource
+from autoglm_throttle.gpu.none import NoSourceError
 from autoglm_throttle.gpu.sampler import Sampler
 from autoglm_throttle.gpu.schedule import Schedule
 from autoglm_throttle.model import GpuSample, ProviderMisconfigured
@@ -61,7 +61,7 @@ def sampler(source: Shut, heard: Heard, hands: Hands) -> Iterator[Sampler]:
 def lose_the_thread(sampler: Sampler, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the thread end without a word, as by a fault while a crash is dealt with."""
     with monkeypatch.context() as patch:
-        patch.setattr(sampler, "_done", lambda: True)
+        patch.setattr(sampler, "_run_until_stopped", lambda: True)
         sampler.start()
         for thread in sampler_threads():
             thread.join(PATIENCE_S)
@@ -117,7 +117,7 @@ def test_again_and_again_backs_off_to_a_minute(
     sampler: Sampler, source: Shut, hands: Hands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alarm = Alarm(hands)
-    monkeypatch.setattr(sampler, "_alarm", alarm)
+    monkeypatch.setattr(sampler, "_wake_event", alarm)
 
     def crash_nine_times() -> Sequence[GpuSample]:
         if sampler.crashes < 9:
@@ -134,8 +134,8 @@ def test_nothing_but_time_ends_the_pause(
     sampler: Sampler, source: Shut, hands: Hands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alarm = Alarm(hands, patience_s=0.4)
-    monkeypatch.setattr(sampler, "_alarm", alarm)
-    sampler._crash(SystemExit())
+    monkeypatch.setattr(sampler, "_wake_event", alarm)
+    sampler._record_crash(SystemExit())
     sampler._pause()
     assert [round(wait, 6) for wait in alarm.waits] == [1.0, 0.6, 0.2]
 
@@ -158,13 +158,13 @@ def test_a_closing_that_crashes_too_is_no_second_crash(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(source, "close", raising(SystemExit()))
-        sampler._crash(OSError("x"))
+        sampler._record_crash(OSError("x"))
     assert sampler.crashes == 1
 
 
 def test_a_child_does_not_inherit_a_crash(sampler: Sampler) -> None:
-    sampler._crash(SystemExit())
-    sampler.forget()
+    sampler._record_crash(SystemExit())
+    sampler.reset_after_fork()
     assert not sampler.crashed
 
 
@@ -183,7 +183,7 @@ def test_a_thread_that_is_gone_is_revived_once_by_a_crowd_of_requests(
 
     def ask() -> None:
         ready.wait(PATIENCE_S)
-        revived.extend(sampler.revive(hands.now) for _ in range(50))
+        revived.extend(sampler.restart_if_dead(hands.now) for _ in range(50))
 
     crowd = [threading.Thread(target=ask) for _ in range(8)]
     for one in crowd:
@@ -222,7 +222,7 @@ def test_what_another_request_did_first_counts(
     source.reading = hang
     monkeypatch.setattr(sampler, "_lock", Meanwhile(sampler._lock, getattr(sampler, happening)))
     try:
-        assert not sampler.revive(hands.now)
+        assert not sampler.restart_if_dead(hands.now)
         assert len(sampler_threads()) == {"stop": 0, "start": 1}[happening]
     finally:
         hang.over.set()
@@ -233,7 +233,7 @@ def test_what_another_request_did_first_counts(
     [
         ("succeeded", lambda: [ROW]),
         ("failed", raising(OSError("x"))),
-        ("absent", raising(NoSource("nothing"))),
+        ("absent", raising(NoSourceError("nothing"))),
     ],
 )
 def test_no_pace_of_another_thread_is_lost_while_the_next_read_is_planned(
@@ -270,7 +270,7 @@ def test_none_is_started_beside_one_that_pauses_or_closes(
     sampler.start()
     try:
         assert closing.wait(PATIENCE_S)
-        assert not sampler.revive(hands.now + 1000.0)
+        assert not sampler.restart_if_dead(hands.now + 1000.0)
         sampler.start()
         assert len(sampler_threads()) == 1
     finally:
@@ -288,8 +288,8 @@ def test_what_ended_for_good_is_not_revived(
             thread.join(PATIENCE_S)
     else:
         lose_the_thread(sampler, monkeypatch)
-        (sampler.stop if cause == "stopped" else sampler.forget)()
-    assert not sampler.revive(hands.now + 1000.0)
+        (sampler.stop if cause == "stopped" else sampler.reset_after_fork)()
+    assert not sampler.restart_if_dead(hands.now + 1000.0)
     assert not sampler_threads()
 
 
@@ -303,10 +303,10 @@ def test_no_thread_to_be_had_is_tried_again_later(
     source.reading = lambda: [ROW]
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refused)
-        assert not sampler.revive(hands.now)
+        assert not sampler.restart_if_dead(hands.now)
         assert sampler.last_error == "RuntimeError: can't start new thread"
-    assert not sampler.revive(hands.now + 0.999)
-    assert sampler.revive(hands.now + 1.0)
+    assert not sampler.restart_if_dead(hands.now + 0.999)
+    assert sampler.restart_if_dead(hands.now + 1.0)
     heard.wait()
 
 
@@ -327,7 +327,7 @@ def test_a_hung_driver_does_not_silence_the_engine(heard: Heard) -> None:
             heard.wait()
             for one in samplers:
                 one.start()
-                assert not one.revive(1e9)
+                assert not one.restart_if_dead(1e9)
         names = sorted(thread.name for thread in sampler_threads())
         assert names == ["autoglm-throttle-gpu-nvml", "autoglm-throttle-gpu-vllm:127.0.0.1:8000"]
         assert (driver.calls, deaf.rows, samplers[0].last_read_s) == (["read"], [], None)
@@ -346,7 +346,7 @@ def test_a_pace_from_another_thread_ends_a_long_wait(heard: Heard) -> None:
     try:
         sampler.start()
         heard.wait()
-        sampler.pace(0.01)
+        sampler.set_interval(0.01)
         heard.wait()
         heard.wait()
     finally:
@@ -355,13 +355,13 @@ def test_a_pace_from_another_thread_ends_a_long_wait(heard: Heard) -> None:
 
 def test_a_pace_during_a_read_counts_from_its_start(heard: Heard, hands: Hands) -> None:
     def slow() -> Sequence[GpuSample]:
-        paced.pace(0.5)  # as another thread may, in the middle
+        paced.set_interval(0.5)  # as another thread may, in the middle
         hands.now += 0.25
         return [ROW]
 
     paced = Sampler(Source(slow), heard.samples, interval_s=10.0, clock=hands)
     paced.tick()
-    assert paced._next.due_s == hands.now + 0.25
+    assert paced._next_read.due_s == hands.now + 0.25
 
 
 def test_requests_never_wait_for_a_read(heard: Heard) -> None:
@@ -377,9 +377,9 @@ def test_requests_never_wait_for_a_read(heard: Heard) -> None:
 
         def ask() -> None:
             for _ in range(100):
-                sampler.revive(1e9)
-                sampler.pace(2.0)
-                sampler.pace(1.0)
+                sampler.restart_if_dead(1e9)
+                sampler.set_interval(2.0)
+                sampler.set_interval(1.0)
                 sampler.wake()
                 repr(sampler)
             done.set()

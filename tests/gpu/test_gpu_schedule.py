@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.schedule import Next, Revival, Schedule
+from autoglm_throttle.gpu.schedule import NextRead, RestartPolicy, Schedule
 
 SECONDS = st.floats(0.0, 1e6)
 INTERVALS = st.floats(0.2, 60.0)
 
 
 def test_next_read_is_one_interval_after_the_start() -> None:
-    assert Schedule(1.0).succeeded(10.0, 10.3) == Next(11.0, from_s=10.0)
+    assert Schedule(1.0).succeeded(10.0, 10.3) == NextRead(11.0, from_s=10.0)
 
 
 def test_a_read_of_exactly_one_interval_misses_nothing() -> None:
@@ -25,9 +25,9 @@ def test_missed_ticks_are_skipped() -> None:
 def test_three_retries_then_back_off_to_a_minute_with_fresh_openings() -> None:
     schedule = Schedule(0.5)
     plan = [schedule.failed(0.0, 0.1) for _ in range(12)]
-    assert plan[:3] == [Next(0.5, from_s=0.0)] * 3
+    assert plan[:3] == [NextRead(0.5, from_s=0.0)] * 3
     assert [round(step.due_s - 0.1, 9) for step in plan[3:]] == [1, 2, 4, 8, 16, 32, 60, 60, 60]
-    assert all(step.fresh for step in plan[3:])
+    assert all(step.reopen for step in plan[3:])
 
 
 def test_back_off_is_never_shorter_than_the_interval() -> None:
@@ -46,8 +46,8 @@ def test_a_success_ends_the_back_off() -> None:
 def test_nothing_there_is_looked_for_once_a_minute_and_is_no_strike() -> None:
     schedule = Schedule(1.0)
     schedule.failed(0.0, 0.0)
-    assert schedule.absent(5.0) == Next(65.0)
-    assert schedule.strikes == 0
+    assert schedule.no_source(5.0) == NextRead(65.0)
+    assert schedule.consecutive_failures == 0
 
 
 @pytest.mark.parametrize("interval_s", [0.0, -1.0, float("nan"), float("inf")])
@@ -56,21 +56,21 @@ def test_impossible_intervals_are_refused(interval_s: float) -> None:
         Schedule(interval_s)
     schedule = Schedule(1.0)
     with pytest.raises(ValueError, match="interval_s"):
-        schedule.pace(interval_s, Next(5.0))
+        schedule.set_interval(interval_s, NextRead(5.0))
     assert schedule.interval_s == 1.0
 
 
 def test_a_faster_rhythm_counts_from_the_start_of_the_last_read() -> None:
     schedule = Schedule(10.0)
     planned = schedule.succeeded(100.0, 100.5)
-    assert schedule.pace(1.0, planned).due_s == 101.0
+    assert schedule.set_interval(1.0, planned).due_s == 101.0
     assert schedule.succeeded(101.0, 101.0).due_s == 102.0
 
 
 def test_a_slower_rhythm_leaves_the_planned_read_and_holds_after_it() -> None:
     schedule = Schedule(1.0)
     planned = schedule.succeeded(100.0, 100.5)
-    assert schedule.pace(10.0, planned).due_s == 101.0
+    assert schedule.set_interval(10.0, planned).due_s == 101.0
     assert schedule.succeeded(101.0, 101.5).due_s == 111.0
 
 
@@ -78,9 +78,9 @@ def test_no_rhythm_cuts_a_pause_short() -> None:
     schedule = Schedule(10.0)
     for _ in range(8):
         backed_off = schedule.failed(0.0, 0.0)
-    assert schedule.pace(0.5, backed_off) == backed_off
-    absent = schedule.absent(0.0)
-    assert schedule.pace(0.2, absent) == absent
+    assert schedule.set_interval(0.5, backed_off) == backed_off
+    absent = schedule.no_source(0.0)
+    assert schedule.set_interval(0.2, absent) == absent
 
 
 @given(INTERVALS, INTERVALS, SECONDS, st.floats(0.0, 1000.0))
@@ -89,19 +89,19 @@ def test_no_change_of_rhythm_makes_a_read_come_later_or_faster_than_promised(
 ) -> None:
     schedule = Schedule(before_s)
     planned = schedule.succeeded(started_s, started_s + took_s)
-    paced = schedule.pace(after_s, planned)
+    paced = schedule.set_interval(after_s, planned)
     assert paced.due_s <= planned.due_s
     assert paced.due_s >= started_s + min(before_s, after_s) - 1e-6
 
 
 def test_a_thread_that_crashes_again_and_again_waits_up_to_a_minute() -> None:
-    revival = Revival()
+    revival = RestartPolicy()
     pauses = []
     now = 1000.0
     for _ in range(9):
         assert revival.due_s <= now, "nothing holds back what never crashed, or has waited"
-        revival.launched(now)
-        pauses.append(revival.put_off(now))
+        revival.record_start(now)
+        pauses.append(revival.postpone(now))
         assert revival.due_s == now + pauses[-1]
         now = revival.due_s
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
@@ -109,12 +109,12 @@ def test_a_thread_that_crashes_again_and_again_waits_up_to_a_minute() -> None:
 
 @pytest.mark.parametrize(("lived_s", "pause_s"), [(59.9, 4.0), (60.0, 1.0)])
 def test_a_thread_that_lived_for_a_minute_starts_with_a_second_again(lived_s: float, pause_s: float) -> None:
-    revival = Revival()
-    revival.launched(0.0)
-    revival.put_off(0.0)
-    revival.put_off(1.0)
-    revival.launched(3.0)
-    assert revival.put_off(3.0 + lived_s) == pause_s
+    revival = RestartPolicy()
+    revival.record_start(0.0)
+    revival.postpone(0.0)
+    revival.postpone(1.0)
+    revival.record_start(3.0)
+    assert revival.postpone(3.0 + lived_s) == pause_s
 
 
 @given(INTERVALS, SECONDS, st.floats(0.0, 1000.0), st.lists(st.booleans(), max_size=80))
@@ -127,4 +127,4 @@ def test_the_next_read_is_never_in_the_past_and_never_later_than_a_minute(
         plan = schedule.succeeded(started_s, now) if good else schedule.failed(started_s, now)
         assert now - 1e-6 <= plan.due_s <= now + max(interval_s, 60.0) + 1e-6
         assert plan.due_s >= started_s + interval_s - 1e-6
-        assert plan.fresh == (schedule.strikes > 3)
+        assert plan.reopen == (schedule.consecutive_failures > 3)

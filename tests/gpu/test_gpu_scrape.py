@@ -51,7 +51,7 @@ def test_cards_of_an_exporter(server: BadServer, hands: Hands) -> None:
     assert server.requests[0].startswith("GET /metrics HTTP/1.1")
     assert idle.host == "node-7"
     one.close()
-    one.forget()
+    one.reset_after_fork()
     assert len(one.read()) == 2
 
 
@@ -110,11 +110,11 @@ def test_a_page_without_a_known_name_lists_what_it_has(server: BadServer) -> Non
     listed = ", ".join(f"name_{n}" for n in range(10))
     for kind, whose in (("dcgm", "dcgm-exporter"), ("vllm", "vllm"), ("sglang", "sglang")):
         with pytest.raises(
-            ProviderUnavailable, match=f"tells no name of {whose}; it tells {listed} and 2 more"
+            ProviderUnavailable, match=f"has no metric of {whose}; it has {listed} and 2 more"
         ):
             provider(server, kind).read()
     server.answer = page(b"# nothing\n")
-    with pytest.raises(ProviderUnavailable, match="it tells nothing"):
+    with pytest.raises(ProviderUnavailable, match="it has no metrics"):
         provider(server).read()
 
 
@@ -248,7 +248,7 @@ class TestPrometheus:
     def test_a_selector_that_the_server_refuses_cannot_help(
         self, server: BadServer, fleet: PrometheusServer
     ) -> None:
-        with pytest.raises(ProviderMisconfigured, match=r"GPU_SELECTOR is refused: .unexpected"):
+        with pytest.raises(ProviderMisconfigured, match=r"GPU_SELECTOR is rejected: .unexpected"):
             provider(server, "prometheus", selector="cluster=b").read()
 
     @pytest.mark.parametrize("kind", ["execution", "timeout", ""])
@@ -276,5 +276,5 @@ def test_a_page_of_more_cards_than_anybody_has_is_a_failure(server: BadServer) -
     server.answer = cards(MOST_DEVICES)
     assert len(provider(server).read()) == MOST_DEVICES
     server.answer = cards(MOST_DEVICES + 1)
-    with pytest.raises(ProviderUnavailable, match="1025 cards; at most 1024"):
+    with pytest.raises(ProviderUnavailable, match="1025 devices; at most 1024"):
         provider(server).read()

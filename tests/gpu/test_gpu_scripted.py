@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from autoglm_throttle.gpu.scripted import ScriptedProvider
+from autoglm_throttle.gpu.scripted import RecordedProvider
 from autoglm_throttle.model import GpuProvider, GpuSample, ProviderMisconfigured, ProviderUnavailable
 from tests.gpu.doubles import Hands
 
 
-def percents(provider: ScriptedProvider) -> list[float | None]:
+def percents(provider: RecordedProvider) -> list[float | None]:
     return [row.utilization_pct for row in provider.read()]
 
 
@@ -25,15 +25,15 @@ def write(path: Path, text: str) -> None:
 
 
 def test_it_is_a_provider() -> None:
-    provider = ScriptedProvider([1])
+    provider = RecordedProvider([1])
     assert isinstance(provider, GpuProvider)
-    provider.forget()
+    provider.reset_after_fork()
     provider.close()
     assert percents(provider) == [1.0]
 
 
 def test_a_list_of_numbers_is_one_device_and_its_last_stays(hands: Hands) -> None:
-    provider = ScriptedProvider([50, 92.5], clock=hands)
+    provider = RecordedProvider([50, 92.5], clock=hands)
     (row,) = provider.read()
     assert row == GpuSample(
         device="FAKE-0", index=0, taken_at_s=hands.now, source="fake", utilization_pct=50.0
@@ -43,38 +43,38 @@ def test_a_list_of_numbers_is_one_device_and_its_last_stays(hands: Hands) -> Non
 
 def test_a_reading_may_be_several_devices_of_every_form() -> None:
     whole = GpuSample(device="X", index=7, taken_at_s=1.0, source="mine")
-    provider = ScriptedProvider([[10, {"utilization_pct": 20, "device": "B"}, {"index": 9}, whole]])
+    provider = RecordedProvider([[10, {"utilization_pct": 20, "device": "B"}, {"index": 9}, whole]])
     rows = provider.read()
     assert [(row.device, row.index) for row in rows] == [("FAKE-0", 0), ("B", 1), ("FAKE-9", 9), ("X", 7)]
     assert rows[3] is whole
 
 
 def test_a_generator_and_a_function() -> None:
-    provider = ScriptedProvider(iter([1, 2]))
+    provider = RecordedProvider(iter([1, 2]))
     assert [percents(provider) for _ in range(3)] == [[1.0], [2.0], [2.0]]
     count = itertools.count()
-    called = ScriptedProvider(lambda: next(count))
+    called = RecordedProvider(lambda: next(count))
     assert [percents(called) for _ in range(3)] == [[0.0], [1.0], [2.0]]
 
 
 def test_an_exception_is_raised_and_an_empty_script_is_unavailable() -> None:
-    provider = ScriptedProvider([ProviderUnavailable("off"), 5])
+    provider = RecordedProvider([ProviderUnavailable("off"), 5])
     with pytest.raises(ProviderUnavailable, match="off"):
         provider.read()
     assert percents(provider) == [5.0]
     with pytest.raises(ProviderUnavailable, match="empty"):
-        ScriptedProvider([]).read()
+        RecordedProvider([]).read()
 
 
 def test_a_wrong_name_in_a_row_is_a_misconfiguration() -> None:
     with pytest.raises(ProviderMisconfigured, match="utilization_pct"):
-        ScriptedProvider([{"utilisation_pct": 5}]).read()
+        RecordedProvider([{"utilisation_pct": 5}]).read()
 
 
 def test_a_recording_plays_by_the_clock(tmp_path: Path, hands: Hands) -> None:
     path = tmp_path / "gpu.csv"
     path.write_text("t_s,utilization_pct,event\n0,50,\n2,92,\n4,,error\n5,10,lost\n6,70,\n7,1,stale\n8,80,\n")
-    provider = ScriptedProvider(path, clock=hands)
+    provider = RecordedProvider(path, clock=hands)
     assert percents(provider) == [50.0]
     hands.now += 2.5
     assert percents(provider) == [92.0]
@@ -99,7 +99,7 @@ def test_a_recording_tells_of_engines_and_of_the_age_of_a_measurement(tmp_path: 
         "0,gpu,GPU-a,90,,sw_thermal,12,30,\n0,engine,h:1#0,,4,,,,\n"
         "5,gpu,GPU-a,,,,,,lost\n5,engine,h:1#0,,,,,,lost\n"
     )
-    provider = ScriptedProvider(path, clock=hands)
+    provider = RecordedProvider(path, clock=hands)
     card, engine = provider.read()
     assert (card.age_s, card.period_s, card.throttle, card.queued) == (
         12.0,
@@ -118,7 +118,7 @@ def test_a_recording_tells_of_engines_and_of_the_age_of_a_measurement(tmp_path: 
 def test_a_recording_that_has_not_begun_is_unavailable(tmp_path: Path, hands: Hands) -> None:
     path = tmp_path / "gpu.csv"
     path.write_text("t_s,utilization_pct\n3,50\n")
-    provider = ScriptedProvider(path, clock=hands)
+    provider = RecordedProvider(path, clock=hands)
     with pytest.raises(ProviderUnavailable, match="not begun"):
         provider.read()
     hands.now += 3.0
@@ -128,7 +128,7 @@ def test_a_recording_that_has_not_begun_is_unavailable(tmp_path: Path, hands: Ha
 def test_a_stale_row_without_a_former_one_is_none(tmp_path: Path, hands: Hands) -> None:
     path = tmp_path / "gpu.jsonl"
     path.write_text('{"utilization_pct": 1, "event": "stale"}\n{"utilization_pct": 2}\n')
-    assert percents(ScriptedProvider(path, clock=hands)) == [2.0]
+    assert percents(RecordedProvider(path, clock=hands)) == [2.0]
 
 
 def test_a_hang_waits_once_and_then_gives_the_rows_of_its_end(tmp_path: Path, hands: Hands) -> None:
@@ -140,7 +140,7 @@ def test_a_hang_waits_once_and_then_gives_the_rows_of_its_end(tmp_path: Path, ha
         waits.append(seconds)
         hands.now += seconds
 
-    provider = ScriptedProvider(path, clock=hands, hang=wait)
+    provider = RecordedProvider(path, clock=hands, hang=wait)
     provider.read()
     hands.now += 1.0
     assert percents(provider) == [70.0]
@@ -151,7 +151,7 @@ def test_a_hang_waits_once_and_then_gives_the_rows_of_its_end(tmp_path: Path, ha
 def test_without_a_thread_a_hang_gives_no_rows_for_its_time(tmp_path: Path, hands: Hands) -> None:
     path = tmp_path / "gpu.csv"
     path.write_text("t_s,utilization_pct,event\n0,60,hang:3\n")
-    provider = ScriptedProvider(path, clock=hands, hang=None)
+    provider = RecordedProvider(path, clock=hands, hang=None)
     assert provider.read() == []
     hands.now += 2.9
     assert provider.read() == []
@@ -162,7 +162,7 @@ def test_without_a_thread_a_hang_gives_no_rows_for_its_time(tmp_path: Path, hand
 def test_a_live_state_is_read_again_when_it_changes(tmp_path: Path) -> None:
     path = tmp_path / "gpu.csv"
     write(path, "utilization_pct\n50\n")
-    provider = ScriptedProvider(str(path))
+    provider = RecordedProvider(str(path))
     assert percents(provider) == percents(provider) == [50.0]
     write(path, "utilization_pct\n60\n")
     assert percents(provider) == [60.0]
@@ -171,7 +171,7 @@ def test_a_live_state_is_read_again_when_it_changes(tmp_path: Path) -> None:
 def test_a_live_state_hangs_once_for_each_change(tmp_path: Path) -> None:
     path = tmp_path / "gpu.csv"
     waits: list[float] = []
-    provider = ScriptedProvider(path, hang=waits.append)
+    provider = RecordedProvider(path, hang=waits.append)
     for seconds in (1, 2):
         write(path, f"utilization_pct,event\n50,hang:{seconds}\n")
         provider.read()
@@ -182,7 +182,7 @@ def test_a_live_state_hangs_once_for_each_change(tmp_path: Path) -> None:
 def test_a_live_state_that_breaks_later_is_only_unavailable(tmp_path: Path) -> None:
     path = tmp_path / "gpu.jsonl"
     write(path, '{"utilization_pct": 50}\n')
-    provider = ScriptedProvider(path)
+    provider = RecordedProvider(path)
     provider.read()
     write(path, '{"utilization_pct": 5')
     for _ in range(2):
@@ -196,12 +196,12 @@ def test_a_file_that_is_wrong_from_the_beginning_is_misconfigured(tmp_path: Path
     path = tmp_path / "gpu.csv"
     path.write_bytes(b"utilization\xff\n1\n")
     with pytest.raises(ProviderMisconfigured, match=r"gpu\.csv: column"):
-        ScriptedProvider(path).read()
+        RecordedProvider(path).read()
 
 
 def test_a_file_that_is_not_there_is_unavailable_until_it_is(tmp_path: Path) -> None:
     path = tmp_path / "gpu.csv"
-    provider = ScriptedProvider(path)
+    provider = RecordedProvider(path)
     with pytest.raises(ProviderUnavailable, match="No such file"):
         provider.read()
     path.write_text("utilization_pct\n7\n")
@@ -209,5 +209,5 @@ def test_a_file_that_is_not_there_is_unavailable_until_it_is(tmp_path: Path) -> 
 
 
 def test_repr_names_the_script() -> None:
-    assert repr(ScriptedProvider("x.csv")) == "ScriptedProvider(x.csv)"
-    assert repr(ScriptedProvider([1])) == "ScriptedProvider(steps)"
+    assert repr(RecordedProvider("x.csv")) == "ScriptedProvider(x.csv)"
+    assert repr(RecordedProvider([1])) == "ScriptedProvider(steps)"

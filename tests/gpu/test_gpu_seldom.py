@@ -6,15 +6,15 @@ import logging
 
 import pytest
 
-from autoglm_throttle.gpu.seldom import LOG_EVERY_S, Seldom
+from autoglm_throttle.gpu.seldom import LOG_EVERY_S, GpuRateLimitedLogger
 
 
 def test_each_kind_once_in_its_time(caplog: pytest.LogCaptureFixture) -> None:
     now = 5.0
-    seldom = Seldom("GPU telemetry", lambda: now)
+    seldom = GpuRateLimitedLogger("GPU telemetry", lambda: now)
     for now in (5.0, 6.0, 5.0 + LOG_EVERY_S - 0.1, 5.0 + LOG_EVERY_S):
-        seldom.say("failed", f"away at {now:g}")
-        seldom.say("late", f"late at {now:g}", logging.ERROR)
+        seldom.warn("failed", f"away at {now:g}")
+        seldom.warn("late", f"late at {now:g}", logging.ERROR)
     assert caplog.messages == [
         f"GPU telemetry: {word} at {at:g}" for at in (5.0, 5.0 + LOG_EVERY_S) for word in ("away", "late")
     ]
@@ -22,5 +22,5 @@ def test_each_kind_once_in_its_time(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_what_comes_from_outside_begins_no_line(caplog: pytest.LogCaptureFixture) -> None:
-    Seldom("GPU telemetry", lambda: 0.0).say("odd", "a\nGPU telemetry: all is well\r\x1b[2J")
+    GpuRateLimitedLogger("GPU telemetry", lambda: 0.0).warn("odd", "a\nGPU telemetry: all is well\r\x1b[2J")
     assert caplog.messages == ["GPU telemetry: a GPU telemetry: all is well  [2J"]

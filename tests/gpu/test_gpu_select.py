@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from autoglm_throttle.gpu.auto import AutoProvider
-from autoglm_throttle.gpu.none import NoSource, NotPresent, PackageMissing
+from autoglm_throttle.gpu.none import NoSourceError, NotPresentError, PackageMissingError
 from autoglm_throttle.gpu.nvml import NvmlProvider
 from autoglm_throttle.gpu.scrape import ScrapeProvider
-from autoglm_throttle.gpu.scripted import ScriptedProvider
+from autoglm_throttle.gpu.scripted import RecordedProvider
 from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.model import GpuProvider, GpuSample, ProviderMisconfigured, ProviderUnavailable
 from tests.gpu.doubles import Hands
@@ -38,7 +38,7 @@ class Candidate:
     def close(self) -> None:
         self.calls.append("close")
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         self.calls.append("forget")
 
 
@@ -68,7 +68,7 @@ def test_fake_plays_a_file_and_hangs_only_on_a_thread(tmp_path: Path, hands: Han
     path = tmp_path / "a b:c.csv"
     path.write_text("utilization_pct,event\n1,hang:3\n")
     (provider,) = providers([f"fake: {path}"], clock=hands, manual=True)
-    assert isinstance(provider, ScriptedProvider)
+    assert isinstance(provider, RecordedProvider)
     assert provider.read() == []
 
 
@@ -115,28 +115,28 @@ def test_a_malformed_device_is_refused(entry: str) -> None:
 
 
 def test_auto_takes_the_first_that_finds_something_and_keeps_it() -> None:
-    first = Candidate(NotPresent("no driver"))
-    second = Candidate(None, ProviderUnavailable("gone"), NotPresent("gone"), None, name="second")
+    first = Candidate(NotPresentError("no driver"))
+    second = Candidate(None, ProviderUnavailable("gone"), NotPresentError("gone"), None, name="second")
     auto = AutoProvider([first, second])
     assert isinstance(auto, GpuProvider)
     assert auto.read() == [ROW]
     assert auto.name == "second"
-    for error in (ProviderUnavailable, NotPresent):
+    for error in (ProviderUnavailable, NotPresentError):
         with pytest.raises(error, match="gone") as caught:
             auto.read()
-        assert not isinstance(caught.value, NoSource)
+        assert not isinstance(caught.value, NoSourceError)
     assert auto.read() == [ROW]
     assert first.calls == ["read", "close"]
 
 
-@pytest.mark.parametrize("error", [NotPresent("no driver"), PackageMissing("no package")])
+@pytest.mark.parametrize("error", [NotPresentError("no driver"), PackageMissingError("no package")])
 def test_auto_that_finds_nothing_says_what_was_tried_once(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     auto = AutoProvider([Candidate(error, error)])
     with caplog.at_level(logging.INFO, "autoglm_throttle"):
         for _ in range(2):
-            with pytest.raises(NoSource, match=f"first: {error}"):
+            with pytest.raises(NoSourceError, match=f"first: {error}"):
                 auto.read()
     assert caplog.messages == [f"GPU telemetry: no source found (first: {error})"]
     assert repr(auto) == f"AutoProvider(first: {error})"
@@ -154,8 +154,8 @@ def test_a_missing_package_beside_a_driver_is_a_warning(
     if driver:
         device.touch()
     monkeypatch.setattr("autoglm_throttle.gpu.auto.DRIVER", device)
-    with caplog.at_level(logging.INFO, "autoglm_throttle"), pytest.raises(NoSource):
-        AutoProvider([Candidate(PackageMissing("install it"))]).read()
+    with caplog.at_level(logging.INFO, "autoglm_throttle"), pytest.raises(NoSourceError):
+        AutoProvider([Candidate(PackageMissingError("install it"))]).read()
     assert [record.levelname for record in caplog.records] == [level]
 
 
@@ -170,5 +170,5 @@ def test_auto_passes_close_and_forget_on() -> None:
     one, two = Candidate(), Candidate()
     auto = AutoProvider([one, two])
     auto.close()
-    auto.forget()
+    auto.reset_after_fork()
     assert one.calls == two.calls == ["close", "forget"]

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.verdict import Judge, VerdictRules
-from autoglm_throttle.gpu.verdict_table import BALLOT, TABLE, Reading, find, weigh
+from autoglm_throttle.gpu.verdict import VerdictRules, VerdictTracker
+from autoglm_throttle.gpu.verdict_table import SIGNALS, TABLE, VerdictInput, classify, confidence
 from autoglm_throttle.model import Finding, Work
 from tests.gpu.cases.play import Case, Phase, Player, labels, row, view
 from tests.gpu.cases.table import (
@@ -124,10 +124,10 @@ def test_utilization_alone_gives_only_the_plain_findings(
 
 @given(
     reading=st.builds(
-        Reading,
+        VerdictInput,
         **{
             each.name: st.none() | st.floats(0.0, 2.0)
-            for each in fields(Reading)
+            for each in fields(VerdictInput)
             if each.name not in {"elsewhere", "silent_share", "in_flight", "backlog", "utilization_pct"}
         },
         utilization_pct=st.floats(0.0, 100.0),
@@ -137,20 +137,22 @@ def test_utilization_alone_gives_only_the_plain_findings(
         backlog=st.floats(0.0, 2.0),
     )
 )
-def test_the_first_row_that_matches_wins(reading: Reading) -> None:
-    found = find(reading, RULES)
+def test_the_first_row_that_matches_wins(reading: VerdictInput) -> None:
+    found = classify(reading, RULES)
     order = [finding for finding, _ in TABLE]
     earlier = TABLE[: order.index(found)]
     assert not any(matches(reading, RULES) for _, matches in earlier)
-    confidence, evidence = weigh(found, reading, RULES)
-    assert 0.0 < confidence <= 1.0, "what matches rests on at least one signal that agrees"
+    share, evidence = confidence(found, reading, RULES)
+    assert 0.0 < share <= 1.0, "what matches rests on at least one signal that agrees"
     assert None not in evidence.values()
 
 
 def test_nothing_of_ours_in_flight_is_no_stall() -> None:
-    it = Reading(utilization_pct=100.0, power_share=0.1, progress_per_s=0.0, silent_share=1.0, in_flight=1.0)
-    assert find(it, RULES) is Finding.STALLED
-    assert find(replace(it, in_flight=0.0), RULES) is Finding.UNKNOWN
+    it = VerdictInput(
+        utilization_pct=100.0, power_share=0.1, progress_per_s=0.0, silent_share=1.0, in_flight=1.0
+    )
+    assert classify(it, RULES) is Finding.STALLED
+    assert classify(replace(it, in_flight=0.0), RULES) is Finding.UNKNOWN
 
 
 def test_a_lost_card_is_nobody_who_works() -> None:
@@ -161,7 +163,7 @@ def test_a_lost_card_is_nobody_who_works() -> None:
 
 def test_the_queue_is_counted_for_each_engine() -> None:
     def found(queued: int) -> Finding:
-        judge, low = Judge(), {**FULL, "sm_active_ratio": 0.1}
+        judge, low = VerdictTracker(), {**FULL, "sm_active_ratio": 0.1}
         for tick in range(6):
             now = 1000.0 + tick
             engines = tuple(
@@ -224,7 +226,7 @@ def test_where_no_finding_lasts_only_the_plain_is_said() -> None:
 
 
 def test_the_same_measurement_again_and_again_counts_once() -> None:
-    judge = Judge()
+    judge = VerdictTracker()
     seen: list[Finding] = []
     for tick in range(90):
         now, repeats = 1000.0 + tick, tick % 30
@@ -322,7 +324,7 @@ def test_a_stalled_card_late_by_its_own_period_is_not_silent() -> None:
 
 
 def test_a_card_no_longer_known_is_forgotten_and_engines_get_no_verdict() -> None:
-    judge = Judge()
+    judge = VerdictTracker()
     engine = row(1, 1000.0, kind="engine", tokens_per_s=5.0)
     judge.update(view((row(0, 1000.0, **FULL), engine)), Work(), 1000.0)
     assert "GPU-0" in repr(judge)
@@ -417,21 +419,19 @@ def test_full_speed_learned_under_load_gives_the_capacity_back() -> None:
 
 
 def test_confidence_is_the_share_of_possible_signals_that_is_known_and_agrees() -> None:
-    it = Reading(utilization_pct=99.0, progress_per_s=4.0, sm_active_ratio=0.1, power_share=0.5)
-    confidence, evidence = weigh(Finding.UNDERFED, it, RULES)
-    assert confidence == 3 / 8, (
-        "utilization, progress and multiprocessors agree, power does not, four are unknown"
-    )
+    it = VerdictInput(utilization_pct=99.0, progress_per_s=4.0, sm_active_ratio=0.1, power_share=0.5)
+    share, evidence = confidence(Finding.UNDERFED, it, RULES)
+    assert share == 3 / 8, "utilization, progress and multiprocessors agree, power does not, four are unknown"
     assert set(evidence) == {"utilization_pct", "progress_per_s", "sm_active_ratio", "power_share"}
     it.dram_active_ratio = 0.1
-    assert weigh(Finding.UNDERFED, it, RULES)[0] == 4 / 8
-    assert weigh(Finding.LOST, it, RULES) == (1.0, {})
+    assert confidence(Finding.UNDERFED, it, RULES)[0] == 4 / 8
+    assert confidence(Finding.LOST, it, RULES) == (1.0, {})
 
 
 def test_every_finding_has_a_ballot_of_signals_that_exist() -> None:
-    assert set(BALLOT) == set(Finding)
-    names = {each.name for each in fields(Reading)}
-    for ballot in BALLOT.values():
+    assert set(SIGNALS) == set(Finding)
+    names = {each.name for each in fields(VerdictInput)}
+    for ballot in SIGNALS.values():
         assert {name for name, _ in ballot} <= names
         assert len({name for name, _ in ballot}) == len(ballot)
 

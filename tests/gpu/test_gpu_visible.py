@@ -4,23 +4,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.visible import Card, Choice, Instance, cuda, every, named
+from autoglm_throttle.gpu.visible import (
+    DeviceInfo,
+    DeviceSelection,
+    MigInstance,
+    select_all,
+    select_cuda,
+    select_listed,
+)
 
-A = Card(0, "GPU-aaaa1111", "H100", "00000000:81:00.0")
-B = Card(1, "GPU-aaaa2222", "H100", "00000000:01:00.0")
-M = Card(
+A = DeviceInfo(0, "GPU-aaaa1111", "H100", "00000000:81:00.0")
+B = DeviceInfo(1, "GPU-aaaa2222", "H100", "00000000:01:00.0")
+M = DeviceInfo(
     2,
     "GPU-cccc3333",
     "H100",
     "00000000:C1:00.0",
-    (Instance(0, "MIG-dddd1111", 7, 0), Instance(2, "MIG-dddd2222", 9, 1)),
+    (MigInstance(0, "MIG-dddd1111", 7, 0), MigInstance(2, "MIG-dddd2222", 9, 1)),
 )
 CARDS = [A, B, M]
 WHOLE = ((0, None), (1, None), (2, 0), (2, 2))
 
 
 def test_every_card_and_every_instance_of_a_divided_one() -> None:
-    assert every(CARDS) == Choice(WHOLE)
+    assert select_all(CARDS) == DeviceSelection(WHOLE)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +44,7 @@ def test_every_card_and_every_instance_of_a_divided_one() -> None:
     ],
 )
 def test_an_entry_names(entry: str, targets: list[tuple[int, int | None]]) -> None:
-    assert named([entry], CARDS) == Choice(tuple(targets))
+    assert select_listed([entry], CARDS) == DeviceSelection(tuple(targets))
 
 
 @pytest.mark.parametrize(
@@ -48,40 +55,40 @@ def test_an_entry_names(entry: str, targets: list[tuple[int, int | None]]) -> No
     ],
 )  # fmt: skip
 def test_an_entry_that_names_nothing_or_too_much_is_reported(entry: str) -> None:
-    assert named(["0", entry, "1"], CARDS) == Choice(((0, None), (1, None)), (entry,))
+    assert select_listed(["0", entry, "1"], CARDS) == DeviceSelection(((0, None), (1, None)), (entry,))
 
 
 def test_our_indexes_are_those_of_the_driver() -> None:
-    assert named(["1"], [B]) == Choice(((1, None),))
+    assert select_listed(["1"], [B]) == DeviceSelection(((1, None),))
 
 
 def test_the_same_card_twice_is_one() -> None:
-    assert named(["0", "GPU-aaaa1"], CARDS).targets == ((0, None),)
+    assert select_listed(["0", "GPU-aaaa1"], CARDS).targets == ((0, None),)
 
 
 def test_cuda_counts_in_pci_order_when_all_cards_have_one_name() -> None:
-    assert cuda("0", CARDS) == Choice(((1, None),))
-    assert cuda(" 1 , GPU-aaaa2222", CARDS) == Choice(((0, None), (1, None)))
+    assert select_cuda("0", CARDS) == DeviceSelection(((1, None),))
+    assert select_cuda(" 1 , GPU-aaaa2222", CARDS) == DeviceSelection(((0, None), (1, None)))
 
 
 @pytest.mark.parametrize("value", ["", "-1", "-1,0", "NoDevFiles", "9", "0x1"])
 def test_cuda_sees_nothing(value: str) -> None:
-    assert cuda(value, CARDS).targets == ()
+    assert select_cuda(value, CARDS).targets == ()
 
 
 def test_an_invalid_entry_ends_the_list_of_cuda() -> None:
-    assert cuda("0,-1,1", CARDS) == Choice(((1, None),), ("-1",))
+    assert select_cuda("0,-1,1", CARDS) == DeviceSelection(((1, None),), ("-1",))
 
 
 def test_an_index_is_a_guess_when_names_differ_and_the_order_is_not_said() -> None:
-    mixed = [A, Card(1, "GPU-bb", "L4", "00000000:01:00.0")]
-    assert cuda("0", mixed).guessed
-    assert cuda("0,9", mixed).guessed
-    assert not cuda("0", mixed, order="PCI_BUS_ID").guessed
-    assert not cuda("GPU-bb", mixed).guessed
+    mixed = [A, DeviceInfo(1, "GPU-bb", "L4", "00000000:01:00.0")]
+    assert select_cuda("0", mixed).guessed
+    assert select_cuda("0,9", mixed).guessed
+    assert not select_cuda("0", mixed, order="PCI_BUS_ID").guessed
+    assert not select_cuda("GPU-bb", mixed).guessed
 
 
 @given(st.text(max_size=40))
 def test_any_text_is_answered(text: str) -> None:
-    assert set(cuda(text, CARDS).targets) <= set(WHOLE)
-    assert set(named(text.split(","), CARDS).targets) <= set(WHOLE)
+    assert set(select_cuda(text, CARDS).targets) <= set(WHOLE)
+    assert set(select_listed(text.split(","), CARDS).targets) <= set(WHOLE)

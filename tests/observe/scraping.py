@@ -22,12 +22,12 @@ from autoglm_throttle.limiting.shared.windows import StoreView
 from autoglm_throttle.model import BreakerView, Cause, Level, OnError, Reason, Rung
 from autoglm_throttle.model import State as BreakerState
 from autoglm_throttle.observe import collector
-from autoglm_throttle.observe.metric import PREFIX, Recorder
+from autoglm_throttle.observe.metric import PREFIX, RecorderProtocol
 from autoglm_throttle.snapshot import DURATION_BUCKETS_S, DurationCounts, GuardsView, Snapshot
 from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle, throttle_for_tests
 
 
-def scraped(throttle: Throttle, recorder: Recorder | None = None) -> dict[str, Metric]:
+def scraped(throttle: Throttle, recorder: RecorderProtocol | None = None) -> dict[str, Metric]:
     registry = CollectorRegistry()
     registry.register(collector(throttle, recorder))
     text = generate_latest(registry).decode()

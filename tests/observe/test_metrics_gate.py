@@ -28,7 +28,7 @@ def test_what_the_gate_measures_is_told() -> None:
     assert value(throttle, "inflight_limit") == 20.5
     assert value(throttle, "service_rate") == 101.5
     assert states(throttle, "pressure_ratio") == {"demand": 2.0, "memory": 0.5}
-    assert value(throttle, "would_refuse_total", priority="low", reason="queue") == 7
+    assert value(throttle, "would_reject_total", priority="low", reason="queue") == 7
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ GATED = ("queued_requests", "inflight_requests", "inflight_limit", "service_rate
 
 def test_without_a_gate_nothing_is_told_of_it() -> None:
     families = scraped(loaded(gate=None, queue_time={}, pressure={}, would_refuse={}))
-    for name in (*GATED, "queue_time_seconds", "pressure_ratio", "would_refuse"):
+    for name in (*GATED, "queue_time_seconds", "pressure_ratio", "would_reject"):
         assert not families[PREFIX + name].samples
 
 

@@ -34,9 +34,9 @@ def test_the_state_that_callers_see_is_the_one_that_is_1() -> None:
     [
         ("breaker_transitions_total", {"state": "open"}, 2),
         ("breaker_calls_total", {}, 501),
-        ("breaker_refused_total", {"cause": "failures"}, 31),
-        ("breaker_refused_total", {"cause": "trial"}, 2),
-        ("breaker_would_refuse_total", {}, 6),
+        ("breaker_rejected_total", {"cause": "failures"}, 31),
+        ("breaker_rejected_total", {"cause": "trial"}, 2),
+        ("breaker_would_reject_total", {}, 6),
         ("breaker_stale_results_total", {}, 3),
     ],
 )
@@ -59,5 +59,5 @@ def test_a_real_breaker_is_told_from_its_first_call_to_its_refusals() -> None:
         pytest.fail("an open breaker let a call through")
     assert value(throttle, "breaker_state", breaker="db", state="open") == 1.0
     assert value(throttle, "breaker_calls_total", breaker="db") == 5
-    assert value(throttle, "breaker_refused_total", breaker="db", cause="failures") == 1
+    assert value(throttle, "breaker_rejected_total", breaker="db", cause="failures") == 1
     assert value(throttle, "breaker_transitions_total", breaker="db", state="open") == 1

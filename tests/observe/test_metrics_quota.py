@@ -39,7 +39,7 @@ def test_each_figure_is_told_under_its_name() -> None:
     throttle = told()
     assert value(throttle, "quota_memory_fill_ratio") == 0.55
     assert states(throttle, "quota_memory_cap_ratio") == {"high": 0.92, "mid": 0.7, "low": 0.5}
-    assert states(throttle, "quota_closed") == {"high": 0.0, "mid": 0.0, "low": 1.0}
+    assert states(throttle, "quota_rejecting") == {"high": 0.0, "mid": 0.0, "low": 1.0}
     assert value(throttle, "quota_memory_fill_per_cost_ratio") == 0.0125
     assert value(throttle, "quota_memory_usable_bytes") == 60_000_000_011
 
@@ -82,4 +82,4 @@ def test_a_scrape_sees_what_a_throttle_does() -> None:
     assert value(throttle, "quota_memory_fill_ratio") == 0.65
     assert value(throttle, "quota_memory_usable_bytes") == 100 * GB
     assert states(throttle, "quota_memory_cap_ratio") == {"high": 0.92, "mid": 0.6, "low": 0.5}
-    assert states(throttle, "quota_closed") == {"high": 0.0, "mid": 1.0, "low": 0.0}, "low has not asked"
+    assert states(throttle, "quota_rejecting") == {"high": 0.0, "mid": 1.0, "low": 0.0}, "low has not asked"

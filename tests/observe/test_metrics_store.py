@@ -33,7 +33,7 @@ def test_what_it_was_asked_and_what_it_was_spared_is_told() -> None:
     throttle = loaded(store=STORE)
     assert value(throttle, "redis_decisions_total") == 500
     assert value(throttle, "redis_round_trips_total") == 10
-    assert value(throttle, "redis_spared_total") == 40
+    assert value(throttle, "redis_deny_cache_hits_total") == 40
     assert value(throttle, "redis_late_replies_total") == 2
 
 
@@ -70,5 +70,5 @@ def sample(**fields: Any) -> GpuSample:
 
 def test_where_limits_are_in_memory_nothing_is_told_of_a_store() -> None:
     families = scraped(loaded())
-    for name in ("up", "fallback", "decisions", "round_trips", "spared", "late_replies"):
+    for name in ("up", "fallback", "decisions", "round_trips", "deny_cache_hits", "late_replies"):
         assert not families[f"{PREFIX}redis_{name}"].samples

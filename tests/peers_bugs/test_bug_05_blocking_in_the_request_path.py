@@ -32,7 +32,7 @@ class Driver:
     def close(self) -> None:
         self.callers.add(threading.get_ident())
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         self.callers.add(threading.get_ident())
 
 

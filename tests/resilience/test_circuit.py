@@ -364,7 +364,7 @@ def test_in_a_fork_the_parents_lock_and_calls_are_gone() -> None:
         parents.join(10)
 
     def child() -> None:
-        circuit.forget()
+        circuit.reset_after_fork()
         circuit.leave(trial, FAILURE)
         circuit.leave(passed(circuit.enter()), SUCCESS)
 
@@ -379,7 +379,7 @@ def test_in_a_fork_the_parents_lock_and_calls_are_gone() -> None:
 def test_a_fork_knows_what_was_open() -> None:
     circuit = opened()
     refused(circuit.enter())
-    circuit.forget()
+    circuit.reset_after_fork()
     circuit.keep_out()
     assert refused(circuit.enter()).retry_after_s == 10.0
 

@@ -376,7 +376,7 @@ def test_a_fork_asks_for_the_first_word_again_and_drops_its_leases() -> None:
     circuit = to_half_open(store)
     store.replies = [Lease(5, version=3)]
     trial = passed(circuit.enter())
-    circuit.forget()
+    circuit.reset_after_fork()
     assert not circuit.direct
     circuit.leave(trial, SUCCESS)
     assert store.said == []

@@ -255,7 +255,7 @@ def test_a_fork_waits_for_none_of_the_parent_s_calls() -> None:
     flights: Flights[int] = Flights()
 
     def parent() -> int:
-        flights.forget()
+        flights.reset_after_fork()
         child = [0]
         # another context, as that of another thread
         thread = threading.Thread(target=lambda: child.append(flights.share("key", lambda: 2)[0]))

@@ -275,7 +275,7 @@ def test_a_fork_keeps_the_level_and_none_of_what_others_were_at() -> None:
     degradation._lock.acquire()
     degradation._pulling = degradation._telling = True
     held = degradation._lock
-    degradation.forget()
+    degradation.reset_after_fork()
     try:
         watched.now += 1.0
         watched.load = 0.1

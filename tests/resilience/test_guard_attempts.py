@@ -37,7 +37,7 @@ class Substitute:
     def would_shed(self) -> Refusal | None:
         return None
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         self.forgot += 1
 
 
@@ -66,7 +66,7 @@ def test_what_would_be_shed_is_asked_of_the_substitute() -> None:
     shed = Refusal("db", State.CLOSED, refusal.cause, 3.0)
     substitute.would_shed = lambda: shed  # type: ignore[method-assign]
     assert circuit.refuses() is shed
-    circuit.forget()
+    circuit.reset_after_fork()
     assert substitute.forgot == 1
 
 

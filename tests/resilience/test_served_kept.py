@@ -316,7 +316,7 @@ def test_a_fork_has_a_lock_of_its_own_and_what_was_kept() -> None:
     assert shelf is not None
     with shelf._lock:
         shelf._inside = True
-        bench.served.forget()
+        bench.served.reset_after_fork()
         dependency.error = Failed("x")
         answers: list[object] = []
         # another thread, as the lock lets its own thread in

@@ -488,7 +488,7 @@ def test_a_fork_waits_for_none_of_the_parent_s_calls() -> None:
     bench, worker = Bench(ALWAYS), Worker()
 
     def parent() -> Any:
-        bench.served.forget()
+        bench.served.reset_after_fork()
         worker.go.set()
         answers: list[Any] = []
         child = threading.Thread(target=lambda: answers.append(bench.served.call(parent, (), {})))

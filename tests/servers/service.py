@@ -16,7 +16,7 @@ from starlette.websockets import WebSocket
 
 from autoglm_throttle import Settings, Throttle
 from autoglm_throttle.asgi import Caller, ThrottleMiddleware
-from autoglm_throttle.gpu.scripted import ScriptedProvider
+from autoglm_throttle.gpu.scripted import RecordedProvider
 
 LIMIT = 5
 CHUNKS = 4
@@ -40,7 +40,7 @@ throttle = Throttle(
         rate_mid_rps=1_000_000,
         sample_interval_s=0.2,
     ),
-    gpu=ScriptedProvider(reading),
+    gpu=RecordedProvider(reading),
 )
 
 

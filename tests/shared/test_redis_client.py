@@ -145,7 +145,7 @@ def test_a_client_that_cannot_be_closed_disturbs_nobody(clients: RedisClients, m
 def test_after_a_fork_nothing_of_the_parents_is_touched(clients: RedisClients, made: list[Client]) -> None:
     async def main() -> None:
         parents = clients.current()
-        clients.forget()
+        clients.reset_after_fork()
         clients.drop()
         assert clients.current() is not parents
         await asyncio.sleep(0)

@@ -17,7 +17,7 @@ from starlette.routing import Mount, Route
 from autoglm_throttle import Settings, Throttle
 from autoglm_throttle.asgi import ThrottleMiddleware
 from autoglm_throttle.gpu.sampler import THREAD
-from autoglm_throttle.gpu.scripted import ScriptedProvider
+from autoglm_throttle.gpu.scripted import RecordedProvider
 from autoglm_throttle.gpu.select import providers
 
 CODES = (1, 2, 3, 4, 6, 9, 10, 12, 13, 15, 16, 18, 25, 28, 999)
@@ -54,7 +54,7 @@ throttles["joined"] = Throttle(
     Settings(**SETTINGS),
     gpu=(
         *providers(["nvml"], devices=[str(CARD["joined"])]),
-        ScriptedProvider(lambda: [engine()], name="vllm:here:1"),
+        RecordedProvider(lambda: [engine()], name="vllm:here:1"),
     ),
 )
 

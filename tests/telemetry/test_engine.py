@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from autoglm_throttle import GpuSample, ProviderUnavailable, Signal, Telemetry
-from autoglm_throttle.gpu.none import NoSource
+from autoglm_throttle.gpu.none import NoSourceError
 from autoglm_throttle.testing import ManualClock
 from tests.telemetry.station import Named, Station
 
@@ -174,7 +174,7 @@ class Absent(Named):
     """The automatic choice on a machine without a card."""
 
     def read(self) -> Sequence[GpuSample]:
-        raise NoSource("no GPU found")
+        raise NoSourceError("no GPU found")
 
 
 def test_an_engine_on_a_machine_without_cards_is_heard_alone(clock: ManualClock, engine: Named) -> None:

@@ -36,11 +36,11 @@ class Paced:
     def until_due(self) -> Telemetry:
         """The state just before the next reading, which then comes."""
         samplers = self.station.throttle._lookout._samplers.values()
-        due_s = min(sampler._next.due_s for sampler in samplers)
+        due_s = min(sampler._next_read.due_s for sampler in samplers)
         self.clock.advance(max(0.0, due_s - self.clock()))
         state = self.station.throttle.regime().telemetry
         for sampler in samplers:
-            if sampler._next.due_s <= self.clock():
+            if sampler._next_read.due_s <= self.clock():
                 sampler.tick()
         return state
 

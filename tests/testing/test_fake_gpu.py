@@ -150,7 +150,7 @@ def test_a_fork_leaves_the_lock_of_the_hang_behind(hangs: bool) -> None:
     if hangs:
         gpu.hang(0.0)
     inherited = gpu._released
-    gpu.forget()
+    gpu.reset_after_fork()
     assert gpu._released is not inherited
     assert gpu._released.is_set() is not hangs
 

@@ -12,7 +12,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from autoglm_throttle.asgi import ThrottleMiddleware
-from autoglm_throttle.gpu.scripted import ScriptedProvider
+from autoglm_throttle.gpu.scripted import RecordedProvider
 from autoglm_throttle.model import Demand, Priority, Reason
 from autoglm_throttle.permit import Permit
 from autoglm_throttle.settings import Settings
@@ -141,15 +141,15 @@ async def test_each_goes_by_its_part_while_the_store_is_away(own_server: RedisSe
 
 async def test_a_busy_gpu_of_another_host_cuts_here(fleet: FleetOf) -> None:
     settings = {"fleet_gpu": True, "policy": "tiers", "sample_interval_s": 0.2, "gpu_aggregate": "max"}
-    fleet.joins(ScriptedProvider(lambda: 92.0), fleet_host="busy", **settings)
-    here = fleet.joins(ScriptedProvider(lambda: 10.0), fleet_host="idle", **settings)
+    fleet.joins(RecordedProvider(lambda: 92.0), fleet_host="busy", **settings)
+    here = fleet.joins(RecordedProvider(lambda: 10.0), fleet_host="idle", **settings)
     until(lambda: here.regime().factor == 0.4, 10.0, "the cut")
     assert {device.host for device in here.snapshot().devices} == {"", "busy"}
 
 
 async def test_a_gateway_without_gpus_is_steered_by_those_of_the_hosts_behind_it(fleet: FleetOf) -> None:
     settings = {"fleet_gpu": True, "policy": "tiers", "sample_interval_s": 0.2}
-    fleet.joins(ScriptedProvider(lambda: 87.0), fleet_host="host", **settings)
+    fleet.joins(RecordedProvider(lambda: 87.0), fleet_host="host", **settings)
     gateway = fleet.joins(fleet_host="gateway", **settings)
     until(lambda: gateway.regime().factor == 0.7, 10.0, "the cut")
 

@@ -13,7 +13,7 @@ from autoglm_throttle import (
     ThrottleMiddleware,
 )
 from autoglm_throttle.asgi import middleware
-from autoglm_throttle.gpu.none import NoSource
+from autoglm_throttle.gpu.none import NoSourceError
 from autoglm_throttle.testing import FakeGpu, ManualClock, throttle_for_tests
 from tests.throttle.asking import decided
 
@@ -73,7 +73,7 @@ class TestGpuRequired:
         monkeypatch.setattr(middleware, "FIRST_SAMPLE_WITHIN_S", 0.3)
         cards, engine = FakeGpu(), FakeGpu(devices=0, engines=1)
         engine.name = "engine"
-        cards.raises(NoSource("no GPU found (nvml: no driver)"))
+        cards.raises(NoSourceError("no GPU found (nvml: no driver)"))
         lifespan = Lifespan()
         throttle = Throttle(Settings(gpu_required=True), gpu=[cards, engine])
         assert await lifespan.drive(throttle) == ["startup.failed"]

@@ -317,7 +317,7 @@ class Watched(FakeGpu):
     def read(self):
         self.read_here.set()
         return super().read()
-    def forget(self):
+    def reset_after_fork(self):
         super().forget()
         self.read_here = threading.Event()
 

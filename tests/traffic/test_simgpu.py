@@ -321,7 +321,7 @@ def test_it_is_a_provider_that_reads_by_its_own_clock() -> None:
     (sample,) = sim.read()
     assert (sample.taken_at_s, sample.utilization_pct, sample.source) == (7.0, 0.0, "simulated")
     sim.close()
-    sim.forget()
+    sim.reset_after_fork()
     assert sim.read() == (sample,)
 
 

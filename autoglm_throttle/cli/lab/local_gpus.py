@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from autoglm_throttle.gpu.none import NoSource
+from autoglm_throttle.gpu.none import NoSourceError
 from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.model import GpuProvider, GpuSample
 from autoglm_throttle.traffic.watch import Gone
@@ -49,7 +49,7 @@ class LocalGpus:
         """
         try:
             cards = self._provider.read()
-        except NoSource:
+        except NoSourceError:
             raise Gone from None
         return dict(_numbers(cards))
 

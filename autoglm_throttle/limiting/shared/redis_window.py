@@ -115,7 +115,7 @@ class RedisUserLimitStore:
     def reset_after_fork(self) -> None:
         """Reset in a forked process: loops and connections belong to the parent."""
         self._batches.reset_after_fork()
-        self.clients.forget()
+        self.clients.reset_after_fork()
 
     def stats(self) -> StoreStats:
         """Return the counters of all event loops together."""

@@ -128,14 +128,14 @@ class HttpServed:
         self._max_stale_s = max_stale_s if own_s is None else own_s
         self._log = Seldom(feature.name, circuit.clock)
         self._rungs = Rungs(feature, counted, fallback_timeout_s, self._log)
-        self.forget()
+        self.reset_after_fork()
 
     def __repr__(self) -> str:
         return f"<HttpServed {self.feature.name!r} {self._degradation!r} {self._cache or 'keeps nothing'}>"
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """Create a new lock in a forked child and drop calls in flight; cached responses stay."""
-        self.flights.forget()
+        self.flights.reset_after_fork()
         # Re-entrant: the garbage collector may run under it, and a finalizer may make a guarded call.
         self._lock = threading.RLock()
         self._inside = False

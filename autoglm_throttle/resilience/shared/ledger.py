@@ -46,9 +46,9 @@ class Ledger:
         self._wake = wake
         self._logged_s = -math.inf
         self._told_away = False
-        self.forget()
+        self.reset_after_fork()
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """Reset in a forked child: new locks, without the parent's queries and writes."""
         self.lock: threading.RLock = threading.RLock()
         """Re-entrant: a finalizer may settle a probe in the middle of another call."""
@@ -64,7 +64,7 @@ class Ledger:
         self._waiting: list[Question] = []
         """Queries for the first state of a breaker."""
         for watch in self.watches.values():
-            watch.forget()
+            watch.reset_after_fork()
 
     def __repr__(self) -> str:
         return f"Ledger({len(self.watches)} breakers, {self.absence!r}, {self.outbox!r})"

@@ -65,7 +65,7 @@ class Push:
         self._joined = joined
         self._clock = clock
         self._left_behind: list[Any] = []
-        self.forget()
+        self.reset_after_fork()
 
     def __repr__(self) -> str:
         return f"Push({'listening' if self.listening else 'deaf'}, failures={self.failures})"
@@ -98,7 +98,7 @@ class Push:
         """Reconnect now: the server has replied to another connection."""
         self._alarm.set()
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """Reset in a forked child: thread and connection belong to the parent."""
         self.listening: bool = False
         """Whether changes are received at once."""

@@ -122,7 +122,7 @@ class RedisBreakerStore:
         self._teller.stop(join_s)
         self._push.stop(max(0.0, ends_s - self._clock()))
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """Reset in a forked child: threads, connections, probes and writes belong to the parent.
 
         Each child calls it automatically; in any other process it does nothing.
@@ -131,9 +131,9 @@ class RedisBreakerStore:
         if self._pid == os.getpid():
             return
         self._pid = os.getpid()
-        self._ledger.forget()
-        self._push.forget()
-        self._teller.forget()
+        self._ledger.reset_after_fork()
+        self._push.reset_after_fork()
+        self._teller.reset_after_fork()
 
     def watch(self, name: str, changed: Callable[[Remote], None]) -> None:
         """Register ``on_change``; it is called, from any thread, with each newer state of a breaker."""
@@ -231,7 +231,7 @@ _STORES: weakref.WeakSet[RedisBreakerStore] = weakref.WeakSet()
 def _after_fork_in_child() -> None:
     for store in list(_STORES):
         with contextlib.suppress(Exception):  # a failure of one store must not affect the others
-            store.forget()
+            store.reset_after_fork()
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork

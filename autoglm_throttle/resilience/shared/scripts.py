@@ -81,7 +81,7 @@ class Scripts:
             with contextlib.suppress(Exception):  # it may be broken already
                 client.close()
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """Reset in a forked child: the connection belongs to the parent."""
         self._left_behind.append(self._client)  # kept: closing would write to the parent's socket
         self._client = None

@@ -65,7 +65,7 @@ class Teller:
         self._listening = listening
         self._back = back
         self._clock: Clock = ledger.clock
-        self.forget()
+        self.reset_after_fork()
 
     @property
     def who(self) -> str:
@@ -103,9 +103,9 @@ class Teller:
         """Wake the thread: there is work."""
         self._alarm.put(None)
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """Reset in a forked child: thread and connection belong to the parent; use a new identifier."""
-        self._scripts.forget()
+        self._scripts.reset_after_fork()
         self._alarm: queue.SimpleQueue[None] = queue.SimpleQueue()
         """Queue of wake-ups: a finalizer may call its ``put`` in the middle of another one."""
         self._thread = None

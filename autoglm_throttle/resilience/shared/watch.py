@@ -31,9 +31,9 @@ class Watch:
     def __init__(self, name: str, changed: Callable[[Remote], None]) -> None:
         self.name: str = name
         self._changed = _weakly(changed)
-        self.forget()
+        self.reset_after_fork()
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """Reset to an unknown state, as in a forked child: the parent's pending updates are lost."""
         self.version: int = 0
         """Version of the newest state, including states written by this process."""

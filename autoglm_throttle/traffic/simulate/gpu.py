@@ -157,7 +157,7 @@ class SimGpu:
     def close(self) -> None:
         """Do nothing: there is no driver to release."""
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """Replace the lock; there are no handles to drop."""
         # A thread that the fork left in the parent may have held it.
         self._lock = threading.Lock()

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from autoglm_throttle.gpu.exposition import Malformed, Series, parse
-from autoglm_throttle.gpu.fetch import Deadline, Page, WrongStatus, fetch
+from autoglm_throttle.gpu.exposition import MalformedExpositionError, Series, parse
+from autoglm_throttle.gpu.fetch import Deadline, HttpPage, WrongStatusError, fetch
 from autoglm_throttle.model import ProviderUnavailable
 from autoglm_throttle.settings.gpu_items import ScrapeUrl, parse_items
 from autoglm_throttle.traffic.errors import TrafficError
@@ -67,7 +67,7 @@ class MetricsLook:
         """
         try:
             series = parse(_ours(self._page()))
-        except Malformed as error:
+        except MalformedExpositionError as error:
             raise ProviderUnavailable(str(error)) from None
         seen = numbers(series)
         if not seen:
@@ -85,13 +85,13 @@ class MetricsLook:
         except ProviderUnavailable as error:
             raise TrafficError(f"--metrics: {self.name} {error}") from None
 
-    def _page(self) -> Page:
+    def _page(self) -> HttpPage:
         """Fetch the page; remember a trailing slash that a mounted application requires by a redirect."""
         deadline = Deadline(TIMEOUT_S, self._clock)
         query = f"?{self._url.query}" if self._url.query else ""
         try:
             return fetch(self._url, self._path + query, deadline)
-        except WrongStatus as answer:
+        except WrongStatusError as answer:
             if answer.status not in REDIRECTS or self._path.endswith("/"):
                 raise
         page = fetch(self._url, f"{self._path}/{query}", deadline)
@@ -109,7 +109,7 @@ def _parse(url: str) -> ScrapeUrl:
     return item.url
 
 
-def _ours(page: Page) -> str:
+def _ours(page: HttpPage) -> str:
     """Return only the needed lines: there may be thousands of others, and parsing blocks the generator."""
     whole = page.body.decode("utf-8", "replace").split("\n")[:-1]
     return "".join(f"{line}\n" for line in whole if line.startswith(_WANTED))

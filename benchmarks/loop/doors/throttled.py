@@ -31,7 +31,7 @@ class NoReader:
     def close(self) -> None:
         """There is no driver."""
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """There is no driver."""
 
 

@@ -15,7 +15,7 @@ from autoglm_throttle.cli.lab.faults import Unusable
 from autoglm_throttle.cli.lab.load_asked import Asked, Search
 from autoglm_throttle.cli.lab.local_gpus import LocalGpus
 from autoglm_throttle.cli.lab.sending import cut_url, is_loopback
-from autoglm_throttle.gpu.none import NoSource
+from autoglm_throttle.gpu.none import NoSourceError
 from autoglm_throttle.model import GpuSample, Priority
 from autoglm_throttle.traffic.arrivals import Arrivals, Shape, TraceShape, Users
 from autoglm_throttle.traffic.load import Request
@@ -367,12 +367,12 @@ class Cards:
 
     def read(self) -> tuple[GpuSample, ...]:
         if not self.cards:
-            raise NoSource("no driver")
+            raise NoSourceError("no driver")
         return self.cards
 
     def close(self) -> None: ...
 
-    def forget(self) -> None: ...
+    def reset_after_fork(self) -> None: ...
 
 
 def card(**told: float) -> GpuSample:

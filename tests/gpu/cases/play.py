@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from autoglm_throttle.gpu.verdict import Judge, VerdictRules
+from autoglm_throttle.gpu.verdict import VerdictRules, VerdictTracker
 from autoglm_throttle.model import Finding, GpuSample, GpuView, Work
 
 START_S = 1000.0
@@ -65,7 +65,7 @@ class Player:
     """A service whose counters go on from phase to phase."""
 
     def __init__(self, rules: VerdictRules | None = None) -> None:
-        self.judge = Judge(rules)
+        self.judge = VerdictTracker(rules)
         self.now = START_S
         self._completed = 0.0
         self._chunks = 0.0

@@ -43,7 +43,7 @@ def test_after_a_fork_what_was_kept_is_there_and_nobody_holds_the_lock() -> None
     lock = feature._lock
     circuit = guarded.guard("dep").circuit
     assert isinstance(circuit.served, Served)
-    circuit.served.forget()
+    circuit.served.reset_after_fork()
     assert feature._lock is not lock
     assert kept(guarded) == 200
 

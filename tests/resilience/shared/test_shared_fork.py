@@ -127,7 +127,7 @@ def test_a_fork_in_the_midst_of_everything(made: Made, redis_url: str) -> None:
         over.set()
         thread.join(PATIENCE_S)
     began = time.monotonic()
-    store.forget()
+    store.reset_after_fork()
     assert store.running, "this is no child"
     assert store.up
     assert time.monotonic() - began < 1.0

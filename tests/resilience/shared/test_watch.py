@@ -120,6 +120,6 @@ def test_a_child_knows_nothing() -> None:
     watch = fresh()
     watch.hear(OPEN, 0.0)
     watch.met = True
-    watch.forget()
+    watch.reset_after_fork()
     assert (watch.version, watch.met, watch.handing, watch.remote) == (0, False, False, None)
     assert watch.news(0.0) is None
