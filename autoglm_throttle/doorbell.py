@@ -28,7 +28,7 @@ class Doorbell(Protocol):
         """Wake the waiter. Never blocks; may be called from any thread."""
         ...
 
-    async def wait(self, seconds: float, leaves: Leaves) -> bool:
+    async def wait(self, seconds: float, disconnected: Leaves) -> bool:
         """Wait until `set` is called, for ``seconds`` at most; True if ``disconnected`` ended first.
 
         ``disconnected`` starts up to `DISCONNECT_WATCH_DELAY_S` later, and is cancelled by `set`.
@@ -72,14 +72,14 @@ class _FutureBell:
             with suppress(RuntimeError):  # the wait has just ended by itself
                 self._timeout.reschedule(0.0)
 
-    async def wait(self, seconds: float, leaves: Leaves) -> bool:
+    async def wait(self, seconds: float, disconnected: Leaves) -> bool:
         if not self._rung:
             await self._deaf(min(seconds, DEAF_S))
         if self._rung or seconds <= DEAF_S:
             return False
         try:
             async with asyncio.timeout(seconds - DEAF_S) as self._timeout:
-                await leaves()
+                await disconnected()
         except TimeoutError:
             if self._timeout is not None and self._timeout.expired():
                 return False
@@ -132,11 +132,11 @@ class _ScopeBell:
         if self._scope is not None:
             self._scope.cancel()
 
-    async def wait(self, seconds: float, leaves: Leaves) -> bool:
+    async def wait(self, seconds: float, disconnected: Leaves) -> bool:
         if self._rung:
             return False
         with anyio.move_on_after(seconds) as self._scope:
-            await leaves()
+            await disconnected()
         left = not self._scope.cancelled_caught
         self._scope = None
         return left

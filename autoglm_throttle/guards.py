@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from autoglm_throttle import journal
 from autoglm_throttle.model import Clock, Criticality, Level, Mode, Rung, State, Transition
-from autoglm_throttle.resilience.circuit import Circuit
+from autoglm_throttle.resilience.circuit import GuardState
 from autoglm_throttle.resilience.degradation import LadderRules
 from autoglm_throttle.resilience.feature import Fallback, Feature
 from autoglm_throttle.resilience.guard import Guard
 from autoglm_throttle.resilience.http.cache import HttpCache
-from autoglm_throttle.resilience.http.served import HttpServed
-from autoglm_throttle.resilience.judge import Classify, Judge
-from autoglm_throttle.resilience.ladder_watch import Degradation
-from autoglm_throttle.resilience.notes import note
-from autoglm_throttle.resilience.rules import Rules
-from autoglm_throttle.resilience.served import Served
+from autoglm_throttle.resilience.http.served import HttpFeatureExecutor
+from autoglm_throttle.resilience.judge import Classify, OutcomeClassifier
+from autoglm_throttle.resilience.ladder_watch import DegradationController
+from autoglm_throttle.resilience.notes import record_degraded
+from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.served import FeatureExecutor
 from autoglm_throttle.resilience.stale_cache import StaleCache
 from autoglm_throttle.settings import BreakerSettings, ConfigError, GuardPolicy, Problem, Settings
 from autoglm_throttle.settings.form import ChoiceType, FieldTypeError
@@ -75,18 +75,18 @@ class Guards:
         self._degrades = degrades
         self._store = store
         self._lock = threading.RLock()
-        self._circuits: dict[str, Circuit] = {}
-        self._dropped: weakref.WeakValueDictionary[str, Circuit] = weakref.WeakValueDictionary()
+        self._circuits: dict[str, GuardState] = {}
+        self._dropped: weakref.WeakValueDictionary[str, GuardState] = weakref.WeakValueDictionary()
         """Evicted guards that callers may still hold: a name must never have two breakers."""
         self._registered: set[str] = set()
         """Guards registered in code; these are never evicted."""
-        self._unguarded = Circuit(OTHERS, Rules(mode=Mode.DISABLED), clock=clock)
+        self._unguarded = GuardState(OTHERS, BreakerRules(mode=Mode.DISABLED), clock=clock)
         """The disabled guard for names above the maximum: an unprotected call is better than a failed one."""
         self._degraded: Counter[tuple[str, Rung, str]] = Counter()
         self._transitions: Counter[tuple[str, State]] = Counter()
         self._listeners: list[Listener] = []
         self._full = False
-        self._degradation = Degradation(
+        self._degradation = DegradationController(
             _ladder_rules(settings), load, settings.sample_interval_s, clock, _level_changed
         )
 
@@ -121,8 +121,8 @@ class Guards:
             ValueError: the name has a guard already.
         """
         feature = self._feature(name, criticality, fallback, shed_above)
-        rules = Rules(**breaker_of(self._settings, name, breaker))
-        judge = Judge(classify=classify, ignore=_several(ignore), expected=_several(expected))
+        rules = BreakerRules(**breaker_of(self._settings, name, breaker))
+        judge = OutcomeClassifier(classify=classify, ignore=_several(ignore), expected=_several(expected))
         with self._lock:
             if name in self._circuits or name in self._dropped:
                 raise ValueError(
@@ -134,7 +134,7 @@ class Guards:
 
     def offers(self, name: str) -> bool:
         """Return whether a call under this name would be made now: neither shed by the load nor rejected."""
-        return self.guard(name).refuses() is None
+        return self.guard(name).rejection() is None
 
     def listen(self, listener: Listener) -> None:
         """Add a listener for changes of breakers."""
@@ -143,7 +143,7 @@ class Guards:
 
     def tend(self) -> None:
         """Update the degradation level from the load, if it is due."""
-        self._degradation.tend()
+        self._degradation.poll()
 
     def view(self) -> GuardsView:
         """Return the state of all guards; takes each breaker's lock in turn."""
@@ -157,7 +157,7 @@ class Guards:
             load=ladder.load,
             degraded=degraded,
             transitions=transitions,
-            store_up=None if self._store is None else self._store.up,
+            store_up=None if self._store is None else self._store.is_up,
         )
 
     def start(self) -> None:
@@ -181,16 +181,16 @@ class Guards:
         for circuit in [*self._circuits.values(), *self._dropped.values()]:
             circuit.reset_after_fork()
 
-    def _known(self, name: str) -> Circuit:
+    def _known(self, name: str) -> GuardState:
         with self._lock:
             circuit = self._circuits.get(name) or self._back(name)
             if circuit is not None:
                 return circuit
             feature = self._feature(name, None, None, None)
-            rules = Rules(**breaker_of(self._settings, name))
-            return self._add(feature, rules, Judge()) if self._room() else self._unguarded
+            rules = BreakerRules(**breaker_of(self._settings, name))
+            return self._add(feature, rules, OutcomeClassifier()) if self._room() else self._unguarded
 
-    def _back(self, name: str) -> Circuit | None:
+    def _back(self, name: str) -> GuardState | None:
         """Restore an evicted guard that a caller still holds, if there is capacity."""
         circuit = self._dropped.get(name)
         if circuit is not None and self._room():
@@ -223,40 +223,42 @@ class Guards:
         except ValueError as error:
             raise ConfigError([Problem(f"guards.{quoted_key(name)}", str(error))]) from None
 
-    def _add(self, feature: Feature, rules: Rules, judge: Judge) -> Circuit:
+    def _add(self, feature: Feature, rules: BreakerRules, judge: OutcomeClassifier) -> GuardState:
         name = feature.name
-        circuit = Circuit(name, rules, clock=self._clock, judge=judge, store=self._store, told=self._changed)
+        circuit = GuardState(
+            name, rules, clock=self._clock, classifier=judge, store=self._store, on_transitions=self._changed
+        )
         if feature.fallback is not None or feature.criticality is not Criticality.CORE:
             self._serve(circuit, feature)
         self._circuits[name] = circuit
         return circuit
 
-    def _serve(self, circuit: Circuit, feature: Feature) -> None:
+    def _serve(self, circuit: GuardState, feature: Feature) -> None:
         settings = self._settings
         own_s = _of(settings.guards.get(feature.name), "max_stale_s")
         keeps = feature.fallback is not None and feature.fallback.stale
         timeout_s = settings.degrade_fallback_timeout_s
         max_stale_s = settings.degrade_max_stale_s if own_s is None else own_s
         entries = settings.degrade_cache_entries
-        served = Served(
+        served = FeatureExecutor(
             circuit,
             feature,
             self._degradation,
             cache=StaleCache(entries) if keeps else None,
-            counted=self._count,
+            on_degraded=self._count,
             fallback_timeout_s=timeout_s,
             max_stale_s=max_stale_s,
         )
-        served.http = HttpServed(
+        served.http = HttpFeatureExecutor(
             circuit,
             feature,
             self._degradation,
             cache=HttpCache(entries, settings.degrade_cache_body_bytes) if keeps else None,
-            counted=self._count,
+            on_degraded=self._count,
             fallback_timeout_s=timeout_s,
             max_stale_s=max_stale_s,
         )
-        circuit.served, circuit.shed = served, served.shed
+        circuit.executor, circuit.shed_check = served, served.reject_if_shed
         self._degrades()
 
     def _room(self) -> bool:
@@ -274,7 +276,7 @@ class Guards:
             circuit = self._circuits.pop(name)
             view = circuit.view()
             leaves = name not in self._registered and view.machine is State.CLOSED and not view.in_flight
-            if leaves and circuit.idle:
+            if leaves and circuit.is_idle:
                 self._drop(name, circuit)
                 return True
             self._circuits[name] = circuit
@@ -287,7 +289,7 @@ class Guards:
             journal.guards_full(most).write()
         return False
 
-    def _drop(self, name: str, circuit: Circuit) -> None:
+    def _drop(self, name: str, circuit: GuardState) -> None:
         self._dropped[name] = circuit
         for state in State:
             # Counts move to one shared name, so that totals never decrease.
@@ -298,7 +300,7 @@ class Guards:
     def _count(self, name: str, rung: Rung, cause: str) -> None:
         with self._lock:
             self._degraded[name, rung, cause] += 1
-        note(rung, cause)
+        record_degraded(rung, cause)
 
     def _changed(self, changes: Sequence[Transition]) -> None:
         for change in changes:

@@ -82,7 +82,7 @@ FIGURES = (
         "breaker: 5 consecutive failures open it, for 10 s, then 1 trial",
         ("breaker_failures", "breaker_open_s", "breaker_half_open_max"),
         "the same: the fifth failure in a row opens it, and one success between them starts the count anew. "
-        "After 10 s exactly one call is let through; if it succeeds the breaker is closed, if it fails the "
+        "After 10 s exactly one call is admitted; if it succeeds the breaker is closed, if it fails the "
         "10 s begin again",
     ),
     Figure(

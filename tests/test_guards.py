@@ -28,7 +28,7 @@ from autoglm_throttle import (
 )
 from autoglm_throttle.guards import Guards
 from autoglm_throttle.model import Mode
-from autoglm_throttle.resilience.circuit import Circuit
+from autoglm_throttle.resilience.circuit import GuardState
 from autoglm_throttle.snapshot import GuardsView
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
 
@@ -96,7 +96,7 @@ class TestFigures:
         assert (refused.value.name, refused.value.retry_after_s) == ("db", 10.0)
         throttle.clock.advance(10.0)
         with throttle.guard("db"):
-            assert throttle.guard("db").refuses() is not None
+            assert throttle.guard("db").rejection() is not None
         assert throttle.guard("db").state() is State.CLOSED
 
     def test_code_wins_over_the_table_of_the_guard_and_that_over_the_settings_of_all(self) -> None:
@@ -209,13 +209,13 @@ class TestRegistry:
         for number in range(100):
             fail(throttle, f"host {number}")
         looks = []
-        view = Circuit.view
+        view = GuardState.view
 
-        def looked(circuit: Circuit) -> BreakerView:
+        def looked(circuit: GuardState) -> BreakerView:
             looks.append(circuit.name)
             return view(circuit)
 
-        monkeypatch.setattr(Circuit, "view", looked)
+        monkeypatch.setattr(GuardState, "view", looked)
         throttle.guard("new")
         assert 0 < len(looks) <= 16
 
@@ -359,7 +359,7 @@ class TestLife:
         read, write = os.pipe()
         guards = throttle._guards
         assert guards is not None
-        locks = throttle._guards_lock, guards._lock, throttle.guard("db").circuit._locked._lock
+        locks = throttle._guards_lock, guards._lock, throttle.guard("db").circuit._safe_breaker._lock
         with held_elsewhere(*locks):
             child = os.fork()
             if child == 0:
@@ -381,5 +381,5 @@ class TestLife:
 def _in_child(throttle: ManualThrottle) -> bytes:
     """Whether the child may make a trial of its own, and what it has counted."""
     guard = throttle.guard("db")
-    free: Any = guard.refuses() is None
+    free: Any = guard.rejection() is None
     return f"{guard.state()} {free} {sum(seen(throttle).transitions.values())}".encode()

@@ -373,7 +373,7 @@ def test_a_store_that_is_lost_warns_and_says_what_holds_meanwhile(on_error: OnEr
         store(on_error), HealthChange(HealthState.LOCAL, StoreErrorKind.TIMEOUT, 9.0, 3.0), "too slow"
     )
     assert (line.event, line.level) == ("store_lost", logging.WARNING)
-    assert line.text == f"redis cannot be asked: timeout (too slow); {meanwhile}"
+    assert line.text == f"redis is unavailable: timeout (too slow); {meanwhile}"
     assert line.keys == {"store": "redis", "reason": "timeout", "on_error": on_error.value}
 
 

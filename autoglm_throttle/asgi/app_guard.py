@@ -12,10 +12,10 @@ from autoglm_throttle.asgi.fallbacks import Fallbacks
 from autoglm_throttle.asgi.hinted import MARKER
 from autoglm_throttle.asgi.watched import Watched
 from autoglm_throttle.model import Decision, GuardRefused, Outcome, Pass, Refusal
-from autoglm_throttle.resilience.served import Served
+from autoglm_throttle.resilience.served import FeatureExecutor
 
 if TYPE_CHECKING:
-    from autoglm_throttle.resilience.circuit import Circuit
+    from autoglm_throttle.resilience.circuit import GuardState
     from autoglm_throttle.throttle import Throttle
 
 Scope = MutableMapping[str, Any]
@@ -40,11 +40,11 @@ class AppGuard:
         self._throttle = throttle
         self._name = name
         self._refuse = refuse
-        self._circuit: Circuit | None = None
+        self._circuit: GuardState | None = None
         self._fallbacks: Fallbacks | None = None
 
     @property
-    def circuit(self) -> Circuit:
+    def circuit(self) -> GuardState:
         """State of the app's guard."""
         return self._circuit or self._begin()
 
@@ -58,12 +58,12 @@ class AppGuard:
     @property
     def quiet(self) -> bool:
         """Whether the breaker is closed and the app has no fallback."""
-        return self.circuit.breaker.fast is not None and self._fallbacks is None
+        return self.circuit.breaker.fast_permit is not None and self._fallbacks is None
 
     def refusal(self) -> Refusal | None:
         """Return the rejection that the breaker would give now, or None; free of effects."""
         circuit = self.circuit
-        return None if circuit.breaker.fast is not None else circuit.refuses()
+        return None if circuit.breaker.fast_permit is not None else circuit.rejection()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""
@@ -73,7 +73,7 @@ class AppGuard:
             return
         fallbacks = self.fallbacks
         deputy = Deputy(fallbacks, permit, scope) if fallbacks is not None else None
-        pass_ = self._fast() or await self.circuit.enter_async()
+        pass_ = self._fast() or await self.circuit.allow_async()
         if isinstance(pass_, Refusal):
             await self._refused(pass_, deputy, scope, receive, send)
             return
@@ -91,11 +91,11 @@ class AppGuard:
             if ended is Outcome.FAILURE and deputy is not None:
                 await deputy.stands_in_for(None, ended)
 
-    def _begin(self) -> Circuit:
+    def _begin(self) -> GuardState:
         """Look up the guard at the first request: its feature may be registered after the middleware."""
         circuit = self._throttle.guard(self._name).circuit
-        served = circuit.served
-        if isinstance(served, Served) and served.http is not None:
+        served = circuit.executor
+        if isinstance(served, FeatureExecutor) and served.http is not None:
             self._fallbacks = Fallbacks(served.http, circuit.clock)
         self._circuit = circuit
         return circuit
@@ -104,7 +104,7 @@ class AppGuard:
         """Return the shared permit of a closed breaker, or None if a fleet shares the breaker."""
         circuit = self.circuit
         core = circuit.breaker
-        pass_ = core.fast
+        pass_ = core.fast_permit
         if pass_ is None or circuit.store is not None:
             return None
         core.calls += 1  # the shared permit bypasses the breaker's enter(), which counts calls

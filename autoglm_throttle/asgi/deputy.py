@@ -9,7 +9,7 @@ from autoglm_throttle.asgi.blame import blame_of
 from autoglm_throttle.asgi.fallbacks import Fallbacks, Scope, text_of
 from autoglm_throttle.model import GuardRefused, Outcome, Refused
 from autoglm_throttle.permit import Permit
-from autoglm_throttle.resilience.degradation import Choice
+from autoglm_throttle.resilience.degradation import DegradationAction
 from autoglm_throttle.resilience.fallback import ERROR, LOAD
 from autoglm_throttle.resilience.judge import FAILING_STATUSES
 from autoglm_throttle.snapshot import REPLACEABLE
@@ -17,7 +17,7 @@ from autoglm_throttle.snapshot import REPLACEABLE
 if TYPE_CHECKING:
     from autoglm_throttle.asgi.watched import Watched
     from autoglm_throttle.resilience.http.answer import HttpAnswer
-    from autoglm_throttle.resilience.http.body import Keep
+    from autoglm_throttle.resilience.http.body import CachePolicy
 
 Message = dict[str, Any]
 Send = Callable[[Message], Awaitable[None]]
@@ -44,7 +44,7 @@ class Deputy:
         self._permit = permit
         self._scope = scope
         self._ask = fallbacks.ask(scope)
-        self._keep: Keep | None = None
+        self._keep: CachePolicy | None = None
         self._room = 0
         self._replaced = False
 
@@ -55,7 +55,7 @@ class Deputy:
 
     async def answer(self, cause: str, error: Exception | None) -> HttpAnswer | None:
         """Return the response of the fallbacks, or None if they have none."""
-        choice = Choice.SHED if cause == LOAD else Choice.SERVE
+        choice = DegradationAction.SHED if cause == LOAD else DegradationAction.SERVE
         return await self._fallbacks.answer(self._scope, (cause, error), self._ask, choice)
 
     async def stands_in_for(self, error: Exception | None, outcome: Outcome | None) -> bool:
@@ -71,7 +71,7 @@ class Deputy:
             if late or not cause or not await self._replace(cause, error, outcome or Outcome.FAILURE):
                 return False
         if error is not None and outcome is Outcome.FAILURE:
-            self._fallbacks.log.say("app", "the app has failed, and a fallback has answered", error)
+            self._fallbacks.log.warn("app", "the app has failed, and a fallback has answered", error)
         return True
 
     async def _send(self, message: Message) -> None:
@@ -93,12 +93,12 @@ class Deputy:
             return message
         headers = list(message.get("headers") or ())
         served, asked_s = self._fallbacks.served, self._watched.begun_s
-        self._keep = served.keep(self._ask, message["status"], text_of(headers), asked_s)
+        self._keep = served.cache_policy(self._ask, message["status"], text_of(headers), asked_s)
         if self._keep is not None:
-            self._room = self._keep.body_bytes
+            self._room = self._keep.max_body_bytes
         return {**message, "headers": headers}
 
-    def _part(self, message: Message, keep: Keep) -> None:
+    def _part(self, message: Message, keep: CachePolicy) -> None:
         """Collect a part of the body, and cache the whole body after a successful end."""
         body = message.get("body", b"")
         self._room -= len(body)

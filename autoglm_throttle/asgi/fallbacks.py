@@ -6,11 +6,11 @@ from collections.abc import Iterable, MutableMapping
 from typing import Any
 
 from autoglm_throttle.model import Clock, FallbackContext, Rung
-from autoglm_throttle.resilience.degradation import Choice
+from autoglm_throttle.resilience.degradation import DegradationAction
 from autoglm_throttle.resilience.http.answer import HttpAnswer, Pairs
-from autoglm_throttle.resilience.http.served import HttpServed
-from autoglm_throttle.resilience.http.stale import Ask, degraded
-from autoglm_throttle.resilience.seldom import Seldom
+from autoglm_throttle.resilience.http.served import HttpFeatureExecutor
+from autoglm_throttle.resilience.http.stale import CacheRequest, mark_degraded
+from autoglm_throttle.resilience.seldom import GuardRateLimitedLogger
 
 Scope = MutableMapping[str, Any]
 
@@ -23,32 +23,32 @@ class Fallbacks:
         clock: monotonic seconds.
     """
 
-    def __init__(self, served: HttpServed, clock: Clock) -> None:
-        self.served: HttpServed = served
+    def __init__(self, served: HttpFeatureExecutor, clock: Clock) -> None:
+        self.served: HttpFeatureExecutor = served
         self.name: str = served.feature.name
-        self.log: Seldom = Seldom(self.name, clock)
+        self.log: GuardRateLimitedLogger = GuardRateLimitedLogger(self.name, clock)
         """Rate-limited log of the app errors that a fallback would otherwise hide."""
 
-    def ask(self, scope: Scope) -> Ask | None:
+    def ask(self, scope: Scope) -> CacheRequest | None:
         """Build the cache request of a scope; None if it is not cacheable or the scope is broken."""
         if scope["type"] != "http":
             return None
         try:
             headers = text_of(scope["headers"])
-            return self.served.asked(scope["method"], _url(scope, headers), headers, scope, None)
+            return self.served.cache_request(scope["method"], _url(scope, headers), headers, scope, None)
         except Exception:  # noqa: BLE001 - a scope may hold anything
             return None
 
-    def choice(self, scope: Scope) -> Choice:
+    def choice(self, scope: Scope) -> DegradationAction:
         """Return the degradation action for a request."""
-        return self.served.choice(self.ask(scope))
+        return self.served.action(self.ask(scope))
 
     async def answer(
         self,
         scope: Scope,
         why: tuple[str, Exception | None],
-        ask: Ask | None,
-        choice: Choice,
+        ask: CacheRequest | None,
+        choice: DegradationAction,
     ) -> HttpAnswer | None:
         """Answer without the app, marked as degraded and counted. Returns None if no fallback has a response.
 
@@ -69,9 +69,9 @@ class Fallbacks:
         if found is None:
             return None
         if isinstance(found.value, HttpAnswer):
-            return _sized(found.value, found.rung, cause)
+            return _sized(found.value, found.kind, cause)
         kind = type(found.value).__name__
-        self.log.say("kind", f"the {found.rung} fallback must give an HttpAnswer, not {kind}")
+        self.log.warn("kind", f"the {found.kind} fallback must give an HttpAnswer, not {kind}")
         return None
 
 
@@ -93,4 +93,4 @@ def _sized(answer: HttpAnswer, rung: Rung, cause: str) -> HttpAnswer:
         return answer
     length = "content-length", str(len(answer.body))
     sized = any(name.lower() == length[0] for name, _ in answer.headers)
-    return degraded(answer if sized else answer.saying(length), rung, cause)
+    return mark_degraded(answer if sized else answer.with_header(length), rung, cause)

@@ -11,7 +11,7 @@ from autoglm_throttle.asgi.deputy import give
 from autoglm_throttle.asgi.hinted import MARKER
 from autoglm_throttle.model import Decision, Demand, GuardRefused, Reason
 from autoglm_throttle.permit import Provisional, Rejection
-from autoglm_throttle.resilience.degradation import Choice
+from autoglm_throttle.resilience.degradation import DegradationAction
 from autoglm_throttle.resilience.fallback import LOAD
 from autoglm_throttle.snapshot import REPLACEABLE
 
@@ -66,8 +66,8 @@ class Guarded:
     async def deals_with(self, scope: Scope, send: Send) -> bool:
         """Answer or reject a request that needs no limits; False: the limits must decide."""
         fallbacks = self._app.fallbacks
-        choice = Choice.SERVE if fallbacks is None or self._dry_run else fallbacks.choice(scope)
-        if fallbacks is not None and choice is not Choice.SERVE:
+        choice = DegradationAction.SERVE if fallbacks is None or self._dry_run else fallbacks.choice(scope)
+        if fallbacks is not None and choice is not DegradationAction.SERVE:
             return await self._spares(scope, send, fallbacks, choice)
         refusal = self._app.refusal()
         if refusal is None:
@@ -96,24 +96,26 @@ class Guarded:
             return False
         answer: HttpAnswer | None = None
         try:
-            answer = await fallbacks.answer(scope, (LOAD, None), fallbacks.ask(scope), Choice.SHED)
+            answer = await fallbacks.answer(scope, (LOAD, None), fallbacks.ask(scope), DegradationAction.SHED)
         finally:
             self._throttle.turned_away(rejection, degraded=answer is not None)
         if answer is not None:
             await give(answer, scope, send)
         return answer is not None
 
-    async def _spares(self, scope: Scope, send: Send, fallbacks: Fallbacks, choice: Choice) -> bool:
+    async def _spares(
+        self, scope: Scope, send: Send, fallbacks: Fallbacks, choice: DegradationAction
+    ) -> bool:
         """Answer a request that the current load level does not serve."""
         answer = await fallbacks.answer(scope, (LOAD, None), fallbacks.ask(scope), choice)
         if answer is not None:
             self._turn_away(scope, SPARED, degraded=True)
             await give(answer, scope, send)
-        elif choice is Choice.SHED:
-            decision = refused_by(fallbacks.served.shed())
+        elif choice is DegradationAction.SHED:
+            decision = refused_by(fallbacks.served.reject_shed())
             self._turn_away(scope, decision)
             await self._answer(scope, send, decision, LOAD)
-        return answer is not None or choice is Choice.SHED
+        return answer is not None or choice is DegradationAction.SHED
 
     def _turn_away(self, scope: Scope, decision: Decision, *, degraded: bool = False) -> None:
         """Count the decision made here, and store it in the scope for outer middleware."""

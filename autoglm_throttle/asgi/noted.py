@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
-from autoglm_throttle.resilience.notes import NOTES, Note
+from autoglm_throttle.resilience.notes import DegradedAnswer, degraded_answers
 
 FIELD = b"x-degraded"
 
@@ -20,22 +20,22 @@ async def noted(
 
     Fallbacks used later, in the middle of a stream, come too late for the field. The app's own field stays.
     """
-    notes: list[Note] = []
-    outer = NOTES.get()
+    notes: list[DegradedAnswer] = []
+    outer = degraded_answers.get()
 
     def saying(message: Any) -> Awaitable[None]:  # noqa: ANN401 - an ASGI message
         if notes and message["type"] == "http.response.start":
             message = _said(message, notes)
         return send(message)
 
-    NOTES.set(notes)
+    degraded_answers.set(notes)
     try:
         await app(scope, receive, saying)
     finally:
-        NOTES.set(outer)  # reset(token) fails if the server ends the request in another context
+        degraded_answers.set(outer)  # reset(token) fails if the server ends the request in another context
 
 
-def _said(message: dict[str, Any], notes: Sequence[Note]) -> dict[str, Any]:
+def _said(message: dict[str, Any], notes: Sequence[DegradedAnswer]) -> dict[str, Any]:
     headers = list(message.get("headers") or ())  # any iterable may come
     if all(name.lower() != FIELD for name, _ in headers):
         headers.append((FIELD, ", ".join(f"{rung}; cause={cause}" for rung, cause in notes).encode()))

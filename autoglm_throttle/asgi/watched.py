@@ -10,10 +10,10 @@ from starlette.websockets import WebSocketDisconnect
 
 from autoglm_throttle.asgi.blame import Blame
 from autoglm_throttle.model import Outcome, Pass, Refused, State, StreamSettle
-from autoglm_throttle.resilience.judge import status_outcome, timed
+from autoglm_throttle.resilience.judge import apply_slow_limit, status_outcome
 
 if TYPE_CHECKING:
-    from autoglm_throttle.resilience.circuit import Circuit
+    from autoglm_throttle.resilience.circuit import GuardState
 
 Message = Any
 CLIENT_LEFT = (ClientDisconnect, WebSocketDisconnect)
@@ -46,7 +46,7 @@ class Watched:
 
     def __init__(
         self,
-        circuit: Circuit,
+        circuit: GuardState,
         pass_: Pass,
         blame: Blame,
         send: Callable[[Message], Awaitable[None]],
@@ -103,7 +103,7 @@ class Watched:
         if not self.settled:
             self.settled = True
             self.outcome = _NEUTRAL if self._blame.ours or self.client_left else outcome
-            self._circuit.leave(self._pass, self.outcome, why)
+            self._circuit.record(self._pass, self.outcome, why)
 
     def raised(self, error: BaseException) -> Outcome:
         """Settle for an exception of the app, and return its outcome. Never raises."""
@@ -122,8 +122,8 @@ class Watched:
 
     def _start(self, status: int) -> None:
         verdict = status_outcome(status)
-        if self._circuit.judge.classify is not None:
-            verdict = self._circuit.outcome_of(status, raised=False, otherwise=verdict)
+        if self._circuit.classifier.classify is not None:
+            verdict = self._circuit.outcome_of(status, raised=False, default=verdict)
         if verdict is _FAILURE:
             self.settle(verdict, f"status {status}")
         elif verdict is not _SUCCESS:
@@ -135,7 +135,7 @@ class Watched:
             limit_s = rules.slow_call_s if rules.first_item_s is None else rules.first_item_s
             self.outcome = _SUCCESS
             if limit_s is not None:
-                self.outcome = timed(_SUCCESS, self._circuit.clock() - self.begun_s, limit_s)
+                self.outcome = apply_slow_limit(_SUCCESS, self._circuit.clock() - self.begun_s, limit_s)
             if more and rules.stream_settle is StreamSettle.FIRST_ITEM and self._is_trial():
                 self.settle(self.outcome)
         if not more:

@@ -14,26 +14,26 @@ import math
 from typing import Final
 
 from autoglm_throttle.model import BreakerView, Cause, Mode, Outcome, Pass, Refusal, SlowIs, State, Transition
-from autoglm_throttle.resilience.evidence import Evidence
-from autoglm_throttle.resilience.machine import Machine
-from autoglm_throttle.resilience.ramp import Ramp
-from autoglm_throttle.resilience.refusals import refusal
-from autoglm_throttle.resilience.rules import Rules
-from autoglm_throttle.resilience.said import said
-from autoglm_throttle.resilience.store import Lease, Remote
-from autoglm_throttle.resilience.transitions import OPERATED, Event
-from autoglm_throttle.resilience.trials import Trials
+from autoglm_throttle.resilience.evidence import FailureStats
+from autoglm_throttle.resilience.machine import BreakerStateMachine
+from autoglm_throttle.resilience.ramp import RampUp
+from autoglm_throttle.resilience.refusals import build_rejection
+from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.said import summarize
+from autoglm_throttle.resilience.store import ProbeLease, RemoteBreakerState
+from autoglm_throttle.resilience.transitions import OPERATOR_STATES, BreakerEvent
+from autoglm_throttle.resilience.trials import HalfOpenProbes
 
-LONGEST_RETRY_AFTER_S: Final = 300.0
+MAX_RETRY_AFTER_S: Final = 300.0
 """Longest accepted Retry-After in seconds if ``open_max_s`` is None: protects against a wrong value."""
 
-LEASE_ASK_S: Final = 0.05
+LEASE_REQUEST_INTERVAL_S: Final = 0.05
 """Seconds between two calls that request the fleet's lease: the default deadline of the store."""
 
-LAST_FAILURE_AT_MOST: Final = 200
+LAST_FAILURE_MAX_CHARS: Final = 200
 """Characters kept of a failure's text: enough to identify it, too few for a response body."""
 
-UNRECORDED: Final = Pass(generation=-1)
+UNRECORDED_PERMIT: Final = Pass(generation=-1)
 """Permit of a call that an enforcing breaker would have rejected: its result is not counted."""
 
 # Read on every call: a module-level name costs a fraction of an enum member look-up.
@@ -54,20 +54,52 @@ class Breaker:
     """
 
     __slots__ = (
-        *("_asked_s", "_bounded", "_decided_here", "_evidence", "_figures", "_in_flight", "_known"),
-        *("_lease_ask_s", "_machine", "_now", "_ramp", "_refused", "_serial", "_shared", "_trials"),
-        *("_watching", "calls", "classifier_errors", "clean", "fast", "last_failure", "leased", "name"),
-        *("rules", "stale_results", "would_refuse"),
+        *(
+            "_lease_requested_s",
+            "_bounded",
+            "_is_operated_here",
+            "_failure_stats",
+            "_trip_ratio",
+            "_in_flight",
+            "_known_version",
+        ),
+        *(
+            "_lease_request_interval_s",
+            "_state_machine",
+            "_now",
+            "_ramp",
+            "_rejections",
+            "_serial",
+            "_shared_permit",
+            "_probes",
+        ),
+        *(
+            "_metrics_only",
+            "calls",
+            "classifier_errors",
+            "success_is_noop",
+            "fast_permit",
+            "last_failure",
+            "lease_required",
+            "name",
+        ),
+        *("rules", "stale_results", "would_reject"),
     )
 
-    def __init__(self, name: str, rules: Rules, now: float, lease_ask_s: float = LEASE_ASK_S) -> None:
+    def __init__(
+        self,
+        name: str,
+        rules: BreakerRules,
+        now: float,
+        lease_request_interval_s: float = LEASE_REQUEST_INTERVAL_S,
+    ) -> None:
         self.name: str = name
-        self.rules: Rules = rules
-        self.leased: bool = False
+        self.rules: BreakerRules = rules
+        self.lease_required: bool = False
         """Whether a probe needs the fleet's lease; set by the owner."""
-        self.fast: Pass | None
+        self.fast_permit: Pass | None
         """The shared permit if no check is needed (closed, enforcing, ``max_in_flight`` unset), else None."""
-        self.clean: bool
+        self.success_is_noop: bool
         """Whether recording a success for `fast_permit` would change nothing."""
         self.calls: int = 0
         """Admitted calls. A caller that uses `fast_permit` directly increments it."""
@@ -75,143 +107,143 @@ class Breaker:
         """Results of an earlier generation, and second results of one call."""
         self.classifier_errors: int = 0
         """Counted by the owner."""
-        self.would_refuse: int = 0
+        self.would_reject: int = 0
         """Admitted calls that an enforcing breaker would have rejected."""
         self.last_failure: str = ""
         """Type and text of the newest failure."""
         start = State.DISABLED if rules.mode is Mode.DISABLED else State.CLOSED
-        self._machine = Machine(name, rules, start)
-        self._trials = Trials(rules)
-        self._evidence = Evidence(rules)
-        self._ramp = Ramp(rules.ramp, rules.ramp_step_s)
+        self._state_machine = BreakerStateMachine(name, rules, start)
+        self._probes = HalfOpenProbes(rules)
+        self._failure_stats = FailureStats(rules)
+        self._ramp = RampUp(rules.ramp, rules.ramp_step_s)
         self._in_flight: set[int] = set()
         self._bounded = rules.max_in_flight > 0
-        self._watching = rules.mode is Mode.METRICS_ONLY
+        self._metrics_only = rules.mode is Mode.METRICS_ONLY
         self._serial = 0
-        self._known = -1
-        self._decided_here = False
-        self._lease_ask_s = lease_ask_s
-        self._asked_s = -math.inf
-        self._refused = dict.fromkeys(Cause, 0)
+        self._known_version = -1
+        self._is_operated_here = False
+        self._lease_request_interval_s = lease_request_interval_s
+        self._lease_requested_s = -math.inf
+        self._rejections = dict.fromkeys(Cause, 0)
         self._now = now
-        self._begin()
+        self._start_generation()
 
     @property
     def generation(self) -> int:
         """Generation number: rises by one with each change of state. Each permit carries its own."""
-        return self._machine.generation
+        return self._state_machine.generation
 
     def __repr__(self) -> str:
-        return f"<Breaker {said(self.view(self._now), self.rules, self._figures)}>"
+        return f"<Breaker {summarize(self.view(self._now), self.rules, self._trip_ratio)}>"
 
     def allow(self, now: float) -> Pass | Refusal:
         """Request one call. The caller records the outcome of a returned permit exactly once."""
         self._now = now
-        fast = self.fast
-        if fast is not None:
+        permit = self.fast_permit
+        if permit is not None:
             self.calls += 1
-            return fast
-        answer = self._answer(now)
+            return permit
+        answer = self._decide_call(now)
         if isinstance(answer, Pass):
-            self.calls += self._machine.state is not State.DISABLED
+            self.calls += self._state_machine.state is not State.DISABLED
             return answer
-        if self._watching:
-            self.would_refuse += 1
+        if self._metrics_only:
+            self.would_reject += 1
             self.calls += 1
-            return UNRECORDED
-        self._refused[answer.cause] += 1
+            return UNRECORDED_PERMIT
+        self._rejections[answer.cause] += 1
         return answer
 
-    def refuses(self, now: float) -> Refusal | None:
+    def rejection(self, now: float) -> Refusal | None:
         """Return the rejection that `allow` would return, or None. Has no effects."""
         state = self.state(now)
-        if self._watching or state is State.DISABLED:
+        if self._metrics_only or state is State.DISABLED:
             return None
         if state is _HALF_OPEN:
-            return self._trial_refused(now)
+            return self._probe_rejection(now)
         if state is _CLOSED or state is _RAMPING:
             if self._bounded and len(self._in_flight) >= self.rules.max_in_flight:
-                return refusal(self.name, state, Cause.IN_FLIGHT, 0.0, self.last_failure)
-            if state is _CLOSED or self._ramp.admits(now):
+                return build_rejection(self.name, state, Cause.IN_FLIGHT, 0.0, self.last_failure)
+            if state is _CLOSED or self._ramp.would_admit(now):
                 return None
-            return refusal(self.name, state, Cause.RAMP, 0.0, self.last_failure)
-        return self._kept_out(now)
+            return build_rejection(self.name, state, Cause.RAMP, 0.0, self.last_failure)
+        return self._open_rejection(now)
 
-    def record(self, pass_: Pass, outcome: Outcome, now: float) -> None:
+    def record(self, permit: Pass, outcome: Outcome, now: float) -> None:
         """Record the outcome of a call.
 
         A permit is stale if the state has changed, its probe lease has expired, or its outcome was recorded
         before. A stale permit only increments ``stale_results``.
         """
         self._now = now
-        machine = self._machine
+        machine = self._state_machine
         state = machine.state
-        if pass_.generation != machine.generation:
+        if permit.generation != machine.generation:
             # Negative generations mark permits that are never counted (`UNRECORDED_PERMIT`), so they are not
             # stale.
-            self.stale_results += pass_.generation >= 0
+            self.stale_results += permit.generation >= 0
         elif state is _HALF_OPEN:
-            if self._trials.leave(pass_.serial):
-                self._end_trial(outcome, now)
+            if self._probes.release(permit.serial):
+                self._finish_probe(outcome, now)
             else:
                 self.stale_results += 1
         elif state is _CLOSED or state is _RAMPING:
-            if not self._bounded and not pass_.serial:
-                self._weigh(outcome, now)
-            elif pass_.serial in self._in_flight:
-                self._in_flight.remove(pass_.serial)
-                self._weigh(outcome, now)
+            if not self._bounded and not permit.serial:
+                self._count_result(outcome, now)
+            elif permit.serial in self._in_flight:
+                self._in_flight.remove(permit.serial)
+                self._count_result(outcome, now)
             else:
                 self.stale_results += 1
         elif state is _OPEN:
             self.stale_results += 1
 
-    def fail_note(self, text: str) -> None:
+    def record_failure_text(self, text: str) -> None:
         """Store the text of the newest failure; called before its outcome is recorded.
 
         Args:
             text: type and message; truncated to `LAST_FAILURE_MAX_CHARS` characters.
         """
-        self.last_failure = text[:LAST_FAILURE_AT_MOST]
+        self.last_failure = text[:LAST_FAILURE_MAX_CHARS]
 
     def state(self, now: float) -> State:
         """Return the state visible to callers: an open breaker reads half-open after its open period."""
-        return self._machine.seen(now)
+        return self._state_machine.visible_state(now)
 
     def view(self, now: float) -> BreakerView:
         """Return an immutable view of all figures. Has no effects."""
-        machine = self._machine
-        counts = self._evidence.counts(now)
-        trials = len(self._trials)
+        machine = self._state_machine
+        counts = self._failure_stats.counts(now)
+        probes = len(self._probes)
         return BreakerView(
             name=self.name,
-            state=machine.seen(now),
+            state=machine.visible_state(now),
             machine=machine.state,
-            metrics_only=self._watching,
+            metrics_only=self._metrics_only,
             cause=machine.cause,
             generation=machine.generation,
-            streak=self._evidence.streak,
+            streak=self._failure_stats.streak,
             window_calls=counts.calls,
             window_failures=counts.failures,
             window_slow=counts.slow,
-            trials=trials,
-            won=self._trials.won,
+            trials=probes,
+            won=self._probes.successes,
             rounds=machine.rounds,
             opened_s=machine.opened_s,
             retry_after_s=machine.retry_after_s(now),
-            in_flight=trials + len(self._in_flight),
+            in_flight=probes + len(self._in_flight),
             calls=self.calls,
-            refused={cause: count for cause, count in self._refused.items() if count},
-            would_refuse=self.would_refuse,
+            refused={cause: count for cause, count in self._rejections.items() if count},
+            would_refuse=self.would_reject,
             stale_results=self.stale_results,
             classifier_errors=self.classifier_errors,
             last_failure=self.last_failure,
-            shared=self.leased,
+            shared=self.lease_required,
         )
 
     def drain(self) -> list[Transition]:
         """Take the transitions that were not yet published, oldest first."""
-        return self._machine.drain()
+        return self._state_machine.drain()
 
     def open_for(self, duration_s: float, cause: Cause, now: float) -> None:
         """Open for the period that the dependency requests; the following round waits as usual.
@@ -224,18 +256,18 @@ class Breaker:
             now: monotonic seconds.
         """
         self._now = now
-        longest_s = self.rules.open_max_s or LONGEST_RETRY_AFTER_S
-        wait_s = max(0.0, min(duration_s, longest_s))
-        if self._machine.state is not _OPEN or wait_s > self._machine.left_s(now):
-            self._go(Event.RETRY_AFTER, now, wait_s=wait_s, cause=cause)
+        max_s = self.rules.open_max_s or MAX_RETRY_AFTER_S
+        wait_s = max(0.0, min(duration_s, max_s))
+        if self._state_machine.state is not _OPEN or wait_s > self._state_machine.remaining_s(now):
+            self._transition(BreakerEvent.RETRY_AFTER, now, wait_s=wait_s, cause=cause)
 
     def force_open(self, now: float) -> None:
         """Reject all calls until the next operator command."""
-        self._decide(Event.FORCE, now)
+        self._operate(BreakerEvent.FORCE, now)
 
     def disable(self, now: float) -> None:
         """Admit all calls and count nothing until the next operator command."""
-        self._decide(Event.DISABLE, now)
+        self._operate(BreakerEvent.DISABLE, now)
 
     def metrics_only(self, now: float) -> None:
         """Reset, admit all calls and only count the calls that would be rejected.
@@ -243,13 +275,13 @@ class Breaker:
         Lasts until the next operator command in this process, or until an operator opens or disables the
         breakers of the fleet.
         """
-        self._decide(Event.WATCH, now)
+        self._operate(BreakerEvent.METRICS_ONLY, now)
 
     def reset(self, now: float) -> None:
         """Reset to closed and enforcing."""
-        self._decide(Event.RESET, now)
+        self._operate(BreakerEvent.RESET, now)
 
-    def grant(self, lease: Lease, now: float) -> Pass | Refusal:
+    def grant_probe(self, lease: ProbeLease, now: float) -> Pass | Refusal:
         """Start a probe with the lease that the fleet has granted.
 
         Returns:
@@ -259,14 +291,14 @@ class Breaker:
         """
         if self.state(now) is not _HALF_OPEN:
             return self.allow(now)
-        if self._machine.state is _OPEN:
-            self._go(Event.WAITED, now, rounds=lease.rounds)
-        self._known = max(self._known, lease.version)
-        self._trials.expire(now)
+        if self._state_machine.state is _OPEN:
+            self._transition(BreakerEvent.WAITED, now, rounds=lease.rounds)
+        self._known_version = max(self._known_version, lease.version)
+        self._probes.expire(now)
         self.calls += 1
-        return self._begin_trial(now, lease.fence)
+        return self._start_probe(now, lease.fence)
 
-    def adopt(self, remote: Remote, now: float) -> None:
+    def adopt(self, remote: RemoteBreakerState, now: float) -> None:
         """Apply a newer state of the fleet.
 
         A closed or ramping process ignores that the fleet has closed. A process that is already in the remote
@@ -278,134 +310,140 @@ class Breaker:
             now: monotonic seconds.
         """
         self._now = now
-        machine = self._machine
-        by_operator = remote.cause is Cause.OPERATOR or remote.state in OPERATED
-        if remote.version <= self._known or (self._decided_here and not by_operator):
+        machine = self._state_machine
+        by_operator = remote.cause is Cause.OPERATOR or remote.state in OPERATOR_STATES
+        if remote.version <= self._known_version or (self._is_operated_here and not by_operator):
             return
-        self._known = remote.version
-        self._decided_here = False
-        if remote.state in OPERATED:
-            self._watching = False
+        self._known_version = remote.version
+        self._is_operated_here = False
+        if remote.state in OPERATOR_STATES:
+            self._metrics_only = False
         # Already in the remote state: the local cause is the more precise one.
         cause = machine.cause if machine.state is remote.state else None
-        self._go(machine.heard(remote), now, wait_s=remote.wait_s, cause=cause, rounds=remote.rounds)
+        self._transition(
+            machine.record_remote(remote), now, wait_s=remote.wait_s, cause=cause, rounds=remote.rounds
+        )
 
     def reset_after_fork(self, now: float) -> None:
         """Drop all calls in flight in a forked child: they belong to the parent process."""
         self._now = now
         # A new generation makes the late results of the parent's calls stale in this process.
-        self._machine.generation += 1
-        won = self._trials.won
-        self._trials.clear()
-        self._trials.won = won
+        self._state_machine.generation += 1
+        won = self._probes.successes
+        self._probes.clear()
+        self._probes.successes = won
         self._in_flight.clear()
-        self._share()
+        self._update_shared_permit()
 
-    def _answer(self, now: float) -> Pass | Refusal:
-        machine = self._machine
+    def _decide_call(self, now: float) -> Pass | Refusal:
+        machine = self._state_machine
         state = machine.state
         if state is _OPEN:
-            left_s = machine.left_s(now)
+            left_s = machine.remaining_s(now)
             if left_s > 0.0:
-                return refusal(self.name, _OPEN, machine.shut_by, left_s, self.last_failure)
-            self._go(Event.WAITED, now)
-            return self._try(now)
+                return build_rejection(self.name, _OPEN, machine.rejection_cause, left_s, self.last_failure)
+            self._transition(BreakerEvent.WAITED, now)
+            return self._try_probe(now)
         if state is _HALF_OPEN:
-            return self._try(now)
+            return self._try_probe(now)
         if state is _CLOSED or state is _RAMPING:
-            return self._let_in(now)
-        return self._shared if state is State.DISABLED else self._kept_out(now)
+            return self._admit(now)
+        return self._shared_permit if state is State.DISABLED else self._open_rejection(now)
 
-    def _let_in(self, now: float) -> Pass | Refusal:
+    def _admit(self, now: float) -> Pass | Refusal:
         if self._bounded and len(self._in_flight) >= self.rules.max_in_flight:
-            return refusal(self.name, self._machine.state, Cause.IN_FLIGHT, 0.0, self.last_failure)
-        if self._machine.state is _RAMPING:
-            if self._ramp.ends(now):
-                self._go(Event.RAMP_DONE, now)
-            elif not self._ramp.ask(now):
-                return refusal(self.name, _RAMPING, Cause.RAMP, 0.0, self.last_failure)
+            return build_rejection(
+                self.name, self._state_machine.state, Cause.IN_FLIGHT, 0.0, self.last_failure
+            )
+        if self._state_machine.state is _RAMPING:
+            if self._ramp.is_done(now):
+                self._transition(BreakerEvent.RAMP_DONE, now)
+            elif not self._ramp.admit(now):
+                return build_rejection(self.name, _RAMPING, Cause.RAMP, 0.0, self.last_failure)
         if not self._bounded:
-            return self._shared
+            return self._shared_permit
         self._serial += 1
         self._in_flight.add(self._serial)
-        return Pass(self._machine.generation, self._serial)
+        return Pass(self._state_machine.generation, self._serial)
 
-    def _try(self, now: float) -> Pass | Refusal:
-        self._trials.expire(now)
-        refused = self._trial_refused(now)
-        if refused is None:
-            return self._begin_trial(now)
-        if refused.lease_wanted:
-            self._asked_s = now
-        return refused
+    def _try_probe(self, now: float) -> Pass | Refusal:
+        self._probes.expire(now)
+        rejection = self._probe_rejection(now)
+        if rejection is None:
+            return self._start_probe(now)
+        if rejection.lease_wanted:
+            self._lease_requested_s = now
+        return rejection
 
-    def _trial_refused(self, now: float) -> Refusal | None:
-        leased = self.leased and not self._watching
-        if self._trials.full(now, leased):
-            return refusal(self.name, _HALF_OPEN, Cause.TRIAL, 0.0, self.last_failure)
-        if not leased:
+    def _probe_rejection(self, now: float) -> Refusal | None:
+        lease_required = self.lease_required and not self._metrics_only
+        if self._probes.is_full(now, lease_required):
+            return build_rejection(self.name, _HALF_OPEN, Cause.TRIAL, 0.0, self.last_failure)
+        if not lease_required:
             return None
         # The lower bound treats a clock that stepped back as expired, so the lease is requested again.
-        wanted = not 0.0 <= now - self._asked_s < self._lease_ask_s
-        return refusal(self.name, _HALF_OPEN, Cause.TRIAL, 0.0, self.last_failure, wanted)
+        wanted = not 0.0 <= now - self._lease_requested_s < self._lease_request_interval_s
+        return build_rejection(self.name, _HALF_OPEN, Cause.TRIAL, 0.0, self.last_failure, wanted)
 
-    def _begin_trial(self, now: float, fence: int = 0) -> Pass:
+    def _start_probe(self, now: float, fence: int = 0) -> Pass:
         self._serial += 1
-        self._trials.take(self._serial, now)
-        return Pass(self._machine.generation, self._serial, fence)
+        self._probes.acquire(self._serial, now)
+        return Pass(self._state_machine.generation, self._serial, fence)
 
-    def _end_trial(self, outcome: Outcome, now: float) -> None:
+    def _finish_probe(self, outcome: Outcome, now: float) -> None:
         if outcome is Outcome.FAILURE or outcome is Outcome.SLOW:
-            self._go(Event.TRIAL_FAILED, now)
-        elif outcome is Outcome.SUCCESS and self._trials.win():
-            self._go(Event.TRIALS_WON_RAMP if self.rules.ramp else Event.TRIALS_WON, now)
+            self._transition(BreakerEvent.PROBE_FAILED, now)
+        elif outcome is Outcome.SUCCESS and self._probes.record_success():
+            self._transition(
+                BreakerEvent.PROBES_SUCCEEDED_RAMP if self.rules.ramp else BreakerEvent.PROBES_SUCCEEDED, now
+            )
 
-    def _weigh(self, outcome: Outcome, now: float) -> None:
+    def _count_result(self, outcome: Outcome, now: float) -> None:
         if outcome is Outcome.NEUTRAL:
             return
         slow = outcome is Outcome.SLOW
         if outcome is Outcome.SUCCESS:
-            self._ramp.succeeded()
+            self._ramp.record_success()
         failed = outcome is Outcome.FAILURE or (slow and self.rules.slow_is is SlowIs.FAILURE)
-        event = self._evidence.note(failed, slow, now)
+        event = self._failure_stats.record(failed, slow, now)
         if event is None:
-            self.clean = self._evidence.settled
+            self.success_is_noop = self._failure_stats.success_is_noop
         else:
-            self._go(event, now)
-            self._figures = self._evidence.figures
+            self._transition(event, now)
+            self._trip_ratio = self._failure_stats.trip_ratio
 
-    def _decide(self, event: Event, now: float) -> None:
-        self._watching = event is Event.WATCH
-        self._go(event, now, rounds=0)
-        self._decided_here = self._machine.state in OPERATED
+    def _operate(self, event: BreakerEvent, now: float) -> None:
+        self._metrics_only = event is BreakerEvent.METRICS_ONLY
+        self._transition(event, now, rounds=0)
+        self._is_operated_here = self._state_machine.state in OPERATOR_STATES
 
-    def _go(
+    def _transition(
         self,
-        event: Event,
+        event: BreakerEvent,
         now: float,
         *,
         wait_s: float | None = None,
         cause: Cause | None = None,
         rounds: int | None = None,
     ) -> None:
-        if self._machine.go(event, now, wait_s=wait_s, cause=cause, rounds=rounds):
+        if self._state_machine.transition(event, now, wait_s=wait_s, cause=cause, rounds=rounds):
             self._ramp.start(now)
-            self._begin()
+            self._start_generation()
 
-    def _begin(self) -> None:
-        self._figures = ""
-        self._evidence.clear()
-        self._trials.clear()
+    def _start_generation(self) -> None:
+        self._trip_ratio = ""
+        self._failure_stats.clear()
+        self._probes.clear()
         self._in_flight.clear()
-        self.clean = self._evidence.settled
-        self._share()
+        self.success_is_noop = self._failure_stats.success_is_noop
+        self._update_shared_permit()
 
-    def _share(self) -> None:
-        self._shared = Pass(self._machine.generation)
-        usual = self._machine.state is _CLOSED and not self._watching and not self._bounded
-        self.fast = self._shared if usual else None
+    def _update_shared_permit(self) -> None:
+        self._shared_permit = Pass(self._state_machine.generation)
+        is_fast = self._state_machine.state is _CLOSED and not self._metrics_only and not self._bounded
+        self.fast_permit = self._shared_permit if is_fast else None
 
-    def _kept_out(self, now: float) -> Refusal:
-        machine = self._machine
+    def _open_rejection(self, now: float) -> Refusal:
+        machine = self._state_machine
         after_s = machine.retry_after_s(now)
-        return refusal(self.name, machine.state, machine.shut_by, after_s, self.last_failure)
+        return build_rejection(self.name, machine.state, machine.rejection_cause, after_s, self.last_failure)

@@ -8,8 +8,8 @@ from functools import wraps
 from typing import Any, Final
 
 from autoglm_throttle.model import GuardRefused, Outcome, Refusal
-from autoglm_throttle.resilience.circuit import Circuit
-from autoglm_throttle.resilience.settling import settling
+from autoglm_throttle.resilience.circuit import GuardState
+from autoglm_throttle.resilience.settling import wrap_awaitable
 
 _NEUTRAL: Final = Outcome.NEUTRAL
 _SUCCESS: Final = Outcome.SUCCESS
@@ -19,7 +19,7 @@ Kwargs = Mapping[str, Any]
 
 
 @dataclass(slots=True)
-class Attempt:
+class GuardedAttempt:
     """Result of one call."""
 
     value: Any = None
@@ -27,72 +27,80 @@ class Attempt:
     """Exception of the function; None after a rejection."""
     outcome: Outcome | None = None
     """Recorded outcome; None: the call was rejected."""
-    refusal: Refusal | None = None
+    rejection: Refusal | None = None
 
 
-def attempt(circuit: Circuit, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> Attempt:
+def attempt(circuit: GuardState, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> GuardedAttempt:
     """Request a permit, call, classify and record, without a fallback.
 
     An awaitable value settles when it ends and is neutral until then. A `BaseException` that is no
     `Exception` is recorded as neutral and raised.
     """
     core = circuit.breaker
-    pass_ = core.fast if circuit.met else None
-    if pass_ is None:
-        asked = circuit.enter()
-        if isinstance(asked, Refusal):
-            return Attempt(refusal=asked)
-        pass_ = asked
+    permit = core.fast_permit if circuit.is_synced else None
+    if permit is None:
+        decision = circuit.allow()
+        if isinstance(decision, Refusal):
+            return GuardedAttempt(rejection=decision)
+        permit = decision
     else:
         core.calls += 1
-    begun_s = circuit.begin()
+    begun_s = circuit.start_time()
     try:
         value = fn(*args, **kwargs)
     except Exception as error:  # noqa: BLE001 - classified and returned
-        elapsed_s = circuit.since(begun_s)
-        return Attempt(error=error, outcome=circuit.settle(pass_, error, raised=True, elapsed_s=elapsed_s))
+        elapsed_s = circuit.elapsed(begun_s)
+        return GuardedAttempt(
+            error=error, outcome=circuit.settle(permit, error, raised=True, elapsed_s=elapsed_s)
+        )
     except BaseException:
-        circuit.leave(pass_, _NEUTRAL)
+        circuit.record(permit, _NEUTRAL)
         raise
     if hasattr(type(value), "__await__"):
-        return Attempt(value=settling(circuit, pass_, value, begun_s), outcome=_NEUTRAL)
+        return GuardedAttempt(value=wrap_awaitable(circuit, permit, value, begun_s), outcome=_NEUTRAL)
     # Fast path without a lock: the success changes nothing and the state has not changed.
-    if circuit.usual and core.clean and core.fast is pass_:
-        return Attempt(value=value, outcome=_SUCCESS)
-    elapsed_s = circuit.since(begun_s)
-    return Attempt(value=value, outcome=circuit.settle(pass_, value, raised=False, elapsed_s=elapsed_s))
+    if circuit.value_is_success and core.success_is_noop and core.fast_permit is permit:
+        return GuardedAttempt(value=value, outcome=_SUCCESS)
+    elapsed_s = circuit.elapsed(begun_s)
+    return GuardedAttempt(
+        value=value, outcome=circuit.settle(permit, value, raised=False, elapsed_s=elapsed_s)
+    )
 
 
 async def attempt_async(
-    circuit: Circuit, fn: Callable[..., Awaitable[Any]], args: Args, kwargs: Kwargs
-) -> Attempt:
+    circuit: GuardState, fn: Callable[..., Awaitable[Any]], args: Args, kwargs: Kwargs
+) -> GuardedAttempt:
     """Make one attempt at a coroutine function as `attempt` does, under the guard's time limit."""
     core = circuit.breaker
-    pass_ = core.fast if circuit.met else None
-    if pass_ is None:
-        asked = await circuit.enter_async()
-        if isinstance(asked, Refusal):
-            return Attempt(refusal=asked)
-        pass_ = asked
+    permit = core.fast_permit if circuit.is_synced else None
+    if permit is None:
+        decision = await circuit.allow_async()
+        if isinstance(decision, Refusal):
+            return GuardedAttempt(rejection=decision)
+        permit = decision
     else:
         core.calls += 1
     unlimited = circuit.rules.timeout_s is None
-    begun_s = circuit.begin()
+    begun_s = circuit.start_time()
     try:
-        value = await (fn(*args, **kwargs) if unlimited else _in_time(circuit, fn, args, kwargs))
+        value = await (fn(*args, **kwargs) if unlimited else _call_within_timeout(circuit, fn, args, kwargs))
     except Exception as error:  # noqa: BLE001 - classified and returned
-        elapsed_s = circuit.since(begun_s)
-        return Attempt(error=error, outcome=circuit.settle(pass_, error, raised=True, elapsed_s=elapsed_s))
+        elapsed_s = circuit.elapsed(begun_s)
+        return GuardedAttempt(
+            error=error, outcome=circuit.settle(permit, error, raised=True, elapsed_s=elapsed_s)
+        )
     except BaseException:
-        circuit.leave(pass_, _NEUTRAL)
+        circuit.record(permit, _NEUTRAL)
         raise
-    if circuit.usual and core.clean and core.fast is pass_:
-        return Attempt(value=value, outcome=_SUCCESS)
-    elapsed_s = circuit.since(begun_s)
-    return Attempt(value=value, outcome=circuit.settle(pass_, value, raised=False, elapsed_s=elapsed_s))
+    if circuit.value_is_success and core.success_is_noop and core.fast_permit is permit:
+        return GuardedAttempt(value=value, outcome=_SUCCESS)
+    elapsed_s = circuit.elapsed(begun_s)
+    return GuardedAttempt(
+        value=value, outcome=circuit.settle(permit, value, raised=False, elapsed_s=elapsed_s)
+    )
 
 
-async def within(limit_s: float, start: Callable[[], Awaitable[Any]], what: str) -> Any:  # noqa: ANN401
+async def await_within(limit_s: float, start: Callable[[], Awaitable[Any]], description: str) -> Any:  # noqa: ANN401
     """Await with a time limit, under asyncio or trio.
 
     Args:
@@ -107,103 +115,107 @@ async def within(limit_s: float, start: Callable[[], Awaitable[Any]], what: str)
 
     with anyio.move_on_after(limit_s):
         return await start()
-    raise TimeoutError(f"{what} within {limit_s:g} s")
+    raise TimeoutError(f"{description} within {limit_s:g} s")
 
 
-async def _in_time(circuit: Circuit, fn: Callable[..., Awaitable[Any]], args: Args, kwargs: Kwargs) -> Any:  # noqa: ANN401
+async def _call_within_timeout(
+    circuit: GuardState, fn: Callable[..., Awaitable[Any]], args: Args, kwargs: Kwargs
+) -> Any:  # noqa: ANN401
     limit_s = circuit.rules.timeout_s
     if limit_s is None:
         return await fn(*args, **kwargs)
-    return await within(limit_s, lambda: fn(*args, **kwargs), f"{circuit.name} has not answered")
+    return await await_within(limit_s, lambda: fn(*args, **kwargs), f"{circuit.name} has not answered")
 
 
-def guarded_function(circuit: Circuit, fn: Callable[..., Any]) -> Callable[..., Any]:
+def guarded_function(circuit: GuardState, fn: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a plain function. The outcome of a returned awaitable is the outcome of the call."""
     core = circuit.breaker
-    usual = circuit.usual
+    value_is_success = circuit.value_is_success
 
     @wraps(fn)
     def guarded(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        pass_ = core.fast
-        if pass_ is None or not circuit.direct:
-            served = circuit.served
-            if served is not None:
-                return served.call(fn, args, kwargs)
-            circuit.keep_out()
-            return _asked(circuit, fn, args, kwargs)
+        permit = core.fast_permit
+        if permit is None or not circuit.is_direct:
+            executor = circuit.executor
+            if executor is not None:
+                return executor.call(fn, args, kwargs)
+            circuit.block()
+            return _call_admitted(circuit, fn, args, kwargs)
         core.calls += 1
-        begun_s = 0.0 if usual else circuit.begin()
+        begun_s = 0.0 if value_is_success else circuit.start_time()
         try:
             value = fn(*args, **kwargs)
         except BaseException as error:
-            circuit.settle(pass_, error, raised=True, elapsed_s=circuit.since(begun_s))
+            circuit.settle(permit, error, raised=True, elapsed_s=circuit.elapsed(begun_s))
             raise
         if hasattr(type(value), "__await__"):
-            return settling(circuit, pass_, value, begun_s)
-        if not (usual and core.clean and core.fast is pass_):
-            circuit.settle(pass_, value, raised=False, elapsed_s=circuit.since(begun_s))
+            return wrap_awaitable(circuit, permit, value, begun_s)
+        if not (value_is_success and core.success_is_noop and core.fast_permit is permit):
+            circuit.settle(permit, value, raised=False, elapsed_s=circuit.elapsed(begun_s))
         return value
 
     return guarded
 
 
-def guarded_coroutine(circuit: Circuit, fn: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
+def guarded_coroutine(circuit: GuardState, fn: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
     """Decorate a coroutine function."""
     core, clock = circuit.breaker, circuit.clock
-    usual, timed = circuit.usual, circuit.slow_s is not None
+    value_is_success, is_timed = circuit.value_is_success, circuit.slow_s is not None
     unlimited = circuit.rules.timeout_s is None
 
     @wraps(fn)
     async def guarded(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        pass_ = core.fast
-        if pass_ is None or not circuit.direct:
-            served = circuit.served
-            if served is not None:
-                return await served.call_async(fn, args, kwargs)
-            circuit.keep_out()
-            return await _asked_async(circuit, fn, args, kwargs)
+        permit = core.fast_permit
+        if permit is None or not circuit.is_direct:
+            executor = circuit.executor
+            if executor is not None:
+                return await executor.call_async(fn, args, kwargs)
+            circuit.block()
+            return await _call_admitted_async(circuit, fn, args, kwargs)
         core.calls += 1
-        begun_s = clock() if timed else 0.0
+        begun_s = clock() if is_timed else 0.0
         try:
-            value = await (fn(*args, **kwargs) if unlimited else _in_time(circuit, fn, args, kwargs))
+            value = await (
+                fn(*args, **kwargs) if unlimited else _call_within_timeout(circuit, fn, args, kwargs)
+            )
         except BaseException as error:
-            circuit.settle(pass_, error, raised=True, elapsed_s=circuit.since(begun_s))
+            circuit.settle(permit, error, raised=True, elapsed_s=circuit.elapsed(begun_s))
             raise
-        if not (usual and core.clean and core.fast is pass_):
-            elapsed_s = clock() - begun_s if timed else 0.0
-            circuit.settle(pass_, value, raised=False, elapsed_s=elapsed_s)
+        if not (value_is_success and core.success_is_noop and core.fast_permit is permit):
+            elapsed_s = clock() - begun_s if is_timed else 0.0
+            circuit.settle(permit, value, raised=False, elapsed_s=elapsed_s)
         return value
 
     return guarded
 
 
-def _asked(circuit: Circuit, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:  # noqa: ANN401
-    pass_ = circuit.admit()
-    if isinstance(pass_, Refusal):
-        raise GuardRefused(pass_)
-    begun_s = circuit.begin()
+def _call_admitted(circuit: GuardState, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:  # noqa: ANN401
+    permit = circuit.admit()
+    if isinstance(permit, Refusal):
+        raise GuardRefused(permit)
+    begun_s = circuit.start_time()
     try:
         value = fn(*args, **kwargs)
     except BaseException as error:
-        circuit.settle(pass_, error, raised=True, elapsed_s=circuit.since(begun_s))
+        circuit.settle(permit, error, raised=True, elapsed_s=circuit.elapsed(begun_s))
         raise
     if hasattr(type(value), "__await__"):
-        return settling(circuit, pass_, value, begun_s)
-    circuit.settle(pass_, value, raised=False, elapsed_s=circuit.since(begun_s))
+        return wrap_awaitable(circuit, permit, value, begun_s)
+    circuit.settle(permit, value, raised=False, elapsed_s=circuit.elapsed(begun_s))
     return value
 
 
-async def _asked_async(
-    circuit: Circuit, fn: Callable[..., Awaitable[Any]], args: Args, kwargs: Kwargs
+async def _call_admitted_async(
+    circuit: GuardState, fn: Callable[..., Awaitable[Any]], args: Args, kwargs: Kwargs
 ) -> Any:  # noqa: ANN401
-    pass_ = await circuit.admit_async()
-    if isinstance(pass_, Refusal):
-        raise GuardRefused(pass_)
-    begun_s = circuit.begin()
+    permit = await circuit.admit_async()
+    if isinstance(permit, Refusal):
+        raise GuardRefused(permit)
+    begun_s = circuit.start_time()
     try:
-        value = await _in_time(circuit, fn, args, kwargs)
+        value = await _call_within_timeout(circuit, fn, args, kwargs)
     except BaseException as error:
-        circuit.settle(pass_, error, raised=True, elapsed_s=circuit.since(begun_s))
+        circuit.settle(permit, error, raised=True, elapsed_s=circuit.elapsed(begun_s))
         raise
-    circuit.settle(pass_, value, raised=False, elapsed_s=circuit.since(begun_s))
+    circuit.settle(permit, value, raised=False, elapsed_s=circuit.elapsed(begun_s))
     return value

@@ -6,12 +6,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from autoglm_throttle.resilience.seldom import Seldom
+from autoglm_throttle.resilience.seldom import GuardRateLimitedLogger
 
-_FAULTY = "an observer failed; the change that it was told of stands"
+_OBSERVER_FAILED = "an observer failed; the state change stands"
 
 
-class Courier:
+class NotificationQueue:
     """A queue of notifications to observers and to the store of the fleet.
 
     One thread drains the queue at a time. Others return at once; the draining thread re-checks the queue
@@ -21,29 +21,29 @@ class Courier:
         fault_log: logs exceptions of notifications.
     """
 
-    __slots__ = ("_bag", "_faults", "_turn")
+    __slots__ = ("_messages", "_fault_log", "_drain_lock")
 
-    def __init__(self, faults: Seldom) -> None:
-        self._faults = faults
-        self._bag: deque[Callable[[], object]] = deque()
-        self._turn = threading.Lock()
+    def __init__(self, fault_log: GuardRateLimitedLogger) -> None:
+        self._fault_log = fault_log
+        self._messages: deque[Callable[[], object]] = deque()
+        self._drain_lock = threading.Lock()
 
-    def take(self, message: Callable[[], object]) -> None:
+    def put(self, message: Callable[[], object]) -> None:
         """Enqueue a notification for the next delivery; may be called under any lock."""
-        self._bag.append(message)
+        self._messages.append(message)
 
     def deliver(self) -> None:
         """Deliver all queued notifications. An exception is logged and does not affect the others."""
-        while self._bag and self._turn.acquire(blocking=False):
+        while self._messages and self._drain_lock.acquire(blocking=False):
             try:
-                self._empty()
+                self._drain()
             finally:
-                self._turn.release()
+                self._drain_lock.release()
 
-    def _empty(self) -> None:
-        while self._bag:
-            message = self._bag.popleft()
+    def _drain(self) -> None:
+        while self._messages:
+            message = self._messages.popleft()
             try:
                 message()
             except Exception as error:  # noqa: BLE001 - the caller that made the change must not fail
-                self._faults.say("observer", _FAULTY, error)
+                self._fault_log.warn("observer", _OBSERVER_FAILED, error)

@@ -13,7 +13,7 @@ from autoglm_throttle.model import Criticality, Level
 from autoglm_throttle.resilience.feature import UNSET, Feature
 
 
-class Choice(StrEnum):
+class DegradationAction(StrEnum):
     """Action for a call under the current load."""
 
     SERVE = "serve"
@@ -62,7 +62,7 @@ class LadderRules:
 
 
 @dataclass(frozen=True, slots=True)
-class LadderView:
+class DegradationView:
     """The degradation level at one moment."""
 
     level: Level
@@ -74,7 +74,7 @@ class LadderView:
     """Samples behind the level, oldest first."""
 
 
-class Ladder:
+class DegradationLevels:
     """Maps samples of the load to a level, with hysteresis.
 
     Each threshold has a latch. It closes when all of the last ``samples`` samples are above the threshold,
@@ -101,9 +101,9 @@ class Ladder:
 
     def __repr__(self) -> str:
         load = "unknown" if self._load is None else f"{self._load:.2f}"
-        return f"<Ladder {self.level.label} load={load} for {self._now_s - self._since_s:.0f} s>"
+        return f"<DegradationLevels {self.level.label} load={load} for {self._now_s - self._since_s:.0f} s>"
 
-    def watch(self, threshold: float) -> None:
+    def add_threshold(self, threshold: float) -> None:
         """Add a latch for one more threshold; it does not affect the level.
 
         Raises:
@@ -112,9 +112,9 @@ class Ladder:
         if not threshold > self._rules.margin:
             raise ValueError(f"a threshold must be above the margin of {self._rules.margin}, is {threshold}")
         self._latches.setdefault(threshold, False)
-        self._turn(threshold)
+        self._update_latch(threshold)
 
-    def holds(self, threshold: float) -> bool:
+    def is_above(self, threshold: float) -> bool:
         """Whether the latch of a registered threshold is closed.
 
         Raises:
@@ -143,18 +143,18 @@ class Ladder:
             self._sampled_s = now
             self._samples.append(self._load)
             for threshold in self._latches:
-                self._turn(threshold)
+                self._update_latch(threshold)
         level = self._highest()
         if level is not self.level:
             self.level = level
             self._since_s = now
         return level
 
-    def view(self) -> LadderView:
+    def view(self) -> DegradationView:
         """Return an immutable view. Changes nothing."""
-        return LadderView(self.level, self._load, self._since_s, tuple(self._samples))
+        return DegradationView(self.level, self._load, self._since_s, tuple(self._samples))
 
-    def _turn(self, threshold: float) -> None:
+    def _update_latch(self, threshold: float) -> None:
         samples = self._samples
         if not samples:
             return
@@ -173,16 +173,18 @@ class Ladder:
         return next((level for level, at in thresholds.items() if self._latches[at]), Level.FULL)
 
 
-_CORE: Final[Mapping[Level, tuple[Choice, ...]]] = {
+_CORE_ACTIONS: Final[Mapping[Level, tuple[DegradationAction, ...]]] = {
     Level.FULL: (),
     Level.SHED: (),
-    Level.STALE: (Choice.STALE,),
-    Level.STATIC: (Choice.STATIC, Choice.STALE),
+    Level.STALE: (DegradationAction.STALE,),
+    Level.STATIC: (DegradationAction.STATIC, DegradationAction.STALE),
 }
 """Actions of a feature that is not shed: the first available one; without any the call is made."""
 
 
-def choose(level: Level, feature: Feature, entry_usable: bool, shed: bool | None = None) -> Choice:
+def choose_action(
+    level: Level, feature: Feature, entry_usable: bool, shed: bool | None = None
+) -> DegradationAction:
     """Return the action for a call of a feature.
 
     Args:
@@ -192,11 +194,14 @@ def choose(level: Level, feature: Feature, entry_usable: bool, shed: bool | None
         shed: whether the load is above the feature's own threshold; None: the level decides.
     """
     if feature.criticality is not Criticality.CORE and (level >= Level.SHED if shed is None else shed):
-        return Choice.SHED
-    able = {Choice.STALE: entry_usable, Choice.STATIC: _answers_at_once(feature)}
-    return next((choice for choice in _CORE[level] if able[choice]), Choice.SERVE)
+        return DegradationAction.SHED
+    available = {
+        DegradationAction.STALE: entry_usable,
+        DegradationAction.STATIC: _has_immediate_fallback(feature),
+    }
+    return next((action for action in _CORE_ACTIONS[level] if available[action]), DegradationAction.SERVE)
 
 
-def _answers_at_once(feature: Feature) -> bool:
+def _has_immediate_fallback(feature: Feature) -> bool:
     fallback = feature.fallback
     return fallback is not None and (fallback.static is not UNSET or fallback.under_load)

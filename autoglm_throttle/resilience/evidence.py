@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from autoglm_throttle.model import Trip
-from autoglm_throttle.resilience.rules import Rules
-from autoglm_throttle.resilience.transitions import Event
-from autoglm_throttle.resilience.window import NOTHING, Counts, CountWindow, TimeWindow, Window
+from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.transitions import BreakerEvent
+from autoglm_throttle.resilience.window import (
+    EMPTY_COUNTS,
+    CountWindow,
+    OutcomeCounts,
+    OutcomeWindow,
+    TimeWindow,
+)
 
 
-class Evidence:
+class FailureStats:
     """The streak of failures and the window of results of one breaker."""
 
-    __slots__ = ("_consecutive", "_first_s", "_rules", "_window", "figures", "streak")
+    __slots__ = ("_consecutive", "_first_s", "_rules", "_window", "trip_ratio", "streak")
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: BreakerRules) -> None:
         self.streak: int
         """Consecutive failures."""
-        self.figures: str
+        self.trip_ratio: str
         """Count and limit of the newest rule that `record` returned, such as ``5/5``."""
         self._first_s: float
         self._rules = rules
@@ -25,15 +31,15 @@ class Evidence:
         self.clear()
 
     @property
-    def settled(self) -> bool:
+    def success_is_noop(self) -> bool:
         """Whether one more success would change nothing."""
         return not self.streak and self._window is None
 
-    def counts(self, now: float) -> Counts:
+    def counts(self, now: float) -> OutcomeCounts:
         """Return the results in the window; zeros if no rule needs a window."""
-        return NOTHING if self._window is None else self._window.counts(now)
+        return EMPTY_COUNTS if self._window is None else self._window.counts(now)
 
-    def note(self, failed: bool, slow: bool, now: float) -> Event | None:
+    def record(self, failed: bool, slow: bool, now: float) -> BreakerEvent | None:
         """Count one result.
 
         Returns:
@@ -41,15 +47,15 @@ class Evidence:
         """
         if not failed:
             self.streak = 0
-        elif self.streak and not self._outdated(now):
+        elif self.streak and not self._is_expired(now):
             self.streak += 1
         else:
             self.streak = 1
             self._first_s = now
         if self._consecutive and self.streak >= self._rules.failures:
-            self.figures = f"{self.streak}/{self._rules.failures}"
-            return Event.FAILURES
-        return None if self._window is None else self._judged(self._window.add(failed, slow, now))
+            self.trip_ratio = f"{self.streak}/{self._rules.failures}"
+            return BreakerEvent.FAILURES
+        return None if self._window is None else self._exceeded_rate(self._window.add(failed, slow, now))
 
     def clear(self) -> None:
         """Discard all results."""
@@ -57,25 +63,25 @@ class Evidence:
         if self._window is not None:
             self._window.clear()
 
-    def _outdated(self, now: float) -> bool:
+    def _is_expired(self, now: float) -> bool:
         within_s = self._rules.failure_window_s
         return within_s is not None and now - self._first_s > within_s
 
-    def _judged(self, counts: Counts) -> Event | None:
+    def _exceeded_rate(self, counts: OutcomeCounts) -> BreakerEvent | None:
         rules = self._rules
         calls, failures, slow = counts
         if calls < rules.min_calls:
             return None
         if Trip.FAILURE_RATE in rules.trip and failures / calls >= rules.failure_rate:
-            self.figures = f"{failures}/{calls}"
-            return Event.FAILURE_RATE
+            self.trip_ratio = f"{failures}/{calls}"
+            return BreakerEvent.FAILURE_RATE
         if Trip.SLOW_RATE in rules.trip and slow / calls >= rules.slow_rate:
-            self.figures = f"{slow}/{calls}"
-            return Event.SLOW_RATE
+            self.trip_ratio = f"{slow}/{calls}"
+            return BreakerEvent.SLOW_RATE
         return None
 
 
-def _window_for(rules: Rules) -> Window | None:
+def _window_for(rules: BreakerRules) -> OutcomeWindow | None:
     if rules.trip <= {Trip.CONSECUTIVE}:
         return None
     return CountWindow(rules.window) if rules.window_s is None else TimeWindow(rules.window_s)

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from autoglm_throttle.model import FallbackContext, Rung
-from autoglm_throttle.resilience.degradation import Choice
+from autoglm_throttle.resilience.degradation import DegradationAction
 from autoglm_throttle.resilience.feature import UNSET, Fallback, Feature
 
 if TYPE_CHECKING:
-    from autoglm_throttle.resilience.seldom import Seldom
+    from autoglm_throttle.resilience.seldom import GuardRateLimitedLogger
 
 LOAD: Final = "load"
 """Cause of a fallback used because of the degradation level."""
@@ -25,25 +25,25 @@ ERROR: Final = "error"
 REFRESH: Final = "refresh"
 """Cause of a cached answer while another caller's live call fetches a newer one."""
 
-Counted = Callable[[str, Rung, str], None]
+DegradedCallback = Callable[[str, Rung, str], None]
 """Callback for each degraded answer: guard, kind of fallback, cause."""
 
-Kept = Callable[[], object]
+CacheLookup = Callable[[], object]
 """Returns the cached value of this call, or `UNSET`."""
 
 _NOTE_CHARS: Final = 500
 """Maximum characters of an exception note about a failed fallback: one line of a log."""
 
-Check = Callable[[object, Rung], None]
+ValueCheck = Callable[[object, Rung], None]
 """Raises for a value that the caller cannot use; never called with `UNSET`."""
 
-_AT_LOAD: Final = (Rung.DYNAMIC, Rung.STATIC, Rung.STALE)
+_UNDER_LOAD: Final = (Rung.DYNAMIC, Rung.STATIC, Rung.STALE)
 
-_ORDER: Final[Mapping[Choice, tuple[Rung, ...]]] = {
-    Choice.SERVE: (Rung.STALE, Rung.DYNAMIC, Rung.STATIC),
-    Choice.STALE: (Rung.STALE,),
-    Choice.STATIC: _AT_LOAD,
-    Choice.SHED: _AT_LOAD,
+_ORDER: Final[Mapping[DegradationAction, tuple[Rung, ...]]] = {
+    DegradationAction.SERVE: (Rung.STALE, Rung.DYNAMIC, Rung.STATIC),
+    DegradationAction.STALE: (Rung.STALE,),
+    DegradationAction.STATIC: _UNDER_LOAD,
+    DegradationAction.SHED: _UNDER_LOAD,
 }
 """Order of the fallbacks per action.
 
@@ -52,24 +52,24 @@ if declared cheap, then the cheapest.
 """
 
 
-def nothing() -> object:
+def no_cached_value() -> object:
     """Return `UNSET`: no value is cached."""
     return UNSET
 
 
-def anything(value: object, rung: Rung) -> None:
+def accept_any(value: object, kind: Rung) -> None:
     """Accept any value."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class FallbackAnswer:
     """A degraded answer."""
 
     value: Any
-    rung: Rung
+    kind: Rung
 
 
-class Rungs:
+class FallbackChain:
     """Fallback chain of one feature, for functions and HTTP alike.
 
     Each answer is counted. If a fallback raises or its value is not accepted, this is logged and the next one
@@ -83,26 +83,32 @@ class Rungs:
         log: logs fallbacks that raise.
     """
 
-    __slots__ = ("_counted", "_fallback", "_log", "_name", "_orders", "_timeout_s", "asynchronous")
+    __slots__ = ("_on_degraded", "_fallback", "_log", "_name", "_orders", "_timeout_s", "asynchronous")
 
-    def __init__(self, feature: Feature, counted: Counted, timeout_s: float | None, log: Seldom) -> None:
+    def __init__(
+        self,
+        feature: Feature,
+        on_degraded: DegradedCallback,
+        timeout_s: float | None,
+        log: GuardRateLimitedLogger,
+    ) -> None:
         fallback = feature.fallback
         self._name = feature.name
         self._fallback = fallback
-        self._counted = counted
+        self._on_degraded = on_degraded
         self._timeout_s = timeout_s
         self._log = log
-        self._orders = {choice: _there(order, fallback, choice) for choice, order in _ORDER.items()}
+        self._orders = {action: _available_kinds(order, fallback, action) for action, order in _ORDER.items()}
         self.asynchronous: bool = fallback is not None and fallback.asynchronous
         """Whether the dynamic fallback is a coroutine function, usable by asynchronous callers only."""
 
     def answer(
         self,
         context: FallbackContext,
-        kept: Kept = nothing,
-        choice: Choice = Choice.SERVE,
-        check: Check = anything,
-    ) -> Answer | None:
+        lookup: CacheLookup = no_cached_value,
+        action: DegradationAction = DegradationAction.SERVE,
+        check: ValueCheck = accept_any,
+    ) -> FallbackAnswer | None:
         """Answer without the call.
 
         Args:
@@ -114,83 +120,86 @@ class Rungs:
         Returns:
             The first available answer. None: no fallback has one, and the original result stands.
         """
-        for rung in self._orders[choice]:
+        for kind in self._orders[action]:
             try:
-                value = self._value(rung, context, kept)
-                if rung is Rung.DYNAMIC:
-                    _refuse_awaitable(value)
+                value = self._value(kind, context, lookup)
+                if kind is Rung.DYNAMIC:
+                    _reject_awaitable(value)
                 if value is not UNSET:
-                    check(value, rung)
+                    check(value, kind)
             except Exception as error:  # noqa: BLE001 - a user's fallback may raise anything
-                self._failed(rung, error, context.error)
+                self._record_failure(kind, error, context.error)
             else:
                 if value is not UNSET:
-                    return self._answered(rung, value, context)
+                    return self._record_answer(kind, value, context)
         return None
 
     async def answer_async(
         self,
         context: FallbackContext,
-        kept: Kept = nothing,
-        choice: Choice = Choice.SERVE,
-        check: Check = anything,
-    ) -> Answer | None:
+        lookup: CacheLookup = no_cached_value,
+        action: DegradationAction = DegradationAction.SERVE,
+        check: ValueCheck = accept_any,
+    ) -> FallbackAnswer | None:
         """Answer without the call, as `answer` does; awaits an asynchronous dynamic fallback."""
-        for rung in self._orders[choice]:
+        for kind in self._orders[action]:
             try:
-                value = self._value(rung, context, kept)
-                if rung is Rung.DYNAMIC and inspect.isawaitable(value):
-                    value = await self._limited(value)
+                value = self._value(kind, context, lookup)
+                if kind is Rung.DYNAMIC and inspect.isawaitable(value):
+                    value = await self._await_limited(value)
                 if value is not UNSET:
-                    check(value, rung)
+                    check(value, kind)
             except Exception as error:  # noqa: BLE001 - a user's fallback may raise anything
-                self._failed(rung, error, context.error)
+                self._record_failure(kind, error, context.error)
             else:
                 if value is not UNSET:
-                    return self._answered(rung, value, context)
+                    return self._record_answer(kind, value, context)
         return None
 
-    def _value(self, rung: Rung, context: FallbackContext, kept: Kept) -> object:
+    def _value(self, kind: Rung, context: FallbackContext, lookup: CacheLookup) -> object:
         fallback = self._fallback
-        if rung is Rung.STALE or fallback is None:
-            return kept()
-        if rung is Rung.STATIC:
+        if kind is Rung.STALE or fallback is None:
+            return lookup()
+        if kind is Rung.STATIC:
             return fallback.static if fallback.shared_value else copy.deepcopy(fallback.static)
         return UNSET if fallback.dynamic is None else fallback.dynamic(context)
 
-    async def _limited(self, value: Awaitable[object]) -> object:
+    async def _await_limited(self, value: Awaitable[object]) -> object:
         import anyio
 
         with anyio.fail_after(self._timeout_s):
             return await value
 
-    def _answered(self, rung: Rung, value: object, context: FallbackContext) -> Answer:
-        self._counted(self._name, rung, context.cause)
-        return Answer(value, rung)
+    def _record_answer(self, kind: Rung, value: object, context: FallbackContext) -> FallbackAnswer:
+        self._on_degraded(self._name, kind, context.cause)
+        return FallbackAnswer(value, kind)
 
-    def _failed(self, rung: Rung, error: Exception, original: BaseException | None) -> None:
-        self._log.say(rung.value, f"the {rung} fallback has raised {type(error).__name__}", error)
+    def _record_failure(self, kind: Rung, error: Exception, original: BaseException | None) -> None:
+        self._log.warn(kind.value, f"the {kind} fallback has raised {type(error).__name__}", error)
         if original is None or error is original:
             return
-        what = f"the {rung} fallback of {self._name!r} has raised "
+        prefix = f"the {kind} fallback of {self._name!r} has raised "
         with suppress(Exception):  # a user's exception class may raise
-            if not any(note.startswith(what) for note in getattr(original, "__notes__", ())):
+            if not any(note.startswith(prefix) for note in getattr(original, "__notes__", ())):
                 # An exception may be raised again and again: one note per kind of fallback.
-                original.add_note(f"{what}{error!r}"[:_NOTE_CHARS])
+                original.add_note(f"{prefix}{error!r}"[:_NOTE_CHARS])
 
 
-def _there(order: tuple[Rung, ...], fallback: Fallback | None, choice: Choice) -> tuple[Rung, ...]:
+def _available_kinds(
+    order: tuple[Rung, ...], fallback: Fallback | None, action: DegradationAction
+) -> tuple[Rung, ...]:
     if fallback is None:
         return ()
-    there = {
+    available = {
         Rung.STALE: fallback.stale,
-        Rung.DYNAMIC: fallback.dynamic is not None and (choice is Choice.SERVE or fallback.under_load),
+        Rung.DYNAMIC: fallback.dynamic is not None
+        and (action is DegradationAction.SERVE or fallback.under_load),
         Rung.STATIC: fallback.static is not UNSET,
     }
-    return tuple(rung for rung in order if there[rung])
+    return tuple(kind for kind in order if available[kind])
 
 
-def _refuse_awaitable(value: object) -> None:
+def _reject_awaitable(value: object) -> None:
     if inspect.isawaitable(value):
         if inspect.iscoroutine(value):
             value.close()

@@ -71,11 +71,11 @@ class Fallback:
     """
 
     def __post_init__(self) -> None:
-        _refuse("Fallback", self._faults())
+        _raise_faults("Fallback", self._faults())
 
     def _faults(self) -> Iterator[str]:
-        kept = self.stale
-        if self.static is UNSET and self.dynamic is None and not kept:
+        uses_cache = self.stale
+        if self.static is UNSET and self.dynamic is None and not uses_cache:
             yield "give one of static, dynamic and stale"
         called: dict[str, object] = {"dynamic": self.dynamic, "key": self.key}
         for name, given in called.items():
@@ -83,14 +83,14 @@ class Fallback:
                 yield f"{name} must be callable, is {given!r}"
         if self.under_load and self.dynamic is None:
             yield "under_load needs dynamic"
-        if self.shared_value and self.static is UNSET and not kept:
+        if self.shared_value and self.static is UNSET and not uses_cache:
             yield "shared_value needs static or stale"
         if self.coalesce not in ("load", "always"):
             yield f"coalesce must be 'load' or 'always', is {self.coalesce!r}"
-        yield from self._faults_of_keeping()
-        yield from self._faults_of_copying()
+        yield from self._cache_faults()
+        yield from self._copy_faults()
 
-    def _faults_of_keeping(self) -> Iterator[str]:
+    def _cache_faults(self) -> Iterator[str]:
         needing = {
             "key": self.key is not None,
             "max_stale_s": self.max_stale_s is not None,
@@ -102,12 +102,12 @@ class Fallback:
         if limit_s is not None and not 0.0 < limit_s < math.inf:
             yield f"max_stale_s must be above 0 and finite, is {limit_s!r}"
 
-    def _faults_of_copying(self) -> Iterator[str]:
+    def _copy_faults(self) -> Iterator[str]:
         if not self.shared_value:
             try:
                 copy.deepcopy(self.static)
             except Exception as error:  # noqa: BLE001 - a user's class may raise anything
-                yield f"static cannot be copied ({error!r}): set shared_value if nobody changes it"
+                yield f"static cannot be copied ({error!r}): set shared_value if callers do not change it"
 
     @property
     def asynchronous(self) -> bool:
@@ -139,7 +139,7 @@ class Feature:
     """
 
     def __post_init__(self) -> None:
-        _refuse(f"Feature {self.name!r}", self._faults())
+        _raise_faults(f"Feature {self.name!r}", self._faults())
 
     def _faults(self) -> Iterator[str]:
         if not self.name:
@@ -151,7 +151,7 @@ class Feature:
             yield "shed_above is for features that are not core: a core feature is never shed"
 
 
-def _refuse(what: str, faults: Iterator[str]) -> None:
-    found = list(faults)
-    if found:
-        raise ValueError(f"{what}: " + "; ".join(found))
+def _raise_faults(subject: str, faults: Iterator[str]) -> None:
+    texts = list(faults)
+    if texts:
+        raise ValueError(f"{subject}: " + "; ".join(texts))

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
 from autoglm_throttle.model import BreakerView, GuardRefused, Outcome, Pass, Refusal, State
 from autoglm_throttle.resilience.calls import guarded_coroutine, guarded_function
-from autoglm_throttle.resilience.circuit import Circuit
-from autoglm_throttle.resilience.judge import timed
-from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.circuit import GuardState
+from autoglm_throttle.resilience.judge import apply_slow_limit
+from autoglm_throttle.resilience.rules import BreakerRules
 from autoglm_throttle.resilience.streams import guarded_async_generator, guarded_generator
 
 if TYPE_CHECKING:
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_UNLIMITED: Final = (
+_TIME_LIMIT_ERROR: Final = (
     "guard {name!r} has a time limit, and nothing can interrupt a plain function: make it a coroutine "
     "function, or give the client in it a limit of its own, and this guard no timeout_s, no stream_idle_s"
 )
 
-_SPENT: Final = Pass(generation=-2)
+_USED_PERMIT: Final = Pass(generation=-2)
 """Permit of a block after its end: a block cannot be entered twice."""
 
 
@@ -40,13 +40,13 @@ class Guard:
         circuit: state of the guard in this process.
     """
 
-    __slots__ = ("_begun_s", "_limit", "_pass", "circuit")
+    __slots__ = ("_begun_s", "_limit", "_permit", "circuit")
 
     _begun_s: float
 
-    def __init__(self, circuit: Circuit) -> None:
-        self.circuit: Circuit = circuit
-        self._pass: Pass | None = None
+    def __init__(self, circuit: GuardState) -> None:
+        self.circuit: GuardState = circuit
+        self._permit: Pass | None = None
         self._limit: CancelScope | None = None
 
     @property
@@ -55,97 +55,101 @@ class Guard:
         return self.circuit.name
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> BreakerRules:
         """Settings of the guard's breaker."""
         return self.circuit.rules
 
     def __enter__(self) -> Guard:
-        if self._pass is not None:
+        if self._permit is not None:
             # A block holds one permit and one start time, so entering it twice would lose a permit.
-            raise self._used()
+            raise self._reused_error()
         circuit = self.circuit
         core = circuit.breaker
-        pass_ = core.fast
-        if pass_ is None or not circuit.direct:
-            self._pass = _SPENT
-            circuit.keep_out()
-            pass_ = _passed(circuit.admit())
+        permit = core.fast_permit
+        if permit is None or not circuit.is_direct:
+            self._permit = _USED_PERMIT
+            circuit.block()
+            permit = _permit_or_raise(circuit.admit())
         else:
             core.calls += 1
-        self._pass = pass_
-        if not circuit.untimed:
+        self._permit = permit
+        if not circuit.is_untimed:
             self._begun_s = circuit.clock()
             if circuit.rules.timeout_s is not None:
-                circuit.faults.say("block", "timeout_s cannot end a plain block: set a time-out inside it")
+                circuit.fault_log.warn(
+                    "block", "timeout_s cannot end a plain block: set a time-out inside it"
+                )
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        pass_ = self._pass
+        permit = self._permit
         circuit = self.circuit
         core = circuit.breaker
-        self._pass = _SPENT
-        unsure = pass_ is None or core.fast is not pass_ or not core.clean
-        if unsure or error is not None or not circuit.untimed:
-            self._let_out(pass_, error)
+        self._permit = _USED_PERMIT
+        needs_settling = permit is None or core.fast_permit is not permit or not core.success_is_noop
+        if needs_settling or error is not None or not circuit.is_untimed:
+            self._settle_block(permit, error)
 
     async def __aenter__(self) -> Guard:
-        if self._pass is not None:
-            raise self._used()
+        if self._permit is not None:
+            raise self._reused_error()
         circuit = self.circuit
         core = circuit.breaker
-        pass_ = core.fast
-        if pass_ is None or not circuit.direct:
-            self._pass = _SPENT
-            circuit.keep_out()
-            pass_ = _passed(await circuit.admit_async())
+        permit = core.fast_permit
+        if permit is None or not circuit.is_direct:
+            self._permit = _USED_PERMIT
+            circuit.block()
+            permit = _permit_or_raise(await circuit.admit_async())
         else:
             core.calls += 1
-        self._pass = pass_
-        if not circuit.untimed:
+        self._permit = permit
+        if not circuit.is_untimed:
             self._begun_s = circuit.clock()
-            self._limit = _limit(circuit.rules.timeout_s)
+            self._limit = _start_time_limit(circuit.rules.timeout_s)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        pass_ = self._pass
+        permit = self._permit
         circuit = self.circuit
         core = circuit.breaker
-        self._pass = _SPENT
-        unsure = pass_ is None or core.fast is not pass_ or not core.clean
-        if unsure or error is not None or not circuit.untimed:
+        self._permit = _USED_PERMIT
+        needs_settling = permit is None or core.fast_permit is not permit or not core.success_is_noop
+        if needs_settling or error is not None or not circuit.is_untimed:
             ended = error
-            if self._limit is not None and pass_ is not None:
-                ended = self._in_time(self._limit, pass_, error)
-            self._let_out(pass_, ended)
+            if self._limit is not None and permit is not None:
+                ended = self._apply_time_limit(self._limit, permit, error)
+            self._settle_block(permit, ended)
             if ended is not None and ended is not error:
                 raise ended from error
 
-    def _in_time(self, limit: CancelScope, pass_: Pass, error: BaseException | None) -> BaseException | None:
+    def _apply_time_limit(
+        self, limit: CancelScope, permit: Pass, error: BaseException | None
+    ) -> BaseException | None:
         """Return the block's exception, with its time limit applied."""
         try:
             limit.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
         except BaseException:
-            self.circuit.leave(pass_, Outcome.NEUTRAL)
+            self.circuit.record(permit, Outcome.NEUTRAL)
             raise
         if not limit.cancelled_caught:
             return error
         return TimeoutError(f"{self.name} has not answered within {self.rules.timeout_s:g} s")
 
-    def _let_out(self, pass_: Pass | None, error: BaseException | None) -> None:
-        if pass_ is None or pass_ is _SPENT:
+    def _settle_block(self, permit: Pass | None, error: BaseException | None) -> None:
+        if permit is None or permit is _USED_PERMIT:
             raise RuntimeError(f"the block of guard {self.name!r} is left, but it was not entered")
         circuit = self.circuit
         elapsed_s = 0.0 if circuit.slow_s is None else circuit.clock() - self._begun_s
         if error is None:
-            circuit.leave(pass_, timed(Outcome.SUCCESS, elapsed_s, circuit.slow_s))
+            circuit.record(permit, apply_slow_limit(Outcome.SUCCESS, elapsed_s, circuit.slow_s))
         else:
-            circuit.settle(pass_, error, raised=True, elapsed_s=elapsed_s)
+            circuit.settle(permit, error, raised=True, elapsed_s=elapsed_s)
 
-    def _used(self) -> RuntimeError:
+    def _reused_error(self) -> RuntimeError:
         return RuntimeError(
             f"this block of guard {self.name!r} was entered before: a block serves once, so call "
             "throttle.guard(name) for each block"
@@ -163,7 +167,7 @@ class Guard:
             TypeError: the guard has a time limit, but ``fn`` cannot be interrupted; or a fallback that ``fn``
                 cannot await.
         """
-        return decorated(self.circuit, fn)
+        return decorate(self.circuit, fn)
 
     def allow(self) -> Pass | Refusal:
         """Request one call by hand; settle a returned GuardPermit exactly once, in a ``finally``.
@@ -179,7 +183,7 @@ class Guard:
         return await self.circuit.admit_async()
 
     def settle(
-        self, pass_: Pass, outcome: Outcome = Outcome.SUCCESS, error: BaseException | str | None = None
+        self, permit: Pass, outcome: Outcome = Outcome.SUCCESS, error: BaseException | str | None = None
     ) -> None:
         """Record the outcome of a call admitted by `allow`. Never waits.
 
@@ -194,13 +198,13 @@ class Guard:
         try:
             outcome = Outcome(outcome)
         except ValueError:
-            self.circuit.leave(pass_, Outcome.NEUTRAL)
+            self.circuit.record(permit, Outcome.NEUTRAL)
             raise
-        self.circuit.leave(pass_, outcome, error)
+        self.circuit.record(permit, outcome, error)
 
-    def refuses(self) -> Refusal | None:
+    def rejection(self) -> Refusal | None:
         """Return the rejection of a call made now, or None. Has no effects."""
-        return self.circuit.refuses()
+        return self.circuit.rejection()
 
     def state(self) -> State:
         """Return the state visible to callers."""
@@ -230,7 +234,7 @@ class Guard:
         return f"<Guard {self.name!r} {self.circuit.breaker!r}>"
 
 
-def _limit(limit_s: float | None) -> CancelScope | None:
+def _start_time_limit(limit_s: float | None) -> CancelScope | None:
     """Start the time limit of a block; None: it has none."""
     if limit_s is None:
         return None
@@ -239,31 +243,31 @@ def _limit(limit_s: float | None) -> CancelScope | None:
     return anyio.move_on_after(limit_s).__enter__()
 
 
-def _passed(pass_: Pass | Refusal) -> Pass:
-    if isinstance(pass_, Refusal):
-        raise GuardRefused(pass_)
-    return pass_
+def _permit_or_raise(permit: Pass | Refusal) -> Pass:
+    if isinstance(permit, Refusal):
+        raise GuardRefused(permit)
+    return permit
 
 
-def decorated(circuit: Circuit, fn: Callable[P, R]) -> Callable[P, R]:
+def decorate(circuit: GuardState, fn: Callable[P, R]) -> Callable[P, R]:
     """Guard a function of any kind; see `Guard.__call__`."""
     if isinstance(fn, staticmethod | classmethod):
-        return type(fn)(decorated(circuit, fn.__func__))
-    if _is(inspect.isasyncgenfunction, fn):
+        return type(fn)(decorate(circuit, fn.__func__))
+    if _matches(inspect.isasyncgenfunction, fn):
         return guarded_async_generator(circuit, fn)
-    asynchronous = _is(inspect.iscoroutinefunction, fn)
-    stream = _is(inspect.isgeneratorfunction, fn)
-    if circuit.served is not None and not stream:
-        circuit.served.fit(asynchronous=asynchronous)
+    asynchronous = _matches(inspect.iscoroutinefunction, fn)
+    stream = _matches(inspect.isgeneratorfunction, fn)
+    if circuit.executor is not None and not stream:
+        circuit.executor.check_function(asynchronous=asynchronous)
     if asynchronous:
         return guarded_coroutine(circuit, cast("Callable[..., Awaitable[Any]]", fn))
     rules = circuit.rules
     if rules.timeout_s is not None or (stream and rules.stream_idle_s is not None):
-        raise TypeError(_UNLIMITED.format(name=circuit.name))
+        raise TypeError(_TIME_LIMIT_ERROR.format(name=circuit.name))
     return guarded_generator(circuit, fn) if stream else guarded_function(circuit, fn)
 
 
-def _is(kind: Callable[[object], bool], fn: object) -> bool:
+def _matches(kind: Callable[[object], bool], fn: object) -> bool:
     while isinstance(fn, partial):
         fn = fn.func
     return kind(fn) or kind(getattr(type(fn), "__call__", None))  # noqa: B004 - inspected only

@@ -10,9 +10,9 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from autoglm_throttle.model import GuardRefused, Outcome, Pass, Refusal
-from autoglm_throttle.resilience.degradation import Choice
+from autoglm_throttle.resilience.degradation import DegradationAction
 from autoglm_throttle.resilience.http.call import HttpCall
-from autoglm_throttle.resilience.served import Served
+from autoglm_throttle.resilience.served import FeatureExecutor
 from autoglm_throttle.settings.guard_policy import NAME_CHARACTERS
 from autoglm_throttle.settings.installing import how_to_install
 
@@ -22,32 +22,32 @@ except ImportError:
     raise ImportError(f"guarded transports need httpx: {how_to_install('httpx')}", name="httpx") from None
 
 from autoglm_throttle.resilience.http.bodies import (
-    AsyncBody,
-    Body,
-    Steps,
-    closed,
-    fit,
-    given,
-    in_time,
-    made,
-    read_already,
-    read_in,
-    read_in_async,
+    AsyncGuardedBody,
+    BodySteps,
+    GuardedBody,
+    await_in_time,
+    build_response,
+    check_response,
+    close_response,
+    fallback_response,
+    read_body,
+    read_body_async,
+    record_read_body,
 )
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from autoglm_throttle.resilience.guard import Guard
-    from autoglm_throttle.resilience.http.served import HttpServed, Key, Landing
-    from autoglm_throttle.resilience.http.stale import Ask
+    from autoglm_throttle.resilience.http.served import CacheKey, HttpCallResult, HttpFeatureExecutor
+    from autoglm_throttle.resilience.http.stale import CacheRequest
 
 
 CHECKSUM_CHARACTERS: Final = 16
 """64 bits: a collision among a thousand names has a probability of 1 in 10^13."""
 
 
-class Guards(Protocol):
+class GuardSource(Protocol):
     """Owner of guards, such as a `Throttle`."""
 
     def guard(self, name: str) -> Guard:
@@ -55,11 +55,11 @@ class Guards(Protocol):
         ...
 
 
-class TransportRefused(GuardRefused, httpx.TransportError):
+class TransportRejected(GuardRefused, httpx.TransportError):
     """The call was rejected and no fallback answered; an ``httpx.HTTPError``, as callers expect."""
 
-    def __init__(self, refusal: Refusal, request: httpx.Request) -> None:
-        super().__init__(refusal)
+    def __init__(self, rejection: Refusal, request: httpx.Request) -> None:
+        super().__init__(rejection)
         self.request = request
 
 
@@ -75,26 +75,30 @@ def origin(url: httpx.URL) -> str:
     return f"{name[: NAME_CHARACTERS - CHECKSUM_CHARACTERS - 1]}~{checksum}"
 
 
-def _mine(landing: Landing) -> httpx.Response:
+def _own_response(call_result: HttpCallResult) -> httpx.Response:
     """Return the response of the caller that made the call, or raise its exception."""
-    if landing.error is not None:
-        raise landing.error
-    return cast("httpx.Response", landing.response)
+    if call_result.error is not None:
+        raise call_result.error
+    return cast("httpx.Response", call_result.response)
 
 
-def _theirs(landing: Landing, call: HttpCall, ask: Ask) -> httpx.Response | None:
+def _shared_response(
+    call_result: HttpCallResult, call: HttpCall, cache_request: CacheRequest
+) -> httpx.Response | None:
     """Return the response that another caller's call stands for; None: it does not fit this request."""
-    error, kept = landing.error, landing.fitting(ask)
-    call.outcome = landing.outcome
+    error, cached = call_result.error, call_result.cached_for(cache_request)
+    call.outcome = call_result.outcome
     if error is not None:
-        raise error.with_traceback(landing.trace)
-    return None if kept is None else made(kept.aged(call.circuit.clock()), call.request)
+        raise error.with_traceback(call_result.trace)
+    return None if cached is None else build_response(cached.with_age(call.circuit.clock()), call.request)
 
 
-class _Face:
+class _TransportBase:
     """Parameters of both transports."""
 
-    def __init__(self, throttle: Guards, *, name: str | None = None, key: Key | None = None) -> None:
+    def __init__(
+        self, throttle: GuardSource, *, name: str | None = None, key: CacheKey | None = None
+    ) -> None:
         self._throttle = throttle
         self._name = name
         self._key = key
@@ -102,12 +106,12 @@ class _Face:
     def _call(self, request: httpx.Request) -> HttpCall:
         # Looked up for each call: a guard may be evicted between two calls of one transport.
         circuit = self._throttle.guard(self._name or origin(request.url)).circuit
-        served = circuit.served
-        http = served.http if isinstance(served, Served) else None
+        executor = circuit.executor
+        http = executor.http if isinstance(executor, FeatureExecutor) else None
         return HttpCall(circuit, http, request, self._key)
 
 
-class GuardTransport(_Face, httpx.BaseTransport):
+class GuardTransport(_TransportBase, httpx.BaseTransport):
     """A transport for ``httpx.Client``; safe for any number of threads.
 
     ``timeout_s`` limits each step of a call until its headers (connecting, sending, one read) and
@@ -125,11 +129,11 @@ class GuardTransport(_Face, httpx.BaseTransport):
 
     def __init__(
         self,
-        throttle: Guards,
+        throttle: GuardSource,
         inner: httpx.BaseTransport | None = None,
         *,
         name: str | None = None,
-        key: Key | None = None,
+        key: CacheKey | None = None,
     ) -> None:
         super().__init__(throttle, name=name, key=key)
         self._inner = httpx.HTTPTransport() if inner is None else inner
@@ -141,82 +145,96 @@ class GuardTransport(_Face, httpx.BaseTransport):
             TransportRejected: the guard rejects it, and no fallback answers.
         """
         call = self._call(request)
-        served = call.served
-        if served is None:
-            return self._make(call, call.circuit.admit())
-        choice = served.choice(call.ask)
-        if choice is not Choice.SERVE:
-            loaded = served.loaded(request)
-            answer = served.answer(loaded, call.ask, choice, fit)
+        executor = call.executor
+        if executor is None:
+            return self._execute(call, call.circuit.admit())
+        action = executor.action(call.cache_request)
+        if action is not DegradationAction.SERVE:
+            load_context = executor.load_context(request)
+            answer = executor.answer(load_context, call.cache_request, action, check_response)
             if answer is not None:
-                return given(answer, loaded.cause, request)
-            if choice is Choice.SHED:
-                raise TransportRefused(served.shed(), request)
-        return self._serve(call, served)
+                return fallback_response(answer, load_context.cause, request)
+            if action is DegradationAction.SHED:
+                raise TransportRejected(executor.reject_shed(), request)
+        return self._serve(call, executor)
 
-    def _serve(self, call: HttpCall, served: HttpServed) -> httpx.Response:
+    def _serve(self, call: HttpCall, executor: HttpFeatureExecutor) -> httpx.Response:
         request = call.request
         try:
-            response = self._live(call, served)
+            response = self._call_or_join(call, executor)
         except Exception as error:
-            fault = served.fault(request, error, call.outcome)
-            answer = None if fault is None else served.answer(fault, call.ask, check=fit)
-            if fault is None or answer is None:
+            failure_context = executor.failure_context(request, error, call.outcome)
+            answer = (
+                None
+                if failure_context is None
+                else executor.answer(failure_context, call.cache_request, check=check_response)
+            )
+            if failure_context is None or answer is None:
                 raise
-            return given(answer, fault.cause, request)
-        fault = served.fault(request, None, call.outcome)
+            return fallback_response(answer, failure_context.cause, request)
+        failure_context = executor.failure_context(request, None, call.outcome)
         try:
-            answer = None if fault is None else served.answer(fault, call.ask, check=fit)
+            answer = (
+                None
+                if failure_context is None
+                else executor.answer(failure_context, call.cache_request, check=check_response)
+            )
         except BaseException:
             if response is not None:
                 response.close()
             raise
-        if fault is None or answer is None:
-            return response or self._make(call, call.circuit.enter())
+        if failure_context is None or answer is None:
+            return response or self._execute(call, call.circuit.allow())
         if response is not None:
             response.close()
-        return given(answer, fault.cause, request)
+        return fallback_response(answer, failure_context.cause, request)
 
-    def _live(self, call: HttpCall, served: HttpServed) -> httpx.Response | None:
+    def _call_or_join(self, call: HttpCall, executor: HttpFeatureExecutor) -> httpx.Response | None:
         """Make the call, or wait for a shared one; None: the shared one had a failing status."""
-        ask = call.ask
-        if ask is None or not served.shares(ask):
-            return self._make(call, call.circuit.enter())
-        if served.flights.under_way(ask.own):
-            found = served.refreshed(ask)
-            if found is not None:
-                return made(found, call.request)
-        landing, ours = served.flights.share(ask.own, partial(self._land, call, ask), call.patience_s)
-        response = _mine(landing) if ours else _theirs(landing, call, ask)
+        cache_request = call.cache_request
+        if cache_request is None or not executor.may_share(cache_request):
+            return self._execute(call, call.circuit.allow())
+        if executor.single_flight.in_flight(cache_request.base_key):
+            cached = executor.cached_answer(cache_request)
+            if cached is not None:
+                return build_response(cached, call.request)
+        call_result, is_own = executor.single_flight.run(
+            cache_request.base_key, partial(self._run_call, call, cache_request), call.max_wait_s
+        )
+        response = (
+            _own_response(call_result) if is_own else _shared_response(call_result, call, cache_request)
+        )
         if response is None and call.outcome is not Outcome.FAILURE:
-            return self._make(call, call.circuit.enter())
+            return self._execute(call, call.circuit.allow())
         return response
 
-    def _land(self, call: HttpCall, ask: Ask) -> Landing:
+    def _run_call(self, call: HttpCall, cache_request: CacheRequest) -> HttpCallResult:
         try:
-            response = self._make(call, call.circuit.enter())
-            return call.landed(ask, response, read_in(response) if call.short else None)
+            response = self._execute(call, call.circuit.allow())
+            return call.build_result(cache_request, response, read_body(response) if call.is_short else None)
         except Exception as error:  # noqa: BLE001 - passed on to all waiters
-            return call.crashed(ask, error, late=isinstance(error, httpx.TimeoutException))
+            return call.build_error_result(
+                cache_request, error, timed_out=isinstance(error, httpx.TimeoutException)
+            )
 
-    def _make(self, call: HttpCall, pass_: Pass | Refusal) -> httpx.Response:
-        if isinstance(pass_, Refusal):
-            raise TransportRefused(pass_, call.request)
-        call.begin(pass_)
+    def _execute(self, call: HttpCall, permit: Pass | Refusal) -> httpx.Response:
+        if isinstance(permit, Refusal):
+            raise TransportRejected(permit, call.request)
+        call.start(permit)
         rules = call.circuit.rules
-        steps = Steps(call.request, rules.timeout_s, rules.stream_idle_s)
+        steps = BodySteps(call.request, rules.timeout_s, rules.stream_idle_s)
         try:
             response = self._inner.handle_request(steps.request)
         except BaseException as error:
-            call.failed(error)
+            call.record_error(error)
             raise
-        steps.body()
-        watch = call.answered(response)
-        if watch is not None:
+        steps.start_body()
+        observer = call.record_response(response)
+        if observer is not None:
             if response.is_closed:
-                read_already(response, watch)
+                record_read_body(response, observer)
             else:
-                response.stream = Body(cast("httpx.SyncByteStream", response.stream), watch)
+                response.stream = GuardedBody(cast("httpx.SyncByteStream", response.stream), observer)
         return response
 
     def close(self) -> None:
@@ -236,7 +254,7 @@ class GuardTransport(_Face, httpx.BaseTransport):
         return self
 
 
-class AsyncGuardTransport(_Face, httpx.AsyncBaseTransport):
+class AsyncGuardTransport(_TransportBase, httpx.AsyncBaseTransport):
     """A transport for ``httpx.AsyncClient``, under asyncio and trio.
 
     ``timeout_s`` limits a call until its headers, ``stream_idle_s`` the time between two parts of the body;
@@ -251,11 +269,11 @@ class AsyncGuardTransport(_Face, httpx.AsyncBaseTransport):
 
     def __init__(
         self,
-        throttle: Guards,
+        throttle: GuardSource,
         inner: httpx.AsyncBaseTransport | None = None,
         *,
         name: str | None = None,
-        key: Key | None = None,
+        key: CacheKey | None = None,
     ) -> None:
         super().__init__(throttle, name=name, key=key)
         self._inner = httpx.AsyncHTTPTransport() if inner is None else inner
@@ -267,81 +285,97 @@ class AsyncGuardTransport(_Face, httpx.AsyncBaseTransport):
             TransportRejected: the guard rejects it, and no fallback answers.
         """
         call = self._call(request)
-        served = call.served
-        if served is None:
-            return await self._make(call, await call.circuit.admit_async())
-        choice = served.choice(call.ask)
-        if choice is not Choice.SERVE:
-            loaded = served.loaded(request)
-            answer = await served.answer_async(loaded, call.ask, choice, fit)
+        executor = call.executor
+        if executor is None:
+            return await self._execute(call, await call.circuit.admit_async())
+        action = executor.action(call.cache_request)
+        if action is not DegradationAction.SERVE:
+            load_context = executor.load_context(request)
+            answer = await executor.answer_async(load_context, call.cache_request, action, check_response)
             if answer is not None:
-                return given(answer, loaded.cause, request)
-            if choice is Choice.SHED:
-                raise TransportRefused(served.shed(), request)
-        return await self._serve(call, served)
+                return fallback_response(answer, load_context.cause, request)
+            if action is DegradationAction.SHED:
+                raise TransportRejected(executor.reject_shed(), request)
+        return await self._serve(call, executor)
 
-    async def _serve(self, call: HttpCall, served: HttpServed) -> httpx.Response:
+    async def _serve(self, call: HttpCall, executor: HttpFeatureExecutor) -> httpx.Response:
         request = call.request
         try:
-            response = await self._live(call, served)
+            response = await self._call_or_join(call, executor)
         except Exception as error:
-            fault = served.fault(request, error, call.outcome)
-            answer = None if fault is None else await served.answer_async(fault, call.ask, check=fit)
-            if fault is None or answer is None:
+            failure_context = executor.failure_context(request, error, call.outcome)
+            answer = (
+                None
+                if failure_context is None
+                else await executor.answer_async(failure_context, call.cache_request, check=check_response)
+            )
+            if failure_context is None or answer is None:
                 raise
-            return given(answer, fault.cause, request)
-        fault = served.fault(request, None, call.outcome)
+            return fallback_response(answer, failure_context.cause, request)
+        failure_context = executor.failure_context(request, None, call.outcome)
         try:
-            answer = None if fault is None else await served.answer_async(fault, call.ask, check=fit)
+            answer = (
+                None
+                if failure_context is None
+                else await executor.answer_async(failure_context, call.cache_request, check=check_response)
+            )
         except BaseException:
             if response is not None:
-                await closed(response)
+                await close_response(response)
             raise
-        if fault is None or answer is None:
-            return response or await self._make(call, await call.circuit.enter_async())
+        if failure_context is None or answer is None:
+            return response or await self._execute(call, await call.circuit.allow_async())
         if response is not None:
-            await closed(response)
-        return given(answer, fault.cause, request)
+            await close_response(response)
+        return fallback_response(answer, failure_context.cause, request)
 
-    async def _live(self, call: HttpCall, served: HttpServed) -> httpx.Response | None:
+    async def _call_or_join(self, call: HttpCall, executor: HttpFeatureExecutor) -> httpx.Response | None:
         """Make the call, or wait for a shared one; None: the shared one had a failing status."""
-        ask = call.ask
-        if ask is None or not served.shares(ask):
-            return await self._make(call, await call.circuit.enter_async())
-        if served.flights.under_way_async(ask.own):
-            found = served.refreshed(ask)
-            if found is not None:
-                return made(found, call.request)
-        landing, ours = await served.flights.share_async(
-            ask.own, partial(self._land, call, ask), call.patience_s
+        cache_request = call.cache_request
+        if cache_request is None or not executor.may_share(cache_request):
+            return await self._execute(call, await call.circuit.allow_async())
+        if executor.single_flight.in_flight_async(cache_request.base_key):
+            cached = executor.cached_answer(cache_request)
+            if cached is not None:
+                return build_response(cached, call.request)
+        call_result, is_own = await executor.single_flight.run_async(
+            cache_request.base_key, partial(self._run_call, call, cache_request), call.max_wait_s
         )
-        response = _mine(landing) if ours else _theirs(landing, call, ask)
+        response = (
+            _own_response(call_result) if is_own else _shared_response(call_result, call, cache_request)
+        )
         if response is None and call.outcome is not Outcome.FAILURE:
-            return await self._make(call, await call.circuit.enter_async())
+            return await self._execute(call, await call.circuit.allow_async())
         return response
 
-    async def _land(self, call: HttpCall, ask: Ask) -> Landing:
+    async def _run_call(self, call: HttpCall, cache_request: CacheRequest) -> HttpCallResult:
         try:
-            response = await self._make(call, await call.circuit.enter_async())
-            return call.landed(ask, response, await read_in_async(response) if call.short else None)
+            response = await self._execute(call, await call.circuit.allow_async())
+            return call.build_result(
+                cache_request, response, await read_body_async(response) if call.is_short else None
+            )
         except Exception as error:  # noqa: BLE001 - passed on to all waiters
-            return call.crashed(ask, error, late=isinstance(error, httpx.TimeoutException))
+            return call.build_error_result(
+                cache_request, error, timed_out=isinstance(error, httpx.TimeoutException)
+            )
 
-    async def _make(self, call: HttpCall, pass_: Pass | Refusal) -> httpx.Response:
-        if isinstance(pass_, Refusal):
-            raise TransportRefused(pass_, call.request)
-        call.begin(pass_)
+    async def _execute(self, call: HttpCall, permit: Pass | Refusal) -> httpx.Response:
+        if isinstance(permit, Refusal):
+            raise TransportRejected(permit, call.request)
+        call.start(permit)
         try:
             response = await self._send(call)
         except BaseException as error:
-            call.failed(error)
+            call.record_error(error)
             raise
-        watch = call.answered(response)
-        if watch is not None:
+        observer = call.record_response(response)
+        if observer is not None:
             if response.is_closed:
-                read_already(response, watch)
+                record_read_body(response, observer)
             else:
-                response.stream = AsyncBody(cast("httpx.AsyncByteStream", response.stream), watch, call)
+                response.stream = AsyncGuardedBody(
+                    cast("httpx.AsyncByteStream", response.stream), observer, call
+                )
         return response
 
     async def _send(self, call: HttpCall) -> httpx.Response:
@@ -349,7 +383,7 @@ class AsyncGuardTransport(_Face, httpx.AsyncBaseTransport):
         if limit_s is None:
             return await self._inner.handle_async_request(request)
         start = partial(self._inner.handle_async_request, request)
-        return await in_time(limit_s, start, f"{call.circuit.name} has not answered", request)
+        return await await_in_time(limit_s, start, f"{call.circuit.name} has not answered", request)
 
     async def aclose(self) -> None:
         """Close the inner transport."""

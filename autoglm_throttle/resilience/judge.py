@@ -12,7 +12,7 @@ from autoglm_throttle.model import GuardRefused, Outcome
 Classify = Callable[[object], Outcome | None]
 """User function: maps a returned value or an exception to an outcome; None: continue with the table."""
 
-OWN_MISTAKES: Final = frozenset(
+CALLER_ERRORS: Final = frozenset(
     {
         "CookieConflict",
         "InvalidURL",
@@ -27,14 +27,14 @@ OWN_MISTAKES: Final = frozenset(
 FAILING_STATUSES: Final = frozenset({500, 502, 503, 504})
 """Statuses that count as errors (RFC 5861 section 4). 501 and 505 report missing features of the server."""
 
-TEXT_AT_MOST: Final = 200
+FAILURE_TEXT_MAX_CHARS: Final = 200
 """Characters kept of a failure's text: enough for a cause, too few for a body."""
 
-_WEIGHT: Final = (Outcome.FAILURE, Outcome.NEUTRAL, Outcome.SLOW, Outcome.SUCCESS)
+_SEVERITY_ORDER: Final = (Outcome.FAILURE, Outcome.NEUTRAL, Outcome.SLOW, Outcome.SUCCESS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judge:
+class OutcomeClassifier:
     """Maps results to outcomes for one guard.
 
     Args:
@@ -53,13 +53,13 @@ class Judge:
 
     def __post_init__(self) -> None:
         if inspect.iscoroutinefunction(self.classify):
-            raise TypeError("classify must answer at once: give it a plain function, no coroutine function")
+            raise TypeError("classify must be a plain function, not a coroutine function")
         for name, kinds in (("ignore", self.ignore), ("expected", self.expected)):
             for kind in kinds:
                 if not (isinstance(kind, type) and issubclass(kind, BaseException)):
                     raise TypeError(f"{name} must hold exception classes, not {kind!r}")
 
-    def judge(self, seen: object, *, raised: bool, otherwise: Outcome = Outcome.SUCCESS) -> Outcome:
+    def classify_result(self, result: object, *, raised: bool, default: Outcome = Outcome.SUCCESS) -> Outcome:
         """Classify one result.
 
         Args:
@@ -70,16 +70,16 @@ class Judge:
         Raises:
             TypeError: ``classify`` returned neither an outcome nor None. Its own exceptions propagate.
         """
-        if raised and isinstance(seen, BaseException):
-            return self._of_error(seen)
-        answer = self._classified(seen)
-        return otherwise if answer is None else answer
+        if raised and isinstance(result, BaseException):
+            return self._error_outcome(result)
+        answer = self._user_outcome(result)
+        return default if answer is None else answer
 
-    def _of_error(self, error: BaseException) -> Outcome:
+    def _error_outcome(self, error: BaseException) -> Outcome:
         # Cancellation and the rejection of a nested guard say nothing about this dependency.
         if not isinstance(error, Exception) or isinstance(error, GuardRefused):
             return Outcome.NEUTRAL
-        answer = self._classified(error)
+        answer = self._user_outcome(error)
         if answer is not None:
             return answer
         if isinstance(error, self.ignore):
@@ -88,28 +88,28 @@ class Judge:
             return Outcome.SUCCESS
         if isinstance(error, ExceptionGroup):
             # The most severe outcome of a group decides.
-            return min((self._of_error(leaf) for leaf in error.exceptions), key=_WEIGHT.index)
-        return _usual(error)
+            return min((self._error_outcome(leaf) for leaf in error.exceptions), key=_SEVERITY_ORDER.index)
+        return _default_outcome(error)
 
-    def _classified(self, seen: object) -> Outcome | None:
+    def _user_outcome(self, result: object) -> Outcome | None:
         if self.classify is None:
             return None
-        answer = self.classify(seen)
+        answer = self.classify(result)
         if answer is None or isinstance(answer, Outcome):
             return answer
-        raise TypeError(f"classify must answer with an Outcome or None, not {type(answer).__name__}")
+        raise TypeError(f"classify must return an Outcome or None, not {type(answer).__name__}")
 
 
-def _usual(error: Exception) -> Outcome:
-    if _own_mistake(type(error)):
+def _default_outcome(error: Exception) -> Outcome:
+    if _is_caller_error(type(error)):
         return Outcome.NEUTRAL
     status = _status_of(error)
     return Outcome.FAILURE if status is None else status_outcome(status)
 
 
-def _own_mistake(kind: type[BaseException]) -> bool:
+def _is_caller_error(kind: type[BaseException]) -> bool:
     return any(
-        base.__name__ in OWN_MISTAKES and base.__module__.partition(".")[0] == "httpx"
+        base.__name__ in CALLER_ERRORS and base.__module__.partition(".")[0] == "httpx"
         for base in kind.__mro__
     )
 
@@ -121,8 +121,8 @@ def _status_of(error: Exception) -> int | None:
     requests).
     """
     try:
-        places = (error, "status_code"), (error, "status"), (getattr(error, "response", None), "status_code")
-        for holder, name in places:
+        sources = (error, "status_code"), (error, "status"), (getattr(error, "response", None), "status_code")
+        for holder, name in sources:
             status = getattr(holder, name, None)
             if isinstance(status, int) and 400 <= status <= 599:
                 return int(status)
@@ -139,9 +139,9 @@ def failure_text(failure: BaseException | str) -> str:
     """
     # Only text is kept: a stored exception would keep the frames of its traceback alive.
     if isinstance(failure, str):
-        return failure[:TEXT_AT_MOST]
+        return failure[:FAILURE_TEXT_MAX_CHARS]
     try:
-        text = str(failure)[:TEXT_AT_MOST]
+        text = str(failure)[:FAILURE_TEXT_MAX_CHARS]
     except Exception:  # noqa: BLE001 - properties of a user's exception may raise
         text = ""
     return f"{type(failure).__name__}: {text}" if text else type(failure).__name__
@@ -159,7 +159,7 @@ def status_outcome(status: int) -> Outcome:
     return Outcome.NEUTRAL if status == 429 else Outcome.SUCCESS
 
 
-def timed(outcome: Outcome, elapsed_s: float, slow_call_s: float | None) -> Outcome:
+def apply_slow_limit(outcome: Outcome, elapsed_s: float, slow_call_s: float | None) -> Outcome:
     """Return the outcome, adjusted for the duration of the call.
 
     Args:

@@ -19,14 +19,14 @@ from autoglm_throttle.model import (
     Transition,
 )
 from autoglm_throttle.resilience.breaker import Breaker
-from autoglm_throttle.resilience.courier import Courier
-from autoglm_throttle.resilience.membership import Membership
-from autoglm_throttle.resilience.seldom import Seldom
-from autoglm_throttle.resilience.shut import Shut
-from autoglm_throttle.resilience.store import BreakerStore, Lease, Remote
+from autoglm_throttle.resilience.courier import NotificationQueue
+from autoglm_throttle.resilience.membership import FleetLink
+from autoglm_throttle.resilience.seldom import GuardRateLimitedLogger
+from autoglm_throttle.resilience.shut import OpenPeriod
+from autoglm_throttle.resilience.store import BreakerStore, ProbeLease, RemoteBreakerState
 
 
-class LockedBreaker:
+class ThreadSafeBreaker:
     """A breaker shared by threads.
 
     It is changed only under the lock; no callback runs and no I/O happens under it. A change that finds the
@@ -41,8 +41,18 @@ class LockedBreaker:
     """
 
     __slots__ = (
-        *("_clock", "_core", "_courier", "_faults", "_inside", "_kept_out", "_late", "_lock", "_store"),
-        *("_told", "fleet", "shut"),
+        *(
+            "_clock",
+            "_core",
+            "_notifications",
+            "_fault_log",
+            "_is_locked_here",
+            "_fast_rejections",
+            "_deferred",
+            "_lock",
+            "_store",
+        ),
+        *("_on_transitions", "fleet", "open_period"),
     )
 
     def __init__(
@@ -50,66 +60,66 @@ class LockedBreaker:
         core: Breaker,
         clock: Clock,
         store: BreakerStore | None,
-        told: Callable[[Sequence[Transition]], None] | None,
-        faults: Seldom,
+        on_transitions: Callable[[Sequence[Transition]], None] | None,
+        fault_log: GuardRateLimitedLogger,
     ) -> None:
         self._core = core
         self._clock = clock
         self._store = store
-        self._told = told
-        self._faults = faults
-        self._kept_out: dict[Cause, int] = {}
-        self._late: deque[Callable[[], None]] = deque()
-        self.begin()
+        self._on_transitions = on_transitions
+        self._fault_log = fault_log
+        self._fast_rejections: dict[Cause, int] = {}
+        self._deferred: deque[Callable[[], None]] = deque()
+        self.reset_locks()
 
-    def begin(self) -> None:
+    def reset_locks(self) -> None:
         """Create new locks and drop all deferred work."""
         # Re-entrant: the garbage collector or a signal handler may run under it in the same thread and settle
         # an abandoned stream. `_is_locked_here` then defers that change.
         self._lock = threading.RLock()
-        self._inside = False
-        self._late.clear()
-        self._courier = Courier(self._faults)
-        self.shut: Shut | None = None
+        self._is_locked_here = False
+        self._deferred.clear()
+        self._notifications = NotificationQueue(self._fault_log)
+        self.open_period: OpenPeriod | None = None
         """The newest open period, while it may last."""
         core, store = self._core, self._store
-        self.fleet: Membership | None = (
-            None if store is None else Membership(core.name, core.rules, store, self._courier)
+        self.fleet: FleetLink | None = (
+            None if store is None else FleetLink(core.name, core.rules, store, self._notifications)
         )
 
-    def ask(self, *, leased: bool) -> Pass | Refusal:
+    def allow(self, *, lease_required: bool) -> Pass | Refusal:
         """Request one call.
 
         Args:
             lease_required: whether a probe needs the fleet's lease.
         """
         core = self._core
-        pass_ = core.fast
-        if pass_ is not None:
+        permit = core.fast_permit
+        if permit is not None:
             core.calls += 1
-            return pass_
+            return permit
         now = self._clock()
         with self._lock:
-            if self._inside:
+            if self._is_locked_here:
                 # A finalizer makes a guarded call while this thread changes the breaker: reject, do not
                 # deadlock.
                 return Refusal(core.name, State.HALF_OPEN, Cause.IN_FLIGHT, 0.0)
-            self._inside = True
+            self._is_locked_here = True
             try:
                 generation = core.generation
-                core.leased = leased
+                core.lease_required = lease_required
                 answer = core.allow(now)
                 if core.generation != generation:
-                    self._spread(ours=True)
+                    self._publish(is_local=True)
             finally:
-                self._inside = False
+                self._is_locked_here = False
             if isinstance(answer, Refusal) and answer.state is State.OPEN:
-                self._keep(answer, now)
-            self._catch_up()
-        self._courier.deliver()
+                self._start_open_period(answer, now)
+            self._run_deferred()
+        self._notifications.deliver()
         return answer
 
-    def record(self, pass_: Pass, outcome: Outcome, note: str) -> None:
+    def record(self, permit: Pass, outcome: Outcome, failure_text: str) -> None:
         """Record the outcome of a call.
 
         Args:
@@ -117,35 +127,35 @@ class LockedBreaker:
             outcome: of the call.
             failure_text: text of the failure; empty without one.
         """
-        self._change(partial(self._record, pass_, outcome, note, self._clock()))
+        self._run_locked(partial(self._record, permit, outcome, failure_text, self._clock()))
 
-    def turn(self, deed: Callable[[float], None], *, ours: bool) -> None:
+    def apply(self, action: Callable[[float], None], *, is_local: bool) -> None:
         """Run an action that may change the breaker's state.
 
         Args:
             action: receives the time.
             is_local: whether the fleet must be informed of an opening.
         """
-        self._change(partial(self._turn, deed, ours=ours))
+        self._run_locked(partial(self._apply, action, is_local=is_local))
 
-    def operate(self, deed: Callable[[float], None], state: State) -> None:
+    def operate(self, action: Callable[[float], None], state: State) -> None:
         """Run an operator command here and send it to the fleet."""
-        self._change(partial(self._turn, deed, ours=False))
+        self._run_locked(partial(self._apply, action, is_local=False))
         if self.fleet is not None:
-            self.fleet.operated(state)
-            self._courier.deliver()
+            self.fleet.report_operator_state(state)
+            self._notifications.deliver()
 
-    def adopt(self, remote: Remote) -> None:
+    def adopt(self, remote: RemoteBreakerState) -> None:
         """Apply a newer state of the fleet."""
-        self.turn(partial(self._core.adopt, remote), ours=False)
+        self.apply(partial(self._core.adopt, remote), is_local=False)
 
-    def grant(self, lease: Lease) -> Pass | Refusal:
+    def grant_probe(self, lease: ProbeLease) -> Pass | Refusal:
         """Start a probe with a lease; if the state has changed meanwhile, the lease is returned."""
         answers: list[Pass | Refusal] = []
-        self._change(partial(self._grant, lease, answers))
+        self._run_locked(partial(self._grant_probe, lease, answers))
         return answers[0]
 
-    def fault(self) -> None:
+    def count_classifier_error(self) -> None:
         """Count an exception of the user's classifier."""
         with self._lock:
             self._core.classifier_errors += 1
@@ -155,83 +165,85 @@ class LockedBreaker:
         with self._lock:
             return self._core.state(self._clock())
 
-    def refuses(self) -> Refusal | None:
+    def rejection(self) -> Refusal | None:
         """Return the rejection of a call made now, or None. Has no effects."""
         with self._lock:
-            return self._core.refuses(self._clock())
+            return self._core.rejection(self._clock())
 
     def view(self) -> BreakerView:
         """Return an immutable view of the breaker. Has no effects."""
         with self._lock:
             view = self._core.view(self._clock())
-            refused = dict(view.refused)
-            shut = self.shut
-            kept_out = [*self._kept_out.items()] + ([(shut.refusal.cause, shut.count)] if shut else [])
-        for cause, count in kept_out:
-            refused[cause] = refused.get(cause, 0) + count
-        return replace(view, refused=refused)
+            rejections = dict(view.refused)
+            open_period = self.open_period
+            fast_rejections = [*self._fast_rejections.items()] + (
+                [(open_period.rejection.cause, open_period.rejections)] if open_period else []
+            )
+        for cause, count in fast_rejections:
+            rejections[cause] = rejections.get(cause, 0) + count
+        return replace(view, refused=rejections)
 
-    def _change(self, deed: Callable[[], None]) -> None:
+    def _run_locked(self, action: Callable[[], None]) -> None:
         """Run an action under the lock; defer it if this thread already holds the lock."""
         # Append before locking: a nested call returns at once, and the outer one runs its action.
-        self._late.append(deed)
+        self._deferred.append(action)
         with self._lock:
-            if self._inside:
+            if self._is_locked_here:
                 return
-            self._catch_up()
-        self._courier.deliver()
+            self._run_deferred()
+        self._notifications.deliver()
 
-    def _catch_up(self) -> None:
-        while self._late:
-            self._inside = True
+    def _run_deferred(self) -> None:
+        while self._deferred:
+            self._is_locked_here = True
             try:
-                self._late.popleft()()
+                self._deferred.popleft()()
             finally:
-                self._inside = False
+                self._is_locked_here = False
 
-    def _keep(self, refusal: Refusal, now: float) -> None:
-        before, self.shut = self.shut, Shut(refusal, self._core.generation, now)
+    def _start_open_period(self, rejection: Refusal, now: float) -> None:
+        before, self.open_period = self.open_period, OpenPeriod(rejection, self._core.generation, now)
         if before is not None:
-            cause = before.refusal.cause
-            self._kept_out[cause] = self._kept_out.get(cause, 0) + before.count
+            cause = before.rejection.cause
+            self._fast_rejections[cause] = self._fast_rejections.get(cause, 0) + before.rejections
 
-    def _turn(self, deed: Callable[[float], None], *, ours: bool) -> None:
+    def _apply(self, action: Callable[[float], None], *, is_local: bool) -> None:
         generation = self._core.generation
-        deed(self._clock())
+        action(self._clock())
         if self._core.generation != generation:
-            self._spread(ours=ours)
+            self._publish(is_local=is_local)
 
-    def _record(self, pass_: Pass, outcome: Outcome, note: str, now: float) -> None:
+    def _record(self, permit: Pass, outcome: Outcome, failure_text: str, now: float) -> None:
         core = self._core
-        if note:
-            core.fail_note(note)
+        if failure_text:
+            core.record_failure_text(failure_text)
         generation = core.generation
-        core.record(pass_, outcome, now)
+        core.record(permit, outcome, now)
         if core.generation != generation:
             # The store derives the opening from the probe's result itself: do not report it twice.
-            self._spread(ours=not pass_.fence)
-        if self.fleet is not None and pass_.fence:
-            self.fleet.ended(pass_.fence, outcome)
+            self._publish(is_local=not permit.fence)
+        if self.fleet is not None and permit.fence:
+            self.fleet.finish_probe(permit.fence, outcome)
 
-    def _spread(self, *, ours: bool) -> None:
+    def _publish(self, *, is_local: bool) -> None:
         """Queue the transitions for the observers, and local openings for the fleet.
 
         A breaker in metrics-only mode sends nothing to the fleet.
         """
         changes = self._core.drain()
-        if changes and self._told is not None:
-            self._courier.take(partial(self._told, changes))
-        if ours and self.fleet is not None and not self._core.view(self._clock()).metrics_only:
-            self.fleet.opened(changes)
+        if changes and self._on_transitions is not None:
+            self._notifications.put(partial(self._on_transitions, changes))
+        if is_local and self.fleet is not None and not self._core.view(self._clock()).metrics_only:
+            self.fleet.report_open(changes)
 
-    def _grant(self, lease: Lease, answers: list[Pass | Refusal]) -> None:
+    def _grant_probe(self, lease: ProbeLease, answers: list[Pass | Refusal]) -> None:
         core, fleet = self._core, self.fleet
         generation = core.generation
-        answer = core.grant(lease, self._clock())
+        answer = core.grant_probe(lease, self._clock())
         answers.append(answer)
         if fleet is not None and isinstance(answer, Pass) and answer.fence:
-            fleet.hold(lease)
+            fleet.add_lease(lease)
         elif fleet is not None:
-            fleet.give_back(lease)
+            fleet.release(lease)
         if core.generation != generation:
-            self._spread(ours=False)
+            self._publish(is_local=False)

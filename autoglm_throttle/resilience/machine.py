@@ -5,19 +5,24 @@ from __future__ import annotations
 from typing import Final
 
 from autoglm_throttle.model import Cause, State, Transition
-from autoglm_throttle.resilience.rules import Rules
-from autoglm_throttle.resilience.store import Remote
-from autoglm_throttle.resilience.transitions import MOVES, OPENED_AGAIN, OPERATED, Event
+from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.store import RemoteBreakerState
+from autoglm_throttle.resilience.transitions import (
+    OPERATOR_STATES,
+    REOPENING_STATES,
+    TRANSITION_EFFECTS,
+    BreakerEvent,
+)
 
-_TOLD: Final = {
-    State.OPEN: Event.REMOTE_OPEN,
-    State.HALF_OPEN: Event.REMOTE_HALF_OPEN,
-    State.FORCED_OPEN: Event.REMOTE_FORCE,
-    State.DISABLED: Event.REMOTE_DISABLE,
+_REMOTE_EVENTS: Final = {
+    State.OPEN: BreakerEvent.REMOTE_OPEN,
+    State.HALF_OPEN: BreakerEvent.REMOTE_HALF_OPEN,
+    State.FORCED_OPEN: BreakerEvent.REMOTE_FORCE,
+    State.DISABLED: BreakerEvent.REMOTE_DISABLE,
 }
 
 
-class Machine:
+class BreakerStateMachine:
     """The state of one breaker. It changes only by the transition table, and each change starts a generation.
 
     Args:
@@ -27,17 +32,27 @@ class Machine:
     """
 
     __slots__ = (
-        *("_outbox", "cause", "generation", "name", "opened_s", "rounds", "rules", "shut_by", "state"),
+        *(
+            "_pending_transitions",
+            "cause",
+            "generation",
+            "name",
+            "opened_s",
+            "rounds",
+            "rules",
+            "rejection_cause",
+            "state",
+        ),
         "wait_s",
     )
 
-    def __init__(self, name: str, rules: Rules, state: State) -> None:
+    def __init__(self, name: str, rules: BreakerRules, state: State) -> None:
         self.name: str = name
-        self.rules: Rules = rules
+        self.rules: BreakerRules = rules
         self.state: State = state
         self.cause: Cause | None = None
         """Cause of the newest transition."""
-        self.shut_by: Cause = Cause.OPERATOR
+        self.rejection_cause: Cause = Cause.OPERATOR
         """Cause of rejections while no call is admitted."""
         self.generation: int = 0
         self.opened_s: float | None = None
@@ -46,11 +61,11 @@ class Machine:
         """Length of the newest open period in seconds."""
         self.rounds: int = 0
         """Consecutive openings without a closing between them, less one."""
-        self._outbox: list[Transition] = []
+        self._pending_transitions: list[Transition] = []
 
-    def go(
+    def transition(
         self,
-        event: Event,
+        event: BreakerEvent,
         now: float,
         *,
         wait_s: float | None = None,
@@ -71,39 +86,39 @@ class Machine:
             published.
         """
         before = self.state
-        move = MOVES.get((before, event))
-        if move is None:
+        effect = TRANSITION_EFFECTS.get((before, event))
+        if effect is None:
             return False
-        self.state = after = move.to
-        self.cause = cause = cause or move.cause
+        self.state = after = effect.to
+        self.cause = cause = cause or effect.cause
         self.generation += 1
         if rounds is not None:
             self.rounds = rounds
         elif after is State.OPEN and before is not State.OPEN:
-            self.rounds = self.rounds + 1 if before in OPENED_AGAIN else 0
+            self.rounds = self.rounds + 1 if before in REOPENING_STATES else 0
         if after is State.OPEN:
-            self.opened_s, self.shut_by = now, cause
+            self.opened_s, self.rejection_cause = now, cause
             self.wait_s = self.rules.wait_s(self.rounds) if wait_s is None else wait_s
         else:
             self.opened_s = None if after is State.CLOSED else self.opened_s
-            self.shut_by = Cause.OPERATOR
+            self.rejection_cause = Cause.OPERATOR
         if after is not before:
-            self._tell(before, cause, now)
+            self._queue_transition(before, cause, now)
         return True
 
-    def heard(self, remote: Remote) -> Event:
+    def record_remote(self, remote: RemoteBreakerState) -> BreakerEvent:
         """Translate a remote state into a local event.
 
         An operator's reset closes at once, and so does the end of an operator's decision. Otherwise a process
         closes by its own ramp.
         """
         if remote.state is not State.CLOSED:
-            return _TOLD[remote.state]
-        if remote.cause is Cause.OPERATOR or self.state in OPERATED:
-            return Event.REMOTE_RESET
-        return Event.REMOTE_CLOSED_RAMP if self.rules.ramp else Event.REMOTE_CLOSED
+            return _REMOTE_EVENTS[remote.state]
+        if remote.cause is Cause.OPERATOR or self.state in OPERATOR_STATES:
+            return BreakerEvent.REMOTE_RESET
+        return BreakerEvent.REMOTE_CLOSED_RAMP if self.rules.ramp else BreakerEvent.REMOTE_CLOSED
 
-    def left_s(self, now: float) -> float:
+    def remaining_s(self, now: float) -> float:
         """Remaining seconds of the newest open period; zero or negative when it is over."""
         opened_s = self.opened_s
         if opened_s is None:
@@ -111,9 +126,9 @@ class Machine:
         # A clock that stepped back must not lengthen the open period.
         return self.wait_s - (now - opened_s) if now > opened_s else self.wait_s
 
-    def seen(self, now: float) -> State:
+    def visible_state(self, now: float) -> State:
         """Return the state visible to callers: an open breaker reads half-open after its open period."""
-        if self.state is State.OPEN and self.left_s(now) <= 0.0:
+        if self.state is State.OPEN and self.remaining_s(now) <= 0.0:
             return State.HALF_OPEN
         return self.state
 
@@ -121,15 +136,15 @@ class Machine:
         """Return the seconds until a call may be admitted; ``open_s`` in forced_open, which has no end."""
         if self.state is State.FORCED_OPEN:
             return self.rules.open_s
-        return max(0.0, self.left_s(now)) if self.state is State.OPEN else 0.0
+        return max(0.0, self.remaining_s(now)) if self.state is State.OPEN else 0.0
 
     def drain(self) -> list[Transition]:
         """Take the transitions that were not yet published, oldest first."""
-        outbox, self._outbox = self._outbox, []
-        return outbox
+        pending, self._pending_transitions = self._pending_transitions, []
+        return pending
 
-    def _tell(self, before: State, cause: Cause, now: float) -> None:
+    def _queue_transition(self, before: State, cause: Cause, now: float) -> None:
         wait_s = self.wait_s if self.state is State.OPEN else 0.0
-        self._outbox.append(
+        self._pending_transitions.append(
             Transition(self.name, before, self.state, cause, now, self.generation, wait_s, self.rounds)
         )

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from functools import partial
 
 from autoglm_throttle.model import Outcome, State, Transition
-from autoglm_throttle.resilience.courier import Courier
-from autoglm_throttle.resilience.rules import Rules
-from autoglm_throttle.resilience.store import Ask, BreakerStore, Lease
+from autoglm_throttle.resilience.courier import NotificationQueue
+from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.store import BreakerStore, ProbeLease, ProbeRequest
 
 
-class Membership:
+class FleetLink:
     """One breaker's link to its fleet: the leases it holds, and its messages to the store.
 
     Messages go through the notification queue, since they are created under the breaker's lock.
@@ -23,48 +23,54 @@ class Membership:
         notifications: queue that delivers the messages.
     """
 
-    __slots__ = ("_courier", "_leases", "_name", "_rules", "_store", "ask", "cold")
+    __slots__ = ("_notifications", "_leases", "_name", "_rules", "_store", "probe_request", "is_cold")
 
-    def __init__(self, name: str, rules: Rules, store: BreakerStore, courier: Courier) -> None:
+    def __init__(
+        self, name: str, rules: BreakerRules, store: BreakerStore, notifications: NotificationQueue
+    ) -> None:
         self._name = name
         self._rules = rules
         self._store = store
-        self._courier = courier
-        self._leases: dict[int, Lease] = {}
-        self.cold: bool = True
+        self._notifications = notifications
+        self._leases: dict[int, ProbeLease] = {}
+        self.is_cold: bool = True
         """Whether the first state of the store is still unknown."""
-        self.ask: Ask = Ask(
+        self.probe_request: ProbeRequest = ProbeRequest(
             half_open_max=rules.half_open_max,
-            need=rules.need,
-            threshold=rules.success_threshold is not None,
+            successes_needed=rules.successes_needed,
+            limits_concurrent=rules.success_threshold is not None,
             lease_s=rules.lease_s,
         )
         """Parameters of each request for a probe lease."""
 
-    def opened(self, changes: Sequence[Transition]) -> None:
+    def report_open(self, changes: Sequence[Transition]) -> None:
         """Report openings that only this process knows."""
         for change in changes:
             if change.after is State.OPEN:
                 wait_s, rounds = change.retry_after_s, change.rounds
-                self._courier.take(partial(self._store.opened, self._name, wait_s, rounds, change.cause))
+                self._notifications.put(
+                    partial(self._store.report_open, self._name, wait_s, rounds, change.cause)
+                )
 
-    def operated(self, state: State) -> None:
+    def report_operator_state(self, state: State) -> None:
         """Report an operator command."""
-        self._courier.take(partial(self._store.operated, self._name, state))
+        self._notifications.put(partial(self._store.report_operator_state, self._name, state))
 
-    def hold(self, lease: Lease) -> None:
+    def add_lease(self, lease: ProbeLease) -> None:
         """Store the lease of a probe that has started."""
         self._leases[lease.fence] = lease
 
-    def ended(self, fence: int, outcome: Outcome) -> None:
+    def finish_probe(self, fence: int, outcome: Outcome) -> None:
         """Report the outcome of a probe; nothing if its lease is not held."""
         lease = self._leases.pop(fence, None)
         if lease is not None:
-            self.give_back(lease, outcome)
+            self.release(lease, outcome)
 
-    def give_back(self, lease: Lease, outcome: Outcome = Outcome.NEUTRAL) -> None:
+    def release(self, lease: ProbeLease, outcome: Outcome = Outcome.NEUTRAL) -> None:
         """Return a lease, with the outcome of its probe."""
         wait_s = self._rules.wait_s(lease.rounds + 1)
-        self._courier.take(
-            partial(self._store.finished, self._name, lease, outcome, self._rules.need, wait_s)
+        self._notifications.put(
+            partial(
+                self._store.report_probe, self._name, lease, outcome, self._rules.successes_needed, wait_s
+            )
         )

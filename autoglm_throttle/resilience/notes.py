@@ -6,16 +6,18 @@ from contextvars import ContextVar
 
 from autoglm_throttle.model import Rung
 
-Note = tuple[Rung, str]
+DegradedAnswer = tuple[Rung, str]
 """Kind of fallback, and its cause."""
 
-NOTES: ContextVar[list[Note] | None] = ContextVar("autoglm_throttle_notes", default=None)
+degraded_answers: ContextVar[list[DegradedAnswer] | None] = ContextVar(
+    "autoglm_throttle_degraded_answers", default=None
+)
 """Degraded answers of the current request; None if they are not collected. Worker threads share the list."""
 
 
-def note(rung: Rung, cause: str) -> None:
+def record_degraded(fallback_kind: Rung, cause: str) -> None:
     """Record a degraded answer, if they are collected for this request."""
     # The list is shared, not copied: a context copied into a worker thread refers to the same list.
-    notes = NOTES.get()
-    if notes is not None and (rung, cause) not in notes:
-        notes.append((rung, cause))
+    answers = degraded_answers.get()
+    if answers is not None and (fallback_kind, cause) not in answers:
+        answers.append((fallback_kind, cause))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from autoglm_throttle.model import Cause, Refusal, State
 
 
-class _Draft(Refusal):
+class _MutableRejection(Refusal):
     """A `GuardRejection` that is still mutable: a frozen one takes four times as long to build.
 
     It becomes a frozen `GuardRejection` before it is returned.
@@ -19,7 +19,7 @@ class _Draft(Refusal):
         pass
 
 
-def refusal(
+def build_rejection(
     name: str,
     state: State,
     cause: Cause,
@@ -28,7 +28,7 @@ def refusal(
     lease_wanted: bool = False,
 ) -> Refusal:
     """Build a rejection: equal to ``GuardRejection(...)`` in a third of the time."""
-    draft = _Draft()
+    draft = _MutableRejection()
     draft.name = name  # type: ignore[misc]
     draft.state = state  # type: ignore[misc]
     draft.cause = cause  # type: ignore[misc]

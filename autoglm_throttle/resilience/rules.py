@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from autoglm_throttle.model import Mode, On429, SlowIs, StreamSettle, Trip
 
-LEASE_AT_LEAST_S = 30.0
+MIN_LEASE_S = 30.0
 """Default lease of a probe in seconds: longer than the common time-outs of clients."""
 
 LEASE_TIMEOUTS = 3.0
@@ -14,7 +14,7 @@ LEASE_TIMEOUTS = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class BreakerRules:
     """Settings of one breaker, complete and validated: ``BREAKER_*`` merged with the guard's own.
 
     Times are seconds, ratios 0..1.
@@ -51,10 +51,10 @@ class Rules:
         """Longest time in seconds for which a probe holds its slot."""
         if self.trial_lease_s is not None:
             return self.trial_lease_s
-        return max(LEASE_TIMEOUTS * (self.timeout_s or 0.0), LEASE_AT_LEAST_S)
+        return max(LEASE_TIMEOUTS * (self.timeout_s or 0.0), MIN_LEASE_S)
 
     @property
-    def need(self) -> int:
+    def successes_needed(self) -> int:
         """Probes that must succeed before the breaker closes."""
         return self.success_threshold or self.half_open_max
 
@@ -64,11 +64,11 @@ class Rules:
         Args:
             rounds: consecutive openings without a closing between them, less one.
         """
-        longest = float("inf") if self.open_max_s is None else self.open_max_s
+        max_s = float("inf") if self.open_max_s is None else self.open_max_s
         if self.backoff == 1.0 or not rounds:
-            return min(self.open_s, longest)
+            return min(self.open_s, max_s)
         try:
-            return min(self.open_s * self.backoff**rounds, longest)
+            return min(self.open_s * self.backoff**rounds, max_s)
         # backoff**rounds can exceed the float range; 2**40 s stands for no limit.
         except OverflowError:
-            return min(float.fromhex("0x1p+40"), longest)
+            return min(float.fromhex("0x1p+40"), max_s)

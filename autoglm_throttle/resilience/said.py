@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autoglm_throttle.model import BreakerView, State
-from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.rules import BreakerRules
 
 
-def said(view: BreakerView, rules: Rules, figures: str) -> str:
+def summarize(view: BreakerView, rules: BreakerRules, trip_ratio: str) -> str:
     """Return name, state and all figures that are not zero.
 
     Args:
@@ -16,11 +16,11 @@ def said(view: BreakerView, rules: Rules, figures: str) -> str:
         rules: of the breaker.
         trip_ratio: count and limit of the newest opening, such as ``5/5``; may be empty.
     """
-    return f"{view.name!r} " + ", ".join(_parts(view, rules, figures))
+    return f"{view.name!r} " + ", ".join(_parts(view, rules, trip_ratio))
 
 
-def _parts(view: BreakerView, rules: Rules, figures: str) -> Iterator[str]:
-    yield from _standing(view, rules, figures)
+def _parts(view: BreakerView, rules: BreakerRules, trip_ratio: str) -> Iterator[str]:
+    yield from _state_parts(view, rules, trip_ratio)
     if view.streak:
         yield f"streak {view.streak}/{rules.failures}"
     if view.window_calls:
@@ -32,16 +32,16 @@ def _parts(view: BreakerView, rules: Rules, figures: str) -> Iterator[str]:
         yield f"{view.stale_results} stale"
 
 
-def _standing(view: BreakerView, rules: Rules, figures: str) -> Iterator[str]:
+def _state_parts(view: BreakerView, rules: BreakerRules, trip_ratio: str) -> Iterator[str]:
     machine = view.machine
     if machine is State.OPEN:
-        yield f"{machine} by {view.cause} {figures}".rstrip()
-        yield f"{view.retry_after_s:.1f} s left" if view.retry_after_s else "due for a trial"
+        yield f"{machine} by {view.cause} {trip_ratio}".rstrip()
+        yield f"{view.retry_after_s:.1f} s left" if view.retry_after_s else "due for a probe"
     else:
         yield str(machine)
     if view.metrics_only:
         yield "metrics only"
     if machine is State.HALF_OPEN:
-        yield f"{view.trials} under way, {view.won}/{rules.need} won"
+        yield f"{view.trials} in flight, {view.won}/{rules.successes_needed} succeeded"
     elif rules.max_in_flight:
         yield f"{view.in_flight}/{rules.max_in_flight} in flight"

@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("autoglm_throttle")
 
-LOG_EVERY_S: Final = 10.0
+LOG_INTERVAL_S: Final = 10.0
 """Seconds between two lines of one kind: under load the same fault repeats with each call."""
 
 
-class Seldom:
+class GuardRateLimitedLogger:
     """Logs a fault, or counts it if one of its kind was logged less than 10 s ago.
 
     Args:
@@ -22,16 +22,16 @@ class Seldom:
         clock: monotonic seconds.
     """
 
-    __slots__ = ("_about", "_clock", "_said", "count")
+    __slots__ = ("_prefix", "_clock", "_last_logged", "fault_count")
 
-    def __init__(self, about: str, clock: Clock) -> None:
-        self._about = about
+    def __init__(self, prefix: str, clock: Clock) -> None:
+        self._prefix = prefix
         self._clock = clock
-        self._said: dict[str, tuple[float, int]] = {}
-        self.count: int = 0
+        self._last_logged: dict[str, tuple[float, int]] = {}
+        self.fault_count: int = 0
         """Faults, logged or not."""
 
-    def say(self, kind: str, text: str, error: BaseException | None = None) -> None:
+    def warn(self, kind: str, text: str, error: BaseException | None = None) -> None:
         """Log a fault of this kind, with the number of faults suppressed since the last line.
 
         Args:
@@ -40,11 +40,11 @@ class Seldom:
             error: its traceback is logged.
         """
         now = self._clock()
-        self.count += 1
-        last_s, since = self._said.get(kind, (-LOG_EVERY_S + now, 0))
-        if now - last_s < LOG_EVERY_S:
-            self._said[kind] = (last_s, since + 1)
+        self.fault_count += 1
+        last_s, suppressed = self._last_logged.get(kind, (-LOG_INTERVAL_S + now, 0))
+        if now - last_s < LOG_INTERVAL_S:
+            self._last_logged[kind] = (last_s, suppressed + 1)
             return
-        self._said[kind] = (now, 0)
-        more = f" ({since} more since the last line)" if since else ""
-        _log.warning("%s: %s%s", self._about, text, more, exc_info=error)
+        self._last_logged[kind] = (now, 0)
+        more = f" ({suppressed} more since the last line)" if suppressed else ""
+        _log.warning("%s: %s%s", self._prefix, text, more, exc_info=error)

@@ -9,19 +9,26 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from autoglm_throttle.model import Cause, FallbackContext, GuardRefused, Level, Outcome, Refusal, Rung
-from autoglm_throttle.resilience.calls import Attempt, attempt, attempt_async
-from autoglm_throttle.resilience.coalesce import Flights, own
-from autoglm_throttle.resilience.degradation import Choice
-from autoglm_throttle.resilience.fallback import ERROR, LOAD, REFRESH, Answer, Counted, Rungs
+from autoglm_throttle.resilience.calls import GuardedAttempt, attempt, attempt_async
+from autoglm_throttle.resilience.coalesce import SingleFlight, copy_exception
+from autoglm_throttle.resilience.degradation import DegradationAction
+from autoglm_throttle.resilience.fallback import (
+    ERROR,
+    LOAD,
+    REFRESH,
+    DegradedCallback,
+    FallbackAnswer,
+    FallbackChain,
+)
 from autoglm_throttle.resilience.feature import UNSET, Feature
-from autoglm_throttle.resilience.seldom import Seldom
-from autoglm_throttle.resilience.settling import Settling
-from autoglm_throttle.resilience.shelf import Shelf
+from autoglm_throttle.resilience.seldom import GuardRateLimitedLogger
+from autoglm_throttle.resilience.settling import SettlingAwaitable
+from autoglm_throttle.resilience.shelf import FeatureStaleCache
 
 if TYPE_CHECKING:
-    from autoglm_throttle.resilience.circuit import Circuit
-    from autoglm_throttle.resilience.http.served import HttpServed
-    from autoglm_throttle.resilience.ladder_watch import Degradation
+    from autoglm_throttle.resilience.circuit import GuardState
+    from autoglm_throttle.resilience.http.served import HttpFeatureExecutor
+    from autoglm_throttle.resilience.ladder_watch import DegradationController
     from autoglm_throttle.resilience.stale_cache import StaleCache
 
 FALLBACK_TIMEOUT_S: Final = 1.0
@@ -30,24 +37,24 @@ FALLBACK_TIMEOUT_S: Final = 1.0
 MAX_STALE_S: Final = 60.0
 """Default maximum age of a cached result in seconds (``DEGRADE_MAX_STALE_S``)."""
 
-_KEPT: Final = frozenset({Outcome.SUCCESS, Outcome.SLOW})
+_CACHEABLE_OUTCOMES: Final = frozenset({Outcome.SUCCESS, Outcome.SLOW})
 
 Args = tuple[Any, ...]
 Kwargs = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class _Landing:
+class _CallResult:
     """Result of one live call, for all callers that waited for it."""
 
-    attempt: Attempt
+    attempt: GuardedAttempt
     copy: object
     """Copy of the returned value, which the first caller may change; `UNSET` if it cannot be copied."""
     trace: TracebackType | None
     """Traceback of the exception; each caller that raises it again starts with this one."""
 
 
-class Served:
+class FeatureExecutor:
     """Executes the calls of one feature, for functions.
 
     Args:
@@ -65,43 +72,52 @@ class Served:
     """
 
     __slots__ = (
-        *("_above", "_always", "_circuit", "_counted", "_degradation", "_flights", "_on_value", "_rungs"),
-        *("_shelf", "feature", "http"),
+        *(
+            "_shed_above",
+            "_always_coalesces",
+            "_circuit",
+            "_on_degraded",
+            "_degradation",
+            "_single_flight",
+            "_on_value",
+            "_fallback_chain",
+        ),
+        *("_cache", "feature", "http"),
     )
 
     def __init__(  # noqa: PLR0913 - its parts
         self,
-        circuit: Circuit,
+        circuit: GuardState,
         feature: Feature,
-        degradation: Degradation,
+        degradation: DegradationController,
         *,
         cache: StaleCache[object] | None,
-        counted: Counted,
+        on_degraded: DegradedCallback,
         fallback_timeout_s: float | None = FALLBACK_TIMEOUT_S,
         max_stale_s: float = MAX_STALE_S,
     ) -> None:
-        log = Seldom(feature.name, circuit.clock)
+        log = GuardRateLimitedLogger(feature.name, circuit.clock)
         fallback = feature.fallback
         self.feature: Feature = feature
-        self.http: HttpServed | None = None
+        self.http: HttpFeatureExecutor | None = None
         """Executor of the same feature for HTTP callers; None: they have no fallback."""
         self._circuit = circuit
         self._degradation = degradation
-        self._counted = counted
-        self._above = feature.shed_above
+        self._on_degraded = on_degraded
+        self._shed_above = feature.shed_above
         self._on_value = fallback is not None and bool(fallback.on_value)
-        self._always = fallback is not None and fallback.coalesce == "always"
-        self._rungs = Rungs(feature, counted, fallback_timeout_s, log)
-        self._flights: Flights[_Landing] = Flights(_for_all)
-        self._shelf: Shelf | None = None
+        self._always_coalesces = fallback is not None and fallback.coalesce == "always"
+        self._fallback_chain = FallbackChain(feature, on_degraded, fallback_timeout_s, log)
+        self._single_flight: SingleFlight[_CallResult] = SingleFlight(_is_shareable)
+        self._cache: FeatureStaleCache | None = None
         if fallback is not None and fallback.stale:
             if cache is None:
-                raise ValueError(f"Feature {feature.name!r} keeps answers: it needs a cache")
-            self._shelf = Shelf(fallback, cache, max_stale_s, circuit.clock, log)
-        degradation.watch(feature)
+                raise ValueError(f"Feature {feature.name!r} caches results: it needs a cache")
+            self._cache = FeatureStaleCache(fallback, cache, max_stale_s, circuit.clock, log)
+        degradation.register(feature)
 
     def __repr__(self) -> str:
-        return f"<Served {self.feature.name!r} {self._degradation!r} {self._shelf or 'keeps nothing'}>"
+        return f"<FeatureExecutor {self.feature.name!r} {self._degradation!r} {self._cache or 'no cache'}>"
 
     def call(self, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:  # noqa: ANN401
         """Execute one call of a plain function.
@@ -115,31 +131,31 @@ class Served:
             GuardRejected: the call was not made, and no fallback answered.
             Exception: the function's own.
         """
-        self.fit(asynchronous=False)
-        key = None if self._shelf is None else self._shelf.key(fn, args, kwargs)
-        choice = self._choice(key)
-        if choice is not Choice.SERVE:
+        self.check_function(asynchronous=False)
+        key = None if self._cache is None else self._cache.key(fn, args, kwargs)
+        action = self._action(key)
+        if action is not DegradationAction.SERVE:
             context = FallbackContext(self.feature.name, LOAD, None, args, kwargs)
-            answer = self._rungs.answer(context, partial(self._kept, key), choice)
-            if answer is not None or choice is Choice.SHED:
-                return self._shed_or(answer)
+            answer = self._fallback_chain.answer(context, partial(self._cached_value, key), action)
+            if answer is not None or action is DegradationAction.SHED:
+                return self._answer_or_shed(answer)
         if key is None:
-            made = attempt(self._circuit, fn, args, kwargs)
+            attempted = attempt(self._circuit, fn, args, kwargs)
         else:
-            made = self._attempt(key, fn, args, kwargs)
-        if made.error is None and made.outcome in _KEPT:
-            return made.value
-        if isinstance(made.value, Settling):
-            self._fit_awaitable(fn, made.value)
-        fault = self._fault(made, args, kwargs)
+            attempted = self._attempt(key, fn, args, kwargs)
+        if attempted.error is None and attempted.outcome in _CACHEABLE_OUTCOMES:
+            return attempted.value
+        if isinstance(attempted.value, SettlingAwaitable):
+            self._reject_awaitable(fn, attempted.value)
+        failure = self._fallback_context(attempted, args, kwargs)
         try:
-            if fault is not None:
-                answer = self._rungs.answer(fault, partial(self._kept, key))
+            if failure is not None:
+                answer = self._fallback_chain.answer(failure, partial(self._cached_value, key))
                 if answer is not None:
                     return answer.value
-            return _ended(made, fault)
+            return _unwrap(attempted, failure)
         finally:
-            del made, fault  # breaks the reference cycle: traceback, frame, exception
+            del attempted, failure  # breaks the reference cycle: traceback, frame, exception
 
     async def call_async(self, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:  # noqa: ANN401
         """Execute one call of a coroutine function.
@@ -151,42 +167,44 @@ class Served:
             GuardRejected: the call was not made, and no fallback answered.
             Exception: the function's own.
         """
-        key = None if self._shelf is None else self._shelf.key(fn, args, kwargs)
-        choice = self._choice(key)
-        if choice is not Choice.SERVE:
+        key = None if self._cache is None else self._cache.key(fn, args, kwargs)
+        action = self._action(key)
+        if action is not DegradationAction.SERVE:
             context = FallbackContext(self.feature.name, LOAD, None, args, kwargs)
-            answer = await self._rungs.answer_async(context, partial(self._kept, key), choice)
-            if answer is not None or choice is Choice.SHED:
-                return self._shed_or(answer)
+            answer = await self._fallback_chain.answer_async(
+                context, partial(self._cached_value, key), action
+            )
+            if answer is not None or action is DegradationAction.SHED:
+                return self._answer_or_shed(answer)
         if key is None:
-            made = await attempt_async(self._circuit, fn, args, kwargs)
+            attempted = await attempt_async(self._circuit, fn, args, kwargs)
         else:
-            made = await self._attempt_async(key, fn, args, kwargs)
-        if made.error is None and made.outcome in _KEPT:
-            return made.value
-        fault = self._fault(made, args, kwargs)
+            attempted = await self._attempt_async(key, fn, args, kwargs)
+        if attempted.error is None and attempted.outcome in _CACHEABLE_OUTCOMES:
+            return attempted.value
+        failure = self._fallback_context(attempted, args, kwargs)
         try:
-            if fault is not None:
-                answer = await self._rungs.answer_async(fault, partial(self._kept, key))
+            if failure is not None:
+                answer = await self._fallback_chain.answer_async(failure, partial(self._cached_value, key))
                 if answer is not None:
                     return answer.value
-            return _ended(made, fault)
+            return _unwrap(attempted, failure)
         finally:
-            del made, fault  # breaks the reference cycle: traceback, frame, exception
+            del attempted, failure  # breaks the reference cycle: traceback, frame, exception
 
-    def fit(self, *, asynchronous: bool) -> None:
+    def check_function(self, *, asynchronous: bool) -> None:
         """Check that a function of this kind can use the fallback; decorators call it early.
 
         Raises:
             TypeError: a plain function cannot await a dynamic fallback that is a coroutine function.
         """
-        if self._rungs.asynchronous and not asynchronous:
+        if self._fallback_chain.asynchronous and not asynchronous:
             raise TypeError(
                 f"the dynamic fallback of {self.feature.name!r} is a coroutine function: give a plain one, "
                 "or guard coroutine functions only"
             )
 
-    def _fit_awaitable(self, fn: Callable[..., Any], value: Settling) -> None:
+    def _reject_awaitable(self, fn: Callable[..., Any], value: SettlingAwaitable) -> None:
         if self.feature.fallback is None:
             return
         value.close()
@@ -196,54 +214,56 @@ class Served:
             "guard it under another name"
         )
 
-    def shed(self) -> Refusal | None:
+    def reject_if_shed(self) -> Refusal | None:
         """Return the rejection of a shed call and count it, or None; for callers without a fallback."""
-        refusal = self.would_shed()
-        if refusal is not None:
-            self._counted(self.feature.name, Rung.SHED, LOAD)
-        return refusal
+        rejection = self.would_shed()
+        if rejection is not None:
+            self._on_degraded(self.feature.name, Rung.SHED, LOAD)
+        return rejection
 
     def would_shed(self) -> Refusal | None:
         """Return the rejection that `reject_if_shed` would return, without counting it."""
-        return self._refusal() if self._degradation.sheds(self.feature) else None
+        return self._shed_rejection() if self._degradation.sheds(self.feature) else None
 
     def reset_after_fork(self) -> None:
         """Reset in a forked child: shared calls of the parent's threads are dropped, cached results stay."""
-        self._flights.reset_after_fork()
-        if self._shelf is not None:
-            self._shelf.reset_after_fork()
+        self._single_flight.reset_after_fork()
+        if self._cache is not None:
+            self._cache.reset_after_fork()
         if self.http is not None:
             self.http.reset_after_fork()
 
-    def _choice(self, key: Hashable | None) -> Choice:
+    def _action(self, key: Hashable | None) -> DegradationAction:
         degradation = self._degradation
-        if degradation.level() is Level.FULL and self._above is None:
-            return Choice.SERVE
-        shelf = self._shelf
-        usable = shelf is not None and key is not None and shelf.find(key) is not None
-        return degradation.choice(self.feature, usable)
+        if degradation.level() is Level.FULL and self._shed_above is None:
+            return DegradationAction.SERVE
+        cache = self._cache
+        usable = cache is not None and key is not None and cache.find(key) is not None
+        return degradation.action(self.feature, usable)
 
-    def _kept(self, key: Hashable | None) -> object:
-        return UNSET if self._shelf is None else self._shelf.take(key)
+    def _cached_value(self, key: Hashable | None) -> object:
+        return UNSET if self._cache is None else self._cache.get_copy(key)
 
-    def _refusal(self) -> Refusal:
+    def _shed_rejection(self) -> Refusal:
         after_s = self._degradation.retry_after_s
         return Refusal(self.feature.name, self._circuit.state(), Cause.SHED, after_s)
 
-    def _shed_or(self, answer: Answer | None) -> Any:  # noqa: ANN401
+    def _answer_or_shed(self, answer: FallbackAnswer | None) -> Any:  # noqa: ANN401
         if answer is not None:
             return answer.value
-        self._counted(self.feature.name, Rung.SHED, LOAD)
-        raise GuardRefused(self._refusal())
+        self._on_degraded(self.feature.name, Rung.SHED, LOAD)
+        raise GuardRefused(self._shed_rejection())
 
-    def _fault(self, made: Attempt, args: Args, kwargs: Kwargs) -> FallbackContext | None:
+    def _fallback_context(
+        self, attempted: GuardedAttempt, args: Args, kwargs: Kwargs
+    ) -> FallbackContext | None:
         """Return the context for a fallback if the attempt was rejected or failed, else None."""
-        error: Exception | None = made.error
-        if made.refusal is not None:
-            error = GuardRefused(made.refusal)
+        error: Exception | None = attempted.error
+        if attempted.rejection is not None:
+            error = GuardRefused(attempted.rejection)
         if isinstance(error, GuardRefused):
             cause = error.refusal.cause.value
-        elif made.outcome is Outcome.FAILURE and (error is not None or self._on_value):
+        elif attempted.outcome is Outcome.FAILURE and (error is not None or self._on_value):
             cause = ERROR
         else:
             return None
@@ -251,84 +271,92 @@ class Served:
 
     # Live calls with a cached result, shared with concurrent callers of the same key.
 
-    def _attempt(self, key: Hashable, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> Attempt:
-        if not self._together():
-            return self._live(key, fn, args, kwargs).attempt
+    def _attempt(self, key: Hashable, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> GuardedAttempt:
+        if not self._coalesces():
+            return self._run_call(key, fn, args, kwargs).attempt
         # Another caller refreshes this key already: use the cached result, do not wait.
-        if self._flights.under_way(key):
-            found = self._refreshed(key)
-            if found is not None:
-                return found
-        landing, ours = self._flights.share(key, partial(self._live, key, fn, args, kwargs))
-        return landing.attempt if ours else self._joined(landing) or attempt(self._circuit, fn, args, kwargs)
+        if self._single_flight.in_flight(key):
+            cached = self._cached_attempt(key)
+            if cached is not None:
+                return cached
+        call_result, is_own = self._single_flight.run(key, partial(self._run_call, key, fn, args, kwargs))
+        return (
+            call_result.attempt
+            if is_own
+            else self._shared_attempt(call_result) or attempt(self._circuit, fn, args, kwargs)
+        )
 
     async def _attempt_async(
         self, key: Hashable, fn: Callable[..., Any], args: Args, kwargs: Kwargs
-    ) -> Attempt:
-        if not self._together():
-            return (await self._live_async(key, fn, args, kwargs)).attempt
-        if self._flights.under_way_async(key):
-            found = self._refreshed(key)
-            if found is not None:
-                return found
-        call: Callable[[], Awaitable[_Landing]] = partial(self._live_async, key, fn, args, kwargs)
-        landing, ours = await self._flights.share_async(key, call, self._circuit.rules.timeout_s)
-        if ours:
-            return landing.attempt
-        return self._joined(landing) or await attempt_async(self._circuit, fn, args, kwargs)
+    ) -> GuardedAttempt:
+        if not self._coalesces():
+            return (await self._run_call_async(key, fn, args, kwargs)).attempt
+        if self._single_flight.in_flight_async(key):
+            cached = self._cached_attempt(key)
+            if cached is not None:
+                return cached
+        call: Callable[[], Awaitable[_CallResult]] = partial(self._run_call_async, key, fn, args, kwargs)
+        call_result, is_own = await self._single_flight.run_async(key, call, self._circuit.rules.timeout_s)
+        if is_own:
+            return call_result.attempt
+        return self._shared_attempt(call_result) or await attempt_async(self._circuit, fn, args, kwargs)
 
-    def _together(self) -> bool:
-        return self._always or self._degradation.level() >= Level.STALE
+    def _coalesces(self) -> bool:
+        return self._always_coalesces or self._degradation.level() >= Level.STALE
 
-    def _live(self, key: Hashable, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> _Landing:
-        return self._landed(key, attempt(self._circuit, fn, args, kwargs))
+    def _run_call(self, key: Hashable, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> _CallResult:
+        return self._store_result(key, attempt(self._circuit, fn, args, kwargs))
 
-    async def _live_async(
+    async def _run_call_async(
         self, key: Hashable, fn: Callable[..., Any], args: Args, kwargs: Kwargs
-    ) -> _Landing:
-        return self._landed(key, await attempt_async(self._circuit, fn, args, kwargs))
+    ) -> _CallResult:
+        return self._store_result(key, await attempt_async(self._circuit, fn, args, kwargs))
 
-    def _landed(self, key: Hashable, made: Attempt) -> _Landing:
-        shelf = self._shelf
-        if made.error is not None or made.refusal is not None or shelf is None:
-            return _Landing(made, UNSET, None if made.error is None else made.error.__traceback__)
-        if isinstance(made.value, Settling):  # not finished: nothing to cache or share
-            return _Landing(made, UNSET, None)
-        copy = shelf.copied(made.value)
-        if copy is not UNSET and made.outcome in _KEPT:
-            shelf.keep(key, copy)
-        return _Landing(made, copy, None)
+    def _store_result(self, key: Hashable, attempted: GuardedAttempt) -> _CallResult:
+        cache = self._cache
+        if attempted.error is not None or attempted.rejection is not None or cache is None:
+            return _CallResult(
+                attempted, UNSET, None if attempted.error is None else attempted.error.__traceback__
+            )
+        if isinstance(attempted.value, SettlingAwaitable):  # not finished: nothing to cache or share
+            return _CallResult(attempted, UNSET, None)
+        copy = cache.copy_value(attempted.value)
+        if copy is not UNSET and attempted.outcome in _CACHEABLE_OUTCOMES:
+            cache.store(key, copy)
+        return _CallResult(attempted, copy, None)
 
-    def _refreshed(self, key: Hashable) -> Attempt | None:
-        value = self._kept(key)
+    def _cached_attempt(self, key: Hashable) -> GuardedAttempt | None:
+        value = self._cached_value(key)
         if value is UNSET:
             return None
-        self._counted(self.feature.name, Rung.STALE, REFRESH)
-        return Attempt(value, None, Outcome.SUCCESS, None)
+        self._on_degraded(self.feature.name, Rung.STALE, REFRESH)
+        return GuardedAttempt(value, None, Outcome.SUCCESS, None)
 
-    def _joined(self, landing: _Landing) -> Attempt | None:
+    def _shared_attempt(self, call_result: _CallResult) -> GuardedAttempt | None:
         """Return the attempt that another caller's live call stands for; None: its value cannot be shared."""
-        made = landing.attempt
-        if made.refusal is not None:
-            return made
-        if made.error is not None:
-            return Attempt(None, own(made.error, landing.trace), made.outcome, None)
-        shelf = self._shelf
-        value = UNSET if shelf is None or landing.copy is UNSET else shelf.copied(landing.copy)
-        return None if value is UNSET else Attempt(value, None, made.outcome, None)
+        attempted = call_result.attempt
+        if attempted.rejection is not None:
+            return attempted
+        if attempted.error is not None:
+            return GuardedAttempt(
+                None, copy_exception(attempted.error, call_result.trace), attempted.outcome, None
+            )
+        cache = self._cache
+        value = UNSET if cache is None or call_result.copy is UNSET else cache.copy_value(call_result.copy)
+        return None if value is UNSET else GuardedAttempt(value, None, attempted.outcome, None)
 
 
-def _for_all(landing: _Landing) -> bool:
+def _is_shareable(call_result: _CallResult) -> bool:
     """Whether other callers may use the result: not after a time-out, since their limits differ."""
-    return not isinstance(landing.attempt.error, TimeoutError)
+    return not isinstance(call_result.attempt.error, TimeoutError)
 
 
-def _ended(made: Attempt, fault: FallbackContext | None) -> Any:  # noqa: ANN401
+def _unwrap(attempted: GuardedAttempt, failure: FallbackContext | None) -> Any:  # noqa: ANN401
     """Return the value, or raise the exception, of a call that no fallback replaced."""
-    error = made.error if fault is None else fault.error
+    error = attempted.error if failure is None else failure.error
     if error is None:
-        return made.value
+        return attempted.value
     try:
         raise error
     finally:
-        del error, made, fault
+        del error, attempted, failure

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from autoglm_throttle.model import Refusal
 
 
-class Serving(Protocol):
+class Executor(Protocol):
     """Answers the calls of one feature, by a live call or a fallback."""
 
     def call(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401
@@ -21,7 +21,7 @@ class Serving(Protocol):
         """Answer one call of a coroutine function."""
         ...
 
-    def fit(self, *, asynchronous: bool) -> None:
+    def check_function(self, *, asynchronous: bool) -> None:
         """Raise TypeError if functions of this kind cannot use the fallback."""
         ...
 

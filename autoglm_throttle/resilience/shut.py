@@ -7,11 +7,11 @@ from typing import Final
 
 from autoglm_throttle.model import GuardRefused, Refusal
 
-CLOSE_S: Final = 0.001
+END_MARGIN_S: Final = 0.001
 """Seconds before the end of an open period without use of this cache: rounding must not delay the probe."""
 
 
-class Shut:
+class OpenPeriod:
     """An open period, known from the breaker's first rejection in it.
 
     Args:
@@ -20,18 +20,18 @@ class Shut:
         at_s: monotonic seconds of the rejection.
     """
 
-    __slots__ = ("at_s", "count", "generation", "left_s", "refusal")
+    __slots__ = ("at_s", "rejections", "generation", "remaining_s", "rejection")
 
-    def __init__(self, refusal: Refusal, generation: int, at_s: float) -> None:
-        self.refusal: Refusal = refusal
+    def __init__(self, rejection: Refusal, generation: int, at_s: float) -> None:
+        self.rejection: Refusal = rejection
         self.generation: int = generation
         self.at_s: float = at_s
-        self.left_s: float = refusal.retry_after_s
-        self.count: int = 0
+        self.remaining_s: float = rejection.retry_after_s
+        self.rejections: int = 0
         """Rejections served from this cache. Counted without a lock: concurrent ones may be lost."""
 
 
-class ShutOut(GuardRefused):
+class OpenGuardRejected(GuardRefused):
     """A rejection by an open breaker. Its `GuardRejection` is built on first access.
 
     Args:
@@ -39,9 +39,9 @@ class ShutOut(GuardRefused):
         retry_after_s: seconds left of it.
     """
 
-    def __init__(self, known: Refusal, retry_after_s: float) -> None:
+    def __init__(self, first_rejection: Refusal, retry_after_s: float) -> None:
         # No super().__init__: BaseException.__new__ has stored the arguments already.
-        self._known = known
+        self._first_rejection = first_rejection
         self._retry_after_s = retry_after_s
 
     @property
@@ -51,7 +51,7 @@ class ShutOut(GuardRefused):
 
     # Called only while the attribute is missing: the first access stores it on the instance.
     def __getattr__(self, name: str) -> Refusal:
-        if name != "refusal":
+        if name != "rejection":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        self.refusal: Refusal = replace(self._known, retry_after_s=self._retry_after_s)
-        return self.refusal
+        self.rejection: Refusal = replace(self._first_rejection, retry_after_s=self._retry_after_s)
+        return self.rejection

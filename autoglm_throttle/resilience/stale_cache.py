@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry(Generic[T]):
+class CacheEntry(Generic[T]):
     """One cached value."""
 
     value: T
@@ -39,27 +39,27 @@ class StaleCache(Generic[T]):
         ValueError: ``entries`` is below 1.
     """
 
-    __slots__ = ("_entries", "_kept", "_now_s", "_room", "weight")
+    __slots__ = ("_max_entries", "_stored", "_now_s", "_max_weight", "weight")
 
-    def __init__(self, entries: int, room: int | None = None) -> None:
+    def __init__(self, entries: int, max_weight: int | None = None) -> None:
         if entries < 1:
             raise ValueError(f"entries must be at least 1, is {entries!r}")
-        self._entries = entries
-        self._kept: OrderedDict[Hashable, Entry[T]] = OrderedDict()
+        self._max_entries = entries
+        self._stored: OrderedDict[Hashable, CacheEntry[T]] = OrderedDict()
         self._now_s = 0.0
-        self._room = room
+        self._max_weight = max_weight
         self.weight: int = 0
         """Total weight of the entries."""
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._stored)
 
     def __repr__(self) -> str:
-        oldest_s = max((entry.age_s(self._now_s) for entry in self._kept.values()), default=None)
+        oldest_s = max((entry.age_s(self._now_s) for entry in self._stored.values()), default=None)
         oldest = "" if oldest_s is None else f", oldest {oldest_s:.0f} s"
-        return f"<StaleCache {len(self)}/{self._entries}{oldest}>"
+        return f"<StaleCache {len(self)}/{self._max_entries}{oldest}>"
 
-    def get(self, key: Hashable, now: float, max_stale_s: float) -> Entry[T] | None:
+    def get(self, key: Hashable, now: float, max_stale_s: float) -> CacheEntry[T] | None:
         """Return the entry of a key if it is not too old; an expired entry is removed.
 
         Args:
@@ -68,13 +68,13 @@ class StaleCache(Generic[T]):
             max_stale_s: maximum age in seconds.
         """
         self._now_s = now
-        entry = self._kept.get(key)
+        entry = self._stored.get(key)
         if entry is None:
             return None
         if entry.age_s(now) > max_stale_s:
-            self.weight -= self._kept.pop(key).weight
+            self.weight -= self._stored.pop(key).weight
             return None
-        self._kept.move_to_end(key)
+        self._stored.move_to_end(key)
         return entry
 
     def put(self, key: Hashable, value: T, now: float, weight: int = 0) -> None:
@@ -87,12 +87,12 @@ class StaleCache(Generic[T]):
             weight: of the entry, at least 0.
         """
         self._now_s = now
-        older = self._kept.pop(key, None)
+        older = self._stored.pop(key, None)
         self.weight += weight - (0 if older is None else older.weight)
-        self._kept[key] = Entry(value, now, weight)
+        self._stored[key] = CacheEntry(value, now, weight)
         # The newest entry always stays, even if it alone exceeds the maximum weight.
-        while len(self._kept) > self._entries or (len(self._kept) > 1 and self._is_full()):
-            self.weight -= self._kept.popitem(last=False)[1].weight
+        while len(self._stored) > self._max_entries or (len(self._stored) > 1 and self._is_full()):
+            self.weight -= self._stored.popitem(last=False)[1].weight
 
     def _is_full(self) -> bool:
-        return self._room is not None and self.weight > self._room
+        return self._max_weight is not None and self.weight > self._max_weight

@@ -6,81 +6,86 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from autoglm_throttle.model import State
-from autoglm_throttle.resilience.transitions import OPERATED, ROWS, Event, Row
+from autoglm_throttle.resilience.transitions import (
+    OPERATOR_STATES,
+    TRANSITION_ROWS,
+    BreakerEvent,
+    TransitionRow,
+)
 
 MEANINGS: Final = {
     State.CLOSED: (
-        "is let through",
-        "counts: too many failures, or too large a share of failed or slow calls, open it",
+        "is admitted",
+        "counts: too many failures, or too high a rate of failed or slow calls, open the breaker",
     ),
-    State.OPEN: ("is refused, with the time until the first trial", "is late and counts no more"),
+    State.OPEN: ("is rejected, with the time until the first probe", "is stale and not counted"),
     State.HALF_OPEN: (
-        "is a trial if there is a place for one, else refused",
-        "decides: one failed or slow trial opens again, enough successes close",
+        "is a probe if a slot is free, else rejected",
+        "decides: one failed or slow probe opens again, enough successes close",
     ),
-    State.RAMPING: ("is let through by a growing share, else refused", "counts as while closed"),
-    State.FORCED_OPEN: ("is refused", "is late and counts no more"),
-    State.DISABLED: ("is let through", "is not counted"),
+    State.RAMPING: ("is admitted with a growing share, else rejected", "counts as while closed"),
+    State.FORCED_OPEN: ("is rejected", "is stale and not counted"),
+    State.DISABLED: ("is admitted", "is not counted"),
 }
 """Effect of each state on a call, and on the result of a call."""
 
 _HEAD: Final = """\
 # States of a circuit breaker
 
-<!-- Made by `python -m autoglm_throttle.resilience > docs/breaker-states.md`; change the moves instead. -->
+<!-- Made by `python -m autoglm_throttle.resilience > docs/breaker-states.md`; edit the transition table instead. -->
 
-A breaker stands between your service and one dependency. While the dependency answers, nobody notices it.
-Once it fails, calls are refused at once instead of waiting for an answer that does not come, and a few trials
-find out when it is well again. States and causes are written here as logs and metrics write them.
+A circuit breaker guards the calls to one dependency. While the dependency answers, it has no effect.
+Once the dependency fails, calls are rejected at once instead of waiting for a timeout. A few probe calls
+detect its recovery. States and causes are named as in logs and metrics.
 """
 
 _FLEET: Final = """\
 
-## What other processes move
+## Transitions caused by other processes
 
-With `BREAKER_SHARED` the processes of a service share these states. News older than what a process knows
-changes nothing, and neither does what is missing here: who has closed already goes on as it is.
-What an operator has decided in one process stands there until an operator decides anew, there or elsewhere.
+With `BREAKER_SHARED` the processes of a service share these states. An update older than the local version
+changes nothing, and neither does an event without a row: a closed breaker stays closed.
+An operator's decision in one process holds there until the next operator command, there or in another process.
 """
 
 _NOTES: Final = """\
 
-## What does not move it
+## Events without effect
 
-- **A late result.** Each change of state begins a new generation, and a call belongs to the one that it
-  began in. When it ends in another, its result is counted as stale and changes nothing: a success from before
-  an opening closes nothing, a failure prolongs nothing.
-- **No evidence.** A call that was cancelled, whose client went away or whose caller made the mistake says
-  nothing about the dependency. A trial that ends so gives its place back at once.
-- **A trial that hangs.** It holds its place for `BREAKER_TRIAL_LEASE_S` at most, then the next gets it.
-- **Time, for an operator's decision.** `forced_open` and `disabled` last until an operator decides anew.
-- **Counting only.** With `BREAKER_MODE=metrics_only` the same moves are made, logged and counted, and every
-  call is let through. Those that would have been refused are counted too, but not their results.
+- **A late result.** Each state change starts a new generation; a call belongs to the generation in which it
+  started. If it ends in another, its result is counted as stale and changes nothing: a success from before
+  an opening does not close the breaker, a failure does not prolong the open period.
+- **A neutral outcome.** A cancelled call, a client disconnect or a caller error says
+  nothing about the dependency. A probe with a neutral outcome returns its slot at once.
+- **A hanging probe.** It holds its slot for at most `BREAKER_TRIAL_LEASE_S`; then the slot is free again.
+- **Time, in operator states.** `forced_open` and `disabled` last until the next operator command.
+- **Metrics only.** With `BREAKER_MODE=metrics_only` the same transitions are made, logged and counted, and every
+  call is admitted. Calls that would have been rejected are counted too, but their results are not.
 
-Opening again out of `half_open` or `ramping` is a further round: with `BREAKER_BACKOFF` above 1 each round
-waits longer, at most `BREAKER_OPEN_MAX_S`. Nobody watches a clock: an open breaker whose time is over reads
-`half_open`, and becomes it with the next call.
+Reopening from `half_open` or `ramping` starts a further round: with `BREAKER_BACKOFF` above 1 each round
+stays open longer, at most `BREAKER_OPEN_MAX_S`. No timer runs: after the open period the breaker reads as
+`half_open`, and changes to it with the next call.
 """
 
-_BY_ITSELF: Final = "by_itself"
+_AUTOMATIC: Final = "automatic"
 """Composite state of the diagram: all states that no operator has set."""
 
 
 def states_page() -> str:
     """Return the whole page as Markdown."""
-    rows = [row for row in ROWS if not _of_fleet(row.event)]
-    fleet = [row for row in ROWS if _of_fleet(row.event)]
+    rows = [row for row in TRANSITION_ROWS if not _is_remote(row.event)]
+    fleet = [row for row in TRANSITION_ROWS if _is_remote(row.event)]
     parts = [
         _HEAD,
         *("```mermaid", *diagram(rows), "```\n"),
         *("| state | a call | the result of a call |", "|---|---|---|", *_meanings()),
-        *("\n## What moves it\n", *_table(rows)),
+        *("\n## Transitions\n", *_table(rows)),
         *(_FLEET, *_table(fleet), _NOTES),
     ]
     return "\n".join(parts)
 
 
-def diagram(rows: Iterable[Row]) -> Iterator[str]:
+def diagram(rows: Iterable[TransitionRow]) -> Iterator[str]:
     """Yield the lines of a mermaid state diagram.
 
     An event that leaves every state is drawn once, from the frame around the automatic states. It is not
@@ -89,29 +94,31 @@ def diagram(rows: Iterable[Row]) -> Iterator[str]:
     arrows: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         for start in _starts(row):
-            arrows.setdefault((start, row.move.to), []).append(row.event)
-    inner = {arrow: words for arrow, words in arrows.items() if not {_BY_ITSELF, *OPERATED} & {*arrow}}
+            arrows.setdefault((start, row.effect.to), []).append(row.event)
+    inner = {
+        arrow: labels for arrow, labels in arrows.items() if not {_AUTOMATIC, *OPERATOR_STATES} & {*arrow}
+    }
     yield "stateDiagram-v2"
     yield f"    [*] --> {State.CLOSED}"
-    yield f'    state "by itself" as {_BY_ITSELF} {{'
+    yield f'    state "automatic" as {_AUTOMATIC} {{'
     yield from (f"        {line}" for line in _arrows(inner))
     yield "    }"
     yield from (f"    {line}" for line in _arrows({key: arrows[key] for key in arrows if key not in inner}))
 
 
-def _starts(row: Row) -> Iterator[str]:
+def _starts(row: TransitionRow) -> Iterator[str]:
     # Rows of all states start at the frame, except where mermaid cannot draw that arrow.
     if len(row.states) < len(State):
         yield from row.states
         return
-    if row.move.to in OPERATED:
-        yield _BY_ITSELF
-    yield from (state for state in OPERATED if state is not row.move.to)
+    if row.effect.to in OPERATOR_STATES:
+        yield _AUTOMATIC
+    yield from (state for state in OPERATOR_STATES if state is not row.effect.to)
 
 
 def _arrows(arrows: dict[tuple[str, str], list[str]]) -> Iterator[str]:
-    for (start, end), words in arrows.items():
-        yield f"{start} --> {end}: {'<br/>'.join(words)}"
+    for (start, end), labels in arrows.items():
+        yield f"{start} --> {end}: {'<br/>'.join(labels)}"
 
 
 def _meanings() -> Iterator[str]:
@@ -119,14 +126,14 @@ def _meanings() -> Iterator[str]:
         yield f"| `{state}` | {call} | {result} |"
 
 
-def _table(rows: Iterable[Row]) -> Iterator[str]:
-    yield "| what happens | in | leads to | cause |"
+def _table(rows: Iterable[TransitionRow]) -> Iterator[str]:
+    yield "| event | in | to | cause |"
     yield "|---|---|---|---|"
     for row in rows:
         named = ", ".join(f"`{state}`" for state in row.states)
         states = "any state" if len(row.states) == len(State) else named
-        yield f"| {row.event} | {states} | `{row.move.to}` | `{row.move.cause}` |"
+        yield f"| {row.event} | {states} | `{row.effect.to}` | `{row.effect.cause}` |"
 
 
-def _of_fleet(event: Event) -> bool:
+def _is_remote(event: BreakerEvent) -> bool:
     return event.name.startswith("REMOTE")

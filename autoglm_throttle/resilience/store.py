@@ -10,7 +10,7 @@ from autoglm_throttle.model import Cause, Outcome, State
 
 
 @dataclass(frozen=True, slots=True)
-class Remote:
+class RemoteBreakerState:
     """State of a breaker as the fleet knows it. Never ``RAMPING``: a ramp is local to a process."""
 
     version: int
@@ -24,7 +24,7 @@ class Remote:
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class ProbeLease:
     """The fleet's permission for one probe."""
 
     fence: int
@@ -35,12 +35,12 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ProbeRequest:
     """Parameters of a request for a probe lease."""
 
     half_open_max: int
-    need: int
-    threshold: bool
+    successes_needed: int
+    limits_concurrent: bool
     """Whether ``half_open_max`` limits concurrent probes; else it limits the probes of a round."""
     lease_s: float
 
@@ -49,23 +49,23 @@ class BreakerStore(Protocol):
     """Shared state of all breakers of a process. No method raises; a method that waits says so."""
 
     @property
-    def up(self) -> bool:
+    def is_up(self) -> bool:
         """Whether the store is available; otherwise each breaker decides alone."""
         ...
 
-    def watch(self, name: str, changed: Callable[[Remote], None]) -> None:
+    def subscribe(self, name: str, on_change: Callable[[RemoteBreakerState], None]) -> None:
         """Register ``on_change``; it is called, from any thread, with each newer state of a breaker."""
         ...
 
-    def known(self, name: str) -> Remote | None:
+    def read_state(self, name: str) -> RemoteBreakerState | None:
         """Wait, at most the deadline, for the first state; None: nothing is stored, or no reply."""
         ...
 
-    async def known_async(self, name: str) -> Remote | None:
+    async def read_state_async(self, name: str) -> RemoteBreakerState | None:
         """Wait as `read_state` does, without blocking the event loop."""
         ...
 
-    def acquire(self, name: str, ask: Ask) -> Lease | Remote | None:
+    def acquire(self, name: str, request: ProbeRequest) -> ProbeLease | RemoteBreakerState | None:
         """Request a probe lease, waiting at most the deadline.
 
         Returns:
@@ -74,21 +74,23 @@ class BreakerStore(Protocol):
         """
         ...
 
-    async def acquire_async(self, name: str, ask: Ask) -> Lease | Remote | None:
+    async def acquire_async(self, name: str, request: ProbeRequest) -> ProbeLease | RemoteBreakerState | None:
         """Request a lease as `acquire` does, without blocking the event loop.
 
         A cancelled call returns a lease that arrives late.
         """
         ...
 
-    def opened(self, name: str, wait_s: float, rounds: int, cause: Cause) -> None:
+    def report_open(self, name: str, wait_s: float, rounds: int, cause: Cause) -> None:
         """Report that this process has opened a breaker."""
         ...
 
-    def finished(self, name: str, lease: Lease, outcome: Outcome, need: int, wait_s: float) -> None:
+    def report_probe(
+        self, name: str, lease: ProbeLease, outcome: Outcome, successes_needed: int, wait_s: float
+    ) -> None:
         """Report the outcome of a probe; ``wait_s``: length of the open period after a failure."""
         ...
 
-    def operated(self, name: str, state: State) -> None:
+    def report_operator_state(self, name: str, state: State) -> None:
         """Report an operator command: ``CLOSED``, ``FORCED_OPEN`` or ``DISABLED``."""
         ...

@@ -15,33 +15,33 @@ from typing import Final
 from autoglm_throttle.model import Cause, State
 
 
-class Event(StrEnum):
+class BreakerEvent(StrEnum):
     """Events of a breaker; the value is the text on its documentation page."""
 
-    FAILURES = "as many failures in a row as are allowed"
-    FAILURE_RATE = "too large a share of the calls failed"
-    SLOW_RATE = "too large a share of the calls was slow"
-    RETRY_AFTER = "the dependency says when to come back"
-    WAITED = "the open period is over and somebody calls"
-    TRIAL_FAILED = "a trial failed, or was slow"
-    TRIALS_WON = "enough trials succeeded"
-    TRIALS_WON_RAMP = "enough trials succeeded, and a ramp is set"
-    RAMP_DONE = "the last step of the ramp is over and somebody calls"
+    FAILURES = "the number of consecutive failures reached its limit"
+    FAILURE_RATE = "the failure rate reached its limit"
+    SLOW_RATE = "the rate of slow calls reached its limit"
+    RETRY_AFTER = "the dependency sent a Retry-After"
+    WAITED = "the open period ended and a call arrives"
+    PROBE_FAILED = "a probe failed or was slow"
+    PROBES_SUCCEEDED = "enough probes succeeded"
+    PROBES_SUCCEEDED_RAMP = "enough probes succeeded, with a ramp configured"
+    RAMP_DONE = "the last ramp step ended and a call arrives"
     FORCE = "an operator opens it"
-    DISABLE = "an operator turns it off"
+    DISABLE = "an operator disables it"
     RESET = "an operator resets it"
-    WATCH = "an operator has it count only"
-    REMOTE_OPEN = "another process has opened"
-    REMOTE_HALF_OPEN = "other processes make trials"
-    REMOTE_CLOSED = "another process has closed"
-    REMOTE_CLOSED_RAMP = "another process has closed, and a ramp is set"
-    REMOTE_FORCE = "an operator has opened it elsewhere"
-    REMOTE_DISABLE = "an operator has turned it off elsewhere"
-    REMOTE_RESET = "an operator has reset it elsewhere"
+    METRICS_ONLY = "an operator sets it to metrics only"
+    REMOTE_OPEN = "another process opened it"
+    REMOTE_HALF_OPEN = "other processes send probes"
+    REMOTE_CLOSED = "another process closed it"
+    REMOTE_CLOSED_RAMP = "another process closed it, with a ramp configured"
+    REMOTE_FORCE = "an operator opened it in another process"
+    REMOTE_DISABLE = "an operator disabled it in another process"
+    REMOTE_RESET = "an operator reset it in another process"
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class TransitionEffect:
     """Effect of an event: the new state and the cause reported for it."""
 
     to: State
@@ -49,50 +49,56 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TransitionRow:
     """One row of the table: an event with the same effect in several states."""
 
     states: tuple[State, ...]
-    event: Event
-    move: Move
+    event: BreakerEvent
+    effect: TransitionEffect
 
 
-OPERATED: Final = (State.FORCED_OPEN, State.DISABLED)
+OPERATOR_STATES: Final = (State.FORCED_OPEN, State.DISABLED)
 """States set by an operator."""
 
-OPENED_AGAIN: Final = (State.HALF_OPEN, State.RAMPING)
+REOPENING_STATES: Final = (State.HALF_OPEN, State.RAMPING)
 """States from which an opening counts as a further round, with a longer wait."""
 
 _ANY: Final = tuple(State)
 _COUNTING: Final = (State.CLOSED, State.RAMPING)
-_AWAY: Final = (State.OPEN, State.HALF_OPEN)
-_OWN: Final = (State.CLOSED, State.OPEN, State.HALF_OPEN, State.RAMPING)
+_NOT_CLOSED: Final = (State.OPEN, State.HALF_OPEN)
+_NOT_OPERATED: Final = (State.CLOSED, State.OPEN, State.HALF_OPEN, State.RAMPING)
 
-ROWS: Final = (
-    Row(_COUNTING, Event.FAILURES, Move(State.OPEN, Cause.FAILURES)),
-    Row(_COUNTING, Event.FAILURE_RATE, Move(State.OPEN, Cause.FAILURE_RATE)),
-    Row(_COUNTING, Event.SLOW_RATE, Move(State.OPEN, Cause.SLOW_RATE)),
-    Row((State.OPEN,), Event.WAITED, Move(State.HALF_OPEN, Cause.TRIAL)),
-    Row((State.HALF_OPEN,), Event.TRIAL_FAILED, Move(State.OPEN, Cause.TRIAL)),
-    Row((State.HALF_OPEN,), Event.TRIALS_WON, Move(State.CLOSED, Cause.TRIAL)),
-    Row((State.HALF_OPEN,), Event.TRIALS_WON_RAMP, Move(State.RAMPING, Cause.TRIAL)),
-    Row((State.RAMPING,), Event.RAMP_DONE, Move(State.CLOSED, Cause.RAMP)),
-    Row(_OWN, Event.RETRY_AFTER, Move(State.OPEN, Cause.RETRY_AFTER)),
-    Row(_ANY, Event.FORCE, Move(State.FORCED_OPEN, Cause.OPERATOR)),
-    Row(_ANY, Event.DISABLE, Move(State.DISABLED, Cause.OPERATOR)),
-    Row(_ANY, Event.RESET, Move(State.CLOSED, Cause.OPERATOR)),
-    Row(_ANY, Event.WATCH, Move(State.CLOSED, Cause.OPERATOR)),
-    Row(_ANY, Event.REMOTE_OPEN, Move(State.OPEN, Cause.REMOTE)),
-    Row(_ANY, Event.REMOTE_HALF_OPEN, Move(State.HALF_OPEN, Cause.REMOTE)),
-    Row(_AWAY, Event.REMOTE_CLOSED, Move(State.CLOSED, Cause.REMOTE)),
-    Row(_AWAY, Event.REMOTE_CLOSED_RAMP, Move(State.RAMPING, Cause.REMOTE)),
-    Row(_ANY, Event.REMOTE_FORCE, Move(State.FORCED_OPEN, Cause.REMOTE)),
-    Row(_ANY, Event.REMOTE_DISABLE, Move(State.DISABLED, Cause.REMOTE)),
-    Row(_ANY, Event.REMOTE_RESET, Move(State.CLOSED, Cause.REMOTE)),
+TRANSITION_ROWS: Final = (
+    TransitionRow(_COUNTING, BreakerEvent.FAILURES, TransitionEffect(State.OPEN, Cause.FAILURES)),
+    TransitionRow(_COUNTING, BreakerEvent.FAILURE_RATE, TransitionEffect(State.OPEN, Cause.FAILURE_RATE)),
+    TransitionRow(_COUNTING, BreakerEvent.SLOW_RATE, TransitionEffect(State.OPEN, Cause.SLOW_RATE)),
+    TransitionRow((State.OPEN,), BreakerEvent.WAITED, TransitionEffect(State.HALF_OPEN, Cause.TRIAL)),
+    TransitionRow((State.HALF_OPEN,), BreakerEvent.PROBE_FAILED, TransitionEffect(State.OPEN, Cause.TRIAL)),
+    TransitionRow(
+        (State.HALF_OPEN,), BreakerEvent.PROBES_SUCCEEDED, TransitionEffect(State.CLOSED, Cause.TRIAL)
+    ),
+    TransitionRow(
+        (State.HALF_OPEN,), BreakerEvent.PROBES_SUCCEEDED_RAMP, TransitionEffect(State.RAMPING, Cause.TRIAL)
+    ),
+    TransitionRow((State.RAMPING,), BreakerEvent.RAMP_DONE, TransitionEffect(State.CLOSED, Cause.RAMP)),
+    TransitionRow(_NOT_OPERATED, BreakerEvent.RETRY_AFTER, TransitionEffect(State.OPEN, Cause.RETRY_AFTER)),
+    TransitionRow(_ANY, BreakerEvent.FORCE, TransitionEffect(State.FORCED_OPEN, Cause.OPERATOR)),
+    TransitionRow(_ANY, BreakerEvent.DISABLE, TransitionEffect(State.DISABLED, Cause.OPERATOR)),
+    TransitionRow(_ANY, BreakerEvent.RESET, TransitionEffect(State.CLOSED, Cause.OPERATOR)),
+    TransitionRow(_ANY, BreakerEvent.METRICS_ONLY, TransitionEffect(State.CLOSED, Cause.OPERATOR)),
+    TransitionRow(_ANY, BreakerEvent.REMOTE_OPEN, TransitionEffect(State.OPEN, Cause.REMOTE)),
+    TransitionRow(_ANY, BreakerEvent.REMOTE_HALF_OPEN, TransitionEffect(State.HALF_OPEN, Cause.REMOTE)),
+    TransitionRow(_NOT_CLOSED, BreakerEvent.REMOTE_CLOSED, TransitionEffect(State.CLOSED, Cause.REMOTE)),
+    TransitionRow(
+        _NOT_CLOSED, BreakerEvent.REMOTE_CLOSED_RAMP, TransitionEffect(State.RAMPING, Cause.REMOTE)
+    ),
+    TransitionRow(_ANY, BreakerEvent.REMOTE_FORCE, TransitionEffect(State.FORCED_OPEN, Cause.REMOTE)),
+    TransitionRow(_ANY, BreakerEvent.REMOTE_DISABLE, TransitionEffect(State.DISABLED, Cause.REMOTE)),
+    TransitionRow(_ANY, BreakerEvent.REMOTE_RESET, TransitionEffect(State.CLOSED, Cause.REMOTE)),
 )
 """All transitions, the most frequent first."""
 
-MOVES: Final[Mapping[tuple[State, Event], Move]] = {
-    (state, row.event): row.move for row in ROWS for state in row.states
+TRANSITION_EFFECTS: Final[Mapping[tuple[State, BreakerEvent], TransitionEffect]] = {
+    (state, row.event): row.effect for row in TRANSITION_ROWS for state in row.states
 }
 """The table as a mapping: one look-up per event."""

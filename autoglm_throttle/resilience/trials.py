@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from autoglm_throttle.resilience.places import Places
-from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.places import HalfOpenSlots
+from autoglm_throttle.resilience.rules import BreakerRules
 
 
-class Trials(Places):
+class HalfOpenProbes(HalfOpenSlots):
     """The probes of one half-open round.
 
     Without ``success_threshold`` a round admits ``half_open_max`` probes in total, so a success keeps its
@@ -14,32 +14,32 @@ class Trials(Places):
     slot in both cases.
     """
 
-    __slots__ = ("_in_all", "_most", "_need", "won")
+    __slots__ = ("_limits_round", "_max_probes", "_successes_needed", "successes")
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: BreakerRules) -> None:
         super().__init__(rules.lease_s)
-        self.won: int = 0
+        self.successes: int = 0
         """Successes of this round."""
-        self._most = rules.half_open_max
-        self._need = rules.need
-        self._in_all = rules.success_threshold is None
+        self._max_probes = rules.half_open_max
+        self._successes_needed = rules.successes_needed
+        self._limits_round = rules.success_threshold is None
 
-    def full(self, now: float, leased: bool) -> bool:
+    def is_full(self, now: float, lease_required: bool) -> bool:
         """Whether no further probe may start here. Has no effects.
 
         Args:
             now: monotonic seconds.
             lease_required: the round belongs to the fleet, and its store counts the successes.
         """
-        kept = self.won if self._in_all and not leased else 0
-        return self.held(now) + kept >= self._most
+        held_by_successes = self.successes if self._limits_round and not lease_required else 0
+        return self.count_held(now) + held_by_successes >= self._max_probes
 
-    def win(self) -> bool:
+    def record_success(self) -> bool:
         """Record a success and return whether the round has enough."""
-        self.won += 1
-        return self.won >= self._need
+        self.successes += 1
+        return self.successes >= self._successes_needed
 
     def clear(self) -> None:
         """Start a new round."""
         super().clear()
-        self.won = 0
+        self.successes = 0

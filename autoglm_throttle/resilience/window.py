@@ -10,7 +10,7 @@ BUCKETS: Final = 10
 """Buckets of a time window: sums use constant memory, but the window's end is blurred by one bucket."""
 
 
-class Counts(NamedTuple):
+class OutcomeCounts(NamedTuple):
     """Results in a window."""
 
     calls: int
@@ -18,17 +18,17 @@ class Counts(NamedTuple):
     slow: int
 
 
-NOTHING: Final = Counts(0, 0, 0)
+EMPTY_COUNTS: Final = OutcomeCounts(0, 0, 0)
 
 
-class Window(Protocol):
+class OutcomeWindow(Protocol):
     """Window of results that the failure-rate and slow-rate rules evaluate."""
 
-    def add(self, failed: bool, slow: bool, now: float) -> Counts:
+    def add(self, failed: bool, slow: bool, now: float) -> OutcomeCounts:
         """Count one result and return the new counts."""
         ...
 
-    def counts(self, now: float) -> Counts:
+    def counts(self, now: float) -> OutcomeCounts:
         """Return the current counts. Has no effects."""
         ...
 
@@ -50,7 +50,7 @@ class CountWindow:
         self._results: deque[tuple[bool, bool]] = deque(maxlen=size)
         self._failures = self._slow = 0
 
-    def add(self, failed: bool, slow: bool, now: float) -> Counts:  # noqa: ARG002 - as `counts`
+    def add(self, failed: bool, slow: bool, now: float) -> OutcomeCounts:  # noqa: ARG002 - as `counts`
         """Count one result; a full window drops its oldest."""
         results = self._results
         if len(results) == results.maxlen:
@@ -60,11 +60,11 @@ class CountWindow:
         results.append((failed, slow))
         self._failures += failed
         self._slow += slow
-        return Counts(len(results), self._failures, self._slow)
+        return OutcomeCounts(len(results), self._failures, self._slow)
 
-    def counts(self, now: float) -> Counts:  # noqa: ARG002 - a window of time has to know it
+    def counts(self, now: float) -> OutcomeCounts:  # noqa: ARG002 - a window of time has to know it
         """Return the current counts."""
-        return Counts(len(self._results), self._failures, self._slow)
+        return OutcomeCounts(len(self._results), self._failures, self._slow)
 
     def clear(self) -> None:
         """Discard all results."""
@@ -97,7 +97,7 @@ class TimeWindow:
         self._bucket_s = length_s / BUCKETS
         self._buckets: deque[_Bucket] = deque()
 
-    def add(self, failed: bool, slow: bool, now: float) -> Counts:
+    def add(self, failed: bool, slow: bool, now: float) -> OutcomeCounts:
         """Count one result. A clock that steps back is treated as standing still."""
         buckets = self._buckets
         while buckets and now - buckets[0].start_s >= self._length_s:
@@ -110,7 +110,7 @@ class TimeWindow:
         newest.slow += slow
         return self.counts(now)
 
-    def counts(self, now: float) -> Counts:
+    def counts(self, now: float) -> OutcomeCounts:
         """Return the current counts. Has no effects."""
         calls = failures = slow = 0
         for bucket in self._buckets:
@@ -118,7 +118,7 @@ class TimeWindow:
                 calls += bucket.calls
                 failures += bucket.failures
                 slow += bucket.slow
-        return Counts(calls, failures, slow)
+        return OutcomeCounts(calls, failures, slow)
 
     def clear(self) -> None:
         """Discard all results."""

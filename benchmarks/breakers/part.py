@@ -29,7 +29,7 @@ def breakers_part(kept: Mapping[str, Any]) -> str:
     told = "".join(f"- {sentence}\n" for sentence in _sentences(kept))
     return (
         f"{_cells(*COLUMNS)}|{'---|' * len(COLUMNS)}\n{rows}"
-        "\nCalls and refusals: CPU time beyond a bare call, for how long one is refused included where it is "
+        "\nCalls and refusals: CPU time beyond a bare call, for how long one is rejected included where it is "
         f"told; shared: time with the server on the same processors.\n\n{told}"
         f"\n`benchmarks/breaker.py`, medians of {kept['rounds']} rounds, {kept['shared']['server']}: "
         f"{line(kept)}.\n"

@@ -16,7 +16,7 @@ from autoglm_throttle.model import FallbackContext, Outcome, Refused, State
 from autoglm_throttle.model.decision import Decision
 from autoglm_throttle.resilience.feature import Fallback
 from autoglm_throttle.resilience.http.answer import HttpAnswer
-from autoglm_throttle.resilience.http.body import Keep
+from autoglm_throttle.resilience.http.body import CachePolicy
 from autoglm_throttle.settings import BreakerSettings
 from autoglm_throttle.testing import ManualThrottle
 from tests.asgi.drive import never, request, send_scope, websocket_scope
@@ -495,7 +495,7 @@ async def test_what_the_user_calls_no_success_is_not_kept() -> None:
 
 async def test_a_body_too_large_to_keep_is_not_held_either() -> None:
     def keeps() -> int:
-        return sum(isinstance(one, Keep) for one in gc.get_objects())
+        return sum(isinstance(one, CachePolicy) for one in gc.get_objects())
 
     gc.collect()
     held, before = [], keeps()

@@ -18,7 +18,7 @@ from starlette.routing import Route
 from autoglm_throttle import EXPOSED_FIELDS, ThrottleMiddleware
 from autoglm_throttle.model import GuardRefused
 from autoglm_throttle.resilience.feature import Fallback
-from autoglm_throttle.resilience.notes import NOTES
+from autoglm_throttle.resilience.notes import degraded_answers
 from autoglm_throttle.testing import ManualThrottle
 from tests.asgi.drive import App, request
 from tests.asgi.guarding import SORRY, limits, plain
@@ -68,13 +68,13 @@ async def test_an_answer_without_degraded_calls_says_nothing_even_after_one_with
     assert (await request(app_that(throttle, calling(throttle, "one")))).header("x-degraded")
     answer = await request(app_that(throttle, lambda: None))
     assert answer.header("x-degraded") is None
-    assert NOTES.get() is None
+    assert degraded_answers.get() is None
 
 
 async def test_without_features_nothing_is_opened() -> None:
     seen: list[object] = []
     throttle = limits()
-    await request(app_that(throttle, lambda: seen.append(NOTES.get())))
+    await request(app_that(throttle, lambda: seen.append(degraded_answers.get())))
     assert seen == [None]
 
 
@@ -94,7 +94,7 @@ async def test_an_app_that_fails_leaves_no_notes() -> None:
 
     with pytest.raises(ValueError, match="boom"):
         await request(app_that(throttle, broken))
-    assert NOTES.get() is None
+    assert degraded_answers.get() is None
 
 
 async def test_a_fallback_of_the_app_speaks_for_itself_alone() -> None:

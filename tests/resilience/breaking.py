@@ -7,7 +7,7 @@ from typing import Any
 from autoglm_throttle.model import Outcome
 from autoglm_throttle.model.guard import Pass
 from autoglm_throttle.resilience.breaker import Breaker
-from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.rules import BreakerRules
 
 BEGAN = 100.0
 """When each of these breakers began, and opened if it did."""
@@ -15,7 +15,7 @@ BEGAN = 100.0
 
 def breaker(**rules: Any) -> Breaker:
     """A breaker of the name ``it`` with these rules, all others by default."""
-    return Breaker("it", Rules(**rules), BEGAN)
+    return Breaker("it", BreakerRules(**rules), BEGAN)
 
 
 def taken(core: Breaker, now: float) -> Pass:

@@ -10,15 +10,15 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from autoglm_throttle.model import Criticality, FallbackContext, Level, Rung
-from autoglm_throttle.resilience.circuit import Circuit
+from autoglm_throttle.resilience.circuit import GuardState
 from autoglm_throttle.resilience.degradation import LadderRules
-from autoglm_throttle.resilience.fallback import Rungs
+from autoglm_throttle.resilience.fallback import FallbackChain
 from autoglm_throttle.resilience.feature import Fallback, Feature
-from autoglm_throttle.resilience.judge import Judge
-from autoglm_throttle.resilience.ladder_watch import Degradation
-from autoglm_throttle.resilience.rules import Rules
-from autoglm_throttle.resilience.seldom import Seldom
-from autoglm_throttle.resilience.served import Served
+from autoglm_throttle.resilience.judge import OutcomeClassifier
+from autoglm_throttle.resilience.ladder_watch import DegradationController
+from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.seldom import GuardRateLimitedLogger
+from autoglm_throttle.resilience.served import FeatureExecutor
 from autoglm_throttle.resilience.stale_cache import StaleCache
 from tests.loops import run
 
@@ -43,22 +43,26 @@ class Bench:
         criticality: Criticality = Criticality.CORE,
         *,
         shed_above: float | None = None,
-        rules: Rules | None = None,
-        judge: Judge | None = None,
+        rules: BreakerRules | None = None,
+        judge: OutcomeClassifier | None = None,
         timeout_s: float | None = None,
     ) -> None:
         self.now = 100.0
         self.load: float | None = LOADS[Level.FULL]
         self.counts: Counter[tuple[str, Rung, str]] = Counter()
         self.feature = Feature("related", criticality, fallback, shed_above)
-        self.circuit = Circuit("related", rules or Rules(failures=2), clock=self.clock, judge=judge)
-        self.degradation = Degradation(LadderRules(), lambda: self.load, 1.0, self.clock, lambda *_: None)
-        self.served = Served(
+        self.circuit = GuardState(
+            "related", rules or BreakerRules(failures=2), clock=self.clock, classifier=judge
+        )
+        self.degradation = DegradationController(
+            LadderRules(), lambda: self.load, 1.0, self.clock, lambda *_: None
+        )
+        self.served = FeatureExecutor(
             self.circuit,
             self.feature,
             self.degradation,
             cache=StaleCache(8),
-            counted=self.count,
+            on_degraded=self.count,
             fallback_timeout_s=timeout_s,
             max_stale_s=60.0,
         )
@@ -86,13 +90,20 @@ class Bench:
 
     def open(self) -> Bench:
         """Have the breaker open."""
-        self.circuit.opened_for(1000.0)
+        self.circuit.open_for(1000.0)
         return self
 
 
-def rungs(fallback: Fallback | None, counted: Callable[..., None], timeout_s: float | None = None) -> Rungs:
+def rungs(
+    fallback: Fallback | None, counted: Callable[..., None], timeout_s: float | None = None
+) -> FallbackChain:
     """The rungs of a fallback."""
-    return Rungs(Feature("related", fallback=fallback), counted, timeout_s, Seldom("related", lambda: 0.0))
+    return FallbackChain(
+        Feature("related", fallback=fallback),
+        counted,
+        timeout_s,
+        GuardRateLimitedLogger("related", lambda: 0.0),
+    )
 
 
 def context(error: BaseException | None = None, cause: str = "error") -> FallbackContext:
@@ -134,7 +145,7 @@ class Dependency:
         await checkpoint()
         return self.plain(*args, **kwargs)
 
-    def __call__(self, served: Served, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, served: FeatureExecutor, *args: Any, **kwargs: Any) -> Any:
         """Make one call through the feature."""
         if self.face == "sync":
             return served.call(self.plain, args, kwargs)

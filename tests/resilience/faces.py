@@ -7,10 +7,10 @@ from typing import Any
 
 from autoglm_throttle.model import Outcome, SlowIs, Trip
 from autoglm_throttle.resilience.calls import attempt, attempt_async
-from autoglm_throttle.resilience.circuit import Circuit
+from autoglm_throttle.resilience.circuit import GuardState
 from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.resilience.judge import Judge
-from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.judge import OutcomeClassifier
+from autoglm_throttle.resilience.rules import BreakerRules
 from autoglm_throttle.testing import ManualClock
 
 Act = Callable[[], object]
@@ -26,12 +26,12 @@ def drive(coroutine: Coroutine[Any, Any, Any]) -> Any:
     raise AssertionError("it waits for something")
 
 
-def block(circuit: Circuit, act: Act) -> object:
+def block(circuit: GuardState, act: Act) -> object:
     with Guard(circuit):
         return act()
 
 
-def async_block(circuit: Circuit, act: Act) -> object:
+def async_block(circuit: GuardState, act: Act) -> object:
     async def call() -> object:
         async with Guard(circuit):
             return act()
@@ -39,7 +39,7 @@ def async_block(circuit: Circuit, act: Act) -> object:
     return drive(call())
 
 
-def function(circuit: Circuit, act: Act) -> object:
+def function(circuit: GuardState, act: Act) -> object:
     @Guard(circuit)
     def call() -> object:
         return act()
@@ -47,7 +47,7 @@ def function(circuit: Circuit, act: Act) -> object:
     return call()
 
 
-def coroutine(circuit: Circuit, act: Act) -> object:
+def coroutine(circuit: GuardState, act: Act) -> object:
     @Guard(circuit)
     async def call() -> object:
         return act()
@@ -55,7 +55,7 @@ def coroutine(circuit: Circuit, act: Act) -> object:
     return drive(call())
 
 
-def awaitable(circuit: Circuit, act: Act) -> object:
+def awaitable(circuit: GuardState, act: Act) -> object:
     async def inner() -> object:
         return act()
 
@@ -66,7 +66,7 @@ def awaitable(circuit: Circuit, act: Act) -> object:
     return drive(call())
 
 
-def generator(circuit: Circuit, act: Act) -> object:
+def generator(circuit: GuardState, act: Act) -> object:
     @Guard(circuit)
     def stream() -> Iterator[object]:
         yield "first"
@@ -75,7 +75,7 @@ def generator(circuit: Circuit, act: Act) -> object:
     return list(stream())[-1]
 
 
-def async_generator(circuit: Circuit, act: Act) -> object:
+def async_generator(circuit: GuardState, act: Act) -> object:
     @Guard(circuit)
     async def stream() -> AsyncIterator[object]:
         yield "first"
@@ -87,14 +87,14 @@ def async_generator(circuit: Circuit, act: Act) -> object:
     return drive(call())
 
 
-def tried(circuit: Circuit, act: Act) -> object:
+def tried(circuit: GuardState, act: Act) -> object:
     attempted = attempt(circuit, act, (), {})
     if attempted.error is not None:
         raise attempted.error
     return attempted.value
 
 
-def async_tried(circuit: Circuit, act: Act) -> object:
+def async_tried(circuit: GuardState, act: Act) -> object:
     async def call() -> object:
         return act()
 
@@ -104,7 +104,7 @@ def async_tried(circuit: Circuit, act: Act) -> object:
     return attempted.value
 
 
-FACES: dict[str, Callable[[Circuit, Act], object]] = {
+FACES: dict[str, Callable[[GuardState, Act], object]] = {
     face.__name__: face
     for face in (
         *(block, async_block, function, coroutine, awaitable, generator, async_generator),
@@ -119,21 +119,21 @@ BLOCKS = ("block", "async_block")
 """They have no returned value."""
 
 
-def telling(judge: Judge | None = None, slow_call_s: float | None = None) -> Circuit:
+def telling(judge: OutcomeClassifier | None = None, slow_call_s: float | None = None) -> GuardState:
     """A closed circuit with one failure in mind, that shows what the next outcome is."""
-    rules = Rules(
+    rules = BreakerRules(
         failures=3,
         trip=frozenset({Trip.CONSECUTIVE, Trip.SLOW_RATE}),
         slow_is=SlowIs.SEPARATE,
         slow_call_s=slow_call_s,
     )
-    circuit = Circuit("told", rules, clock=ManualClock(), judge=judge)
+    circuit = GuardState("told", rules, clock=ManualClock(), classifier=judge)
     entered = circuit.breaker.allow(circuit.clock())
     circuit.breaker.record(entered, Outcome.FAILURE, circuit.clock())  # type: ignore[arg-type]
     return circuit
 
 
-def told(circuit: Circuit) -> Outcome:
+def told(circuit: GuardState) -> Outcome:
     """The outcome of the one call since `telling`."""
     view = circuit.view()
     if view.window_slow:

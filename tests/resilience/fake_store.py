@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from autoglm_throttle.model import Cause, Outcome, State
-from autoglm_throttle.resilience.store import Ask, Lease, Remote
+from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest, RemoteBreakerState
 
 
 async def _at_once() -> None:
@@ -21,56 +21,58 @@ class FakeStore:
         first: what is stored at a cold start.
     """
 
-    def __init__(self, first: Remote | None = None) -> None:
-        self.up: bool = True
+    def __init__(self, first: RemoteBreakerState | None = None) -> None:
+        self.is_up: bool = True
         self.first = first
-        self.replies: list[Lease | Remote | None] = []
+        self.replies: list[ProbeLease | RemoteBreakerState | None] = []
         """To those who ask for a trial, in turn."""
         self.falls: bool = True
         """Whether one silence is enough to take it for lost; of the real one it takes three."""
-        self.asked: list[Ask] = []
+        self.asked: list[ProbeRequest] = []
         self.questions: int = 0
         """Of all kinds: each would be a round trip."""
         self.said: list[tuple[Any, ...]] = []
         """What circuits told it."""
-        self.watchers: dict[str, weakref.WeakMethod[Callable[[Remote], None]]] = {}
+        self.watchers: dict[str, weakref.WeakMethod[Callable[[RemoteBreakerState], None]]] = {}
         self.wait: Callable[[], Awaitable[None]] = _at_once
         """Before each answer to a coroutine."""
 
-    def watch(self, name: str, changed: Callable[[Remote], None]) -> None:
-        self.watchers[name] = weakref.WeakMethod(changed)
+    def subscribe(self, name: str, on_change: Callable[[RemoteBreakerState], None]) -> None:
+        self.watchers[name] = weakref.WeakMethod(on_change)
 
-    def push(self, remote: Remote) -> None:
+    def push(self, remote: RemoteBreakerState) -> None:
         """Bring news, as the store's thread does."""
         for held in self.watchers.values():
             changed = held()
             if changed is not None:
                 changed(remote)
 
-    def known(self, name: str) -> Remote | None:
+    def read_state(self, name: str) -> RemoteBreakerState | None:
         self.questions += 1
         return self.first
 
-    async def known_async(self, name: str) -> Remote | None:
+    async def read_state_async(self, name: str) -> RemoteBreakerState | None:
         await self.wait()
-        return self.known(name)
+        return self.read_state(name)
 
-    def acquire(self, name: str, ask: Ask) -> Lease | Remote | None:
+    def acquire(self, name: str, request: ProbeRequest) -> ProbeLease | RemoteBreakerState | None:
         self.questions += 1
-        self.asked.append(ask)
+        self.asked.append(request)
         reply = self.replies.pop(0)
-        self.up = self.up and not (reply is None and self.falls)
+        self.is_up = self.is_up and not (reply is None and self.falls)
         return reply
 
-    async def acquire_async(self, name: str, ask: Ask) -> Lease | Remote | None:
+    async def acquire_async(self, name: str, request: ProbeRequest) -> ProbeLease | RemoteBreakerState | None:
         await self.wait()
-        return self.acquire(name, ask)
+        return self.acquire(name, request)
 
-    def opened(self, name: str, wait_s: float, rounds: int, cause: Cause) -> None:
+    def report_open(self, name: str, wait_s: float, rounds: int, cause: Cause) -> None:
         self.said.append(("opened", name, wait_s, rounds, cause))
 
-    def finished(self, name: str, lease: Lease, outcome: Outcome, need: int, wait_s: float) -> None:
-        self.said.append(("finished", name, lease.fence, outcome, need, wait_s))
+    def report_probe(
+        self, name: str, lease: ProbeLease, outcome: Outcome, successes_needed: int, wait_s: float
+    ) -> None:
+        self.said.append(("finished", name, lease.fence, outcome, successes_needed, wait_s))
 
-    def operated(self, name: str, state: State) -> None:
+    def report_operator_state(self, name: str, state: State) -> None:
         self.said.append(("operated", name, state))

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import suppress
 from typing import Any
 
-from autoglm_throttle.resilience.circuit import Circuit
+from autoglm_throttle.resilience.circuit import GuardState
 from autoglm_throttle.resilience.guard import Guard
 from tests.resilience.faces import drive
 
@@ -80,18 +80,18 @@ class Reader:
         return drive(self.stream.asend(value)) if self.asynchronous else self.stream.send(value)
 
 
-Opens = Callable[[Circuit, Source], Reader]
+Opens = Callable[[GuardState, Source], Reader]
 
 
-def plain(circuit: Circuit, source: Source) -> Reader:
+def plain(circuit: GuardState, source: Source) -> Reader:
     return Reader(Guard(circuit)(source.stream)())
 
 
-def later(circuit: Circuit, source: Source) -> Reader:
+def later(circuit: GuardState, source: Source) -> Reader:
     return Reader(Guard(circuit)(source.stream_async)())
 
 
-def block(circuit: Circuit, source: Source) -> Reader:
+def block(circuit: GuardState, source: Source) -> Reader:
     """A generator of the user's own, with a block in it."""
 
     async def stream() -> AsyncGenerator[Any, Any]:

@@ -7,16 +7,16 @@ from collections.abc import Callable
 import pytest
 
 from autoglm_throttle.model import Cause, Outcome, State
-from autoglm_throttle.resilience.calls import Attempt, attempt, attempt_async
-from autoglm_throttle.resilience.circuit import Circuit
-from autoglm_throttle.resilience.judge import Judge
-from autoglm_throttle.resilience.rules import Rules
-from autoglm_throttle.resilience.store import Remote
+from autoglm_throttle.resilience.calls import GuardedAttempt, attempt, attempt_async
+from autoglm_throttle.resilience.circuit import GuardState
+from autoglm_throttle.resilience.judge import OutcomeClassifier
+from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.store import RemoteBreakerState
 from tests.resilience.faces import drive
 from tests.resilience.fake_store import FakeStore
 from tests.resilience.tripping import Clocked
 
-Try = Callable[[Circuit], Attempt]
+Try = Callable[[GuardState], GuardedAttempt]
 
 
 async def _answer() -> int:
@@ -45,8 +45,8 @@ def test_each_is_counted_and_gives_its_value(tried: Try) -> None:
 
 
 def test_none_is_made_before_the_first_word_of_the_fleet(tried: Try) -> None:
-    store = FakeStore(Remote(7, State.OPEN, wait_s=4.0))
-    refusal = tried(Clocked(store=store)).refusal
+    store = FakeStore(RemoteBreakerState(7, State.OPEN, wait_s=4.0))
+    refusal = tried(Clocked(store=store)).rejection
     assert refusal is not None
     assert refusal.cause is Cause.REMOTE
     assert store.questions == 1
@@ -60,13 +60,13 @@ def test_after_the_first_word_nobody_is_asked(tried: Try) -> None:
 
 
 def test_a_success_ends_a_streak_of_failures(tried: Try) -> None:
-    circuit = Clocked(Rules(failures=2))
-    circuit.leave(circuit.breaker.fast or pytest.fail("closed"), Outcome.FAILURE)
+    circuit = Clocked(BreakerRules(failures=2))
+    circuit.record(circuit.breaker.fast_permit or pytest.fail("closed"), Outcome.FAILURE)
     tried(circuit)
     assert circuit.view().streak == 0
 
 
 def test_a_value_that_is_judged_is_never_taken_for_a_success(tried: Try) -> None:
-    circuit = Clocked(judge=Judge(classify=lambda _: Outcome.FAILURE))
+    circuit = Clocked(judge=OutcomeClassifier(classify=lambda _: Outcome.FAILURE))
     assert tried(circuit).outcome is Outcome.FAILURE
     assert circuit.state() is State.OPEN

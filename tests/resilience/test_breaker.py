@@ -9,7 +9,7 @@ import pytest
 from autoglm_throttle.model import Cause, Outcome, SlowIs, State, Trip
 from autoglm_throttle.model.guard import Pass, Refusal, Transition
 from autoglm_throttle.resilience.breaker import Breaker
-from autoglm_throttle.resilience.refusals import refusal
+from autoglm_throttle.resilience.refusals import build_rejection
 from tests.resilience.breaking import BEGAN, breaker, called, opened, taken
 
 OK, FAIL, SLOW, NEUTRAL = Outcome.SUCCESS, Outcome.FAILURE, Outcome.SLOW, Outcome.NEUTRAL
@@ -26,7 +26,7 @@ def after(outcomes: list[Outcome], **rules: Any) -> Breaker:
 def test_as_many_failures_in_a_row_as_are_allowed_open_it() -> None:
     core = after([FAIL] * 4)
     assert core.state(BEGAN) is State.CLOSED
-    core.fail_note("TimeoutError: it took too long")
+    core.record_failure_text("TimeoutError: it took too long")
     called(core, FAIL, BEGAN + 1)
     assert core.drain() == [Transition("it", State.CLOSED, State.OPEN, Cause.FAILURES, BEGAN + 1, 1, 10.0, 0)]
     last = "TimeoutError: it took too long"
@@ -52,7 +52,7 @@ def test_a_streak(outcomes: list[Outcome], slow_is: SlowIs, streak: int) -> None
     view = core.view(BEGAN)
     assert view.streak == streak
     assert (view.window_calls, view.window_failures, view.window_slow) == (0, 0, 0)
-    assert core.clean is (streak == 0)
+    assert core.success_is_noop is (streak == 0)
 
 
 @pytest.mark.parametrize(
@@ -123,25 +123,25 @@ def test_an_opening_forgets_streak_and_window() -> None:
 
 def test_the_shared_pass_is_there_while_there_is_nothing_to_ask() -> None:
     core = breaker()
-    assert core.allow(BEGAN) is core.fast
+    assert core.allow(BEGAN) is core.fast_permit
     assert core.calls == 1
-    seen = [(core.fast, core.clean)]
+    seen = [(core.fast_permit, core.success_is_noop)]
     for outcome, times, now in ((FAIL, 4, BEGAN), (FAIL, 1, BEGAN), (OK, 1, BEGAN + 10)):
         called(core, outcome, now, times)
-        seen.append((core.fast, core.clean))
+        seen.append((core.fast_permit, core.success_is_noop))
     assert seen == [(Pass(0), True), (Pass(0), False), (None, True), (Pass(3), True)]
 
 
 def test_a_success_is_never_without_effect_while_a_window_counts_it() -> None:
     core = breaker(trip=frozenset({Trip.FAILURE_RATE}))
-    assert not core.clean
+    assert not core.success_is_noop
     called(core, OK, BEGAN)
-    assert not core.clean
+    assert not core.success_is_noop
 
 
 def test_a_success_makes_it_clean_again() -> None:
     core = after([FAIL, OK])
-    assert core.clean
+    assert core.success_is_noop
 
 
 def test_a_result_of_an_earlier_generation_changes_nothing_but_a_count() -> None:
@@ -181,21 +181,21 @@ def test_refusals_are_counted_by_cause() -> None:
 
 def test_no_more_of_a_failure_is_kept_than_a_line() -> None:
     core = breaker()
-    core.fail_note("E" * 500)
+    core.record_failure_text("E" * 500)
     assert core.last_failure == core.view(BEGAN).last_failure == "E" * 200
 
 
 def test_calls_in_flight_are_bounded_and_each_has_its_own_pass() -> None:
     core = breaker(max_in_flight=2, failures=1)
-    assert core.fast is None
+    assert core.fast_permit is None
     first, second = taken(core, BEGAN), taken(core, BEGAN)
     assert (first, second) == (Pass(0, 1), Pass(0, 2))
     refused = Refusal("it", State.CLOSED, Cause.IN_FLIGHT, 0.0)
-    assert core.refuses(BEGAN) == refused
+    assert core.rejection(BEGAN) == refused
     assert core.allow(BEGAN) == refused
     assert (core.view(BEGAN).in_flight, core.view(BEGAN).trials) == (2, 0)
     core.record(first, NEUTRAL, BEGAN)
-    assert core.refuses(BEGAN) is None
+    assert core.rejection(BEGAN) is None
     assert taken(core, BEGAN) == Pass(0, 3)
     core.record(first, FAIL, BEGAN)
     assert (core.stale_results, core.state(BEGAN)) == (1, State.CLOSED), "told twice"
@@ -208,7 +208,7 @@ def test_a_call_keeps_its_place_however_long_it_takes() -> None:
     core = breaker(max_in_flight=1, trial_lease_s=3.0)
     hung = taken(core, BEGAN)
     for later in (3, 30, 1e6):
-        assert core.refuses(BEGAN + later) == Refusal("it", State.CLOSED, Cause.IN_FLIGHT, 0.0)
+        assert core.rejection(BEGAN + later) == Refusal("it", State.CLOSED, Cause.IN_FLIGHT, 0.0)
         assert core.allow(BEGAN + later) == Refusal("it", State.CLOSED, Cause.IN_FLIGHT, 0.0)
         assert core.view(BEGAN + later).in_flight == 1
     core.record(hung, FAIL, BEGAN + 1e6)
@@ -245,13 +245,13 @@ def test_the_place_of_a_call_that_is_never_told_comes_free_with_the_next_state()
 
 
 def test_a_refusal_made_fast_is_a_refusal() -> None:
-    made = refusal("it", State.OPEN, Cause.FAILURES, 1.5, "E", True)
+    made = build_rejection("it", State.OPEN, Cause.FAILURES, 1.5, "E", True)
     usual = Refusal("it", State.OPEN, Cause.FAILURES, 1.5, "E", True)
     assert type(made) is Refusal
     assert made == usual
     assert hash(made) == hash(usual)
     assert repr(made) == repr(usual)
-    assert refusal("it", State.OPEN, Cause.FAILURES, 1.5, "E") == Refusal(
+    assert build_rejection("it", State.OPEN, Cause.FAILURES, 1.5, "E") == Refusal(
         "it", State.OPEN, Cause.FAILURES, 1.5, "E"
     )
     with pytest.raises(AttributeError):

@@ -8,7 +8,7 @@ import pytest
 
 from autoglm_throttle.model import Cause, Mode, Outcome, State
 from autoglm_throttle.model.guard import Pass, Refusal, Transition
-from autoglm_throttle.resilience.breaker import UNRECORDED, Breaker
+from autoglm_throttle.resilience.breaker import UNRECORDED_PERMIT, Breaker
 from tests.resilience.breaking import BEGAN, breaker, called, opened, ramping, taken
 
 OK, FAIL, NEUTRAL = Outcome.SUCCESS, Outcome.FAILURE, Outcome.NEUTRAL
@@ -26,7 +26,7 @@ def test_forced_open_refuses_for_ever() -> None:
     core = breaker(open_s=7.0)
     core.force_open(BEGAN + 1)
     refused = Refusal("it", State.FORCED_OPEN, Cause.OPERATOR, 7.0)
-    assert core.allow(BEGAN + 1e9) == core.refuses(BEGAN + 1e9) == refused
+    assert core.allow(BEGAN + 1e9) == core.rejection(BEGAN + 1e9) == refused
     assert core.view(BEGAN).retry_after_s == 7.0
     assert core.state(BEGAN + 1e9) is State.FORCED_OPEN
     told = Transition("it", State.CLOSED, State.FORCED_OPEN, Cause.OPERATOR, BEGAN + 1, 1)
@@ -38,10 +38,10 @@ def test_disabled_lets_all_through_and_counts_nothing() -> None:
     core.disable(BEGAN)
     for _ in range(9):
         core.record(taken(core, BEGAN), FAIL, BEGAN)
-    assert core.refuses(BEGAN) is None
+    assert core.rejection(BEGAN) is None
     view = core.view(BEGAN)
     assert (view.machine, view.streak, view.calls, view.stale_results) == (State.DISABLED, 0, 0, 0)
-    assert core.fast is None
+    assert core.fast_permit is None
 
 
 @pytest.mark.parametrize(("verb", "state"), VERBS)
@@ -71,7 +71,7 @@ def test_a_reset_forgets_the_rounds_at_once() -> None:
     called(core, FAIL, DUE)
     core.reset(DUE)
     assert core.view(DUE).rounds == 0
-    assert core.fast == Pass(4)
+    assert core.fast_permit == Pass(4)
 
 
 @pytest.mark.parametrize("verb", [Breaker.force_open, Breaker.disable])
@@ -98,27 +98,27 @@ def test_a_word_of_an_operator_ends_counting_only() -> None:
 
 def test_counting_only_lets_through_whom_it_would_refuse() -> None:
     core = breaker(failures=1, mode=Mode.METRICS_ONLY)
-    assert core.fast is None
+    assert core.fast_permit is None
     assert taken(core, BEGAN) == Pass(0)
     called(core, FAIL, BEGAN)
     assert core.state(BEGAN) is State.OPEN
-    assert core.refuses(BEGAN) is None
+    assert core.rejection(BEGAN) is None
     for outcome in (OK, FAIL):
-        assert core.allow(BEGAN) is UNRECORDED
-        core.record(UNRECORDED, outcome, BEGAN)
+        assert core.allow(BEGAN) is UNRECORDED_PERMIT
+        core.record(UNRECORDED_PERMIT, outcome, BEGAN)
     view = core.view(BEGAN)
     assert (view.would_refuse, view.refused, view.calls) == (2, {}, 4)
     assert (view.stale_results, view.generation, view.machine) == (0, 1, State.OPEN)
     called(core, OK, DUE)
     assert core.state(DUE) is State.CLOSED
-    assert core.fast is None, "even closed every call is asked for"
+    assert core.fast_permit is None, "even closed every call is asked for"
 
 
 def test_counting_only_asks_no_fleet_for_its_trials() -> None:
     core = opened(mode=Mode.METRICS_ONLY)
-    core.leased = True
+    core.lease_required = True
     assert taken(core, DUE).serial == 1
-    assert core.allow(DUE) is UNRECORDED
+    assert core.allow(DUE) is UNRECORDED_PERMIT
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_how_it_begins(mode: Mode, state: State, watching: bool) -> None:
     view = core.view(BEGAN)
     assert (view.machine, view.metrics_only, view.cause, view.generation) == (state, watching, None, 0)
     assert core.drain() == []
-    assert (core.fast is not None) is (mode is Mode.ENFORCE)
+    assert (core.fast_permit is not None) is (mode is Mode.ENFORCE)
 
 
 @pytest.mark.parametrize(

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.model import BreakerView, Cause, Mode, Outcome, SlowIs, State, Trip
 from autoglm_throttle.model.guard import Pass, Refusal, Transition
-from autoglm_throttle.resilience.breaker import UNRECORDED, Breaker
-from autoglm_throttle.resilience.rules import Rules
-from autoglm_throttle.resilience.transitions import OPERATED
+from autoglm_throttle.resilience.breaker import UNRECORDED_PERMIT, Breaker
+from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.transitions import OPERATOR_STATES
 
 START_S = 1000.0
 LEASE_S = 4.0
 
 rules = st.builds(
-    Rules,
+    BreakerRules,
     failures=st.integers(1, 3),
     open_s=st.sampled_from([1.0, 3.0]),
     backoff=st.sampled_from([1.0, 2.0]),
@@ -93,7 +93,9 @@ class Life:
             getattr(core, act)(self.now)
 
 
-def life(some: Rules, start_s: float = START_S, watch: Callable[[Life], None] = lambda _: None) -> Life:
+def life(
+    some: BreakerRules, start_s: float = START_S, watch: Callable[[Life], None] = lambda _: None
+) -> Life:
     return Life(Breaker("it", some, start_s), start_s, [], watch)
 
 
@@ -103,7 +105,7 @@ def without_counts(view: BreakerView) -> BreakerView:
 
 @given(some=rules, way=acts)
 def test_an_open_breaker_refuses_until_its_time_and_then_lets_so_many_in(
-    some: Rules, way: list[tuple[str, Any]]
+    some: BreakerRules, way: list[tuple[str, Any]]
 ) -> None:
     def check(it: Life) -> None:
         view = it.core.view(it.now)
@@ -118,11 +120,11 @@ def test_an_open_breaker_refuses_until_its_time_and_then_lets_so_many_in(
 
 
 @given(some=rules, way=acts)
-def test_there_are_never_more_trials_than_places(some: Rules, way: list[tuple[str, Any]]) -> None:
+def test_there_are_never_more_trials_than_places(some: BreakerRules, way: list[tuple[str, Any]]) -> None:
     def check(it: Life) -> None:
         view = it.core.view(it.now)
         assert view.trials <= some.half_open_max
-        assert view.won < some.need or not view.won
+        assert view.won < some.successes_needed or not view.won
         if some.success_threshold is None:
             assert view.trials + view.won <= some.half_open_max
 
@@ -141,13 +143,13 @@ def test_there_are_never_more_trials_than_places(some: Rules, way: list[tuple[st
 def test_a_call_that_is_no_trial_holds_its_place_until_its_result_counts_once(
     way: list[tuple[str | Outcome, int]],
 ) -> None:
-    core = Breaker("it", Rules(max_in_flight=3, failures=10**6, trial_lease_s=LEASE_S), START_S)
+    core = Breaker("it", BreakerRules(max_in_flight=3, failures=10**6, trial_lease_s=LEASE_S), START_S)
     held: list[Pass] = []
     now = START_S
     for what, figure in way:
         if not isinstance(what, Outcome):
             now += figure
-            foreseen, answer = core.refuses(now), core.allow(now)
+            foreseen, answer = core.rejection(now), core.allow(now)
             assert isinstance(answer, Refusal) == isinstance(foreseen, Refusal) == (len(held) == 3)
             held += [answer] if isinstance(answer, Pass) else []
         elif figure < len(held):
@@ -160,7 +162,7 @@ def test_a_call_that_is_no_trial_holds_its_place_until_its_result_counts_once(
 
 @given(some=rules, way=verbs, outcome=st.sampled_from(Outcome))
 def test_a_result_that_is_nobodys_changes_nothing(
-    some: Rules, way: list[tuple[str, Any]], outcome: Outcome
+    some: BreakerRules, way: list[tuple[str, Any]], outcome: Outcome
 ) -> None:
     it = life(some).live(way)
     before = without_counts(it.core.view(it.now))
@@ -173,13 +175,13 @@ def test_a_result_that_is_nobodys_changes_nothing(
 
 
 @given(some=rules, way=verbs)
-def test_sooner_or_later_a_call_is_let_in(some: Rules, way: list[tuple[str, Any]]) -> None:
+def test_sooner_or_later_a_call_is_let_in(some: BreakerRules, way: list[tuple[str, Any]]) -> None:
     it = life(some)
     latest = START_S
     for act in way:
         it.do(*act)
         latest = max(latest, it.now)
-    if it.core.state(it.now) in OPERATED:
+    if it.core.state(it.now) in OPERATOR_STATES:
         return
     if it.core.state(it.now) in {State.CLOSED, State.RAMPING}:  # but calls that hold all places must end
         for pass_ in it.passes:
@@ -191,7 +193,7 @@ def test_sooner_or_later_a_call_is_let_in(some: Rules, way: list[tuple[str, Any]
 
 @given(some=rules, way=verbs)
 def test_what_is_told_is_a_chain_and_each_generation_is_one_more(
-    some: Rules, way: list[tuple[str, Any]]
+    some: BreakerRules, way: list[tuple[str, Any]]
 ) -> None:
     told: list[Transition] = []
     generations = [0]
@@ -211,13 +213,13 @@ def test_what_is_told_is_a_chain_and_each_generation_is_one_more(
 
 @given(some=rules, way=verbs)
 def test_looking_changes_nothing_and_neither_does_the_zero_of_the_clock(
-    some: Rules, way: list[tuple[str, Any]]
+    some: BreakerRules, way: list[tuple[str, Any]]
 ) -> None:
     def look(it: Life) -> None:
         core, now = it.core, it.now
         assert core.view(now) == core.view(now)
         assert repr(core).startswith("<Breaker 'it' ")
-        foreseen = core.refuses(now)
+        foreseen = core.rejection(now)
         answer = copy.deepcopy(core).allow(now)
         assert foreseen == (answer if isinstance(answer, Refusal) else None)
         assert core.state(now) is core.view(now).state
@@ -234,7 +236,7 @@ def test_looking_changes_nothing_and_neither_does_the_zero_of_the_clock(
 
 @given(some=rules, way=acts.map(lambda way: [act for act in way if act[0] != "reset"]))
 def test_counting_only_goes_where_an_enforcing_one_goes_and_refuses_nobody(
-    some: Rules, way: list[tuple[str, Any]]
+    some: BreakerRules, way: list[tuple[str, Any]]
 ) -> None:
     enforcing = life(some)
     counting = life(replace(some, mode=Mode.METRICS_ONLY))
@@ -243,7 +245,7 @@ def test_counting_only_goes_where_an_enforcing_one_goes_and_refuses_nobody(
         if act[0] == "end":
             continue
         counting.do(*act)
-        refusals += bool(act[0] in {"ask", "call"} and counting.passes[-1] is UNRECORDED)
+        refusals += bool(act[0] in {"ask", "call"} and counting.passes[-1] is UNRECORDED_PERMIT)
         enforcing.do(*act)
         mine, other = counting.core.view(counting.now), enforcing.core.view(enforcing.now)
         assert mine.would_refuse == sum(other.refused.values()) == refusals
@@ -253,7 +255,7 @@ def test_counting_only_goes_where_an_enforcing_one_goes_and_refuses_nobody(
 
 
 @given(some=rules, way=acts.map(lambda way: [act for act in way if act[0] != "reset"]))
-def test_disabled_counts_nothing(some: Rules, way: list[tuple[str, Any]]) -> None:
+def test_disabled_counts_nothing(some: BreakerRules, way: list[tuple[str, Any]]) -> None:
     it = life(replace(some, mode=Mode.DISABLED))
     before = it.core.view(it.now)
     it.live(way)
@@ -261,16 +263,16 @@ def test_disabled_counts_nothing(some: Rules, way: list[tuple[str, Any]]) -> Non
 
 
 @given(some=rules, way=acts)
-def test_the_short_way_is_the_long_way(some: Rules, way: list[tuple[str, Any]]) -> None:
+def test_the_short_way_is_the_long_way(some: BreakerRules, way: list[tuple[str, Any]]) -> None:
     def check(it: Life) -> None:
         core = it.core
-        if core.fast is not None:
+        if core.fast_permit is not None:
             later = copy.deepcopy(core)
-            assert later.allow(it.now) == core.fast
+            assert later.allow(it.now) == core.fast_permit
             assert later.view(it.now) == replace(core.view(it.now), calls=core.calls + 1)
-            if core.clean:
-                later.record(core.fast, Outcome.SUCCESS, it.now)
+            if core.success_is_noop:
+                later.record(core.fast_permit, Outcome.SUCCESS, it.now)
                 assert later.view(it.now) == replace(core.view(it.now), calls=core.calls + 1)
-                assert later.clean
+                assert later.success_is_noop
 
     life(some, watch=check).live(way)

@@ -16,12 +16,12 @@ NO_TRIAL = Refusal("it", State.HALF_OPEN, Cause.TRIAL, 0.0)
 def test_it_refuses_until_the_last_moment_and_then_lets_one_in() -> None:
     core = opened()
     refused = core.allow(DUE - 0.125)
-    assert refused == core.refuses(DUE - 0.125) == Refusal("it", State.OPEN, Cause.FAILURES, 0.125)
-    assert core.refuses(DUE) is None
+    assert refused == core.rejection(DUE - 0.125) == Refusal("it", State.OPEN, Cause.FAILURES, 0.125)
+    assert core.rejection(DUE) is None
     assert core.state(DUE) is State.HALF_OPEN
     assert core.drain() == [], "nobody has asked"
     assert core.allow(DUE) == Pass(2, 1)
-    assert core.allow(DUE) == core.refuses(DUE) == NO_TRIAL
+    assert core.allow(DUE) == core.rejection(DUE) == NO_TRIAL
     assert core.drain() == [Transition("it", State.OPEN, State.HALF_OPEN, Cause.TRIAL, DUE, 2, 0.0, 0)]
     view = core.view(DUE)
     assert (view.trials, view.in_flight, view.won, view.cause) == (1, 1, 0, Cause.TRIAL)
@@ -88,7 +88,7 @@ def test_a_hung_trial_costs_a_lease_and_no_more() -> None:
     core = opened(trial_lease_s=30.0)
     hung = taken(core, DUE)
     assert core.allow(DUE + 29.875) == NO_TRIAL
-    assert core.refuses(DUE + 30) is None
+    assert core.rejection(DUE + 30) is None
     assert core.view(DUE + 30).trials == 1, "until somebody asks"
     other = taken(core, DUE + 30)
     core.record(hung, FAIL, DUE + 31)
@@ -142,22 +142,22 @@ def test_a_ramp_begins_after_the_trials_and_goes_on_to_the_end() -> None:
     core = opened(ramp=(0.25, 0.5), ramp_step_s=5.0)
     called(core, OK, DUE)
     refused = Refusal("it", State.RAMPING, Cause.RAMP, 0.0)
-    assert core.refuses(DUE) == refused
+    assert core.rejection(DUE) == refused
     assert [core.allow(DUE) for _ in range(3)] == [refused] * 3
-    assert core.refuses(DUE) is None
-    shared = [core.fast]
+    assert core.rejection(DUE) is None
+    shared = [core.fast_permit]
     called(core, OK, DUE)
     assert [core.allow(DUE + 5), core.allow(DUE + 5)] == [refused, Pass(3)]
     core.record(Pass(3), OK, DUE + 5)
-    assert core.refuses(DUE + 9.875) == refused
-    assert core.refuses(DUE + 10) is None
+    assert core.rejection(DUE + 9.875) == refused
+    assert core.rejection(DUE + 10) is None
     assert core.allow(DUE + 10) == Pass(4)
     assert [(told.after, told.cause, told.at_s) for told in core.drain()] == [
         (State.HALF_OPEN, Cause.TRIAL, DUE),
         (State.RAMPING, Cause.TRIAL, DUE),
         (State.CLOSED, Cause.RAMP, DUE + 10),
     ]
-    assert [*shared, core.fast] == [None, Pass(4)]
+    assert [*shared, core.fast_permit] == [None, Pass(4)]
 
 
 @pytest.mark.parametrize("outcome", [SLOW, NEUTRAL])
@@ -165,7 +165,7 @@ def test_only_a_success_ends_a_step(outcome: Outcome) -> None:
     core = ramping(ramp=(0.5,), slow_is=SlowIs.SEPARATE)
     core.allow(DUE)
     called(core, outcome, DUE)
-    assert core.refuses(DUE + 100) is not None
+    assert core.rejection(DUE + 100) is not None
 
 
 def test_an_opening_out_of_a_ramp_is_a_further_round() -> None:
@@ -186,7 +186,7 @@ def test_the_ramp_begins_when_the_trial_succeeds() -> None:
     called(core, OK, DUE + 90)
     core.allow(DUE + 90)
     called(core, OK, DUE + 90)
-    assert core.refuses(DUE + 94) is not None
+    assert core.rejection(DUE + 94) is not None
 
 
 def test_calls_in_flight_are_bounded_on_a_ramp_and_the_ramp_waits_for_them() -> None:
@@ -195,7 +195,7 @@ def test_calls_in_flight_are_bounded_on_a_ramp_and_the_ramp_waits_for_them() -> 
     called(core, OK, DUE)
     core.allow(DUE)
     held = taken(core, DUE)
-    assert core.refuses(DUE + 5) == Refusal("it", State.RAMPING, Cause.IN_FLIGHT, 0.0)
+    assert core.rejection(DUE + 5) == Refusal("it", State.RAMPING, Cause.IN_FLIGHT, 0.0)
     assert core.allow(DUE + 5) == Refusal("it", State.RAMPING, Cause.IN_FLIGHT, 0.0)
     core.record(held, NEUTRAL, DUE + 5)
     assert taken(core, DUE + 5) == Pass(4, held.serial + 1)

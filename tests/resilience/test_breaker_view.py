@@ -9,7 +9,7 @@ import pytest
 from autoglm_throttle.model import BreakerView, Cause, Mode, Outcome, SlowIs, State, Trip
 from autoglm_throttle.model.guard import Pass
 from autoglm_throttle.resilience.breaker import Breaker
-from autoglm_throttle.resilience.store import Remote
+from autoglm_throttle.resilience.store import RemoteBreakerState
 from tests.resilience.breaking import BEGAN, breaker, called, opened, ramping, taken
 
 OK, FAIL, SLOW = Outcome.SUCCESS, Outcome.FAILURE, Outcome.SLOW
@@ -20,12 +20,12 @@ RATES = frozenset({Trip.FAILURE_RATE, Trip.SLOW_RATE})
 def test_a_view_has_everything() -> None:
     core = opened(half_open_max=2, backoff=2.0)
     late = taken(core, DUE)
-    core.fail_note("E: e")
+    core.record_failure_text("E: e")
     called(core, FAIL, DUE)
     core.record(late, OK, DUE)
     core.allow(DUE + 1)
     core.classifier_errors = 4
-    core.leased = True
+    core.lease_required = True
     assert core.view(DUE + 5) == BreakerView(
         name="it",
         state=State.OPEN,
@@ -118,7 +118,7 @@ def crowded() -> Breaker:
 
 def elsewhere() -> Breaker:
     core = breaker()
-    core.adopt(Remote(1, State.OPEN, 7.25, rounds=1), BEGAN)
+    core.adopt(RemoteBreakerState(1, State.OPEN, 7.25, rounds=1), BEGAN)
     return core
 
 
@@ -156,8 +156,8 @@ def forced() -> Breaker:
         (by_rate, "'it' open by failure_rate 6/10, 10.0 s left, gen 1"),
         (by_slowness, "'it' open by slow_rate 10/10, 10.0 s left, gen 1"),
         (elsewhere, "'it' open by remote, 7.2 s left, gen 1, round 1"),
-        (due, "'it' open by failures 1/1, due for a trial, gen 1, 1 stale"),
-        (half_way, "'it' half_open, 1 under way, 1/3 won, gen 2"),
+        (due, "'it' open by failures 1/1, due for a probe, gen 1, 1 stale"),
+        (half_way, "'it' half_open, 1 in flight, 1/3 succeeded, gen 2"),
         (lambda: ramping(ramp=(0.5,)), "'it' ramping, gen 3"),
         (crowded, "'it' closed, 1/3 in flight, gen 0"),
         (closed_again, "'it' closed, gen 5"),
@@ -173,7 +173,7 @@ def test_a_breaker_says_what_it_is(made: Callable[[], Breaker], said: str) -> No
         lambda core, now: core.allow(now),
         lambda core, now: core.record(Pass(0), OK, now),
         lambda core, now: core.open_for(1.0, Cause.RETRY_AFTER, now),
-        lambda core, now: core.adopt(Remote(-1, State.CLOSED), now),
+        lambda core, now: core.adopt(RemoteBreakerState(-1, State.CLOSED), now),
         lambda core, now: core.forget(now),
     ],
     ids=["allow", "record", "open_for", "adopt", "forget"],
@@ -183,11 +183,11 @@ def test_the_line_is_of_the_time_of_the_newest_act(act: Callable[[Breaker, float
     act(core, BEGAN + 4)
     core.view(BEGAN + 9)
     core.state(BEGAN + 9)
-    core.refuses(BEGAN + 9)
+    core.rejection(BEGAN + 9)
     assert "6.0 s left" in repr(core)
 
 
 def test_the_first_line_is_of_its_beginning() -> None:
     core = breaker()
-    core.adopt(Remote(1, State.OPEN, 5.0), BEGAN)
+    core.adopt(RemoteBreakerState(1, State.OPEN, 5.0), BEGAN)
     assert "5.0 s left" in repr(core)

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 import pytest
 
 from autoglm_throttle.model import Cause, GuardRefused, Mode, Outcome, Refusal, State, Transition
-from autoglm_throttle.resilience.circuit import Circuit
-from autoglm_throttle.resilience.courier import Courier
-from autoglm_throttle.resilience.judge import Judge
-from autoglm_throttle.resilience.rules import Rules
-from autoglm_throttle.resilience.seldom import Seldom
-from autoglm_throttle.resilience.shut import ShutOut
+from autoglm_throttle.resilience.circuit import GuardState
+from autoglm_throttle.resilience.courier import NotificationQueue
+from autoglm_throttle.resilience.judge import OutcomeClassifier
+from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.seldom import GuardRateLimitedLogger
+from autoglm_throttle.resilience.shut import OpenGuardRejected
 from autoglm_throttle.testing import ManualClock
 from tests.resilience.tripping import Clocked, Told, fail, half_open, opened, passed, refused
 
@@ -27,14 +27,14 @@ SUCCESS, FAILURE, NEUTRAL = Outcome.SUCCESS, Outcome.FAILURE, Outcome.NEUTRAL
 
 def test_calls_go_through_and_are_counted() -> None:
     circuit = Clocked()
-    assert circuit.enter() is circuit.enter()
+    assert circuit.allow() is circuit.allow()
     assert circuit.view().calls == 2
 
 
 def test_a_failure_opens_and_says_what_it_was() -> None:
     circuit = Clocked()
-    circuit.leave(passed(circuit.enter()), FAILURE, ValueError("no such index"))
-    refusal = refused(circuit.enter())
+    circuit.record(passed(circuit.allow()), FAILURE, ValueError("no such index"))
+    refusal = refused(circuit.allow())
     assert (refusal.state, refusal.cause, refusal.retry_after_s) == (State.OPEN, Cause.FAILURES, 10.0)
     assert refusal.last_failure == "ValueError: no such index"
 
@@ -50,7 +50,7 @@ def test_a_kept_failure_keeps_no_frames_alive() -> None:
         try:
             int("held by a traceback")
         except ValueError as error:
-            circuit.settle(passed(circuit.enter()), error, raised=True)
+            circuit.settle(passed(circuit.allow()), error, raised=True)
         return weakref.ref(held)
 
     held = failing()
@@ -60,7 +60,7 @@ def test_a_kept_failure_keeps_no_frames_alive() -> None:
 
 def test_only_failures_are_kept_in_words() -> None:
     circuit = Clocked()
-    circuit.leave(passed(circuit.enter()), NEUTRAL, ValueError("no evidence"))
+    circuit.record(passed(circuit.allow()), NEUTRAL, ValueError("no evidence"))
     assert circuit.view().last_failure == ""
 
 
@@ -69,11 +69,11 @@ def test_only_failures_are_kept_in_words() -> None:
 
 def test_an_open_circuit_refuses_without_the_lock() -> None:
     circuit = opened()
-    circuit.keep_out()  # nobody has been refused yet: the breaker has to be asked
-    refused(circuit.enter())
+    circuit.block()  # nobody has been refused yet: the breaker has to be asked
+    refused(circuit.allow())
     circuit.clock.advance(2.5)
     with pytest.raises(GuardRefused) as caught:
-        circuit.keep_out()
+        circuit.block()
     error = caught.value
     assert error.retry_after_s == 7.5
     assert error.refusal == Refusal("db", State.OPEN, Cause.FAILURES, 7.5, "it fails")
@@ -84,9 +84,9 @@ def test_an_open_circuit_refuses_without_the_lock() -> None:
 
 def test_a_quick_refusal_is_an_exception_like_others() -> None:
     known = Refusal("db", State.OPEN, Cause.FAILURES, 7.5)
-    error = ShutOut(known, 2.0)
+    error = OpenGuardRejected(known, 2.0)
     for other in (copy.copy(error), pickle.loads(pickle.dumps(error))):
-        assert other.refusal == error.refusal == Refusal("db", State.OPEN, Cause.FAILURES, 2.0)
+        assert other.rejection == error.rejection == Refusal("db", State.OPEN, Cause.FAILURES, 2.0)
     with pytest.raises(AttributeError, match="'ShutOut' object has no attribute 'nothing'"):
         _ = error.nothing
 
@@ -94,45 +94,45 @@ def test_a_quick_refusal_is_an_exception_like_others() -> None:
 def test_quick_refusals_are_counted_with_the_others() -> None:
     circuit = opened()
     for _ in range(2):
-        refused(circuit.enter())
+        refused(circuit.allow())
         for _ in range(3):
-            with pytest.raises(ShutOut):
-                circuit.keep_out()
+            with pytest.raises(OpenGuardRejected):
+                circuit.block()
     assert circuit.view().refused == {Cause.FAILURES: 8}
 
 
 def test_at_its_end_the_breaker_itself_is_asked() -> None:
     circuit = opened()
-    refused(circuit.enter())
+    refused(circuit.allow())
     circuit.clock.advance(9.9995)
-    circuit.keep_out()
-    assert refused(circuit.enter()).retry_after_s == pytest.approx(0.0005)
+    circuit.block()
+    assert refused(circuit.allow()).retry_after_s == pytest.approx(0.0005)
     circuit.clock.advance(10.0)
-    circuit.keep_out()
-    passed(circuit.enter())
+    circuit.block()
+    passed(circuit.allow())
 
 
 @pytest.mark.parametrize("verb", ["reset", "disable", "metrics_only", "force_open"])
 def test_an_operator_ends_quick_refusals(verb: str) -> None:
     circuit = opened()
-    refused(circuit.enter())
+    refused(circuit.allow())
     getattr(circuit, verb)()
-    circuit.keep_out()
+    circuit.block()
 
 
 def test_a_clock_that_steps_back_is_the_breakers_business() -> None:
     circuit = opened()
-    refused(circuit.enter())
+    refused(circuit.allow())
     circuit.clock._now_s -= 100.0
-    circuit.keep_out()
-    assert refused(circuit.enter()).retry_after_s == 10.0
+    circuit.block()
+    assert refused(circuit.allow()).retry_after_s == 10.0
 
 
 def test_a_circuit_that_others_may_answer_for_is_never_quick() -> None:
     circuit = opened()
-    refused(circuit.enter())
-    circuit.shed = lambda: None
-    circuit.keep_out()
+    refused(circuit.allow())
+    circuit.shed_check = lambda: None
+    circuit.block()
 
 
 # Shedding
@@ -140,19 +140,19 @@ def test_a_circuit_that_others_may_answer_for_is_never_quick() -> None:
 
 def test_a_shed_feature_is_refused_before_the_breaker_is_asked() -> None:
     circuit = Clocked()
-    direct = [circuit.direct]
+    direct = [circuit.is_direct]
     shed = Refusal("db", State.CLOSED, Cause.SHED, 3.0)
-    circuit.shed = lambda: shed
-    direct.append(circuit.direct)
+    circuit.shed_check = lambda: shed
+    direct.append(circuit.is_direct)
     assert circuit.admit() is shed
     assert circuit.view().calls == 0
-    circuit.shed = lambda: None
+    circuit.shed_check = lambda: None
     passed(circuit.admit())
-    circuit.shed = None
-    direct.append(circuit.direct)
+    circuit.shed_check = None
+    direct.append(circuit.is_direct)
     passed(circuit.admit())
     assert direct == [True, False, True]
-    assert circuit.shed is None
+    assert circuit.shed_check is None
 
 
 # Observers
@@ -161,7 +161,7 @@ def test_a_shed_feature_is_refused_before_the_breaker_is_asked() -> None:
 def test_changes_are_told_in_order_and_once() -> None:
     told = Told()
     circuit = half_open(told=told)
-    passed(circuit.enter())
+    passed(circuit.allow())
     assert told.states == [State.OPEN, State.HALF_OPEN]
     circuit.reset()
     circuit.reset()
@@ -225,7 +225,7 @@ def test_one_thread_delivers_for_all_and_in_order() -> None:
 class Turn:
     """A lock before whose release somebody else brings a message, and goes on since it is taken."""
 
-    def __init__(self, courier: Courier, told: list[str]) -> None:
+    def __init__(self, courier: NotificationQueue, told: list[str]) -> None:
         self.courier = courier
         self.told = told
         self.taken = False
@@ -237,17 +237,17 @@ class Turn:
 
     def release(self) -> None:
         if self.told == ["first"]:
-            self.courier.take(lambda: self.told.append("second"))
+            self.courier.put(lambda: self.told.append("second"))
             self.courier.deliver()
             assert self.told == ["first"]
         self.taken = False
 
 
 def test_who_delivers_looks_again_before_it_leaves() -> None:
-    courier = Courier(Seldom("db", ManualClock()))
+    courier = NotificationQueue(GuardRateLimitedLogger("db", ManualClock()))
     told: list[str] = []
-    courier._turn = Turn(courier, told)  # type: ignore[assignment]
-    courier.take(lambda: told.append("first"))
+    courier._drain_lock = Turn(courier, told)  # type: ignore[assignment]
+    courier.put(lambda: told.append("first"))
     courier.deliver()
     assert told == ["first", "second"]
 
@@ -285,15 +285,15 @@ def test_metrics_only_lets_all_through_and_counts() -> None:
     circuit = Clocked()
     circuit.metrics_only()
     fail(circuit)
-    passed(circuit.enter())
+    passed(circuit.allow())
     assert circuit.view().would_refuse == 1
 
 
 def test_a_dependency_says_itself_when_to_come_back() -> None:
     told = Told()
     circuit = Clocked(told=told)
-    circuit.opened_for(42.0)
-    refusal = refused(circuit.enter())
+    circuit.open_for(42.0)
+    refusal = refused(circuit.allow())
     assert (refusal.cause, refusal.retry_after_s) == (Cause.RETRY_AFTER, 42.0)
     assert told.states == [State.OPEN]
 
@@ -301,10 +301,10 @@ def test_a_dependency_says_itself_when_to_come_back() -> None:
 def test_what_would_be_refused_is_asked_without_effect() -> None:
     circuit = opened()
     before = circuit.view()
-    assert refused(circuit.refuses() or passed(circuit.enter())).retry_after_s == 10.0
+    assert refused(circuit.rejection() or passed(circuit.allow())).retry_after_s == 10.0
     assert circuit.view() == before
     circuit.clock.advance(10.0)
-    assert circuit.refuses() is None
+    assert circuit.rejection() is None
     assert circuit.view().machine is State.OPEN
 
 
@@ -313,38 +313,38 @@ def test_reprs_show_live_state() -> None:
 
 
 def test_who_is_idle_may_be_let_go() -> None:
-    circuit = Clocked(Rules(failures=2))
-    idle = [circuit.idle]
-    under_way = passed(circuit.enter())
+    circuit = Clocked(BreakerRules(failures=2))
+    idle = [circuit.is_idle]
+    under_way = passed(circuit.allow())
     fail(circuit)
-    idle.append(circuit.idle)
-    circuit.leave(under_way, SUCCESS)
-    idle.append(circuit.idle)
+    idle.append(circuit.is_idle)
+    circuit.record(under_way, SUCCESS)
+    idle.append(circuit.is_idle)
     circuit.metrics_only()
-    idle.append(circuit.idle)
+    idle.append(circuit.is_idle)
     assert idle == [True, False, True, False]
 
 
 @pytest.mark.parametrize("mode", Mode)
 def test_idle_is_as_it_began(mode: Mode) -> None:
-    assert Clocked(Rules(mode=mode)).idle is (mode is not Mode.DISABLED)
+    assert Clocked(BreakerRules(mode=mode)).is_idle is (mode is not Mode.DISABLED)
 
 
 def test_who_is_open_or_busy_is_not_idle() -> None:
-    assert not opened().idle
-    bounded = Clocked(Rules(max_in_flight=2))
-    idle = [bounded.idle]
-    under_way = passed(bounded.enter())
-    idle.append(bounded.idle)
-    bounded.leave(under_way, NEUTRAL)
-    idle.append(bounded.idle)
+    assert not opened().is_idle
+    bounded = Clocked(BreakerRules(max_in_flight=2))
+    idle = [bounded.is_idle]
+    under_way = passed(bounded.allow())
+    idle.append(bounded.is_idle)
+    bounded.record(under_way, NEUTRAL)
+    idle.append(bounded.is_idle)
     assert idle == [True, False, True]
 
 
 def test_nothing_keeps_a_circuit_alive() -> None:
     circuit = Clocked(told=Told())
     fail(circuit)
-    refused(circuit.enter())
+    refused(circuit.allow())
     there = weakref.ref(circuit)
     del circuit
     gc.collect()
@@ -357,16 +357,16 @@ def test_nothing_keeps_a_circuit_alive() -> None:
 def test_in_a_fork_the_parents_lock_and_calls_are_gone() -> None:
     told = Told()
     circuit = half_open(told=told)
-    trial = passed(circuit.enter())
-    for lock in (circuit._locked._lock, circuit._locked._courier._turn):
+    trial = passed(circuit.allow())
+    for lock in (circuit._safe_breaker._lock, circuit._safe_breaker._notifications._drain_lock):
         parents = threading.Thread(target=lock.acquire)
         parents.start()
         parents.join(10)
 
     def child() -> None:
         circuit.reset_after_fork()
-        circuit.leave(trial, FAILURE)
-        circuit.leave(passed(circuit.enter()), SUCCESS)
+        circuit.record(trial, FAILURE)
+        circuit.record(passed(circuit.allow()), SUCCESS)
 
     thread = threading.Thread(target=child, daemon=True)
     thread.start()
@@ -378,19 +378,19 @@ def test_in_a_fork_the_parents_lock_and_calls_are_gone() -> None:
 
 def test_a_fork_knows_what_was_open() -> None:
     circuit = opened()
-    refused(circuit.enter())
+    refused(circuit.allow())
     circuit.reset_after_fork()
-    circuit.keep_out()
-    assert refused(circuit.enter()).retry_after_s == 10.0
+    circuit.block()
+    assert refused(circuit.allow()).retry_after_s == 10.0
 
 
 def test_a_real_clock_is_the_default() -> None:
-    circuit = Circuit("db", Rules(failures=1))
+    circuit = GuardState("db", BreakerRules(failures=1))
     fail(circuit)
-    assert 9.0 < refused(circuit.enter()).retry_after_s <= 10.0
+    assert 9.0 < refused(circuit.allow()).retry_after_s <= 10.0
 
 
 def test_what_a_face_knows_of_a_value_holds_where_nobody_else_speaks() -> None:
-    assert Clocked().outcome_of(503, raised=False, otherwise=FAILURE) is FAILURE
-    speaking = Clocked(judge=Judge(classify=lambda _: SUCCESS))
-    assert speaking.outcome_of(503, raised=False, otherwise=FAILURE) is SUCCESS
+    assert Clocked().outcome_of(503, raised=False, default=FAILURE) is FAILURE
+    speaking = Clocked(judge=OutcomeClassifier(classify=lambda _: SUCCESS))
+    assert speaking.outcome_of(503, raised=False, default=FAILURE) is SUCCESS

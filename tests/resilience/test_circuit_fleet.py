@@ -11,8 +11,8 @@ import pytest
 
 from autoglm_throttle.model import Cause, GuardRefused, Outcome, Pass, Refusal, State
 from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.resilience.rules import Rules
-from autoglm_throttle.resilience.store import Ask, BreakerStore, Lease, Remote
+from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.store import BreakerStore, ProbeLease, ProbeRequest, RemoteBreakerState
 from tests.loops import run
 from tests.resilience.faces import drive
 from tests.resilience.fake_store import FakeStore
@@ -23,7 +23,7 @@ OPEN, HALF_OPEN, CLOSED = State.OPEN, State.HALF_OPEN, State.CLOSED
 
 Enter = Callable[[Clocked], Pass | Refusal]
 
-ENTERS: list[Enter] = [lambda circuit: circuit.enter(), lambda circuit: drive(circuit.enter_async())]
+ENTERS: list[Enter] = [lambda circuit: circuit.allow(), lambda circuit: drive(circuit.allow_async())]
 
 
 @pytest.fixture(params=ENTERS, ids=["sync", "async"])
@@ -33,14 +33,14 @@ def enter(request: pytest.FixtureRequest) -> Enter:
     return found
 
 
-def in_fleet(store: FakeStore, rules: Rules | None = None) -> Clocked:
+def in_fleet(store: FakeStore, rules: BreakerRules | None = None) -> Clocked:
     """A circuit that has had the fleet's first word."""
     circuit = Clocked(rules, store=store)
-    circuit.leave(passed(circuit.enter()), SUCCESS)
+    circuit.record(passed(circuit.allow()), SUCCESS)
     return circuit
 
 
-def to_half_open(store: FakeStore, rules: Rules | None = None) -> Clocked:
+def to_half_open(store: FakeStore, rules: BreakerRules | None = None) -> Clocked:
     circuit = in_fleet(store, rules)
     fail(circuit)
     circuit.clock.advance(10.0)
@@ -50,16 +50,16 @@ def to_half_open(store: FakeStore, rules: Rules | None = None) -> Clocked:
 
 def test_a_fake_store_is_a_store() -> None:
     store: BreakerStore = FakeStore()
-    assert store.up
+    assert store.is_up
 
 
 # The first word
 
 
 def test_the_first_call_waits_for_the_first_word_of_the_fleet(enter: Enter) -> None:
-    store = FakeStore(Remote(7, OPEN, wait_s=4.0))
+    store = FakeStore(RemoteBreakerState(7, OPEN, wait_s=4.0))
     circuit = Clocked(store=store)
-    assert not circuit.direct
+    assert not circuit.is_direct
     refusal = refused(enter(circuit))
     assert (refusal.cause, refusal.retry_after_s) == (Cause.REMOTE, 4.0)
     refused(enter(circuit))
@@ -76,7 +76,7 @@ def test_a_fleet_without_a_word_lets_the_first_call_through(enter: Enter) -> Non
 
 @pytest.mark.parametrize("kind", ["decorator", "block", "async block"])
 def test_no_face_takes_the_short_way_before_the_first_word(kind: str) -> None:
-    store = FakeStore(Remote(7, OPEN, wait_s=4.0))
+    store = FakeStore(RemoteBreakerState(7, OPEN, wait_s=4.0))
     circuit = Clocked(store=store)
 
     @Guard(circuit)
@@ -113,7 +113,7 @@ def test_a_closed_circuit_asks_the_fleet_nothing() -> None:
         assert drive(call()) == 1
         with Guard(circuit):
             pass
-        circuit.leave(passed(circuit.enter()), SUCCESS)
+        circuit.record(passed(circuit.allow()), SUCCESS)
     assert (store.questions, store.said) == (0, [])
 
 
@@ -124,12 +124,12 @@ def test_who_is_cancelled_at_the_first_word_takes_nothing(backend: str) -> None:
 
     async def main() -> None:
         with anyio.move_on_after(0) as scope:
-            await circuit.enter_async()
+            await circuit.allow_async()
         assert scope.cancelled_caught
 
     run(backend, main)
     assert circuit.view().calls == 0
-    passed(circuit.enter())
+    passed(circuit.allow())
 
 
 # Trials
@@ -137,22 +137,26 @@ def test_who_is_cancelled_at_the_first_word_takes_nothing(backend: str) -> None:
 
 def test_a_trial_needs_a_lease_and_its_success_closes_here_and_is_told(enter: Enter) -> None:
     store = FakeStore()
-    circuit = to_half_open(store, Rules(failures=1, half_open_max=2, success_threshold=1, trial_lease_s=9.0))
-    store.replies = [Lease(5, version=3)]
+    circuit = to_half_open(
+        store, BreakerRules(failures=1, half_open_max=2, success_threshold=1, trial_lease_s=9.0)
+    )
+    store.replies = [ProbeLease(5, version=3)]
     trial = passed(enter(circuit))
     assert trial.fence == 5
     assert circuit.view().shared
-    assert store.asked == [Ask(half_open_max=2, need=1, threshold=True, lease_s=9.0)]
-    circuit.leave(trial, SUCCESS)
+    assert store.asked == [
+        ProbeRequest(half_open_max=2, successes_needed=1, limits_concurrent=True, lease_s=9.0)
+    ]
+    circuit.record(trial, SUCCESS)
     assert circuit.state() is CLOSED
     assert store.said == [("finished", "db", 5, SUCCESS, 1, 10.0)]
 
 
 def test_a_failed_trial_is_told_as_such_and_not_as_an_opening(enter: Enter) -> None:
     store = FakeStore()
-    circuit = to_half_open(store, Rules(failures=1, backoff=2.0))
-    store.replies = [Lease(5, version=3, rounds=1)]
-    circuit.leave(passed(enter(circuit)), FAILURE, "it fails")
+    circuit = to_half_open(store, BreakerRules(failures=1, backoff=2.0))
+    store.replies = [ProbeLease(5, version=3, rounds=1)]
+    circuit.record(passed(enter(circuit)), FAILURE, "it fails")
     assert circuit.state() is OPEN
     assert store.said == [("finished", "db", 5, FAILURE, 1, 40.0)]
 
@@ -160,8 +164,8 @@ def test_a_failed_trial_is_told_as_such_and_not_as_an_opening(enter: Enter) -> N
 def test_a_trial_without_evidence_gives_the_lease_back(enter: Enter) -> None:
     store = FakeStore()
     circuit = to_half_open(store)
-    store.replies = [Lease(5, version=3)]
-    circuit.leave(passed(enter(circuit)), NEUTRAL)
+    store.replies = [ProbeLease(5, version=3)]
+    circuit.record(passed(enter(circuit)), NEUTRAL)
     assert circuit.state() is HALF_OPEN
     assert store.said == [("finished", "db", 5, NEUTRAL, 1, 10.0)]
 
@@ -169,11 +173,11 @@ def test_a_trial_without_evidence_gives_the_lease_back(enter: Enter) -> None:
 def test_a_trial_that_ends_late_is_the_fleets_to_judge() -> None:
     store = FakeStore()
     circuit = to_half_open(store)
-    store.replies = [Lease(5, version=3)]
-    trial = passed(circuit.enter())
+    store.replies = [ProbeLease(5, version=3)]
+    trial = passed(circuit.allow())
     circuit.force_open()
-    circuit.leave(trial, SUCCESS)
-    circuit.leave(trial, SUCCESS)
+    circuit.record(trial, SUCCESS)
+    circuit.record(trial, SUCCESS)
     assert circuit.state() is State.FORCED_OPEN
     assert store.said == [
         ("operated", "db", State.FORCED_OPEN),
@@ -184,25 +188,27 @@ def test_a_trial_that_ends_late_is_the_fleets_to_judge() -> None:
 def test_only_one_caller_at_a_time_asks_for_a_lease(enter: Enter) -> None:
     store = FakeStore()
     circuit = to_half_open(store)
-    store.replies = [Remote(3, HALF_OPEN)]
+    store.replies = [RemoteBreakerState(3, HALF_OPEN)]
     refused(enter(circuit))
     for _ in range(5):
         assert refused(enter(circuit)).cause is Cause.TRIAL
     assert len(store.asked) == 1
     circuit.clock.advance(0.0625)
-    store.replies = [Lease(6, version=3)]
+    store.replies = [ProbeLease(6, version=3)]
     assert passed(enter(circuit)).fence == 6
 
 
 @pytest.mark.parametrize(
     ("remote", "state"),
     [
-        (Remote(9, OPEN, wait_s=4.0), OPEN),
-        (Remote(9, HALF_OPEN), HALF_OPEN),
-        (Remote(9, State.FORCED_OPEN), State.FORCED_OPEN),
+        (RemoteBreakerState(9, OPEN, wait_s=4.0), OPEN),
+        (RemoteBreakerState(9, HALF_OPEN), HALF_OPEN),
+        (RemoteBreakerState(9, State.FORCED_OPEN), State.FORCED_OPEN),
     ],
 )
-def test_what_stands_against_a_lease_is_taken_over(enter: Enter, remote: Remote, state: State) -> None:
+def test_what_stands_against_a_lease_is_taken_over(
+    enter: Enter, remote: RemoteBreakerState, state: State
+) -> None:
     store = FakeStore()
     circuit = to_half_open(store)
     store.replies = [remote]
@@ -215,7 +221,7 @@ def test_what_stands_against_a_lease_is_taken_over(enter: Enter, remote: Remote,
 def test_who_asks_a_fleet_that_has_closed_is_let_through(enter: Enter) -> None:
     store = FakeStore()
     circuit = to_half_open(store)
-    store.replies = [Remote(9, CLOSED)]
+    store.replies = [RemoteBreakerState(9, CLOSED)]
     assert passed(enter(circuit)) == Pass(circuit.breaker.generation)
     assert circuit.state() is CLOSED
 
@@ -223,12 +229,12 @@ def test_who_asks_a_fleet_that_has_closed_is_let_through(enter: Enter) -> None:
 def test_a_lease_that_comes_after_a_change_is_given_back(enter: Enter) -> None:
     store = FakeStore()
     circuit = to_half_open(store)
-    store.replies = [Lease(5, version=3)]
+    store.replies = [ProbeLease(5, version=3)]
     acquire = store.acquire
 
-    def late(name: str, ask: Ask) -> Lease | Remote | None:
+    def late(name: str, request: ProbeRequest) -> ProbeLease | RemoteBreakerState | None:
         circuit.force_open()
-        return acquire(name, ask)
+        return acquire(name, request)
 
     store.acquire = late  # type: ignore[method-assign]
     assert refused(enter(circuit)).state is State.FORCED_OPEN
@@ -248,8 +254,8 @@ def test_who_is_cancelled_while_asking_leaves_room_for_the_next(backend: str) ->
             circuit.clock.advance(0.0625)
 
     run(backend, main)
-    store.replies = [Lease(5, version=3)]
-    assert passed(circuit.enter()).fence == 5
+    store.replies = [ProbeLease(5, version=3)]
+    assert passed(circuit.allow()).fence == 5
 
 
 # Without the store
@@ -264,7 +270,7 @@ def test_without_an_answer_local_rules_hold(enter: Enter) -> None:
     assert not circuit.view().shared
     refused(enter(circuit))
     assert len(store.asked) == 1
-    circuit.leave(trial, SUCCESS)
+    circuit.record(trial, SUCCESS)
     assert circuit.state() is CLOSED
 
 
@@ -276,21 +282,21 @@ def test_one_answer_that_stays_away_makes_no_trial_beside_that_of_the_fleet(ente
     assert refused(enter(circuit)).retry_after_s == 0.0
     assert circuit.view().trials == 0
     circuit.clock.advance(0.06)
-    store.replies = [Lease(8, version=4)]
+    store.replies = [ProbeLease(8, version=4)]
     assert passed(enter(circuit)).fence == 8
 
 
 def test_while_the_store_is_down_nobody_asks_it(enter: Enter) -> None:
     store = FakeStore()
     circuit = to_half_open(store)
-    store.up = False
+    store.is_up = False
     passed(enter(circuit))
     assert store.asked == []
     circuit.reset()
     fail(circuit)
     circuit.clock.advance(10.0)
-    store.up = True
-    store.replies = [Lease(8, version=4)]
+    store.is_up = True
+    store.replies = [ProbeLease(8, version=4)]
     assert passed(enter(circuit)).fence == 8
 
 
@@ -306,7 +312,7 @@ def test_an_opening_of_ours_is_told_once() -> None:
 
 def test_an_opening_that_the_dependency_wants_is_told() -> None:
     store = FakeStore()
-    in_fleet(store).opened_for(42.0)
+    in_fleet(store).open_for(42.0)
     assert store.said == [("opened", "db", 42.0, 0, Cause.RETRY_AFTER)]
 
 
@@ -314,7 +320,7 @@ def test_an_opening_that_the_dependency_wants_is_told() -> None:
 def test_news_of_the_fleet_is_taken_over_and_not_told_back(state: State) -> None:
     store, told = FakeStore(), Told()
     circuit = Clocked(store=store, told=told)
-    store.push(Remote(4, state, wait_s=5.0))
+    store.push(RemoteBreakerState(4, state, wait_s=5.0))
     assert circuit.view().machine is state
     assert told.states == [state]
     assert store.said == []
@@ -324,10 +330,10 @@ def test_news_ends_a_quick_refusal() -> None:
     store = FakeStore()
     circuit = in_fleet(store)
     fail(circuit)
-    refused(circuit.enter())
-    store.push(Remote(4, CLOSED))
-    circuit.keep_out()
-    passed(circuit.enter())
+    refused(circuit.allow())
+    store.push(RemoteBreakerState(4, CLOSED))
+    circuit.block()
+    passed(circuit.allow())
 
 
 @pytest.mark.parametrize(
@@ -368,24 +374,24 @@ def test_the_store_keeps_no_circuit_alive() -> None:
     del circuit
     gc.collect()
     assert there() is None
-    store.push(Remote(4, OPEN, wait_s=5.0))
+    store.push(RemoteBreakerState(4, OPEN, wait_s=5.0))
 
 
 def test_a_fork_asks_for_the_first_word_again_and_drops_its_leases() -> None:
     store = FakeStore()
     circuit = to_half_open(store)
-    store.replies = [Lease(5, version=3)]
-    trial = passed(circuit.enter())
+    store.replies = [ProbeLease(5, version=3)]
+    trial = passed(circuit.allow())
     circuit.reset_after_fork()
-    assert not circuit.direct
-    circuit.leave(trial, SUCCESS)
+    assert not circuit.is_direct
+    circuit.record(trial, SUCCESS)
     assert store.said == []
-    store.first = Remote(9, CLOSED)
-    passed(circuit.enter())
+    store.first = RemoteBreakerState(9, CLOSED)
+    passed(circuit.allow())
 
 
 def test_a_circuit_of_its_own_is_not_shared() -> None:
     circuit = half_open()
     assert not circuit.view().shared
-    assert passed(circuit.enter()).fence == 0
+    assert passed(circuit.allow()).fence == 0
     assert opened().store is None

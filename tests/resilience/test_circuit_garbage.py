@@ -20,7 +20,7 @@ from autoglm_throttle.resilience import (
     trials,
     window,
 )
-from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.rules import BreakerRules
 from tests.collecting import Collector
 from tests.resilience.tripping import Clocked, Told, half_open, passed
 
@@ -35,12 +35,12 @@ class Scene:
 
     def __init__(self) -> None:
         self.told = Told()
-        self.circuit: Clocked = half_open(Rules(failures=1, half_open_max=4), told=self.told)
-        self.forgotten = passed(self.circuit.enter())
-        self.running = passed(self.circuit.enter())
+        self.circuit: Clocked = half_open(BreakerRules(failures=1, half_open_max=4), told=self.told)
+        self.forgotten = passed(self.circuit.allow())
+        self.running = passed(self.circuit.allow())
 
     def collect(self) -> None:
-        self.circuit.leave(self.forgotten, Outcome.NEUTRAL)
+        self.circuit.record(self.forgotten, Outcome.NEUTRAL)
 
     def seen(self) -> tuple[BreakerView, list[object]]:
         view = self.circuit.view()
@@ -48,27 +48,27 @@ class Scene:
 
 
 def enter(scene: Scene) -> None:
-    passed(scene.circuit.enter())
+    passed(scene.circuit.allow())
 
 
 def overfill(scene: Scene) -> None:
     """One more than there is room for, if nobody leaves."""
     for _ in range(2):
-        passed(scene.circuit.enter())
+        passed(scene.circuit.allow())
 
 
 def win(scene: Scene) -> None:
-    scene.circuit.leave(scene.running, Outcome.SUCCESS)
+    scene.circuit.record(scene.running, Outcome.SUCCESS)
 
 
 def lose(scene: Scene) -> None:
-    scene.circuit.leave(scene.running, Outcome.FAILURE, "it fails")
-    scene.circuit.enter()
+    scene.circuit.record(scene.running, Outcome.FAILURE, "it fails")
+    scene.circuit.allow()
 
 
 def expire(scene: Scene) -> None:
     scene.circuit.clock.advance(30.0)
-    scene.circuit.enter()
+    scene.circuit.allow()
 
 
 def reset(scene: Scene) -> None:
@@ -78,7 +78,7 @@ def reset(scene: Scene) -> None:
 def look(scene: Scene) -> None:
     scene.circuit.view()
     scene.circuit.state()
-    scene.circuit.refuses()
+    scene.circuit.rejection()
 
 
 ACTS: list[Callable[[Scene], None]] = [enter, overfill, win, lose, expire, reset, look]
@@ -107,7 +107,7 @@ def test_whatever_is_collected_counts_before_or_after_but_never_between(act: Cal
 
 
 def ask(scene: Scene, answers: list[Pass | Refusal]) -> None:
-    answers.append(scene.circuit.enter())
+    answers.append(scene.circuit.allow())
 
 
 @pytest.mark.untraced

@@ -13,43 +13,43 @@ from anyio.lowlevel import checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoglm_throttle.resilience.coalesce import Flights
+from autoglm_throttle.resilience.coalesce import SingleFlight
 from tests.loops import run
 from tests.resilience.coalescing import FOR_S, Calls, settle
 
 
 def test_all_who_wait_have_the_result_of_one_call(backend: str) -> None:
     async def task() -> None:
-        flights: Flights[int] = Flights()
+        flights: SingleFlight[int] = SingleFlight()
         calls = Calls()
         results: list[tuple[int, bool]] = []
 
         async def want() -> None:
-            results.append(await flights.share_async("key", calls))
+            results.append(await flights.run_async("key", calls))
 
         async with anyio.create_task_group() as group:
             for _ in range(20):
                 group.start_soon(want)
             await settle()
-            assert flights.under_way_async("key")
-            assert not flights.under_way_async("other")
-            assert not flights.under_way("key")
+            assert flights.in_flight_async("key")
+            assert not flights.in_flight_async("other")
+            assert not flights.in_flight("key")
             calls.go.set()
         assert calls.made == 1
         assert sorted(results) == [(1, False)] * 19 + [(1, True)]
         assert len(flights) == 0
-        assert not flights.under_way_async("key")
+        assert not flights.in_flight_async("key")
 
     run(backend, task)
 
 
 def test_other_keys_have_other_calls(backend: str) -> None:
     async def task() -> None:
-        flights: Flights[int] = Flights()
+        flights: SingleFlight[int] = SingleFlight()
         calls = Calls()
         async with anyio.create_task_group() as group:
             for key in "abab":
-                group.start_soon(flights.share_async, key, calls)
+                group.start_soon(flights.run_async, key, calls)
             await settle()
             assert (calls.made, len(flights)) == (2, 2)
             calls.go.set()
@@ -59,28 +59,28 @@ def test_other_keys_have_other_calls(backend: str) -> None:
 
 def test_whoever_comes_after_the_end_makes_a_call_of_his_own(backend: str) -> None:
     async def task() -> None:
-        flights: Flights[int] = Flights()
+        flights: SingleFlight[int] = SingleFlight()
         calls = Calls()
         calls.go.set()
-        assert await flights.share_async("key", calls) == (1, True)
-        assert await flights.share_async("key", calls) == (2, True)
+        assert await flights.run_async("key", calls) == (1, True)
+        assert await flights.run_async("key", calls) == (2, True)
 
     run(backend, task)
 
 
 def test_a_cancelled_leader_is_replaced_by_one_who_waits(backend: str) -> None:
     async def task() -> None:
-        flights: Flights[int] = Flights()
+        flights: SingleFlight[int] = SingleFlight()
         calls = Calls()
         results: list[tuple[int, bool]] = []
         leader = anyio.CancelScope()
 
         async def lead() -> None:
             with leader:
-                await flights.share_async("key", calls)
+                await flights.run_async("key", calls)
 
         async def want() -> None:
-            results.append(await flights.share_async("key", calls))
+            results.append(await flights.run_async("key", calls))
 
         async with anyio.create_task_group() as group:
             group.start_soon(lead)
@@ -101,17 +101,17 @@ def test_a_cancelled_leader_is_replaced_by_one_who_waits(backend: str) -> None:
 
 def test_one_who_waits_and_is_cancelled_disturbs_nobody(backend: str) -> None:
     async def task() -> None:
-        flights: Flights[int] = Flights()
+        flights: SingleFlight[int] = SingleFlight()
         calls = Calls()
         results: list[tuple[int, bool]] = []
         impatient = anyio.CancelScope()
 
         async def leave() -> None:
             with impatient:
-                await flights.share_async("key", calls)
+                await flights.run_async("key", calls)
 
         async def want() -> None:
-            results.append(await flights.share_async("key", calls))
+            results.append(await flights.run_async("key", calls))
 
         async with anyio.create_task_group() as group:
             group.start_soon(want)
@@ -130,13 +130,13 @@ def test_one_who_waits_and_is_cancelled_disturbs_nobody(backend: str) -> None:
 
 def test_who_waits_does_so_under_his_own_time_limit(backend: str) -> None:
     async def task() -> None:
-        flights: Flights[int] = Flights()
+        flights: SingleFlight[int] = SingleFlight()
         calls = Calls()
         async with anyio.create_task_group() as group:
-            group.start_soon(flights.share_async, "key", calls)
+            group.start_soon(flights.run_async, "key", calls)
             await settle()
             with pytest.raises(TimeoutError), anyio.fail_after(0.001):
-                await flights.share_async("key", calls)
+                await flights.run_async("key", calls)
             calls.go.set()
         assert calls.made == 1
 
@@ -145,7 +145,7 @@ def test_who_waits_does_so_under_his_own_time_limit(backend: str) -> None:
 
 def test_a_call_that_raises_is_the_leader_s_own_and_the_others_start_over(backend: str) -> None:
     async def task() -> None:
-        flights: Flights[int] = Flights()
+        flights: SingleFlight[int] = SingleFlight()
         go = anyio.Event()
         made: list[int] = []
         results: list[int] = []
@@ -159,7 +159,7 @@ def test_a_call_that_raises_is_the_leader_s_own_and_the_others_start_over(backen
 
         async def want() -> None:
             try:
-                results.append((await flights.share_async("key", call))[0])
+                results.append((await flights.run_async("key", call))[0])
             except KeyError:
                 results.append(-1)
 
@@ -175,33 +175,33 @@ def test_a_call_that_raises_is_the_leader_s_own_and_the_others_start_over(backen
 
 def test_a_function_that_calls_itself_does_not_wait_for_itself(backend: str) -> None:
     async def task() -> None:
-        flights: Flights[int] = Flights()
+        flights: SingleFlight[int] = SingleFlight()
 
         async def inner() -> int:
             return 1
 
         async def outer() -> int:
-            nested, ours = await flights.share_async("key", inner)
+            nested, ours = await flights.run_async("key", inner)
             assert ours
             return nested + 1
 
         async def outermost() -> int:
-            return (await flights.share_async("other", outer))[0] + 1
+            return (await flights.run_async("other", outer))[0] + 1
 
         with anyio.fail_after(FOR_S):
-            assert await flights.share_async("key", outermost) == (3, True)
+            assert await flights.run_async("key", outermost) == (3, True)
 
     run(backend, task)
 
 
 def test_a_plain_function_that_calls_itself_does_not_wait_for_itself() -> None:
-    flights: Flights[int] = Flights()
-    assert flights.share("key", lambda: flights.share("key", lambda: 1)[0] + 1) == (2, True)
+    flights: SingleFlight[int] = SingleFlight()
+    assert flights.run("key", lambda: flights.run("key", lambda: 1)[0] + 1) == (2, True)
     assert len(flights) == 0
 
 
 def test_the_tasks_of_another_loop_have_a_call_of_their_own() -> None:
-    flights: Flights[int] = Flights()
+    flights: SingleFlight[int] = SingleFlight()
     inside, done = threading.Barrier(2), threading.Barrier(2)
     results: list[tuple[int, bool]] = []
 
@@ -213,7 +213,7 @@ def test_the_tasks_of_another_loop_have_a_call_of_their_own() -> None:
 
         async def task() -> None:
             with anyio.fail_after(FOR_S):
-                results.append(await flights.share_async("key", call))
+                results.append(await flights.run_async("key", call))
 
         run(backend, task)
 
@@ -226,7 +226,7 @@ def test_the_tasks_of_another_loop_have_a_call_of_their_own() -> None:
 
 
 def test_a_loop_that_ends_in_mid_flight_leaves_nothing_behind() -> None:
-    flights: Flights[int] = Flights()
+    flights: SingleFlight[int] = SingleFlight()
 
     async def never() -> int:
         await asyncio.get_running_loop().create_future()
@@ -234,7 +234,7 @@ def test_a_loop_that_ends_in_mid_flight_leaves_nothing_behind() -> None:
 
     def throw_away() -> None:
         loop = asyncio.new_event_loop()
-        tasks = [loop.create_task(flights.share_async("key", never)) for _ in range(2)]
+        tasks = [loop.create_task(flights.run_async("key", never)) for _ in range(2)]
         loop.call_soon(loop.stop)
         loop.run_forever()
         loop.call_soon(loop.stop)
@@ -252,19 +252,19 @@ def test_a_loop_that_ends_in_mid_flight_leaves_nothing_behind() -> None:
 
 
 def test_a_fork_waits_for_none_of_the_parent_s_calls() -> None:
-    flights: Flights[int] = Flights()
+    flights: SingleFlight[int] = SingleFlight()
 
     def parent() -> int:
         flights.reset_after_fork()
         child = [0]
         # another context, as that of another thread
-        thread = threading.Thread(target=lambda: child.append(flights.share("key", lambda: 2)[0]))
+        thread = threading.Thread(target=lambda: child.append(flights.run("key", lambda: 2)[0]))
         thread.start()
         thread.join(FOR_S)
         assert child == [0, 2]
         return 1
 
-    assert flights.share("key", parent) == (1, True)
+    assert flights.run("key", parent) == (1, True)
     assert len(flights) == 0
 
 
@@ -272,7 +272,7 @@ class Crowd:
     """Callers that come, go, and are let go, in any order."""
 
     def __init__(self) -> None:
-        self.flights: Flights[int] = Flights()
+        self.flights: SingleFlight[int] = SingleFlight()
         self.calls = Calls()
         self.scopes: list[anyio.CancelScope] = []
         self.ended = 0
@@ -280,7 +280,7 @@ class Crowd:
     async def want(self, scope: anyio.CancelScope) -> None:
         """Have a result, or be cancelled."""
         with scope:
-            assert (await self.flights.share_async("key", self.calls))[0] >= 1
+            assert (await self.flights.run_async("key", self.calls))[0] >= 1
         self.ended += 1
 
     async def do(self, group: TaskGroup, verb: str, which: int) -> None:
@@ -324,7 +324,7 @@ def test_nobody_is_forgotten_whoever_is_cancelled_when(deeds: list[tuple[str, in
 
 
 def test_threads_share_one_call() -> None:
-    flights: Flights[int] = Flights()
+    flights: SingleFlight[int] = SingleFlight()
     begun, go = threading.Event(), threading.Event()
     made: list[int] = []
     results: list[tuple[int, bool]] = []
@@ -335,11 +335,11 @@ def test_threads_share_one_call() -> None:
         go.wait(FOR_S)
         return len(made)
 
-    threads = [threading.Thread(target=lambda: results.append(flights.share("key", call))) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: results.append(flights.run("key", call))) for _ in range(8)]
     threads[0].start()
     assert begun.wait(FOR_S)
-    assert flights.under_way("key")
-    assert not flights.under_way("other")
+    assert flights.in_flight("key")
+    assert not flights.in_flight("other")
     for thread in threads[1:]:
         thread.start()
     let_go(flights, waiting=7, go=go)
@@ -353,7 +353,7 @@ def test_a_thread_whose_call_breaks_off_is_replaced() -> None:
     class Stop(BaseException):
         pass
 
-    flights: Flights[int] = Flights()
+    flights: SingleFlight[int] = SingleFlight()
     begun, go = threading.Event(), threading.Event()
     made: list[int] = []
     results: list[tuple[int, bool] | str] = []
@@ -368,7 +368,7 @@ def test_a_thread_whose_call_breaks_off_is_replaced() -> None:
 
     def want() -> None:
         try:
-            results.append(flights.share("key", call))
+            results.append(flights.run("key", call))
         except Stop:
             results.append("stopped")
 
@@ -385,10 +385,10 @@ def test_a_thread_whose_call_breaks_off_is_replaced() -> None:
     assert len(flights) == 0
 
 
-def let_go(flights: Flights[int], waiting: int, go: threading.Event) -> None:
+def let_go(flights: SingleFlight[int], waiting: int, go: threading.Event) -> None:
     """Let the call end when so many threads wait for it."""
-    (flight,) = flights._threads.values()
-    condition = flight.landed._cond  # type: ignore[attr-defined]
+    (flight,) = flights._thread_calls.values()
+    condition = flight.done._cond  # type: ignore[attr-defined]
     poll(lambda: len(condition._waiters) == waiting)
     go.set()
 
@@ -404,7 +404,7 @@ def poll(there: Callable[[], bool]) -> None:
 
 
 def test_a_hundred_rounds_of_threads_make_no_two_calls_at_once_and_lose_nobody() -> None:
-    flights: Flights[int] = Flights()
+    flights: SingleFlight[int] = SingleFlight()
     under_way = most = 0
     count = threading.Lock()
 
@@ -424,7 +424,7 @@ def test_a_hundred_rounds_of_threads_make_no_two_calls_at_once_and_lose_nobody()
     def want() -> None:
         for _ in range(100):
             barrier.wait(FOR_S)
-            results.append(flights.share("key", call)[0])
+            results.append(flights.run("key", call)[0])
 
     threads = [threading.Thread(target=want) for _ in range(8)]
     for thread in threads:
@@ -439,7 +439,7 @@ def test_a_hundred_rounds_of_cancelled_leaders_lose_nobody(backend: str) -> None
     """Each round five leaders in a row are cancelled, and five others see the end."""
 
     async def task() -> None:
-        flights: Flights[int] = Flights()
+        flights: SingleFlight[int] = SingleFlight()
         for _ in range(100):
             calls = Calls()
             scopes = [anyio.CancelScope() for _ in range(10)]
@@ -449,7 +449,7 @@ def test_a_hundred_rounds_of_cancelled_leaders_lose_nobody(backend: str) -> None
                 scope: anyio.CancelScope, calls: Calls = calls, results: list[int] = results
             ) -> None:
                 with scope:
-                    results.append((await flights.share_async("key", calls))[0])
+                    results.append((await flights.run_async("key", calls))[0])
 
             async with anyio.create_task_group() as group:
                 for scope in scopes:

@@ -8,25 +8,25 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from autoglm_throttle.resilience.coalesce import Flights, own
+from autoglm_throttle.resilience.coalesce import SingleFlight, copy_exception
 from tests.loops import run
 from tests.resilience.coalescing import FOR_S, Calls, settle
 
 
 def test_one_who_waits_longer_than_he_will_makes_a_call_of_his_own(backend: str) -> None:
     async def task() -> None:
-        flights: Flights[int] = Flights()
+        flights: SingleFlight[int] = SingleFlight()
         calls = Calls()
 
         async def own_call() -> int:
             return 7
 
         async with anyio.create_task_group() as group:
-            group.start_soon(flights.share_async, "key", calls)
+            group.start_soon(flights.run_async, "key", calls)
             await settle()
             with anyio.fail_after(FOR_S):
-                assert await flights.share_async("key", own_call, 0.001) == (7, True)
-            assert flights.under_way_async("key")
+                assert await flights.run_async("key", own_call, 0.001) == (7, True)
+            assert flights.in_flight_async("key")
             calls.go.set()
         assert len(flights) == 0
 
@@ -35,12 +35,12 @@ def test_one_who_waits_longer_than_he_will_makes_a_call_of_his_own(backend: str)
 
 def test_a_limit_that_is_not_reached_changes_nothing(backend: str) -> None:
     async def task() -> None:
-        flights: Flights[int] = Flights()
+        flights: SingleFlight[int] = SingleFlight()
         calls = Calls()
         results: list[tuple[int, bool]] = []
 
         async def want() -> None:
-            results.append(await flights.share_async("key", calls, FOR_S))
+            results.append(await flights.run_async("key", calls, FOR_S))
 
         async with anyio.create_task_group() as group:
             for _ in range(3):
@@ -54,16 +54,16 @@ def test_a_limit_that_is_not_reached_changes_nothing(backend: str) -> None:
 
 def test_a_cancellation_while_waiting_is_not_taken_for_the_end_of_the_time(backend: str) -> None:
     async def task() -> None:
-        flights: Flights[int] = Flights()
+        flights: SingleFlight[int] = SingleFlight()
         calls = Calls()
         impatient = anyio.CancelScope()
 
         async def leave() -> None:
             with impatient:
-                await flights.share_async("key", calls, FOR_S)
+                await flights.run_async("key", calls, FOR_S)
 
         async with anyio.create_task_group() as group:
-            group.start_soon(flights.share_async, "key", calls)
+            group.start_soon(flights.run_async, "key", calls)
             await settle()
             group.start_soon(leave)
             await settle()
@@ -78,12 +78,12 @@ def test_a_cancellation_while_waiting_is_not_taken_for_the_end_of_the_time(backe
 
 def test_a_result_for_nobody_else_has_another_one_lead_and_then_each_calls_himself(backend: str) -> None:
     async def task() -> None:
-        flights: Flights[int] = Flights(lambda _: False)
+        flights: SingleFlight[int] = SingleFlight(lambda _: False)
         calls = Calls()
         results: list[tuple[int, bool]] = []
 
         async def want() -> None:
-            results.append(await flights.share_async("key", calls))
+            results.append(await flights.run_async("key", calls))
 
         async with anyio.create_task_group() as group:
             for _ in range(5):
@@ -103,7 +103,7 @@ class Ends:
     """Plain calls that end when they are let go, one after the other."""
 
     def __init__(self, shares: Callable[[int], bool] = lambda _: True) -> None:
-        self.flights: Flights[int] = Flights(shares)
+        self.flights: SingleFlight[int] = SingleFlight(shares)
         self.begun = threading.Semaphore(0)
         self.go = threading.Semaphore(0)
         self.made = 0
@@ -119,14 +119,14 @@ class Ends:
 
     def want(self) -> None:
         """Have a result."""
-        self.results.append(self.flights.share("key", self.call))
+        self.results.append(self.flights.run("key", self.call))
 
     def waiting(self, number: int) -> None:
         """Return when so many threads wait for a call."""
         pause = threading.Event()
         for _ in range(int(FOR_S / 0.001)):
-            for flight in list(self.flights._threads.values()):
-                if len(flight.landed._cond._waiters) == number:  # type: ignore[attr-defined]
+            for flight in list(self.flights._thread_calls.values()):
+                if len(flight.done._cond._waiters) == number:  # type: ignore[attr-defined]
                     return
             pause.wait(0.001)
         raise AssertionError(f"{number} threads do not wait")
@@ -139,8 +139,8 @@ def test_a_thread_that_waits_longer_than_it_will_makes_a_call_of_its_own() -> No
     assert ends.begun.acquire(timeout=FOR_S)
     try:
         for limit_s in (0.0, 0.001):
-            assert ends.flights.share("key", lambda: 7, limit_s) == (7, True)
-        assert ends.flights.under_way("key")
+            assert ends.flights.run("key", lambda: 7, limit_s) == (7, True)
+        assert ends.flights.in_flight("key")
     finally:
         ends.go.release()
         leader.join(FOR_S)
@@ -153,7 +153,7 @@ def test_a_thread_has_another_s_result_within_its_limit() -> None:
     leader.start()
     assert ends.begun.acquire(timeout=FOR_S)
     results: list[tuple[int, bool]] = []
-    follower = threading.Thread(target=lambda: results.append(ends.flights.share("key", lambda: 7, FOR_S)))
+    follower = threading.Thread(target=lambda: results.append(ends.flights.run("key", lambda: 7, FOR_S)))
     follower.start()
     ends.waiting(1)
     ends.go.release()
@@ -197,7 +197,7 @@ def test_an_exception_of_one_s_own_says_the_same_and_shares_nothing() -> None:
     error = raised(OSError(2, "no such file", "there"))
     error.add_note("seen")
     trace = error.__traceback__
-    first, second = own(error, trace), own(error, trace)
+    first, second = copy_exception(error, trace), copy_exception(error, trace)
     for mine in (first, second):
         assert mine is not error
         assert (repr(mine), str(mine), mine.__notes__) == (repr(error), str(error), ["seen"])
@@ -205,7 +205,7 @@ def test_an_exception_of_one_s_own_says_the_same_and_shares_nothing() -> None:
         assert (mine.__suppress_context__, mine.__traceback__) == (True, trace)
     first.add_note("mine")
     assert (error.__notes__, second.__notes__) == (["seen"], ["seen"])
-    bare = own(ValueError(1), None)
+    bare = copy_exception(ValueError(1), None)
     assert not hasattr(bare, "__notes__")
     assert (bare.__cause__, bare.__suppress_context__, bare.__traceback__) == (None, False, None)
 
@@ -236,5 +236,5 @@ def test_an_exception_that_cannot_be_copied_is_everybody_s(error: Exception) -> 
     trace = raised(error).__traceback__
     raised(error)
     assert error.__traceback__ is not trace
-    assert own(error, trace) is error
+    assert copy_exception(error, trace) is error
     assert error.__traceback__ is trace

@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.model import Criticality, Level
-from autoglm_throttle.resilience.degradation import Choice, Ladder, LadderRules, choose
+from autoglm_throttle.resilience.degradation import (
+    DegradationAction,
+    DegradationLevels,
+    LadderRules,
+    choose_action,
+)
 from autoglm_throttle.resilience.feature import Fallback, Feature
 
 FULL, SHED, STALE, STATIC = Level.FULL, Level.SHED, Level.STALE, Level.STATIC
@@ -16,7 +21,7 @@ FULL, SHED, STALE, STATIC = Level.FULL, Level.SHED, Level.STALE, Level.STATIC
 
 def climbed(loads: list[float | None], rules: LadderRules | None = None) -> list[Level]:
     """The levels after samples one second apart."""
-    ladder = Ladder(rules or LadderRules(), 0.0)
+    ladder = DegradationLevels(rules or LadderRules(), 0.0)
     return [ladder.observe(load, float(second)) for second, load in enumerate(loads)]
 
 
@@ -55,7 +60,7 @@ def test_one_sample_is_enough_where_the_rules_say_so() -> None:
 
 
 def test_samples_with_a_gap_start_anew() -> None:
-    ladder = Ladder(LadderRules(), 0.0)
+    ladder = DegradationLevels(LadderRules(), 0.0)
     for now in (0.0, 1.0):
         ladder.observe(0.96, now)
     assert ladder.observe(0.96, 4.5) is FULL
@@ -65,20 +70,20 @@ def test_samples_with_a_gap_start_anew() -> None:
 
 
 def test_a_level_with_a_gap_ends_even_if_the_next_sample_would_hold_it() -> None:
-    ladder = Ladder(LadderRules(samples=2), 0.0)
+    ladder = DegradationLevels(LadderRules(samples=2), 0.0)
     ladder.observe(0.96, 0.0)
     assert ladder.observe(0.96, 1.0) is STATIC
     assert ladder.observe(0.96, 4.1) is FULL
 
 
 def test_a_clock_that_steps_back_breaks_nothing() -> None:
-    ladder = Ladder(LadderRules(), 100.0)
+    ladder = DegradationLevels(LadderRules(), 100.0)
     assert [ladder.observe(0.96, now) for now in (100.0, 50.0, 20.0)] == [FULL, FULL, STATIC]
     assert ladder.observe(None, 10.0) is STATIC
 
 
 def test_the_view_and_the_repr_say_what_the_level_rests_on() -> None:
-    ladder = Ladder(LadderRules(), 5.0)
+    ladder = DegradationLevels(LadderRules(), 5.0)
     assert repr(ladder) == "<Ladder full load=unknown for 0 s>"
     assert (ladder.view().level, ladder.view().load, ladder.view().since_s) == (FULL, None, 5.0)
     for now in (6.0, 7.0, 8.0, 9.0, 20.0 / 2):
@@ -92,47 +97,47 @@ def test_the_view_and_the_repr_say_what_the_level_rests_on() -> None:
 
 
 def test_a_threshold_of_its_own_has_the_same_hysteresis() -> None:
-    ladder = Ladder(LadderRules(), 0.0)
-    ladder.watch(0.6)
+    ladder = DegradationLevels(LadderRules(), 0.0)
+    ladder.add_threshold(0.6)
     held = []
     loads = [0.6, 0.6, 0.6, 0.61, 0.61, 0.61, 0.56, 0.56, 0.56, 0.54, 0.54, 0.54]
     for second, load in enumerate(loads):
         ladder.observe(load, float(second))
-        held.append(ladder.holds(0.6))
+        held.append(ladder.is_above(0.6))
     assert held == [False] * 5 + [True] * 6 + [False]
     assert ladder.level is FULL
 
 
 def test_a_threshold_that_is_watched_later_goes_by_the_samples_that_are_there() -> None:
-    ladder = Ladder(LadderRules(samples=2), 0.0)
-    ladder.watch(0.7)
-    assert not ladder.holds(0.7)
+    ladder = DegradationLevels(LadderRules(samples=2), 0.0)
+    ladder.add_threshold(0.7)
+    assert not ladder.is_above(0.7)
     ladder.observe(0.65, 0.0)
-    ladder.watch(0.6)
-    assert not ladder.holds(0.6)
+    ladder.add_threshold(0.6)
+    assert not ladder.is_above(0.6)
     ladder.observe(0.65, 1.0)
-    ladder.watch(0.62)
-    ladder.watch(0.6)
-    assert (ladder.holds(0.6), ladder.holds(0.62), ladder.holds(0.7)) == (True, True, False)
+    ladder.add_threshold(0.62)
+    ladder.add_threshold(0.6)
+    assert (ladder.is_above(0.6), ladder.is_above(0.62), ladder.is_above(0.7)) == (True, True, False)
     assert ladder.level is FULL
 
 
 def test_watching_once_more_changes_nothing() -> None:
-    ladder = Ladder(LadderRules(samples=1), 0.0)
+    ladder = DegradationLevels(LadderRules(samples=1), 0.0)
     ladder.observe(0.81, 0.0)
     ladder.observe(0.76, 1.0)
-    ladder.watch(0.80)
-    assert ladder.holds(0.80)
+    ladder.add_threshold(0.80)
+    assert ladder.is_above(0.80)
     assert ladder.observe(0.76, 2.0) is SHED
 
 
 def test_a_threshold_that_no_load_could_undo_is_refused() -> None:
-    ladder = Ladder(LadderRules(), 0.0)
+    ladder = DegradationLevels(LadderRules(), 0.0)
     for threshold in (0.05, 0.01, -1.0, math.nan):
         with pytest.raises(ValueError, match=r"above the margin of 0\.05"):
-            ladder.watch(threshold)
+            ladder.add_threshold(threshold)
     with pytest.raises(KeyError):
-        ladder.holds(0.05)
+        ladder.is_above(0.05)
 
 
 @pytest.mark.parametrize(
@@ -173,31 +178,31 @@ GRADED = Feature("x", Criticality.NON_CORE, Fallback(static=1, stale=True), shed
 @pytest.mark.parametrize(
     ("level", "feature", "usable", "shed", "choice"),
     [
-        (FULL, GIVEN, True, None, Choice.SERVE),
-        (SHED, GIVEN, True, None, Choice.SERVE),
-        (STALE, GIVEN, True, None, Choice.STALE),
-        (STALE, GIVEN, False, None, Choice.SERVE),
-        (STATIC, GIVEN, True, None, Choice.STATIC),
-        (STATIC, GIVEN, False, None, Choice.STATIC),
-        (STATIC, KEPT, True, None, Choice.STALE),
-        (STATIC, KEPT, False, None, Choice.SERVE),
-        (STATIC, BARE, False, None, Choice.SERVE),
-        (STATIC, COMPUTED, False, None, Choice.SERVE),
-        (STALE, CHEAP, False, None, Choice.SERVE),
-        (STATIC, CHEAP, False, None, Choice.STATIC),
-        (STATIC, GIVEN, True, True, Choice.STATIC),
-        (FULL, LEFT_OUT, True, None, Choice.SERVE),
-        (SHED, LEFT_OUT, True, None, Choice.SHED),
-        (STALE, LEFT_OUT, True, None, Choice.SHED),
-        (STATIC, LEFT_OUT, True, None, Choice.SHED),
-        (FULL, GRADED, True, True, Choice.SHED),
-        (SHED, GRADED, True, False, Choice.SERVE),
-        (STALE, GRADED, True, False, Choice.STALE),
-        (STATIC, GRADED, False, False, Choice.STATIC),
-        (STATIC, GRADED, True, True, Choice.SHED),
+        (FULL, GIVEN, True, None, DegradationAction.SERVE),
+        (SHED, GIVEN, True, None, DegradationAction.SERVE),
+        (STALE, GIVEN, True, None, DegradationAction.STALE),
+        (STALE, GIVEN, False, None, DegradationAction.SERVE),
+        (STATIC, GIVEN, True, None, DegradationAction.STATIC),
+        (STATIC, GIVEN, False, None, DegradationAction.STATIC),
+        (STATIC, KEPT, True, None, DegradationAction.STALE),
+        (STATIC, KEPT, False, None, DegradationAction.SERVE),
+        (STATIC, BARE, False, None, DegradationAction.SERVE),
+        (STATIC, COMPUTED, False, None, DegradationAction.SERVE),
+        (STALE, CHEAP, False, None, DegradationAction.SERVE),
+        (STATIC, CHEAP, False, None, DegradationAction.STATIC),
+        (STATIC, GIVEN, True, True, DegradationAction.STATIC),
+        (FULL, LEFT_OUT, True, None, DegradationAction.SERVE),
+        (SHED, LEFT_OUT, True, None, DegradationAction.SHED),
+        (STALE, LEFT_OUT, True, None, DegradationAction.SHED),
+        (STATIC, LEFT_OUT, True, None, DegradationAction.SHED),
+        (FULL, GRADED, True, True, DegradationAction.SHED),
+        (SHED, GRADED, True, False, DegradationAction.SERVE),
+        (STALE, GRADED, True, False, DegradationAction.STALE),
+        (STATIC, GRADED, False, False, DegradationAction.STATIC),
+        (STATIC, GRADED, True, True, DegradationAction.SHED),
     ],
 )
 def test_the_level_says_what_is_done_with_a_feature(
-    level: Level, feature: Feature, usable: bool, shed: bool | None, choice: Choice
+    level: Level, feature: Feature, usable: bool, shed: bool | None, choice: DegradationAction
 ) -> None:
-    assert choose(level, feature, usable, shed) is choice
+    assert choose_action(level, feature, usable, shed) is choice

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.model import Level
-from autoglm_throttle.resilience.degradation import Ladder, LadderRules
+from autoglm_throttle.resilience.degradation import DegradationLevels, LadderRules
 
 RULES = st.builds(
     LadderRules,
@@ -51,27 +51,27 @@ def stepped(run: list[float], thresholds: dict[Level, float], rules: LadderRules
 def test_the_ladder_is_what_a_recount_says(
     rules: LadderRules, steps: list[tuple[float, float | None]]
 ) -> None:
-    ladder = Ladder(rules, 0.0)
-    ladder.watch(OWN)
+    ladder = DegradationLevels(rules, 0.0)
+    ladder.add_threshold(OWN)
     seen: list[tuple[float, float | None]] = []
     now = 0.0
     for step_s, load in steps:
         now += step_s
         seen.append((now, load))
         level = ladder.observe(load, now)
-        assert (level, ladder.holds(OWN)) == recounted(seen, rules)
+        assert (level, ladder.is_above(OWN)) == recounted(seen, rules)
         assert ladder.view().samples == tuple(ladder.view().samples)[-rules.samples :]
 
 
 @given(RULES, STEPS)
 def test_looking_changes_nothing(rules: LadderRules, steps: list[tuple[float, float | None]]) -> None:
-    looked_at, left_alone = Ladder(rules, 0.0), Ladder(rules, 0.0)
+    looked_at, left_alone = DegradationLevels(rules, 0.0), DegradationLevels(rules, 0.0)
     now = 0.0
     for step_s, load in steps:
         now += step_s
         looked_at.view()
         repr(looked_at)
-        looked_at.holds(rules.shed_at)
+        looked_at.is_above(rules.shed_at)
         assert looked_at.observe(load, now) is left_alone.observe(load, now)
     assert looked_at.view() == left_alone.view()
 
@@ -80,7 +80,7 @@ def test_looking_changes_nothing(rules: LadderRules, steps: list[tuple[float, fl
 def test_a_constant_added_to_all_times_changes_nothing(
     rules: LadderRules, steps: list[tuple[float, float | None]], offset_s: float
 ) -> None:
-    early, late = Ladder(rules, 0.0), Ladder(rules, offset_s * 0.25 + 1024.0)
+    early, late = DegradationLevels(rules, 0.0), DegradationLevels(rules, offset_s * 0.25 + 1024.0)
     now = 0.0
     for step_s, load in steps:
         now += step_s
@@ -91,7 +91,7 @@ def test_a_constant_added_to_all_times_changes_nothing(
 def test_a_constant_load_changes_the_level_at_most_once(
     rules: LadderRules, load: float, before: list[tuple[float, float | None]]
 ) -> None:
-    ladder = Ladder(rules, 0.0)
+    ladder = DegradationLevels(rules, 0.0)
     now = 0.0
     for step_s, other in before:
         now += step_s
@@ -103,7 +103,7 @@ def test_a_constant_load_changes_the_level_at_most_once(
     # Of what was before, samples leave the window one by one: the level may fall on the way, and rise once.
     settled = levels[rules.samples :]
     assert len({*settled}) == 1
-    fresh = Ladder(rules, 0.0)
+    fresh = DegradationLevels(rules, 0.0)
     alone = [fresh.observe(load, n * rules.load_stale_s / 2) for n in range(2 * rules.samples + 2)]
     assert sum(one is not other for one, other in zip([Level.FULL, *alone], alone, strict=False)) <= 1
 
@@ -117,7 +117,7 @@ def test_samples_inside_the_band_change_nothing(
     floors = {Level.SHED: rules.shed_at, Level.STALE: rules.stale_at, Level.STATIC: rules.static_at}
     top = tops.get(level, 2.0)
     floor = floors[level] - rules.margin if level in floors else 0.0
-    ladder = Ladder(rules, 0.0)
+    ladder = DegradationLevels(rules, 0.0)
     step_s = rules.load_stale_s
     now = 0.0
     for _ in range(rules.samples):

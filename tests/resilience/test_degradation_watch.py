@@ -7,9 +7,9 @@ import threading
 import pytest
 
 from autoglm_throttle.model import Criticality, Level
-from autoglm_throttle.resilience.degradation import Choice, LadderRules
+from autoglm_throttle.resilience.degradation import DegradationAction, LadderRules
 from autoglm_throttle.resilience.feature import Fallback, Feature
-from autoglm_throttle.resilience.ladder_watch import Degradation
+from autoglm_throttle.resilience.ladder_watch import DegradationController
 
 FULL, SHED, STALE, STATIC = Level.FULL, Level.SHED, Level.STALE, Level.STATIC
 FOR_S = 10.0
@@ -24,7 +24,7 @@ class Watched:
         self.asked = 0
         self.changes: list[tuple[Level, Level, float | None]] = []
         rules = LadderRules(samples=samples)
-        self.degradation = Degradation(rules, self.pull, 1.0, lambda: self.now, self.told)
+        self.degradation = DegradationController(rules, self.pull, 1.0, lambda: self.now, self.told)
 
     def pull(self) -> float | None:
         """Give the load."""
@@ -54,10 +54,10 @@ def test_a_ticking_thread_samples_even_if_it_comes_a_little_early() -> None:
     watched = Watched()
     for now in (50.0, 50.95, 51.99, 52.94):
         watched.now = now
-        watched.degradation.tend()
+        watched.degradation.poll()
     assert watched.asked == 4
     watched.now = 53.5
-    watched.degradation.tend()
+    watched.degradation.poll()
     assert watched.asked == 4
 
 
@@ -68,7 +68,7 @@ def test_a_clock_that_steps_back_does_not_stop_the_sampling() -> None:
     watched.load = 0.99
     assert watched.degradation.level() is STATIC
     watched.now = 5.0
-    watched.degradation.tend()
+    watched.degradation.poll()
     assert watched.asked == 3
 
 
@@ -77,7 +77,7 @@ def test_a_change_is_told_once() -> None:
     for load in (0.1, 0.85, 0.85, 0.99, 0.1, None, None, None, None):
         watched.load = load
         watched.degradation.level()
-        watched.degradation.tend()
+        watched.degradation.poll()
         watched.now += 1.0
     assert watched.changes == [(FULL, SHED, 0.85), (SHED, STATIC, 0.99), (STATIC, FULL, 0.1)]
 
@@ -110,7 +110,9 @@ def test_a_load_that_cannot_be_read_is_unknown(caplog: pytest.LogCaptureFixture)
     def broken() -> float | None:
         raise OSError("away")
 
-    degradation = Degradation(LadderRules(samples=1), broken, 1.0, lambda: watched.now, watched.told)
+    degradation = DegradationController(
+        LadderRules(samples=1), broken, 1.0, lambda: watched.now, watched.told
+    )
     for _ in range(3):
         assert degradation.level() is FULL
         watched.now += 1.0
@@ -123,9 +125,11 @@ def test_an_observer_that_raises_changes_nothing(caplog: pytest.LogCaptureFixtur
     def broken(*_: object) -> None:
         raise OSError("away")
 
-    degradation = Degradation(LadderRules(samples=1), lambda: 0.99, 1.0, lambda: watched.now, broken)
+    degradation = DegradationController(
+        LadderRules(samples=1), lambda: 0.99, 1.0, lambda: watched.now, broken
+    )
     assert degradation.level() is STATIC
-    assert caplog.messages == ["degradation: an observer has raised, the change stands"]
+    assert caplog.messages == ["degradation: an observer failed; the level change stands"]
 
 
 def test_an_observer_may_ask_for_the_level_and_changes_stay_in_order() -> None:
@@ -139,7 +143,7 @@ def test_an_observer_may_ask_for_the_level_and_changes_stay_in_order() -> None:
         degradation.level()
         changes.append((before, after))
 
-    degradation = Degradation(LadderRules(samples=1), lambda: next(loads), 1.0, lambda: now, told)
+    degradation = DegradationController(LadderRules(samples=1), lambda: next(loads), 1.0, lambda: now, told)
     assert degradation.level() is FULL
     assert changes == [(FULL, STATIC), (STATIC, FULL)]
 
@@ -151,7 +155,7 @@ def test_a_load_that_asks_for_the_level_has_the_one_before() -> None:
         seen.append(degradation.level())
         return 0.99
 
-    degradation = Degradation(LadderRules(samples=1), load, 1.0, lambda: 50.0, lambda *_: None)
+    degradation = DegradationController(LadderRules(samples=1), load, 1.0, lambda: 50.0, lambda *_: None)
     assert degradation.level() is STATIC
     assert seen == [FULL]
 
@@ -168,7 +172,7 @@ def test_nobody_waits_for_a_load_that_hangs_and_it_is_unknown_meanwhile() -> Non
         go.wait(FOR_S)
         return 0.99
 
-    degradation = Degradation(LadderRules(samples=1), load, 1.0, lambda: now, lambda *_: None)
+    degradation = DegradationController(LadderRules(samples=1), load, 1.0, lambda: now, lambda *_: None)
     assert degradation.level() is STATIC
     now += 1.0
     hanging = threading.Thread(target=degradation.level)
@@ -200,7 +204,7 @@ def test_a_change_is_told_by_one_thread_at_a_time() -> None:
             go.wait(FOR_S)
         changes.append(after)
 
-    degradation = Degradation(LadderRules(samples=1), lambda: next(loads), 1.0, lambda: now, told)
+    degradation = DegradationController(LadderRules(samples=1), lambda: next(loads), 1.0, lambda: now, told)
     telling = threading.Thread(target=degradation.level)
     telling.start()
     try:
@@ -222,36 +226,36 @@ CORE = Feature("answer", Criticality.CORE, Fallback(static=1, stale=True))
 @pytest.mark.parametrize(
     ("load", "shed", "choices"),
     [
-        (0.1, (False, False), (Choice.SERVE, Choice.SERVE, Choice.SERVE)),
-        (0.6, (False, True), (Choice.SERVE, Choice.SHED, Choice.SERVE)),
-        (0.85, (True, True), (Choice.SHED, Choice.SHED, Choice.SERVE)),
-        (0.92, (True, True), (Choice.SHED, Choice.SHED, Choice.STALE)),
-        (0.99, (True, True), (Choice.SHED, Choice.SHED, Choice.STATIC)),
+        (0.1, (False, False), (DegradationAction.SERVE, DegradationAction.SERVE, DegradationAction.SERVE)),
+        (0.6, (False, True), (DegradationAction.SERVE, DegradationAction.SHED, DegradationAction.SERVE)),
+        (0.85, (True, True), (DegradationAction.SHED, DegradationAction.SHED, DegradationAction.SERVE)),
+        (0.92, (True, True), (DegradationAction.SHED, DegradationAction.SHED, DegradationAction.STALE)),
+        (0.99, (True, True), (DegradationAction.SHED, DegradationAction.SHED, DegradationAction.STATIC)),
     ],
 )
 def test_the_load_says_what_is_done_with_each_feature(
-    load: float, shed: tuple[bool, bool], choices: tuple[Choice, ...]
+    load: float, shed: tuple[bool, bool], choices: tuple[DegradationAction, ...]
 ) -> None:
     watched = Watched()
     watched.load = load
     degradation = watched.degradation
-    degradation.watch(EARLY)
-    degradation.watch(NON_CORE)
+    degradation.register(EARLY)
+    degradation.register(NON_CORE)
     assert (degradation.sheds(NON_CORE), degradation.sheds(EARLY)) == shed
     assert not degradation.sheds(CORE)
     watched.now += 2.0
-    assert tuple(degradation.choice(feature, True) for feature in (NON_CORE, EARLY, CORE)) == choices
+    assert tuple(degradation.action(feature, True) for feature in (NON_CORE, EARLY, CORE)) == choices
 
 
 def test_the_choice_for_a_core_feature_samples_the_load_too() -> None:
     watched = Watched()
     watched.load = 0.99
-    assert watched.degradation.choice(CORE, False) is Choice.STATIC
+    assert watched.degradation.action(CORE, False) is DegradationAction.STATIC
 
 
 def test_a_threshold_that_no_load_could_undo_is_refused() -> None:
     with pytest.raises(ValueError, match="above the margin"):
-        Watched().degradation.watch(Feature("related", Criticality.NON_CORE, shed_above=0.05))
+        Watched().degradation.register(Feature("related", Criticality.NON_CORE, shed_above=0.05))
 
 
 def test_what_is_shed_comes_back_after_as_many_samples_as_it_takes() -> None:
@@ -273,7 +277,7 @@ def test_a_fork_keeps_the_level_and_none_of_what_others_were_at() -> None:
     degradation = watched.degradation
     degradation.level()
     degradation._lock.acquire()
-    degradation._pulling = degradation._telling = True
+    degradation._is_sampling = degradation._is_notifying = True
     held = degradation._lock
     degradation.reset_after_fork()
     try:

@@ -15,8 +15,8 @@ import anyio.lowlevel
 import pytest
 
 from autoglm_throttle.model import FallbackContext, Rung
-from autoglm_throttle.resilience.degradation import Choice
-from autoglm_throttle.resilience.fallback import Answer, Check, anything
+from autoglm_throttle.resilience.degradation import DegradationAction
+from autoglm_throttle.resilience.fallback import FallbackAnswer, ValueCheck, accept_any
 from autoglm_throttle.resilience.feature import UNSET, Fallback
 from tests.loops import run
 from tests.resilience.degrading import context, rungs
@@ -41,16 +41,16 @@ class Climb:
         *,
         error: BaseException | None = None,
         kept: object = UNSET,
-        choice: Choice = Choice.SERVE,
+        choice: DegradationAction = DegradationAction.SERVE,
         cause: str = "error",
         timeout_s: float | None = None,
-        check: Check = anything,
-    ) -> Answer | None:
+        check: ValueCheck = accept_any,
+    ) -> FallbackAnswer | None:
         ladder = rungs(fallback, lambda *answer: self.counts.append(answer), timeout_s)
         told = context(error, cause)
         if self.face == "sync":
             return ladder.answer(told, lambda: kept, choice, check)
-        answers: list[Answer | None] = []
+        answers: list[FallbackAnswer | None] = []
 
         async def climb() -> None:
             answers.append(await ladder.answer_async(told, lambda: kept, choice, check))
@@ -82,44 +82,44 @@ NO_STATIC = Fallback(dynamic=lambda _: "dynamic", stale=True)
 @pytest.mark.parametrize(
     ("fallback", "choice", "kept", "value"),
     [
-        (ALL, Choice.SERVE, "stale", "stale"),
-        (ALL, Choice.SERVE, UNSET, "dynamic"),
-        (Fallback(static="static", stale=True), Choice.SERVE, UNSET, "static"),
-        (COSTLY, Choice.SERVE, UNSET, "dynamic"),
-        (ALL, Choice.STALE, "stale", "stale"),
-        (ALL, Choice.STALE, UNSET, None),
-        (ALL, Choice.STATIC, "stale", "dynamic"),
-        (ALL, Choice.SHED, "stale", "dynamic"),
-        (COSTLY, Choice.STATIC, "stale", "static"),
-        (COSTLY, Choice.SHED, "stale", "static"),
-        (NO_STATIC, Choice.SHED, "stale", "stale"),
-        (NO_STATIC, Choice.SHED, UNSET, None),
-        (None, Choice.SHED, "stale", None),
-        (None, Choice.SERVE, "stale", None),
-        (Fallback(static="static"), Choice.SERVE, "stale", "static"),
+        (ALL, DegradationAction.SERVE, "stale", "stale"),
+        (ALL, DegradationAction.SERVE, UNSET, "dynamic"),
+        (Fallback(static="static", stale=True), DegradationAction.SERVE, UNSET, "static"),
+        (COSTLY, DegradationAction.SERVE, UNSET, "dynamic"),
+        (ALL, DegradationAction.STALE, "stale", "stale"),
+        (ALL, DegradationAction.STALE, UNSET, None),
+        (ALL, DegradationAction.STATIC, "stale", "dynamic"),
+        (ALL, DegradationAction.SHED, "stale", "dynamic"),
+        (COSTLY, DegradationAction.STATIC, "stale", "static"),
+        (COSTLY, DegradationAction.SHED, "stale", "static"),
+        (NO_STATIC, DegradationAction.SHED, "stale", "stale"),
+        (NO_STATIC, DegradationAction.SHED, UNSET, None),
+        (None, DegradationAction.SHED, "stale", None),
+        (None, DegradationAction.SERVE, "stale", None),
+        (Fallback(static="static"), DegradationAction.SERVE, "stale", "static"),
     ],
 )
 def test_the_first_rung_that_has_an_answer_gives_it(
-    climb: Climb, fallback: Fallback | None, choice: Choice, kept: object, value: str | None
+    climb: Climb, fallback: Fallback | None, choice: DegradationAction, kept: object, value: str | None
 ) -> None:
     answer = climb(fallback, choice=choice, kept=kept, cause="load")
     if value is None:
         assert answer is None
         assert climb.counts == []
     else:
-        assert answer == Answer(value, Rung(value))
+        assert answer == FallbackAnswer(value, Rung(value))
         assert climb.counts == [("related", Rung(value), "load")]
 
 
 def test_nothing_is_kept_unless_it_is_said() -> None:
     ladder = rungs(Fallback(static="static", stale=True), lambda *_: None)
-    assert ladder.answer(context()) == Answer("static", Rung.STATIC)
+    assert ladder.answer(context()) == FallbackAnswer("static", Rung.STATIC)
 
 
 def test_none_is_an_answer(climb: Climb) -> None:
-    assert climb(Fallback(static=None)) == Answer(None, Rung.STATIC)
-    assert climb(Fallback(static=1, dynamic=lambda _: None)) == Answer(None, Rung.DYNAMIC)
-    assert climb(Fallback(static=1, stale=True), kept=None) == Answer(None, Rung.STALE)
+    assert climb(Fallback(static=None)) == FallbackAnswer(None, Rung.STATIC)
+    assert climb(Fallback(static=1, dynamic=lambda _: None)) == FallbackAnswer(None, Rung.DYNAMIC)
+    assert climb(Fallback(static=1, stale=True), kept=None) == FallbackAnswer(None, Rung.STALE)
 
 
 def test_a_static_value_is_copied_for_each_unless_it_is_shared(climb: Climb) -> None:
@@ -145,7 +145,7 @@ def test_a_rung_that_raises_is_logged_and_the_next_one_tried(
     climb: Climb, caplog: pytest.LogCaptureFixture
 ) -> None:
     answer = climb(Fallback(static=5, dynamic=raising(Broken("x"))), error=OSError("away"))
-    assert answer == Answer(5, Rung.STATIC)
+    assert answer == FallbackAnswer(5, Rung.STATIC)
     assert caplog.messages == ["related: the dynamic fallback has raised Broken"]
     assert climb.counts == [("related", Rung.STATIC, "error")]
 
@@ -206,7 +206,7 @@ def test_a_value_that_does_not_fit_is_no_answer_and_not_counted(
 ) -> None:
     fallback = Fallback(static=5, dynamic=lambda _: "dynamic", stale=True)
     original = OSError("away")
-    assert climb(fallback, error=original, kept="kept", check=numbers_only) == Answer(5, Rung.STATIC)
+    assert climb(fallback, error=original, kept="kept", check=numbers_only) == FallbackAnswer(5, Rung.STATIC)
     assert climb.counts == [("related", Rung.STATIC, "error")]
     assert [message.split()[2] for message in caplog.messages] == ["stale", "dynamic"]
     climb.counts.clear()
@@ -218,7 +218,7 @@ def test_a_value_that_does_not_fit_is_no_answer_and_not_counted(
 
 
 def test_what_is_not_there_is_not_checked(climb: Climb, caplog: pytest.LogCaptureFixture) -> None:
-    assert climb(Fallback(static=5, stale=True), check=numbers_only) == Answer(5, Rung.STATIC)
+    assert climb(Fallback(static=5, stale=True), check=numbers_only) == FallbackAnswer(5, Rung.STATIC)
     assert caplog.messages == []
 
 
@@ -231,7 +231,7 @@ def test_a_fallback_that_raises_the_original_error_leaves_it_as_it_is(climb: Cli
 
 def test_without_an_original_error_nothing_is_raised(climb: Climb, caplog: pytest.LogCaptureFixture) -> None:
     fallback = Fallback(dynamic=raising(Broken("x")), under_load=True)
-    assert climb(fallback, choice=Choice.SHED) is None
+    assert climb(fallback, choice=DegradationAction.SHED) is None
     assert len(caplog.messages) == 1
 
 
@@ -286,7 +286,7 @@ def in_secret(told: FallbackContext) -> object:
 @pytest.mark.parametrize("dynamic", [computed, in_secret])
 def test_an_asynchronous_fallback_is_waited_for(backend: str, dynamic: Any) -> None:
     climb = Climb(backend)
-    assert climb(Fallback(dynamic=dynamic)) == Answer("computed for related", Rung.DYNAMIC)
+    assert climb(Fallback(dynamic=dynamic)) == FallbackAnswer("computed for related", Rung.DYNAMIC)
 
 
 def test_an_asynchronous_fallback_that_raises_gives_way(backend: str) -> None:
@@ -294,7 +294,7 @@ def test_an_asynchronous_fallback_that_raises_gives_way(backend: str) -> None:
         await anyio.lowlevel.checkpoint()
         raise Broken("x")
 
-    assert Climb(backend)(Fallback(static=1, dynamic=broken)) == Answer(1, Rung.STATIC)
+    assert Climb(backend)(Fallback(static=1, dynamic=broken)) == FallbackAnswer(1, Rung.STATIC)
 
 
 def test_an_asynchronous_fallback_has_a_time_limit(backend: str) -> None:
@@ -306,7 +306,7 @@ def test_an_asynchronous_fallback_has_a_time_limit(backend: str) -> None:
         finally:
             left.append(True)
 
-    assert Climb(backend)(Fallback(static=1, dynamic=slow), timeout_s=0.001) == Answer(1, Rung.STATIC)
+    assert Climb(backend)(Fallback(static=1, dynamic=slow), timeout_s=0.001) == FallbackAnswer(1, Rung.STATIC)
     original = OSError("away")
     assert Climb(backend)(Fallback(dynamic=slow), timeout_s=0.001, error=original) is None
     assert original.__notes__ == [NOTE + "TimeoutError()"]
@@ -355,7 +355,7 @@ def test_a_plain_call_does_not_take_an_awaitable_for_an_answer() -> None:
     original = OSError("away")
     assert Climb("sync")(Fallback(dynamic=in_secret), error=original) is None
     assert "must not be asynchronous" in original.__notes__[0]
-    assert Climb("sync")(Fallback(static=1, dynamic=in_secret)) == Answer(1, Rung.STATIC)
+    assert Climb("sync")(Fallback(static=1, dynamic=in_secret)) == FallbackAnswer(1, Rung.STATIC)
 
 
 def test_an_awaitable_that_is_no_coroutine_is_none_either() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.model import Outcome, Refusal, State
-from autoglm_throttle.resilience.calls import Attempt, attempt, attempt_async
+from autoglm_throttle.resilience.calls import GuardedAttempt, attempt, attempt_async
 from autoglm_throttle.resilience.guard import Guard
 from tests.resilience.doubling import Slot, double, double_later
 from tests.resilience.faces import drive
@@ -31,7 +31,7 @@ class Substitute:
     ) -> Any:
         return ("async", await fn(*args, **kwargs))
 
-    def fit(self, *, asynchronous: bool) -> None:
+    def check_function(self, *, asynchronous: bool) -> None:
         self.fits.append(asynchronous)
 
     def would_shed(self) -> Refusal | None:
@@ -47,9 +47,9 @@ def test_a_substitute_answers_whatever_the_state(state: str, early: bool) -> Non
     circuit = Clocked() if state == "closed" else opened()
     substitute, guard = Substitute(), Guard(circuit)
     if early:
-        circuit.served = substitute
+        circuit.executor = substitute
     first, second = guard(double), guard(double_later)
-    circuit.served = substitute
+    circuit.executor = substitute
     assert first(3) == ("plain", 6)  # type: ignore[comparison-overlap]
     assert drive(second(3)) == ("async", 6)
     assert substitute.fits == ([False, True] if early else [])
@@ -59,13 +59,13 @@ def test_a_substitute_answers_whatever_the_state(state: str, early: bool) -> Non
 def test_what_would_be_shed_is_asked_of_the_substitute() -> None:
     circuit = opened()
     substitute = Substitute()
-    circuit.served = substitute
-    refusal = circuit.refuses()
+    circuit.executor = substitute
+    refusal = circuit.rejection()
     assert refusal is not None
     assert refusal.retry_after_s == 10.0
     shed = Refusal("db", State.CLOSED, refusal.cause, 3.0)
     substitute.would_shed = lambda: shed  # type: ignore[method-assign]
-    assert circuit.refuses() is shed
+    assert circuit.rejection() is shed
     circuit.reset_after_fork()
     assert substitute.forgot == 1
 
@@ -73,12 +73,12 @@ def test_what_would_be_shed_is_asked_of_the_substitute() -> None:
 # One attempt as a value
 
 
-def attempted(function: Callable[[], object], circuit: Clocked, *, asynchronous: bool) -> Attempt:
+def attempted(function: Callable[[], object], circuit: Clocked, *, asynchronous: bool) -> GuardedAttempt:
     async def call() -> object:
         return function()
 
     if asynchronous:
-        found: Attempt = drive(attempt_async(circuit, call, (), {}))
+        found: GuardedAttempt = drive(attempt_async(circuit, call, (), {}))
         return found
     return attempt(circuit, function, (), {})
 
@@ -90,14 +90,16 @@ def fails() -> None:
 @pytest.mark.parametrize("asynchronous", [True, False])
 def test_an_attempt_says_what_came_of_it(asynchronous: bool) -> None:
     circuit = Clocked()
-    assert attempted(lambda: 7, circuit, asynchronous=asynchronous) == Attempt(7, None, Outcome.SUCCESS)
+    assert attempted(lambda: 7, circuit, asynchronous=asynchronous) == GuardedAttempt(
+        7, None, Outcome.SUCCESS
+    )
     made = attempted(fails, circuit, asynchronous=asynchronous)
     assert isinstance(made.error, OSError)
     assert made.outcome is Outcome.FAILURE
     made = attempted(fails, circuit, asynchronous=asynchronous)
     assert (made.outcome, made.error) == (None, None)
-    assert made.refusal is not None
-    assert made.refusal.retry_after_s == 10.0
+    assert made.rejection is not None
+    assert made.rejection.retry_after_s == 10.0
 
 
 def test_an_attempt_with_an_awaitable_is_open_until_that_ends() -> None:
@@ -120,7 +122,7 @@ def test_what_is_no_exception_passes_an_attempt() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         attempt(circuit, interrupted, (), {})
-    cancelling: Coroutine[Any, Any, Attempt] = attempt_async(circuit, cancelled, (), {})
+    cancelling: Coroutine[Any, Any, GuardedAttempt] = attempt_async(circuit, cancelled, (), {})
     with pytest.raises(asyncio.CancelledError):
         drive(cancelling)
     assert circuit.view().trials == 0

@@ -15,8 +15,8 @@ import pytest
 
 from autoglm_throttle.model import State
 from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.resilience.rules import Rules
-from autoglm_throttle.resilience.settling import Settling
+from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.settling import SettlingAwaitable
 from tests.loops import run
 from tests.resilience.doubling import Slot
 from tests.resilience.faces import drive
@@ -37,7 +37,7 @@ async def broken() -> None:
 
 @pytest.mark.parametrize("state", ["closed", "half-open"])
 def test_an_awaitable_settles_when_it_ends(state: str) -> None:
-    circuit = Clocked(Rules(failures=2)) if state == "closed" else half_open()
+    circuit = Clocked(BreakerRules(failures=2)) if state == "closed" else half_open()
     if state == "closed":
         fail(circuit)
     call = later(Guard(circuit), broken)()
@@ -193,7 +193,7 @@ def test_an_awaitable_keeps_what_else_it_has() -> None:
 
 
 def test_an_awaitable_that_was_not_made_yet_has_nothing() -> None:
-    class Unmade(Settling):
+    class Unmade(SettlingAwaitable):
         def __del__(self) -> None:
             """It has no call to give back."""
 
@@ -211,7 +211,7 @@ def test_a_coroutine_that_is_closed_before_it_began_is_closed_within() -> None:
 
 
 async def test_a_task_that_is_cancelled_before_it_begins_gives_its_place_back() -> None:
-    circuit = Clocked(Rules(max_in_flight=3))
+    circuit = Clocked(BreakerRules(max_in_flight=3))
     ends = asyncio.Event()
 
     def later() -> Coroutine[Any, Any, bool]:
@@ -226,7 +226,7 @@ async def test_a_task_that_is_cancelled_before_it_begins_gives_its_place_back() 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 async def test_what_is_asked_for_and_never_awaited_gives_its_place_back() -> None:
-    circuit = Clocked(Rules(max_in_flight=3))
+    circuit = Clocked(BreakerRules(max_in_flight=3))
     never = Guard(circuit)(lambda: asyncio.sleep(1.0))().__await__()
     assert circuit.view().in_flight == 1
     del never

@@ -7,13 +7,13 @@ import pytest
 
 from autoglm_throttle.model import State
 from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.rules import BreakerRules
 from tests.loops import run
 from tests.resilience.tripping import Clocked, half_open
 
 
 def limited(timeout_s: float) -> Clocked:
-    return Clocked(Rules(failures=1, timeout_s=timeout_s))
+    return Clocked(BreakerRules(failures=1, timeout_s=timeout_s))
 
 
 def test_an_async_block_that_takes_too_long_is_ended_and_a_failure(backend: str) -> None:
@@ -30,7 +30,7 @@ def test_an_async_block_that_takes_too_long_is_ended_and_a_failure(backend: str)
 
 
 def test_a_trial_in_a_block_that_takes_too_long_opens_again(backend: str) -> None:
-    circuit = half_open(Rules(failures=1, timeout_s=0.001))
+    circuit = half_open(BreakerRules(failures=1, timeout_s=0.001))
 
     async def main() -> None:
         with pytest.raises(TimeoutError):
@@ -58,7 +58,7 @@ def test_a_block_in_time_ends_as_it_would_without_a_limit(backend: str) -> None:
 
 
 def test_a_cancellation_from_outside_says_nothing_also_where_there_is_a_limit(backend: str) -> None:
-    circuit = half_open(Rules(failures=1, timeout_s=60.0))
+    circuit = half_open(BreakerRules(failures=1, timeout_s=60.0))
 
     async def main() -> None:
         with anyio.move_on_after(0.001) as scope:
@@ -85,7 +85,7 @@ def test_limits_within_limits_end_the_inner_block_alone(backend: str) -> None:
 
 
 def test_a_block_left_in_another_task_gives_its_place_back(backend: str) -> None:
-    circuit = half_open(Rules(failures=1, timeout_s=60.0))
+    circuit = half_open(BreakerRules(failures=1, timeout_s=60.0))
 
     async def main() -> None:
         block = Guard(circuit)

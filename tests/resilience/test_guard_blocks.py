@@ -11,9 +11,9 @@ import anyio.lowlevel
 import pytest
 
 from autoglm_throttle.model import Cause, GuardRefused, Outcome, Refusal, State
-from autoglm_throttle.resilience.circuit import Circuit
+from autoglm_throttle.resilience.circuit import GuardState
 from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.rules import BreakerRules
 from tests.loops import run
 from tests.resilience.faces import drive
 from tests.resilience.fake_store import FakeStore
@@ -48,7 +48,7 @@ def ways(request: pytest.FixtureRequest) -> Ways:
 
 
 def test_a_block_lets_through_and_records(ways: Ways) -> None:
-    circuit = Clocked(Rules(failures=2))
+    circuit = Clocked(BreakerRules(failures=2))
     fail(circuit)
     way_in, way_out = ways
     guard = Guard(circuit)
@@ -131,7 +131,7 @@ def test_an_exception_passes_through_as_it_is(ways: Ways) -> None:
 
 
 def test_who_trips_the_breaker_gets_his_own_exception() -> None:
-    circuit = Clocked(Rules(failures=2))
+    circuit = Clocked(BreakerRules(failures=2))
     for _ in range(2):
         with pytest.raises(ConnectionError, match="his own"), Guard(circuit):
             raise ConnectionError("his own")
@@ -140,7 +140,7 @@ def test_who_trips_the_breaker_gets_his_own_exception() -> None:
 
 
 def test_nested_guards_do_not_open_one_another() -> None:
-    outer, inner = Clocked(Rules(failures=1)), opened()
+    outer, inner = Clocked(BreakerRules(failures=1)), opened()
     for _ in range(5):
         with pytest.raises(GuardRefused) as caught, Guard(outer), Guard(inner):
             raise AssertionError("nobody may come here")
@@ -183,7 +183,7 @@ def test_a_trial_may_end_in_another_task(backend: str) -> None:
 
 
 def test_each_request_may_have_a_loop_of_its_own(backend: str) -> None:
-    circuit = Clocked(Rules(failures=3))
+    circuit = Clocked(BreakerRules(failures=3))
 
     @Guard(circuit)
     async def call(*, works: bool) -> None:
@@ -222,7 +222,7 @@ def test_a_cancelled_block_is_no_evidence(backend: str) -> None:
 def test_a_block_is_timed_from_its_beginning(ways: Ways) -> None:
     way_in, way_out = ways
     for state, took_s in ((State.CLOSED, 0.5), (State.OPEN, 0.6)):
-        circuit = Clocked(Rules(failures=1, slow_call_s=0.5))
+        circuit = Clocked(BreakerRules(failures=1, slow_call_s=0.5))
         guard = Guard(circuit)
         way_in(guard)
         circuit.clock.advance(took_s)
@@ -240,12 +240,12 @@ def test_a_block_is_timed_from_its_beginning(ways: Ways) -> None:
 
 
 def test_by_hand() -> None:
-    guard = Guard(Clocked(Rules(failures=2)))
-    assert guard.refuses() is None
+    guard = Guard(Clocked(BreakerRules(failures=2)))
+    assert guard.rejection() is None
     for error in (OSError("first"), "second"):
         guard.settle(passed(guard.allow()), Outcome.FAILURE, error)
     refusal = refused(guard.allow())
-    assert refused(asyncio.run(guard.allow_async())) == refusal == guard.refuses()
+    assert refused(asyncio.run(guard.allow_async())) == refusal == guard.rejection()
     assert guard.view().last_failure == "second"
     assert guard.state() is State.OPEN
     guard.circuit.clock.advance(10.0)  # type: ignore[attr-defined]
@@ -270,8 +270,8 @@ def test_operators_have_their_verbs() -> None:
 
 @pytest.mark.parametrize("by_hand", [True, False])
 def test_what_is_shed_is_refused_in_blocks_and_by_hand(by_hand: bool) -> None:
-    circuit: Circuit = Clocked()
-    circuit.shed = lambda: Refusal("db", State.CLOSED, Cause.SHED, 3.0)
+    circuit: GuardState = Clocked()
+    circuit.shed_check = lambda: Refusal("db", State.CLOSED, Cause.SHED, 3.0)
     if by_hand:
         assert refused(Guard(circuit).allow()).cause is Cause.SHED
         assert refused(drive(Guard(circuit).allow_async())).cause is Cause.SHED

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from autoglm_throttle.model import GuardRefused, State
-from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.rules import BreakerRules
 from tests.resilience.faces import FACES, Act
 from tests.resilience.tripping import Clocked, half_open
 
@@ -65,7 +65,7 @@ def test_while_a_trial_is_under_way_others_are_refused(face: str) -> None:
 
 @pytest.mark.parametrize("face", FACES)
 def test_a_slow_trial_has_failed(face: str) -> None:
-    circuit = half_open(Rules(failures=1, slow_call_s=0.5))
+    circuit = half_open(BreakerRules(failures=1, slow_call_s=0.5))
     assert call(circuit, face, lambda: circuit.clock.advance(0.6)) is None
     stream = "generator" in face
     assert circuit.state() is (State.CLOSED if stream else State.OPEN)

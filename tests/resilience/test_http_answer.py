@@ -73,7 +73,7 @@ def test_it_cannot_be_changed_and_can_be_a_key() -> None:
 
 def test_saying_a_field_replaces_each_of_its_name() -> None:
     answer = HttpAnswer(201, [("Age", "1"), ("b", "2"), ("age", "3")], b"x")
-    assert answer.saying(("age", "7")) == HttpAnswer(201, [("b", "2"), ("age", "7")], b"x")
+    assert answer.with_header(("age", "7")) == HttpAnswer(201, [("b", "2"), ("age", "7")], b"x")
     assert answer.headers[0] == ("Age", "1")
 
 

@@ -7,20 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.resilience.http.cache import HttpCache
-from autoglm_throttle.resilience.http.stale import Ask, Kept
+from autoglm_throttle.resilience.http.stale import CachedResponse, CacheRequest
 
 URL = "http://vectors.test/near"
 
 
-def ask(method: str = "GET", url: str = URL, key: object = None, **headers: str) -> Ask:
-    return Ask(method, url, tuple(headers.items()), key)
+def ask(method: str = "GET", url: str = URL, key: object = None, **headers: str) -> CacheRequest:
+    return CacheRequest(method, url, tuple(headers.items()), key)
 
 
 def cache(entries: int = 8, body_bytes: int = 100) -> HttpCache:
     return HttpCache(entries, body_bytes)
 
 
-def body(found: Kept | None) -> bytes | None:
+def body(found: CachedResponse | None) -> bytes | None:
     return None if found is None else found.answer.body
 
 
@@ -50,7 +50,7 @@ def test_one_that_is_too_old_for_one_caller_is_kept_for_another() -> None:
         ask("POST"),
     ],
 )
-def test_it_stands_in_for_that_request_alone(other: Ask) -> None:
+def test_it_stands_in_for_that_request_alone(other: CacheRequest) -> None:
     kept = cache()
     kept.put(ask(), 200, (), b"one", 0.0)
     assert kept.get(other, 0.0, 60.0) is None
@@ -81,7 +81,7 @@ def test_what_answered_head_itself_comes_first_and_never_answers_get() -> None:
 def test_the_bytes_that_are_kept_are_bounded() -> None:
     """Bodies, fields, URLs; what was used longest ago goes first; what is too long for all stays alone."""
     urls = [URL + str(number) for number in range(3)]
-    kept = HttpCache(8, 1000, kept_bytes=2 * (100 + len(urls[0]) + len("content-length100")))
+    kept = HttpCache(8, 1000, max_stored_bytes=2 * (100 + len(urls[0]) + len("content-length100")))
     for url in urls[:2]:
         kept.put(ask(url=url), 200, (), b"x" * 100, 0.0)
     assert len(kept) == 2
@@ -95,7 +95,7 @@ def test_the_bytes_that_are_kept_are_bounded() -> None:
 
 
 def test_marks_of_variants_have_a_weight_too() -> None:
-    kept = HttpCache(8, 1000, kept_bytes=500)
+    kept = HttpCache(8, 1000, max_stored_bytes=500)
     for number in range(8):
         kept.put(ask(url=URL + "x" * 200 + str(number)), 200, (("vary", "accept"),), b"", 0.0)
     assert len(kept) == 2
@@ -193,7 +193,7 @@ def test_what_an_answer_outdates_is_forgotten(method: str, status: int, gone: bo
     kept.put(ask("GET"), 200, (("vary", "accept"),), b"one", 0.0)
     kept.put(ask("HEAD"), 200, (), b"", 0.0)
     kept.put(ask(url=URL + "/other"), 200, (), b"other", 0.0)
-    kept.outdated(ask(method, authorization="x"), status, 1.0)
+    kept.invalidate(ask(method, authorization="x"), status, 1.0)
     assert (kept.get(ask("GET"), 1.0, 60.0) is None) is gone
     assert (kept.get(ask("HEAD"), 1.0, 60.0) is None) is gone
     assert body(kept.get(ask(url=URL + "/other"), 1.0, 60.0)) == b"other"
@@ -203,7 +203,7 @@ def test_variants_that_were_outdated_stay_so() -> None:
     kept = cache()
     vary = (("vary", "accept"),)
     kept.put(ask(accept="a"), 200, vary, b"before", 0.0)
-    kept.outdated(ask("POST"), 200, 1.0)
+    kept.invalidate(ask("POST"), 200, 1.0)
     kept.put(ask(accept="b"), 200, vary, b"after", 2.0)
     assert kept.get(ask(accept="a"), 2.0, 60.0) is None
     assert body(kept.get(ask(accept="b"), 2.0, 60.0)) == b"after"

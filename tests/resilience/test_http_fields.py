@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.resilience.http.fields import (
-    SECONDS_AT_MOST,
+    MAX_SECONDS,
     age_s,
     body_bytes,
-    date_s,
+    date_field_s,
     directives,
     joined,
-    moment,
+    parse_date_s,
+    parse_seconds,
     retry_after_s,
-    seconds,
 )
 
 DATE = "Sun, 06 Nov 1994 08:49:37 GMT"
@@ -57,9 +57,9 @@ def test_directives_of_several_fields_are_one_list() -> None:
         ("0", 0),
         ("007", 7),
         ("60", 60),
-        ("2147483649", SECONDS_AT_MOST),
-        ("9" * 18, SECONDS_AT_MOST),
-        ("9" * 5000, SECONDS_AT_MOST),
+        ("2147483649", MAX_SECONDS),
+        ("9" * 18, MAX_SECONDS),
+        ("9" * 5000, MAX_SECONDS),
         ("", None),
         ("-1", None),
         ("1.5", None),
@@ -69,7 +69,7 @@ def test_directives_of_several_fields_are_one_list() -> None:
     ],
 )
 def test_seconds(text: str, count: int | None) -> None:
-    assert seconds(text) == count
+    assert parse_seconds(text) == count
 
 
 @pytest.mark.parametrize(
@@ -95,13 +95,13 @@ def test_age_is_the_first_or_none(values: list[str], age: int) -> None:
     ],
 )
 def test_the_three_forms_of_a_date(text: str, wall: float | None) -> None:
-    assert date_s(text) == wall
-    assert moment([("Expires", text)], "expires") == wall
+    assert parse_date_s(text) == wall
+    assert date_field_s([("Expires", text)], "expires") == wall
 
 
 def test_an_absent_field_is_not_an_empty_one() -> None:
     assert joined([], "vary") is None
-    assert moment([], "date") is None
+    assert date_field_s([], "date") is None
     assert joined([("Vary", "")], "vary") == ""
     assert joined([("vary", " a"), ("x", "y"), ("Vary", "b ")], "vary") == "a, b"
 
@@ -148,8 +148,8 @@ def test_nothing_that_a_peer_sends_raises(text: str) -> None:
         (name, text) for name in ("cache-control", "age", "expires", "date", "retry-after", "content-length")
     ]
     directives(fields)
-    assert 0 <= age_s(fields) <= SECONDS_AT_MOST
-    moment(fields, "expires")
+    assert 0 <= age_s(fields) <= MAX_SECONDS
+    date_field_s(fields, "expires")
     wait = retry_after_s(fields, 0.0)
     assert wait is None or wait >= 0
     assert (body_bytes("GET", 200, fields) or 0) >= 0

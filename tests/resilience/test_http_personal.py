@@ -7,7 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.resilience.http.answer import Pairs
-from autoglm_throttle.resilience.http.personal import ADDRESSING, HARMLESS, addressing, personal
+from autoglm_throttle.resilience.http.personal import (
+    ADDRESSING,
+    NON_IDENTIFYING,
+    addressing_fields,
+    is_private,
+)
 
 BROWSER = (
     ("Host", "shop.test"),
@@ -44,7 +49,7 @@ PROXY = (
 
 @pytest.mark.parametrize("headers", [(), BROWSER, PROXY, (("CONTENT-TYPE", "application/json"),)])
 def test_what_programs_browsers_and_proxies_send_names_nobody(headers: Pairs) -> None:
-    assert not personal(headers)
+    assert not is_private(headers)
 
 
 @pytest.mark.parametrize(
@@ -76,21 +81,21 @@ def test_what_programs_browsers_and_proxies_send_names_nobody(headers: Pairs) ->
     ],
 )
 def test_what_could_tell_who_asks(name: str) -> None:
-    assert personal(((name, "x"),))
-    assert personal((*BROWSER, (name, ""), *PROXY))
+    assert is_private(((name, "x"),))
+    assert is_private((*BROWSER, (name, ""), *PROXY))
 
 
-@given(st.text("abcxyz-", min_size=1).filter(lambda name: name not in HARMLESS))
+@given(st.text("abcxyz-", min_size=1).filter(lambda name: name not in NON_IDENTIFYING))
 def test_a_field_that_nobody_knows_is_personal(name: str) -> None:
-    assert personal((("accept", "a"), (name, "x")))
+    assert is_private((("accept", "a"), (name, "x")))
 
 
 def test_a_host_told_by_a_proxy_is_a_part_of_what_is_asked_for() -> None:
-    assert addressing(BROWSER) == ()
-    assert addressing(PROXY) == (("x-forwarded-host", "shop.test"), ("x-forwarded-proto", "https"))
-    assert addressing(tuple(reversed(PROXY))) == addressing(PROXY)
+    assert addressing_fields(BROWSER) == ()
+    assert addressing_fields(PROXY) == (("x-forwarded-host", "shop.test"), ("x-forwarded-proto", "https"))
+    assert addressing_fields(tuple(reversed(PROXY))) == addressing_fields(PROXY)
 
 
 def test_the_lists_are_apart_and_in_lower_case() -> None:
-    assert not HARMLESS & ADDRESSING
-    assert all(name == name.lower() for name in HARMLESS | ADDRESSING)
+    assert not NON_IDENTIFYING & ADDRESSING
+    assert all(name == name.lower() for name in NON_IDENTIFYING | ADDRESSING)

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from autoglm_throttle.model import Rung
 from autoglm_throttle.resilience.http.answer import HttpAnswer
 from autoglm_throttle.resilience.http.stale import (
-    Ask,
-    Kept,
-    beyond_s,
-    degraded,
-    keeping,
-    kept,
+    CachedResponse,
+    CacheRequest,
+    cached_response,
     lifetime_s,
+    mark_degraded,
+    stale_allowance_s,
+    storable,
     varies_by,
 )
 
@@ -24,8 +24,10 @@ DATE = ("date", "Sun, 06 Nov 1994 08:49:37 GMT")
 MINUTE_LATER = "Sun, 06 Nov 1994 08:50:37 GMT"
 
 
-def ask(method: str = "GET", key: object = None, **headers: str) -> Ask:
-    return Ask(method, URL, tuple((name.replace("_", "-"), value) for name, value in headers.items()), key)
+def ask(method: str = "GET", key: object = None, **headers: str) -> CacheRequest:
+    return CacheRequest(
+        method, URL, tuple((name.replace("_", "-"), value) for name, value in headers.items()), key
+    )
 
 
 def control(text: str) -> tuple[tuple[str, str], ...]:
@@ -56,9 +58,9 @@ def control(text: str) -> tuple[tuple[str, str], ...]:
         (ask(cache_control="max-age=0"), True),
     ],
 )
-def test_which_requests_have_an_answer_to_keep(asked: Ask, keepable: bool) -> None:
-    assert asked.keepable is keepable
-    assert keeping(asked, 200, ()) is keepable
+def test_which_requests_have_an_answer_to_keep(asked: CacheRequest, keepable: bool) -> None:
+    assert asked.is_cacheable is keepable
+    assert storable(asked, 200, ()) is keepable
 
 
 @pytest.mark.parametrize(
@@ -85,7 +87,7 @@ def test_which_requests_have_an_answer_to_keep(asked: Ask, keepable: bool) -> No
     ],
 )
 def test_which_answers_are_kept(status: int, headers: tuple[tuple[str, str], ...], may: bool) -> None:
-    assert keeping(ask(), status, headers) is may
+    assert storable(ask(), status, headers) is may
 
 
 @pytest.mark.parametrize(
@@ -124,7 +126,7 @@ def test_the_lifetime_of_an_answer(headers: tuple[tuple[str, str], ...], lifetim
     ],
 )
 def test_how_long_an_answer_lets_itself_be_used_beyond_that(text: str, beyond: int | None) -> None:
-    assert beyond_s(control(text)) == beyond
+    assert stale_allowance_s(control(text)) == beyond
 
 
 @pytest.mark.parametrize(
@@ -139,15 +141,15 @@ def test_how_long_an_answer_lets_itself_be_used_beyond_that(text: str, beyond: i
     ],
 )
 def test_the_last_instant_of_an_answer(text: str, last_s: int) -> None:
-    entry = kept(ask(), control(text), b"", 1000.0)
-    assert entry.usable(1000.0 + last_s, max_stale_s=30.0)
-    assert not entry.usable(1000.0 + last_s + 0.25, max_stale_s=30.0)
+    entry = cached_response(ask(), control(text), b"", 1000.0)
+    assert entry.is_usable(1000.0 + last_s, max_stale_s=30.0)
+    assert not entry.is_usable(1000.0 + last_s + 0.25, max_stale_s=30.0)
 
 
 def test_the_age_upstream_counts_against_the_limit() -> None:
-    entry = kept(ask(), (("age", "40"), *control("max-age=60")), b"", 0.0)
-    assert entry.usable(20.0, 0.0)
-    assert not entry.usable(20.25, 0.0)
+    entry = cached_response(ask(), (("age", "40"), *control("max-age=60")), b"", 0.0)
+    assert entry.is_usable(20.0, 0.0)
+    assert not entry.is_usable(20.25, 0.0)
 
 
 def test_fields_of_one_connection_one_user_or_one_use_are_not_kept() -> None:
@@ -162,21 +164,21 @@ def test_fields_of_one_connection_one_user_or_one_use_are_not_kept() -> None:
         ("Content-Encoding", "gzip"),
         ("ETag", '"a"'),
     )
-    assert kept(ask(), headers, b"12345", 0.0).answer == HttpAnswer(
+    assert cached_response(ask(), headers, b"12345", 0.0).answer == HttpAnswer(
         200, [("Content-Encoding", "gzip"), ("ETag", '"a"'), ("content-length", "5")], b"12345"
     )
 
 
 def test_an_answer_to_head_keeps_the_length_that_it_told() -> None:
-    assert kept(ask("HEAD"), (("Content-Length", "99"),), b"", 0.0).answer.headers == (
+    assert cached_response(ask("HEAD"), (("Content-Length", "99"),), b"", 0.0).answer.headers == (
         ("Content-Length", "99"),
     )
-    assert kept(ask("HEAD"), (), b"", 0.0).answer.headers == ()
+    assert cached_response(ask("HEAD"), (), b"", 0.0).answer.headers == ()
 
 
 def test_what_is_given_says_its_age_and_why() -> None:
-    entry = kept(ask(), (("age", "7"), ("a", "b")), b"x", 100.0)
-    assert entry.answering(105.9, "failures") == HttpAnswer(
+    entry = cached_response(ask(), (("age", "7"), ("a", "b")), b"x", 100.0)
+    assert entry.as_fallback(105.9, "failures") == HttpAnswer(
         200,
         [("a", "b"), ("content-length", "1"), ("age", "12"), ("x-degraded", "stale; cause=failures")],
         b"x",
@@ -184,7 +186,9 @@ def test_what_is_given_says_its_age_and_why() -> None:
 
 
 def test_an_answer_of_another_rung_says_which() -> None:
-    assert degraded(HttpAnswer(204), Rung.STATIC, "load").headers == (("x-degraded", "static; cause=load"),)
+    assert mark_degraded(HttpAnswer(204), Rung.STATIC, "load").headers == (
+        ("x-degraded", "static; cause=load"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -205,27 +209,27 @@ def test_what_an_answer_varies_by(
 
 def test_a_key_tells_apart_what_the_answer_varies_by() -> None:
     names = ("accept", "x")
-    assert ask(Accept="a").varied(names) == ask(accept=" a", other="b").varied(names)
+    assert ask(Accept="a").vary_key(names) == ask(accept=" a", other="b").vary_key(names)
     different = {
-        ask().varied(names),
-        ask(accept="").varied(names),
-        ask(accept="a").varied(names),
-        ask(accept="a", x="").varied(names),
-        ask("HEAD", accept="a").varied(names),
-        ask(key="mine", accept="a").varied(names),
+        ask().vary_key(names),
+        ask(accept="").vary_key(names),
+        ask(accept="a").vary_key(names),
+        ask(accept="a", x="").vary_key(names),
+        ask("HEAD", accept="a").vary_key(names),
+        ask(key="mine", accept="a").vary_key(names),
     }
     assert len(different) == 6
 
 
 def test_the_users_key_stands_for_method_and_url() -> None:
-    assert ask(key="mine").own == Ask("GET", "http://other.test/", (), "mine").own
-    assert ask(key=URL).own != ask().own
-    assert ask(key=(URL, ())).own != ask().own
+    assert ask(key="mine").base_key == CacheRequest("GET", "http://other.test/", (), "mine").base_key
+    assert ask(key=URL).base_key != ask().base_key
+    assert ask(key=(URL, ())).base_key != ask().base_key
 
 
 def test_a_host_told_by_a_proxy_tells_requests_apart() -> None:
-    assert ask(X_Forwarded_Host="evil.test").own != ask().own
-    assert ask(X_Forwarded_Host="a.test").own == ask(x_forwarded_host="a.test", accept="b").own
+    assert ask(X_Forwarded_Host="evil.test").base_key != ask().base_key
+    assert ask(X_Forwarded_Host="a.test").base_key == ask(x_forwarded_host="a.test", accept="b").base_key
 
 
 lists = st.lists(
@@ -241,15 +245,15 @@ def test_the_age_is_honest_and_never_falls(
     text: str, aged: int, steps: list[float], max_stale_s: int
 ) -> None:
     """Whole seconds of upstream's age and of every second since the request; never past the limit again."""
-    entry = kept(ask(), (("age", str(aged)), *control(text)), b"", 50.0)
+    entry = cached_response(ask(), (("age", str(aged)), *control(text)), b"", 50.0)
     now, before, was_usable = 50.0, -1, True
     for step in steps:
         now += step
-        given_headers = dict(entry.answering(now, "error").headers)
+        given_headers = dict(entry.as_fallback(now, "error").headers)
         age = int(given_headers["age"])
         assert age <= aged + (now - 50.0) < age + 1
         assert age >= before
-        usable = entry.usable(now, max_stale_s)
+        usable = entry.is_usable(now, max_stale_s)
         assert was_usable or not usable
         assert not usable or age <= 9 + max(5, max_stale_s)
         assert not (usable and "revalidate" in text) or age <= 9
@@ -257,4 +261,4 @@ def test_the_age_is_honest_and_never_falls(
 
 
 def test_a_clock_that_steps_back_makes_nothing_younger_than_it_came() -> None:
-    assert Kept(HttpAnswer(), 100.0, 7, 0, None).age_s(40.0) == 7
+    assert CachedResponse(HttpAnswer(), 100.0, 7, 0, None).age_s(40.0) == 7

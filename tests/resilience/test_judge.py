@@ -11,11 +11,11 @@ import pytest
 
 from autoglm_throttle.model import Cause, GuardRefused, Outcome, Refusal, State
 from autoglm_throttle.resilience.judge import (
-    TEXT_AT_MOST,
-    Judge,
+    FAILURE_TEXT_MAX_CHARS,
+    OutcomeClassifier,
+    apply_slow_limit,
     failure_text,
     status_outcome,
-    timed,
 )
 from tests.resilience.faces import BLOCKS, FACES, STREAMS, telling, told
 
@@ -23,7 +23,7 @@ SUCCESS, FAILURE, NEUTRAL, SLOW = Outcome.SUCCESS, Outcome.FAILURE, Outcome.NEUT
 
 REFUSED = GuardRefused(Refusal("inner", State.OPEN, Cause.FAILURES, 3.0))
 
-USERS = Judge(ignore=(KeyError,), expected=(FileNotFoundError,))
+USERS = OutcomeClassifier(ignore=(KeyError,), expected=(FileNotFoundError,))
 
 
 class Subclassed(httpx.InvalidURL):
@@ -114,7 +114,7 @@ def name_of(value: object) -> str:
 
 @pytest.mark.parametrize(("error", "outcome"), PLAIN_ROWS, ids=name_of)
 def test_what_an_exception_counts_as(error: BaseException, outcome: Outcome) -> None:
-    assert USERS.judge(error, raised=True) is outcome
+    assert USERS.classify_result(error, raised=True) is outcome
 
 
 @pytest.mark.parametrize("face", FACES)
@@ -132,9 +132,9 @@ def test_what_an_exception_counts_as_on_each_face(face: str, error: BaseExceptio
 
 
 def test_an_exception_is_what_it_is_before_the_users_word() -> None:
-    judge = Judge(classify=lambda _: FAILURE)
-    assert judge.judge(REFUSED, raised=True) is NEUTRAL
-    assert judge.judge(asyncio.CancelledError(), raised=True) is NEUTRAL
+    judge = OutcomeClassifier(classify=lambda _: FAILURE)
+    assert judge.classify_result(REFUSED, raised=True) is NEUTRAL
+    assert judge.classify_result(asyncio.CancelledError(), raised=True) is NEUTRAL
 
 
 def test_the_users_word_comes_before_the_lists_and_none_goes_on() -> None:
@@ -144,10 +144,10 @@ def test_the_users_word_comes_before_the_lists_and_none_goes_on() -> None:
         asked.append(seen)
         return SUCCESS if isinstance(seen, KeyError) else None
 
-    judge = Judge(classify=classify, ignore=(KeyError, LookupError))
+    judge = OutcomeClassifier(classify=classify, ignore=(KeyError, LookupError))
     known, other = KeyError(), LookupError()
-    assert judge.judge(known, raised=True) is SUCCESS
-    assert judge.judge(other, raised=True) is NEUTRAL
+    assert judge.classify_result(known, raised=True) is SUCCESS
+    assert judge.classify_result(other, raised=True) is NEUTRAL
     assert asked == [known, other]
 
 
@@ -155,15 +155,15 @@ def test_the_users_word_is_asked_about_a_group_and_then_about_its_leaves() -> No
     leaf = OSError()
     group = ExceptionGroup("all", [leaf])
     asked: list[object] = []
-    assert Judge(classify=asked.append).judge(group, raised=True) is FAILURE
+    assert OutcomeClassifier(classify=asked.append).classify_result(group, raised=True) is FAILURE
     assert asked == [group, leaf]
 
 
 def test_a_slow_leaf_weighs_more_than_a_success_and_less_than_no_evidence() -> None:
     words: dict[type[object], Outcome] = {KeyError: NEUTRAL, OSError: SLOW, ValueError: SUCCESS}
-    judge = Judge(classify=lambda seen: words.get(type(seen)))
-    assert judge.judge(ExceptionGroup("", [ValueError(), OSError()]), raised=True) is SLOW
-    assert judge.judge(ExceptionGroup("", [OSError(), KeyError()]), raised=True) is NEUTRAL
+    judge = OutcomeClassifier(classify=lambda seen: words.get(type(seen)))
+    assert judge.classify_result(ExceptionGroup("", [ValueError(), OSError()]), raised=True) is SLOW
+    assert judge.classify_result(ExceptionGroup("", [OSError(), KeyError()]), raised=True) is NEUTRAL
 
 
 WITH_VALUES = [face for face in FACES if face not in STREAMS and face not in BLOCKS]
@@ -172,7 +172,7 @@ WITH_VALUES = [face for face in FACES if face not in STREAMS and face not in BLO
 @pytest.mark.parametrize("face", WITH_VALUES)
 @pytest.mark.parametrize("outcome", Outcome)
 def test_the_users_word_on_a_returned_value(face: str, outcome: Outcome) -> None:
-    circuit = telling(Judge(classify=lambda seen: outcome if seen == "an answer" else None))
+    circuit = telling(OutcomeClassifier(classify=lambda seen: outcome if seen == "an answer" else None))
     assert FACES[face](circuit, lambda: "an answer") == "an answer"
     assert told(circuit) is outcome
 
@@ -187,7 +187,7 @@ def test_an_exception_that_is_returned_is_a_value(face: str) -> None:
 @pytest.mark.parametrize("face", [*STREAMS, *BLOCKS])
 def test_where_there_is_no_value_nobody_is_asked_about_one(face: str) -> None:
     asked: list[object] = []
-    circuit = telling(Judge(classify=asked.append))
+    circuit = telling(OutcomeClassifier(classify=asked.append))
     FACES[face](circuit, lambda: "an answer")
     assert asked == []
     assert told(circuit) is SUCCESS
@@ -226,7 +226,7 @@ def test_a_classifier_that_fails_is_neutral_counted_and_said_once(
             raise RuntimeError("the user's own")
         return answer  # type: ignore[return-value]
 
-    circuit = telling(Judge(classify=classify))
+    circuit = telling(OutcomeClassifier(classify=classify))
     error = OSError("the dependency's")
 
     def fail() -> None:
@@ -251,7 +251,7 @@ def test_a_classifier_that_fails_on_a_value_leaves_the_caller_his_value(face: st
     def classify(_: object) -> Outcome:
         raise RuntimeError
 
-    circuit = telling(Judge(classify=classify))
+    circuit = telling(OutcomeClassifier(classify=classify))
     assert FACES[face](circuit, lambda: 7) == 7
     assert told(circuit) is NEUTRAL
 
@@ -261,7 +261,7 @@ def test_who_interrupts_a_classifier_still_frees_the_place(face: str) -> None:
     def classify(_: object) -> Outcome:
         raise KeyboardInterrupt
 
-    circuit = telling(Judge(classify=classify))
+    circuit = telling(OutcomeClassifier(classify=classify))
 
     def fail() -> None:
         raise OSError
@@ -276,7 +276,7 @@ def test_a_classifier_must_answer_at_once() -> None:
         return None
 
     with pytest.raises(TypeError, match="plain function"):
-        Judge(classify=classify)  # type: ignore[arg-type]
+        OutcomeClassifier(classify=classify)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("status", range(100, 600))
@@ -287,15 +287,15 @@ def test_what_a_status_counts_as(status: int) -> None:
 
 @pytest.mark.parametrize("outcome", Outcome)
 def test_only_a_success_can_be_slow(outcome: Outcome) -> None:
-    assert timed(outcome, 2.0, 1.0) is (SLOW if outcome is SUCCESS else outcome)
-    assert timed(outcome, 2.0, None) is outcome
-    assert timed(outcome, 1.0, 1.0) is outcome
+    assert apply_slow_limit(outcome, 2.0, 1.0) is (SLOW if outcome is SUCCESS else outcome)
+    assert apply_slow_limit(outcome, 2.0, None) is outcome
+    assert apply_slow_limit(outcome, 1.0, 1.0) is outcome
 
 
 def test_what_somebody_else_says_of_a_value_holds_where_the_user_is_silent() -> None:
-    silent, speaking = Judge(), Judge(classify=lambda _: SUCCESS)
-    assert silent.judge(503, raised=False, otherwise=FAILURE) is FAILURE
-    assert speaking.judge(503, raised=False, otherwise=FAILURE) is SUCCESS
+    silent, speaking = OutcomeClassifier(), OutcomeClassifier(classify=lambda _: SUCCESS)
+    assert silent.classify_result(503, raised=False, default=FAILURE) is FAILURE
+    assert speaking.classify_result(503, raised=False, default=FAILURE) is SUCCESS
 
 
 class Unspeakable(Exception):
@@ -308,9 +308,9 @@ class Unspeakable(Exception):
     [
         (lambda: ValueError("no such index"), "ValueError: no such index"),
         (ValueError, "ValueError"),
-        (lambda: ValueError("x" * 999), "ValueError: " + "x" * TEXT_AT_MOST),
+        (lambda: ValueError("x" * 999), "ValueError: " + "x" * FAILURE_TEXT_MAX_CHARS),
         (lambda: "HTTP 503", "HTTP 503"),
-        (lambda: "y" * 999, "y" * TEXT_AT_MOST),
+        (lambda: "y" * 999, "y" * FAILURE_TEXT_MAX_CHARS),
         (Unspeakable, "Unspeakable"),
     ],
 )
@@ -322,4 +322,4 @@ def test_a_failure_in_words(failure: Callable[[], BaseException | str], text: st
 def test_what_is_no_exception_class_is_an_error(name: str) -> None:
     kinds: dict[str, Any] = {name: ("ValueError",)}
     with pytest.raises(TypeError, match=f"{name} must hold exception classes, not 'ValueError'"):
-        Judge(**kinds)
+        OutcomeClassifier(**kinds)

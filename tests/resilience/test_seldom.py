@@ -6,34 +6,34 @@ import logging
 
 import pytest
 
-from autoglm_throttle.resilience.seldom import LOG_EVERY_S, Seldom
+from autoglm_throttle.resilience.seldom import LOG_INTERVAL_S, GuardRateLimitedLogger
 
 
 def test_the_first_is_logged_and_the_others_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     now = 1000.0
-    log = Seldom("related", lambda: now)
-    log.say("key", "no key")
-    log.say("key", "no key")
-    log.say("copy", "no copy")
-    now += LOG_EVERY_S / 2
-    log.say("key", "no key")
-    now += LOG_EVERY_S / 2
-    log.say("key", "no key again")
-    now += LOG_EVERY_S
-    log.say("key", "no key")
+    log = GuardRateLimitedLogger("related", lambda: now)
+    log.warn("key", "no key")
+    log.warn("key", "no key")
+    log.warn("copy", "no copy")
+    now += LOG_INTERVAL_S / 2
+    log.warn("key", "no key")
+    now += LOG_INTERVAL_S / 2
+    log.warn("key", "no key again")
+    now += LOG_INTERVAL_S
+    log.warn("key", "no key")
     assert caplog.messages == [
         "related: no key",
         "related: no copy",
         "related: no key again (2 more since the last line)",
         "related: no key",
     ]
-    assert log.count == 6
+    assert log.fault_count == 6
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
 
 def test_a_fault_comes_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     error = KeyError("x")
-    Seldom("related", lambda: 0.0).say("dynamic", "it has raised", error)
+    GuardRateLimitedLogger("related", lambda: 0.0).warn("dynamic", "it has raised", error)
     (record,) = caplog.records
     assert record.exc_info is not None
     assert record.exc_info[1] is error

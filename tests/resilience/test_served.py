@@ -22,9 +22,9 @@ from autoglm_throttle.model import (
     State,
 )
 from autoglm_throttle.resilience.feature import UNSET, Fallback
-from autoglm_throttle.resilience.judge import Judge
-from autoglm_throttle.resilience.rules import Rules
-from autoglm_throttle.resilience.shelf import Shelf
+from autoglm_throttle.resilience.judge import OutcomeClassifier
+from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.shelf import FeatureStaleCache
 from tests.loops import run
 from tests.resilience.degrading import Bench, Dependency, Failed, face
 
@@ -139,7 +139,7 @@ def test_an_entry_that_is_gone_when_it_is_wanted_is_no_answer(
     bench, dependency = Bench(Fallback(stale=True)), Dependency(face)
     dependency(bench.served)
     bench.at(STALE)
-    monkeypatch.setattr(Shelf, "take", lambda *_: UNSET)
+    monkeypatch.setattr(FeatureStaleCache, "take", lambda *_: UNSET)
     assert dependency(bench.served) == [2]
 
 
@@ -257,8 +257,13 @@ def test_a_failure_whose_fallback_raises_is_the_caller_s_own_with_a_note(face: s
     assert bench.circuit.view().streak == 1
 
 
-@pytest.mark.parametrize(("judge", "streak"), [(Judge(ignore=(Failed,)), 1), (Judge(expected=(Failed,)), 0)])
-def test_an_exception_that_is_no_failure_is_not_replaced(face: str, judge: Judge, streak: int) -> None:
+@pytest.mark.parametrize(
+    ("judge", "streak"),
+    [(OutcomeClassifier(ignore=(Failed,)), 1), (OutcomeClassifier(expected=(Failed,)), 0)],
+)
+def test_an_exception_that_is_no_failure_is_not_replaced(
+    face: str, judge: OutcomeClassifier, streak: int
+) -> None:
     bench, dependency = Bench(Fallback(static="static", stale=True), judge=judge), Dependency(face)
     dependency(bench.served)
     dependency.error = KeyError("x")
@@ -282,7 +287,7 @@ def test_a_returned_failure_is_replaced_only_if_that_is_said(
     face: str, on_value: bool | None, value: str, answer: str
 ) -> None:
     fallback = Fallback(static="static", on_value=on_value)
-    bench, dependency = Bench(fallback, judge=Judge(classify=of_values)), Dependency(face)
+    bench, dependency = Bench(fallback, judge=OutcomeClassifier(classify=of_values)), Dependency(face)
     dependency.value = lambda: value
     assert dependency(bench.served) == answer
     assert bench.circuit.view().streak == (1 if value == "bad" else 0)
@@ -294,7 +299,7 @@ def test_a_returned_failure_whose_fallback_raises_is_returned(face: str) -> None
         assert told.error is None
         raise KeyError("fallback")
 
-    bench = Bench(Fallback(dynamic=broken, on_value=True), judge=Judge(classify=of_values))
+    bench = Bench(Fallback(dynamic=broken, on_value=True), judge=OutcomeClassifier(classify=of_values))
     dependency = Dependency(face)
     dependency.value = lambda: "bad"
     assert dependency(bench.served) == "bad"
@@ -328,7 +333,7 @@ async def test_a_cancelled_call_is_not_replaced() -> None:
 
 
 def test_a_call_that_exceeds_its_own_limit_is_a_failure_and_is_replaced(backend: str) -> None:
-    bench = Bench(Fallback(static="static"), rules=Rules(timeout_s=0.001))
+    bench = Bench(Fallback(static="static"), rules=BreakerRules(timeout_s=0.001))
 
     async def slow() -> None:
         await anyio.sleep_forever()
@@ -350,8 +355,8 @@ def test_a_plain_function_cannot_have_an_asynchronous_fallback(backend: str) -> 
         plain(bench.served)
     assert plain.calls == 0
     with pytest.raises(TypeError):
-        bench.served.fit(asynchronous=False)
-    bench.served.fit(asynchronous=True)
+        bench.served.check_function(asynchronous=False)
+    bench.served.check_function(asynchronous=True)
     later.error = Failed("x")
     assert later(bench.served) == "computed"
 
@@ -392,20 +397,25 @@ def test_a_failing_call_keeps_no_frames_alive(fallback: Fallback | None, face: s
 
 def test_blocks_are_refused_while_the_feature_is_shed() -> None:
     bench = Bench(Fallback(static="static"), NON_CORE)
-    assert bench.served.shed() is None
+    assert bench.served.reject_if_shed() is None
     bench.at(SHED)
     refusal = Refusal("related", State.CLOSED, Cause.SHED, 3.0)
     assert bench.served.would_shed() == refusal
     assert bench.counted() == {}
-    assert bench.served.shed() == refusal
+    assert bench.served.reject_if_shed() == refusal
     assert bench.counted() == {("shed", "load"): 1}
-    assert Bench(None).at(STATIC).served.shed() is None
+    assert Bench(None).at(STATIC).served.reject_if_shed() is None
 
 
 def test_the_repr_says_what_it_is() -> None:
-    assert repr(Bench(None).served) == "<Served 'related' <Ladder full load=unknown for 0 s> keeps nothing>"
+    assert (
+        repr(Bench(None).served)
+        == "<FeatureExecutor 'related' <DegradationLevels full load=unknown for 0 s> no cache>"
+    )
     kept = repr(Bench(Fallback(stale=True)).served)
-    assert kept == "<Served 'related' <Ladder full load=unknown for 0 s> <StaleCache 0/8>>"
+    assert (
+        kept == "<FeatureExecutor 'related' <DegradationLevels full load=unknown for 0 s> <StaleCache 0/8>>"
+    )
 
 
 def test_each_answer_is_counted_under_the_guard_s_name(face: str) -> None:

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.model import Criticality, GuardRefused, Level, Outcome
 from autoglm_throttle.resilience.feature import UNSET, Fallback
-from autoglm_throttle.resilience.judge import Judge
-from autoglm_throttle.resilience.rules import Rules
-from autoglm_throttle.resilience.seldom import Seldom
-from autoglm_throttle.resilience.shelf import Shelf
+from autoglm_throttle.resilience.judge import OutcomeClassifier
+from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.seldom import GuardRateLimitedLogger
+from autoglm_throttle.resilience.shelf import FeatureStaleCache
 from autoglm_throttle.resilience.stale_cache import StaleCache
 from tests.resilience.degrading import Bench, Dependency, Failed, face
 
@@ -25,7 +25,7 @@ __all__ = ["face"]
 
 
 def test_a_kept_answer_replaces_a_failure_until_it_is_too_old(face: str) -> None:
-    bench, dependency = Bench(Fallback(stale=True), rules=Rules(failures=100)), Dependency(face)
+    bench, dependency = Bench(Fallback(stale=True), rules=BreakerRules(failures=100)), Dependency(face)
     dependency(bench.served, "a")
     dependency.error = Failed("x")
     for age_s in (0.0, 30.0, 60.0):
@@ -48,7 +48,7 @@ def test_a_feature_has_its_own_limit(face: str) -> None:
 
 def test_an_answer_in_its_place_is_not_kept(face: str) -> None:
     fallback = Fallback(stale=True, static="static")
-    bench, dependency = Bench(fallback, rules=Rules(failures=100)), Dependency(face)
+    bench, dependency = Bench(fallback, rules=BreakerRules(failures=100)), Dependency(face)
     dependency.error = Failed("x")
     assert dependency(bench.served) == "static"
     assert dependency(bench.served) == "static"
@@ -65,7 +65,7 @@ def test_an_answer_in_its_place_is_not_kept(face: str) -> None:
     ],
 )
 def test_only_success_is_kept_however_slow(face: str, outcome: Outcome, kept: bool) -> None:
-    judge = Judge(classify=lambda seen: outcome if isinstance(seen, list) else None)
+    judge = OutcomeClassifier(classify=lambda seen: outcome if isinstance(seen, list) else None)
     bench, dependency = Bench(Fallback(stale=True), judge=judge), Dependency(face)
     assert dependency(bench.served) == [1]
     dependency.error = Failed("x")
@@ -77,7 +77,7 @@ def test_only_success_is_kept_however_slow(face: str, outcome: Outcome, kept: bo
 
 
 def test_nobody_changes_what_is_kept_for_the_others(face: str) -> None:
-    bench, dependency = Bench(Fallback(stale=True), rules=Rules(failures=100)), Dependency(face)
+    bench, dependency = Bench(Fallback(stale=True), rules=BreakerRules(failures=100)), Dependency(face)
     dependency(bench.served).append("the first caller's")
     dependency.error = Failed("x")
     dependency(bench.served).append("the second caller's")
@@ -119,7 +119,7 @@ def test_calls_whose_arguments_cannot_be_told_apart_are_made_and_not_kept(
 
 def test_a_key_says_which_arguments_matter(face: str) -> None:
     fallback = Fallback(stale=True, key=lambda user, trace=None: user)
-    bench, dependency = Bench(fallback, rules=Rules(failures=100)), Dependency(face)
+    bench, dependency = Bench(fallback, rules=BreakerRules(failures=100)), Dependency(face)
     dependency(bench.served, "a", trace=["unhashable"])
     dependency.error = Failed("x")
     assert dependency(bench.served, "a", trace=["other"]) == [1]
@@ -146,7 +146,7 @@ def test_a_key_that_cannot_be_made_stops_no_call(
 
 
 def test_the_cache_is_bounded(face: str) -> None:
-    bench, dependency = Bench(Fallback(stale=True), rules=Rules(failures=100)), Dependency(face)
+    bench, dependency = Bench(Fallback(stale=True), rules=BreakerRules(failures=100)), Dependency(face)
     for number in range(9):
         dependency(bench.served, number)
     dependency.error = Failed("x")
@@ -159,12 +159,12 @@ def test_a_feature_that_keeps_answers_needs_a_place_for_them() -> None:
     bench = Bench(Fallback(stale=True))
     with pytest.raises(ValueError, match="it needs a cache"):
         type(bench.served)(
-            bench.circuit, bench.feature, bench.degradation, cache=None, counted=lambda *_: None
+            bench.circuit, bench.feature, bench.degradation, cache=None, on_degraded=lambda *_: None
         )
 
 
 def test_in_half_open_the_trial_renews_what_is_kept(face: str) -> None:
-    bench = Bench(Fallback(stale=True), rules=Rules(failures=1, open_s=10.0))
+    bench = Bench(Fallback(stale=True), rules=BreakerRules(failures=1, open_s=10.0))
     dependency = Dependency(face)
     dependency(bench.served)
     dependency.error = Failed("x")
@@ -192,10 +192,10 @@ def test_a_shed_feature_is_answered_by_what_an_earlier_call_left(face: str) -> N
 # The shelf by itself.
 
 
-def shelved(fallback: Fallback | None = None) -> Shelf:
+def shelved(fallback: Fallback | None = None) -> FeatureStaleCache:
     """A shelf with a clock that stands still."""
-    log = Seldom("related", lambda: 0.0)
-    return Shelf(fallback or Fallback(stale=True), StaleCache(8), 60.0, lambda: 0.0, log)
+    log = GuardRateLimitedLogger("related", lambda: 0.0)
+    return FeatureStaleCache(fallback or Fallback(stale=True), StaleCache(8), 60.0, lambda: 0.0, log)
 
 
 class Repository:
@@ -268,7 +268,7 @@ def test_only_the_same_values_of_the_same_types_have_the_same_key(one: list[Any]
 
 
 def test_a_value_that_answers_for_another_type_is_told_apart(face: str) -> None:
-    bench, dependency = Bench(Fallback(stale=True), rules=Rules(failures=100)), Dependency(face)
+    bench, dependency = Bench(Fallback(stale=True), rules=BreakerRules(failures=100)), Dependency(face)
     dependency(bench.served, (1, 2))
     dependency(bench.served, a=1, b=True)
     dependency.error = Failed("x")
@@ -296,11 +296,11 @@ def test_the_garbage_collector_may_make_a_guarded_call_in_the_midst_of_one() -> 
 
         def __eq__(self, other: object) -> bool:
             asked.append(shelf.find("x"))
-            shelf.keep("y", 2)
+            shelf.store("y", 2)
             return True
 
-    shelf.keep("x", 1)
-    shelf.keep(Key(), 3)
+    shelf.store("x", 1)
+    shelf.store(Key(), 3)
     entry = shelf.find(Key())
     assert entry is not None
     assert entry.value == 3
@@ -312,10 +312,10 @@ def test_the_garbage_collector_may_make_a_guarded_call_in_the_midst_of_one() -> 
 def test_a_fork_has_a_lock_of_its_own_and_what_was_kept() -> None:
     bench, dependency = Bench(Fallback(stale=True)), Dependency("sync")
     dependency(bench.served)
-    shelf = bench.served._shelf
+    shelf = bench.served._cache
     assert shelf is not None
     with shelf._lock:
-        shelf._inside = True
+        shelf._is_locked_here = True
         bench.served.reset_after_fork()
         dependency.error = Failed("x")
         answers: list[object] = []
@@ -335,7 +335,7 @@ VALUES = st.recursive(
 def test_whatever_callers_do_with_their_answers_each_is_what_the_last_call_gave(
     calls: list[tuple[str, Any, bool]],
 ) -> None:
-    bench, dependency = Bench(Fallback(stale=True), rules=Rules(failures=1000)), Dependency("sync")
+    bench, dependency = Bench(Fallback(stale=True), rules=BreakerRules(failures=1000)), Dependency("sync")
     last: dict[str, Any] = {}
     for key, value, fails in calls:
         dependency.error = Failed("x") if fails else None

@@ -14,10 +14,10 @@ from anyio.lowlevel import checkpoint
 
 from autoglm_throttle.model import Cause, GuardRefused, Level, Outcome, Refusal, State
 from autoglm_throttle.resilience import served
-from autoglm_throttle.resilience.calls import Attempt
+from autoglm_throttle.resilience.calls import GuardedAttempt
 from autoglm_throttle.resilience.feature import UNSET, Fallback
-from autoglm_throttle.resilience.judge import Judge
-from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.judge import OutcomeClassifier
+from autoglm_throttle.resilience.rules import BreakerRules
 from tests.loops import run
 from tests.resilience.degrading import Bench, Failed
 
@@ -177,9 +177,9 @@ def test_a_refusal_is_everybody_s(backend: str, monkeypatch: pytest.MonkeyPatch)
     """A guard that asks its fleet first may refuse later than others begin to wait."""
     refusal = Refusal("related", State.OPEN, Cause.REMOTE, 5.0)
 
-    async def refuse(*_: Any) -> Attempt:
+    async def refuse(*_: Any) -> GuardedAttempt:
         await settle()
-        return Attempt(refusal=refusal)
+        return GuardedAttempt(rejection=refusal)
 
     monkeypatch.setattr(served, "attempt_async", refuse)
 
@@ -196,9 +196,9 @@ def test_a_refusal_is_everybody_s(backend: str, monkeypatch: pytest.MonkeyPatch)
 
 def test_the_one_trial_is_the_refresh_of_all(backend: str) -> None:
     async def task() -> None:
-        bench = Bench(ALWAYS, rules=Rules(failures=1, open_s=10.0))
+        bench = Bench(ALWAYS, rules=BreakerRules(failures=1, open_s=10.0))
         crowd = Crowd(bench)
-        bench.circuit.opened_for(10.0)
+        bench.circuit.open_for(10.0)
         bench.now += 10.0
         await crowd.come(6)
         assert crowd.slow.calls == 1
@@ -210,8 +210,8 @@ def test_the_one_trial_is_the_refresh_of_all(backend: str) -> None:
 
 def test_a_cancelled_leader_is_replaced_and_counts_as_nothing(backend: str) -> None:
     async def task() -> None:
-        bench = Bench(ALWAYS, rules=Rules(half_open_max=1, open_s=10.0))
-        bench.circuit.opened_for(10.0)
+        bench = Bench(ALWAYS, rules=BreakerRules(half_open_max=1, open_s=10.0))
+        bench.circuit.open_for(10.0)
         bench.now += 10.0
         crowd = Crowd(bench)
         leader = anyio.CancelScope()
@@ -275,7 +275,7 @@ def always(outcome: Outcome, _: object) -> Outcome:
 def test_values_that_are_no_success_are_shared_but_not_kept(backend: str) -> None:
     async def task() -> None:
         for outcome in (Outcome.NEUTRAL, Outcome.FAILURE):
-            bench = Bench(ALWAYS, judge=Judge(classify=functools.partial(always, outcome)))
+            bench = Bench(ALWAYS, judge=OutcomeClassifier(classify=functools.partial(always, outcome)))
             crowd = Crowd(bench)
             await crowd.come(3)
             assert crowd.slow.calls == 1
@@ -341,8 +341,8 @@ def crowd_of_threads(bench: Bench, worker: Worker, waiting: int) -> list[Any]:
     assert worker.begun.wait(FOR_S)
     for thread in threads[1:]:
         thread.start()
-    (flight,) = bench.served._flights._threads.values()
-    condition = flight.landed._cond  # type: ignore[attr-defined]
+    (flight,) = bench.served._single_flight._thread_calls.values()
+    condition = flight.done._cond  # type: ignore[attr-defined]
     pause = threading.Event()
     for _ in range(int(FOR_S / 0.001)):
         if len(condition._waiters) == waiting:
@@ -403,7 +403,7 @@ async def later() -> int:
 def test_an_awaitable_of_a_plain_function_cannot_be_replaced(
     fallback: Fallback, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bench = Bench(fallback, rules=Rules(max_in_flight=1))
+    bench = Bench(fallback, rules=BreakerRules(max_in_flight=1))
     for _ in range(2):
         with pytest.raises(TypeError, match=r"^later has returned an awaitable.*'related'.*async def"):
             bench.served.call(later, (), {})
@@ -430,7 +430,7 @@ def test_without_a_fallback_an_awaitable_is_the_caller_s(backend: str) -> None:
 
 def test_a_leader_whose_time_is_over_fails_nobody_else(backend: str) -> None:
     async def task() -> None:
-        bench, timed = Bench(ALWAYS, rules=Rules(failures=100)), Slow()
+        bench, timed = Bench(ALWAYS, rules=BreakerRules(failures=100)), Slow()
         timed.error = TimeoutError("mine")
 
         async def limited() -> Any:
@@ -461,21 +461,21 @@ def test_a_leader_whose_time_is_over_fails_nobody_else(backend: str) -> None:
 
 def test_one_who_waits_does_so_for_the_limit_at_most_and_then_calls(backend: str) -> None:
     async def task() -> None:
-        bench = Bench(ALWAYS, rules=Rules(timeout_s=0.01))
+        bench = Bench(ALWAYS, rules=BreakerRules(timeout_s=0.01))
         slow, done = Slow(), anyio.Event()
         slow.go.set()
-        late = served._Landing(Attempt(error=TimeoutError()), UNSET, None)
-        shelf = bench.served._shelf
+        late = served._CallResult(GuardedAttempt(error=TimeoutError()), UNSET, None)
+        shelf = bench.served._cache
         assert shelf is not None
         key = shelf.key(slow, (), {})
         assert key is not None
 
-        async def hang() -> served._Landing:
+        async def hang() -> served._CallResult:
             await done.wait()
             return late
 
         async with anyio.create_task_group() as group:
-            group.start_soon(bench.served._flights.share_async, key, hang)
+            group.start_soon(bench.served._single_flight.run_async, key, hang)
             await settle()
             with anyio.fail_after(FOR_S):
                 assert await bench.served.call_async(slow, (), {}) == [1]

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.resilience.stale_cache import Entry, StaleCache
+from autoglm_throttle.resilience.stale_cache import CacheEntry, StaleCache
 
 
 def test_an_answer_is_of_use_until_it_is_too_old() -> None:
     cache: StaleCache[str] = StaleCache(4)
     cache.put("a", "one", 10.0)
-    assert cache.get("a", 70.0, 60.0) == Entry("one", 10.0)
+    assert cache.get("a", 70.0, 60.0) == CacheEntry("one", 10.0)
     assert cache.get("b", 10.0, 60.0) is None
     assert cache.get("a", 70.5, 60.0) is None
 
@@ -65,7 +65,7 @@ def test_a_clock_that_steps_back_makes_nothing_too_old() -> None:
 def test_none_is_an_answer() -> None:
     cache: StaleCache[None] = StaleCache(1)
     cache.put("a", None, 0.0)
-    assert cache.get("a", 0.0, 1.0) == Entry(None, 0.0)
+    assert cache.get("a", 0.0, 1.0) == CacheEntry(None, 0.0)
 
 
 def test_a_cache_of_nothing_is_refused() -> None:
@@ -83,7 +83,7 @@ def test_the_repr_says_how_full_and_how_old_it_is() -> None:
 
 
 def test_a_heavier_answer_takes_more_of_the_room() -> None:
-    cache: StaleCache[str] = StaleCache(9, room=10)
+    cache: StaleCache[str] = StaleCache(9, max_weight=10)
     cache.put("a", "one", 0.0, weight=4)
     cache.put("b", "two", 0.0, weight=6)
     assert (len(cache), cache.weight) == (2, 10)
@@ -109,7 +109,7 @@ def test_its_weight_is_that_of_what_it_keeps(
             cache.put(key, weight, float(now), weight)
         else:
             cache.get(key, float(now), 5.0)
-        kept = [entry.value for entry in cache._kept.values()]
+        kept = [entry.value for entry in cache._stored.values()]
         assert cache.weight == sum(kept)
         assert cache.weight <= room or len(kept) == 1
         assert len(kept) <= entries
@@ -144,7 +144,7 @@ def test_it_is_what_a_list_of_all_that_was_done_says(
             expected = kept.pop(key, None)
             if expected is not None and now - expected[1] <= 3.0:
                 kept[key] = expected
-                assert entry == Entry(*expected)
+                assert entry == CacheEntry(*expected)
                 age_s = entry.age_s(now)
                 assert oldest.get(expected[0], 0.0) <= age_s <= 3.0
                 oldest[expected[0]] = age_s

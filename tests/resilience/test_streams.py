@@ -10,7 +10,7 @@ import pytest
 
 from autoglm_throttle.model import GuardRefused, Refusal, State, StreamSettle
 from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.rules import BreakerRules
 from tests.resilience.faces import drive
 from tests.resilience.streaming import Opens, Source, block, later, plain, read_on
 from tests.resilience.tripping import Clocked, fail, half_open, opened
@@ -47,16 +47,16 @@ def test_a_stream_is_refused_at_its_first_item(opens: Opens) -> None:
 @pytest.mark.parametrize("opens", ALL)
 def test_a_shed_stream_is_refused(opens: Opens) -> None:
     circuit = Clocked()
-    refusal = opened().refuses()
+    refusal = opened().rejection()
     assert isinstance(refusal, Refusal)
-    circuit.shed = lambda: refusal
+    circuit.shed_check = lambda: refusal
     with pytest.raises(GuardRefused):
         opens(circuit, Source(1)).take()
 
 
 @pytest.mark.parametrize("opens", ALL)
 def test_streams_that_break_off_count_twenty_of_twenty(opens: Opens) -> None:
-    circuit = Clocked(Rules(failures=21))
+    circuit = Clocked(BreakerRules(failures=21))
     for number in range(20):
         source = Source(1, 2, BROKEN, 3)
         reader = opens(circuit, source)
@@ -72,7 +72,7 @@ def test_streams_that_break_off_count_twenty_of_twenty(opens: Opens) -> None:
 @pytest.mark.parametrize("opens", ALL)
 @pytest.mark.parametrize("way", ["close", "drop"])
 def test_readers_who_leave_early_count_never(opens: Opens, way: str) -> None:
-    circuit = Clocked(Rules(failures=2))
+    circuit = Clocked(BreakerRules(failures=2))
     fail(circuit)
     for _ in range(20):
         source = Source(1, 2, BROKEN)
@@ -112,7 +112,7 @@ def test_a_stream_that_nobody_begins_takes_nothing(opens: Opens) -> None:
 
 @pytest.mark.parametrize("opens", ALL)
 def test_a_stream_holds_its_place_until_its_end(opens: Opens) -> None:
-    circuit = Clocked(Rules(max_in_flight=1))
+    circuit = Clocked(BreakerRules(max_in_flight=1))
     first, second = opens(circuit, Source(1, 2)), opens(circuit, Source(1))
     assert first.take() == 1
     with pytest.raises(GuardRefused):
@@ -123,7 +123,7 @@ def test_a_stream_holds_its_place_until_its_end(opens: Opens) -> None:
 
 @pytest.mark.parametrize("opens", ALL)
 def test_an_empty_stream_is_a_success(opens: Opens) -> None:
-    circuit = half_open(Rules(failures=1, stream_settle=StreamSettle.FIRST_ITEM))
+    circuit = half_open(BreakerRules(failures=1, stream_settle=StreamSettle.FIRST_ITEM))
     assert list(opens(circuit, Source())) == []
     assert circuit.state() is State.CLOSED
 
@@ -140,8 +140,8 @@ def test_arguments_that_do_not_fit_are_the_callers_own(opens: Opens) -> None:
 # What the first item says
 
 
-def first_item(**rules: Any) -> Rules:
-    return Rules(failures=1, stream_settle=StreamSettle.FIRST_ITEM, **rules)
+def first_item(**rules: Any) -> BreakerRules:
+    return BreakerRules(failures=1, stream_settle=StreamSettle.FIRST_ITEM, **rules)
 
 
 @pytest.mark.parametrize("opens", DECORATED)
@@ -186,7 +186,7 @@ def test_a_stream_from_before_the_opening_is_no_trial(opens: Opens) -> None:
     def trip() -> None:
         fail(circuit)
         circuit.clock.advance(10.0)
-        circuit.enter()
+        circuit.allow()
 
     reader = opens(circuit, Source(trip, 1))
     assert reader.take() == 1
@@ -202,7 +202,7 @@ def test_a_stream_from_before_the_opening_is_no_trial(opens: Opens) -> None:
 def test_a_slow_first_item_is_a_slow_stream(
     opens: Opens, settle: StreamSettle, first_s: float, state: State
 ) -> None:
-    circuit = half_open(Rules(failures=1, first_item_s=0.5, stream_settle=settle))
+    circuit = half_open(BreakerRules(failures=1, first_item_s=0.5, stream_settle=settle))
     source = Source(lambda: circuit.clock.advance(first_s), 1, lambda: circuit.clock.advance(9.0), 2)
     read_on(opens(circuit, source))
     assert circuit.view().machine is state
@@ -210,7 +210,7 @@ def test_a_slow_first_item_is_a_slow_stream(
 
 @pytest.mark.parametrize("opens", DECORATED)
 def test_a_whole_stream_is_never_slow_since_its_reader_may_be(opens: Opens) -> None:
-    circuit = half_open(Rules(failures=1, slow_call_s=0.5))
+    circuit = half_open(BreakerRules(failures=1, slow_call_s=0.5))
     reader = opens(circuit, Source(1, 2))
     reader.take()
     circuit.clock.advance(9.0)
@@ -243,7 +243,7 @@ async def echo_later() -> Any:
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_plain_stream_hears_its_reader(waits: bool) -> None:
-    circuit = half_open(Rules(failures=1, first_item_s=9.0 if waits else None))
+    circuit = half_open(BreakerRules(failures=1, first_item_s=9.0 if waits else None))
     stream = Guard(circuit)(echo)()
     assert next(stream) == 0
     assert stream.send("a") == 1
@@ -256,7 +256,7 @@ def test_a_plain_stream_hears_its_reader(waits: bool) -> None:
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_an_async_stream_hears_its_reader(waits: bool) -> None:
-    circuit = half_open(Rules(failures=1, first_item_s=9.0 if waits else None))
+    circuit = half_open(BreakerRules(failures=1, first_item_s=9.0 if waits else None))
     stream = Guard(circuit)(echo_later)()
     assert drive(stream.__anext__()) == 0
     assert drive(stream.asend("a")) == 1
@@ -297,7 +297,7 @@ def test_a_context_manager_of_a_guarded_generator_is_a_block() -> None:
             undone.append(error)
             raise
 
-    circuit = Clocked(Rules(failures=3))
+    circuit = Clocked(BreakerRules(failures=3))
 
     async def use() -> None:
         async with asynccontextmanager(Guard(circuit)(session_later))() as seven:

@@ -10,87 +10,101 @@ import pytest
 
 from autoglm_throttle.model import Cause, State
 from autoglm_throttle.model.guard import Transition
-from autoglm_throttle.resilience.machine import Machine
-from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.machine import BreakerStateMachine
+from autoglm_throttle.resilience.rules import BreakerRules
 from autoglm_throttle.resilience.states_page import MEANINGS, states_page
-from autoglm_throttle.resilience.store import Remote
-from autoglm_throttle.resilience.transitions import MOVES, OPENED_AGAIN, OPERATED, ROWS, Event
+from autoglm_throttle.resilience.store import RemoteBreakerState
+from autoglm_throttle.resilience.transitions import (
+    OPERATOR_STATES,
+    REOPENING_STATES,
+    TRANSITION_EFFECTS,
+    TRANSITION_ROWS,
+    BreakerEvent,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "breaker-states.md"
-OPERATORS = {Event.FORCE, Event.DISABLE, Event.RESET, Event.WATCH}
-FLEET = {event for event in Event if event.name.startswith("REMOTE")}
-OWN = set(Event) - OPERATORS - FLEET
+OPERATORS = {BreakerEvent.FORCE, BreakerEvent.DISABLE, BreakerEvent.RESET, BreakerEvent.METRICS_ONLY}
+FLEET = {event for event in BreakerEvent if event.name.startswith("REMOTE")}
+OWN = set(BreakerEvent) - OPERATORS - FLEET
 
 
-def moves(event: Event) -> dict[State, tuple[State, Cause]]:
-    return {state: (move.to, move.cause) for (state, each), move in MOVES.items() if each is event}
+def moves(event: BreakerEvent) -> dict[State, tuple[State, Cause]]:
+    return {
+        state: (move.to, move.cause) for (state, each), move in TRANSITION_EFFECTS.items() if each is event
+    }
 
 
 @pytest.mark.parametrize(
     ("event", "states", "to", "cause"),
     [
-        (Event.FAILURES, "closed ramping", State.OPEN, Cause.FAILURES),
-        (Event.FAILURE_RATE, "closed ramping", State.OPEN, Cause.FAILURE_RATE),
-        (Event.SLOW_RATE, "closed ramping", State.OPEN, Cause.SLOW_RATE),
-        (Event.WAITED, "open", State.HALF_OPEN, Cause.TRIAL),
-        (Event.TRIAL_FAILED, "half_open", State.OPEN, Cause.TRIAL),
-        (Event.TRIALS_WON, "half_open", State.CLOSED, Cause.TRIAL),
-        (Event.TRIALS_WON_RAMP, "half_open", State.RAMPING, Cause.TRIAL),
-        (Event.RAMP_DONE, "ramping", State.CLOSED, Cause.RAMP),
-        (Event.RETRY_AFTER, "closed open half_open ramping", State.OPEN, Cause.RETRY_AFTER),
-        (Event.FORCE, " ".join(State), State.FORCED_OPEN, Cause.OPERATOR),
-        (Event.DISABLE, " ".join(State), State.DISABLED, Cause.OPERATOR),
-        (Event.RESET, " ".join(State), State.CLOSED, Cause.OPERATOR),
-        (Event.WATCH, " ".join(State), State.CLOSED, Cause.OPERATOR),
-        (Event.REMOTE_OPEN, " ".join(State), State.OPEN, Cause.REMOTE),
-        (Event.REMOTE_HALF_OPEN, " ".join(State), State.HALF_OPEN, Cause.REMOTE),
-        (Event.REMOTE_CLOSED, "open half_open", State.CLOSED, Cause.REMOTE),
-        (Event.REMOTE_CLOSED_RAMP, "open half_open", State.RAMPING, Cause.REMOTE),
-        (Event.REMOTE_FORCE, " ".join(State), State.FORCED_OPEN, Cause.REMOTE),
-        (Event.REMOTE_DISABLE, " ".join(State), State.DISABLED, Cause.REMOTE),
-        (Event.REMOTE_RESET, " ".join(State), State.CLOSED, Cause.REMOTE),
+        (BreakerEvent.FAILURES, "closed ramping", State.OPEN, Cause.FAILURES),
+        (BreakerEvent.FAILURE_RATE, "closed ramping", State.OPEN, Cause.FAILURE_RATE),
+        (BreakerEvent.SLOW_RATE, "closed ramping", State.OPEN, Cause.SLOW_RATE),
+        (BreakerEvent.WAITED, "open", State.HALF_OPEN, Cause.TRIAL),
+        (BreakerEvent.PROBE_FAILED, "half_open", State.OPEN, Cause.TRIAL),
+        (BreakerEvent.PROBES_SUCCEEDED, "half_open", State.CLOSED, Cause.TRIAL),
+        (BreakerEvent.PROBES_SUCCEEDED_RAMP, "half_open", State.RAMPING, Cause.TRIAL),
+        (BreakerEvent.RAMP_DONE, "ramping", State.CLOSED, Cause.RAMP),
+        (BreakerEvent.RETRY_AFTER, "closed open half_open ramping", State.OPEN, Cause.RETRY_AFTER),
+        (BreakerEvent.FORCE, " ".join(State), State.FORCED_OPEN, Cause.OPERATOR),
+        (BreakerEvent.DISABLE, " ".join(State), State.DISABLED, Cause.OPERATOR),
+        (BreakerEvent.RESET, " ".join(State), State.CLOSED, Cause.OPERATOR),
+        (BreakerEvent.METRICS_ONLY, " ".join(State), State.CLOSED, Cause.OPERATOR),
+        (BreakerEvent.REMOTE_OPEN, " ".join(State), State.OPEN, Cause.REMOTE),
+        (BreakerEvent.REMOTE_HALF_OPEN, " ".join(State), State.HALF_OPEN, Cause.REMOTE),
+        (BreakerEvent.REMOTE_CLOSED, "open half_open", State.CLOSED, Cause.REMOTE),
+        (BreakerEvent.REMOTE_CLOSED_RAMP, "open half_open", State.RAMPING, Cause.REMOTE),
+        (BreakerEvent.REMOTE_FORCE, " ".join(State), State.FORCED_OPEN, Cause.REMOTE),
+        (BreakerEvent.REMOTE_DISABLE, " ".join(State), State.DISABLED, Cause.REMOTE),
+        (BreakerEvent.REMOTE_RESET, " ".join(State), State.CLOSED, Cause.REMOTE),
     ],
 )
 def test_each_event_moves_these_states_and_no_other(
-    event: Event, states: str, to: State, cause: Cause
+    event: BreakerEvent, states: str, to: State, cause: Cause
 ) -> None:
     assert moves(event) == {State(state): (to, cause) for state in states.split()}
 
 
 def test_each_event_has_one_row_and_each_state_a_way_in() -> None:
-    assert [row.event for row in ROWS] == list(dict.fromkeys(row.event for row in ROWS))
-    assert {row.event for row in ROWS} == set(Event)
-    assert {move.to for move in MOVES.values()} == set(State)
-    assert len(MOVES) == sum(len(row.states) for row in ROWS)
+    assert [row.event for row in TRANSITION_ROWS] == list(dict.fromkeys(row.event for row in TRANSITION_ROWS))
+    assert {row.event for row in TRANSITION_ROWS} == set(BreakerEvent)
+    assert {move.to for move in TRANSITION_EFFECTS.values()} == set(State)
+    assert len(TRANSITION_EFFECTS) == sum(len(row.states) for row in TRANSITION_ROWS)
 
 
 def test_nothing_but_a_decision_moves_what_an_operator_has_decided() -> None:
-    assert {event for state, event in MOVES if state in OPERATED} <= OPERATORS | FLEET
-    assert set(OPERATED) == {State.FORCED_OPEN, State.DISABLED}
-    assert not {move.to for (_, event), move in MOVES.items() if event in OWN} & set(OPERATED)
+    assert {event for state, event in TRANSITION_EFFECTS if state in OPERATOR_STATES} <= OPERATORS | FLEET
+    assert set(OPERATOR_STATES) == {State.FORCED_OPEN, State.DISABLED}
+    assert not {move.to for (_, event), move in TRANSITION_EFFECTS.items() if event in OWN} & set(
+        OPERATOR_STATES
+    )
 
 
 def test_half_open_can_be_left_however_the_trial_ends() -> None:
-    ways = {move.to for (state, event), move in MOVES.items() if state is State.HALF_OPEN and event in OWN}
+    ways = {
+        move.to
+        for (state, event), move in TRANSITION_EFFECTS.items()
+        if state is State.HALF_OPEN and event in OWN
+    }
     assert ways == {State.CLOSED, State.RAMPING, State.OPEN}
 
 
-def machine(state: State = State.CLOSED, **rules: float) -> Machine:
-    return Machine("it", Rules(**rules), state)  # type: ignore[arg-type]
+def machine(state: State = State.CLOSED, **rules: float) -> BreakerStateMachine:
+    return BreakerStateMachine("it", BreakerRules(**rules), state)  # type: ignore[arg-type]
 
 
 def test_what_has_no_row_moves_nothing() -> None:
     it = machine()
-    assert not it.go(Event.TRIALS_WON, 1.0)
+    assert not it.transition(BreakerEvent.PROBES_SUCCEEDED, 1.0)
     assert (it.state, it.generation, it.cause, it.drain()) == (State.CLOSED, 0, None, [])
 
 
 def test_a_move_is_told_with_all_that_belongs_to_it() -> None:
     it = machine()
-    assert it.go(Event.FAILURES, 7.0)
+    assert it.transition(BreakerEvent.FAILURES, 7.0)
     assert it.drain() == [Transition("it", State.CLOSED, State.OPEN, Cause.FAILURES, 7.0, 1, 10.0, 0)]
-    assert it.go(Event.WAITED, 17.0)
-    assert it.go(Event.TRIAL_FAILED, 18.0)
+    assert it.transition(BreakerEvent.WAITED, 17.0)
+    assert it.transition(BreakerEvent.PROBE_FAILED, 18.0)
     assert it.drain() == [
         Transition("it", State.OPEN, State.HALF_OPEN, Cause.TRIAL, 17.0, 2, 0.0, 0),
         Transition("it", State.HALF_OPEN, State.OPEN, Cause.TRIAL, 18.0, 3, 10.0, 1),
@@ -100,7 +114,7 @@ def test_a_move_is_told_with_all_that_belongs_to_it() -> None:
 
 def test_a_move_to_where_it_is_begins_a_generation_and_is_not_told() -> None:
     it = machine()
-    assert it.go(Event.RESET, 1.0)
+    assert it.transition(BreakerEvent.RESET, 1.0)
     assert (it.generation, it.cause, it.drain()) == (1, Cause.OPERATOR, [])
 
 
@@ -108,47 +122,52 @@ def test_a_move_to_where_it_is_begins_a_generation_and_is_not_told() -> None:
 def test_an_opening_is_a_further_round_only_out_of_what_comes_after_an_opening(before: State) -> None:
     it = machine(before)
     it.rounds = 4
-    it.go(Event.REMOTE_OPEN, 1.0)
+    it.transition(BreakerEvent.REMOTE_OPEN, 1.0)
     kept = {State.OPEN: 4, State.HALF_OPEN: 5, State.RAMPING: 5}
     assert it.rounds == kept.get(before, 0)
-    assert set(OPENED_AGAIN) == {State.HALF_OPEN, State.RAMPING}
+    assert set(REOPENING_STATES) == {State.HALF_OPEN, State.RAMPING}
 
 
 def test_rounds_that_somebody_else_has_counted_are_taken_over_and_set_the_wait() -> None:
     it = machine(backoff=2.0)
-    it.go(Event.FAILURES, 1.0, rounds=2)
+    it.transition(BreakerEvent.FAILURES, 1.0, rounds=2)
     assert (it.rounds, it.wait_s) == (2, 40.0)
-    it.go(Event.WAITED, 41.0, rounds=0)
+    it.transition(BreakerEvent.WAITED, 41.0, rounds=0)
     assert it.rounds == 0
 
 
 def test_a_wait_and_a_cause_can_be_given_once() -> None:
     it = machine()
-    it.go(Event.RETRY_AFTER, 1.0, wait_s=0.0, cause=Cause.REMOTE)
-    assert (it.wait_s, it.cause, it.shut_by) == (0.0, Cause.REMOTE, Cause.REMOTE)
+    it.transition(BreakerEvent.RETRY_AFTER, 1.0, wait_s=0.0, cause=Cause.REMOTE)
+    assert (it.wait_s, it.cause, it.rejection_cause) == (0.0, Cause.REMOTE, Cause.REMOTE)
     (told,) = it.drain()
     assert (told.cause, told.retry_after_s) == (Cause.REMOTE, 0.0)
-    it.go(Event.FAILURES, 1.0)
-    it.go(Event.WAITED, 2.0)
-    it.go(Event.TRIAL_FAILED, 2.0)
+    it.transition(BreakerEvent.FAILURES, 1.0)
+    it.transition(BreakerEvent.WAITED, 2.0)
+    it.transition(BreakerEvent.PROBE_FAILED, 2.0)
     assert it.wait_s == 10.0
 
 
 def test_the_opening_is_remembered_until_it_has_closed() -> None:
     it = machine()
     remembered = [it.opened_s]
-    for event in (Event.FAILURES, Event.WAITED, Event.TRIALS_WON_RAMP, Event.RAMP_DONE):
-        it.go(event, 10.0 + len(remembered))
+    for event in (
+        BreakerEvent.FAILURES,
+        BreakerEvent.WAITED,
+        BreakerEvent.PROBES_SUCCEEDED_RAMP,
+        BreakerEvent.RAMP_DONE,
+    ):
+        it.transition(event, 10.0 + len(remembered))
         remembered.append(it.opened_s)
     assert remembered == [None, 11.0, 11.0, 11.0, None]
 
 
 def test_what_keeps_calls_out_is_the_opening_or_an_operator() -> None:
     it = machine()
-    found = [(it.cause, it.shut_by)]
-    for event in (Event.FAILURE_RATE, Event.REMOTE_FORCE):
-        it.go(event, 1.0)
-        found.append((it.cause, it.shut_by))
+    found = [(it.cause, it.rejection_cause)]
+    for event in (BreakerEvent.FAILURE_RATE, BreakerEvent.REMOTE_FORCE):
+        it.transition(event, 1.0)
+        found.append((it.cause, it.rejection_cause))
     assert found == [
         (None, Cause.OPERATOR),
         (Cause.FAILURE_RATE, Cause.FAILURE_RATE),
@@ -168,37 +187,48 @@ def test_what_keeps_calls_out_is_the_opening_or_an_operator() -> None:
 )
 def test_how_long_it_stays_open(now: float, left_s: float, seen: State, retry_after_s: float) -> None:
     it = machine()
-    assert it.left_s(1.0) == 0.0
-    it.go(Event.FAILURES, 1.0)
-    assert (it.left_s(now), it.seen(now), it.retry_after_s(now)) == (left_s, seen, retry_after_s)
+    assert it.remaining_s(1.0) == 0.0
+    it.transition(BreakerEvent.FAILURES, 1.0)
+    assert (it.remaining_s(now), it.visible_state(now), it.retry_after_s(now)) == (
+        left_s,
+        seen,
+        retry_after_s,
+    )
     assert it.state is State.OPEN
 
 
 def test_only_while_nothing_is_let_through_is_there_a_time_to_wait() -> None:
     it = machine()
-    it.go(Event.FAILURES, 1.0)
-    it.go(Event.WAITED, 11.0)
-    assert (it.retry_after_s(5.0), it.seen(5.0)) == (0.0, State.HALF_OPEN)
-    it.go(Event.FORCE, 12.0)
+    it.transition(BreakerEvent.FAILURES, 1.0)
+    it.transition(BreakerEvent.WAITED, 11.0)
+    assert (it.retry_after_s(5.0), it.visible_state(5.0)) == (0.0, State.HALF_OPEN)
+    it.transition(BreakerEvent.FORCE, 12.0)
     assert it.retry_after_s(500.0) == 10.0
 
 
 @pytest.mark.parametrize(
     ("remote", "state", "ramp", "event"),
     [
-        (Remote(1, State.OPEN), State.CLOSED, (), Event.REMOTE_OPEN),
-        (Remote(1, State.HALF_OPEN), State.CLOSED, (), Event.REMOTE_HALF_OPEN),
-        (Remote(1, State.FORCED_OPEN), State.CLOSED, (), Event.REMOTE_FORCE),
-        (Remote(1, State.DISABLED), State.CLOSED, (), Event.REMOTE_DISABLE),
-        (Remote(1, State.CLOSED), State.OPEN, (), Event.REMOTE_CLOSED),
-        (Remote(1, State.CLOSED), State.OPEN, (0.5,), Event.REMOTE_CLOSED_RAMP),
-        (Remote(1, State.CLOSED, cause=Cause.OPERATOR), State.OPEN, (0.5,), Event.REMOTE_RESET),
-        (Remote(1, State.CLOSED), State.FORCED_OPEN, (0.5,), Event.REMOTE_RESET),
-        (Remote(1, State.CLOSED), State.DISABLED, (), Event.REMOTE_RESET),
+        (RemoteBreakerState(1, State.OPEN), State.CLOSED, (), BreakerEvent.REMOTE_OPEN),
+        (RemoteBreakerState(1, State.HALF_OPEN), State.CLOSED, (), BreakerEvent.REMOTE_HALF_OPEN),
+        (RemoteBreakerState(1, State.FORCED_OPEN), State.CLOSED, (), BreakerEvent.REMOTE_FORCE),
+        (RemoteBreakerState(1, State.DISABLED), State.CLOSED, (), BreakerEvent.REMOTE_DISABLE),
+        (RemoteBreakerState(1, State.CLOSED), State.OPEN, (), BreakerEvent.REMOTE_CLOSED),
+        (RemoteBreakerState(1, State.CLOSED), State.OPEN, (0.5,), BreakerEvent.REMOTE_CLOSED_RAMP),
+        (
+            RemoteBreakerState(1, State.CLOSED, cause=Cause.OPERATOR),
+            State.OPEN,
+            (0.5,),
+            BreakerEvent.REMOTE_RESET,
+        ),
+        (RemoteBreakerState(1, State.CLOSED), State.FORCED_OPEN, (0.5,), BreakerEvent.REMOTE_RESET),
+        (RemoteBreakerState(1, State.CLOSED), State.DISABLED, (), BreakerEvent.REMOTE_RESET),
     ],
 )
-def test_what_the_fleet_says(remote: Remote, state: State, ramp: tuple[float, ...], event: Event) -> None:
-    assert Machine("it", Rules(ramp=ramp), state).heard(remote) is event
+def test_what_the_fleet_says(
+    remote: RemoteBreakerState, state: State, ramp: tuple[float, ...], event: BreakerEvent
+) -> None:
+    assert BreakerStateMachine("it", BreakerRules(ramp=ramp), state).record_remote(remote) is event
 
 
 def test_the_page_is_up_to_date() -> None:
@@ -219,10 +249,10 @@ def test_the_page_names_every_state_and_every_row_once() -> None:
     assert list(MEANINGS) == list(State)
     for state, (call, result) in MEANINGS.items():
         assert page.count(f"\n| `{state}` | {call} | {result} |") == 1
-    for row in ROWS:
+    for row in TRANSITION_ROWS:
         states = ", ".join(f"`{state}`" for state in row.states)
         said = "any state" if set(row.states) == set(State) else states
-        assert page.count(f"\n| {row.event} | {said} | `{row.move.to}` | `{row.move.cause}` |") == 1
+        assert page.count(f"\n| {row.event} | {said} | `{row.effect.to}` | `{row.effect.cause}` |") == 1
 
 
 def arrows(lines: str) -> set[tuple[str, ...]]:
@@ -231,8 +261,17 @@ def arrows(lines: str) -> set[tuple[str, ...]]:
 
 def test_the_diagram_draws_the_moves_within_the_frame_and_out_of_it() -> None:
     inside, outside = states_page().split("```")[1].split("\n    }\n")
-    assert arrows(inside) == {(state, move.to) for (state, event), move in MOVES.items() if event in OWN}
+    assert arrows(inside) == {
+        (state, move.to) for (state, event), move in TRANSITION_EFFECTS.items() if event in OWN
+    }
     assert arrows(outside) == {
-        *(("by_itself", to) for to in OPERATED),  # and none back into the frame: mermaid cannot draw it
-        *((before, to) for before in OPERATED for to in (*OPERATED, State.CLOSED) if before is not to),
+        *(
+            ("by_itself", to) for to in OPERATOR_STATES
+        ),  # and none back into the frame: mermaid cannot draw it
+        *(
+            (before, to)
+            for before in OPERATOR_STATES
+            for to in (*OPERATOR_STATES, State.CLOSED)
+            if before is not to
+        ),
     }

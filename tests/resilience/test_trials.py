@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.resilience.places import Places
-from autoglm_throttle.resilience.ramp import Ramp
-from autoglm_throttle.resilience.rules import Rules
-from autoglm_throttle.resilience.trials import Trials
+from autoglm_throttle.resilience.places import HalfOpenSlots
+from autoglm_throttle.resilience.ramp import RampUp
+from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.trials import HalfOpenProbes
 
 LEASE_S = 2.0
 acts = st.lists(
@@ -20,14 +20,14 @@ acts = st.lists(
 
 @given(acts)
 def test_places_beside_a_list_of_them(some: list[tuple[str, int, int]]) -> None:
-    places, kept, now = Places(LEASE_S), dict[int, float](), 0.0
+    places, kept, now = HalfOpenSlots(LEASE_S), dict[int, float](), 0.0
     for number, (act, eighths, which) in enumerate(some):
         now += eighths / 8  # a clock may step back
         if act == "take":
-            places.take(number, now)
+            places.acquire(number, now)
             kept[number] = now
         elif act == "leave":
-            assert places.leave(which) is (kept.pop(which, None) is not None)
+            assert places.release(which) is (kept.pop(which, None) is not None)
         elif act == "expire":
             places.expire(now)
             kept = {serial: at for serial, at in kept.items() if now - at < LEASE_S}
@@ -35,86 +35,86 @@ def test_places_beside_a_list_of_them(some: list[tuple[str, int, int]]) -> None:
             places.clear()
             kept.clear()
         assert len(places) == len(kept)
-        assert places.held(now) == sum(now - at < LEASE_S for at in kept.values())
+        assert places.count_held(now) == sum(now - at < LEASE_S for at in kept.values())
 
 
 def test_while_no_lease_can_be_over_nobody_searches() -> None:
-    places = Places(LEASE_S)
+    places = HalfOpenSlots(LEASE_S)
     for serial, now in enumerate((10.0, 8.0, 9.0)):
-        places.take(serial, now)
-    found = places._taken
+        places.acquire(serial, now)
+    found = places._acquired
     places.expire(9.875)
-    assert places._taken is found
+    assert places._acquired is found
     places.expire(10.0)
-    assert (len(places), places.leave(1)) == (2, False)
-    found = places._taken
+    assert (len(places), places.release(1)) == (2, False)
+    found = places._acquired
     places.expire(10.875)
-    assert places._taken is found, "the oldest that is left is of 9.0"
+    assert places._acquired is found, "the oldest that is left is of 9.0"
     places.expire(30.0)
-    places.take(7, 40.0)
-    found = places._taken
+    places.acquire(7, 40.0)
+    found = places._acquired
     places.expire(41.0)
-    assert places._taken is found, "and of those that are gone nothing is left"
+    assert places._acquired is found, "and of those that are gone nothing is left"
     places.clear()
-    places.take(8, 50.0)
-    found = places._taken
+    places.acquire(8, 50.0)
+    found = places._acquired
     places.expire(51.0)
-    assert places._taken is found
+    assert places._acquired is found
 
 
 def test_looking_takes_no_place_away() -> None:
-    places = Places(LEASE_S)
-    places.take(1, 0.0)
-    assert (places.held(1.875), places.held(2.0), len(places)) == (1, 0, 1)
-    assert places.leave(1)
-    assert not places.leave(1)
+    places = HalfOpenSlots(LEASE_S)
+    places.acquire(1, 0.0)
+    assert (places.count_held(1.875), places.count_held(2.0), len(places)) == (1, 0, 1)
+    assert places.release(1)
+    assert not places.release(1)
 
 
-def trials(**rules: int) -> Trials:
-    return Trials(Rules(trial_lease_s=LEASE_S, **rules))  # type: ignore[arg-type]
+def trials(**rules: int) -> HalfOpenProbes:
+    return HalfOpenProbes(BreakerRules(trial_lease_s=LEASE_S, **rules))  # type: ignore[arg-type]
 
 
 def test_without_a_threshold_a_success_keeps_its_place() -> None:
     round_ = trials(half_open_max=2)
-    round_.take(1, 0.0)
-    assert not round_.full(0.0, leased=False)
-    round_.take(2, 0.0)
-    assert round_.full(0.0, leased=False)
-    assert round_.leave(1)
-    assert not round_.win()
-    assert round_.full(0.0, leased=False)
-    assert round_.full(1.875, leased=False)
-    assert not round_.full(2.0, leased=False)
-    assert round_.win()
+    round_.acquire(1, 0.0)
+    assert not round_.is_full(0.0, lease_required=False)
+    round_.acquire(2, 0.0)
+    assert round_.is_full(0.0, lease_required=False)
+    assert round_.release(1)
+    assert not round_.record_success()
+    assert round_.is_full(0.0, lease_required=False)
+    assert round_.is_full(1.875, lease_required=False)
+    assert not round_.is_full(2.0, lease_required=False)
+    assert round_.record_success()
 
 
 def test_with_a_threshold_a_success_gives_its_place_back() -> None:
     round_ = trials(half_open_max=1, success_threshold=3)
     for won in (False, False, True):
-        round_.take(1, 0.0)
-        assert round_.full(0.0, leased=False)
-        round_.leave(1)
-        assert round_.win() is won
-        assert not round_.full(0.0, leased=False)
-    assert round_.won == 3
+        round_.acquire(1, 0.0)
+        assert round_.is_full(0.0, lease_required=False)
+        round_.release(1)
+        assert round_.record_success() is won
+        assert not round_.is_full(0.0, lease_required=False)
+    assert round_.successes == 3
 
 
 def test_the_successes_of_a_fleet_are_counted_by_the_fleet() -> None:
     round_ = trials(half_open_max=2)
-    round_.win()
-    round_.take(1, 0.0)
-    assert round_.full(0.0, leased=False)
-    assert not round_.full(0.0, leased=True)
-    round_.take(2, 0.0)
-    assert round_.full(0.0, leased=True)
+    round_.record_success()
+    round_.acquire(1, 0.0)
+    assert round_.is_full(0.0, lease_required=False)
+    assert not round_.is_full(0.0, lease_required=True)
+    round_.acquire(2, 0.0)
+    assert round_.is_full(0.0, lease_required=True)
 
 
 def test_a_new_round_has_no_successes_and_no_trials() -> None:
     round_ = trials(half_open_max=1)
-    round_.take(1, 0.0)
-    round_.win()
+    round_.acquire(1, 0.0)
+    round_.record_success()
     round_.clear()
-    assert (round_.won, len(round_), round_.full(0.0, leased=False)) == (0, 0, False)
+    assert (round_.successes, len(round_), round_.is_full(0.0, lease_required=False)) == (0, 0, False)
 
 
 @given(
@@ -124,17 +124,17 @@ def test_a_new_round_has_no_successes_and_no_trials() -> None:
 def test_what_a_ramp_admits_is_within_one_of_the_sum_of_its_shares(
     shares: list[float], calls: list[bool]
 ) -> None:
-    ramp, owed, admitted, now = Ramp(tuple(shares), 1.0), 0.0, 0, 0.0
+    ramp, owed, admitted, now = RampUp(tuple(shares), 1.0), 0.0, 0, 0.0
     ramp.start(now)
     for ends_a_step in calls:
         if ends_a_step:
-            ramp.succeeded()
+            ramp.record_success()
             now += 1.0
-            if ramp.ends(now):
-                assert ramp.admits(now)
+            if ramp.is_done(now):
+                assert ramp.would_admit(now)
                 return
-        foreseen = ramp.admits(now)
-        got = ramp.ask(now)
+        foreseen = ramp.would_admit(now)
+        got = ramp.admit(now)
         assert got is foreseen
         owed += ramp.share
         admitted += got
@@ -143,62 +143,62 @@ def test_what_a_ramp_admits_is_within_one_of_the_sum_of_its_shares(
 
 @pytest.mark.parametrize("every", range(2, 50))
 def test_a_share_of_one_in_so_many_admits_one_in_so_many(every: int) -> None:
-    ramp = Ramp((1 / every,), 5.0)
+    ramp = RampUp((1 / every,), 5.0)
     ramp.start(0.0)
-    assert [ramp.ask(0.0) for _ in range(4 * every)] == ([False] * (every - 1) + [True]) * 4
+    assert [ramp.admit(0.0) for _ in range(4 * every)] == ([False] * (every - 1) + [True]) * 4
 
 
 def test_a_share_that_is_as_good_as_all_admits_all() -> None:
-    ramp = Ramp((1.0 - 1e-9,), 5.0)
+    ramp = RampUp((1.0 - 1e-9,), 5.0)
     ramp.start(0.0)
-    assert ramp.admits(0.0)
-    assert ramp.ask(0.0)
+    assert ramp.would_admit(0.0)
+    assert ramp.admit(0.0)
 
 
 def test_a_share_is_never_rounded_up() -> None:
-    ramp = Ramp((0.4999,), 5.0)
+    ramp = RampUp((0.4999,), 5.0)
     ramp.start(0.0)
-    assert [ramp.ask(0.0) for _ in range(3)] == [False, False, True]
+    assert [ramp.admit(0.0) for _ in range(3)] == [False, False, True]
 
 
 def test_a_step_needs_its_time_and_a_success() -> None:
-    ramp = Ramp((0.25, 0.5), 5.0)
+    ramp = RampUp((0.25, 0.5), 5.0)
     ramp.start(100.0)
     assert ramp.share == 0.25
-    ramp.ask(200.0)
+    ramp.admit(200.0)
     assert ramp.share == 0.25, "no success yet"
-    ramp.succeeded()
-    ramp.ask(104.875)
+    ramp.record_success()
+    ramp.admit(104.875)
     assert ramp.share == 0.25, "not long enough"
-    assert not ramp.ends(105.0)
-    ramp.ask(105.0)
+    assert not ramp.is_done(105.0)
+    ramp.admit(105.0)
     assert ramp.share == 0.5
-    ramp.ask(300.0)
-    assert not ramp.ends(300.0), "a success of the step before is none of this"
-    ramp.succeeded()
-    assert not ramp.ends(109.875), "the step began when it was asked for"
-    assert ramp.ends(110.0)
+    ramp.admit(300.0)
+    assert not ramp.is_done(300.0), "a success of the step before is none of this"
+    ramp.record_success()
+    assert not ramp.is_done(109.875), "the step began when it was asked for"
+    assert ramp.is_done(110.0)
 
 
 def test_what_is_owed_is_carried_into_the_next_step() -> None:
-    ramp = Ramp((0.25, 0.5), 5.0)
+    ramp = RampUp((0.25, 0.5), 5.0)
     ramp.start(0.0)
-    assert [ramp.ask(0.0) for _ in range(2)] == [False, False]
-    ramp.succeeded()
-    assert not ramp.admits(4.0)
-    assert ramp.admits(5.0)
-    assert [ramp.ask(5.0) for _ in range(3)] == [True, False, True]
+    assert [ramp.admit(0.0) for _ in range(2)] == [False, False]
+    ramp.record_success()
+    assert not ramp.would_admit(4.0)
+    assert ramp.would_admit(5.0)
+    assert [ramp.admit(5.0) for _ in range(3)] == [True, False, True]
 
 
 def test_a_ramp_begins_anew() -> None:
-    ramp = Ramp((0.5, 0.75), 5.0)
+    ramp = RampUp((0.5, 0.75), 5.0)
     ramp.start(0.0)
-    ramp.ask(0.0)
-    ramp.succeeded()
-    ramp.ask(5.0)
-    ramp.succeeded()
+    ramp.admit(0.0)
+    ramp.record_success()
+    ramp.admit(5.0)
+    ramp.record_success()
     ramp.start(50.0)
     assert ramp.share == 0.5
-    assert not ramp.ends(1000.0)
-    assert [ramp.ask(1000.0) for _ in range(2)] == [False, True]
+    assert not ramp.is_done(1000.0)
+    assert [ramp.admit(1000.0) for _ in range(2)] == [False, True]
     assert ramp.share == 0.5

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.resilience.window import BUCKETS, Counts, CountWindow, TimeWindow, Window
+from autoglm_throttle.resilience.window import BUCKETS, CountWindow, OutcomeCounts, OutcomeWindow, TimeWindow
 
 results = st.lists(st.tuples(st.booleans(), st.booleans()), max_size=40)
 eighths = st.integers(0, 80).map(lambda eighth: eighth / 8)
 
 
-def counted(some: list[tuple[bool, bool]]) -> Counts:
-    return Counts(len(some), sum(failed for failed, _ in some), sum(slow for _, slow in some))
+def counted(some: list[tuple[bool, bool]]) -> OutcomeCounts:
+    return OutcomeCounts(len(some), sum(failed for failed, _ in some), sum(slow for _, slow in some))
 
 
 @given(size=st.integers(1, 8), some=results)
@@ -81,7 +81,7 @@ def test_a_clock_that_steps_back_loses_nothing() -> None:
 
 
 @pytest.mark.parametrize("window", [CountWindow(3), TimeWindow(3.0)])
-def test_a_cleared_window_begins_anew(window: Window) -> None:
+def test_a_cleared_window_begins_anew(window: OutcomeWindow) -> None:
     for _ in range(3):
         window.add(True, True, 0.0)
     window.clear()

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from autoglm_throttle.model import Outcome, Pass, Refusal, State, Transition
-from autoglm_throttle.resilience.circuit import Circuit
-from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.circuit import GuardState
+from autoglm_throttle.resilience.rules import BreakerRules
 from autoglm_throttle.testing import ManualClock
 
 
@@ -26,13 +26,13 @@ class Told:
         return [change.after for change in self.changes]
 
 
-class Clocked(Circuit):
+class Clocked(GuardState):
     """A circuit on a clock that only the test moves."""
 
     clock: ManualClock
 
-    def __init__(self, rules: Rules | None = None, **parts: Any) -> None:
-        super().__init__("db", rules or Rules(failures=1), clock=ManualClock(), **parts)
+    def __init__(self, rules: BreakerRules | None = None, **parts: Any) -> None:
+        super().__init__("db", rules or BreakerRules(failures=1), clock=ManualClock(), **parts)
 
 
 def passed(answer: Pass | Refusal) -> Pass:
@@ -47,13 +47,13 @@ def refused(answer: Pass | Refusal) -> Refusal:
     return answer
 
 
-def fail(circuit: Circuit, times: int = 1) -> None:
+def fail(circuit: GuardState, times: int = 1) -> None:
     """Let calls fail."""
     for _ in range(times):
-        circuit.leave(passed(circuit.enter()), Outcome.FAILURE, "it fails")
+        circuit.record(passed(circuit.allow()), Outcome.FAILURE, "it fails")
 
 
-def opened(rules: Rules | None = None, **parts: Any) -> Clocked:
+def opened(rules: BreakerRules | None = None, **parts: Any) -> Clocked:
     """A circuit that has opened at this moment."""
     circuit = Clocked(rules, **parts)
     fail(circuit, circuit.rules.failures)
@@ -61,7 +61,7 @@ def opened(rules: Rules | None = None, **parts: Any) -> Clocked:
     return circuit
 
 
-def half_open(rules: Rules | None = None, **parts: Any) -> Clocked:
+def half_open(rules: BreakerRules | None = None, **parts: Any) -> Clocked:
     """A circuit whose open period has ended at this moment."""
     circuit = opened(rules, **parts)
     circuit.clock.advance(circuit.rules.open_s)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.model import Mode, On429, SlowIs, StreamSettle, Trip
 from autoglm_throttle.resilience.degradation import LadderRules
-from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.rules import BreakerRules
 from autoglm_throttle.settings import (
     SETTINGS,
     BreakerSettings,
@@ -59,13 +59,13 @@ def test_the_defaults_are_the_founding_figures() -> None:
 
 def test_the_mechanisms_have_the_same_defaults() -> None:
     settings = Settings()
-    assert Rules(**breaker_of(settings, "any")) == Rules()
+    assert BreakerRules(**breaker_of(settings, "any")) == BreakerRules()
     ladder = {f.name: getattr(settings, f"degrade_{f.name}") for f in fields(LadderRules)}
     assert LadderRules(**ladder) == LadderRules()
 
 
 def test_a_guard_has_the_figures_of_the_mechanism_and_no_others() -> None:
-    names = [f.name for f in fields(Rules)]
+    names = [f.name for f in fields(BreakerRules)]
     assert [f.name for f in fields(BreakerSettings)] == names == list(BREAKER_FIELD_TYPES)
     assert {f"breaker_{name}" for name in names} <= set(SETTINGS)
 
@@ -144,7 +144,7 @@ def test_texts_of_one_guard_are_read_as_those_of_all() -> None:
     own = BreakerSettings(**texts)
     of_all = Settings(**{f"breaker_{key}": text for key, text in texts.items()})
     assert own.explicit_fields() == read == breaker_of(of_all, "any")
-    assert Rules(**read) == Rules(**breaker_of(Settings(), "any", own))
+    assert BreakerRules(**read) == BreakerRules(**breaker_of(Settings(), "any", own))
     assert list(TEXTS) == list(BREAKER_FIELD_TYPES)
 
 
@@ -153,7 +153,7 @@ def test_one_figure_of_a_guard_replaces_that_of_all_and_no_other(key: str) -> No
     text, value = TEXTS[key]
     beside: dict[str, Any] = {"slow_call_s": "1s"} if key == "slow_is" else {}
     figures = breaker_of(Settings(), "db", BreakerSettings(**{key: text}, **beside))
-    changed = {name for name, figure in figures.items() if figure != getattr(Rules(), name)}
+    changed = {name for name, figure in figures.items() if figure != getattr(BreakerRules(), name)}
     assert changed == {key, *beside}
     assert figures[key] == value
 
@@ -359,7 +359,7 @@ def test_a_guard_never_gets_figures_that_contradict_each_other(
     if not isinstance(figures, dict):
         assert {place.rpartition(".")[2] for place in figures} <= set(own)
         return
-    rules = Rules(**figures)
+    rules = BreakerRules(**figures)
     assert rules.open_max_s is None or rules.open_s <= rules.open_max_s
     assert rules.timeout_s is None or rules.trial_lease_s is None or rules.timeout_s <= rules.trial_lease_s
     by_share = rules.trip & {Trip.FAILURE_RATE, Trip.SLOW_RATE}

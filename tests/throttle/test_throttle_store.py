@@ -46,7 +46,7 @@ async def test_an_outage_is_logged_once_and_its_end_once(
     changes = [record for record in caplog.records if getattr(record, "event", "").startswith("store_")]
     lines = [record.getMessage() for record in changes]
     assert len(lines) == 2
-    assert "scripted cannot be asked: timeout; each process goes by 1/1 of the user limits" in lines[0]
+    assert "scripted is unavailable: timeout; each process goes by 1/1 of the user limits" in lines[0]
     assert "answers again after 2.6 s" in lines[1]
     assert site.store.probed == 3
     assert isinstance(site.throttle.try_admit(Demand(user=ALICE)), Ticket)

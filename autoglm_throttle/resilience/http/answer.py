@@ -21,7 +21,7 @@ VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*\Z")
 """A field value: no line break, so no value can begin a field of its own (RFC 9110 section 5.5)."""
 
 
-def sendable(name: str, value: str) -> bool:
+def is_sendable(name: str, value: str) -> bool:
     """Whether a field can be sent unchanged."""
     return bool(NAME.match(name) and VALUE.match(value))
 
@@ -55,7 +55,7 @@ class HttpAnswer:
             raise TypeError(f"body is {type(body).__name__}, not bytes: encode it")
         pairs = tuple(headers.items() if isinstance(headers, Mapping) else headers)
         faults = [] if 200 <= status <= 599 else [f"status {status} is not in 200..599"]
-        faults += [f"header {pair} cannot be sent" for pair in pairs if not sendable(*pair)]
+        faults += [f"header {pair} cannot be sent" for pair in pairs if not is_sendable(*pair)]
         if faults:
             raise ValueError("; ".join(faults))
         object.__setattr__(self, "status", status)
@@ -65,12 +65,12 @@ class HttpAnswer:
     def __repr__(self) -> str:
         return f"<HttpAnswer {self.status}, {len(self.headers)} headers, {len(self.body)} bytes>"
 
-    def saying(self, *pairs: tuple[str, str]) -> HttpAnswer:
+    def with_header(self, *pairs: tuple[str, str]) -> HttpAnswer:
         """Return a copy with some fields replaced.
 
         Args:
             pairs: names and values; a given name replaces each field of that name.
         """
-        said = {name.lower() for name, _ in pairs}
-        kept = tuple(pair for pair in self.headers if pair[0].lower() not in said)
-        return HttpAnswer(self.status, kept + pairs, self.body)
+        replaced = {name.lower() for name, _ in pairs}
+        others = tuple(pair for pair in self.headers if pair[0].lower() not in replaced)
+        return HttpAnswer(self.status, others + pairs, self.body)

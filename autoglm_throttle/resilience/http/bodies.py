@@ -7,61 +7,61 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 import httpx
 
-from autoglm_throttle.resilience.calls import within
+from autoglm_throttle.resilience.calls import await_within
 from autoglm_throttle.resilience.http.answer import HttpAnswer
 from autoglm_throttle.resilience.http.call import HttpCall, pairs
-from autoglm_throttle.resilience.http.stale import DEGRADED, degraded
+from autoglm_throttle.resilience.http.stale import DEGRADED, mark_degraded
 
 if TYPE_CHECKING:
     from autoglm_throttle.model import Rung
-    from autoglm_throttle.resilience.fallback import Answer
-    from autoglm_throttle.resilience.http.body import BodyWatch
+    from autoglm_throttle.resilience.fallback import FallbackAnswer
+    from autoglm_throttle.resilience.http.body import BodyObserver
 
 T = TypeVar("T")
 
-_ENCODED = frozenset({"content-encoding", "content-length", "transfer-encoding"})
+_ENCODING_FIELDS = frozenset({"content-encoding", "content-length", "transfer-encoding"})
 """Fields that are wrong once the body is decoded."""
 
 
-class Body(httpx.SyncByteStream):
+class GuardedBody(httpx.SyncByteStream):
     """A response body that settles its call at the end; read once."""
 
-    def __init__(self, inner: httpx.SyncByteStream, watch: BodyWatch) -> None:
+    def __init__(self, inner: httpx.SyncByteStream, observer: BodyObserver) -> None:
         self._inner = inner
         self._parts: Iterator[bytes] = iter(())
-        self._watch = watch
+        self._observer = observer
 
     def __iter__(self) -> Iterator[bytes]:
         self._parts = iter(self._inner)
         return self
 
     def __next__(self) -> bytes:
-        watch = self._watch
-        watch.asking()
+        observer = self._observer
+        observer.reading()
         try:
             part = next(self._parts)
         except StopIteration:
-            watch.ended()
+            observer.finished()
             raise
         except BaseException as error:
-            watch.broke(error)
+            observer.failed(error)
             raise
-        watch.came(part)
+        observer.received(part)
         return part
 
     def close(self) -> None:
         """Close the body without reading further."""
-        self._watch.left()
+        self._observer.abandoned()
         self._inner.close()
 
 
-class AsyncBody(httpx.AsyncByteStream):
+class AsyncGuardedBody(httpx.AsyncByteStream):
     """An asynchronous response body that settles its call at the end, with a time limit between two parts."""
 
-    def __init__(self, inner: httpx.AsyncByteStream, watch: BodyWatch, call: HttpCall) -> None:
+    def __init__(self, inner: httpx.AsyncByteStream, observer: BodyObserver, call: HttpCall) -> None:
         self._inner = inner
         self._next: Callable[[], Awaitable[bytes]]
-        self._watch = watch
+        self._observer = observer
         self._call = call
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -69,32 +69,34 @@ class AsyncBody(httpx.AsyncByteStream):
         return self
 
     async def __anext__(self) -> bytes:
-        watch, call = self._watch, self._call
+        observer, call = self._observer, self._call
         limit_s = call.circuit.rules.stream_idle_s
-        watch.asking()
+        observer.reading()
         try:
             if limit_s is None:
                 part = await self._next()
             else:
-                part = await in_time(
+                part = await await_in_time(
                     limit_s, self._next, f"{call.circuit.name} has sent nothing", call.request
                 )
         except StopAsyncIteration:
-            watch.ended()
+            observer.finished()
             raise
         except BaseException as error:
-            watch.broke(error)
+            observer.failed(error)
             raise
-        watch.came(part)
+        observer.received(part)
         return part
 
     async def aclose(self) -> None:
         """Close the body without reading further."""
-        self._watch.left()
+        self._observer.abandoned()
         await self._inner.aclose()
 
 
-async def in_time(limit_s: float, start: Callable[[], Awaitable[T]], what: str, request: httpx.Request) -> T:
+async def await_in_time(
+    limit_s: float, start: Callable[[], Awaitable[T]], description: str, request: httpx.Request
+) -> T:
     """Await with a time limit.
 
     Args:
@@ -107,22 +109,22 @@ async def in_time(limit_s: float, start: Callable[[], Awaitable[T]], what: str, 
         httpx.ReadTimeout: the limit is exceeded; callers of httpx expect this type.
     """
     try:
-        return cast("T", await within(limit_s, start, what))
+        return cast("T", await await_within(limit_s, start, description))
     except TimeoutError as error:
         raise httpx.ReadTimeout(str(error), request=request) from error
 
 
-def read_already(response: httpx.Response, watch: BodyWatch) -> None:
+def record_read_body(response: httpx.Response, observer: BodyObserver) -> None:
     """Record a body that arrived with its headers, as from a transport without a network."""
-    watch.whole(_there(response))
+    observer.complete(_buffered_body(response))
 
 
-def _there(response: httpx.Response) -> bytes | None:
+def _buffered_body(response: httpx.Response) -> bytes | None:
     stream = response.stream
     return b"".join(stream) if isinstance(stream, httpx.ByteStream) else None
 
 
-def read_in(response: httpx.Response) -> bytes | None:
+def read_body(response: httpx.Response) -> bytes | None:
     """Read a short body to its end; the response can be read again. None: it was consumed already."""
     if not response.is_closed:
         stream = cast("httpx.SyncByteStream", response.stream)
@@ -130,10 +132,10 @@ def read_in(response: httpx.Response) -> bytes | None:
             response.stream = httpx.ByteStream(b"".join(stream))
         finally:
             stream.close()
-    return _there(response)
+    return _buffered_body(response)
 
 
-async def read_in_async(response: httpx.Response) -> bytes | None:
+async def read_body_async(response: httpx.Response) -> bytes | None:
     """Read a short body as `read_body` does, without blocking the event loop."""
     if not response.is_closed:
         stream = cast("httpx.AsyncByteStream", response.stream)
@@ -141,10 +143,10 @@ async def read_in_async(response: httpx.Response) -> bytes | None:
             response.stream = httpx.ByteStream(b"".join([part async for part in stream]))
         finally:
             await stream.aclose()
-    return _there(response)
+    return _buffered_body(response)
 
 
-async def closed(response: httpx.Response) -> None:
+async def close_response(response: httpx.Response) -> None:
     """Close a response even during cancellation: its connection returns to the pool."""
     import anyio
 
@@ -152,7 +154,7 @@ async def closed(response: httpx.Response) -> None:
         await response.aclose()
 
 
-def fit(value: object, rung: Rung) -> None:
+def check_response(value: object, fallback_kind: Rung) -> None:
     """Accept an `HttpAnswer` or an ``httpx.Response``.
 
     Args:
@@ -164,10 +166,12 @@ def fit(value: object, rung: Rung) -> None:
     """
     if not isinstance(value, HttpAnswer | httpx.Response):
         kind = type(value).__name__
-        raise TypeError(f"the {rung} fallback of HTTP must give an HttpAnswer or a Response, not {kind}")
+        raise TypeError(
+            f"the {fallback_kind} fallback of HTTP must give an HttpAnswer or a Response, not {kind}"
+        )
 
 
-def given(answer: Answer, cause: str, request: httpx.Request) -> httpx.Response:
+def fallback_response(answer: FallbackAnswer, cause: str, request: httpx.Request) -> httpx.Response:
     """Build the response of a fallback's answer.
 
     Args:
@@ -179,26 +183,26 @@ def given(answer: Answer, cause: str, request: httpx.Request) -> httpx.Response:
     if isinstance(value, httpx.Response):
         if not value.is_closed:
             # An unread stream is passed through: reading it here would buffer it.
-            value.headers[DEGRADED] = f"{answer.rung}; cause={cause}"
+            value.headers[DEGRADED] = f"{answer.kind}; cause={cause}"
             return value
         # `content` is decoded, so the encoding fields of the response no longer apply.
-        fields = [pair for pair in pairs(value.headers) if pair[0].lower() not in _ENCODED]
+        fields = [pair for pair in pairs(value.headers) if pair[0].lower() not in _ENCODING_FIELDS]
         length = ("content-length", str(len(value.content)))
         value = HttpAnswer(value.status_code, [*fields, length], value.content)
-    return made(degraded(value, answer.rung, cause), request)
+    return build_response(mark_degraded(value, answer.kind, cause), request)
 
 
-def made(said: HttpAnswer, request: httpx.Request) -> httpx.Response:
+def build_response(answer: HttpAnswer, request: httpx.Request) -> httpx.Response:
     """Build the response of a complete answer."""
     return httpx.Response(
-        said.status,
-        headers=[(name.encode("latin-1"), text.encode("latin-1")) for name, text in said.headers],
-        stream=httpx.ByteStream(b"" if request.method == "HEAD" else said.body),
+        answer.status,
+        headers=[(name.encode("latin-1"), text.encode("latin-1")) for name, text in answer.headers],
+        stream=httpx.ByteStream(b"" if request.method == "HEAD" else answer.body),
         request=request,
     )
 
 
-class Steps:
+class BodySteps:
     """Time limits of the steps of a synchronous call, since a blocked thread cannot be interrupted.
 
     They are set in the request that is sent, beside the caller's own; the shorter one counts.
@@ -221,7 +225,7 @@ class Steps:
         if timeout_s is None and idle_s is None:
             return
         for step in ("connect", "read", "write", "pool"):
-            own[step] = _shorter(own.get(step), timeout_s)
+            own[step] = _min_limit(own.get(step), timeout_s)
         self.request = httpx.Request(
             request.method,
             request.url,
@@ -230,10 +234,10 @@ class Steps:
             extensions={**request.extensions, "timeout": own},
         )
 
-    def body(self) -> None:
+    def start_body(self) -> None:
         """Apply the limit of the body to each further read; called when the headers have arrived."""
-        self._limits["read"] = _shorter(self._read_s, self._idle_s)
+        self._limits["read"] = _min_limit(self._read_s, self._idle_s)
 
 
-def _shorter(one_s: float | None, other_s: float | None) -> float | None:
+def _min_limit(one_s: float | None, other_s: float | None) -> float | None:
     return min((limit for limit in (one_s, other_s) if limit is not None), default=None)

@@ -6,21 +6,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from autoglm_throttle.model import Outcome, Pass, State, StreamSettle
-from autoglm_throttle.resilience.circuit import Circuit
+from autoglm_throttle.resilience.circuit import GuardState
 
 
 @dataclass(slots=True)
-class Keep:
+class CachePolicy:
     """Destination of a body that may be cached."""
 
     put: Callable[[bytes], None]
     """Called with the complete body, as received."""
-    body_bytes: int
+    max_body_bytes: int
     """Maximum length of a cached body."""
     parts: list[bytes] = field(default_factory=list)
 
 
-class BodyWatch:
+class BodyObserver:
     """Holds the permit of one call from the response headers to the end of its body.
 
     Only the dependency's time can be slow: the time that the reader takes between two parts does not count. A
@@ -35,111 +35,126 @@ class BodyWatch:
     """
 
     __slots__ = (
-        *("_asked_s", "_begun_s", "_circuit", "_got", "_keep", "_length", "_pass", "_slow", "_slow_call_s"),
-        *("_spent_s", "_waiting", "outcome"),
+        *(
+            "_read_started_s",
+            "_begun_s",
+            "_circuit",
+            "_received_bytes",
+            "_cache_policy",
+            "_length",
+            "_permit",
+            "_slow",
+            "_slow_call_s",
+        ),
+        *("_spent_s", "_awaits_first_part", "outcome"),
     )
 
     def __init__(
-        self, circuit: Circuit, pass_: Pass, begun_s: float, length: int | None, keep: Keep | None = None
+        self,
+        circuit: GuardState,
+        permit: Pass,
+        begun_s: float,
+        length: int | None,
+        cache_policy: CachePolicy | None = None,
     ) -> None:
         rules = circuit.rules
         first = rules.first_item_s is not None or rules.stream_settle is StreamSettle.FIRST_ITEM
         self._circuit = circuit
-        self._pass: Pass | None = pass_
+        self._permit: Pass | None = permit
         self._begun_s = begun_s
         self._length = length
-        self._keep = keep
+        self._cache_policy = cache_policy
         self.outcome: Outcome = Outcome.NEUTRAL
         """Outcome of a body that failed."""
-        self._got = 0
+        self._received_bytes = 0
         self._slow = False
-        self._waiting = first
+        self._awaits_first_part = first
         self._slow_call_s = rules.slow_call_s if rules.first_item_s is None else None
-        self._asked_s = begun_s
+        self._read_started_s = begun_s
         self._spent_s = 0.0
-        self._spend()
+        self._add_elapsed()
 
     # A response dropped unread is settled by the garbage collector, so its slot is not lost.
     def __del__(self) -> None:
-        self._leave(Outcome.NEUTRAL)
+        self._record(Outcome.NEUTRAL)
 
-    def asking(self) -> None:
+    def reading(self) -> None:
         """Record that the reader waits for the next part."""
         if self._slow_call_s is not None:
-            self._asked_s = self._circuit.clock()
+            self._read_started_s = self._circuit.clock()
 
-    def came(self, part: bytes) -> None:
+    def received(self, part: bytes) -> None:
         """Record a part of the body."""
-        self._spend()
+        self._add_elapsed()
         if not part:
             return
-        self._first()
-        self._got += len(part)
-        keep = self._keep
-        if keep is None:
+        self._record_first_part()
+        self._received_bytes += len(part)
+        cache_policy = self._cache_policy
+        if cache_policy is None:
             return
         # Too long for the cache: drop the parts at once, do not hold them until the end.
-        if self._got > keep.body_bytes:
-            self._keep = None
+        if self._received_bytes > cache_policy.max_body_bytes:
+            self._cache_policy = None
         else:
-            keep.parts.append(part)
+            cache_policy.parts.append(part)
 
-    def whole(self, body: bytes | None) -> None:
+    def complete(self, body: bytes | None) -> None:
         """Record a body that arrived with the headers; None: it was consumed or decoded already."""
         if body is None:
-            self._keep = None
+            self._cache_policy = None
         else:
-            self.came(body)
-        self.ended()
+            self.received(body)
+        self.finished()
 
-    def ended(self) -> None:
+    def finished(self) -> None:
         """Record that the body is complete."""
-        self._spend()
-        self._first()
+        self._add_elapsed()
+        self._record_first_part()
         late = self._slow_call_s is not None and self._spent_s > self._slow_call_s
-        self._leave(Outcome.SLOW if late or self._slow else Outcome.SUCCESS)
-        keep, self._keep = self._keep, None
-        if keep is not None:
-            keep.put(b"".join(keep.parts))
+        self._record(Outcome.SLOW if late or self._slow else Outcome.SUCCESS)
+        cache_policy, self._cache_policy = self._cache_policy, None
+        if cache_policy is not None:
+            cache_policy.put(b"".join(cache_policy.parts))
 
-    def broke(self, error: BaseException) -> None:
+    def failed(self, error: BaseException) -> None:
         """Record that the body ended in an error, or its reader was cancelled."""
-        self._keep = None
-        pass_, self._pass = self._pass, None
-        if pass_ is not None:
-            self.outcome = self._circuit.settle(pass_, error, raised=True)
+        self._cache_policy = None
+        permit, self._permit = self._permit, None
+        if permit is not None:
+            self.outcome = self._circuit.settle(permit, error, raised=True)
 
-    def left(self) -> None:
+    def abandoned(self) -> None:
         """Record that the reader stopped; after the last byte this counts as complete."""
-        if self._length is not None and self._got >= self._length:
-            self.ended()
+        if self._length is not None and self._received_bytes >= self._length:
+            self.finished()
         else:
-            self._keep = None
-            self._leave(Outcome.NEUTRAL)
+            self._cache_policy = None
+            self._record(Outcome.NEUTRAL)
 
-    def _first(self) -> None:
+    def _record_first_part(self) -> None:
         """Record the first part, or the end of an empty body: it may settle a probe."""
-        if not self._waiting:
+        if not self._awaits_first_part:
             return
-        self._waiting = False
+        self._awaits_first_part = False
         circuit, rules = self._circuit, self._circuit.rules
         limit_s = rules.first_item_s
         self._slow = limit_s is not None and circuit.clock() - self._begun_s > limit_s
-        if rules.stream_settle is StreamSettle.FIRST_ITEM and self._is_trial():
-            self._leave(Outcome.SLOW if self._slow else Outcome.SUCCESS)
+        if rules.stream_settle is StreamSettle.FIRST_ITEM and self._is_probe():
+            self._record(Outcome.SLOW if self._slow else Outcome.SUCCESS)
 
-    def _is_trial(self) -> bool:
-        pass_ = self._pass
+    def _is_probe(self) -> bool:
+        permit = self._permit
         # A serial above 0 also marks a bounded ordinary call, so the state decides too.
-        return pass_ is not None and pass_.serial > 0 and self._circuit.state() is State.HALF_OPEN
+        return permit is not None and permit.serial > 0 and self._circuit.state() is State.HALF_OPEN
 
-    def _leave(self, outcome: Outcome) -> None:
-        pass_, self._pass = self._pass, None
-        if pass_ is not None:
-            self._circuit.leave(pass_, outcome)
+    def _record(self, outcome: Outcome) -> None:
+        permit, self._permit = self._permit, None
+        if permit is not None:
+            self._circuit.record(permit, outcome)
 
-    def _spend(self) -> None:
+    def _add_elapsed(self) -> None:
         if self._slow_call_s is not None:
             now = self._circuit.clock()
-            self._spent_s += now - self._asked_s
-            self._asked_s = now
+            self._spent_s += now - self._read_started_s
+            self._read_started_s = now

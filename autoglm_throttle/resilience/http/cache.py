@@ -7,10 +7,18 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from autoglm_throttle.resilience.http.answer import Pairs
-from autoglm_throttle.resilience.http.stale import METHODS, Ask, Kept, keeping, kept, outdates, varies_by
+from autoglm_throttle.resilience.http.stale import (
+    METHODS,
+    CachedResponse,
+    CacheRequest,
+    cached_response,
+    invalidates,
+    storable,
+    varies_by,
+)
 from autoglm_throttle.resilience.stale_cache import StaleCache
 
-KEPT_BYTES: Final = 64 * 1024 * 1024
+MAX_STORED_BYTES: Final = 64 * 1024 * 1024
 """Default maximum of stored bytes per feature; a single longer response is still stored.
 
 64 responses of the default maximum length (1 MiB), or a thousand of 64 KiB; an eighth of a container of
@@ -36,12 +44,12 @@ class HttpCache:
         max_stored_bytes: maximum bytes of bodies, fields and URLs together.
     """
 
-    __slots__ = ("_memory", "_serial", "body_bytes")
+    __slots__ = ("_memory", "_serial", "max_body_bytes")
 
-    def __init__(self, entries: int, body_bytes: int, kept_bytes: int = KEPT_BYTES) -> None:
-        self._memory: StaleCache[Kept | Variants] = StaleCache(entries, kept_bytes)
+    def __init__(self, entries: int, max_body_bytes: int, max_stored_bytes: int = MAX_STORED_BYTES) -> None:
+        self._memory: StaleCache[CachedResponse | Variants] = StaleCache(entries, max_stored_bytes)
         self._serial = 0
-        self.body_bytes: int = body_bytes
+        self.max_body_bytes: int = max_body_bytes
 
     def __len__(self) -> int:
         return len(self._memory)
@@ -49,7 +57,9 @@ class HttpCache:
     def __repr__(self) -> str:
         return f"<HttpCache {self._memory!r}>"
 
-    def put(self, ask: Ask, status: int, headers: Pairs, body: bytes, asked_s: float) -> None:
+    def put(
+        self, request: CacheRequest, status: int, headers: Pairs, body: bytes, requested_s: float
+    ) -> None:
         """Store a complete response, if it is storable and the stored one is not younger.
 
         Args:
@@ -59,15 +69,15 @@ class HttpCache:
             body: complete, as received.
             requested_s: monotonic seconds at which the request was sent.
         """
-        if len(body) > self.body_bytes or not keeping(ask, status, headers):
+        if len(body) > self.max_body_bytes or not storable(request, status, headers):
             return
-        answer = kept(ask, headers, body, asked_s)
-        key = self._place(ask, varies_by(headers) or (), asked_s)
-        other = self._at(key, asked_s)
-        if not isinstance(other, Kept) or other.born_s <= answer.born_s:
-            self._memory.put(key, answer, asked_s, _bytes(ask, answer))
+        answer = cached_response(request, headers, body, requested_s)
+        key = self._storage_key(request, varies_by(headers) or (), requested_s)
+        stored = self._lookup(key, requested_s)
+        if not isinstance(stored, CachedResponse) or stored.created_s <= answer.created_s:
+            self._memory.put(key, answer, requested_s, _size_of(request, answer))
 
-    def get(self, ask: Ask, now: float, max_stale_s: float) -> Kept | None:
+    def get(self, request: CacheRequest, now: float, max_stale_s: float) -> CachedResponse | None:
         """Return the stored response that may replace an error of this request, or None.
 
         A response to GET also answers HEAD (RFC 9111 section 4); the caller omits the body.
@@ -77,20 +87,20 @@ class HttpCache:
             now: monotonic seconds.
             max_stale_s: seconds past its lifetime for which a response is used, unless it declares its own.
         """
-        if not ask.keepable:
+        if not request.is_cacheable:
             return None
-        found = self._usable(ask, now, max_stale_s)
-        if found is None and ask.method == "HEAD":
-            found = self._usable(replace(ask, method="GET"), now, max_stale_s)
-        return found
+        cached = self._usable(request, now, max_stale_s)
+        if cached is None and request.method == "HEAD":
+            cached = self._usable(replace(request, method="GET"), now, max_stale_s)
+        return cached
 
-    def _usable(self, ask: Ask, now: float, max_stale_s: float) -> Kept | None:
-        found = self._at(ask.own, now)
-        if isinstance(found, Variants):
-            found = self._at((found.serial, ask.varied(found.names)), now)
-        return found if isinstance(found, Kept) and found.usable(now, max_stale_s) else None
+    def _usable(self, request: CacheRequest, now: float, max_stale_s: float) -> CachedResponse | None:
+        cached = self._lookup(request.base_key, now)
+        if isinstance(cached, Variants):
+            cached = self._lookup((cached.serial, request.vary_key(cached.names)), now)
+        return cached if isinstance(cached, CachedResponse) and cached.is_usable(now, max_stale_s) else None
 
-    def outdated(self, ask: Ask, status: int, now: float) -> None:
+    def invalidate(self, request: CacheRequest, status: int, now: float) -> None:
         """Remove the stored responses that a response invalidates.
 
         Args:
@@ -98,34 +108,34 @@ class HttpCache:
             status: of its response.
             now: monotonic seconds.
         """
-        if outdates(ask.method, status):
+        if invalidates(request.method, status):
             for method in METHODS:
                 # An age limit below 0 makes every entry too old, and `get` removes what is too old.
-                self._memory.get(replace(ask, method=method).own, now, max_stale_s=-1.0)
+                self._memory.get(replace(request, method=method).base_key, now, max_stale_s=-1.0)
 
-    def _at(self, key: Hashable, now: float) -> Kept | Variants | None:
-        found = self._memory.get(key, now, max_stale_s=float("inf"))
-        return None if found is None else found.value
+    def _lookup(self, key: Hashable, now: float) -> CachedResponse | Variants | None:
+        cached = self._memory.get(key, now, max_stale_s=float("inf"))
+        return None if cached is None else cached.value
 
-    def _place(self, ask: Ask, names: tuple[str, ...], now: float) -> Hashable:
+    def _storage_key(self, request: CacheRequest, names: tuple[str, ...], now: float) -> Hashable:
         """Return the key of a response that varies by these fields."""
         if not names:
-            return ask.own
-        mark = self._at(ask.own, now)
+            return request.base_key
+        variants = self._lookup(request.base_key, now)
         # Another Vary list: a new serial makes all earlier variants unreachable; they age out as LRU.
-        if not isinstance(mark, Variants) or mark.names != names:
+        if not isinstance(variants, Variants) or variants.names != names:
             self._serial += 1
-            mark = Variants(names, self._serial)
-            self._memory.put(ask.own, mark, now, _key_bytes(ask))
-        return (mark.serial, ask.varied(names))
+            variants = Variants(names, self._serial)
+            self._memory.put(request.base_key, variants, now, _key_size(request))
+        return (variants.serial, request.vary_key(names))
 
 
-def _bytes(ask: Ask, answer: Kept) -> int:
+def _size_of(request: CacheRequest, answer: CachedResponse) -> int:
     """Return the size of a response with its key."""
     fields = sum(len(name) + len(value) for name, value in answer.answer.headers)
-    return _key_bytes(ask) + fields + len(answer.answer.body)
+    return _key_size(request) + fields + len(answer.answer.body)
 
 
-def _key_bytes(ask: Ask) -> int:
+def _key_size(request: CacheRequest) -> int:
     """Return the maximum size of a key: the URL, and the fields that its responses may vary by."""
-    return len(ask.url) + sum(len(name) + len(value) for name, value in ask.headers)
+    return len(request.url) + sum(len(name) + len(value) for name, value in request.headers)

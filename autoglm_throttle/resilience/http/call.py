@@ -6,10 +6,10 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.model import On429, Outcome, Pass
-from autoglm_throttle.resilience.http.body import BodyWatch
+from autoglm_throttle.resilience.http.body import BodyObserver
 from autoglm_throttle.resilience.http.fields import body_bytes, retry_after_s
-from autoglm_throttle.resilience.http.served import Landing
-from autoglm_throttle.resilience.http.stale import Ask, kept
+from autoglm_throttle.resilience.http.served import HttpCallResult
+from autoglm_throttle.resilience.http.stale import CacheRequest, cached_response
 from autoglm_throttle.resilience.judge import status_outcome
 
 if TYPE_CHECKING:
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from autoglm_throttle.resilience.circuit import Circuit
+    from autoglm_throttle.resilience.circuit import GuardState
     from autoglm_throttle.resilience.http.answer import Pairs
-    from autoglm_throttle.resilience.http.served import HttpServed, Key
+    from autoglm_throttle.resilience.http.served import CacheKey, HttpFeatureExecutor
 
-SWITCHING: Final = 101
+SWITCHING_PROTOCOLS: Final = 101
 """After status 101 the connection is no longer HTTP, so no body follows."""
 
-TOO_MANY: Final = 429
+TOO_MANY_REQUESTS: Final = 429
 
 
 def pairs(headers: httpx.Headers) -> Pairs:
@@ -42,60 +42,80 @@ class HttpCall:
         key: the transport's function for the cache key.
     """
 
-    __slots__ = ("ask", "begun_s", "circuit", "outcome", "pass_", "request", "served", "short", "watch")
+    __slots__ = (
+        "cache_request",
+        "begun_s",
+        "circuit",
+        "outcome",
+        "permit",
+        "request",
+        "executor",
+        "is_short",
+        "body_observer",
+    )
 
     def __init__(
-        self, circuit: Circuit, served: HttpServed | None, request: httpx.Request, key: Key | None
+        self,
+        circuit: GuardState,
+        executor: HttpFeatureExecutor | None,
+        request: httpx.Request,
+        key: CacheKey | None,
     ) -> None:
-        self.circuit: Circuit = circuit
-        self.served: HttpServed | None = served
+        self.circuit: GuardState = circuit
+        self.executor: HttpFeatureExecutor | None = executor
         self.request: httpx.Request = request
-        self.ask: Ask | None = None
-        self.pass_: Pass = Pass(0)
+        self.cache_request: CacheRequest | None = None
+        self.permit: Pass = Pass(0)
         self.begun_s: float = 0.0
         self.outcome: Outcome = Outcome.NEUTRAL
         """Outcome as known at the headers."""
-        self.watch: BodyWatch | None = None
+        self.body_observer: BodyObserver | None = None
         """Observer of a body that has not ended."""
-        self.short: bool = False
+        self.is_short: bool = False
         """Whether the body may be cached and is known to be short enough."""
-        if served is not None:
+        if executor is not None:
             url = str(request.url).partition("#")[0]
-            self.ask = served.asked(request.method, url, pairs(request.headers), request, key)
+            self.cache_request = executor.cache_request(
+                request.method, url, pairs(request.headers), request, key
+            )
 
-    def begin(self, pass_: Pass) -> None:
+    def start(self, permit: Pass) -> None:
         """Record that the call was admitted and starts now."""
-        self.pass_ = pass_
+        self.permit = permit
         self.begun_s = self.circuit.clock()
 
-    def failed(self, error: BaseException) -> None:
+    def record_error(self, error: BaseException) -> None:
         """Record that the call ended without a response."""
-        self.outcome = self.circuit.settle(self.pass_, error, raised=True)
+        self.outcome = self.circuit.settle(self.permit, error, raised=True)
 
-    def answered(self, response: httpx.Response) -> BodyWatch | None:
+    def record_response(self, response: httpx.Response) -> BodyObserver | None:
         """Classify the response by its status; a success waits for the body.
 
         Returns:
             `body_observer`, which must be notified of the body; None: the outcome is final.
         """
         circuit, status = self.circuit, response.status_code
-        self.outcome = circuit.outcome_of(response, raised=False, otherwise=status_outcome(status))
+        self.outcome = circuit.outcome_of(response, raised=False, default=status_outcome(status))
         headers = pairs(response.headers)
-        keep = None
-        if self.served is not None:
-            keep = self.served.keep(self.ask, status, headers, self.begun_s)
-        if self.outcome is Outcome.SUCCESS and status != SWITCHING:
+        cache_policy = None
+        if self.executor is not None:
+            cache_policy = self.executor.cache_policy(self.cache_request, status, headers, self.begun_s)
+        if self.outcome is Outcome.SUCCESS and status != SWITCHING_PROTOCOLS:
             length = body_bytes(self.request.method, status, headers)
-            self.short = keep is not None and length is not None and length <= keep.body_bytes
-            self.watch = BodyWatch(circuit, self.pass_, self.begun_s, length, keep)
-            return self.watch
-        circuit.leave(self.pass_, self.outcome, f"HTTP {status}")
-        if status == TOO_MANY and circuit.rules.on_429 is On429.OPEN:
+            self.is_short = (
+                cache_policy is not None and length is not None and length <= cache_policy.max_body_bytes
+            )
+            self.body_observer = BodyObserver(circuit, self.permit, self.begun_s, length, cache_policy)
+            return self.body_observer
+        circuit.record(self.permit, self.outcome, f"HTTP {status}")
+        if status == TOO_MANY_REQUESTS and circuit.rules.on_429 is On429.OPEN:
             wait_s = retry_after_s(headers, time.time())
-            circuit.opened_for(circuit.rules.open_s if wait_s is None else wait_s)
+            circuit.open_for(circuit.rules.open_s if wait_s is None else wait_s)
         return None
 
-    def landed(self, ask: Ask, response: httpx.Response, body: bytes | None) -> Landing:
+    def build_result(
+        self, cache_request: CacheRequest, response: httpx.Response, body: bytes | None
+    ) -> HttpCallResult:
         """Build the result for the callers that wait for this call.
 
         Args:
@@ -103,12 +123,18 @@ class HttpCall:
             response: to this call.
             body: complete, as received; None: it must not be shared.
         """
-        shared = None if body is None else kept(ask, pairs(response.headers), body, self.begun_s)
-        if shared is None and self.served is not None and self.outcome is not Outcome.FAILURE:
-            self.served.alone(ask)
-        return Landing(ask, response, shared, outcome=self.outcome)
+        shared = (
+            None
+            if body is None
+            else cached_response(cache_request, pairs(response.headers), body, self.begun_s)
+        )
+        if shared is None and self.executor is not None and self.outcome is not Outcome.FAILURE:
+            self.executor.mark_unshareable(cache_request)
+        return HttpCallResult(cache_request, response, shared, outcome=self.outcome)
 
-    def crashed(self, ask: Ask, error: Exception, *, late: bool) -> Landing:
+    def build_error_result(
+        self, cache_request: CacheRequest, error: Exception, *, timed_out: bool
+    ) -> HttpCallResult:
         """Build the result of a call that raised, at its headers or in its body.
 
         Args:
@@ -116,21 +142,23 @@ class HttpCall:
             error: the exception.
             timed_out: whether a time limit ended; it is shared only if it was the guard's.
         """
-        if self.watch is not None:
-            self.outcome = self.watch.outcome
-        hurried = late and self._is_hurried()
-        return Landing(ask, None, None, error, self.outcome, hurried, error.__traceback__)
+        if self.body_observer is not None:
+            self.outcome = self.body_observer.outcome
+        caller_timed_out = timed_out and self._has_shorter_limit()
+        return HttpCallResult(
+            cache_request, None, None, error, self.outcome, caller_timed_out, error.__traceback__
+        )
 
     @property
-    def patience_s(self) -> float | None:
+    def max_wait_s(self) -> float | None:
         """Maximum wait for another caller's call: the limit of the own call; None: no limit."""
         limits = (self._limits().get("read"), self.circuit.rules.timeout_s)
         return min((limit for limit in limits if limit is not None), default=None)
 
-    def _is_hurried(self) -> bool:
-        guards_s = self.circuit.rules.timeout_s
+    def _has_shorter_limit(self) -> bool:
+        guard_limit_s = self.circuit.rules.timeout_s
         limits = [limit for limit in self._limits().values() if limit is not None]
-        return any(guards_s is None or limit < guards_s for limit in limits)
+        return any(guard_limit_s is None or limit < guard_limit_s for limit in limits)
 
     def _limits(self) -> Mapping[str, float | None]:
         return self.request.extensions.get("timeout") or {}

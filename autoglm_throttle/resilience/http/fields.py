@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 
-SECONDS_AT_MOST = 2**31
+MAX_SECONDS = 2**31
 """Cap for numbers of seconds (RFC 9111 section 1.2.2)."""
 
 NO_BODY = frozenset({204, 304})
@@ -31,17 +31,17 @@ def joined(fields: Iterable[tuple[str, str]], name: str) -> str | None:
 
     An absent and an empty field differ (RFC 9111 section 4.1).
     """
-    found = members(fields, name)
-    return ", ".join(found) if found else None
+    values = members(fields, name)
+    return ", ".join(values) if values else None
 
 
-def seconds(text: str) -> int | None:
+def parse_seconds(text: str) -> int | None:
     """Parse a number of whole seconds, capped at `MAX_SECONDS`; None: invalid."""
-    count = whole(text)
-    return None if count is None else min(count, SECONDS_AT_MOST)
+    count = parse_digits(text)
+    return None if count is None else min(count, MAX_SECONDS)
 
 
-def whole(text: str) -> int | None:
+def parse_digits(text: str) -> int | None:
     """Parse a number of digits only; None: invalid. More than 18 digits return 10**18."""
     if not (text.isascii() and text.isdigit()):
         return None
@@ -55,21 +55,25 @@ def directives(fields: Iterable[tuple[str, str]], name: str = "cache-control") -
     If a directive is repeated, the smaller number counts, and an invalid value counts as the smallest:
     unclear freshness is taken as less freshness (RFC 9111 section 4.2.1).
     """
-    said: dict[str, str] = {}
+    values: dict[str, str] = {}
     for match in DIRECTIVE.finditer(joined(fields, name) or ""):
-        word, quoted, bare = match.group(1).lower(), match.group(2), match.group(3)
+        directive, quoted, bare = match.group(1).lower(), match.group(2), match.group(3)
         value = quoted if quoted is not None else bare or ""
-        said[word] = min(said[word], value, key=lambda text: seconds(text) or 0) if word in said else value
-    return said
+        values[directive] = (
+            min(values[directive], value, key=lambda text: parse_seconds(text) or 0)
+            if directive in values
+            else value
+        )
+    return values
 
 
-def moment(fields: Iterable[tuple[str, str]], name: str) -> float | None:
+def date_field_s(fields: Iterable[tuple[str, str]], name: str) -> float | None:
     """Return the date in a field as seconds since 1970; None: absent or invalid."""
-    found = members(fields, name)
-    return date_s(found[0]) if found else None
+    values = members(fields, name)
+    return parse_date_s(values[0]) if values else None
 
 
-def date_s(text: str) -> float | None:
+def parse_date_s(text: str) -> float | None:
     """Parse an HTTP date as seconds since 1970; None: invalid."""
     try:
         date = parsedate_to_datetime(text)
@@ -81,7 +85,7 @@ def date_s(text: str) -> float | None:
 def age_s(fields: Iterable[tuple[str, str]]) -> int:
     """Return the declared age of a response: the first of several numbers, else 0 (RFC 9111 section 5.1)."""
     first = (joined(fields, "age") or "").partition(",")[0]
-    return seconds(first.strip()) or 0
+    return parse_seconds(first.strip()) or 0
 
 
 def retry_after_s(fields: Iterable[tuple[str, str]], wall_s: float) -> float | None:
@@ -97,13 +101,13 @@ def retry_after_s(fields: Iterable[tuple[str, str]], wall_s: float) -> float | N
         Seconds, 0 for a date in the past.
     """
     pairs = tuple(fields)
-    found = members(pairs, "retry-after")
-    if not found:
+    values = members(pairs, "retry-after")
+    if not values:
         return None
-    count = seconds(found[0])
+    count = parse_seconds(values[0])
     if count is not None:
         return float(count)
-    then, sent = date_s(found[0]), moment(pairs, "date")
+    then, sent = parse_date_s(values[0]), date_field_s(pairs, "date")
     if then is None:
         return None
     return max(0.0, then - (wall_s if sent is None else sent))
@@ -122,5 +126,5 @@ def body_bytes(method: str, status: int, fields: Iterable[tuple[str, str]]) -> i
         return 0
     if members(pairs, "transfer-encoding"):
         return None
-    said = members(pairs, "content-length")
-    return whole(said[0]) if said else None
+    values = members(pairs, "content-length")
+    return parse_digits(values[0]) if values else None

@@ -128,10 +128,10 @@ _TRACE: Final = frozenset(
     }
 )
 
-HARMLESS: Final = _ANSWER | _MESSAGE | _PROGRAM | _ADDRESS | _TRACE
+NON_IDENTIFYING: Final = _ANSWER | _MESSAGE | _PROGRAM | _ADDRESS | _TRACE
 """Names in lower case."""
 
-HARMLESS_BEGINNINGS: Final = ("sec-ch-", "sec-fetch-")
+NON_IDENTIFYING_PREFIXES: Final = ("sec-ch-", "sec-fetch-")
 """Fields that describe the browser and the page; scripts cannot set fields that begin with ``sec-``."""
 
 ADDRESSING: Final = frozenset(
@@ -151,16 +151,16 @@ Without them in the key, one request with a forged host could poison the links o
 """
 
 
-def personal(headers: Pairs) -> bool:
+def is_private(headers: Pairs) -> bool:
     """Whether a field of the request may identify the user.
 
     Args:
         headers: of the request; names in any case.
     """
-    return not all(_harmless(name.lower()) for name, _ in headers)
+    return not all(_is_non_identifying(name.lower()) for name, _ in headers)
 
 
-def addressing(headers: Pairs) -> Pairs:
+def addressing_fields(headers: Pairs) -> Pairs:
     """Return the addressing fields of a request, sorted.
 
     Args:
@@ -169,5 +169,5 @@ def addressing(headers: Pairs) -> Pairs:
     return tuple(sorted((name.lower(), value) for name, value in headers if name.lower() in ADDRESSING))
 
 
-def _harmless(name: str) -> bool:
-    return name in HARMLESS or name in ADDRESSING or name.startswith(HARMLESS_BEGINNINGS)
+def _is_non_identifying(name: str) -> bool:
+    return name in NON_IDENTIFYING or name in ADDRESSING or name.startswith(NON_IDENTIFYING_PREFIXES)

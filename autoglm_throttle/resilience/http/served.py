@@ -10,39 +10,47 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from autoglm_throttle.model import Cause, FallbackContext, GuardRefused, Level, Outcome, Refusal, Rung
-from autoglm_throttle.resilience.coalesce import Flights
-from autoglm_throttle.resilience.degradation import Choice
-from autoglm_throttle.resilience.fallback import ERROR, LOAD, REFRESH, Answer, Check, Counted, Rungs
+from autoglm_throttle.resilience.coalesce import SingleFlight
+from autoglm_throttle.resilience.degradation import DegradationAction
+from autoglm_throttle.resilience.fallback import (
+    ERROR,
+    LOAD,
+    REFRESH,
+    DegradedCallback,
+    FallbackAnswer,
+    FallbackChain,
+    ValueCheck,
+)
 from autoglm_throttle.resilience.feature import UNSET, Feature
 from autoglm_throttle.resilience.http.answer import HttpAnswer, Pairs
-from autoglm_throttle.resilience.http.body import Keep
+from autoglm_throttle.resilience.http.body import CachePolicy
 from autoglm_throttle.resilience.http.cache import HttpCache
-from autoglm_throttle.resilience.http.stale import Ask, Kept, keeping, varies_by
-from autoglm_throttle.resilience.seldom import Seldom
+from autoglm_throttle.resilience.http.stale import CachedResponse, CacheRequest, storable, varies_by
+from autoglm_throttle.resilience.seldom import GuardRateLimitedLogger
 from autoglm_throttle.resilience.stale_cache import StaleCache
 
 if TYPE_CHECKING:
-    from autoglm_throttle.resilience.circuit import Circuit
-    from autoglm_throttle.resilience.ladder_watch import Degradation
+    from autoglm_throttle.resilience.circuit import GuardState
+    from autoglm_throttle.resilience.ladder_watch import DegradationController
 
 T = TypeVar("T")
 
-Key = Callable[[Any], Hashable | None]
+CacheKey = Callable[[Any], Hashable | None]
 """Computes the cache key of a request, instead of method and URL; None: do not cache."""
 
 
-ALONE_S: Final = 10.0
+UNSHARED_S: Final = 10.0
 """Seconds without single flight after a response that could not be shared.
 
 An unshared wait doubles the duration of a call. Once in 10 s, the default open period of a breaker, that is
 acceptable, and a response that has become sharable is soon detected.
 """
 
-ALONE_ENTRIES: Final = 256
+UNSHARED_ENTRIES: Final = 256
 """Maximum number of such requests remembered; beyond it some wait once more without a result."""
 
 
-def whole(value: object, rung: Rung) -> None:
+def check_http_answer(value: object, fallback_kind: Rung) -> None:
     """Accept only an `HttpAnswer`, which every HTTP caller can send.
 
     Args:
@@ -53,35 +61,37 @@ def whole(value: object, rung: Rung) -> None:
         TypeError: any other type.
     """
     if not isinstance(value, HttpAnswer):
-        raise TypeError(f"the {rung} fallback of HTTP must give an HttpAnswer, not {type(value).__name__}")
+        raise TypeError(
+            f"the {fallback_kind} fallback of HTTP must give an HttpAnswer, not {type(value).__name__}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Landing:
+class HttpCallResult:
     """Result of one live call, for all callers that waited for it."""
 
-    ask: Ask
+    request: CacheRequest
     response: object
     """For the caller that made the call only; None: it raised."""
-    kept: Kept | None = None
+    cached: CachedResponse | None = None
     """For the other callers; None: nothing may be shared."""
     error: Exception | None = None
     outcome: Outcome = Outcome.NEUTRAL
-    hurried: bool = False
+    caller_timed_out: bool = False
     """Whether the caller's own time limit ended, which the others do not share."""
     trace: TracebackType | None = None
     """Traceback of the exception; each caller that raises it again starts with this one."""
 
-    def fitting(self, ask: Ask) -> Kept | None:
+    def cached_for(self, cache_request: CacheRequest) -> CachedResponse | None:
         """Return the response if it answers this request too, else None."""
-        kept = self.kept
-        if kept is None:
+        lookup = self.cached
+        if lookup is None:
             return None
-        names = varies_by(kept.answer.headers) or ()
-        return kept if ask.varied(names) == self.ask.varied(names) else None
+        names = varies_by(lookup.answer.headers) or ()
+        return lookup if cache_request.vary_key(names) == self.request.vary_key(names) else None
 
 
-class HttpServed:
+class HttpFeatureExecutor:
     """Answers in place of one feature's HTTP calls.
 
     Args:
@@ -96,18 +106,26 @@ class HttpServed:
     """
 
     __slots__ = (
-        *("_cache", "_circuit", "_counted", "_degradation", "_inside", "_key", "_lock", "_log"),
-        *("_alone", "_always", "_max_stale_s", "_rungs", "feature", "flights", "on_value"),
+        *("_cache", "_circuit", "_on_degraded", "_degradation", "_is_locked_here", "_key", "_lock", "_log"),
+        *(
+            "_unshareable",
+            "_always_coalesces",
+            "_max_stale_s",
+            "_fallback_chain",
+            "feature",
+            "single_flight",
+            "on_value",
+        ),
     )
 
     def __init__(  # noqa: PLR0913 - its parts
         self,
-        circuit: Circuit,
+        circuit: GuardState,
         feature: Feature,
-        degradation: Degradation,
+        degradation: DegradationController,
         *,
         cache: HttpCache | None,
-        counted: Counted,
+        on_degraded: DegradedCallback,
         fallback_timeout_s: float | None,
         max_stale_s: float,
     ) -> None:
@@ -116,31 +134,37 @@ class HttpServed:
         self.feature: Feature = feature
         self.on_value: bool = fallback is not None and fallback.on_value is not False
         """Whether a failing status is replaced too."""
-        self.flights: Flights[Landing] = Flights(lambda landing: not landing.hurried)
+        self.single_flight: SingleFlight[HttpCallResult] = SingleFlight(
+            lambda landing: not landing.caller_timed_out
+        )
         """Live calls that other callers may share."""
-        self._alone: StaleCache[None] = StaleCache(ALONE_ENTRIES)
-        self._always = fallback is not None and fallback.coalesce == "always"
+        self._unshareable: StaleCache[None] = StaleCache(UNSHARED_ENTRIES)
+        self._always_coalesces = fallback is not None and fallback.coalesce == "always"
         self._circuit = circuit
         self._degradation = degradation
         self._cache = cache if fallback is not None and fallback.stale else None
-        self._key: Key | None = None if fallback is None else fallback.key
-        self._counted = counted
+        self._key: CacheKey | None = None if fallback is None else fallback.key
+        self._on_degraded = on_degraded
         self._max_stale_s = max_stale_s if own_s is None else own_s
-        self._log = Seldom(feature.name, circuit.clock)
-        self._rungs = Rungs(feature, counted, fallback_timeout_s, self._log)
+        self._log = GuardRateLimitedLogger(feature.name, circuit.clock)
+        self._fallback_chain = FallbackChain(feature, on_degraded, fallback_timeout_s, self._log)
         self.reset_after_fork()
 
     def __repr__(self) -> str:
-        return f"<HttpServed {self.feature.name!r} {self._degradation!r} {self._cache or 'keeps nothing'}>"
+        return (
+            f"<HttpFeatureExecutor {self.feature.name!r} {self._degradation!r} {self._cache or 'no cache'}>"
+        )
 
     def reset_after_fork(self) -> None:
         """Create a new lock in a forked child and drop calls in flight; cached responses stay."""
-        self.flights.reset_after_fork()
+        self.single_flight.reset_after_fork()
         # Re-entrant: the garbage collector may run under it, and a finalizer may make a guarded call.
         self._lock = threading.RLock()
-        self._inside = False
+        self._is_locked_here = False
 
-    def asked(self, method: str, url: str, headers: Pairs, request: object, key: Key | None) -> Ask | None:
+    def cache_request(
+        self, method: str, url: str, headers: Pairs, request: object, key: CacheKey | None
+    ) -> CacheRequest | None:
         """Return the cache request of an HTTP request; None: it is not cached.
 
         Args:
@@ -154,47 +178,54 @@ class HttpServed:
             return None
         make = self._key if key is None else key
         if make is None:
-            return Ask(method, url, headers)
+            return CacheRequest(method, url, headers)
         try:
-            own = make(request)
-            hash(own)
+            user_key = make(request)
+            hash(user_key)
         except Exception as error:  # noqa: BLE001 - a user's key function may raise anything
-            self._log.say("key", f"a request has no key, its answer is not kept ({error!r})")
+            self._log.warn("key", f"a request has no key, its response is not cached ({error!r})")
             return None
-        return None if own is None else Ask(method, url, headers, own)
+        return None if user_key is None else CacheRequest(method, url, headers, user_key)
 
-    def choice(self, ask: Ask | None) -> Choice:
+    def action(self, cache_request: CacheRequest | None) -> DegradationAction:
         """Return the action for a call under the current load."""
         if self._degradation.level() is Level.FULL and self.feature.shed_above is None:
-            return Choice.SERVE
-        return self._degradation.choice(self.feature, self._find(ask) is not None)
+            return DegradationAction.SERVE
+        return self._degradation.action(self.feature, self._find(cache_request) is not None)
 
-    def shares(self, ask: Ask | None) -> bool:
+    def may_share(self, cache_request: CacheRequest | None) -> bool:
         """Whether this request may wait for a call in flight."""
-        if ask is None or not (self._always or self._degradation.level() >= Level.STALE):
+        if cache_request is None or not (self._always_coalesces or self._degradation.level() >= Level.STALE):
             return False
-        return ask.keepable and not self._is_alone(ask)
+        return cache_request.is_cacheable and not self._is_unshareable(cache_request)
 
-    def alone(self, ask: Ask) -> None:
+    def mark_unshareable(self, cache_request: CacheRequest) -> None:
         """Disable single flight for this request for a while: its response could not be shared."""
-        self._within(lambda: self._alone.put(ask.own, None, self._circuit.clock()))
+        self._run_locked(lambda: self._unshareable.put(cache_request.base_key, None, self._circuit.clock()))
 
-    def _is_alone(self, ask: Ask) -> bool:
-        return self._within(lambda: self._alone.get(ask.own, self._circuit.clock(), ALONE_S)) is not None
+    def _is_unshareable(self, cache_request: CacheRequest) -> bool:
+        return (
+            self._run_locked(
+                lambda: self._unshareable.get(cache_request.base_key, self._circuit.clock(), UNSHARED_S)
+            )
+            is not None
+        )
 
-    def refreshed(self, ask: Ask) -> HttpAnswer | None:
+    def cached_answer(self, cache_request: CacheRequest) -> HttpAnswer | None:
         """Return the cached response and count it; used while another caller fetches a newer one."""
-        found = self._find(ask)
-        if found is None:
+        cached = self._find(cache_request)
+        if cached is None:
             return None
-        self._counted(self.feature.name, Rung.STALE, REFRESH)
-        return found.answering(self._circuit.clock(), REFRESH)
+        self._on_degraded(self.feature.name, Rung.STALE, REFRESH)
+        return cached.as_fallback(self._circuit.clock(), REFRESH)
 
-    def loaded(self, request: object) -> FallbackContext:
+    def load_context(self, request: object) -> FallbackContext:
         """Return the fallback context of a call not made because of the load."""
         return FallbackContext(self.feature.name, LOAD, None, (request,))
 
-    def fault(self, request: object, error: Exception | None, outcome: Outcome) -> FallbackContext | None:
+    def failure_context(
+        self, request: object, error: Exception | None, outcome: Outcome
+    ) -> FallbackContext | None:
         """Return the fallback context of a rejection or a failure; None: no fallback may replace the result.
 
         Args:
@@ -213,10 +244,10 @@ class HttpServed:
     def answer(
         self,
         context: FallbackContext,
-        ask: Ask | None,
-        choice: Choice = Choice.SERVE,
-        check: Check = whole,
-    ) -> Answer | None:
+        cache_request: CacheRequest | None,
+        action: DegradationAction = DegradationAction.SERVE,
+        check: ValueCheck = check_http_answer,
+    ) -> FallbackAnswer | None:
         """Answer without the call, as `FallbackChain.answer` does.
 
         Args:
@@ -225,27 +256,29 @@ class HttpServed:
             action: from the degradation level; ``SERVE`` after a rejection or a failure.
             check: accepts values that the caller can send.
         """
-        kept = partial(self._kept, ask, context.cause)
-        return self._rungs.answer(context, kept, choice, check)
+        lookup = partial(self._cached_value, cache_request, context.cause)
+        return self._fallback_chain.answer(context, lookup, action, check)
 
     async def answer_async(
         self,
         context: FallbackContext,
-        ask: Ask | None,
-        choice: Choice = Choice.SERVE,
-        check: Check = whole,
-    ) -> Answer | None:
+        cache_request: CacheRequest | None,
+        action: DegradationAction = DegradationAction.SERVE,
+        check: ValueCheck = check_http_answer,
+    ) -> FallbackAnswer | None:
         """Answer without the call, as `FallbackChain.answer_async` does."""
-        kept = partial(self._kept, ask, context.cause)
-        return await self._rungs.answer_async(context, kept, choice, check)
+        lookup = partial(self._cached_value, cache_request, context.cause)
+        return await self._fallback_chain.answer_async(context, lookup, action, check)
 
-    def shed(self) -> Refusal:
+    def reject_shed(self) -> Refusal:
         """Return the rejection of a shed call, and count it."""
-        self._counted(self.feature.name, Rung.SHED, LOAD)
+        self._on_degraded(self.feature.name, Rung.SHED, LOAD)
         after_s = self._degradation.retry_after_s
         return Refusal(self.feature.name, self._circuit.state(), Cause.SHED, after_s)
 
-    def keep(self, ask: Ask | None, status: int, headers: Pairs, asked_s: float) -> Keep | None:
+    def cache_policy(
+        self, cache_request: CacheRequest | None, status: int, headers: Pairs, requested_s: float
+    ) -> CachePolicy | None:
         """Return the destination of a body, or None if the response must not be stored.
 
         Args:
@@ -255,35 +288,35 @@ class HttpServed:
             requested_s: monotonic seconds at which the request was sent.
         """
         cache = self._cache
-        if ask is None or cache is None:
+        if cache_request is None or cache is None:
             return None
-        if not keeping(ask, status, headers):
-            self._within(lambda: cache.outdated(ask, status, self._circuit.clock()))
+        if not storable(cache_request, status, headers):
+            self._run_locked(lambda: cache.invalidate(cache_request, status, self._circuit.clock()))
             return None
 
         def put(body: bytes) -> None:
-            self._within(lambda: cache.put(ask, status, headers, body, asked_s))
+            self._run_locked(lambda: cache.put(cache_request, status, headers, body, requested_s))
 
-        return Keep(put, cache.body_bytes)
+        return CachePolicy(put, cache.max_body_bytes)
 
-    def _kept(self, ask: Ask | None, cause: str) -> object:
-        found = self._find(ask)
-        return UNSET if found is None else found.answering(self._circuit.clock(), cause)
+    def _cached_value(self, cache_request: CacheRequest | None, cause: str) -> object:
+        cached = self._find(cache_request)
+        return UNSET if cached is None else cached.as_fallback(self._circuit.clock(), cause)
 
-    def _find(self, ask: Ask | None) -> Kept | None:
+    def _find(self, cache_request: CacheRequest | None) -> CachedResponse | None:
         cache = self._cache
-        if ask is None or cache is None:
+        if cache_request is None or cache is None:
             return None
-        return self._within(lambda: cache.get(ask, self._circuit.clock(), self._max_stale_s))
+        return self._run_locked(lambda: cache.get(cache_request, self._circuit.clock(), self._max_stale_s))
 
-    def _within(self, deed: Callable[[], T]) -> T | None:
+    def _run_locked(self, action: Callable[[], T]) -> T | None:
         """Run an action on a cache under the lock; None if this thread already holds it."""
         with self._lock:
             # Re-entered by a finalizer of this thread in the middle of a change: treat as a miss.
-            if self._inside:
+            if self._is_locked_here:
                 return None
-            self._inside = True
+            self._is_locked_here = True
             try:
-                return deed()
+                return action()
             finally:
-                self._inside = False
+                self._is_locked_here = False

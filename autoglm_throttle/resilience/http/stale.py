@@ -19,22 +19,29 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from autoglm_throttle.model import Rung
-from autoglm_throttle.resilience.http.answer import HttpAnswer, Pairs, sendable
-from autoglm_throttle.resilience.http.fields import age_s, directives, joined, members, moment, seconds
-from autoglm_throttle.resilience.http.personal import addressing, personal
+from autoglm_throttle.resilience.http.answer import HttpAnswer, Pairs, is_sendable
+from autoglm_throttle.resilience.http.fields import (
+    age_s,
+    date_field_s,
+    directives,
+    joined,
+    members,
+    parse_seconds,
+)
+from autoglm_throttle.resilience.http.personal import addressing_fields, is_private
 
 METHODS = frozenset({"GET", "HEAD"})
 
 SAFE = METHODS | {"OPTIONS", "TRACE"}
 """Safe methods (RFC 9110 section 9.2.1)."""
 
-GONE = frozenset({404, 410})
+GONE_STATUSES = frozenset({404, 410})
 
-FORBID_KEEPING = frozenset({"no-store", "private", "no-cache"})
+FORBID_STORING = frozenset({"no-store", "private", "no-cache"})
 
 FORBID_STALE = frozenset({"must-revalidate", "proxy-revalidate"})
 
-NOT_KEPT = frozenset(
+UNSTORED_FIELDS = frozenset(
     {
         "age",  # computed at each use
         "connection",
@@ -58,7 +65,7 @@ DEGRADED = "x-degraded"
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class CacheRequest:
     """The parts of a request that determine its cache key."""
 
     method: str
@@ -69,14 +76,14 @@ class Ask:
     """Key of the user's function, instead of method and URL; None: there is none."""
 
     @property
-    def own(self) -> Hashable:
+    def base_key(self) -> Hashable:
         """Cache key without the fields that the responses vary by."""
         if self.key is not None:
             return (self.method, self.key)
-        return (self.method, self.url, addressing(self.headers))
+        return (self.method, self.url, addressing_fields(self.headers))
 
     @property
-    def keepable(self) -> bool:
+    def is_cacheable(self) -> bool:
         """Whether a response may be stored for this request, or a stored one used.
 
         A request with a field that may identify the user can have a private response. A request with a body
@@ -88,94 +95,94 @@ class Ask:
         if self.key is not None:
             return True
         body = joined(headers, "transfer-encoding") or joined(headers, "content-length") or "0"
-        return body == "0" and not personal(headers)
+        return body == "0" and not is_private(headers)
 
-    def varied(self, names: Sequence[str]) -> Hashable:
+    def vary_key(self, names: Sequence[str]) -> Hashable:
         """Return the cache key with the values of the varying fields.
 
         Args:
             names: of the fields that the responses vary by.
         """
-        return (self.own, tuple((name, joined(self.headers, name)) for name in names))
+        return (self.base_key, tuple((name, joined(self.headers, name)) for name in names))
 
 
-def outdates(method: str, status: int) -> bool:
+def invalidates(method: str, status: int) -> bool:
     """Whether a response invalidates the stored responses of its URL.
 
     True after a successful unsafe method (RFC 9111 section 4.4), and for 404 and 410.
     """
-    return status in GONE or (method not in SAFE and status < 400)
+    return status in GONE_STATUSES or (method not in SAFE and status < 400)
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CachedResponse:
     """A stored response with status 200, and its age figures."""
 
     answer: HttpAnswer
-    asked_s: float
+    requested_s: float
     """Monotonic send time of its request: transfer time counts as age (RFC 9111 section 4.2.3)."""
-    aged_s: int
+    initial_age_s: int
     """Age in seconds that it declared on arrival."""
     lifetime_s: int
-    beyond_s: int | None
+    stale_allowance_s: int | None
     """Seconds past its lifetime for which it may replace an error; None: not declared."""
 
     @property
-    def born_s(self) -> float:
+    def created_s(self) -> float:
         """Monotonic seconds at which it was created, by its declared age."""
-        return self.asked_s - self.aged_s
+        return self.requested_s - self.initial_age_s
 
     def age_s(self, now: float) -> float:
         """Return its age in seconds, at least the declared one."""
-        return self.aged_s + max(0.0, now - self.asked_s)
+        return self.initial_age_s + max(0.0, now - self.requested_s)
 
-    def usable(self, now: float, max_stale_s: float) -> bool:
+    def is_usable(self, now: float, max_stale_s: float) -> bool:
         """Whether it may replace an error.
 
         Args:
             now: monotonic seconds.
             max_stale_s: seconds past its lifetime for which it may be used, unless it declares its own.
         """
-        beyond = max_stale_s if self.beyond_s is None else self.beyond_s
-        return self.age_s(now) <= self.lifetime_s + beyond
+        allowance_s = max_stale_s if self.stale_allowance_s is None else self.stale_allowance_s
+        return self.age_s(now) <= self.lifetime_s + allowance_s
 
-    def aged(self, now: float) -> HttpAnswer:
+    def with_age(self, now: float) -> HttpAnswer:
         """Return the response with its current age in whole seconds."""
-        return self.answer.saying(("age", str(int(self.age_s(now)))))
+        return self.answer.with_header(("age", str(int(self.age_s(now)))))
 
-    def answering(self, now: float, cause: str) -> HttpAnswer:
+    def as_fallback(self, now: float, cause: str) -> HttpAnswer:
         """Return the response as a fallback, with its current age in whole seconds.
 
         Args:
             now: monotonic seconds.
             cause: of the fallback.
         """
-        return degraded(self.aged(now), Rung.STALE, cause)
+        return mark_degraded(self.with_age(now), Rung.STALE, cause)
 
 
-def degraded(answer: HttpAnswer, rung: Rung, cause: str) -> HttpAnswer:
+def mark_degraded(answer: HttpAnswer, fallback_kind: Rung, cause: str) -> HttpAnswer:
     """Mark a response as degraded with an RFC 9651 item: ``X-Degraded: static; cause=error``."""
-    return answer.saying((DEGRADED, f"{rung}; cause={cause}"))
+    return answer.with_header((DEGRADED, f"{fallback_kind}; cause={cause}"))
 
 
 def lifetime_s(headers: Pairs) -> int:
     """Return the freshness lifetime in a shared cache, without heuristics (RFC 9111 section 4.2.1)."""
-    said = directives(headers)
-    for word in ("s-maxage", "max-age"):
-        if word in said:
-            return seconds(said[word]) or 0
-    expires, sent = moment(headers, "expires"), moment(headers, "date")
+    values = directives(headers)
+    for directive in ("s-maxage", "max-age"):
+        if directive in values:
+            return parse_seconds(values[directive]) or 0
+    expires, sent = date_field_s(headers, "expires"), date_field_s(headers, "date")
     return 0 if expires is None or sent is None else max(0, int(expires - sent))
 
 
-def beyond_s(headers: Pairs) -> int | None:
+def stale_allowance_s(headers: Pairs) -> int | None:
     """Return the seconds past its lifetime for which a response may be used; None: not declared."""
-    said = directives(headers)
-    if said.keys() & FORBID_STALE:
+    values = directives(headers)
+    if values.keys() & FORBID_STALE:
         return 0
-    if "stale-if-error" in said:
-        return seconds(said["stale-if-error"]) or 0
-    return 0 if "s-maxage" in said else None
+    if "stale-if-error" in values:
+        return parse_seconds(values["stale-if-error"]) or 0
+    return 0 if "s-maxage" in values else None
 
 
 def varies_by(headers: Pairs) -> tuple[str, ...] | None:
@@ -184,7 +191,7 @@ def varies_by(headers: Pairs) -> tuple[str, ...] | None:
     return None if "*" in names else tuple(sorted(names))
 
 
-def keeping(ask: Ask, status: int, headers: Pairs) -> bool:
+def storable(request: CacheRequest, status: int, headers: Pairs) -> bool:
     """Whether a response may be stored once it is complete.
 
     Args:
@@ -192,12 +199,12 @@ def keeping(ask: Ask, status: int, headers: Pairs) -> bool:
         status: of the response; only 200 is stored, since a partial response must not replace a full one.
         headers: of the response.
     """
-    if status != 200 or not ask.keepable or directives(headers).keys() & FORBID_KEEPING:
+    if status != 200 or not request.is_cacheable or directives(headers).keys() & FORBID_STORING:
         return False
-    return varies_by(headers) is not None and all(sendable(name, value) for name, value in headers)
+    return varies_by(headers) is not None and all(is_sendable(name, value) for name, value in headers)
 
 
-def kept(ask: Ask, headers: Pairs, body: bytes, asked_s: float) -> Kept:
+def cached_response(request: CacheRequest, headers: Pairs, body: bytes, requested_s: float) -> CachedResponse:
     """Build the stored form of a response.
 
     Args:
@@ -207,8 +214,10 @@ def kept(ask: Ask, headers: Pairs, body: bytes, asked_s: float) -> Kept:
         requested_s: monotonic seconds at which the request was sent.
     """
     named = {name.strip().lower() for name in (joined(headers, "connection") or "").split(",")}
-    fields = tuple(pair for pair in headers if pair[0].lower() not in NOT_KEPT | named)
-    if ask.method == "GET" and not members(fields, "content-length"):
+    fields = tuple(pair for pair in headers if pair[0].lower() not in UNSTORED_FIELDS | named)
+    if request.method == "GET" and not members(fields, "content-length"):
         fields = (*fields, ("content-length", str(len(body))))
     answer = HttpAnswer(200, fields, body)
-    return Kept(answer, asked_s, age_s(headers), lifetime_s(headers), beyond_s(headers))
+    return CachedResponse(
+        answer, requested_s, age_s(headers), lifetime_s(headers), stale_allowance_s(headers)
+    )

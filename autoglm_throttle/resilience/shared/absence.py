@@ -18,39 +18,43 @@ from typing import Final
 FAILURES: Final = 3
 """Consecutive failures: one late reply is no outage, and three deadlines of 50 ms pass soon."""
 
-FIRST_S: Final = 1.0
-LONGEST_S: Final = 10.0
+FIRST_PROBE_S: Final = 1.0
+MAX_PROBE_S: Final = 10.0
 """Seconds to the first probe; the pause doubles up to the maximum."""
 
 JITTER: Final = 0.2
 """Share by which each pause varies, so that a fleet does not probe in step."""
 
 
-def _about_one() -> float:
+def _random_jitter() -> float:
     return random.uniform(1.0 - JITTER, 1.0 + JITTER)
 
 
-class Absence:
+class BreakerStoreHealth:
     """Tracks the availability of one store. Not locked: its owner's lock guards it.
 
     Args:
         jitter: factor of each pause.
     """
 
-    def __init__(self, jitter: Callable[[], float] = _about_one) -> None:
-        self.up: bool = True
-        self.due_s: float = 0.0
+    def __init__(self, jitter: Callable[[], float] = _random_jitter) -> None:
+        self.is_up: bool = True
+        self.probe_due_s: float = 0.0
         """Monotonic seconds from which on a probe may be sent, while the store is unavailable."""
-        self.since_s: float = 0.0
+        self.lost_since_s: float = 0.0
         """Monotonic seconds at which the store became unavailable."""
         self._jitter = jitter
-        self._in_a_row = 0
-        self._pause_s = FIRST_S
+        self._consecutive_failures = 0
+        self._pause_s = FIRST_PROBE_S
 
     def __repr__(self) -> str:
-        return "Absence(up)" if self.up else f"Absence(since {self.since_s:.3f}, asked at {self.due_s:.3f})"
+        return (
+            "BreakerStoreHealth(up)"
+            if self.is_up
+            else f"BreakerStoreHealth(since {self.lost_since_s:.3f}, next probe at {self.probe_due_s:.3f})"
+        )
 
-    def failed(self, now: float, *, final: bool = False) -> bool:
+    def record_failure(self, now: float, *, final: bool = False) -> bool:
         """Record a failure or a missed deadline.
 
         Args:
@@ -60,24 +64,24 @@ class Absence:
         Returns:
             Whether the store becomes unavailable by this failure.
         """
-        if not self.up:
-            if now >= self.due_s:  # a probe; earlier failures were sent before the loss
-                self._pause_s = min(2.0 * self._pause_s, LONGEST_S)
-                self.due_s = now + self._pause_s * self._jitter()
+        if not self.is_up:
+            if now >= self.probe_due_s:  # a probe; earlier failures were sent before the loss
+                self._pause_s = min(2.0 * self._pause_s, MAX_PROBE_S)
+                self.probe_due_s = now + self._pause_s * self._jitter()
             return False
-        self._in_a_row += 1
-        if self._in_a_row < FAILURES and not final:
+        self._consecutive_failures += 1
+        if self._consecutive_failures < FAILURES and not final:
             return False
-        self.up, self.since_s, self._pause_s = False, now, FIRST_S
-        self.due_s = now + FIRST_S * self._jitter()
+        self.is_up, self.lost_since_s, self._pause_s = False, now, FIRST_PROBE_S
+        self.probe_due_s = now + FIRST_PROBE_S * self._jitter()
         return True
 
-    def answered(self) -> bool:
+    def record_success(self) -> bool:
         """Record a reply.
 
         Returns:
             Whether the store becomes available by this reply.
         """
-        back = not self.up
-        self.up, self._in_a_row = True, 0
-        return back
+        recovered = not self.is_up
+        self.is_up, self._consecutive_failures = True, 0
+        return recovered

@@ -15,22 +15,22 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.model import Outcome
-from autoglm_throttle.resilience.shared.absence import Absence
-from autoglm_throttle.resilience.shared.outbox import Finish, Outbox, Write
-from autoglm_throttle.resilience.shared.question import Question
-from autoglm_throttle.resilience.shared.watch import Watch
-from autoglm_throttle.resilience.store import Ask, Lease, Remote
+from autoglm_throttle.resilience.shared.absence import BreakerStoreHealth
+from autoglm_throttle.resilience.shared.outbox import PendingWrites, ProbeResult, Write
+from autoglm_throttle.resilience.shared.question import PendingQuery
+from autoglm_throttle.resilience.shared.watch import Subscription
+from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest, RemoteBreakerState
 
 if TYPE_CHECKING:
     from autoglm_throttle.model import Clock
 
 _log = logging.getLogger("autoglm_throttle")
 
-LOG_EVERY_S: Final = 30.0
+LOG_INTERVAL_S: Final = 30.0
 """Minimum seconds between two pairs of log lines about loss and recovery."""
 
 
-class Ledger:
+class FleetState:
     """Queries, pending writes, subscriptions, own probes, and the availability of the store.
 
     Args:
@@ -41,106 +41,108 @@ class Ledger:
     def __init__(self, wake: Callable[[], None], clock: Clock = time.monotonic) -> None:
         self.callback_errors: int = 0
         """Exceptions of listeners."""
-        self.watches: dict[str, Watch] = {}
+        self.subscriptions: dict[str, Subscription] = {}
         self.clock: Clock = clock
         self._wake = wake
         self._logged_s = -math.inf
-        self._told_away = False
+        self._has_logged_loss = False
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
         """Reset in a forked child: new locks, without the parent's queries and writes."""
         self.lock: threading.RLock = threading.RLock()
         """Re-entrant: a finalizer may settle a probe in the middle of another call."""
-        self.closed: bool = False
+        self.is_closed: bool = False
         """Whether the thread must end."""
-        self.absence: Absence = Absence()
-        self.outbox: Outbox = Outbox()
-        self.unread: dict[str, None] = dict.fromkeys(self.watches)
+        self.health: BreakerStoreHealth = BreakerStoreHealth()
+        self.pending_writes: PendingWrites = PendingWrites()
+        self.unread: dict[str, None] = dict.fromkeys(self.subscriptions)
         """Breakers with a state to read."""
         self.tickets: dict[int, tuple[str, float]] = {}
         """Probes of this process: fence -> ticket, and the end of its lease."""
-        self._questions: deque[Question] = deque()
-        self._waiting: list[Question] = []
+        self._queries: deque[PendingQuery] = deque()
+        self._state_queries: list[PendingQuery] = []
         """Queries for the first state of a breaker."""
-        for watch in self.watches.values():
+        for watch in self.subscriptions.values():
             watch.reset_after_fork()
 
     def __repr__(self) -> str:
-        return f"Ledger({len(self.watches)} breakers, {self.absence!r}, {self.outbox!r})"
+        return f"FleetState({len(self.subscriptions)} breakers, {self.health!r}, {self.pending_writes!r})"
 
     @property
-    def up(self) -> bool:
+    def is_up(self) -> bool:
         """Whether the store is available."""
-        return self.absence.up
+        return self.health.is_up
 
     # Callers
 
-    def watch(self, name: str, changed: Callable[[Remote], None]) -> None:
+    def subscribe(self, name: str, listener: Callable[[RemoteBreakerState], None]) -> None:
         """Register a listener for the states of a breaker."""
         with self.lock:
-            self.watches[name] = Watch(name, changed)
+            self.subscriptions[name] = Subscription(name, listener)
             self.unread[name] = None
         self._wake()
 
-    def ask(self, name: str, ask: Ask | None, ring: Callable[[], None]) -> Question:
+    def query(self, name: str, request: ProbeRequest | None, wake: Callable[[], None]) -> PendingQuery:
         """Add a query; it is answered at once if there is nothing to wait for."""
-        question = Question(name, ask, ring)
+        query = PendingQuery(name, request, wake)
         with self.lock:
-            watch = self.watches.get(name)
-            if not self.up:
-                question.give(None)
-            elif ask is not None:
-                self._questions.append(question)
-            elif watch is None or watch.met:
-                question.give(self._latest(name))
+            subscription = self.subscriptions.get(name)
+            if not self.is_up:
+                query.resolve(None)
+            elif request is not None:
+                self._queries.append(query)
+            elif subscription is None or subscription.is_read:
+                query.resolve(self._latest(name))
             else:
-                self._waiting.append(question)
+                self._state_queries.append(query)
                 self.unread[name] = None
         self._wake()
-        return question
+        return query
 
-    def answer(self, question: Question, why: str) -> Lease | Remote | None:
+    def finish_wait(self, query: PendingQuery, reason: str) -> ProbeLease | RemoteBreakerState | None:
         """Return the answer at the end of the wait; a missing answer counts as a failure of the store.
 
         Args:
             query: from `query`.
             reason: logged if the store becomes unavailable by it.
         """
-        rings: list[Question] = []
+        to_wake: list[PendingQuery] = []
         with self.lock:
-            if not question.answered:
-                question.over = True
-                rings = self._failed(why, final=False)
-        _ring(rings)
-        return question.answer
+            if not query.is_answered:
+                query.is_abandoned = True
+                to_wake = self._record_failure(reason, final=False)
+        _wake_all(to_wake)
+        return query.answer
 
-    def abandon(self, question: Question) -> None:
+    def cancel(self, query: PendingQuery) -> None:
         """Cancel a query: return the probe lease it was granted."""
         with self.lock:
-            question.over = True
-            if isinstance(question.answer, Lease):
-                self._give_back(question.name, question.answer)
+            query.is_abandoned = True
+            if isinstance(query.answer, ProbeLease):
+                self._give_back(query.name, query.answer)
 
     def put(self, write: Write) -> None:
         """Add a write."""
         with self.lock:
-            self.outbox.put(write)
+            self.pending_writes.put(write)
         self._wake()
 
     def position(self, name: str) -> tuple[int, bool]:
         """Return the known version of a breaker's state, and whether the breaker has applied it."""
         with self.lock:
-            watch = self.watches.get(name)
-            return (0, True) if watch is None else (watch.version, not watch.handing)
+            subscription = self.subscriptions.get(name)
+            return (
+                (0, True) if subscription is None else (subscription.version, not subscription.is_delivering)
+            )
 
-    def own(self, name: str) -> int:
+    def own_version(self, name: str) -> int:
         """Return the newest version written by this process: its next write is based on it."""
         with self.lock:
-            watch = self.watches.get(name)
-            return 0 if watch is None else watch.own
+            subscription = self.subscriptions.get(name)
+            return 0 if subscription is None else subscription.own_version
 
-    def ticket(self, lease: Lease) -> tuple[str, float]:
+    def pop_ticket(self, lease: ProbeLease) -> tuple[str, float]:
         """Remove and return the ticket of a finished probe and the end of its lease; empty: unknown here."""
         with self.lock:
             return self.tickets.pop(lease.fence, ("", 0.0))
@@ -148,39 +150,39 @@ class Ledger:
     def close(self) -> None:
         """Answer all queries with None and end the thread."""
         with self.lock:
-            self.closed = True
-            rings = self._release()
-        _ring(rings)
+            self.is_closed = True
+            to_wake = self._resolve_all()
+        _wake_all(to_wake)
 
     # The sender thread
 
-    def next_question(self) -> Question | None:
+    def next_query(self) -> PendingQuery | None:
         """Return the oldest query, or None."""
         with self.lock:
-            return self._questions.popleft() if self._questions else None
+            return self._queries.popleft() if self._queries else None
 
     def next_write(self, name: str | None = None) -> Write | None:
         """Return the next write of one breaker or of any."""
         with self.lock:
-            return self.outbox.next(self.clock(), name)
+            return self.pending_writes.next_write(self.clock(), name)
 
-    def busy(self) -> bool:
+    def has_work(self) -> bool:
         """Whether there is work now."""
         with self.lock:
-            return bool(self._questions or self.unread or len(self.outbox))
+            return bool(self._queries or self.unread or len(self.pending_writes))
 
-    def reply(self, question: Question, answer: Lease | Remote | None) -> None:
+    def resolve(self, query: PendingQuery, answer: ProbeLease | RemoteBreakerState | None) -> None:
         """Answer a query; without a waiter a lease is returned and a state published."""
         with self.lock:
-            taken = question.give(answer)
-            if not taken and isinstance(answer, Lease):
-                self._give_back(question.name, answer)
-        if taken:
-            question.ring()
-        elif isinstance(answer, Remote):
-            self.news(question.name, answer)
+            accepted = query.resolve(answer)
+            if not accepted and isinstance(answer, ProbeLease):
+                self._give_back(query.name, answer)
+        if accepted:
+            query.wake()
+        elif isinstance(answer, RemoteBreakerState):
+            self.publish(query.name, answer)
 
-    def granted(self, lease: Lease, ticket: str, until_s: float) -> None:
+    def record_lease(self, lease: ProbeLease, ticket: str, until_s: float) -> None:
         """Record the lease of a probe of this process."""
         with self.lock:
             now = self.clock()
@@ -189,7 +191,7 @@ class Ledger:
                 del self.tickets[fence]
             self.tickets[lease.fence] = (ticket, until_s)
 
-    def told(self, write: Write, remote: Remote | None, *, ours: bool) -> None:
+    def confirm_write(self, write: Write, remote: RemoteBreakerState | None, *, is_current: bool) -> None:
         """Record that a write was sent.
 
         Args:
@@ -198,123 +200,129 @@ class Ledger:
             is_current: whether the breaker has that state already.
         """
         with self.lock:
-            self.outbox.told(write)
-            if ours:
-                self._made(write.name, remote)
+            self.pending_writes.remove(write)
+            if is_current:
+                self._record_own(write.name, remote)
                 return
-        self.news(write.name, remote)
+        self.publish(write.name, remote)
 
-    def later(self, name: str) -> None:
+    def postpone(self, name: str) -> None:
         """Postpone the writes of a breaker after a failure."""
         with self.lock:
-            self.outbox.later(name)
+            self.pending_writes.postpone(name)
 
-    def read(self, name: str, remote: Remote | None) -> None:
+    def record_state(self, name: str, remote: RemoteBreakerState | None) -> None:
         """Record a state read from the store; restore a state that the store has lost."""
-        self.news(name, remote)
+        self.publish(name, remote)
         with self.lock:
             self.unread.pop(name, None)
-            watch = self.watches.get(name)
-            if watch is not None:
-                watch.met = True
+            subscription = self.subscriptions.get(name)
+            if subscription is not None:
+                subscription.is_read = True
                 # The store lost its key (restart, eviction): restore operator commands and open periods.
-                again = watch.forgotten(self.clock()) if remote is None else None
-                if again is not None and not self.outbox.holds(name):
-                    self.outbox.put(again)
-            met = [question for question in self._waiting if question.name == name]
-            self._waiting = [question for question in self._waiting if question.name != name]
-            rings = [question for question in met if question.give(self._latest(name))]
-        _ring(rings)
+                restore = subscription.restore_write(self.clock()) if remote is None else None
+                if restore is not None and not self.pending_writes.has_state(name):
+                    self.pending_writes.put(restore)
+            answered = [query for query in self._state_queries if query.name == name]
+            self._state_queries = [query for query in self._state_queries if query.name != name]
+            to_wake = [query for query in answered if query.resolve(self._latest(name))]
+        _wake_all(to_wake)
 
-    def reread(self) -> None:
+    def request_reread(self) -> None:
         """Schedule a read of all subscribed breakers."""
         with self.lock:
-            self.watches = {name: watch for name, watch in self.watches.items() if watch.changed is not None}
-            self.unread = dict.fromkeys(self.watches)
+            self.subscriptions = {
+                name: subscription
+                for name, subscription in self.subscriptions.items()
+                if subscription.listener is not None
+            }
+            self.unread = dict.fromkeys(self.subscriptions)
         self._wake()
 
     # Updates
 
-    def note(self, name: str, remote: Remote | None) -> None:
+    def record_known(self, name: str, remote: RemoteBreakerState | None) -> None:
         """Record a state that the breaker has, or receives, by another way."""
         with self.lock:
-            watch = self.watches.get(name)
-            if watch is not None and remote is not None:
-                watch.note(remote, self.clock())
+            subscription = self.subscriptions.get(name)
+            if subscription is not None and remote is not None:
+                subscription.record(remote, self.clock())
 
-    def news(self, name: str, remote: Remote | None) -> None:
+    def publish(self, name: str, remote: RemoteBreakerState | None) -> None:
         """Publish a newer state, unless a state write is pending: its reply decides."""
         with self.lock:
-            watch = self.watches.get(name)
+            subscription = self.subscriptions.get(name)
             # A state read meanwhile may be older than the pending local write; the reply to it decides.
-            if watch is None or remote is None or self.outbox.holds(name):
+            if subscription is None or remote is None or self.pending_writes.has_state(name):
                 return
-            if not watch.hear(remote, self.clock()):
+            if not subscription.receive(remote, self.clock()):
                 return
         # Deliver without the lock; updates that arrive meanwhile replace each other, the newest is next.
         while True:
             with self.lock:
-                news = watch.news(self.clock())
-            if news is None:
+                update = subscription.next_update(self.clock())
+            if update is None:
                 return
-            changed = watch.changed
+            listener = subscription.listener
             try:
-                if changed is not None:
-                    changed(news)
+                if listener is not None:
+                    listener(update)
             except Exception:  # noqa: BLE001 - a listener must not end the thread
                 self.callback_errors += 1
-                _log.warning("the breaker %s could not take in what it was told", name, exc_info=True)
+                _log.warning("the listener of breaker %s failed", name, exc_info=True)
 
     # Loss and recovery
 
-    def answered(self) -> bool:
+    def record_success(self) -> bool:
         """Record a reply of the store; return True if it was unavailable before."""
         with self.lock:
-            back = self.absence.answered()
-            since_s = self.absence.since_s
-        if back and self._told_away:
-            _log.warning("the store of the breakers answers again after %.1f s", self.clock() - since_s)
-        return back
+            recovered = self.health.record_success()
+            since_s = self.health.lost_since_s
+        if recovered and self._has_logged_loss:
+            _log.warning("the breaker store is available again after %.1f s", self.clock() - since_s)
+        return recovered
 
-    def failed(self, why: str, *, final: bool) -> None:
+    def record_failure(self, reason: str, *, final: bool) -> None:
         """Record a failed call."""
         with self.lock:
-            rings = self._failed(why, final=final)
-        _ring(rings)
+            to_wake = self._record_failure(reason, final=final)
+        _wake_all(to_wake)
 
-    def _failed(self, why: str, *, final: bool) -> list[Question]:
+    def _record_failure(self, reason: str, *, final: bool) -> list[PendingQuery]:
         now = self.clock()
-        if not self.absence.failed(now, final=final):
+        if not self.health.record_failure(now, final=final):
             return []
-        self._told_away = now - self._logged_s >= LOG_EVERY_S
-        if self._told_away:
+        self._has_logged_loss = now - self._logged_s >= LOG_INTERVAL_S
+        if self._has_logged_loss:
             self._logged_s = now
-            _log.warning("the store of the breakers cannot be asked: each process goes by its own (%s)", why)
-        return self._release()
+            _log.warning(
+                "the breaker store is unavailable: each process uses its own breaker state (%s)", reason
+            )
+        return self._resolve_all()
 
-    def _release(self) -> list[Question]:
+    def _resolve_all(self) -> list[PendingQuery]:
         """Resolve all queries with None and return them; the caller wakes them."""
-        waiting = [*self._questions, *self._waiting]
-        self._questions.clear()
-        self._waiting.clear()
-        return [question for question in waiting if question.give(None)]
+        waiting = [*self._queries, *self._state_queries]
+        self._queries.clear()
+        self._state_queries.clear()
+        return [query for query in waiting if query.resolve(None)]
 
-    def _give_back(self, name: str, lease: Lease) -> None:
+    def _give_back(self, name: str, lease: ProbeLease) -> None:
         ticket, until_s = self.tickets.pop(lease.fence, ("", 0.0))
         if ticket:
-            self.put(Finish(name, ticket, 0, Outcome.NEUTRAL, 0, 0.0, until_s))
+            self.put(ProbeResult(name, ticket, 0, Outcome.NEUTRAL, 0, 0.0, until_s))
 
-    def _made(self, name: str, remote: Remote | None) -> None:
-        watch = self.watches.get(name)
-        if watch is not None and remote is not None:
-            watch.note(remote, self.clock())
-            watch.own = remote.version
+    def _record_own(self, name: str, remote: RemoteBreakerState | None) -> None:
+        subscription = self.subscriptions.get(name)
+        if subscription is not None and remote is not None:
+            subscription.record(remote, self.clock())
+            subscription.own_version = remote.version
 
-    def _latest(self, name: str) -> Remote | None:
-        watch = self.watches.get(name)
-        return None if watch is None else watch.latest(self.clock())
+    def _latest(self, name: str) -> RemoteBreakerState | None:
+        subscription = self.subscriptions.get(name)
+        return None if subscription is None else subscription.latest(self.clock())
 
 
-def _ring(questions: Sequence[Question]) -> None:
-    for question in questions:
-        question.ring()
+def _wake_all(questions: Sequence[PendingQuery]) -> None:
+    for query in questions:
+        query.wake()

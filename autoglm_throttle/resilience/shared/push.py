@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from autoglm_throttle.model import Clock
 
-THREAD: Final = "autoglm-throttle-breakers-push"
+THREAD_NAME: Final = "autoglm-throttle-breakers-push"
 
 PING_S: Final = 1.0
-SILENCE_S: Final = 3.0
+SILENCE_LIMIT_S: Final = 3.0
 """The server is pinged once a second; three seconds without any message count as a lost connection."""
 
-SLICE_S: Final = 0.25
+POLL_S: Final = 0.25
 """Seconds of one blocking read; between two reads the thread checks whether it must stop."""
 
 FIRST_PAUSE_S: Final = 1.0
-LONGEST_PAUSE_S: Final = 10.0
+MAX_PAUSE_S: Final = 10.0
 JITTER: Final = 0.2
 """Seconds before a reconnect, doubled from the first to the longest, varied by this share."""
 
@@ -34,7 +34,7 @@ SyncClient = Any
 """A synchronous client of redis-py: single, Sentinel or cluster."""
 
 
-class Push:
+class BreakerSyncListener:
     """Listens on one channel.
 
     Args:
@@ -51,8 +51,8 @@ class Push:
         self,
         connect: Callable[[], SyncClient],
         channel: str,
-        heard: Callable[[Any], None],
-        joined: Callable[[], None],
+        on_message: Callable[[Any], None],
+        on_subscribed: Callable[[], None],
         clock: Clock = time.monotonic,
     ) -> None:
         self.failures: int = 0
@@ -61,14 +61,14 @@ class Push:
         """Text of the newest failure; kept after a recovery."""
         self._connect = connect
         self._channel = channel
-        self._heard = heard
-        self._joined = joined
+        self._on_message = on_message
+        self._on_subscribed = on_subscribed
         self._clock = clock
-        self._left_behind: list[Any] = []
+        self._parent_connections: list[Any] = []
         self.reset_after_fork()
 
     def __repr__(self) -> str:
-        return f"Push({'listening' if self.listening else 'deaf'}, failures={self.failures})"
+        return f"BreakerSyncListener({'listening' if self.is_listening else 'not listening'}, failures={self.failures})"
 
     def start(self) -> bool:
         """Start the thread unless it runs; return False if the system has no thread left."""
@@ -76,7 +76,7 @@ class Push:
             self._stopping = False
             if self._thread is not None:
                 return True
-            self._thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
+            self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
             try:
                 self._thread.start()
             except RuntimeError as error:
@@ -90,46 +90,48 @@ class Push:
         with self._mutex:
             self._stopping = True
             thread = self._thread
-        self._alarm.set()
+        self._wake_event.set()
         if thread is not None and thread is not threading.current_thread():
             thread.join(join_s)
 
-    def hurry(self) -> None:
+    def wake(self) -> None:
         """Reconnect now: the server has replied to another connection."""
-        self._alarm.set()
+        self._wake_event.set()
 
     def reset_after_fork(self) -> None:
         """Reset in a forked child: thread and connection belong to the parent."""
-        self.listening: bool = False
+        self.is_listening: bool = False
         """Whether changes are received at once."""
         if hasattr(self, "_open"):
-            self._left_behind.append(self._open)  # kept: closing would write to the parent's socket
-        self._open: tuple[Any, ...] = ()
+            self._parent_connections.append(
+                self._connections
+            )  # kept: closing would write to the parent's socket
+        self._connections: tuple[Any, ...] = ()
         self._mutex = threading.RLock()  # re-entrant: a finalizer may call stop() in the middle of start()
-        self._alarm = threading.Event()
+        self._wake_event = threading.Event()
         self._thread = None
         self._stopping = False
         self._pause_s = FIRST_PAUSE_S
 
     def _run(self) -> None:
         try:
-            while not self._ends():
+            while not self._should_stop():
                 try:
                     self._listen()
                 except Exception as error:  # noqa: BLE001 - any client error; it must not end the thread
                     self._failed(error)
                 finally:
-                    self._hang_up()
-                self._alarm.clear()  # a wake-up from before this failure is void
+                    self._disconnect()
+                self._wake_event.clear()  # a wake-up from before this failure is void
                 if not self._stopping:
-                    self._alarm.wait(self._pause_s * random.uniform(1.0 - JITTER, 1.0 + JITTER))
-                    self._pause_s = min(2.0 * self._pause_s, LONGEST_PAUSE_S)
+                    self._wake_event.wait(self._pause_s * random.uniform(1.0 - JITTER, 1.0 + JITTER))
+                    self._pause_s = min(2.0 * self._pause_s, MAX_PAUSE_S)
         finally:
             with self._mutex:
                 if self._thread is threading.current_thread():
                     self._thread = None
 
-    def _ends(self) -> bool:
+    def _should_stop(self) -> bool:
         """Decide under the mutex whether the thread ends, so that ``start`` never relies on a dying one."""
         with self._mutex:
             if self._stopping:
@@ -143,37 +145,37 @@ class Push:
             TimeoutError: no message arrived, not even a reply to a ping.
         """
         client = self._connect()
-        self._open = (client,)
+        self._connections = (client,)
         subscription = client.pubsub()
-        self._open = (subscription, client)
+        self._connections = (subscription, client)
         # The confirmation arrives as a message; only then `listening` becomes true.
         subscription.subscribe(self._channel)
-        heard_s = pinged_s = self._clock()
+        received_s = pinged_s = self._clock()
         while not self._stopping:
-            message = subscription.get_message(timeout=SLICE_S)
+            message = subscription.get_message(timeout=POLL_S)
             now = self._clock()
             if message is not None:
-                heard_s = now
-                self._take(message)
-            elif now - heard_s > SILENCE_S:
-                raise TimeoutError(f"nothing heard for {SILENCE_S:g} s")
+                received_s = now
+                self._dispatch(message)
+            elif now - received_s > SILENCE_LIMIT_S:
+                raise TimeoutError(f"nothing received for {SILENCE_LIMIT_S:g} s")
             if now - pinged_s >= PING_S:
                 pinged_s = now
                 subscription.ping()
 
-    def _take(self, message: dict[str, Any]) -> None:
+    def _dispatch(self, message: dict[str, Any]) -> None:
         if message["type"] == "message":
-            self._heard(message["data"])
+            self._on_message(message["data"])
         elif message["type"] == "subscribe":
-            self.listening, self._pause_s = True, FIRST_PAUSE_S
-            self._joined()
+            self.is_listening, self._pause_s = True, FIRST_PAUSE_S
+            self._on_subscribed()
 
-    def _hang_up(self) -> None:
-        self.listening = False
-        ends, self._open = self._open, ()
-        for end in ends:
+    def _disconnect(self) -> None:
+        self.is_listening = False
+        connections, self._connections = self._connections, ()
+        for connection in connections:
             with contextlib.suppress(Exception):  # it may be broken already
-                end.close()
+                connection.close()
 
     def _failed(self, error: Exception) -> None:
         self.failures += 1

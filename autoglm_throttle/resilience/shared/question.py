@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from autoglm_throttle.resilience.store import Ask, Lease, Remote
+from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest, RemoteBreakerState
 
 
-class Bell(Protocol):
+class BreakerWakeup(Protocol):
     """Wakes one task in its own event loop."""
 
     def set(self) -> None:
         """Wake the task; may be called from any thread."""
         ...
 
-    async def wait(self, seconds: float, leaves: Callable[[], Awaitable[None]]) -> bool:
+    async def wait(self, seconds: float, disconnected: Callable[[], Awaitable[None]]) -> bool:
         """Wait for the wake-up."""
         ...
 
 
-class Question:
+class PendingQuery:
     """One caller's query: answered once, or abandoned. The lock of its store guards it.
 
     Args:
@@ -29,23 +29,23 @@ class Question:
         wake: wakes the caller.
     """
 
-    __slots__ = ("answer", "answered", "ask", "name", "over", "ring")
+    __slots__ = ("answer", "is_answered", "request", "name", "is_abandoned", "wake")
 
-    def __init__(self, name: str, ask: Ask | None, ring: Callable[[], None]) -> None:
+    def __init__(self, name: str, request: ProbeRequest | None, wake: Callable[[], None]) -> None:
         self.name: str = name
-        self.ask: Ask | None = ask
-        self.ring: Callable[[], None] = ring
-        self.answer: Lease | Remote | None = None
-        self.answered: bool = False
-        self.over: bool = False
+        self.request: ProbeRequest | None = request
+        self.wake: Callable[[], None] = wake
+        self.answer: ProbeLease | RemoteBreakerState | None = None
+        self.is_answered: bool = False
+        self.is_abandoned: bool = False
         """Whether the caller no longer waits."""
 
-    def give(self, answer: Lease | Remote | None) -> bool:
+    def resolve(self, answer: ProbeLease | RemoteBreakerState | None) -> bool:
         """Store the answer; return False if the query is settled.
 
         The caller of this method then wakes the waiter, without the lock.
         """
-        if self.over or self.answered:
+        if self.is_abandoned or self.is_answered:
             return False
-        self.answer, self.answered = answer, True
+        self.answer, self.is_answered = answer, True
         return True

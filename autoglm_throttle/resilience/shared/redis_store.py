@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from autoglm_throttle.model import Cause, Outcome, State
-from autoglm_throttle.resilience.shared.ledger import Ledger
-from autoglm_throttle.resilience.shared.outbox import Finish, Opening, Verb
-from autoglm_throttle.resilience.shared.push import Push
-from autoglm_throttle.resilience.shared.question import Bell, Question
+from autoglm_throttle.resilience.shared.ledger import FleetState
+from autoglm_throttle.resilience.shared.outbox import OpenMessage, OperatorCommand, ProbeResult
+from autoglm_throttle.resilience.shared.push import BreakerSyncListener
+from autoglm_throttle.resilience.shared.question import BreakerWakeup, PendingQuery
 from autoglm_throttle.resilience.shared.scripts import Scripts, SyncClient
-from autoglm_throttle.resilience.shared.teller import Teller
-from autoglm_throttle.resilience.shared.wire import SharedRules, message
-from autoglm_throttle.resilience.store import Ask, Lease, Remote
+from autoglm_throttle.resilience.shared.teller import BreakerSyncSender
+from autoglm_throttle.resilience.shared.wire import SharedRules, parse_message
+from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest, RemoteBreakerState
 
 if TYPE_CHECKING:
     from autoglm_throttle.model import Clock
@@ -50,42 +50,44 @@ class RedisBreakerStore:
     def __init__(
         self,
         connect: Callable[[], SyncClient],
-        doorbell: Callable[[], Bell],
+        new_wakeup: Callable[[], BreakerWakeup],
         rules: SharedRules | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
         self.rules: SharedRules = rules if rules is not None else SharedRules()
         self.ignored: int = 0
         """Messages of an unknown format."""
-        self._doorbell = doorbell
+        self._new_wakeup = new_wakeup
         self._clock = clock
         self._scripts = Scripts(connect)
-        self._ledger = Ledger(self._wake, clock)
-        self._push = Push(connect, self.rules.channel, self._heard, self._ledger.reread, clock)
-        listening, hurry = lambda: self._push.listening, self._push.hurry
-        self._teller = Teller(self._ledger, self._scripts, self.rules, listening, hurry)
+        self._fleet_state = FleetState(self._wake, clock)
+        self._listener = BreakerSyncListener(
+            connect, self.rules.channel, self._on_message, self._fleet_state.request_reread, clock
+        )
+        is_listening, wake = lambda: self._listener.is_listening, self._listener.wake
+        self._sender = BreakerSyncSender(self._fleet_state, self._scripts, self.rules, is_listening, wake)
         self._pid = os.getpid()
-        self._silent = f"no answer within {self.rules.deadline_s * 1000.0:.0f} ms"
+        self._timeout_text = f"no answer within {self.rules.deadline_s * 1000.0:.0f} ms"
         _STORES.add(self)
 
     def __repr__(self) -> str:
-        state = "running" if self.running else "stopped"
-        return f"RedisBreakerStore({state}, {self._ledger!r}, {self._push!r}, calls={self.calls})"
+        state = "running" if self.is_running else "stopped"
+        return f"RedisBreakerStore({state}, {self._fleet_state!r}, {self._listener!r}, calls={self.calls})"
 
     @property
-    def up(self) -> bool:
+    def is_up(self) -> bool:
         """Whether the store is available; otherwise each breaker decides alone."""
-        return self._ledger.up
+        return self._fleet_state.is_up
 
     @property
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """Whether the sender thread runs: from the first use to `stop`."""
-        return self._teller.running
+        return self._sender.is_running
 
     @property
-    def listening(self) -> bool:
+    def is_listening(self) -> bool:
         """Whether changes are received at once; otherwise they are read once a second."""
-        return self._push.listening
+        return self._listener.is_listening
 
     @property
     def calls(self) -> int:
@@ -95,20 +97,20 @@ class RedisBreakerStore:
     @property
     def failures(self) -> int:
         """Round trips without a reply."""
-        return self._teller.failures
+        return self._sender.failures
 
     @property
     def last_error(self) -> str | None:
         """Text of the newest failure; kept after a recovery."""
-        return self._teller.last_error
+        return self._sender.last_error
 
     def start(self) -> None:
         """Start the threads unless they run; returns at once. Also used after `stop` and in a fork."""
-        with self._ledger.lock:
-            self._ledger.closed = False
-            self._teller.start()
-            if self._teller.running:
-                self._push.start()
+        with self._fleet_state.lock:
+            self._fleet_state.is_closed = False
+            self._sender.start()
+            if self._sender.is_running:
+                self._listener.start()
 
     def stop(self, join_s: float = 1.0) -> None:
         """Send the pending writes and stop the threads; the next query or guard starts them again.
@@ -117,10 +119,10 @@ class RedisBreakerStore:
             join_s: maximum wait in seconds; a thread in a call that hangs is left behind.
         """
         ends_s = self._clock() + join_s
-        self._ledger.close()
-        self._push.stop(0.0)
-        self._teller.stop(join_s)
-        self._push.stop(max(0.0, ends_s - self._clock()))
+        self._fleet_state.close()
+        self._listener.stop(0.0)
+        self._sender.stop(join_s)
+        self._listener.stop(max(0.0, ends_s - self._clock()))
 
     def reset_after_fork(self) -> None:
         """Reset in a forked child: threads, connections, probes and writes belong to the parent.
@@ -131,98 +133,104 @@ class RedisBreakerStore:
         if self._pid == os.getpid():
             return
         self._pid = os.getpid()
-        self._ledger.reset_after_fork()
-        self._push.reset_after_fork()
-        self._teller.reset_after_fork()
+        self._fleet_state.reset_after_fork()
+        self._listener.reset_after_fork()
+        self._sender.reset_after_fork()
 
-    def watch(self, name: str, changed: Callable[[Remote], None]) -> None:
+    def subscribe(self, name: str, on_change: Callable[[RemoteBreakerState], None]) -> None:
         """Register ``on_change``; it is called, from any thread, with each newer state of a breaker."""
-        self._ledger.watch(name, changed)
+        self._fleet_state.subscribe(name, on_change)
         self.start()
 
-    def known(self, name: str) -> Remote | None:
+    def read_state(self, name: str) -> RemoteBreakerState | None:
         """Wait, at most the deadline, for the first state; None: nothing is stored, or no reply."""
-        answer = self._ask(name, None)
-        return answer if isinstance(answer, Remote) else None
+        answer = self._query(name, None)
+        return answer if isinstance(answer, RemoteBreakerState) else None
 
-    async def known_async(self, name: str) -> Remote | None:
+    async def read_state_async(self, name: str) -> RemoteBreakerState | None:
         """Wait as `read_state` does, without blocking the event loop."""
-        answer = await self._ask_async(name, None)
-        return answer if isinstance(answer, Remote) else None
+        answer = await self._query_async(name, None)
+        return answer if isinstance(answer, RemoteBreakerState) else None
 
-    def acquire(self, name: str, ask: Ask) -> Lease | Remote | None:
+    def acquire(self, name: str, request: ProbeRequest) -> ProbeLease | RemoteBreakerState | None:
         """Request a probe lease, waiting at most the deadline."""
-        return self._ask(name, ask)
+        return self._query(name, request)
 
-    async def acquire_async(self, name: str, ask: Ask) -> Lease | Remote | None:
+    async def acquire_async(self, name: str, request: ProbeRequest) -> ProbeLease | RemoteBreakerState | None:
         """Request a lease as `acquire` does, without blocking the event loop.
 
         A cancelled call returns a lease that arrives late.
         """
-        return await self._ask_async(name, ask)
+        return await self._query_async(name, request)
 
-    def opened(self, name: str, wait_s: float, rounds: int, cause: Cause) -> None:
+    def report_open(self, name: str, wait_s: float, rounds: int, cause: Cause) -> None:
         """Report that this process has opened a breaker. Kept until the open period ends."""
         until_s = self._clock() + wait_s
-        with self._ledger.lock:
-            known, settled = self._ledger.position(name)
-            self._ledger.put(Opening(name, until_s, rounds, cause, known, settled))
-        self._use()
+        with self._fleet_state.lock:
+            known_version, was_current = self._fleet_state.position(name)
+            self._fleet_state.put(OpenMessage(name, until_s, rounds, cause, known_version, was_current))
+        self._start_unless_closed()
 
-    def finished(self, name: str, lease: Lease, outcome: Outcome, need: int, wait_s: float) -> None:
+    def report_probe(
+        self, name: str, lease: ProbeLease, outcome: Outcome, successes_needed: int, wait_s: float
+    ) -> None:
         """Report the outcome of a probe. Kept until its lease ends."""
-        ticket, until_s = self._ledger.ticket(lease)
+        ticket, until_s = self._fleet_state.pop_ticket(lease)
         if ticket:
-            self._ledger.put(Finish(name, ticket, lease.version, outcome, need, wait_s, until_s))
-            self._use()
+            self._fleet_state.put(
+                ProbeResult(name, ticket, lease.version, outcome, successes_needed, wait_s, until_s)
+            )
+            self._start_unless_closed()
 
-    def operated(self, name: str, state: State) -> None:
+    def report_operator_state(self, name: str, state: State) -> None:
         """Report an operator command. Kept until it can be sent."""
-        with self._ledger.lock:
-            known, settled = self._ledger.position(name)
-            self._ledger.put(Verb(name, state, known, settled))
-        self._use()
+        with self._fleet_state.lock:
+            known_version, was_current = self._fleet_state.position(name)
+            self._fleet_state.put(OperatorCommand(name, state, known_version, was_current))
+        self._start_unless_closed()
 
-    def _ask(self, name: str, ask: Ask | None) -> Lease | Remote | None:
-        rung = threading.Event()
+    def _query(self, name: str, request: ProbeRequest | None) -> ProbeLease | RemoteBreakerState | None:
+        event = threading.Event()
         self.start()
-        question = self._ledger.ask(name, ask, rung.set)
-        if not question.answered:
-            self._wait(question, rung)
-        return self._ledger.answer(question, self._silent)
+        query = self._fleet_state.query(name, request, event.set)
+        if not query.is_answered:
+            self._wait(query, event)
+        return self._fleet_state.finish_wait(query, self._timeout_text)
 
-    def _wait(self, question: Question, rung: threading.Event) -> None:
+    def _wait(self, query: PendingQuery, event: threading.Event) -> None:
         try:
-            rung.wait(self.rules.deadline_s)
+            event.wait(self.rules.deadline_s)
         except BaseException:
-            self._ledger.abandon(question)
+            self._fleet_state.cancel(query)
             raise
 
-    async def _ask_async(self, name: str, ask: Ask | None) -> Lease | Remote | None:
-        bell = self._doorbell()
+    async def _query_async(
+        self, name: str, request: ProbeRequest | None
+    ) -> ProbeLease | RemoteBreakerState | None:
+        wakeup = self._new_wakeup()
         self.start()
-        question = self._ledger.ask(name, ask, bell.set)
-        if not question.answered:
+        query = self._fleet_state.query(name, request, wakeup.set)
+        if not query.is_answered:
             try:
-                await bell.wait(self.rules.deadline_s, anyio.sleep_forever)
+                await wakeup.wait(self.rules.deadline_s, anyio.sleep_forever)
             except BaseException:
-                self._ledger.abandon(question)
+                self._fleet_state.cancel(query)
                 raise
-        return self._ledger.answer(question, self._silent)
+        return self._fleet_state.finish_wait(query, self._timeout_text)
 
-    def _use(self) -> None:
-        if not self._ledger.closed:  # writes after `stop` wait for the next query
+    def _start_unless_closed(self) -> None:
+        if not self._fleet_state.is_closed:  # writes after `stop` wait for the next query
             self.start()
 
     def _wake(self) -> None:
-        self._teller.wake()
+        self._sender.wake()
 
-    def _heard(self, data: Any) -> None:  # noqa: ANN401 - any client may publish
-        told = message(data)
-        if told is None:
+    def _on_message(self, data: Any) -> None:  # noqa: ANN401 - any client may publish
+        parsed = parse_message(data)
+        if parsed is None:
             self.ignored += 1
-        elif told.who != self._teller.who:  # own changes are known from the reply
-            self._ledger.news(told.name, told.remote)
+        elif parsed.process_id != self._sender.process_id:  # own changes are known from the reply
+            self._fleet_state.publish(parsed.name, parsed.remote)
 
 
 _STORES: weakref.WeakSet[RedisBreakerStore] = weakref.WeakSet()

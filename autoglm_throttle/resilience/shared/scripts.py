@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from autoglm_throttle.resilience.shared.wire import Words, script
+from autoglm_throttle.resilience.shared.wire import ScriptArguments, load_script
 
 SCRIPT_RIGHTS: Final = (
     "evalsha eval time hmget hset del pexpire publish zadd zcount zrem zremrangebyscore zscore"
@@ -53,11 +53,11 @@ class Scripts:
         self.calls: int = 0
         """Round trips started."""
         self._connect = connect
-        self._text, self._sha = script()
+        self._text, self._sha = load_script()
         self._client: SyncClient | None = None
-        self._left_behind: list[SyncClient] = []
+        self._parent_clients: list[SyncClient] = []
 
-    def __call__(self, words: Words) -> Any:  # noqa: ANN401 - any type that a server sends
+    def __call__(self, script_arguments: ScriptArguments) -> Any:  # noqa: ANN401 - any type that a server sends
         """Run the script once.
 
         Raises:
@@ -65,7 +65,7 @@ class Scripts:
         """
         from redis.exceptions import NoScriptError
 
-        keys, arguments = words
+        keys, arguments = script_arguments
         self.calls += 1
         if self._client is None:
             self._client = self._connect()
@@ -83,26 +83,26 @@ class Scripts:
 
     def reset_after_fork(self) -> None:
         """Reset in a forked child: the connection belongs to the parent."""
-        self._left_behind.append(self._client)  # kept: closing would write to the parent's socket
+        self._parent_clients.append(self._client)  # kept: closing would write to the parent's socket
         self._client = None
 
 
-def final(error: BaseException) -> bool:
+def is_final(error: BaseException) -> bool:
     """Whether the next call would fail in the same way: no connection possible, missing permission."""
-    return forbidden(error) or any(
+    return is_forbidden(error) or any(
         kind.__name__ in _FINAL for cause in _causes(error) for kind in type(cause).__mro__
     )
 
 
-def explained(error: BaseException) -> str:
+def explain(error: BaseException) -> str:
     """Describe an error in one line; after a missing permission with all that are needed."""
     text = f"{type(error).__name__}: {error}"
-    if not forbidden(error):
+    if not is_forbidden(error):
         return text
-    return f"{text}; it needs the rights: {RIGHTS}, and its channels below the prefix (&...)"
+    return f"{text}; missing permissions, needed: {RIGHTS}, and its channels below the prefix (&...)"
 
 
-def forbidden(error: BaseException) -> bool:
+def is_forbidden(error: BaseException) -> bool:
     """Whether the server denies the user a permission."""
     return type(error).__name__ == "NoPermissionError" or any(word in str(error) for word in _FORBIDDEN)
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 from inspect import ismethod
 
 from autoglm_throttle.model import State
-from autoglm_throttle.resilience.shared.outbox import Opening, Verb, Write
-from autoglm_throttle.resilience.store import Remote
+from autoglm_throttle.resilience.shared.outbox import OpenMessage, OperatorCommand, Write
+from autoglm_throttle.resilience.store import RemoteBreakerState
 
-OPERATORS = (State.FORCED_OPEN, State.DISABLED)
+OPERATOR_STATES = (State.FORCED_OPEN, State.DISABLED)
 
 
-class Watch:
+class Subscription:
     """The newest state of a breaker, and its listener. The lock of its owner guards it.
 
     One thread delivers updates at a time, without the lock, and only the newest one: two threads receive
@@ -26,80 +26,92 @@ class Watch:
             not unsubscribe.
     """
 
-    __slots__ = ("_changed", "_heard_s", "_news", "handing", "met", "name", "own", "remote", "version")
+    __slots__ = (
+        "_listener_ref",
+        "_received_s",
+        "_has_update",
+        "is_delivering",
+        "is_read",
+        "name",
+        "own_version",
+        "remote",
+        "version",
+    )
 
-    def __init__(self, name: str, changed: Callable[[Remote], None]) -> None:
+    def __init__(self, name: str, listener: Callable[[RemoteBreakerState], None]) -> None:
         self.name: str = name
-        self._changed = _weakly(changed)
+        self._listener_ref = _weak_listener(listener)
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
         """Reset to an unknown state, as in a forked child: the parent's pending updates are lost."""
         self.version: int = 0
         """Version of the newest state, including states written by this process."""
-        self.own: int = 0
+        self.own_version: int = 0
         """Version of the newest state written by this process."""
-        self.met: bool = False
+        self.is_read: bool = False
         """Whether the store has replied once, even if it knows nothing."""
-        self.handing: bool = False
+        self.is_delivering: bool = False
         """Whether a thread is delivering updates."""
-        self.remote: Remote | None = None
-        self._heard_s = 0.0
-        self._news = False
+        self.remote: RemoteBreakerState | None = None
+        self._received_s = 0.0
+        self._has_update = False
 
     @property
-    def changed(self) -> Callable[[Remote], None] | None:
+    def listener(self) -> Callable[[RemoteBreakerState], None] | None:
         """Listener of the updates; None: it was garbage-collected."""
-        return self._changed()
+        return self._listener_ref()
 
-    def note(self, remote: Remote, now: float) -> bool:
+    def record(self, remote: RemoteBreakerState, now: float) -> bool:
         """Record a state that reaches the breaker by another way; return False if it is not newer."""
         if remote.version <= self.version:
             return False
-        self.version, self.remote, self._heard_s = remote.version, remote, now
+        self.version, self.remote, self._received_s = remote.version, remote, now
         return True
 
-    def hear(self, remote: Remote, now: float) -> bool:
+    def receive(self, remote: RemoteBreakerState, now: float) -> bool:
         """Record a state; return True if the caller must deliver it."""
-        if not self.note(remote, now):
+        if not self.record(remote, now):
             return False
-        self._news = True
+        self._has_update = True
         # Another thread is delivering and will pick up this update.
-        if self.handing:
+        if self.is_delivering:
             return False
-        self.handing = True
+        self.is_delivering = True
         return True
 
-    def news(self, now: float) -> Remote | None:
+    def next_update(self, now: float) -> RemoteBreakerState | None:
         """Return the next update to deliver; None: done, and the next receiver of an update delivers."""
-        if not self._news:
-            self.handing = False
+        if not self._has_update:
+            self.is_delivering = False
             return None
-        self._news = False
+        self._has_update = False
         return self.latest(now)
 
-    def latest(self, now: float) -> Remote | None:
+    def latest(self, now: float) -> RemoteBreakerState | None:
         """Return the newest state with the rest of its open period."""
         if self.remote is None:
             return None
-        return replace(self.remote, wait_s=max(0.0, self.remote.wait_s - (now - self._heard_s)))
+        return replace(self.remote, wait_s=max(0.0, self.remote.wait_s - (now - self._received_s)))
 
-    def forgotten(self, now: float) -> Write | None:
+    def restore_write(self, now: float) -> Write | None:
         """Return the write that restores a state lost by the store; None: it need not be restored."""
         state = self.latest(now)
         if state is None:
             return None
-        if state.state in OPERATORS:
-            return Verb(self.name, state.state, self.version, again=True)
+        if state.state in OPERATOR_STATES:
+            return OperatorCommand(self.name, state.state, self.version, is_restore=True)
         if state.state is State.OPEN and state.wait_s > 0.0:
-            return Opening(self.name, now + state.wait_s, state.rounds, state.cause, self.version)
+            return OpenMessage(self.name, now + state.wait_s, state.rounds, state.cause, self.version)
         return None
 
 
-def _weakly(changed: Callable[[Remote], None]) -> Callable[[], Callable[[Remote], None] | None]:
-    if ismethod(changed):
+def _weak_listener(
+    listener: Callable[[RemoteBreakerState], None],
+) -> Callable[[], Callable[[RemoteBreakerState], None] | None]:
+    if ismethod(listener):
         try:
-            return weakref.WeakMethod(changed)
+            return weakref.WeakMethod(listener)
         except TypeError:  # its object does not support weak references
             pass
-    return lambda: changed
+    return lambda: listener

@@ -13,21 +13,21 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import quote, unquote
 
 from autoglm_throttle.model import Cause, State
-from autoglm_throttle.resilience.shared.outbox import Finish
-from autoglm_throttle.resilience.store import Ask, Lease, Remote
+from autoglm_throttle.resilience.shared.outbox import ProbeResult
+from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest, RemoteBreakerState
 
-Words: TypeAlias = tuple[tuple[str, ...], tuple[str | int, ...]]
+ScriptArguments: TypeAlias = tuple[tuple[str, ...], tuple[str | int, ...]]
 """Keys and arguments of one call."""
 
-LONGEST_S: Final = 365.0 * 86400.0
+MAX_PERIOD_S: Final = 365.0 * 86400.0
 """Longest period in seconds that is sent: the script counts in microseconds as floats."""
 
 _STATE_VALUES: Final = 5
 _REPLY_VALUES: Final = 7
-_MESSAGE_WORDS: Final = 7
+_MESSAGE_PARTS: Final = 7
 
 
-class ConfusedReply(ValueError):
+class InvalidReplyError(ValueError):
     """The reply does not match the script's format."""
 
 
@@ -50,8 +50,8 @@ class SharedRules:
     def keys(self, name: str) -> tuple[str, str]:
         """Return the keys of a breaker's state and probes; a hash tag puts them in one cluster slot."""
         # Braces mark the hash tag of Redis Cluster; `escape_name` keeps braces out of the name.
-        place = f"{self.prefix}:{self.service}:{{brk:{escaped(name)}}}"
-        return f"{place}:h", f"{place}:t"
+        prefix = f"{self.prefix}:{self.service}:{{brk:{escape_name(name)}}}"
+        return f"{prefix}:h", f"{prefix}:t"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +60,16 @@ class Reply:
 
     done: bool
     """Whether the command was executed; else nothing was written, and the state is the reason."""
-    remote: Remote | None
+    remote: RemoteBreakerState | None
     """The state after the command; None: nothing is stored."""
     fence: int
     """Fencing token of the newest probe."""
 
-    def lease(self) -> Lease | None:
+    def lease(self) -> ProbeLease | None:
         """Return the requested lease; None: it was not granted."""
         if not self.done or self.remote is None or self.remote.state is not State.HALF_OPEN:
             return None
-        return Lease(self.fence, self.remote.version, self.remote.rounds)
+        return ProbeLease(self.fence, self.remote.version, self.remote.rounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,22 +77,22 @@ class Message:
     """A change published by a process."""
 
     name: str
-    remote: Remote
-    who: str
+    remote: RemoteBreakerState
+    process_id: str
 
 
-def script() -> tuple[str, str]:
+def load_script() -> tuple[str, str]:
     """Return the script's text and its SHA-1 digest for EVALSHA."""
     text = resources.files(__package__).joinpath("breaker.lua").read_text("utf-8")
     return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
-def escaped(name: str) -> str:
+def escape_name(name: str) -> str:
     """Percent-encode a name, without blanks and braces; the encoding is reversible."""
     return quote(name, safe="", errors="surrogatepass")
 
 
-class Wire:
+class BreakerProtocol:
     """Builds the arguments of all commands of one process.
 
     Args:
@@ -100,82 +100,89 @@ class Wire:
         process_id: marks the messages of this process, which it ignores itself.
     """
 
-    def __init__(self, rules: SharedRules, who: str) -> None:
+    def __init__(self, rules: SharedRules, process_id: str) -> None:
         self.rules: SharedRules = rules
-        self.who: str = who
+        self.process_id: str = process_id
 
-    def open(self, name: str, known: int, wait_s: float, rounds: int, cause: Cause) -> Words:
+    def open(
+        self, name: str, known_version: int, wait_s: float, rounds: int, cause: Cause
+    ) -> ScriptArguments:
         """Build the report of an opening; ``wait_s``: rest of the open period."""
-        return self._words("open", name, known, _us(wait_s), rounds, cause.value)
+        return self._arguments("open", name, known_version, _us(wait_s), rounds, cause.value)
 
-    def acquire(self, name: str, known: int, ask: Ask, ticket: str) -> Words:
+    def acquire(self, name: str, known_version: int, request: ProbeRequest, ticket: str) -> ScriptArguments:
         """Build the request of a probe lease; its ticket identifies the lease."""
-        figures = (ask.half_open_max, ask.need, int(ask.threshold), max(1, _us(ask.lease_s)))
-        return self._words("acquire", name, known, *figures, ticket)
+        figures = (
+            request.half_open_max,
+            request.successes_needed,
+            int(request.limits_concurrent),
+            max(1, _us(request.lease_s)),
+        )
+        return self._arguments("acquire", name, known_version, *figures, ticket)
 
-    def finish(self, end: Finish) -> Words:
+    def finish(self, result: ProbeResult) -> ScriptArguments:
         """Build the report of a probe's outcome."""
-        figures = (end.outcome.value, end.need, _us(end.wait_s), end.ticket)
-        return self._words("finish", end.name, end.version, *figures)
+        figures = (result.outcome.value, result.successes_needed, _us(result.wait_s), result.ticket)
+        return self._arguments("finish", result.name, result.version, *figures)
 
-    def operate(self, name: str, known: int, state: State, *, again: bool) -> Words:
+    def operate(self, name: str, known_version: int, state: State, *, is_restore: bool) -> ScriptArguments:
         """Build the report of an operator command; ``is_restore``: the store has lost it."""
-        return self._words("operate", name, known, state.value, int(not again))
+        return self._arguments("operate", name, known_version, state.value, int(not is_restore))
 
-    def read(self, names: Sequence[str]) -> Words:
+    def read(self, names: Sequence[str]) -> ScriptArguments:
         """Build the query of several states."""
         return tuple(self.rules.keys(name)[0] for name in names), ("read",)
 
-    def _words(self, command: str, name: str, known: int, *more: str | int) -> Words:
-        about = (command, escaped(name), self.rules.channel, self.who, known)
+    def _arguments(self, command: str, name: str, known_version: int, *more: str | int) -> ScriptArguments:
+        about = (command, escape_name(name), self.rules.channel, self.process_id, known_version)
         return self.rules.keys(name), (*about, *more)
 
 
-def reply(said: Any) -> Reply:  # noqa: ANN401 - any reply
+def parse_reply(value: Any) -> Reply:  # noqa: ANN401 - any reply
     """Parse the reply to a command other than `BreakerProtocol.read`.
 
     Raises:
         InvalidReplyError: it has another format.
     """
-    if not isinstance(said, list) or len(said) != _REPLY_VALUES:
-        raise ConfusedReply(f"the script answered {said!r:.100}")
+    if not isinstance(value, list) or len(value) != _REPLY_VALUES:
+        raise InvalidReplyError(f"unexpected reply of the script: {value!r:.100}")
     try:
-        return Reply(said[0] == 1, _remote(*said[1:6]), int(said[6]))
+        return Reply(value[0] == 1, _remote(*value[1:6]), int(value[6]))
     except (TypeError, ValueError) as error:
-        raise ConfusedReply(f"the script answered {said!r:.100}") from error
+        raise InvalidReplyError(f"unexpected reply of the script: {value!r:.100}") from error
 
 
-def states(said: Any, names: Sequence[str]) -> dict[str, Remote | None]:  # noqa: ANN401 - any reply
+def parse_states(value: Any, names: Sequence[str]) -> dict[str, RemoteBreakerState | None]:  # noqa: ANN401 - any reply
     """Parse the reply to `BreakerProtocol.read`: a state per name; None: nothing is stored, or it is invalid.
 
     Raises:
         InvalidReplyError: it has another format.
     """
-    if not isinstance(said, list) or len(said) != _STATE_VALUES * len(names):
-        raise ConfusedReply(f"the script answered {said!r:.100}")
-    found: dict[str, Remote | None] = {}
+    if not isinstance(value, list) or len(value) != _STATE_VALUES * len(names):
+        raise InvalidReplyError(f"unexpected reply of the script: {value!r:.100}")
+    parsed: dict[str, RemoteBreakerState | None] = {}
     for at, name in enumerate(names):
         try:
-            found[name] = _remote(*said[at * _STATE_VALUES : (at + 1) * _STATE_VALUES])
+            parsed[name] = _remote(*value[at * _STATE_VALUES : (at + 1) * _STATE_VALUES])
         except (TypeError, ValueError):
-            found[name] = None
-    return found
+            parsed[name] = None
+    return parsed
 
 
-def message(data: Any) -> Message | None:  # noqa: ANN401 - any client may publish
+def parse_message(data: Any) -> Message | None:  # noqa: ANN401 - any client may publish
     """Parse published data; None: it is not a message of this protocol."""
     try:
-        words = _text(data).split(" ")
-        if len(words) != _MESSAGE_WORDS:
+        parts = _text(data).split(" ")
+        if len(parts) != _MESSAGE_PARTS:
             return None
-        name, version, state, left, rounds, cause, who = words
+        name, version, state, left, rounds, cause, process_id = parts
         remote = _remote(version, state, left, rounds, cause)
-        return None if remote is None else Message(unquote(name, errors="surrogatepass"), remote, who)
+        return None if remote is None else Message(unquote(name, errors="surrogatepass"), remote, process_id)
     except (TypeError, ValueError):
         return None
 
 
-def _remote(version: Any, state: Any, left: Any, rounds: Any, cause: Any) -> Remote | None:  # noqa: ANN401
+def _remote(version: Any, state: Any, left: Any, rounds: Any, cause: Any) -> RemoteBreakerState | None:  # noqa: ANN401
     """Parse a state from five values.
 
     Raises:
@@ -185,10 +192,12 @@ def _remote(version: Any, state: Any, left: Any, rounds: Any, cause: Any) -> Rem
     if number <= 0:
         return None
     # Ramping is local to a process, so no process may publish it.
-    word = State(_text(state))
-    if word is State.RAMPING:
-        raise ValueError("a ramp is each process's own")
-    return Remote(number, word, max(0, int(left)) / 1e6, max(0, int(rounds)), _cause(_text(cause)))
+    parsed_state = State(_text(state))
+    if parsed_state is State.RAMPING:
+        raise ValueError("ramping is local to a process")
+    return RemoteBreakerState(
+        number, parsed_state, max(0, int(left)) / 1e6, max(0, int(rounds)), _cause(_text(cause))
+    )
 
 
 def _cause(text: str) -> Cause:
@@ -203,4 +212,4 @@ def _text(value: Any) -> str:  # noqa: ANN401
 
 
 def _us(seconds: float) -> int:
-    return round(min(max(seconds, 0.0), LONGEST_S) * 1e6)
+    return round(min(max(seconds, 0.0), MAX_PERIOD_S) * 1e6)

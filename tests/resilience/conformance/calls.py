@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from autoglm_throttle.model import Cause, GuardRefused, Outcome, Pass, Refusal, State
-from autoglm_throttle.resilience.circuit import Circuit
-from autoglm_throttle.resilience.judge import Judge
-from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.circuit import GuardState
+from autoglm_throttle.resilience.judge import OutcomeClassifier
+from autoglm_throttle.resilience.rules import BreakerRules
 from tests.resilience import faces
 from tests.resilience.conformance.spoken import Stage, Words, refusal
 
@@ -42,13 +42,15 @@ CLASSIFIERS: dict[str, Callable[[object], Outcome | None]] = {
 }
 
 
-def judge(said: dict[str, str]) -> Judge:
+def judge(said: dict[str, str]) -> OutcomeClassifier:
     """What a row says of what counts as what."""
     ignore, expected = (
         tuple(NAMED[word] for word in said.get(name, "").split(",") if word)
         for name in ("ignore", "expected")
     )
-    return Judge(classify=CLASSIFIERS.get(said.get("classify", "")), ignore=ignore, expected=expected)
+    return OutcomeClassifier(
+        classify=CLASSIFIERS.get(said.get("classify", "")), ignore=ignore, expected=expected
+    )
 
 
 def error(names: str) -> BaseException:
@@ -66,9 +68,9 @@ def error(names: str) -> BaseException:
 class Calls(Stage):
     """A guard, and one way of making calls through it."""
 
-    def __init__(self, rules: Rules, said: dict[str, str], face: str) -> None:
+    def __init__(self, rules: BreakerRules, said: dict[str, str], face: str) -> None:
         super().__init__()
-        self.circuit = Circuit("it", rules, clock=self.clock, judge=judge(said))
+        self.circuit = GuardState("it", rules, clock=self.clock, classifier=judge(said))
         self.face = faces.FACES[face]
 
     def words(self) -> Words:
@@ -82,7 +84,7 @@ class Calls(Stage):
             r"raises (\S+) after ([\d.]+)": self.raises_late,
             r"hangs": self.hangs,
             r"call": self.call,
-            r"open for ([\d.]+)": lambda s: circuit.opened_for(float(s)),
+            r"open for ([\d.]+)": lambda s: circuit.open_for(float(s)),
             r"force open": circuit.force_open,
             r"metrics only": circuit.metrics_only,
             r"state": lambda: str(circuit.state()),
@@ -117,7 +119,7 @@ class Calls(Stage):
         self.raises(names, after_s)
 
     def hangs(self) -> None:
-        assert isinstance(self.circuit.enter(), Pass)
+        assert isinstance(self.circuit.allow(), Pass)
 
     def call(self) -> str:
         try:

@@ -8,7 +8,7 @@ from typing import Any
 from autoglm_throttle.model import Criticality, FallbackContext, GuardRefused, Level
 from autoglm_throttle.resilience.feature import Fallback
 from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.rules import BreakerRules
 from tests.resilience.conformance.calls import error, judge
 from tests.resilience.conformance.spoken import Stage, Words, refusal
 from tests.resilience.degrading import LOADS, Bench, Dependency
@@ -45,12 +45,15 @@ def fallback(said: dict[str, str]) -> Fallback | None:
 class Fallbacks(Stage):
     """One feature of a service, and one way of calling it."""
 
-    def __init__(self, rules: Rules, said: dict[str, str], face: str) -> None:
+    def __init__(self, rules: BreakerRules, said: dict[str, str], face: str) -> None:
         super().__init__()
         self.bench = Bench(
             fallback(said), Criticality(said.get("criticality", "core")), rules=rules, judge=judge(said)
         )
-        self.bench.circuit.served, self.bench.circuit.shed = self.bench.served, self.bench.served.shed
+        self.bench.circuit.executor, self.bench.circuit.shed_check = (
+            self.bench.served,
+            self.bench.served.reject_if_shed,
+        )
         self.dependency = Dependency(face)
 
     def words(self) -> Words:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from autoglm_throttle.model import Cause, Pass, Refusal, State
-from autoglm_throttle.resilience.circuit import Circuit
-from autoglm_throttle.resilience.rules import Rules
-from autoglm_throttle.resilience.store import Lease, Remote
+from autoglm_throttle.resilience.circuit import GuardState
+from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.store import ProbeLease, RemoteBreakerState
 from tests.resilience.conformance.spoken import OUTCOMES, Stage, Words, refusal
 from tests.resilience.fake_store import FakeStore
 
@@ -23,12 +23,12 @@ BY_OPERATORS = ("forces open", "disables", "resets")
 class Fleet(Stage):
     """One process of a fleet; what the store answers is said in the row."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: BreakerRules) -> None:
         super().__init__()
         self.store = FakeStore()
         self.version = 0
         self.fence = 0
-        self.circuit = Circuit("it", rules, clock=self.clock, store=self.store)
+        self.circuit = GuardState("it", rules, clock=self.clock, store=self.store)
         self.calls: dict[str, Pass] = {}
 
     def words(self) -> Words:
@@ -55,10 +55,10 @@ class Fleet(Stage):
             r"said": self.said,
         }
 
-    def remote(self, word: str, wait_s: str | None) -> Remote:
+    def remote(self, word: str, wait_s: str | None) -> RemoteBreakerState:
         self.version += 1
         cause = Cause.OPERATOR if word in BY_OPERATORS else Cause.FAILURES
-        return Remote(self.version, STATES[word], float(wait_s or 0.0), 0, cause)
+        return RemoteBreakerState(self.version, STATES[word], float(wait_s or 0.0), 0, cause)
 
     def stored(self, word: str, wait_s: str | None) -> None:
         self.store.first = self.remote(word, wait_s)
@@ -71,20 +71,20 @@ class Fleet(Stage):
         self.store.push(self.news)
 
     def old(self, wait_s: str) -> None:
-        self.store.push(Remote(self.version - 1, State.OPEN, float(wait_s)))
+        self.store.push(RemoteBreakerState(self.version - 1, State.OPEN, float(wait_s)))
 
     def gives(self) -> None:
         self.fence += 1
-        self.replies(Lease(self.fence, self.version))
+        self.replies(ProbeLease(self.fence, self.version))
 
-    def replies(self, reply: Lease | Remote | None) -> None:
+    def replies(self, reply: ProbeLease | RemoteBreakerState | None) -> None:
         self.store.replies.append(reply)
 
     def up(self, up: bool) -> None:
-        self.store.up = up
+        self.store.is_up = up
 
     def ask(self, name: str) -> str:
-        got = self.circuit.enter()
+        got = self.circuit.allow()
         if isinstance(got, Refusal):
             return refusal(got)
         self.calls[name] = got
@@ -93,12 +93,12 @@ class Fleet(Stage):
         return "pass"
 
     def call(self, outcome: str) -> None:
-        got = self.circuit.enter()
+        got = self.circuit.allow()
         assert isinstance(got, Pass), f"{outcome}: the call was refused"
-        self.circuit.leave(got, OUTCOMES[outcome])
+        self.circuit.record(got, OUTCOMES[outcome])
 
     def end(self, name: str, outcome: str) -> None:
-        self.circuit.leave(self.calls[name], OUTCOMES[outcome])
+        self.circuit.record(self.calls[name], OUTCOMES[outcome])
 
     def said(self) -> str:
         """What the process has told the store since it was last looked at."""

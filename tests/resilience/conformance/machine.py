@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from autoglm_throttle.model import Cause, Pass, Refusal
 from autoglm_throttle.resilience.breaker import Breaker
-from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.rules import BreakerRules
 from tests.resilience.conformance.spoken import OUTCOMES, Stage, Words, refusal, told
 
 
 class Machine(Stage):
     """One breaker, and the calls that are under way."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: BreakerRules) -> None:
         super().__init__()
         self.breaker = Breaker("it", rules, self.now)
         self.calls: dict[str, Pass] = {}
@@ -53,4 +53,4 @@ class Machine(Stage):
         repr(self.breaker)
         self.breaker.view(self.now)
         self.breaker.state(self.now)
-        self.breaker.refuses(self.now)
+        self.breaker.rejection(self.now)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import httpx
 
-from autoglm_throttle.resilience.httpx import TransportRefused
-from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.httpx import TransportRejected
+from autoglm_throttle.resilience.rules import BreakerRules
 from tests.resilience.conformance.calls import error
 from tests.resilience.conformance.fallbacks import fallback
 from tests.resilience.conformance.spoken import Stage, Words, refusal
@@ -23,7 +23,7 @@ def broken(request: httpx.Request) -> httpx.Response:
 class Http(Stage):
     """One client and its transport."""
 
-    def __init__(self, rules: Rules, said: dict[str, str], face: str) -> None:
+    def __init__(self, rules: BreakerRules, said: dict[str, str], face: str) -> None:
         super().__init__()
         self.guarded = Guarded(rules, fallback(said))
         self.face = face
@@ -62,7 +62,7 @@ class Http(Stage):
     def call(self, handler: Handler, parts: int | None = None) -> str:
         try:
             response = call(self.face, self.guarded, handler, parts=parts)
-        except TransportRefused as refused:
+        except TransportRejected as refused:
             return refusal(refused.refusal)
         except httpx.HTTPError as caught:
             return type(caught).__name__

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from autoglm_throttle.model import Mode, On429, SlowIs, StreamSettle, Trip
-from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.rules import BreakerRules
 
 _COUNTS = ("failures", "half_open_max", "success_threshold", "window", "min_calls", "max_in_flight")
 _WORDS: dict[str, Callable[[str], Any]] = {
@@ -19,17 +19,17 @@ _WORDS: dict[str, Callable[[str], Any]] = {
     "stream_settle": StreamSettle,
     **dict.fromkeys(_COUNTS, int),
 }
-_NAMES = {field.name for field in fields(Rules)}
+_NAMES = {field.name for field in fields(BreakerRules)}
 
 
 def _pairs(text: str) -> dict[str, str]:
     return {name: value for name, _, value in (word.partition("=") for word in text.split())}
 
 
-def rules(text: str) -> Rules:
+def rules(text: str) -> BreakerRules:
     """The rules that a row says, all others as they are by default."""
     said = {name: value for name, value in _pairs(text).items() if name in _NAMES}
-    return Rules(**{name: _WORDS.get(name, float)(value) for name, value in said.items()})
+    return BreakerRules(**{name: _WORDS.get(name, float)(value) for name, value in said.items()})
 
 
 def others(text: str) -> dict[str, str]:

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from autoglm_throttle.model import GuardRefused
-from autoglm_throttle.resilience.circuit import Circuit
+from autoglm_throttle.resilience.circuit import GuardState
 from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.rules import BreakerRules
 from tests.resilience import faces
 from tests.resilience.conformance.spoken import Stage, Words, refusal
 
@@ -51,7 +51,7 @@ class Source:
 class Stream:
     """One guarded stream, taken item by item; both kinds are driven by hand."""
 
-    def __init__(self, circuit: Circuit, face: str) -> None:
+    def __init__(self, circuit: GuardState, face: str) -> None:
         self.source = Source()
         guard = Guard(circuit)
         self.plain = face == "generator"
@@ -73,9 +73,9 @@ class Stream:
 class Streams(Stage):
     """A guard, and the streams that go through it."""
 
-    def __init__(self, rules: Rules, face: str) -> None:
+    def __init__(self, rules: BreakerRules, face: str) -> None:
         super().__init__()
-        self.circuit = Circuit("it", rules, clock=self.clock)
+        self.circuit = GuardState("it", rules, clock=self.clock)
         self.face = face
         self.streams: dict[str, Stream] = {}
 

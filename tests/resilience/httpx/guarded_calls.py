@@ -9,17 +9,17 @@ import anyio
 import httpx
 
 from autoglm_throttle.model import BreakerView, Criticality, Outcome, Pass, Rung
-from autoglm_throttle.resilience.circuit import Circuit
+from autoglm_throttle.resilience.circuit import GuardState
 from autoglm_throttle.resilience.degradation import LadderRules
 from autoglm_throttle.resilience.feature import Fallback, Feature
 from autoglm_throttle.resilience.guard import Guard
 from autoglm_throttle.resilience.http.cache import HttpCache
-from autoglm_throttle.resilience.http.served import HttpServed
+from autoglm_throttle.resilience.http.served import HttpFeatureExecutor
 from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport
-from autoglm_throttle.resilience.judge import Judge
-from autoglm_throttle.resilience.ladder_watch import Degradation
-from autoglm_throttle.resilience.rules import Rules
-from autoglm_throttle.resilience.served import Served
+from autoglm_throttle.resilience.judge import OutcomeClassifier
+from autoglm_throttle.resilience.ladder_watch import DegradationController
+from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.served import FeatureExecutor
 from autoglm_throttle.resilience.stale_cache import StaleCache
 from autoglm_throttle.testing import ManualClock
 
@@ -42,46 +42,48 @@ class Guarded:
 
     def __init__(
         self,
-        rules: Rules | None = None,
+        rules: BreakerRules | None = None,
         fallback: Fallback | None = None,
         criticality: Criticality = Criticality.CORE,
-        judge: Judge | None = None,
+        judge: OutcomeClassifier | None = None,
         body_bytes: int = 1000,
     ) -> None:
         self.clock = ManualClock()
         self.load: float | None = 0.0
         self.counted: list[tuple[str, Rung, str]] = []
         self.outcomes: list[Outcome] = []
-        self.circuits: dict[str, Circuit] = {}
-        self._rules = rules or Rules()
+        self.circuits: dict[str, GuardState] = {}
+        self._rules = rules or BreakerRules()
         self._fallback = fallback
         self._criticality = criticality
         self._judge = judge
         self._body_bytes = body_bytes
         ladder = LadderRules(samples=1)
-        self.degradation = Degradation(ladder, lambda: self.load, 1.0, self.clock, lambda *_: None)
+        self.degradation = DegradationController(ladder, lambda: self.load, 1.0, self.clock, lambda *_: None)
 
     def guard(self, name: str) -> Guard:
         if name not in self.circuits:
             self.circuits[name] = self._made(name)
         return Guard(self.circuits[name])
 
-    def _made(self, name: str) -> Circuit:
+    def _made(self, name: str) -> GuardState:
         circuit = Noting(name, self._rules, self.clock, self._judge, self.outcomes)
         if self._fallback is None and self._criticality is Criticality.CORE:
             return circuit
         feature = Feature(name, criticality=self._criticality, fallback=self._fallback)
-        served = Served(circuit, feature, self.degradation, cache=StaleCache(8), counted=self.count)
-        served.http = HttpServed(
+        served = FeatureExecutor(
+            circuit, feature, self.degradation, cache=StaleCache(8), on_degraded=self.count
+        )
+        served.http = HttpFeatureExecutor(
             circuit,
             feature,
             self.degradation,
             cache=HttpCache(8, self._body_bytes),
-            counted=self.count,
+            on_degraded=self.count,
             fallback_timeout_s=1.0,
             max_stale_s=60.0,
         )
-        circuit.served, circuit.shed = served, served.shed
+        circuit.executor, circuit.shed_check = served, served.reject_if_shed
         return circuit
 
     def count(self, name: str, rung: Rung, cause: str) -> None:
@@ -96,20 +98,25 @@ class Guarded:
         return self.circuits[name].view()
 
 
-class Noting(Circuit):
+class Noting(GuardState):
     """A circuit that notes what is recorded."""
 
     __slots__ = ("outcomes",)
 
     def __init__(
-        self, name: str, rules: Rules, clock: ManualClock, judge: Judge | None, outcomes: list[Outcome]
+        self,
+        name: str,
+        rules: BreakerRules,
+        clock: ManualClock,
+        judge: OutcomeClassifier | None,
+        outcomes: list[Outcome],
     ) -> None:
-        super().__init__(name, rules, clock=clock, judge=judge)
+        super().__init__(name, rules, clock=clock, classifier=judge)
         self.outcomes = outcomes
 
-    def leave(self, pass_: Pass, outcome: Outcome, error: BaseException | str | None = None) -> None:
+    def record(self, permit: Pass, outcome: Outcome, error: BaseException | str | None = None) -> None:
         self.outcomes.append(outcome)
-        super().leave(pass_, outcome, error)
+        super().record(permit, outcome, error)
 
 
 class Parts(httpx.SyncByteStream, httpx.AsyncByteStream):

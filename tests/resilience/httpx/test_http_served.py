@@ -8,15 +8,15 @@ import pytest
 from autoglm_throttle.model import FallbackContext, Level
 from autoglm_throttle.resilience.feature import Fallback
 from autoglm_throttle.resilience.http.answer import HttpAnswer
-from autoglm_throttle.resilience.http.served import HttpServed
-from autoglm_throttle.resilience.http.stale import Ask
-from autoglm_throttle.resilience.served import Served
+from autoglm_throttle.resilience.http.served import HttpFeatureExecutor
+from autoglm_throttle.resilience.http.stale import CacheRequest
+from autoglm_throttle.resilience.served import FeatureExecutor
 from tests.resilience.httpx.guarded_calls import URL, Guarded, call, status
 
 
-def served(guarded: Guarded) -> HttpServed:
-    found = guarded.guard("dep").circuit.served
-    assert isinstance(found, Served)
+def served(guarded: Guarded) -> HttpFeatureExecutor:
+    found = guarded.guard("dep").circuit.executor
+    assert isinstance(found, FeatureExecutor)
     assert found.http is not None
     return found.http
 
@@ -29,9 +29,9 @@ def test_its_repr_shows_what_it_is_and_what_it_keeps() -> None:
     guarded = Guarded(fallback=Fallback(stale=True))
     call("sync", guarded, status(200))
     shown = repr(served(guarded))
-    assert shown.startswith(f"<HttpServed 'dep' <Ladder {Level.FULL.label}")
+    assert shown.startswith(f"<HttpFeatureExecutor 'dep' <DegradationLevels {Level.FULL.label}")
     assert shown.endswith("<HttpCache <StaleCache 1/8, oldest 0 s>>>")
-    assert repr(served(Guarded(fallback=Fallback(static=1)))).endswith("keeps nothing>")
+    assert repr(served(Guarded(fallback=Fallback(static=1)))).endswith("no cache>")
 
 
 def test_after_a_fork_what_was_kept_is_there_and_nobody_holds_the_lock() -> None:
@@ -39,11 +39,11 @@ def test_after_a_fork_what_was_kept_is_there_and_nobody_holds_the_lock() -> None
     call("sync", guarded, status(200))
     feature = served(guarded)
     feature._lock.acquire()
-    feature._inside = True
+    feature._is_locked_here = True
     lock = feature._lock
     circuit = guarded.guard("dep").circuit
-    assert isinstance(circuit.served, Served)
-    circuit.served.reset_after_fork()
+    assert isinstance(circuit.executor, FeatureExecutor)
+    circuit.executor.reset_after_fork()
     assert feature._lock is not lock
     assert kept(guarded) == 200
 
@@ -61,10 +61,10 @@ def test_a_call_made_from_within_finds_nothing_and_waits_for_nobody() -> None:
         body_bytes = 1000
 
         def get(self, *_: object) -> None:
-            seen.append(feature._find(Ask("GET", URL, ())))
+            seen.append(feature._find(CacheRequest("GET", URL, ())))
 
     feature._cache = Within()  # type: ignore[assignment]
-    feature._find(Ask("GET", URL, ()))
+    feature._find(CacheRequest("GET", URL, ()))
     assert seen == [None]
     feature._cache = cache
     assert kept(guarded) == 200
@@ -85,5 +85,8 @@ def test_other_faces_than_transports_answer_with_whole_answers_alone(
 
 def test_a_request_has_a_part_in_what_is_kept_where_something_is() -> None:
     request = httpx.Request("GET", URL)
-    assert served(Guarded(fallback=Fallback(static=1))).asked("GET", URL, (), request, None) is None
-    assert served(Guarded(fallback=Fallback(stale=True))).asked("GET", URL, (), request, None) is not None
+    assert served(Guarded(fallback=Fallback(static=1))).cache_request("GET", URL, (), request, None) is None
+    assert (
+        served(Guarded(fallback=Fallback(stale=True))).cache_request("GET", URL, (), request, None)
+        is not None
+    )

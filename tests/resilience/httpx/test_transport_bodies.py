@@ -11,7 +11,7 @@ import pytest
 
 from autoglm_throttle.model import Outcome, State, StreamSettle
 from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport
-from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.rules import BreakerRules
 from tests.resilience.httpx.breaking_server import BROKEN, DUMB, WHOLE, breaking_server
 from tests.resilience.httpx.guarded_calls import FACES, Guarded
 
@@ -34,7 +34,7 @@ def server() -> Iterator[str]:
 
 
 def patient(**rules: object) -> Guarded:
-    return Guarded(Rules(failures=1000, **rules))  # type: ignore[arg-type]
+    return Guarded(BreakerRules(failures=1000, **rules))  # type: ignore[arg-type]
 
 
 def each(
@@ -160,9 +160,10 @@ def test_a_response_that_is_dropped_unread_gives_its_place_back(face: str, serve
 
 
 @pytest.mark.parametrize(
-    ("path", "rules"), [("/silent", Rules(timeout_s=0.03)), ("/stalled", Rules(stream_idle_s=0.03))]
+    ("path", "rules"),
+    [("/silent", BreakerRules(timeout_s=0.03)), ("/stalled", BreakerRules(stream_idle_s=0.03))],
 )
-def test_our_own_time_limits_are_failures(face: str, path: str, rules: Rules, server: str) -> None:
+def test_our_own_time_limits_are_failures(face: str, path: str, rules: BreakerRules, server: str) -> None:
     guarded = Guarded(rules)
     url = server + path
     each(face, guarded, lambda c: c.get(url), lambda c: c.get(url), 2, expecting=httpx.ReadTimeout)
@@ -171,7 +172,7 @@ def test_our_own_time_limits_are_failures(face: str, path: str, rules: Rules, se
 
 def test_the_limit_of_the_headers_is_not_that_of_the_body(face: str, server: str) -> None:
     """The caller's own time-out stands where it is shorter."""
-    guarded = Guarded(Rules(timeout_s=0.03, stream_idle_s=30.0))
+    guarded = Guarded(BreakerRules(timeout_s=0.03, stream_idle_s=30.0))
     url = server + "/stalled"
     each(
         face,
@@ -185,7 +186,7 @@ def test_the_limit_of_the_headers_is_not_that_of_the_body(face: str, server: str
 
 
 def test_a_trial_may_succeed_at_its_first_part(face: str, server: str) -> None:
-    guarded = Guarded(Rules(failures=1, stream_settle=StreamSettle.FIRST_ITEM))
+    guarded = Guarded(BreakerRules(failures=1, stream_settle=StreamSettle.FIRST_ITEM))
     states: list[State] = []
 
     def do(client: httpx.Client) -> None:

@@ -20,10 +20,10 @@ from autoglm_throttle.model import (
 )
 from autoglm_throttle.resilience.feature import Fallback
 from autoglm_throttle.resilience.http.answer import HttpAnswer
-from autoglm_throttle.resilience.httpx import TransportRefused
-from autoglm_throttle.resilience.judge import Judge
-from autoglm_throttle.resilience.rules import Rules
-from autoglm_throttle.resilience.served import Served
+from autoglm_throttle.resilience.httpx import TransportRejected
+from autoglm_throttle.resilience.judge import OutcomeClassifier
+from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.served import FeatureExecutor
 from tests.resilience.httpx.guarded_calls import (
     FACES,
     URL,
@@ -88,14 +88,14 @@ def test_what_is_no_failure_is_not_replaced(face: str, code: int) -> None:
     "error", [httpx.UnsupportedProtocol("x"), LookupError("ignored"), KeyboardInterrupt()]
 )
 def test_an_exception_that_is_no_failure_comes_through(face: str, error: BaseException) -> None:
-    guarded = Guarded(fallback=Fallback(static=STATIC), judge=Judge(ignore=(LookupError,)))
+    guarded = Guarded(fallback=Fallback(static=STATIC), judge=OutcomeClassifier(ignore=(LookupError,)))
     with pytest.raises(type(error)):
         call(face, guarded, raising(error))
     assert guarded.counted == []
 
 
 def test_a_refusal_has_the_static_answer_and_the_outcome_stands(face: str) -> None:
-    guarded = Guarded(Rules(failures=1), Fallback(static=STATIC))
+    guarded = Guarded(BreakerRules(failures=1), Fallback(static=STATIC))
     call(face, guarded, status(500))
     assert guarded.view().state is State.OPEN
     assert said(call(face, guarded, ok)) == (200, b"static", "static; cause=failures")
@@ -115,17 +115,17 @@ def test_a_failing_status_may_stand(face: str) -> None:
 
 
 def test_without_an_answer_the_error_stands(face: str) -> None:
-    guarded = Guarded(Rules(failures=2), STALE)
+    guarded = Guarded(BreakerRules(failures=2), STALE)
     assert said(call(face, guarded, status(503))) == (503, b"said", None)
     with pytest.raises(httpx.ReadError) as caught:
         call(face, guarded, raising(CUT))
     assert caught.value is CUT
-    with pytest.raises(TransportRefused):
+    with pytest.raises(TransportRejected):
         call(face, guarded, ok)
 
 
 def test_an_answer_that_was_kept_comes_first_and_says_its_age(face: str) -> None:
-    guarded = Guarded(Rules(failures=1), Fallback(static=STATIC, stale=True))
+    guarded = Guarded(BreakerRules(failures=1), Fallback(static=STATIC, stale=True))
     assert said(call(face, guarded, answering(age="7", etag='"a"'))) == LIVE
     guarded.clock.advance(30.0)
     for handler, cause in ((raising(CUT), "error"), (ok, "failures")):
@@ -139,7 +139,7 @@ def test_an_answer_that_was_kept_comes_first_and_says_its_age(face: str) -> None
 
 
 def test_other_requests_have_no_part_in_it(face: str) -> None:
-    guarded = Guarded(Rules(failures=100), STALE)
+    guarded = Guarded(BreakerRules(failures=100), STALE)
     call(face, guarded, answering(vary="accept"), headers={"accept": "a"})
     for options in (
         {"url": URL + "?q=2"},
@@ -353,7 +353,7 @@ def test_each_level_of_the_ladder(
         return answering()(request)
 
     if seen == "shed":
-        with pytest.raises(TransportRefused) as caught:
+        with pytest.raises(TransportRejected) as caught:
             call(face, guarded, live)
         assert (caught.value.refusal.cause, caught.value.retry_after_s) == (Cause.SHED, 1.0)
         assert caught.value.request.url == URL
@@ -385,10 +385,10 @@ def test_under_load_a_fallback_that_raises_leaves_the_call(face: str) -> None:
 
 def test_a_feature_without_http_is_shed_and_has_no_fallback(face: str) -> None:
     guarded = Guarded(fallback=Fallback(static=STATIC), criticality=OTHER)
-    served = guarded.guard("dep").circuit.served
-    assert isinstance(served, Served)
+    served = guarded.guard("dep").circuit.executor
+    assert isinstance(served, FeatureExecutor)
     served.http = None
     assert said(call(face, guarded, status(503))) == (503, b"said", None)
     guarded.loaded(0.85)
-    with pytest.raises(TransportRefused):
+    with pytest.raises(TransportRejected):
         call(face, guarded, ok)

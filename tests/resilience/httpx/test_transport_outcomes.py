@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from autoglm_throttle.model import Cause, GuardRefused, On429, Outcome, Refusal, State, ThrottleError
-from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport, TransportRefused, origin
-from autoglm_throttle.resilience.judge import Judge
-from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport, TransportRejected, origin
+from autoglm_throttle.resilience.judge import OutcomeClassifier
+from autoglm_throttle.resilience.rules import BreakerRules
 from autoglm_throttle.settings.guard_policy import GuardName
 from tests.resilience.httpx.guarded_calls import FACES, URL, Guarded, Parts, call, ok, raising, status
 
@@ -65,7 +65,7 @@ def test_each_status(face: str, code: int, outcome: Outcome) -> None:
         (httpx.LocalProtocolError("x"), NEUTRAL),
         (httpx.InvalidURL("x"), NEUTRAL),
         (GuardRefused(REFUSAL), NEUTRAL),
-        (TransportRefused(REFUSAL, httpx.Request("GET", URL)), NEUTRAL),
+        (TransportRejected(REFUSAL, httpx.Request("GET", URL)), NEUTRAL),
         (KeyboardInterrupt(), NEUTRAL),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else str(value),
@@ -151,7 +151,7 @@ def test_the_users_own_word_comes_before_the_status(face: str) -> None:
         assert isinstance(seen, httpx.Response)
         return {500: SUCCESS, 404: FAILURE, 503: NEUTRAL}.get(seen.status_code)
 
-    guarded = Guarded(judge=Judge(classify=classify))
+    guarded = Guarded(judge=OutcomeClassifier(classify=classify))
     for code in (500, 404, 503, 502, 200):
         call(face, guarded, status(code))
     assert guarded.outcomes == [SUCCESS, FAILURE, NEUTRAL, FAILURE, SUCCESS]
@@ -163,14 +163,14 @@ def test_a_classifier_that_raises_costs_the_caller_nothing(
     def classify(_: object) -> Outcome:
         raise LookupError
 
-    guarded = Guarded(judge=Judge(classify=classify))
+    guarded = Guarded(judge=OutcomeClassifier(classify=classify))
     assert call(face, guarded, ok).content == b"fine"
     assert guarded.outcomes == [NEUTRAL]
     assert "classify" in caplog.text
 
 
 def test_a_refusal_is_an_error_of_httpx_and_of_ours(face: str) -> None:
-    guarded = Guarded(Rules(failures=2))
+    guarded = Guarded(BreakerRules(failures=2))
     calls: list[httpx.Request] = []
 
     def failing(request: httpx.Request) -> httpx.Response:
@@ -182,7 +182,7 @@ def test_a_refusal_is_an_error_of_httpx_and_of_ours(face: str) -> None:
     with pytest.raises(httpx.HTTPError) as caught:
         call(face, guarded, failing, url=URL + "?q=1")
     refused = caught.value
-    assert isinstance(refused, TransportRefused)
+    assert isinstance(refused, TransportRejected)
     assert isinstance(refused, httpx.TransportError)
     assert isinstance(refused, ThrottleError)
     assert refused.request.url == URL + "?q=1"
@@ -203,13 +203,13 @@ def test_a_refusal_names_its_request_without_a_client_too(face: str) -> None:
         transport = AsyncGuardTransport(guarded, httpx.MockTransport(ok), name="dep")
         anyio.run(transport.handle_async_request, request, backend=face)
 
-    with pytest.raises(TransportRefused) as caught:
+    with pytest.raises(TransportRejected) as caught:
         asking()
     assert caught.value.request is request
 
 
 def test_the_trial_after_the_open_time_closes(face: str) -> None:
-    guarded = Guarded(Rules(failures=1))
+    guarded = Guarded(BreakerRules(failures=1))
     call(face, guarded, status(500))
     guarded.clock.advance(10.0)
     assert call(face, guarded, ok).content == b"fine"
@@ -230,11 +230,11 @@ def test_the_trial_after_the_open_time_closes(face: str) -> None:
     ],
 )
 def test_429_may_open_for_as_long_as_it_says(face: str, headers: dict[str, str], wait_s: float) -> None:
-    guarded = Guarded(Rules(on_429=On429.OPEN, open_s=20.0))
+    guarded = Guarded(BreakerRules(on_429=On429.OPEN, open_s=20.0))
     assert call(face, guarded, status(429, **headers)).status_code == 429
     assert guarded.outcomes == [NEUTRAL]
     assert guarded.view().retry_after_s == wait_s
-    with pytest.raises(TransportRefused) as caught:
+    with pytest.raises(TransportRejected) as caught:
         call(face, guarded, ok)
     assert caught.value.refusal.cause is Cause.RETRY_AFTER
 
@@ -243,8 +243,8 @@ def test_429_opens_nothing_by_default_or_where_the_user_says_otherwise(face: str
     guarded = Guarded()
     call(face, guarded, status(429, retry_after="7"))
     assert guarded.view().state is State.CLOSED
-    judge = Judge(classify=lambda _: SUCCESS)
-    guarded = Guarded(Rules(on_429=On429.OPEN), judge=judge)
+    judge = OutcomeClassifier(classify=lambda _: SUCCESS)
+    guarded = Guarded(BreakerRules(on_429=On429.OPEN), judge=judge)
     call(face, guarded, status(429, retry_after="7"))
     assert guarded.view().state is State.CLOSED
 

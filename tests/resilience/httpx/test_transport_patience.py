@@ -11,11 +11,11 @@ import pytest
 
 from autoglm_throttle.model import Outcome
 from autoglm_throttle.resilience.feature import Fallback
-from autoglm_throttle.resilience.http.served import ALONE_S
-from autoglm_throttle.resilience.http.stale import Ask
+from autoglm_throttle.resilience.http.served import UNSHARED_S
+from autoglm_throttle.resilience.http.stale import CacheRequest
 from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport
-from autoglm_throttle.resilience.rules import Rules
-from autoglm_throttle.resilience.served import Served
+from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.served import FeatureExecutor
 from tests.loops import run
 from tests.resilience.httpx.guarded_calls import FACES, URL, Guarded, Parts, call
 from tests.resilience.httpx.test_transport_sharing import sized
@@ -78,7 +78,7 @@ def test_who_is_in_a_hurry_does_not_wait_for_who_is_not(backend: str) -> None:
 
 def test_the_guards_own_limit_is_one_to_waiting(backend: str) -> None:
     """It stops the first one, whose time-out is that of all: it would be for each of them."""
-    guarded = Guarded(Rules(timeout_s=SHORT_S), ALWAYS)
+    guarded = Guarded(BreakerRules(timeout_s=SHORT_S), ALWAYS)
     answers: list[str] = []
     calls: list[int] = []
 
@@ -88,7 +88,7 @@ def test_the_guards_own_limit_is_one_to_waiting(backend: str) -> None:
         async with httpx.AsyncClient(transport=transport) as client, anyio.create_task_group() as tasks:
             tasks.start_soon(one, client, answers, None)
             await anyio.wait_all_tasks_blocked()
-            assert transport._call(httpx.Request("GET", URL)).patience_s == SHORT_S
+            assert transport._call(httpx.Request("GET", URL)).max_wait_s == SHORT_S
 
     run(backend, task)
     assert answers == ["timeout"]
@@ -131,12 +131,12 @@ def test_whose_limit_it_was(
 ) -> None:
     """A time-out is the caller's own if his limit was the shorter one; no other error is."""
     transport = GuardTransport(
-        Guarded(Rules(timeout_s=guard_s), ALWAYS), httpx.MockTransport(lambda _: sized()()), name="dep"
+        Guarded(BreakerRules(timeout_s=guard_s), ALWAYS), httpx.MockTransport(lambda _: sized()()), name="dep"
     )
     made = transport._call(httpx.Request("GET", URL, extensions={"timeout": own}))
-    assert made.ask is not None
-    landing = made.crashed(made.ask, httpx.ReadTimeout("late"), late=late)
-    assert landing.hurried is (hurried and late)
+    assert made.cache_request is not None
+    landing = made.build_error_result(made.cache_request, httpx.ReadTimeout("late"), timed_out=late)
+    assert landing.caller_timed_out is (hurried and late)
 
 
 @pytest.mark.parametrize(
@@ -153,9 +153,9 @@ def test_whose_limit_it_was(
 def test_how_long_one_waits_for_another(
     guard_s: float | None, own: dict[str, float | None], patience_s: float | None
 ) -> None:
-    transport = GuardTransport(Guarded(Rules(timeout_s=guard_s), ALWAYS), name="dep")
+    transport = GuardTransport(Guarded(BreakerRules(timeout_s=guard_s), ALWAYS), name="dep")
     request = httpx.Request("GET", URL, extensions={"timeout": own})
-    assert transport._call(request).patience_s == patience_s
+    assert transport._call(request).max_wait_s == patience_s
 
 
 @pytest.mark.parametrize("face", FACES)
@@ -172,16 +172,16 @@ def test_how_long_one_waits_for_another(
 def test_after_an_answer_for_one_alone_nobody_waits_for_a_while(
     face: str, answer: Callable[[], httpx.Response], waits: bool
 ) -> None:
-    guarded = Guarded(Rules(failures=100), ALWAYS)
+    guarded = Guarded(BreakerRules(failures=100), ALWAYS)
     call(face, guarded, lambda _: answer())
     circuit = guarded.guard("dep").circuit
-    assert isinstance(circuit.served, Served)
-    served = circuit.served.http
+    assert isinstance(circuit.executor, FeatureExecutor)
+    served = circuit.executor.http
     assert served is not None
-    mine, other = Ask("GET", URL, ()), Ask("GET", URL + "?q=2", ())
-    assert served.shares(mine) is waits
-    assert served.shares(other)
-    guarded.clock.advance(ALONE_S)
-    assert served.shares(mine) is waits
+    mine, other = CacheRequest("GET", URL, ()), CacheRequest("GET", URL + "?q=2", ())
+    assert served.may_share(mine) is waits
+    assert served.may_share(other)
+    guarded.clock.advance(UNSHARED_S)
+    assert served.may_share(mine) is waits
     guarded.clock.advance(0.25)
-    assert served.shares(mine)
+    assert served.may_share(mine)

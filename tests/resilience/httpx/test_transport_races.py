@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from autoglm_throttle.model import Outcome, State
-from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport, TransportRefused
-from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport, TransportRejected
+from autoglm_throttle.resilience.rules import BreakerRules
 from tests.loops import run
 from tests.resilience.httpx.breaking_server import breaking_server
 from tests.resilience.httpx.guarded_calls import URL, Guarded, Parts, call, ok, status
@@ -28,7 +28,7 @@ def server() -> Iterator[str]:
 
 @pytest.mark.parametrize("path", ["/silent", "/stalled"])
 def test_who_is_cancelled_counts_for_nothing(backend: str, path: str, server: str) -> None:
-    guarded = Guarded(Rules(failures=1))
+    guarded = Guarded(BreakerRules(failures=1))
 
     async def cancelled() -> None:
         async with httpx.AsyncClient(
@@ -44,7 +44,7 @@ def test_who_is_cancelled_counts_for_nothing(backend: str, path: str, server: st
 
 
 def test_a_cancelled_trial_leaves_its_place_to_the_next(backend: str) -> None:
-    guarded = Guarded(Rules(failures=1))
+    guarded = Guarded(BreakerRules(failures=1))
     call("sync", guarded, status(500))
     guarded.clock.advance(10.0)
 
@@ -66,7 +66,7 @@ def test_a_cancelled_trial_leaves_its_place_to_the_next(backend: str) -> None:
 
 def test_one_trial_of_many_threads() -> None:
     count = 32
-    guarded = Guarded(Rules(failures=1))
+    guarded = Guarded(BreakerRules(failures=1))
     call("sync", guarded, status(500))
     guarded.clock.advance(10.0)
     refused = threading.Semaphore(0)
@@ -81,7 +81,7 @@ def test_one_trial_of_many_threads() -> None:
     def calling(_: int) -> str:
         try:
             return client.get(URL).text
-        except TransportRefused:
+        except TransportRejected:
             refused.release()
             return "refused"
 
@@ -95,7 +95,7 @@ def test_one_trial_of_many_threads() -> None:
 
 def test_one_trial_of_many_tasks(backend: str) -> None:
     count = 200
-    guarded = Guarded(Rules(failures=1))
+    guarded = Guarded(BreakerRules(failures=1))
     call("sync", guarded, status(500))
     guarded.clock.advance(10.0)
     answers: list[str] = []
@@ -112,7 +112,7 @@ def test_one_trial_of_many_tasks(backend: str) -> None:
         async def calling() -> None:
             try:
                 answers.append((await client.get(URL)).text)
-            except TransportRefused:
+            except TransportRejected:
                 answers.append("refused")
             if len(answers) == count - 1:
                 done.set()

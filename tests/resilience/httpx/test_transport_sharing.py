@@ -14,9 +14,9 @@ import pytest
 from autoglm_throttle.model import Cause, Outcome, Refusal, Rung, State
 from autoglm_throttle.resilience.feature import Fallback
 from autoglm_throttle.resilience.http.answer import HttpAnswer
-from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport, TransportRefused
-from autoglm_throttle.resilience.rules import Rules
-from autoglm_throttle.resilience.served import Served
+from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport, TransportRejected
+from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.served import FeatureExecutor
 from tests.loops import run
 from tests.resilience.httpx.guarded_calls import FACES, URL, Guarded, Parts, call, status
 
@@ -107,10 +107,10 @@ def in_threads(
 def waiting(guarded: Guarded) -> int:
     """How many threads wait for the call of another."""
     circuit = guarded.circuits.get("dep")
-    served = None if circuit is None else circuit.served
-    if not isinstance(served, Served) or served.http is None:
+    served = None if circuit is None else circuit.executor
+    if not isinstance(served, FeatureExecutor) or served.http is None:
         return 0
-    bells: list[Any] = [flight.landed for flight in list(served.http.flights._threads.values())]
+    bells: list[Any] = [flight.done for flight in list(served.http.single_flight._thread_calls.values())]
     return sum(len(bell._cond._waiters) for bell in bells)
 
 
@@ -223,7 +223,7 @@ def test_a_failing_status_sends_all_to_the_fallback(face: str) -> None:
 @faces
 def test_a_failing_status_without_a_fallback_is_each_ones_own(face: str) -> None:
     busy = lambda: httpx.Response(503, stream=Parts(b"busy"))  # noqa: E731
-    guarded = Guarded(Rules(failures=100), ALWAYS)
+    guarded = Guarded(BreakerRules(failures=100), ALWAYS)
     assert gathered(face, guarded, busy) == (["busy"] * MANY, MANY)
 
 
@@ -243,7 +243,7 @@ def test_a_refusal_of_a_guard_behind_is_that_of_all(face: str) -> None:
     guarded = Guarded(fallback=ALWAYS)
 
     def refusing() -> httpx.Response:
-        raise TransportRefused(REFUSAL, httpx.Request("GET", "http://behind.test/"))
+        raise TransportRejected(REFUSAL, httpx.Request("GET", "http://behind.test/"))
 
     assert gathered(face, guarded, refusing) == (["TransportRefused"] * MANY, 1)
     assert guarded.outcomes == [Outcome.NEUTRAL]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from autoglm_throttle.resilience.http.bodies import Steps
-from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.http.bodies import BodySteps
+from autoglm_throttle.resilience.rules import BreakerRules
 from tests.resilience.httpx.guarded_calls import URL, Guarded, Parts, call
 
 STEPS = ("connect", "read", "write", "pool")
@@ -38,15 +38,15 @@ def test_the_shorter_limit_counts(
     read_s: float | None,
 ) -> None:
     request = httpx.Request("GET", URL, extensions={"timeout": dict.fromkeys(STEPS, own)})
-    steps = Steps(request, timeout_s, idle_s)
+    steps = BodySteps(request, timeout_s, idle_s)
     assert limits(steps.request) == until_headers
-    steps.body()
+    steps.start_body()
     assert limits(steps.request) == [until_headers[0], read_s, *until_headers[2:]]
     assert limits(request) == [own] * 4
 
 
 def test_a_request_without_limits_of_its_own_has_the_guards() -> None:
-    assert limits(Steps(httpx.Request("GET", URL), 2.0, None).request) == [2.0] * 4
+    assert limits(BodySteps(httpx.Request("GET", URL), 2.0, None).request) == [2.0] * 4
 
 
 def test_the_body_has_its_own_limit_from_the_headers_on() -> None:
@@ -56,5 +56,5 @@ def test_the_body_has_its_own_limit_from_the_headers_on() -> None:
         seen.append(limits(request)[1])
         return httpx.Response(200, stream=Parts(lambda: seen.append(limits(request)[1]), b"fine"))
 
-    call("sync", Guarded(Rules(timeout_s=2.0, stream_idle_s=3.0)), handler, timeout=7.0)
+    call("sync", Guarded(BreakerRules(timeout_s=2.0, stream_idle_s=3.0)), handler, timeout=7.0)
     assert seen == [2.0, 3.0]

@@ -8,7 +8,7 @@ from typing import Any
 
 from autoglm_throttle.model import BreakerView, Outcome, Pass, Refusal, State, Transition
 from autoglm_throttle.resilience.breaker import Breaker
-from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.rules import BreakerRules
 from tests.resilience.oracle import recount
 from tests.resilience.oracle.log import Ended
 from tests.resilience.oracle.oracle import Leave, No, Oracle
@@ -28,7 +28,7 @@ def bare(view: BreakerView) -> dict[str, Any]:
 class Beside:
     """Two breakers and an oracle. Each method is one thing that happens to all of them."""
 
-    def be_born(self, rules: Rules) -> None:
+    def be_born(self, rules: BreakerRules) -> None:
         self.by, self.now = rules, BIRTH_S
         self.breaker = Breaker("it", rules, self.now)
         self.twin = Breaker("it", rules, self.now + APART_S)
@@ -48,10 +48,10 @@ class Beside:
         return act(self.breaker, self.now), act(self.twin, self.now + APART_S)
 
     def ask_once(self, *, fast: bool = False) -> Pass | None:
-        foreseen = self.breaker.refuses(self.now)
-        if fast and self.breaker.fast is not None:
-            got = self.twin.fast
-            assert got == self.breaker.fast
+        foreseen = self.breaker.rejection(self.now)
+        if fast and self.breaker.fast_permit is not None:
+            got = self.twin.fast_permit
+            assert got == self.breaker.fast_permit
             for breaker in (self.breaker, self.twin):
                 breaker.calls += 1
         else:

@@ -11,8 +11,8 @@ from fractions import Fraction
 
 from autoglm_throttle.model import Cause, Mode, Outcome, State, Trip
 from autoglm_throttle.model.guard import Pass, Transition
-from autoglm_throttle.resilience.rules import Rules
-from autoglm_throttle.resilience.store import Remote
+from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.store import RemoteBreakerState
 from tests.resilience.oracle import recount
 from tests.resilience.oracle.log import (
     Agreed,
@@ -58,7 +58,7 @@ class No:
 class Oracle:
     """What a breaker must answer, and what it must look like."""
 
-    def __init__(self, rules: Rules, now: float, generation: int) -> None:
+    def __init__(self, rules: BreakerRules, now: float, generation: int) -> None:
         self.rules = rules
         self.log: list[Entry] = [Went(STARTS[rules.mode], None, now)]
         self.metrics_only = rules.mode is Mode.METRICS_ONLY
@@ -186,7 +186,7 @@ class Oracle:
             return
         if outcome is not Outcome.SUCCESS:
             self._go(State.OPEN, Cause.TRIAL, now)
-        elif recount.won(self.log) >= self.rules.need:
+        elif recount.won(self.log) >= self.rules.successes_needed:
             self._go(State.RAMPING if self.rules.ramp else State.CLOSED, Cause.TRIAL, now)
 
     def trips(self, window: list[Ended]) -> Cause | None:
@@ -227,7 +227,7 @@ class Oracle:
         self._go(to, Cause.OPERATOR, now)
         self.decided_here = to in OPERATED
 
-    def adopt(self, remote: Remote, now: float) -> None:
+    def adopt(self, remote: RemoteBreakerState, now: float) -> None:
         """The fleet knows better: go where it has gone, through the own ramp if there is one.
 
         Who has closed already goes on; who is open already has found out by itself, and goes on saying why.

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from autoglm_throttle.model import Outcome, Pass, SlowIs, State, Trip
-from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.rules import BreakerRules
 from tests.resilience.oracle.log import (
     Agreed,
     Asked,
@@ -65,7 +65,7 @@ def rounds(log: Sequence[Entry]) -> int:
     return counted
 
 
-def wait_s(log: Sequence[Entry], rules: Rules) -> float:
+def wait_s(log: Sequence[Entry], rules: BreakerRules) -> float:
     """How long the newest opening lasts: `min(open_s * backoff ** rounds, open_max_s)`."""
     once = next(entry for entry in reversed(log) if isinstance(entry, Went) and entry.to is State.OPEN).wait_s
     if once is not None:
@@ -105,12 +105,12 @@ def won(log: Sequence[Entry]) -> int:
     return sum(entry.outcome is Outcome.SUCCESS for entry in results(log))
 
 
-def failed(result: Ended, rules: Rules) -> bool:
+def failed(result: Ended, rules: BreakerRules) -> bool:
     slow_fails = rules.slow_is is SlowIs.FAILURE
     return result.outcome is Outcome.FAILURE or (slow_fails and result.outcome is Outcome.SLOW)
 
 
-def streak(log: Sequence[Entry], rules: Rules) -> int:
+def streak(log: Sequence[Entry], rules: BreakerRules) -> int:
     """Failures in a row, each new row begun where the first lies too far back."""
     row: list[float] = []
     for result in results(log):
@@ -140,7 +140,7 @@ def step(log: Sequence[Entry]) -> tuple[int, float, bool]:
     return number, began, success
 
 
-def windows(log: Sequence[Entry], rules: Rules, now: float, latest: float) -> Iterator[list[Ended]]:
+def windows(log: Sequence[Entry], rules: BreakerRules, now: float, latest: float) -> Iterator[list[Ended]]:
     """Every window that the rules allow: one, unless it is counted in buckets of time.
 
     A result surely counts for nine tenths of ``window_s``, and surely not after the whole of it; what lies

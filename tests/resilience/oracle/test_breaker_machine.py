@@ -17,8 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from autoglm_throttle.model import Cause, Mode, Outcome, Pass, Refusal, State
 from autoglm_throttle.resilience.breaker import Breaker
-from autoglm_throttle.resilience.rules import Rules
-from autoglm_throttle.resilience.store import Lease, Remote
+from autoglm_throttle.resilience.rules import BreakerRules
+from autoglm_throttle.resilience.store import ProbeLease, RemoteBreakerState
 from tests.resilience.oracle import drawn, recount
 from tests.resilience.oracle.beside import APART_S, Beside, bare
 from tests.resilience.oracle.oracle import OPERATED
@@ -78,10 +78,10 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
     """Two breakers and an oracle, and all passes that were ever given."""
 
     @initialize(rules=drawn.rules(), guests=st.sets(st.sampled_from(Guest)), start=st.sampled_from(STARTS))
-    def begin(self, rules: Rules, guests: set[Guest], start: State) -> None:
+    def begin(self, rules: BreakerRules, guests: set[Guest], start: State) -> None:
         self.set_out(rules, guests, start)
 
-    def set_out(self, rules: Rules, guests: set[Guest], start: State) -> None:
+    def set_out(self, rules: BreakerRules, guests: set[Guest], start: State) -> None:
         self.be_born(rules)
         self.guests = guests
         self.passes = [Pass(self.breaker.generation + 3, 2)]
@@ -202,15 +202,15 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
 
     def lease(self, data: st.DataObject) -> None:
         on = data.draw(st.booleans(), "leased")
-        self.breaker.leased = self.twin.leased = self.oracle.leased = on
+        self.breaker.lease_required = self.twin.lease_required = self.oracle.leased = on
 
     def grant(self, data: st.DataObject) -> None:
         if self.oracle.effective(self.now) is not State.HALF_OPEN:
             return
         self.fence += 1
         self.version += data.draw(st.integers(0, 1), "news")
-        lease = Lease(self.fence, self.version, data.draw(st.integers(0, 2), "rounds"))
-        got, other = self.both(lambda breaker, now: breaker.grant(lease, now))
+        lease = ProbeLease(self.fence, self.version, data.draw(st.integers(0, 2), "rounds"))
+        got, other = self.both(lambda breaker, now: breaker.grant_probe(lease, now))
         assert isinstance(got, Pass)
         assert got == other
         assert got.fence == self.fence
@@ -225,7 +225,9 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
         state, cause = data.draw(st.sampled_from(FLEET), "the fleet is")
         wait_s = data.draw(st.sampled_from([0.125, 3.0]), "for") if state is State.OPEN else 0.0
         self.version += 1
-        remote = Remote(self.version, state, wait_s, data.draw(st.integers(0, 2), "rounds"), cause)
+        remote = RemoteBreakerState(
+            self.version, state, wait_s, data.draw(st.integers(0, 2), "rounds"), cause
+        )
         if not self.oracle.decided_here or state in OPERATED or cause is Cause.OPERATOR:
             self.known = self.version
         self.both(lambda breaker, now: breaker.adopt(remote, now))
@@ -234,7 +236,7 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
     def hear_old_news(self, data: st.DataObject) -> None:
         """Of a version that is known, or older."""
         state, cause = data.draw(st.sampled_from(FLEET), "the fleet was")
-        remote = Remote(self.known - data.draw(st.integers(0, 2), "older"), state, 5.0, 1, cause)
+        remote = RemoteBreakerState(self.known - data.draw(st.integers(0, 2), "older"), state, 5.0, 1, cause)
         if self.known >= 0:
             before = self.breaker.view(self.now)
             self.both(lambda breaker, now: breaker.adopt(remote, now))
@@ -245,7 +247,7 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
     def look(self, data: st.DataObject) -> None:
         """None of this changes anything but the newest failure's text."""
         text = data.draw(st.sampled_from(["", "TimeoutError: too long", "ValueError: " + "x" * 300]), "note")
-        self.both(lambda breaker, now: breaker.fail_note(text))
+        self.both(lambda breaker, now: breaker.record_failure_text(text))
         self.note = text[:200]
         assert repr(self.breaker).startswith("<Breaker 'it' ")
         assert self.breaker.state(self.now) is self.oracle.effective(self.now)
@@ -334,7 +336,7 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
             if entry.really:
                 refused[entry.cause] = refused.get(entry.cause, 0) + 1
         assert nonzero(view.refused) == refused
-        assert view.would_refuse == self.breaker.would_refuse == sum(not entry.really for entry in denied)
+        assert view.would_refuse == self.breaker.would_reject == sum(not entry.really for entry in denied)
         assert view.stale_results == self.breaker.stale_results == recount.late(self.oracle.log)
         assert view.last_failure == self.note
 
@@ -343,12 +345,12 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
         breaker, now = self.breaker, self.now
         closed = self.oracle.machine is State.CLOSED and not self.oracle.metrics_only
         if not (closed and not self.by.max_in_flight):
-            assert breaker.fast is None
+            assert breaker.fast_permit is None
             return
-        assert breaker.fast == Pass(self.oracle.generation)
-        if breaker.clean:
+        assert breaker.fast_permit == Pass(self.oracle.generation)
+        if breaker.success_is_noop:
             later = copy.deepcopy(breaker)
-            later.record(breaker.fast, Outcome.SUCCESS, now)
+            later.record(breaker.fast_permit, Outcome.SUCCESS, now)
             assert bare(later.view(now)) == bare(breaker.view(now))
             assert later.drain() == copy.deepcopy(breaker).drain()
 
@@ -376,7 +378,7 @@ TestBreaker.settings = settings(stateful_step_count=50, report_multiple_bugs=Fal
 
 
 def test_the_modes_of_a_start() -> None:
-    states = {mode: Breaker("it", Rules(mode=mode), 0.0).state(0.0) for mode in Mode}
+    states = {mode: Breaker("it", BreakerRules(mode=mode), 0.0).state(0.0) for mode in Mode}
     assert states == {
         Mode.ENFORCE: State.CLOSED,
         Mode.METRICS_ONLY: State.CLOSED,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.model import BreakerView, Mode, Outcome, Pass
 from autoglm_throttle.resilience.breaker import Breaker
-from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.rules import BreakerRules
 from tests.resilience.oracle import drawn
 
 ASKS = st.tuples(st.just("ask"), st.just(0.0))
@@ -23,7 +23,7 @@ def shape(view: BreakerView) -> BreakerView:
 
 
 @given(rules=drawn.rules(), events=st.lists(st.one_of(ASKS, ASKS, ENDS, ENDS, WAITS), max_size=60))
-def test_the_shadow_is_the_breaker_itself(rules: Rules, events: list[tuple[str, float]]) -> None:
+def test_the_shadow_is_the_breaker_itself(rules: BreakerRules, events: list[tuple[str, float]]) -> None:
     now, refused = 0.0, 0
     shadow = Breaker("it", replace(rules, mode=Mode.METRICS_ONLY), now)
     strict = Breaker("it", replace(rules, mode=Mode.ENFORCE), now)
@@ -32,7 +32,7 @@ def test_the_shadow_is_the_breaker_itself(rules: Rules, events: list[tuple[str, 
         if what == "wait":
             now += figure
         elif what == "ask":
-            assert shadow.refuses(now) is None
+            assert shadow.rejection(now) is None
             mine, other = shadow.allow(now), strict.allow(now)
             assert isinstance(mine, Pass)
             refused += not isinstance(other, Pass)
@@ -43,5 +43,5 @@ def test_the_shadow_is_the_breaker_itself(rules: Rules, events: list[tuple[str, 
             if its is not None:
                 strict.record(its, Outcome(what), now)
         assert shape(shadow.view(now)) == shape(strict.view(now))
-        assert shadow.would_refuse == refused
+        assert shadow.would_reject == refused
         assert not shadow.view(now).refused

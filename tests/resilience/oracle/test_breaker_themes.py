@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
 from autoglm_throttle.model import State
-from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.rules import BreakerRules
 from tests.resilience.oracle import drawn
 from tests.resilience.oracle.test_breaker_machine import BreakerMachine, Guest
 
@@ -20,7 +20,7 @@ class RampMachine(BreakerMachine):
     """On its way up, and nobody comes in between."""
 
     @initialize(rules=drawn.ramping())
-    def begin(self, rules: Rules) -> None:
+    def begin(self, rules: BreakerRules) -> None:
         self.set_out(rules, set(), State.RAMPING)
 
 
@@ -28,7 +28,7 @@ class WindowMachine(BreakerMachine):
     """Closed, and judged by rates."""
 
     @initialize(rules=drawn.windowed())
-    def begin(self, rules: Rules) -> None:
+    def begin(self, rules: BreakerRules) -> None:
         self.set_out(rules, set(), State.CLOSED)
 
 
@@ -36,7 +36,7 @@ class OperatedMachine(BreakerMachine):
     """Usual rules, and whatever operators decide, here and elsewhere."""
 
     @initialize(rules=drawn.plain(), verb=st.sampled_from(["force_open", "disable", "reset"]))
-    def begin(self, rules: Rules, verb: str) -> None:
+    def begin(self, rules: BreakerRules, verb: str) -> None:
         self.set_out(rules, {Guest.OPERATOR, Guest.FLEET}, State.OPEN)
         self.decide(verb)
 

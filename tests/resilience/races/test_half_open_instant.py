@@ -14,7 +14,7 @@ import pytest
 
 from autoglm_throttle.model import Cause, GuardRefused, Outcome, Pass, State
 from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.rules import BreakerRules
 from tests.loops import run
 from tests.resilience.tripping import Clocked, fail, half_open
 
@@ -114,7 +114,7 @@ class Crowd:
 
     def end(self) -> None:
         self.rounds.append(len(self.trials))
-        self.circuit.leave(self.trials.pop(), Outcome.SUCCESS)
+        self.circuit.record(self.trials.pop(), Outcome.SUCCESS)
         self.trials.clear()
 
 
@@ -140,7 +140,7 @@ def test_one_of_sixty_four_threads_in_each_of_a_hundred_rounds() -> None:
 @pytest.mark.usefixtures("_hasty")
 @pytest.mark.parametrize("most", [1, 3])
 def test_threads_that_end_at_once_never_make_more_trials_than_a_round_has(most: int) -> None:
-    circuit, dependency = half_open(Rules(failures=1, half_open_max=most)), Dependency()
+    circuit, dependency = half_open(BreakerRules(failures=1, half_open_max=most)), Dependency()
     guarded = Guard(circuit)(dependency.call_at_once)
     barrier = threading.Barrier(THREADS)
     at_trials: list[int] = []

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.model import GuardRefused, Outcome, Pass, State
-from autoglm_throttle.resilience.circuit import Circuit
+from autoglm_throttle.resilience.circuit import GuardState
 from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.resilience.judge import Judge
-from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.judge import OutcomeClassifier
+from autoglm_throttle.resilience.rules import BreakerRules
 from tests.resilience.doubling import Slot
 from tests.resilience.tripping import Clocked, fail, half_open
 
@@ -29,13 +29,13 @@ async def hangs() -> None:
     await Never()
 
 
-def block(circuit: Circuit) -> object:
+def block(circuit: GuardState) -> object:
     guard = Guard(circuit)
     guard.__enter__()
     return guard
 
 
-def async_block(circuit: Circuit) -> object:
+def async_block(circuit: GuardState) -> object:
     async def call() -> None:
         async with Guard(circuit):
             await Never()
@@ -43,15 +43,15 @@ def async_block(circuit: Circuit) -> object:
     return begun(call())
 
 
-def coroutine(circuit: Circuit) -> object:
+def coroutine(circuit: GuardState) -> object:
     return begun(Guard(circuit)(hangs)())
 
 
-def awaitable(circuit: Circuit) -> object:
+def awaitable(circuit: GuardState) -> object:
     return begun(Guard(circuit)(Never)())
 
 
-def generator(circuit: Circuit) -> object:
+def generator(circuit: GuardState) -> object:
     @Guard(circuit)
     def stream() -> Iterator[int]:
         yield 1
@@ -61,7 +61,7 @@ def generator(circuit: Circuit) -> object:
     return reading
 
 
-def async_generator(circuit: Circuit) -> object:
+def async_generator(circuit: GuardState) -> object:
     @Guard(circuit)
     async def stream() -> AsyncIterator[int]:
         await Never()
@@ -70,7 +70,7 @@ def async_generator(circuit: Circuit) -> object:
     return begun(stream().__anext__())
 
 
-def by_hand(circuit: Circuit) -> object:
+def by_hand(circuit: GuardState) -> object:
     return Guard(circuit).allow()
 
 
@@ -80,7 +80,7 @@ def begun(waiting: Any) -> object:
     return waiting
 
 
-HOLDERS: list[Callable[[Circuit], object]] = [
+HOLDERS: list[Callable[[GuardState], object]] = [
     *(block, async_block, coroutine, awaitable, generator, async_generator, by_hand)
 ]
 
@@ -89,7 +89,7 @@ LEAVES_NO_TRACE = {"block", "by_hand"}
 
 
 @pytest.mark.parametrize("holds", HOLDERS)
-def test_a_trial_that_hangs_costs_a_lease_and_no_more(holds: Callable[[Circuit], object]) -> None:
+def test_a_trial_that_hangs_costs_a_lease_and_no_more(holds: Callable[[GuardState], object]) -> None:
     circuit = half_open()
     held = holds(circuit)
     assert circuit.view().trials == 1
@@ -107,7 +107,7 @@ def test_a_trial_that_hangs_costs_a_lease_and_no_more(holds: Callable[[Circuit],
 
 
 @pytest.mark.parametrize("holds", HOLDERS)
-def test_a_trial_that_is_dropped_gives_its_place_back_at_once(holds: Callable[[Circuit], object]) -> None:
+def test_a_trial_that_is_dropped_gives_its_place_back_at_once(holds: Callable[[GuardState], object]) -> None:
     circuit = half_open()
     held = holds(circuit)
     del held
@@ -122,7 +122,7 @@ def test_a_classifier_that_raises_wedges_nothing() -> None:
     def classify(_: object) -> Outcome:
         raise RuntimeError("the user's own")
 
-    circuit = half_open(judge=Judge(classify=classify))
+    circuit = half_open(judge=OutcomeClassifier(classify=classify))
     guarded = Guard(circuit)(lambda: 7)
     for _ in range(100):
         assert guarded() == 7
@@ -132,16 +132,16 @@ def test_a_classifier_that_raises_wedges_nothing() -> None:
 
 def test_the_result_of_a_trial_that_hung_and_came_back_late_is_not_missed() -> None:
     circuit = half_open()
-    late = circuit.enter()
+    late = circuit.allow()
     circuit.clock.advance(LEASE_S)
     assert isinstance(late, Pass)
-    circuit.leave(late, Outcome.SUCCESS)
+    circuit.record(late, Outcome.SUCCESS)
     assert circuit.state() is State.CLOSED
 
 
 def test_calls_run_side_by_side() -> None:
     together = threading.Barrier(8)
-    for rules in (Rules(), Rules(slow_call_s=60.0), Rules(max_in_flight=8)):
+    for rules in (BreakerRules(), BreakerRules(slow_call_s=60.0), BreakerRules(max_in_flight=8)):
         guarded = Guard(Clocked(rules))(lambda: together.wait(20))
         with ThreadPoolExecutor(8) as pool:
             assert sorted(pool.map(lambda _, call=guarded: call(), range(8))) == list(range(8))
@@ -149,7 +149,7 @@ def test_calls_run_side_by_side() -> None:
 
 def test_trials_run_side_by_side() -> None:
     together = threading.Barrier(4)
-    circuit = half_open(Rules(failures=1, half_open_max=4))
+    circuit = half_open(BreakerRules(failures=1, half_open_max=4))
     guarded = Guard(circuit)(lambda: together.wait(20))
     with ThreadPoolExecutor(4) as pool:
         assert sorted(pool.map(lambda _: guarded(), range(4))) == list(range(4))
@@ -158,7 +158,7 @@ def test_trials_run_side_by_side() -> None:
 
 @pytest.mark.untraced
 def test_threads_that_fail_and_succeed_at_random_leave_a_breaker_that_works() -> None:
-    circuit = Clocked(Rules(failures=2, half_open_max=2, open_s=0.5, trial_lease_s=1.0))
+    circuit = Clocked(BreakerRules(failures=2, half_open_max=2, open_s=0.5, trial_lease_s=1.0))
 
     def traffic(seed: int) -> None:
         for number in range(300):

@@ -39,7 +39,7 @@ def made(redis_prefix: str) -> Iterator[Made]:
         stores.append(store)
         if listens:
             store.start()
-            until(lambda: store.listening, PATIENCE_S, "it listens")
+            until(lambda: store.is_listening, PATIENCE_S, "it listens")
         return store
 
     yield make

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 from autoglm_throttle.model import State
 from autoglm_throttle.resilience.shared.redis_store import RedisBreakerStore
-from autoglm_throttle.resilience.store import Ask, Remote
+from autoglm_throttle.resilience.store import ProbeRequest, RemoteBreakerState
 from tests.stores.polling import until
 
 PATIENCE_S = 10.0
 """How long a thread may take on a busy machine before a test calls it dead."""
 SOON_S = 0.5
 """For what takes a millisecond on an idle machine."""
-ONE = Ask(half_open_max=1, need=1, threshold=False, lease_s=0.5)
+ONE = ProbeRequest(half_open_max=1, successes_needed=1, limits_concurrent=False, lease_s=0.5)
 """One trial, whose success closes."""
 
 
@@ -23,12 +23,12 @@ ONE = Ask(half_open_max=1, need=1, threshold=False, lease_s=0.5)
 class Diary:
     """A breaker that only writes down what it is told, and when."""
 
-    states: list[Remote] = field(default_factory=list)
+    states: list[RemoteBreakerState] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     threads: set[str] = field(default_factory=set)
     told: threading.Event = field(default_factory=threading.Event)
 
-    def changed(self, remote: Remote) -> None:
+    def changed(self, remote: RemoteBreakerState) -> None:
         self.states.append(remote)
         self.times.append(time.monotonic())
         self.threads.add(threading.current_thread().name)
@@ -51,6 +51,6 @@ def watched(store: RedisBreakerStore, name: str = "a") -> Diary:
     """A breaker of that process, whose first state is known."""
     diary = Diary()
     _KEPT.append(diary)
-    store.watch(name, diary.changed)
-    store.known(name)
+    store.subscribe(name, diary.changed)
+    store.read_state(name)
     return diary

@@ -17,8 +17,8 @@ import time
 from autoglm_throttle.doorbell import doorbell
 from autoglm_throttle.model import Pass, State
 from autoglm_throttle.redis_client import RedisClients, RedisOptions
-from autoglm_throttle.resilience.circuit import Circuit
-from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.circuit import GuardState
+from autoglm_throttle.resilience.rules import BreakerRules
 from autoglm_throttle.resilience.shared.redis_store import TIMEOUT_S, RedisBreakerStore
 from autoglm_throttle.resilience.shared.wire import SharedRules
 
@@ -33,8 +33,8 @@ def store_at(url: str, prefix: str, deadline_s: float) -> RedisBreakerStore:
     )
 
 
-def circuit(store: RedisBreakerStore, name: str) -> Circuit:
-    return Circuit(name, Rules(failures=1, trial_lease_s=LEASE_S), store=store)
+def circuit(store: RedisBreakerStore, name: str) -> GuardState:
+    return GuardState(name, BreakerRules(failures=1, trial_lease_s=LEASE_S), store=store)
 
 
 def turns(turn: list[int], last: int) -> None:
@@ -49,13 +49,13 @@ async def race(store: RedisBreakerStore, names: int) -> None:
 
     async def calls(number: int) -> None:
         while turn[0] == number:
-            passed = await circuits[number].enter_async()
+            passed = await circuits[number].allow_async()
             if isinstance(passed, Pass):
                 print(number, passed.fence, flush=True)
             await asyncio.sleep(0.0005)
 
     for one in circuits:
-        await store.known_async(one.name)
+        await store.read_state_async(one.name)
     threading.Thread(target=turns, args=(turn, names), daemon=True).start()
     print("ready", flush=True)
     while (number := turn[0]) < names:
@@ -67,7 +67,7 @@ async def race(store: RedisBreakerStore, names: int) -> None:
 
 def hold(store: RedisBreakerStore, name: str) -> None:
     one = circuit(store, name)
-    while not isinstance(one.enter(), Pass):
+    while not isinstance(one.allow(), Pass):
         time.sleep(0.005)
     print("holding", flush=True)
     threading.Event().wait()
@@ -75,7 +75,7 @@ def hold(store: RedisBreakerStore, name: str) -> None:
 
 def first(store: RedisBreakerStore, name: str) -> None:
     began = time.monotonic()
-    answer = circuit(store, name).enter()
+    answer = circuit(store, name).allow()
     print(type(answer).__name__, getattr(answer, "state", ""), f"{time.monotonic() - began:.4f}", flush=True)
 
 

@@ -15,8 +15,8 @@ import pytest
 from autoglm_throttle.model import Cause, Outcome, State
 from autoglm_throttle.resilience.shared import push, teller
 from autoglm_throttle.resilience.shared.redis_store import RedisBreakerStore
-from autoglm_throttle.resilience.shared.wire import escaped
-from autoglm_throttle.resilience.store import Ask, BreakerStore, Lease, Remote
+from autoglm_throttle.resilience.shared.wire import escape_name
+from autoglm_throttle.resilience.store import BreakerStore, ProbeLease, ProbeRequest, RemoteBreakerState
 from tests.loops import run
 from tests.resilience.shared.conftest import Made
 from tests.resilience.shared.fleets import ONE, PATIENCE_S, SOON_S, Diary, watched
@@ -28,12 +28,12 @@ pytestmark = pytest.mark.server
 NAMES = ["vector-db", "https://api.example:8443/v1 {x}", "über\nnacht", "}{", ""]
 
 
-def lease_of(store: RedisBreakerStore, name: str = "a", ask: Ask = ONE) -> Lease:
-    found: list[Lease] = []
+def lease_of(store: RedisBreakerStore, name: str = "a", ask: ProbeRequest = ONE) -> ProbeLease:
+    found: list[ProbeLease] = []
 
     def asked() -> bool:
         answer = store.acquire(name, ask)
-        if isinstance(answer, Lease):
+        if isinstance(answer, ProbeLease):
             found.append(answer)
         return bool(found)
 
@@ -43,13 +43,13 @@ def lease_of(store: RedisBreakerStore, name: str = "a", ask: Ask = ONE) -> Lease
 
 def publish(server: RedisServer, store: RedisBreakerStore, *words: object, name: str = "a") -> None:
     """Tell everybody something, as another process would."""
-    text = " ".join([escaped(name), *map(str, words), "somebody"])
+    text = " ".join([escape_name(name), *map(str, words), "somebody"])
     server.command("PUBLISH", store.rules.channel, text)
 
 
 def test_it_is_a_store_of_breakers(made: Made, redis_url: str) -> None:
     store: BreakerStore = made(redis_url)
-    assert store.up
+    assert store.is_up
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -57,12 +57,12 @@ def test_a_name_may_hold_any_character(made: Made, redis_url: str, name: str) ->
     here, there = made(redis_url), made(redis_url)
     watched(here, name)
     diary = watched(there, name)
-    here.opened(name, 0.05, 2, Cause.SLOW_RATE)
+    here.report_open(name, 0.05, 2, Cause.SLOW_RATE)
     diary.reads(State.OPEN)
     assert (diary.states[0].rounds, diary.states[0].cause) == (2, Cause.SLOW_RATE)
     lease = lease_of(there, name)
-    there.finished(name, lease, Outcome.SUCCESS, 1, 1.0)
-    until(lambda: (found := there.known(name)) and found.state is State.CLOSED, PATIENCE_S, "closed")
+    there.report_probe(name, lease, Outcome.SUCCESS, 1, 1.0)
+    until(lambda: (found := there.read_state(name)) and found.state is State.CLOSED, PATIENCE_S, "closed")
 
 
 def test_an_opening_is_known_at_once_and_not_told_to_who_opened(made: Made, redis_url: str) -> None:
@@ -72,7 +72,7 @@ def test_an_opening_is_known_at_once_and_not_told_to_who_opened(made: Made, redi
     for number in range(20):
         diary.told.clear()
         began = time.monotonic()
-        here.opened("a", 5.0, number, Cause.FAILURES)
+        here.report_open("a", 5.0, number, Cause.FAILURES)
         assert diary.told.wait(PATIENCE_S)
         took.append(diary.times[-1] - began)
     print(f"push: median {statistics.median(took) * 1e3:.2f} ms, max {max(took) * 1e3:.2f} ms")
@@ -80,20 +80,20 @@ def test_an_opening_is_known_at_once_and_not_told_to_who_opened(made: Made, redi
     assert max(took) <= 0.05
     assert [remote.rounds for remote in diary.states] == list(range(20))
     assert diary.states[-1].wait_s == pytest.approx(5.0, abs=0.1)
-    assert diary.threads == {push.THREAD}
+    assert diary.threads == {push.THREAD_NAME}
     assert own.states == []
 
 
 def test_the_first_call_knows_the_state(made: Made, redis_url: str) -> None:
     here = made(redis_url)
-    here.opened("a", 5.0, 0, Cause.FAILURES)
-    until(lambda: not here._ledger.busy(), PATIENCE_S, "it is told")
+    here.report_open("a", 5.0, 0, Cause.FAILURES)
+    until(lambda: not here._fleet_state.has_work(), PATIENCE_S, "it is told")
     took = []
     for _ in range(20):
         fresh = made(redis_url, listens=False)
         began = time.monotonic()
-        fresh.watch("a", lambda remote: None)
-        found = fresh.known("a")
+        fresh.subscribe("a", lambda remote: None)
+        found = fresh.read_state("a")
         took.append(time.monotonic() - began)
         fresh.stop()
         assert found is not None
@@ -107,23 +107,23 @@ def test_who_is_known_is_not_asked_again(made: Made, redis_url: str) -> None:
     watched(store)
     calls = store.calls
     for _ in range(100):
-        assert store.known("a") is None
-        assert store.known("never watched") is None
+        assert store.read_state("a") is None
+        assert store.read_state("never watched") is None
     assert store.calls == calls
 
 
 def test_many_guards_are_read_together(made: Made, redis_url: str) -> None:
     here = made(redis_url)
-    names = [f"guard {number}" for number in range(teller.AT_ONCE * 2 + 5)]
+    names = [f"guard {number}" for number in range(teller.READ_BATCH * 2 + 5)]
     for name in names[::50]:
-        here.opened(name, 5.0, 0, Cause.FAILURES)
-    until(lambda: not here._ledger.busy(), PATIENCE_S, "all is told")
+        here.report_open(name, 5.0, 0, Cause.FAILURES)
+    until(lambda: not here._fleet_state.has_work(), PATIENCE_S, "all is told")
     there = made(redis_url, listens=False)
     diaries = {name: Diary() for name in names}
     for name, diary in diaries.items():
-        there.watch(name, diary.changed)
+        there.subscribe(name, diary.changed)
     for name in names:
-        found = there.known(name)
+        found = there.read_state(name)
         assert (found is not None) == (name in names[::50]), name
     assert all(diaries[name].words == [State.OPEN] for name in names[::50])
 
@@ -131,31 +131,31 @@ def test_many_guards_are_read_together(made: Made, redis_url: str) -> None:
 def test_a_trial_closes_for_all(made: Made, redis_url: str) -> None:
     here, there = made(redis_url), made(redis_url)
     own, diary = watched(here), watched(there)
-    here.opened("a", 0.05, 0, Cause.FAILURES)
+    here.report_open("a", 0.05, 0, Cause.FAILURES)
     diary.reads(State.OPEN)
     lease = lease_of(here)
     refused = there.acquire("a", ONE)
-    assert isinstance(refused, Remote)
+    assert isinstance(refused, RemoteBreakerState)
     assert refused.state is State.HALF_OPEN
-    here.finished("a", lease, Outcome.SUCCESS, 1, 1.0)
+    here.report_probe("a", lease, Outcome.SUCCESS, 1, 1.0)
     diary.reads(State.OPEN, State.CLOSED)
     assert own.states == []
-    here.finished("a", lease, Outcome.FAILURE, 1, 1.0)
-    assert not len(here._ledger.outbox), "a trial ends once"
+    here.report_probe("a", lease, Outcome.FAILURE, 1, 1.0)
+    assert not len(here._fleet_state.pending_writes), "a trial ends once"
 
 
 def test_a_trial_that_fails_opens_for_all(made: Made, redis_url: str) -> None:
     here, there = made(redis_url), made(redis_url)
     watched(here)
     diary = watched(there)
-    here.opened("a", 0.05, 0, Cause.FAILURES)
+    here.report_open("a", 0.05, 0, Cause.FAILURES)
     diary.reads(State.OPEN)
-    here.finished("a", lease_of(here), Outcome.SLOW, 1, 7.0)
+    here.report_probe("a", lease_of(here), Outcome.SLOW, 1, 7.0)
     diary.reads(State.OPEN, State.OPEN)
     assert (diary.states[1].rounds, diary.states[1].cause) == (1, Cause.TRIAL)
     assert diary.states[1].wait_s == pytest.approx(7.0, abs=0.1)
     answer = here.acquire("a", ONE)
-    assert isinstance(answer, Remote)
+    assert isinstance(answer, RemoteBreakerState)
     assert answer.state is State.OPEN
     assert answer.wait_s == pytest.approx(7.0, abs=0.1)
 
@@ -163,13 +163,13 @@ def test_a_trial_that_fails_opens_for_all(made: Made, redis_url: str) -> None:
 def test_who_wins_the_last_of_several_trials_is_told_that_all_is_won(made: Made, redis_url: str) -> None:
     here, there = made(redis_url), made(redis_url)
     own, diary = watched(here), watched(there)
-    both = Ask(half_open_max=2, need=2, threshold=False, lease_s=5.0)
-    here.opened("a", 0.05, 0, Cause.FAILURES)
+    both = ProbeRequest(half_open_max=2, successes_needed=2, limits_concurrent=False, lease_s=5.0)
+    here.report_open("a", 0.05, 0, Cause.FAILURES)
     diary.reads(State.OPEN)
     mine, theirs = lease_of(here, ask=both), lease_of(there, ask=both)
-    there.finished("a", theirs, Outcome.SUCCESS, 2, 1.0)
-    until(lambda: not len(there._ledger.outbox), PATIENCE_S, "it is told")
-    here.finished("a", mine, Outcome.SUCCESS, 2, 1.0)
+    there.report_probe("a", theirs, Outcome.SUCCESS, 2, 1.0)
+    until(lambda: not len(there._fleet_state.pending_writes), PATIENCE_S, "it is told")
+    here.report_probe("a", mine, Outcome.SUCCESS, 2, 1.0)
     own.reads(State.CLOSED)
     diary.reads(State.OPEN, State.CLOSED)
 
@@ -178,7 +178,7 @@ def test_who_wins_the_last_of_several_trials_is_told_that_all_is_won(made: Made,
 def test_the_word_of_an_operator_goes_to_all(made: Made, redis_url: str, state: State) -> None:
     here, there = made(redis_url), made(redis_url)
     own, diary = watched(here), watched(there)
-    here.operated("a", state)
+    here.report_operator_state("a", state)
     diary.reads(state)
     assert diary.states[0].cause is Cause.OPERATOR
     assert own.states == []
@@ -189,28 +189,28 @@ def test_a_place_that_is_given_back_is_free_for_the_next_who_asks(made: Made, re
     watched(store)
     for _ in range(50):
         lease = store.acquire("a", ONE)
-        assert isinstance(lease, Lease)
-        store.finished("a", lease, Outcome.NEUTRAL, 1, 1.0)
+        assert isinstance(lease, ProbeLease)
+        store.report_probe("a", lease, Outcome.NEUTRAL, 1, 1.0)
 
 
 def test_waiting_blocks_no_event_loop(made: Made, redis_url: str, backend: str) -> None:
     store = made(redis_url)
-    answers: list[Lease | Remote | None] = []
+    answers: list[ProbeLease | RemoteBreakerState | None] = []
 
     async def asks() -> None:
         answers.append(await store.acquire_async("a", ONE))
 
     async def task() -> None:
-        store.watch("a", Diary().changed)
-        assert await store.known_async("a") is None
+        store.subscribe("a", Diary().changed)
+        assert await store.read_state_async("a") is None
         async with anyio.create_task_group() as group:
             for _ in range(20):
                 group.start_soon(asks)
-        assert await store.known_async("a") is not None
+        assert await store.read_state_async("a") is not None
 
     run(backend, task)
-    assert sum(isinstance(answer, Lease) for answer in answers) == 1
-    assert sum(isinstance(answer, Remote) for answer in answers) == 19
+    assert sum(isinstance(answer, ProbeLease) for answer in answers) == 1
+    assert sum(isinstance(answer, RemoteBreakerState) for answer in answers) == 19
 
 
 def held_up(store: RedisBreakerStore) -> threading.Event:
@@ -221,14 +221,14 @@ def held_up(store: RedisBreakerStore) -> threading.Event:
         goes_on.wait(PATIENCE_S)
         return scripts(words)  # type: ignore[arg-type]
 
-    store._teller._scripts = type("Late", (), {"__call__": staticmethod(late), "close": lambda _: None})()
+    store._sender._scripts = type("Late", (), {"__call__": staticmethod(late), "close": lambda _: None})()
     return goes_on
 
 
-def free(store: RedisBreakerStore, ask: Ask = ONE) -> bool:
+def free(store: RedisBreakerStore, ask: ProbeRequest = ONE) -> bool:
     """Whether another process gets the place."""
     answer = store.acquire("a", ask)
-    return isinstance(answer, Lease)
+    return isinstance(answer, ProbeLease)
 
 
 class Threading:
@@ -239,7 +239,7 @@ class Threading:
             raise KeyboardInterrupt
 
 
-PATIENT = Ask(half_open_max=1, need=1, threshold=False, lease_s=60.0)
+PATIENT = ProbeRequest(half_open_max=1, successes_needed=1, limits_concurrent=False, lease_s=60.0)
 
 
 def test_a_lease_that_comes_too_late_goes_back(made: Made, redis_url: str) -> None:
@@ -274,14 +274,14 @@ def test_a_lease_that_comes_just_as_its_asker_is_cancelled_goes_back(made: Made,
     async def task() -> None:
         asks = asyncio.ensure_future(here.acquire_async("a", PATIENT))
         await asyncio.sleep(0)
-        until(lambda: here._ledger.tickets, PATIENCE_S, "it is given")  # the loop stands still meanwhile
+        until(lambda: here._fleet_state.tickets, PATIENCE_S, "it is given")  # the loop stands still meanwhile
         asks.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asks
 
     asyncio.run(task())
     until(lambda: free(there, PATIENT), SOON_S * 4, "its place is free long before the lease ends")
-    assert not here._ledger.tickets
+    assert not here._fleet_state.tickets
 
 
 def test_a_lease_for_a_thread_that_is_interrupted_goes_back(
@@ -308,7 +308,7 @@ def test_an_event_loop_that_stands_still_misses_no_answer(made: Made, redis_url:
         time.sleep(store.rules.deadline_s * 2)  # noqa: ASYNC251 - that is the point
         return await asks
 
-    assert isinstance(asyncio.run(task()), Lease)
+    assert isinstance(asyncio.run(task()), ProbeLease)
 
 
 def test_messages_twice_or_in_another_order_change_nothing(
@@ -346,10 +346,10 @@ def test_a_message_that_is_lost_is_made_up_for(
     here, there = made(redis_url), made(redis_url)
     watched(here)
     diary = watched(there)
-    monkeypatch.setattr(there._push, "_heard", lambda data: None)
-    here.opened("a", 5.0, 0, Cause.FAILURES)
+    monkeypatch.setattr(there._listener, "_heard", lambda data: None)
+    here.report_open("a", 5.0, 0, Cause.FAILURES)
     diary.reads(State.OPEN)
-    assert diary.threads == {teller.THREAD}
+    assert diary.threads == {teller.THREAD_NAME}
 
 
 def test_nothing_falls_between_subscription_and_reading(
@@ -360,17 +360,17 @@ def test_nothing_falls_between_subscription_and_reading(
     here, there = made(redis_url), made(redis_url, listens=False)
     watched(here)
     ready = threading.Event()
-    joined = there._push._joined
+    joined = there._listener._on_subscribed
 
     def later() -> None:
         assert ready.wait(PATIENCE_S)
         joined()
 
-    monkeypatch.setattr(there._push, "_joined", later)
+    monkeypatch.setattr(there._listener, "_joined", later)
     diary = watched(there)
-    monkeypatch.setattr(there._push, "_heard", lambda data: None)
-    here.opened("a", 5.0, 0, Cause.FAILURES)
-    until(lambda: here._ledger.position("a")[0], PATIENCE_S, "it is told")
+    monkeypatch.setattr(there._listener, "_heard", lambda data: None)
+    here.report_open("a", 5.0, 0, Cause.FAILURES)
+    until(lambda: here._fleet_state.position("a")[0], PATIENCE_S, "it is told")
     assert diary.states == []
     ready.set()
     diary.reads(State.OPEN)
@@ -382,16 +382,16 @@ def test_a_breaker_that_raises_ends_nothing(
     here, there = made(redis_url), made(redis_url)
     watched(here)
 
-    def raises(remote: Remote) -> None:
+    def raises(remote: RemoteBreakerState) -> None:
         raise KeyError("no")
 
-    there.watch("a", raises)
+    there.subscribe("a", raises)
     diary = watched(there, "b")
-    here.opened("a", 5.0, 0, Cause.FAILURES)
-    here.opened("b", 5.0, 0, Cause.FAILURES)
+    here.report_open("a", 5.0, 0, Cause.FAILURES)
+    here.report_open("b", 5.0, 0, Cause.FAILURES)
     diary.reads(State.OPEN)
-    until(lambda: there._ledger.callback_errors == 1, PATIENCE_S, "it is counted")
-    assert "the breaker a could not take in what it was told" in caplog.text
+    until(lambda: there._fleet_state.callback_errors == 1, PATIENCE_S, "it is counted")
+    assert "the listener of breaker a failed" in caplog.text
 
 
 def test_a_breaker_that_is_gone_is_read_no_more(
@@ -400,11 +400,11 @@ def test_a_breaker_that_is_gone_is_read_no_more(
     monkeypatch.setattr(teller, "READ_S", 0.05)
     store = made(redis_url)
     diary, kept = Diary(), watched(store, "b")
-    store.watch("a", diary.changed)
-    assert set(store._ledger.watches) == {"a", "b"}
+    store.subscribe("a", diary.changed)
+    assert set(store._fleet_state.subscriptions) == {"a", "b"}
     del diary
     gc.collect()
-    until(lambda: set(store._ledger.watches) == {"b"}, PATIENCE_S, "only one is left")
+    until(lambda: set(store._fleet_state.subscriptions) == {"b"}, PATIENCE_S, "only one is left")
     assert kept.states == []
 
 
@@ -412,7 +412,7 @@ def test_a_breaker_that_comes_again_under_its_name_is_told_all(made: Made, redis
     here, there = made(redis_url), made(redis_url)
     watched(here)
     diary = watched(there)
-    here.opened("a", 5.0, 0, Cause.FAILURES)
+    here.report_open("a", 5.0, 0, Cause.FAILURES)
     diary.reads(State.OPEN)
     assert watched(there).words == [State.OPEN]
 
@@ -423,17 +423,17 @@ def test_news_wait_while_something_newer_is_to_be_told(
     store = made(redis_url)
     diary = watched(store)
     goes_on = held_up(store)
-    store.opened("a", 5.0, 0, Cause.FAILURES)
+    store.report_open("a", 5.0, 0, Cause.FAILURES)
     publish(redis_server, store, 5, "closed", 0, 0, "trial")
     publish(redis_server, store, 5, "closed", 0, 0, "trial", name="b")
-    until(lambda: store._push.listening, PATIENCE_S, "it listens")
+    until(lambda: store._listener.is_listening, PATIENCE_S, "it listens")
     goes_on.set()
-    until(lambda: store._ledger.position("a")[0] > 5, PATIENCE_S, "it is told")
+    until(lambda: store._fleet_state.position("a")[0] > 5, PATIENCE_S, "it is told")
     assert diary.states == [], "the answer to what was told decides"
 
 
 def threads() -> list[str]:
-    kinds = (teller.THREAD, push.THREAD)
+    kinds = (teller.THREAD_NAME, push.THREAD_NAME)
     return sorted(thread.name for thread in threading.enumerate() if thread.name in kinds)
 
 
@@ -442,15 +442,17 @@ def test_its_threads_begin_with_the_first_guard_and_end_with_it(made: Made, redi
     store = made(redis_url, listens=False)
     assert threads() == []
     assert "stopped" in repr(store)
-    store.watch("a", lambda remote: None)
+    store.subscribe("a", lambda remote: None)
     store.start()
-    assert threads() == [teller.THREAD, push.THREAD]
+    assert threads() == [teller.THREAD_NAME, push.THREAD_NAME]
     assert "running" in repr(store)
     store.stop(PATIENCE_S)
     assert threads() == []
-    store.opened("a", 5.0, 0, Cause.FAILURES)
+    store.report_open("a", 5.0, 0, Cause.FAILURES)
     assert threads() == [], "what comes after the end begins nothing"
-    assert isinstance(store.acquire("a", ONE), Remote), "but the next question does, and tells it before"
+    assert isinstance(store.acquire("a", ONE), RemoteBreakerState), (
+        "but the next question does, and tells it before"
+    )
 
 
 def test_what_is_to_be_told_is_told_before_the_end(made: Made, redis_url: str) -> None:
@@ -460,13 +462,13 @@ def test_what_is_to_be_told_is_told_before_the_end(made: Made, redis_url: str) -
     goes_on = held_up(here)
     names = [f"n{number}" for number in range(10)]
     for name in ["a", *names]:
-        here.opened(name, 5.0, 0, Cause.FAILURES)
+        here.report_open(name, 5.0, 0, Cause.FAILURES)
     goes_on.set()
     here.stop(PATIENCE_S)
     diary.reads(State.OPEN)
     for name in names:
-        there.watch(name, lambda remote: None)
-        assert there.known(name) is not None, name
+        there.subscribe(name, lambda remote: None)
+        assert there.read_state(name) is not None, name
 
 
 def test_who_waits_at_the_end_waits_no_more(made: Made, redis_url: str) -> None:
@@ -477,7 +479,7 @@ def test_who_waits_at_the_end_waits_no_more(made: Made, redis_url: str) -> None:
     waiting = [threading.Thread(target=asks) for _ in range(2)]
     for thread in waiting:
         thread.start()
-    until(store._ledger.busy, PATIENCE_S, "one waits")
+    until(store._fleet_state.has_work, PATIENCE_S, "one waits")
     began = time.monotonic()
     store.stop(0.0)
     goes_on.set()
@@ -496,10 +498,10 @@ def test_no_thread_left_is_no_error_of_the_call(
     store = made(redis_url, listens=False)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", none_left)
-        store.watch("a", lambda remote: None)
-        assert (store.known("a"), store.acquire("a", ONE), store.up) == (None, None, False)
-        assert not store._push.start()
+        store.subscribe("a", lambda remote: None)
+        assert (store.read_state("a"), store.acquire("a", ONE), store.is_up) == (None, None, False)
+        assert not store._listener.start()
     assert "can't start new thread" in caplog.text
-    store._ledger.absence.due_s = 0.0
+    store._fleet_state.health.probe_due_s = 0.0
     store.start()
-    until(lambda: store.up, PATIENCE_S, "it has one now")
+    until(lambda: store.is_up, PATIENCE_S, "it has one now")

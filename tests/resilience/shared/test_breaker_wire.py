@@ -10,22 +10,22 @@ from hypothesis import strategies as st
 from redis.crc import key_slot
 
 from autoglm_throttle.model import Cause, Outcome, State
-from autoglm_throttle.resilience.shared.outbox import Finish
+from autoglm_throttle.resilience.shared.outbox import ProbeResult
 from autoglm_throttle.resilience.shared.wire import (
-    LONGEST_S,
-    ConfusedReply,
+    MAX_PERIOD_S,
+    BreakerProtocol,
+    InvalidReplyError,
     Message,
     SharedRules,
-    Wire,
-    escaped,
-    message,
-    reply,
-    script,
-    states,
+    escape_name,
+    load_script,
+    parse_message,
+    parse_reply,
+    parse_states,
 )
-from autoglm_throttle.resilience.store import Ask, Lease, Remote
+from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest, RemoteBreakerState
 
-WIRE = Wire(SharedRules("athr", "search"), "me")
+WIRE = BreakerProtocol(SharedRules("athr", "search"), "me")
 NAMES = st.text(st.characters(), max_size=20)
 """Surrogates included, which no encoding knows."""
 
@@ -43,11 +43,11 @@ def test_two_names_never_share_a_key_and_both_keys_of_one_share_a_slot(one: str,
 
 @given(NAMES, st.integers(1, 2**53), st.sampled_from(State), st.integers(0, 2**50), st.sampled_from(Cause))
 def test_a_message_is_what_was_told(name: str, version: int, state: State, left: int, cause: Cause) -> None:
-    said = message(f"{escaped(name)} {version} {state} {left} 3 {cause} somebody".encode())
+    said = parse_message(f"{escape_name(name)} {version} {state} {left} 3 {cause} somebody".encode())
     if state is State.RAMPING:
-        assert said is None, "a ramp is each process's own"
+        assert said is None, "ramping is local to a process"
     else:
-        assert said == Message(name, Remote(version, state, left / 1e6, 3, cause), "somebody")
+        assert said == Message(name, RemoteBreakerState(version, state, left / 1e6, 3, cause), "somebody")
 
 
 @pytest.mark.parametrize(
@@ -59,12 +59,12 @@ def test_a_message_is_what_was_told(name: str, version: int, state: State, left:
     ],
 )
 def test_what_anybody_publishes_is_not_believed(data: Any) -> None:
-    assert message(data) is None
+    assert parse_message(data) is None
 
 
 def test_a_cause_of_a_later_version_does_not_hide_the_state() -> None:
-    assert message("a 1 open 0 0 moonlight me") == Message(
-        "a", Remote(1, State.OPEN, cause=Cause.REMOTE), "me"
+    assert parse_message("a 1 open 0 0 moonlight me") == Message(
+        "a", RemoteBreakerState(1, State.OPEN, cause=Cause.REMOTE), "me"
     )
 
 
@@ -72,29 +72,29 @@ def test_every_number_is_a_whole_one() -> None:
     keys, words = WIRE.open("a b", 7, 1.25, 2, Cause.FAILURES)
     assert keys == ("athr:search:{brk:a%20b}:h", "athr:search:{brk:a%20b}:t")
     assert words == ("open", "a%20b", "athr:search:brk:ev", "me", 7, 1_250_000, 2, "failures")
-    _, words = WIRE.acquire("a", 7, Ask(3, 2, True, 0.5), "me:1")
+    _, words = WIRE.acquire("a", 7, ProbeRequest(3, 2, True, 0.5), "me:1")
     assert words[5:] == (3, 2, 1, 500_000, "me:1")
-    _, words = WIRE.finish(Finish("a", "me:1", 7, Outcome.SLOW, 2, 9.0, 0.0))
+    _, words = WIRE.finish(ProbeResult("a", "me:1", 7, Outcome.SLOW, 2, 9.0, 0.0))
     assert words[4:] == (7, "slow", 2, 9_000_000, "me:1")
-    _, words = WIRE.operate("a", 7, State.DISABLED, again=True)
+    _, words = WIRE.operate("a", 7, State.DISABLED, is_restore=True)
     assert words[5:] == ("disabled", 0)
     assert WIRE.read(["a", "b"]) == (("athr:search:{brk:a}:h", "athr:search:{brk:b}:h"), ("read",))
 
 
-@pytest.mark.parametrize(("seconds", "told"), [(-1.0, 0), (float("inf"), LONGEST_S * 1e6), (1e-9, 0)])
+@pytest.mark.parametrize(("seconds", "told"), [(-1.0, 0), (float("inf"), MAX_PERIOD_S * 1e6), (1e-9, 0)])
 def test_no_time_is_too_long_or_too_short(seconds: float, told: float) -> None:
     assert WIRE.open("a", 0, seconds, 0, Cause.FAILURES)[1][5] == told
-    assert WIRE.acquire("a", 0, Ask(1, 1, False, seconds), "")[1][8] == max(told, 1)
+    assert WIRE.acquire("a", 0, ProbeRequest(1, 1, False, seconds), "")[1][8] == max(told, 1)
 
 
 def test_a_reply_is_a_lease_only_if_one_was_given() -> None:
-    given = reply([1, 9, b"half_open", 0, 2, b"trial", 77])
-    assert given.lease() == Lease(77, 9, 2)
-    full = reply([0, 9, b"half_open", 0, 2, b"trial", 77])
+    given = parse_reply([1, 9, b"half_open", 0, 2, b"trial", 77])
+    assert given.lease() == ProbeLease(77, 9, 2)
+    full = parse_reply([0, 9, b"half_open", 0, 2, b"trial", 77])
     assert full.lease() is None
-    assert full.remote == Remote(9, State.HALF_OPEN, 0.0, 2, Cause.TRIAL)
-    assert reply([1, 9, b"closed", 0, 0, b"trial", 77]).lease() is None
-    nothing = reply([0, 0, b"", 0, 0, b"", 0])
+    assert full.remote == RemoteBreakerState(9, State.HALF_OPEN, 0.0, 2, Cause.TRIAL)
+    assert parse_reply([1, 9, b"closed", 0, 0, b"trial", 77]).lease() is None
+    nothing = parse_reply([0, 0, b"", 0, 0, b"", 0])
     assert (nothing.remote, nothing.lease()) == (None, None)
 
 
@@ -103,25 +103,25 @@ def test_a_reply_is_a_lease_only_if_one_was_given() -> None:
     [None, 1, b"OK", [], [1, 2, 3], [1, 9, b"ajar", 0, 2, b"trial", 77], [1, None, b"open", 0, 2, b"", 0]],
 )
 def test_what_is_no_reply_of_the_script_is_an_error(said: Any) -> None:
-    with pytest.raises(ConfusedReply, match="the script answered"):
-        reply(said)
+    with pytest.raises(InvalidReplyError, match="the script answered"):
+        parse_reply(said)
 
 
 def test_states_are_read_one_by_one() -> None:
     said = [9, b"open", 1_500_000, 2, b"failures", 0, b"", 0, 0, b"", 8, b"ajar", 0, 0, b""]
-    assert states(said, ["a", "b", "c"]) == {
-        "a": Remote(9, State.OPEN, 1.5, 2, Cause.FAILURES),
+    assert parse_states(said, ["a", "b", "c"]) == {
+        "a": RemoteBreakerState(9, State.OPEN, 1.5, 2, Cause.FAILURES),
         "b": None,
         "c": None,
     }
-    with pytest.raises(ConfusedReply):
-        states(said, ["a"])
-    with pytest.raises(ConfusedReply):
-        states(b"OK", [])
+    with pytest.raises(InvalidReplyError):
+        parse_states(said, ["a"])
+    with pytest.raises(InvalidReplyError):
+        parse_states(b"OK", [])
 
 
 def test_the_script_is_what_redis_6_takes() -> None:
-    text, digest = script()
+    text, digest = load_script()
     assert len(digest) == 40
     assert text.count("'TIME'") == 1
     assert not text.startswith("#!")

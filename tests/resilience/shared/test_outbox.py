@@ -3,92 +3,98 @@
 from __future__ import annotations
 
 from autoglm_throttle.model import Cause, Outcome, State
-from autoglm_throttle.resilience.shared.outbox import MOST, Finish, Opening, Outbox, Verb
+from autoglm_throttle.resilience.shared.outbox import (
+    MAX_WRITES,
+    OpenMessage,
+    OperatorCommand,
+    PendingWrites,
+    ProbeResult,
+)
 
 
-def opening(name: str, until_s: float = 10.0, known: int = 0) -> Opening:
-    return Opening(name, until_s, 0, Cause.FAILURES, known)
+def opening(name: str, until_s: float = 10.0, known: int = 0) -> OpenMessage:
+    return OpenMessage(name, until_s, 0, Cause.FAILURES, known)
 
 
-def finish(name: str, ticket: str, outcome: Outcome = Outcome.SUCCESS, until_s: float = 10.0) -> Finish:
-    return Finish(name, ticket, 1, outcome, 1, 1.0, until_s)
+def finish(name: str, ticket: str, outcome: Outcome = Outcome.SUCCESS, until_s: float = 10.0) -> ProbeResult:
+    return ProbeResult(name, ticket, 1, outcome, 1, 1.0, until_s)
 
 
 def test_of_a_state_only_the_newest_is_kept() -> None:
-    outbox = Outbox()
+    outbox = PendingWrites()
     outbox.put(opening("a"))
-    outbox.put(Verb("a", State.CLOSED, 0))
+    outbox.put(OperatorCommand("a", State.CLOSED, 0))
     assert len(outbox) == 1
-    assert outbox.next(0.0) == Verb("a", State.CLOSED, 0)
-    assert repr(outbox) == "Outbox(1 to tell of 1 breakers)"
+    assert outbox.next_write(0.0) == OperatorCommand("a", State.CLOSED, 0)
+    assert repr(outbox) == "PendingWrites(1 pending writes of 1 breakers)"
 
 
 def test_ends_of_trials_are_all_kept_and_told_in_their_order() -> None:
-    outbox = Outbox()
+    outbox = PendingWrites()
     ends = [finish("a", "1"), finish("a", "2", Outcome.NEUTRAL), finish("a", "3")]
     for end in ends:
         outbox.put(end)
     told = []
-    while (write := outbox.next(0.0)) is not None:
+    while (write := outbox.next_write(0.0)) is not None:
         told.append(write)
-        outbox.told(write)
+        outbox.remove(write)
     assert told == ends
 
 
 def test_a_new_state_ends_the_trials_before_it_but_a_lease_given_back_goes_back() -> None:
-    outbox = Outbox()
+    outbox = PendingWrites()
     outbox.put(finish("a", "1"))
     outbox.put(finish("a", "2", Outcome.NEUTRAL))
     outbox.put(finish("b", "3"))
     outbox.put(opening("a"))
     assert len(outbox) == 3
-    assert outbox.next(0.0, "a") == finish("a", "2", Outcome.NEUTRAL)
-    assert outbox.next(0.0, "b") == finish("b", "3")
+    assert outbox.next_write(0.0, "a") == finish("a", "2", Outcome.NEUTRAL)
+    assert outbox.next_write(0.0, "b") == finish("b", "3")
 
 
 def test_only_a_state_holds_news_back() -> None:
-    outbox = Outbox()
+    outbox = PendingWrites()
     outbox.put(finish("a", "1"))
-    assert not outbox.holds("a")
+    assert not outbox.has_state("a")
     outbox.put(opening("a"))
-    assert outbox.holds("a")
-    assert not outbox.holds("b")
+    assert outbox.has_state("a")
+    assert not outbox.has_state("b")
 
 
 def test_what_is_too_late_is_not_told_and_a_verb_never_is() -> None:
-    outbox = Outbox()
+    outbox = PendingWrites()
     outbox.put(opening("a", until_s=1.0))
     outbox.put(finish("b", "1", until_s=1.0))
-    outbox.put(Verb("c", State.FORCED_OPEN, 0))
-    assert outbox.next(0.9) == opening("a", until_s=1.0)
-    assert outbox.next(1.0) == Verb("c", State.FORCED_OPEN, 0)
+    outbox.put(OperatorCommand("c", State.FORCED_OPEN, 0))
+    assert outbox.next_write(0.9) == opening("a", until_s=1.0)
+    assert outbox.next_write(1.0) == OperatorCommand("c", State.FORCED_OPEN, 0)
     assert len(outbox) == 1
-    assert outbox.next(1.0, "a") is None
+    assert outbox.next_write(1.0, "a") is None
 
 
 def test_one_that_was_replaced_while_it_was_told_leaves_its_successor() -> None:
-    outbox = Outbox()
+    outbox = PendingWrites()
     under_way = opening("a")
     outbox.put(under_way)
-    outbox.put(Verb("a", State.CLOSED, 0))
-    outbox.told(under_way)
-    assert outbox.next(0.0) == Verb("a", State.CLOSED, 0)
-    outbox.told(Verb("b", State.CLOSED, 0))
+    outbox.put(OperatorCommand("a", State.CLOSED, 0))
+    outbox.remove(under_way)
+    assert outbox.next_write(0.0) == OperatorCommand("a", State.CLOSED, 0)
+    outbox.remove(OperatorCommand("b", State.CLOSED, 0))
     assert len(outbox) == 1
 
 
 def test_what_cannot_be_told_lets_others_go_before() -> None:
-    outbox = Outbox()
+    outbox = PendingWrites()
     outbox.put(opening("a"))
     outbox.put(opening("b"))
-    outbox.later("a")
-    outbox.later("nobody")
-    assert outbox.next(0.0) == opening("b")
+    outbox.postpone("a")
+    outbox.postpone("nobody")
+    assert outbox.next_write(0.0) == opening("b")
 
 
 def test_it_does_not_grow_for_ever() -> None:
-    outbox = Outbox()
-    for number in range(MOST + 5):
+    outbox = PendingWrites()
+    for number in range(MAX_WRITES + 5):
         outbox.put(finish("a", str(number)))
-    assert len(outbox) == MOST
-    assert outbox.next(0.0) == finish("a", "5")
+    assert len(outbox) == MAX_WRITES
+    assert outbox.next_write(0.0) == finish("a", "5")

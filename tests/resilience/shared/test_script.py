@@ -13,16 +13,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.model import Cause, Outcome, State
-from autoglm_throttle.resilience.shared.outbox import Finish
-from autoglm_throttle.resilience.shared.wire import Reply, SharedRules, Wire, Words, reply, script, states
-from autoglm_throttle.resilience.store import Ask, Remote
+from autoglm_throttle.resilience.shared.outbox import ProbeResult
+from autoglm_throttle.resilience.shared.wire import (
+    BreakerProtocol,
+    Reply,
+    ScriptArguments,
+    SharedRules,
+    load_script,
+    parse_reply,
+    parse_states,
+)
+from autoglm_throttle.resilience.store import ProbeRequest, RemoteBreakerState
 from tests.resilience.shared.fleets import ONE
 from tests.stores.server import RedisServer
 
 pytestmark = pytest.mark.server
 
 READS_TIME = "redis.call('TIME')"
-TIMED = script()[0].replace(READS_TIME, "{ table.remove(ARGV, 1), table.remove(ARGV, 1) }")
+TIMED = load_script()[0].replace(READS_TIME, "{ table.remove(ARGV, 1), table.remove(ARGV, 1) }")
 """The same with the clock as two more arguments."""
 START_S = 1_800_000_000.0
 NAME = "a"
@@ -33,21 +41,21 @@ class Store:
 
     def __init__(self, client: redis.Redis, prefix: str) -> None:
         self.client = client
-        self.wire = Wire(SharedRules(prefix), "me")
+        self.wire = BreakerProtocol(SharedRules(prefix), "me")
         self.clock_s = START_S
         self.known = 0
 
-    def call(self, words: Words) -> Reply:
+    def call(self, words: ScriptArguments) -> Reply:
         keys, arguments = words
         micros = round(self.clock_s * 1e6)
         said = self.client.eval(TIMED, len(keys), *keys, *divmod(micros, 10**6), *arguments)
-        return reply(said)
+        return parse_reply(said)
 
     def open(self, wait_s: float = 1.0, rounds: int = 0, known: int | None = None) -> Reply:
         known = self.known if known is None else known
         return self.keep(self.call(self.wire.open(NAME, known, wait_s, rounds, Cause.FAILURES)))
 
-    def acquire(self, ticket: str = "t", ask: Ask = ONE, known: int | None = None) -> Reply:
+    def acquire(self, ticket: str = "t", ask: ProbeRequest = ONE, known: int | None = None) -> Reply:
         return self.keep(
             self.call(self.wire.acquire(NAME, self.known if known is None else known, ask, ticket))
         )
@@ -56,17 +64,19 @@ class Store:
         self, outcome: Outcome, ticket: str = "t", *, need: int = 1, version: int | None = None
     ) -> Reply:
         version = self.known if version is None else version
-        return self.keep(self.call(self.wire.finish(Finish(NAME, ticket, version, outcome, need, 2.0, 0.0))))
+        return self.keep(
+            self.call(self.wire.finish(ProbeResult(NAME, ticket, version, outcome, need, 2.0, 0.0)))
+        )
 
     def operate(self, state: State, *, again: bool = False, known: int | None = None) -> Reply:
         known = self.known if known is None else known
-        return self.keep(self.call(self.wire.operate(NAME, known, state, again=again)))
+        return self.keep(self.call(self.wire.operate(NAME, known, state, is_restore=again)))
 
-    def read(self, *names: str) -> dict[str, Remote | None]:
+    def read(self, *names: str) -> dict[str, RemoteBreakerState | None]:
         keys, _ = self.wire.read(names or [NAME])
         micros = round(self.clock_s * 1e6)
         said = self.client.eval(TIMED, len(keys), *keys, *divmod(micros, 10**6), "read")
-        return states(said, names or [NAME])
+        return parse_states(said, names or [NAME])
 
     def keep(self, said: Reply) -> Reply:
         if said.remote is not None:
@@ -86,7 +96,7 @@ def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def store(client: redis.Redis, redis_prefix: str) -> Store:
-    assert script()[0].count(READS_TIME) == 1
+    assert load_script()[0].count(READS_TIME) == 1
     return Store(client, redis_prefix)
 
 
@@ -94,9 +104,11 @@ def test_an_opening_is_known_for_as_long_as_it_lasts(store: Store) -> None:
     assert store.word() is None
     said = store.open(wait_s=2.0, rounds=3)
     assert said.done
-    assert said.remote == Remote(round(START_S * 1e6), State.OPEN, 2.0, 3, Cause.FAILURES)
+    assert said.remote == RemoteBreakerState(round(START_S * 1e6), State.OPEN, 2.0, 3, Cause.FAILURES)
     store.clock_s += 0.5
-    assert store.read() == {NAME: Remote(round(START_S * 1e6), State.OPEN, 1.5, 3, Cause.FAILURES)}
+    assert store.read() == {
+        NAME: RemoteBreakerState(round(START_S * 1e6), State.OPEN, 1.5, 3, Cause.FAILURES)
+    }
     refused = store.acquire()
     assert (refused.done, refused.remote) == (False, store.read()[NAME])
 
@@ -199,7 +211,7 @@ def test_a_round_admits_as_many_as_must_win_or_so_many_at_a_time(
     store: Store, threshold: bool, places: int
 ) -> None:
     """Without a threshold three trials in all; with one three at a time, until three have won."""
-    ask = Ask(half_open_max=3, need=3, threshold=threshold, lease_s=5.0)
+    ask = ProbeRequest(half_open_max=3, successes_needed=3, limits_concurrent=threshold, lease_s=5.0)
     store.open(wait_s=0.0)
     tickets = [str(number) for number in range(9)]
     held = [ticket for ticket in tickets[:4] if store.acquire(ticket, ask).lease()]
@@ -216,7 +228,7 @@ def test_a_round_admits_as_many_as_must_win_or_so_many_at_a_time(
 def test_processes_that_want_fewer_trials_than_have_won_do_not_wait_for_ever(store: Store) -> None:
     store.open(wait_s=0.0)
     for ticket in ("1", "2"):
-        store.acquire(ticket, Ask(3, 3, False, 5.0))
+        store.acquire(ticket, ProbeRequest(3, 3, False, 5.0))
         store.finish(Outcome.SUCCESS, ticket, need=3)
     said = store.acquire("3", ONE)
     assert (said.lease(), said.remote and said.remote.state) == (None, State.CLOSED)
@@ -348,17 +360,17 @@ class Twin:
             return False
         return self.go(now, known, "open", wait, rounds)
 
-    def acquire(self, now: int, known: int, ask: Ask, ticket: str) -> bool:
+    def acquire(self, now: int, known: int, ask: ProbeRequest, ticket: str) -> bool:
         lease = round(ask.lease_s * 1e6)
         if self.state in {"closed", "forced_open", "disabled"} or (
             self.state == "open" and self.left(now) > 0
         ):
             return False
         won = 0 if self.state == "open" else self.won
-        if self.v and won >= ask.need:
+        if self.v and won >= ask.successes_needed:
             return self.go(now, known, "closed", 0, 0)
         live = sum(now < end <= now + 4 * lease for end in self.trials.values())
-        if live + (0 if ask.threshold else won) >= ask.half_open_max:
+        if live + (0 if ask.limits_concurrent else won) >= ask.half_open_max:
             return False
         if not self.v:
             self.v = max(1, known + 1, now)
@@ -388,7 +400,7 @@ class Twin:
         return self.go(now, known, state.value, 0, 0)
 
 
-ASKS = [ONE, Ask(2, 2, False, 1.0), Ask(1, 3, True, 0.3)]
+ASKS = [ONE, ProbeRequest(2, 2, False, 1.0), ProbeRequest(1, 3, True, 0.3)]
 
 
 def step(chance: random.Random, store: Store, twin: Twin) -> tuple[Reply, bool]:
@@ -405,8 +417,8 @@ def step(chance: random.Random, store: Store, twin: Twin) -> tuple[Reply, bool]:
             return store.acquire(ticket, ask, known), twin.acquire(now, known, ask, ticket)
         case "finish":
             outcome = chance.choice(list(Outcome))
-            said = store.finish(outcome, ticket, need=ask.need, version=known)
-            return said, twin.finish(now, known, outcome, ask.need, ticket)
+            said = store.finish(outcome, ticket, need=ask.successes_needed, version=known)
+            return said, twin.finish(now, known, outcome, ask.successes_needed, ticket)
         case _:
             again = chance.random() < 0.5
             state = chance.choice([State.CLOSED, State.CLOSED, State.FORCED_OPEN, State.DISABLED])

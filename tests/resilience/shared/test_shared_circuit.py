@@ -8,8 +8,8 @@ import time
 import pytest
 
 from autoglm_throttle.model import Outcome, Pass, Refusal, State
-from autoglm_throttle.resilience.circuit import Circuit
-from autoglm_throttle.resilience.rules import Rules
+from autoglm_throttle.resilience.circuit import GuardState
+from autoglm_throttle.resilience.rules import BreakerRules
 from autoglm_throttle.resilience.shared import teller
 from autoglm_throttle.resilience.shared.redis_store import RedisBreakerStore
 from tests.resilience.shared.conftest import Made
@@ -22,27 +22,27 @@ pytestmark = pytest.mark.server
 SCRIPTS = ("cmdstat_eval", "cmdstat_evalsha", "cmdstat_publish")
 
 
-def circuit(store: RedisBreakerStore, name: str = "a", open_s: float = 0.05) -> Circuit:
-    return Circuit(name, Rules(failures=2, open_s=open_s, trial_lease_s=5.0), store=store)
+def circuit(store: RedisBreakerStore, name: str = "a", open_s: float = 0.05) -> GuardState:
+    return GuardState(name, BreakerRules(failures=2, open_s=open_s, trial_lease_s=5.0), store=store)
 
 
-def passed(one: Circuit) -> Pass:
-    found = one.enter()
+def passed(one: GuardState) -> Pass:
+    found = one.allow()
     assert isinstance(found, Pass), found
     return found
 
 
-def fails(one: Circuit, times: int = 2) -> None:
+def fails(one: GuardState, times: int = 2) -> None:
     for _ in range(times):
-        one.leave(passed(one), Outcome.FAILURE)
+        one.record(passed(one), Outcome.FAILURE)
 
 
-def tried(one: Circuit) -> Pass:
+def tried(one: GuardState) -> Pass:
     """The trial, once it is time for it."""
     found: list[Pass] = []
 
     def asked() -> bool:
-        answer = one.enter()
+        answer = one.allow()
         if isinstance(answer, Pass):
             found.append(answer)
         return bool(found)
@@ -57,19 +57,19 @@ def test_a_closed_guard_says_nothing_to_the_store(
     monkeypatch.setattr(teller, "READ_S", 3600.0)
     store = made(redis_server.url)
     one = circuit(store)
-    one.leave(passed(one), Outcome.SUCCESS)
-    until(lambda: not store._ledger.busy(), PATIENCE_S, "all is read")
+    one.record(passed(one), Outcome.SUCCESS)
+    until(lambda: not store._fleet_state.has_work(), PATIENCE_S, "all is read")
     calls, before = store.calls, redis_server.info("commandstats")
 
     async def calls_it() -> None:
         for _ in range(500):
-            found = await one.enter_async()
+            found = await one.allow_async()
             assert isinstance(found, Pass)
-            one.leave(found, Outcome.SUCCESS)
+            one.record(found, Outcome.SUCCESS)
 
     began = time.perf_counter()
     for number in range(500):
-        one.leave(passed(one), Outcome.FAILURE if number % 2 else Outcome.SUCCESS)
+        one.record(passed(one), Outcome.FAILURE if number % 2 else Outcome.SUCCESS)
     asyncio.run(calls_it())
     print(f"{(time.perf_counter() - began) * 1e3:.2f} us a call")
     after = redis_server.info("commandstats")
@@ -84,32 +84,32 @@ def test_what_an_opening_and_a_trial_cost_the_store(
     store = made(redis_server.url)
     one = circuit(store)
     passed(one)
-    until(lambda: not store._ledger.busy(), PATIENCE_S, "all is read")
+    until(lambda: not store._fleet_state.has_work(), PATIENCE_S, "all is read")
     calls = store.calls
     fails(one)
-    until(lambda: not store._ledger.busy(), PATIENCE_S, "it is told")
+    until(lambda: not store._fleet_state.has_work(), PATIENCE_S, "it is told")
     assert store.calls == calls + 1
     trial = tried(one)
     assert trial.fence
-    one.leave(trial, Outcome.SUCCESS)
-    until(lambda: not store._ledger.busy(), PATIENCE_S, "it is told")
+    one.record(trial, Outcome.SUCCESS)
+    until(lambda: not store._fleet_state.has_work(), PATIENCE_S, "it is told")
     assert store.calls <= calls + 4, "an opening, one or two questions, an end"
     assert one.state() is State.CLOSED
 
 
 def test_two_guards_open_try_and_close_together(made: Made, redis_url: str) -> None:
     here, there = circuit(made(redis_url)), circuit(made(redis_url))
-    assert isinstance(there.enter(), Pass)
+    assert isinstance(there.allow(), Pass)
     for _ in range(3):
         fails(here)
         until(lambda: there.state() is not State.CLOSED, PATIENCE_S, "it is open there")
         trial = tried(here)
-        assert isinstance(there.enter(), Refusal)
-        here.leave(trial, Outcome.FAILURE)
+        assert isinstance(there.allow(), Refusal)
+        here.record(trial, Outcome.FAILURE)
         assert here.state() is not State.CLOSED
         trial = tried(there)
-        assert isinstance(here.enter(), Refusal)
-        there.leave(trial, Outcome.SUCCESS)
+        assert isinstance(here.allow(), Refusal)
+        there.record(trial, Outcome.SUCCESS)
         until(lambda: here.state() is State.CLOSED, PATIENCE_S, "it is closed here")
 
 
@@ -118,9 +118,9 @@ def test_an_operator_is_heard_everywhere_and_late_results_count_nowhere(made: Ma
     under_way = passed(there)
     here.force_open()
     until(lambda: there.state() is State.FORCED_OPEN, PATIENCE_S, "it is forced open")
-    there.leave(under_way, Outcome.FAILURE)
+    there.record(under_way, Outcome.FAILURE)
     fresh = circuit(made(redis_url, listens=False))
-    refused = fresh.enter()
+    refused = fresh.allow()
     assert isinstance(refused, Refusal)
     assert refused.state is State.FORCED_OPEN
     there.reset()
@@ -133,8 +133,8 @@ def test_a_trial_that_nobody_ends_well_goes_back_at_once(made: Made, redis_url: 
     fails(here)
     until(lambda: there.state() is not State.CLOSED, PATIENCE_S, "it is open there")
     began = time.monotonic()
-    here.leave(tried(here), Outcome.NEUTRAL)
-    there.leave(tried(there), Outcome.SUCCESS)
+    here.record(tried(here), Outcome.NEUTRAL)
+    there.record(tried(there), Outcome.SUCCESS)
     assert time.monotonic() - began < 4.0, "long before the lease ends"
     until(lambda: here.state() is State.CLOSED, PATIENCE_S, "it is closed here")
 
@@ -147,5 +147,5 @@ def test_without_the_store_a_guard_goes_on_by_itself(made: Made, own_server: Red
     assert one.state() is not State.CLOSED
     trial = tried(one)
     assert not trial.fence
-    one.leave(trial, Outcome.SUCCESS)
+    one.record(trial, Outcome.SUCCESS)
     assert one.state() is State.CLOSED

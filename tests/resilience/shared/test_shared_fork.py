@@ -12,7 +12,7 @@ import pytest
 
 from autoglm_throttle.model import Cause, Outcome, State
 from autoglm_throttle.resilience.shared import redis_store
-from autoglm_throttle.resilience.store import Ask, Lease, Remote
+from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest, RemoteBreakerState
 from tests.resilience.shared.conftest import Made
 from tests.resilience.shared.fleets import PATIENCE_S, watched
 from tests.stores.polling import until
@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
 ]
 
-LONG = Ask(half_open_max=1, need=1, threshold=False, lease_s=60.0)
+LONG = ProbeRequest(half_open_max=1, successes_needed=1, limits_concurrent=False, lease_s=60.0)
 
 
 def in_child(does: Callable[[], None]) -> None:
@@ -44,35 +44,39 @@ def in_child(does: Callable[[], None]) -> None:
 def test_a_child_knows_the_state_hears_and_is_heard(made: Made, redis_url: str) -> None:
     store, other = made(redis_url), made(redis_url)
     diary, elsewhere = watched(store), watched(other)
-    other.opened("a", 60.0, 0, Cause.FAILURES)
+    other.report_open("a", 60.0, 0, Cause.FAILURES)
     diary.reads(State.OPEN)
 
     def child() -> None:
-        assert not store.running
-        assert not store.listening
-        known = store.known("a")
-        assert isinstance(known, Remote)
+        assert not store.is_running
+        assert not store.is_listening
+        known = store.read_state("a")
+        assert isinstance(known, RemoteBreakerState)
         assert known.state is State.OPEN
-        until(lambda: store.listening, PATIENCE_S, "it listens")
-        store.operated("a", State.DISABLED)
-        until(lambda: not len(store._ledger.outbox), PATIENCE_S, "it is told")
+        until(lambda: store.is_listening, PATIENCE_S, "it listens")
+        store.report_operator_state("a", State.DISABLED)
+        until(lambda: not len(store._fleet_state.pending_writes), PATIENCE_S, "it is told")
 
     in_child(child)
     elsewhere.reads(State.DISABLED)
     diary.reads(State.OPEN, State.DISABLED)
-    assert (store.failures, store._push.failures) == (0, 0), "its connections are untouched"
+    assert (store.failures, store._listener.failures) == (0, 0), "its connections are untouched"
 
 
 def test_what_a_child_does_first_can_be_seen_without_one(made: Made, redis_url: str) -> None:
     store = made(redis_url)
     diary = watched(store)
-    store.opened("a", 60.0, 0, Cause.FAILURES)
-    until(lambda: store._ledger.own("a"), PATIENCE_S, "it is told")
+    store.report_open("a", 60.0, 0, Cause.FAILURES)
+    until(lambda: store._fleet_state.own_version("a"), PATIENCE_S, "it is told")
     store.stop(PATIENCE_S)
     store._pid = 0
     redis_store._after_fork_in_child()
-    assert (store.running, store.listening, store._ledger.position("a")) == (False, False, (0, True))
-    assert store.known("a") is not None
+    assert (store.is_running, store.is_listening, store._fleet_state.position("a")) == (
+        False,
+        False,
+        (0, True),
+    )
+    assert store.read_state("a") is not None
     diary.reads(State.OPEN)
 
 
@@ -80,20 +84,20 @@ def test_a_trial_of_the_parent_is_none_of_the_childs(made: Made, redis_url: str)
     store = made(redis_url)
     watched(store)
     lease = store.acquire("a", LONG)
-    assert isinstance(lease, Lease)
+    assert isinstance(lease, ProbeLease)
 
     def child() -> None:
-        store.finished("a", lease, Outcome.FAILURE, 1, 60.0)
-        assert not len(store._ledger.outbox)
+        store.report_probe("a", lease, Outcome.FAILURE, 1, 60.0)
+        assert not len(store._fleet_state.pending_writes)
         refused = store.acquire("a", LONG)
-        assert isinstance(refused, Remote)
+        assert isinstance(refused, RemoteBreakerState)
         assert refused.state is State.HALF_OPEN
 
     in_child(child)
-    store.finished("a", lease, Outcome.SUCCESS, 1, 1.0)
-    until(lambda: not len(store._ledger.outbox), PATIENCE_S, "it is told")
+    store.report_probe("a", lease, Outcome.SUCCESS, 1, 1.0)
+    until(lambda: not len(store._fleet_state.pending_writes), PATIENCE_S, "it is told")
     answer = store.acquire("a", LONG)
-    assert isinstance(answer, Remote)
+    assert isinstance(answer, RemoteBreakerState)
     assert answer.state is State.CLOSED
 
 
@@ -106,28 +110,28 @@ def test_a_fork_in_the_midst_of_everything(made: Made, redis_url: str) -> None:
     def traffic() -> None:
         while not over.is_set():
             store.acquire("a", LONG)
-            other.operated("a", State.FORCED_OPEN)
-            other.operated("a", State.CLOSED)
+            other.report_operator_state("a", State.FORCED_OPEN)
+            other.report_operator_state("a", State.CLOSED)
 
     def child() -> None:
         name = str(os.getpid())
         diary = watched(store, name)
-        store.operated(name, State.DISABLED)
+        store.report_operator_state(name, State.DISABLED)
         store.stop(PATIENCE_S)
         assert diary.states == []
-        assert (found := other.known("a")) is None or found.state in State
+        assert (found := other.read_state("a")) is None or found.state in State
 
     thread = threading.Thread(target=traffic)
     thread.start()
     try:
         for _ in range(10):
-            with store._ledger.lock:
+            with store._fleet_state.lock:
                 in_child(child)
     finally:
         over.set()
         thread.join(PATIENCE_S)
     began = time.monotonic()
     store.reset_after_fork()
-    assert store.running, "this is no child"
-    assert store.up
+    assert store.is_running, "this is no child"
+    assert store.is_up
     assert time.monotonic() - began < 1.0

@@ -17,7 +17,7 @@ from autoglm_throttle.model import Cause, Outcome, State
 from autoglm_throttle.resilience.shared import absence, push, teller
 from autoglm_throttle.resilience.shared.redis_store import RedisBreakerStore
 from autoglm_throttle.resilience.shared.scripts import RIGHTS
-from autoglm_throttle.resilience.store import Ask, Lease, Remote
+from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest, RemoteBreakerState
 from tests.resilience.shared.conftest import Made
 from tests.resilience.shared.fleets import ONE, PATIENCE_S, SOON_S, watched
 from tests.stores.polling import until
@@ -26,7 +26,7 @@ from tests.stores.server import RedisServer, newest
 
 pytestmark = pytest.mark.server
 
-BACK_S = absence.FIRST_S * (1.0 + absence.JITTER) + SOON_S
+BACK_S = absence.FIRST_PROBE_S * (1.0 + absence.JITTER) + SOON_S
 """From the first probe's due time at the latest; an outage as short as these has no second pause."""
 
 
@@ -50,10 +50,10 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def told(store: RedisBreakerStore) -> None:
     """Wait until all is told."""
-    until(lambda: not len(store._ledger.outbox), PATIENCE_S, "all is told")
+    until(lambda: not len(store._fleet_state.pending_writes), PATIENCE_S, "all is told")
 
 
-def timed(store: RedisBreakerStore, ask: Ask = ONE) -> tuple[Any, float]:
+def timed(store: RedisBreakerStore, ask: ProbeRequest = ONE) -> tuple[Any, float]:
     began = time.monotonic()
     return store.acquire("a", ask), time.monotonic() - began
 
@@ -64,8 +64,8 @@ def lost(store: RedisBreakerStore) -> None:
     def away() -> bool:
         answer, took_s = timed(store)
         assert took_s <= store.rules.deadline_s + SOON_S
-        assert answer is None or not store.up or isinstance(answer, (Lease, Remote))
-        return not store.up
+        assert answer is None or not store.is_up or isinstance(answer, (ProbeLease, RemoteBreakerState))
+        return not store.is_up
 
     until(away, PATIENCE_S, "the loss")
 
@@ -83,16 +83,16 @@ def test_a_server_that_is_killed_costs_nothing_and_is_found_again(
         answers = [timed(here) for _ in range(100)]
         assert {answer for answer, _ in answers} == {None}
         assert sorted(took_s for _, took_s in answers)[50] <= 0.001
-        assert here.known("a") is None
-        here.opened("a", 60.0, 0, Cause.FAILURES)
+        assert here.read_state("a") is None
+        here.report_open("a", 60.0, 0, Cause.FAILURES)
         own_server.restart()
         began = time.monotonic()
-        until(lambda: here.up and there.up, BACK_S, "both are back")
+        until(lambda: here.is_up and there.is_up, BACK_S, "both are back")
         diary.reads(State.OPEN)
         print(f"killed: told after {time.monotonic() - began:.2f} s")
     assert diary.states[0].wait_s <= 60.0 - 0.01, "what is left of it"
     lines = [line for line in caplog.messages if "store of the breakers" in line]
-    assert sum("cannot be asked" in line for line in lines) == 2
+    assert sum("is unavailable" in line for line in lines) == 2
     assert sum("answers again" in line for line in lines) == 2
 
 
@@ -104,7 +104,7 @@ def test_a_server_that_hangs_costs_a_deadline_a_few_times(
     own_server.pause()
     try:
         waits = []
-        while store.up:
+        while store.is_up:
             waits.append(timed(store)[1])
         assert len(waits) <= absence.FAILURES
         assert max(waits) <= store.rules.deadline_s + 0.05, waits
@@ -112,9 +112,13 @@ def test_a_server_that_hangs_costs_a_deadline_a_few_times(
         began = time.monotonic()
     finally:
         own_server.resume()
-    until(lambda: store.up, BACK_S, "it is back")
+    until(lambda: store.is_up, BACK_S, "it is back")
     print(f"hung: back after {time.monotonic() - began:.2f} s")
-    until(lambda: isinstance(store.acquire("a", ONE), Lease), PATIENCE_S, "what was given in vain goes back")
+    until(
+        lambda: isinstance(store.acquire("a", ONE), ProbeLease),
+        PATIENCE_S,
+        "what was given in vain goes back",
+    )
 
 
 def test_no_event_loop_waits_for_a_server_that_hangs(prompt_store: Made, own_server: RedisServer) -> None:
@@ -127,7 +131,7 @@ def test_no_event_loop_waits_for_a_server_that_hangs(prompt_store: Made, own_ser
             ticks.append(time.monotonic())
             await asyncio.sleep(0.005)
 
-    async def asks() -> list[Lease | Remote | None]:
+    async def asks() -> list[ProbeLease | RemoteBreakerState | None]:
         beating = asyncio.ensure_future(beat())
         answers = await asyncio.gather(*(store.acquire_async("a", ONE) for _ in range(50)))
         beating.cancel()
@@ -148,12 +152,12 @@ def test_a_trial_whose_answer_was_lost_is_given_back(prompt_store: Made, own_ser
     """The server carries it out once it goes on, and nobody has heard of the lease."""
     store = prompt_store(own_server.url)
     watched(store)
-    patient = Ask(half_open_max=1, need=1, threshold=False, lease_s=600.0)
+    patient = ProbeRequest(half_open_max=1, successes_needed=1, limits_concurrent=False, lease_s=600.0)
     own_server.pause()
     assert timed(store, patient)[0] is None
     until(lambda: store.failures, PATIENCE_S, "the call has failed")
     own_server.resume()
-    until(lambda: isinstance(store.acquire("a", patient), Lease), BACK_S, "long before the lease ends")
+    until(lambda: isinstance(store.acquire("a", patient), ProbeLease), BACK_S, "long before the lease ends")
 
 
 @pytest.mark.usefixtures("hasty")
@@ -165,11 +169,11 @@ def test_what_the_store_has_forgotten_it_is_told_again(
     here = made(own_server.url)
     for name in ("open", "forced", "closed"):
         watched(here, name)
-    here.opened("open", 60.0, 3, Cause.SLOW_RATE)
-    here.operated("forced", State.FORCED_OPEN)
-    here.operated("closed", State.CLOSED)
+    here.report_open("open", 60.0, 3, Cause.SLOW_RATE)
+    here.report_operator_state("forced", State.FORCED_OPEN)
+    here.report_operator_state("closed", State.CLOSED)
     told(here)
-    before = {name: here._ledger.position(name)[0] for name in ("open", "forced")}
+    before = {name: here._fleet_state.position(name)[0] for name in ("open", "forced")}
     if forgets == "restart":
         own_server.restart()
     elif forgets == "flush":
@@ -177,21 +181,21 @@ def test_what_the_store_has_forgotten_it_is_told_again(
     else:
         own_server.command("DEL", *(here.rules.keys(name)[0] for name in ("open", "forced", "closed")))
     until(
-        lambda: all(here._ledger.position(name)[0] > before[name] for name in before),
+        lambda: all(here._fleet_state.position(name)[0] > before[name] for name in before),
         PATIENCE_S,
         "it is told again",
     )
     there = made(own_server.url)
     for name in ("open", "forced", "closed"):
-        there.watch(name, lambda remote: None)
-    found = there.known("open")
+        there.subscribe(name, lambda remote: None)
+    found = there.read_state("open")
     assert found is not None
     assert (found.state, found.rounds, found.cause) == (State.OPEN, 3, Cause.SLOW_RATE)
     assert 50.0 < found.wait_s < 60.0
-    forced = there.known("forced")
+    forced = there.read_state("forced")
     assert forced is not None
     assert forced.state is State.FORCED_OPEN
-    assert there.known("closed") is None
+    assert there.read_state("closed") is None
 
 
 def test_a_lost_key_makes_room_for_one_trial_and_no_more(made: Made, own_server: RedisServer) -> None:
@@ -201,8 +205,8 @@ def test_a_lost_key_makes_room_for_one_trial_and_no_more(made: Made, own_server:
     for _ in range(20):
         own_server.command("FLUSHALL")
         answers = [stores[number % 2].acquire("a", ONE) for number in range(4)]
-        assert sum(isinstance(answer, Lease) for answer in answers) == 1
-        assert sum(isinstance(answer, Remote) for answer in answers) == 3
+        assert sum(isinstance(answer, ProbeLease) for answer in answers) == 1
+        assert sum(isinstance(answer, RemoteBreakerState) for answer in answers) == 3
 
 
 @pytest.mark.usefixtures("hasty")
@@ -212,12 +216,12 @@ def test_a_trial_that_ends_while_the_store_is_away_is_told_on_its_return(
     here, there = made(slow_proxy.url), made(slow_proxy.url)
     watched(here)
     diary = watched(there)
-    patient = Ask(half_open_max=1, need=1, threshold=False, lease_s=60.0)
+    patient = ProbeRequest(half_open_max=1, successes_needed=1, limits_concurrent=False, lease_s=60.0)
     lease = here.acquire("a", patient)
-    assert isinstance(lease, Lease)
+    assert isinstance(lease, ProbeLease)
     slow_proxy.refuse()
     lost(here)
-    here.finished("a", lease, Outcome.SUCCESS, 1, 1.0)
+    here.report_probe("a", lease, Outcome.SUCCESS, 1, 1.0)
     slow_proxy.accept()
     until(lambda: State.CLOSED in diary.words, PATIENCE_S, "closed")
 
@@ -229,8 +233,8 @@ def test_if_both_sides_have_moved_open_wins(made: Made, own_server: RedisServer)
         own, diary = watched(cut_off), watched(there)
         proxy.refuse()
         lost(cut_off)
-        cut_off.opened("a", 60.0, 0, Cause.FAILURES)
-        there.operated("a", State.CLOSED)
+        cut_off.report_open("a", 60.0, 0, Cause.FAILURES)
+        there.report_operator_state("a", State.CLOSED)
         told(there)
         proxy.accept()
         diary.reads(State.OPEN)
@@ -243,11 +247,11 @@ def test_on_return_the_newer_state_wins(made: Made, own_server: RedisServer) -> 
         cut_off, there = made(proxy.url), made(own_server.url)
         own = watched(cut_off)
         watched(there)
-        cut_off.opened("a", 60.0, 0, Cause.FAILURES)
+        cut_off.report_open("a", 60.0, 0, Cause.FAILURES)
         told(cut_off)
         proxy.refuse()
         lost(cut_off)
-        there.operated("a", State.CLOSED)
+        there.report_operator_state("a", State.CLOSED)
         told(there)
         proxy.accept()
         own.reads(State.CLOSED)
@@ -262,9 +266,9 @@ def test_of_two_that_opened_apart_the_first_who_tells_is_believed(
         own, diary = watched(cut_off), watched(there)
         proxy.refuse()
         lost(cut_off)
-        there.opened("a", 30.0, 0, Cause.FAILURES)
+        there.report_open("a", 30.0, 0, Cause.FAILURES)
         told(there)
-        cut_off.opened("a", 60.0, 0, Cause.SLOW_RATE)
+        cut_off.report_open("a", 60.0, 0, Cause.SLOW_RATE)
         proxy.accept()
         own.reads(State.OPEN)
         assert own.states[0].wait_s <= 30.0
@@ -278,14 +282,14 @@ def test_a_lost_subscription_is_made_again_and_nothing_is_missed(made: Made, own
     diary = watched(there)
     for _ in range(3):
         own_server.command("CLIENT", "KILL", "TYPE", "pubsub")
-        here.operated("a", State.FORCED_OPEN)
-        here.operated("a", State.CLOSED)
+        here.report_operator_state("a", State.FORCED_OPEN)
+        here.report_operator_state("a", State.CLOSED)
         told(here)
         until(lambda: diary.words[-1:] == [State.CLOSED], PATIENCE_S, "it is known all the same")
-        until(lambda: there.listening and here.listening, PATIENCE_S, "it listens again")
-    assert there.up
-    assert there._push.failures >= 1
-    assert "ConnectionError" in str(there._push.last_error)
+        until(lambda: there.is_listening and here.is_listening, PATIENCE_S, "it listens again")
+    assert there.is_up
+    assert there._listener.failures >= 1
+    assert "ConnectionError" in str(there._listener.last_error)
 
 
 @pytest.mark.usefixtures("hasty")
@@ -298,13 +302,13 @@ def test_a_subscription_that_is_dead_without_a_word_is_found_out(
     diary = watched(store)
     began = time.monotonic()
     until(lambda: time.monotonic() - began > 0.5, PATIENCE_S, "longer than any silence")
-    assert not store._push.failures, "pings keep it"
+    assert not store._listener.failures, "pings keep it"
     slow_proxy.delay_s = 60.0
-    until(lambda: store._push.failures, PATIENCE_S, "the silence")
-    assert "nothing heard for 0.2 s" in str(store._push.last_error)
-    assert "deaf" in repr(store._push)
+    until(lambda: store._listener.failures, PATIENCE_S, "the silence")
+    assert "nothing received for 0.2 s" in str(store._listener.last_error)
+    assert "not listening" in repr(store._listener)
     slow_proxy.delay_s = 0.0
-    until(lambda: store.listening and store.up, PATIENCE_S, "it listens again")
+    until(lambda: store.is_listening and store.is_up, PATIENCE_S, "it listens again")
     assert diary.states == []
 
 
@@ -322,13 +326,13 @@ def test_the_rights_that_are_named_are_enough(made: Made, own_server: RedisServe
     here, there = made(user), made(user)
     watched(here)
     diary = watched(there)
-    here.opened("a", 0.05, 0, Cause.FAILURES)
+    here.report_open("a", 0.05, 0, Cause.FAILURES)
     diary.reads(State.OPEN)
-    until(lambda: isinstance(here.acquire("a", ONE), Lease), PATIENCE_S, "a trial")
-    here.operated("a", State.DISABLED)
+    until(lambda: isinstance(here.acquire("a", ONE), ProbeLease), PATIENCE_S, "a trial")
+    here.report_operator_state("a", State.DISABLED)
     diary.reads(State.OPEN, State.DISABLED)
     until(lambda: there.acquire("a", ONE) is not None, PATIENCE_S, "an answer")
-    assert (here.failures, there.failures, there._push.failures) == (0, 0, 0)
+    assert (here.failures, there.failures, there._listener.failures) == (0, 0, 0)
     refused = {entry[entry.index("object") + 1] for entry in own_server.command("ACL", "LOG")}
     assert refused <= {"client|setinfo"}, "what redis-py says of itself"
 
@@ -340,11 +344,11 @@ def test_a_missing_right_is_named_and_nothing_else_happens(
     own_server.command("ACL", "SETUSER", "me", missing)
     store = made(user, listens=False)
     watched(store)
-    store.opened("a", 0.05, 0, Cause.FAILURES)
+    store.report_open("a", 0.05, 0, Cause.FAILURES)
     answer = store.acquire("a", ONE)
     asks = lambda: timed(store) and RIGHTS in caplog.text  # noqa: E731
     until(asks, PATIENCE_S, "they are named")
-    assert not store.up or isinstance(answer, (Lease, Remote))
+    assert not store.is_up or isinstance(answer, (ProbeLease, RemoteBreakerState))
 
 
 def test_without_the_right_to_listen_it_reads_once_a_second(
@@ -355,9 +359,9 @@ def test_without_the_right_to_listen_it_reads_once_a_second(
     here, there = made(user, listens=False), made(user, listens=False)
     watched(here)
     diary = watched(there)
-    here.opened("a", 60.0, 0, Cause.FAILURES)
+    here.report_open("a", 60.0, 0, Cause.FAILURES)
     diary.reads(State.OPEN)
-    assert (there.listening, there.up) == (False, True)
+    assert (there.is_listening, there.is_up) == (False, True)
 
 
 @pytest.mark.usefixtures("hasty")
@@ -367,7 +371,7 @@ def test_a_server_without_memory_leaves_each_to_itself(made: Made, own_server: R
     diary = watched(there)
     own_server.command("CONFIG", "SET", "maxmemory-policy", "noeviction")
     own_server.command("CONFIG", "SET", "maxmemory", 1)
-    here.opened("a", 60.0, 0, Cause.FAILURES)
+    here.report_open("a", 60.0, 0, Cause.FAILURES)
     for _ in range(20):
         answer, took_s = timed(there)
         assert answer is None
@@ -383,8 +387,8 @@ def test_a_foreign_value_is_the_trouble_of_one_breaker(made: Made, own_server: R
     own_server.command("SADD", store.rules.keys("b")[1], "not ours")
     diary = watched(store)
     assert store.acquire("b", ONE) is None
-    until(lambda: isinstance(store.acquire("a", ONE), Lease), PATIENCE_S, "others go on")
-    store.operated("a", State.CLOSED)
+    until(lambda: isinstance(store.acquire("a", ONE), ProbeLease), PATIENCE_S, "others go on")
+    store.report_operator_state("a", State.CLOSED)
     told(store)
     assert diary.states == []
 
@@ -392,12 +396,12 @@ def test_a_foreign_value_is_the_trouble_of_one_breaker(made: Made, own_server: R
 def test_a_server_that_was_never_there(made: Made, caplog: pytest.LogCaptureFixture) -> None:
     store = made("redis://127.0.0.1:1/0", listens=False)
     began = time.monotonic()
-    store.watch("a", lambda remote: None)
-    assert store.known("a") is None
+    store.subscribe("a", lambda remote: None)
+    assert store.read_state("a") is None
     assert asyncio.run(store.acquire_async("a", ONE)) is None
-    store.opened("a", 60.0, 0, Cause.FAILURES)
+    store.report_open("a", 60.0, 0, Cause.FAILURES)
     assert time.monotonic() - began <= SOON_S, "nobody waits for who refuses"
-    until(lambda: not store.up, PATIENCE_S, "one refusal is enough")
+    until(lambda: not store.is_up, PATIENCE_S, "one refusal is enough")
     assert store.failures == 1
     assert "each process goes by its own (ConnectionError" in caplog.text
 
@@ -414,9 +418,9 @@ def test_a_client_that_answers_nonsense_is_a_failure_like_any_other(made: Made, 
             raise OSError("no")
 
     store = made(redis_url, listens=False, connect=Nonsense)
-    store.watch("a", lambda remote: None)
-    until(lambda: not store.up, PATIENCE_S, "the loss")
-    assert "the script answered b'OK'" in str(store.last_error)
+    store.subscribe("a", lambda remote: None)
+    until(lambda: not store.is_up, PATIENCE_S, "the loss")
+    assert "unexpected reply of the script: b'OK'" in str(store.last_error)
 
 
 class Traffic:
@@ -450,14 +454,14 @@ class Traffic:
     def _act(self, store: RedisBreakerStore, chance: random.Random) -> None:
         match chance.randrange(4):
             case 0:
-                store.opened("a", 0.02, 0, Cause.FAILURES)
+                store.report_open("a", 0.02, 0, Cause.FAILURES)
             case 1:
-                store.known("a")
+                store.read_state("a")
             case _:
                 answer = store.acquire("a", ONE)
-                if isinstance(answer, Lease):
+                if isinstance(answer, ProbeLease):
                     self.leases += 1
-                    store.finished("a", answer, chance.choice(list(Outcome)), 1, 0.02)
+                    store.report_probe("a", answer, chance.choice(list(Outcome)), 1, 0.02)
 
 
 @pytest.mark.usefixtures("hasty")
@@ -476,10 +480,10 @@ def test_whatever_happens_to_the_server_nobody_gets_an_error_or_waits_for_long(p
             traffic.end()
         assert traffic.errors == []
         assert traffic.worst_s <= stores[0].rules.deadline_s + SOON_S
-        until(lambda: all(store.up and store.listening for store in stores), PATIENCE_S, "all are back")
+        until(lambda: all(store.is_up and store.is_listening for store in stores), PATIENCE_S, "all are back")
         given = traffic.leases
         assert given, "trials were made"
-        stores[0].operated("a", State.DISABLED)
+        stores[0].report_operator_state("a", State.DISABLED)
         until(lambda: diaries[1].words[-1] is State.DISABLED, PATIENCE_S, "they hear of each other")
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from autoglm_throttle.model import Cause, State
 from autoglm_throttle.resilience.shared.redis_store import RedisBreakerStore
-from autoglm_throttle.resilience.store import Ask, Lease
+from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest
 from tests.resilience.shared import mate
 from tests.resilience.shared.conftest import Made
 from tests.resilience.shared.fleets import PATIENCE_S, watched
@@ -63,9 +63,9 @@ def line(process: subprocess.Popen[str]) -> str:
 
 def opens(store: RedisBreakerStore, name: str) -> None:
     """Open it, again if the machine was so busy that the open period was over before it could be told."""
-    while not store._ledger.own(name):
-        store.opened(name, OPEN_S, 0, Cause.FAILURES)
-        until(lambda: not store._ledger.busy(), PATIENCE_S, "all is told")
+    while not store._fleet_state.own_version(name):
+        store.report_open(name, OPEN_S, 0, Cause.FAILURES)
+        until(lambda: not store._fleet_state.has_work(), PATIENCE_S, "all is told")
 
 
 def test_of_two_processes_with_fifty_tasks_each_one_makes_the_trial(
@@ -73,7 +73,7 @@ def test_of_two_processes_with_fifty_tasks_each_one_makes_the_trial(
 ) -> None:
     store = made(own_server.url)
     for number in range(ROUNDS):
-        store.watch(str(number), lambda remote: None)
+        store.subscribe(str(number), lambda remote: None)
     pair = [begun("race", str(ROUNDS)) for _ in range(2)]
     assert [line(process) for process in pair] == ["ready", "ready"]
     let_through: dict[int, list[str]] = {}
@@ -109,14 +109,14 @@ def test_one_that_is_killed_while_it_makes_the_trial_holds_the_place_no_longer_t
 ) -> None:
     store = made(own_server.url)
     watched(store)
-    ask = Ask(half_open_max=1, need=1, threshold=False, lease_s=mate.LEASE_S)
+    ask = ProbeRequest(half_open_max=1, successes_needed=1, limits_concurrent=False, lease_s=mate.LEASE_S)
     opens(store, "a")
     holder = begun("hold", "a")
     assert line(holder) == "holding"
     os.kill(holder.pid, signal.SIGKILL)
     killed_s = time.monotonic()
     denied = 0
-    while not isinstance(store.acquire("a", ask), Lease):
+    while not isinstance(store.acquire("a", ask), ProbeLease):
         denied += 1
         assert time.monotonic() - killed_s < mate.LEASE_S + 1.0
     took_s = time.monotonic() - killed_s
@@ -130,8 +130,8 @@ def test_the_first_call_of_a_fresh_process_is_refused(
 ) -> None:
     store = made(own_server.url)
     watched(store)
-    store.opened("a", 60.0, 0, Cause.FAILURES)
-    until(lambda: store._ledger.own("a"), PATIENCE_S, "it is told")
+    store.report_open("a", 60.0, 0, Cause.FAILURES)
+    until(lambda: store._fleet_state.own_version("a"), PATIENCE_S, "it is told")
     took = []
     for _ in range(3):
         kind, state, seconds = line(begun("first", "a")).split()
